@@ -7,6 +7,7 @@ mod block;
 mod buffer;
 mod events;
 mod pages;
+mod parking;
 #[cfg(feature = "alloc")]
 mod place;
 mod pools;
@@ -19,6 +20,7 @@ pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
 pub use events::EventReports;
 pub use pages::{PageStats, Pages};
+pub use parking::Parking;
 #[cfg(feature = "alloc")]
 pub use place::Placer;
 pub use ranges::{Range, RangeAllocator};

@@ -3,7 +3,7 @@
 
 use crate::device::oom::{OutOfMemory, PyTorchSize, Size};
 use crate::device::{DeviceError, ErrorKind};
-use crate::pool::PoolId;
+use crate::pool::{PoolId, Tag};
 use crate::units::{DeviceIndex, DevicePtr, RangeId};
 use core::fmt;
 
@@ -68,6 +68,13 @@ pub enum Error {
     UnknownRange(RangeId),
     /// The part of an elastic range is refused, for this reason.
     RangeRefused(&'static str),
+    /// No pool of the device has this tag.
+    UnknownTag(Tag),
+    /// The memory of the request or of the block is parked. Returned by requests, by pins, and by
+    /// [`Placer::malloc_at`](crate::Placer::malloc_at). The caller wakes the memory first.
+    Parked,
+    /// Memory is not parked, not woken or not tagged, for this reason.
+    ParkingRefused(&'static str),
     /// The fraction is outside the closed interval from 0 to 1. Returned when a memory limit is
     /// set.
     InvalidFraction(f64),
@@ -198,6 +205,9 @@ impl fmt::Display for Error {
             Self::NotRouted(pool) => write!(f, "no allocations are being routed to pool {pool}"),
             Self::UnknownRange(range) => write!(f, "there is no elastic range {:#x}, or it was released", range.0),
             Self::RangeRefused(why) => write!(f, "the part of the range is refused: {why}"),
+            Self::UnknownTag(tag) => write!(f, "no pool has the tag {:#x}", tag.0),
+            Self::Parked => f.write_str("the memory is parked: wake it before it is used"),
+            Self::ParkingRefused(why) => write!(f, "the memory is not parked or woken: {why}"),
             Self::InvalidFraction(fraction) => {
                 write!(f, "per_process_memory_fraction is invalid: {fraction} is not in [0.0, 1.0]")
             }

@@ -93,11 +93,12 @@ mod units;
 #[cfg(feature = "alloc")]
 pub use allocator::Placer;
 pub use allocator::{
-    Allocator, Block, BlockAllocator, Buffer, EventReports, FailedDrop, PageStats, Pages, Range, RangeAllocator,
+    Allocator, Block, BlockAllocator, Buffer, EventReports, FailedDrop, PageStats, Pages, Parking, Range, RangeAllocator,
 };
 pub use arena::allocation::Allocation;
 pub use arena::extents::{Extent, Physical};
 pub use arena::forecast::Forecast;
+pub use arena::parking::{ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget};
 pub use arena::ranges::Reservation;
 pub use config::Config;
 pub use config::rounding::PoolKind;
@@ -105,12 +106,12 @@ pub use device::oom::OutOfMemory;
 #[cfg(feature = "alloc")]
 pub use device::simulated;
 pub use device::{
-    Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
+    Contents, CopyMark, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, Saved, VirtualMemory,
 };
 pub use error::{Error, PointerFault};
 #[cfg(feature = "alloc")]
 pub use planned::{Observed, ObservedStream, PlannedReport, Stage, is_planned};
-pub use pool::{PoolId, PoolOptions, Route};
+pub use pool::{PoolId, PoolOptions, Route, Tag};
 #[cfg(feature = "alloc")]
 pub use snapshot::memory_map;
 #[cfg(feature = "alloc")]

@@ -2,6 +2,7 @@
 
 use crate::units::StreamId;
 use core::fmt;
+use core::num::NonZeroU64;
 
 /// The name of a pool: two numbers, like PyTorch's `MempoolId_t`. `(0, 0)` is the default pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
@@ -17,6 +18,12 @@ impl fmt::Display for PoolId {
         write!(f, "({}, {})", self.0, self.1)
     }
 }
+
+/// A name under which the memory of private pools is [parked](crate::Parking). Any number but 0; several
+/// pools may have the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct Tag(pub NonZeroU64);
 
 /// The differences of a private pool from the default pool.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -24,6 +24,8 @@ pub struct PageStats {
     /// Bytes of addresses at which moved pages are still mapped, until the work that used the
     /// addresses is complete. They hold no memory of their own.
     pub stale: u64,
+    /// Bytes of parked memory: addresses without memory of the device.
+    pub parked: u64,
     /// Bytes of the pinned pages, which neither move nor go back to the device.
     pub pinned: u64,
     /// Bytes of all pages moved since the allocator was created.
@@ -102,7 +104,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let pool = arena.page_pool.lock().bytes;
         let mut stats = PageStats {
             mapped: pool.home,
-            spare: pool.spare + pool.parked,
+            spare: pool.spare + pool.parked + pool.waking,
+            parked: pool.asleep,
             moved: arena.moved_bytes.load(Ordering::Relaxed),
             consolidated: arena.consolidated_bytes.load(Ordering::Relaxed),
             calls: arena.memory_calls.calls(|ticks| arena.driver.ticks_to_us(ticks)),

@@ -82,6 +82,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
         let mut heap = self.device.heaps.lock(self.slot);
         let block = heap.lookup(ptr).ok_or_else(|| not_in_heap(&heap, ptr))?;
         let Block { addr, size, segment, .. } = heap.blocks[block];
+        if heap.asleep {
+            return Err(Error::Parked);
+        }
         let pin = Pin::new(addr, size, self.slot, segment);
         self.device.page_pool.lock().pins.add(pin).map_err(|_| Error::TableFull("pins"))?;
         count_pin(&mut heap, pin, 1);

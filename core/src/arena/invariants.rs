@@ -22,13 +22,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let of_lane = |blocks: i64| blocks.unsigned_abs().pow(2);
         let mut visits: u64 =
             self.plans.lane_counters().map(|(_, counters)| of_lane(counters.current(Stat::Allocation))).sum();
-        let (mut reserved, mut home) = (self.ledger.leaked(), 0);
+        let (mut reserved, mut home, mut asleep) = (self.ledger.leaked(), 0, 0);
         for number in self.heaps.slot_numbers() {
             let slot = self.heaps.slot(number);
             let heap = slot.heap.lock();
             if is_exclusive || !is_held_in_part(&heap) {
                 reserved += heap.check_invariants(&slot.counters)?;
-                home += if heap.is_empty() { 0 } else { heap.sets.pages.check()? };
+                if !heap.is_empty() {
+                    home += heap.sets.pages.check()?;
+                    asleep += heap.sets.pages.asleep();
+                }
             }
             visits += 1 + u64::from(heap.blocks.len());
         }
@@ -37,8 +40,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             (home, reserved) = (home + of_ranges, reserved + of_ranges);
         }
         let pages = self.page_pool.lock().check()?;
-        reserved += pages.spare + pages.parked;
-        if is_exclusive && (pages.moving, pages.home) != (0, home) {
+        reserved += pages.spare + pages.parked + pages.waking;
+        if is_exclusive && (pages.moving, pages.home, pages.asleep) != (0, home - asleep, asleep) {
             return Err("the bytes of the pages at home are not those of the heaps and ranges");
         }
         if is_exclusive && reserved != self.ledger.reserved() {

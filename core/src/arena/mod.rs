@@ -8,6 +8,7 @@
 //!         └─▶ release           memory back to the device
 //! ranges/                       addresses that the program fills with pages and empties
 //! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
+//! parking/                      memory that goes back to the device for a while, at the same addresses
 //! plans · planned · plan_…      requests served from plans
 //! driver · ledger · flags       calls to the device, bytes held, conditions
 //! ```
@@ -38,6 +39,7 @@ mod mapper;
 mod obtain;
 mod oom;
 pub(crate) mod ordered;
+pub(crate) mod parking;
 mod peaks;
 #[cfg(feature = "alloc")]
 mod plan_cycle;
@@ -99,6 +101,9 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub heaps: Heaps<R, S>,
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
     pub plans: Plans<R>,
+    /// The most bytes active and awake at one time; 0 until memory is parked. Until then all active bytes
+    /// are awake.
+    pub most_awake: AtomicU64,
     /// Bytes of all pages that have moved.
     pub moved_bytes: AtomicU64,
     /// Bytes of all pages that have replaced shorter ones.
@@ -131,6 +136,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub single_search: AtomicU32,
     /// The call sites of blocks and segments.
     pub sites: CallSites<R>,
+    /// 1 while a call parks or wakes memory.
+    pub parking: AtomicU32,
     /// Not 0 ⟺ the host is told of each event as it happens. Implies the flag [`flags::TRACE`].
     pub reports_events: AtomicU32,
     #[cfg(feature = "paranoid")]
@@ -170,6 +177,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             flags: CachePadded(Flags::new()),
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
+            most_awake: AtomicU64::new(0),
             moved_bytes: AtomicU64::new(0),
             consolidated_bytes: AtomicU64::new(0),
             memory_calls: MemoryCallCounters::new(),
@@ -186,6 +194,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             ledger: Ledger::new(),
             single_search: AtomicU32::new(0),
             sites: CallSites::default(),
+            parking: AtomicU32::new(0),
             reports_events: AtomicU32::new(0),
             #[cfg(feature = "paranoid")]
             schedule: checks::Schedule::default(),

@@ -44,7 +44,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             limit: self.ledger.limit_if_set(),
             allocated: of_ranges(Stat::AllocatedBytes),
             reserved: of_ranges(Stat::ReservedBytes),
-            spare: pages.spare + pages.parked,
+            spare: pages.spare + pages.parked + pages.waking,
             pinned: 0,
             pending: 0,
             private_free: 0,
@@ -64,7 +64,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             // Active blocks are live or pending, so the difference is the pending bytes.
             report.pending += active - allocated;
             if heap.pool != 0 {
-                report.private_free += reserved - active;
+                // A parked heap has less memory than its blocks have bytes.
+                report.private_free += reserved.saturating_sub(active);
             }
             if !heap.is_empty() {
                 report.pinned += heap.sets.pages.pinned();

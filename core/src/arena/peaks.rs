@@ -73,10 +73,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Returns the most bytes that were ever active at one time, or are if `more` bytes become active
-    /// now. A reset of the peaks does not lower the number.
+    /// now. A reset of the peaks does not lower the number. Blocks in parked memory do not count: of what
+    /// was active at one time since memory was parked first, only moments of these calls are known.
     pub(crate) fn most_active_with(&self, more: u64) -> u64 {
         let active: i64 = self.all_counters().map(|(_, counters)| counters.current(Stat::ActiveBytes)).sum();
-        self.device_peaks.most_active().max(active.max(0) as u64 + more)
+        let active = active.max(0) as u64 + more;
+        match self.most_awake.load(Ordering::Relaxed) {
+            0 => self.device_peaks.most_active().max(active),
+            most => {
+                let awake = active.saturating_sub(self.page_pool.lock().bytes.asleep);
+                self.most_awake.fetch_max(awake, Ordering::Relaxed);
+                most.max(awake)
+            }
+        }
+    }
+
+    /// From now on, [`most_active_with`](Self::most_active_with) tells apart what is parked.
+    pub(super) fn begin_to_follow_awake(&self) {
+        self.most_awake.fetch_max(self.device_peaks.most_active().max(1), Ordering::Relaxed);
     }
 
     /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.

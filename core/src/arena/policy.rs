@@ -65,6 +65,15 @@ impl Policy {
         }
     }
 
+    /// Returns what the segments of heaps of `kind` are made of in a tagged pool, on a device with virtual
+    /// memory: of pages, where the policy knows how to.
+    pub(crate) fn tagged_backing(self, kind: PoolKind, config: &Config) -> Backing {
+        match self {
+            Self::Caching => Backing::Expandable,
+            _ => self.backing(kind, config),
+        }
+    }
+
     /// Returns whether the build supports the policy: sub-allocators need the feature `alloc`.
     pub(crate) fn is_available(self) -> bool {
         cfg!(feature = "alloc") || !(self.suballocates(PoolKind::Small) || self.suballocates(PoolKind::Large))

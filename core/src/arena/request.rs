@@ -66,6 +66,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let serve = |capturing| {
             self.learn_virtual_memory();
             let pair = pair(&self.heaps, pool, stream)?;
+            // Asked once the pair is in use: a call that parks the heap waits for all earlier users.
+            if self.heaps.lock(pair.slot(kind)).asleep {
+                return Err(Error::Parked);
+            }
             let request = Request {
                 bytes,
                 size,

@@ -76,6 +76,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
         let site = self.0.call_site(CallSite::Alloc);
         let counters = &self.0.heaps.slot(slot).counters;
         let mut heap = self.0.heaps.lock(slot);
+        if heap.asleep {
+            return Err(Error::Parked);
+        }
         require(heap.suballocator.is_none(), "the policy divides segments by rules of its own")?;
         require(self.0.heaps.shared_pool(heap.pool).id() == pool, "the block is in another pool")?;
         let mut restoring = Restoring { heap: &mut heap, counters };

@@ -1,7 +1,6 @@
 //! Policy, configuration and memory limit of one device: how requests are rounded, and which rules
 //! the heaps obey.
 
-use crate::arena::heaps::options_of;
 use crate::arena::{Arena, flags};
 use crate::config::rounding::{INTERVALS, PoolKind, divide};
 use crate::config::{Config, Policy};
@@ -107,15 +106,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let ages = self.flags.has(flags::AGES);
         // Segments are ordinary until the device is known to have virtual memory.
         let virtual_memory = self.driver.has_virtual_memory();
-        registry.rules = [PoolKind::Small, PoolKind::Large].map(|kind| {
-            let backing = self.settings.policy.backing(kind, &config);
-            Rules::new(&config, kind, ages, if virtual_memory { backing } else { Backing::Ordinary })
-        });
+        let rules = |backing: fn(Policy, PoolKind, &Config) -> Backing| {
+            [PoolKind::Small, PoolKind::Large].map(|kind| {
+                let backing = backing(self.settings.policy, kind, &config);
+                Rules::new(&config, kind, ages, if virtual_memory { backing } else { Backing::Ordinary })
+            })
+        };
+        registry.rules = rules(Policy::backing);
+        registry.tagged_rules = rules(Policy::tagged_backing);
         for slot in self.heaps.slot_numbers() {
             // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
             // clock until its next lock.
             let mut heap = self.heaps.lock(slot);
-            heap.rules = registry.rules[heap.rules.kind as usize].in_pool(options_of(&heap));
+            heap.rules = registry.rules_of(heap.pool, heap.rules.kind);
         }
     }
 

@@ -1,10 +1,11 @@
-//! The two traits implemented by a host for the allocator: [`DeviceMemory`] for segments and stream
-//! order, and [`VirtualMemory`] for devices with virtual memory.
+//! The traits implemented by a host for the allocator: [`DeviceMemory`] for segments and stream order,
+//! [`VirtualMemory`] for devices with virtual memory, and [`Contents`] for the contents of parked memory.
 //!
 //! An implementation stands for **one** device. Any thread may call any method, several threads at
 //! once. The allocator calls them without holding a lock that another stream's fast path needs, so
 //! the methods may block. A failed call must have changed nothing, or document the state it left.
 
+mod contents;
 mod error;
 pub(crate) mod oom;
 #[cfg(feature = "alloc")]
@@ -13,6 +14,7 @@ mod types;
 #[cfg(feature = "paranoid")]
 mod unlocked;
 
+pub use contents::{Contents, CopyMark, Saved};
 pub use error::{DeviceError, DeviceResult, ErrorKind};
 pub use types::{Descriptor, Event, MemoryInfo, PhysicalHandle};
 #[cfg(feature = "paranoid")]
@@ -96,6 +98,17 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Any error of the device.
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()>;
 
+    /// Blocks the calling thread until all work queued so far on every stream of the device's context is
+    /// done. Work queued by other threads meanwhile is not waited for where the device can tell it apart.
+    ///
+    /// Not called while the allocator knows of a capture. The provided method refuses.
+    ///
+    /// # Errors
+    /// Any error of the device; [`ErrorKind::NotPermittedInCapture`] if a stream captures.
+    fn synchronize_all(&self) -> DeviceResult<()> {
+        Err(DeviceError::new(ErrorKind::Unsupported, 0))
+    }
+
     /// Returns whether `stream` is capturing a graph. An event recorded on a capturing stream
     /// becomes part of the graph, and could not be waited for.
     ///
@@ -106,6 +119,12 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Returns the device's virtual memory, if any. Without it, segments are never expandable, and the
     /// stitched policy places blocks as the caching policy does.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        None
+    }
+
+    /// Returns the host's memory for the contents of parked memory, if any. Without it, memory is parked
+    /// only without its contents.
+    fn contents(&self) -> Option<&dyn Contents> {
         None
     }
 

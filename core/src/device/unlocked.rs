@@ -5,7 +5,9 @@
 //! event that is read).
 
 use crate::device::oom::OutOfMemory;
-use crate::device::{Descriptor, DeviceMemory, DeviceResult, Event, MemoryInfo, PhysicalHandle, VirtualMemory};
+use crate::device::{
+    Contents, CopyMark, Descriptor, DeviceMemory, DeviceResult, Event, MemoryInfo, PhysicalHandle, Saved, VirtualMemory,
+};
 use crate::pool::PoolId;
 use crate::sync::assert_no_lock_held;
 use crate::trace::{CallSite, TraceEntry};
@@ -37,6 +39,43 @@ impl<D: DeviceMemory> Unlocked<D> {
     /// The device's virtual memory, to be called by `method`.
     fn virtual_on(&self, method: &str) -> &dyn VirtualMemory {
         self.on(method).virtual_memory().expect("a device does not lose its virtual memory")
+    }
+}
+
+impl<D: DeviceMemory> Unlocked<D> {
+    /// The device's memory for contents, to be called by `method`.
+    fn contents_on(&self, method: &str) -> &dyn Contents {
+        self.on(method).contents().expect("a device does not lose its memory for contents")
+    }
+}
+
+impl<D: DeviceMemory> Contents for Unlocked<D> {
+    fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()> {
+        self.contents_on("prepare").prepare(bytes, largest)
+    }
+
+    fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> {
+        self.contents_on("save").save(at, bytes)
+    }
+
+    fn restore(&self, saved: Saved, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.contents_on("restore").restore(saved, at, bytes)
+    }
+
+    fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.contents_on("zero").zero(at, bytes)
+    }
+
+    fn mark(&self) -> DeviceResult<CopyMark> {
+        self.contents_on("mark").mark()
+    }
+
+    fn finish(&self, mark: CopyMark) -> DeviceResult<()> {
+        self.contents_on("finish").finish(mark)
+    }
+
+    fn forget(&self, saved: Saved) {
+        self.contents_on("forget").forget(saved);
     }
 }
 
@@ -79,6 +118,14 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         self.on("synchronize").synchronize(stream)
+    }
+
+    fn synchronize_all(&self) -> DeviceResult<()> {
+        self.on("synchronize_all").synchronize_all()
+    }
+
+    fn contents(&self) -> Option<&dyn Contents> {
+        self.0.contents().map(|_| self as &dyn Contents)
     }
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {

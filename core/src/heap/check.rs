@@ -42,7 +42,7 @@ impl<S: Storage> Heap<S> {
         }
         let mut walk = Walk { heap: self, sums: Sums::default() };
         walk.check_segments()?;
-        let sums = walk.sums;
+        let mut sums = walk.sums;
         if sums.segments != self.segments.len() || sums.blocks != self.blocks.len() {
             return Err("an entry is occupied that no segment leads to");
         }
@@ -60,6 +60,11 @@ impl<S: Storage> Heap<S> {
         if self.sets.pages.check()? + sums.ordinary_bytes != sums.reserved_bytes {
             return Err("the mapped addresses of a heap are not those of its pages");
         }
+        let asleep = self.sets.pages.asleep();
+        if asleep > 0 && !self.asleep {
+            return Err("a heap that serves requests has parked pages");
+        }
+        sums.reserved_bytes -= asleep;
         let waits: u32 = self.blocks.entries().iter().map(|block| block.events & !FRONTIER_BIT).sum();
         if waits != self.sets.waits.count || (waits == 0 && self.waiting() != GroupSet::default()) {
             return Err("the waits of a heap are not those of its blocks");

@@ -250,13 +250,19 @@ impl<S: Storage> Heap<S> {
     /// Returns the range of the first pages that lie wholly inside a free block and may be released,
     /// up to a page that may not. `None` if there is none.
     pub(crate) fn whole_pages(&self, block: u32) -> Option<Range> {
+        self.whole_pages_if(block, HomePage::is_movable)
+    }
+
+    /// Returns the range of the first pages that lie wholly inside a free block and for which `wanted`
+    /// returns true, up to a page for which it does not. `None` if there is none.
+    pub(crate) fn whole_pages_if(&self, block: u32, wanted: impl Fn(&HomePage) -> bool) -> Option<Range> {
         let Block { addr, segment, backing, .. } = self.blocks[block];
         if backing == Backing::Ordinary {
             return None;
         }
-        let mut pages = self.sets.pages.within(addr, self.blocks[block].end()).skip_while(|page| !page.is_movable());
+        let mut pages = self.sets.pages.within(addr, self.blocks[block].end()).skip_while(|page| !wanted(page));
         let first = pages.next()?;
-        let end = pages.take_while(HomePage::is_movable).last().map_or(first.end(), |last| last.end());
+        let end = pages.take_while(&wanted).last().map_or(first.end(), |last| last.end());
         let granule = self.segments[segment].granule;
         Some(Range { at: DevicePtr(first.at), bytes: end - first.at, granule })
     }

@@ -27,6 +27,8 @@ pub(crate) struct HomePage {
     pub pins: u32,
     /// Whether the old place of the page is not stale yet. The page must not move again until then.
     pub arriving: bool,
+    /// Whether the page is parked: the addresses stay the page's own, and no memory is mapped there.
+    pub asleep: bool,
 }
 
 impl HomePage {
@@ -37,13 +39,13 @@ impl HomePage {
 
     /// Returns whether the page may move or be released once it is free.
     pub(crate) fn is_movable(&self) -> bool {
-        self.pins == 0 && !self.arriving
+        self.pins == 0 && !self.arriving && !self.asleep
     }
 }
 
 impl Vacant for HomePage {
     fn vacant(next: u32) -> Self {
-        Self { at: 0, bytes: 0, page: next, pins: 0, arriving: false }
+        Self { at: 0, bytes: 0, page: next, pins: 0, arriving: false, asleep: false }
     }
 
     fn vacate(&mut self, next: u32) {
@@ -133,6 +135,25 @@ impl<S: Storage> HomePages<S> {
         if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
             self.entries[entry].arriving = false;
         }
+    }
+
+    /// Marks the page that begins at `at` as parked.
+    pub(crate) fn fall_asleep(&mut self, at: u64) {
+        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
+            self.entries[entry].asleep = true;
+        }
+    }
+
+    /// Marks the page that begins at `at` as awake, with the memory of `page`.
+    pub(crate) fn wake(&mut self, at: u64, page: u32) {
+        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
+            (self.entries[entry].asleep, self.entries[entry].page) = (false, page);
+        }
+    }
+
+    /// Returns the bytes of the parked pages.
+    pub(crate) fn asleep(&self) -> u64 {
+        self.within(0, u64::MAX).filter(|page| page.asleep).map(|page| page.bytes).sum()
     }
 
     /// Returns the bytes of the pinned pages.

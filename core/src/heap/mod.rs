@@ -70,7 +70,7 @@ pub(crate) struct Heap<S: Storage> {
     /// The stream that the heap belongs to; `NO_STREAM` while the heap is vacant.
     pub stream: StreamId,
     /// The stream that the fast path may serve from this heap. Equal to `stream` in the default
-    /// pool unless the stream has ended, else `NO_STREAM`, which no request names.
+    /// pool unless the stream has ended or the heap is asleep, else `NO_STREAM`, which no request names.
     pub serves: StreamId,
     /// Number of the pool among the device's pools.
     pub pool: u32,
@@ -79,6 +79,9 @@ pub(crate) struct Heap<S: Storage> {
     /// Whether free memory stays in the heap: true for a private pool in use, since a captured
     /// graph may write to the pool.
     pub retained: bool,
+    /// Whether the heap is parked, or about to be: no request is served from its memory, and its pages
+    /// stay as they are.
+    pub asleep: bool,
     /// Whether the stream was reported as ended. A segment that becomes wholly free is released
     /// then.
     pub ended: bool,
@@ -115,6 +118,7 @@ impl<S: Storage> Heap<S> {
             pool: 0,
             rules: Rules::unset(kind),
             retained: false,
+            asleep: false,
             ended: false,
             suballocator: None,
             clock: 0,
@@ -141,6 +145,7 @@ impl<S: Storage> Heap<S> {
             // Stamps of another stream or pool say nothing of this one.
             self.sets.quiet = 0;
         }
+        self.asleep = false;
         self.set_ended(false);
     }
 
@@ -149,7 +154,19 @@ impl<S: Storage> Heap<S> {
     /// again.
     pub(crate) fn set_ended(&mut self, ended: bool) {
         self.ended = ended;
-        self.serves = if self.pool == 0 && !ended { self.stream } else { NO_STREAM };
+        self.choose_served();
+    }
+
+    /// Parks the heap or lets it serve again. The fast path skips a parked heap, and the slow path
+    /// refuses the request.
+    pub(crate) fn set_asleep(&mut self, asleep: bool) {
+        self.asleep = asleep;
+        self.choose_served();
+    }
+
+    fn choose_served(&mut self) {
+        let serves = self.pool == 0 && !self.ended && !self.asleep;
+        self.serves = if serves { self.stream } else { NO_STREAM };
     }
 
     /// Returns the memory of an empty heap's tables to the host, where tables grow.

@@ -1,6 +1,7 @@
 //! The tables of a heap that only a heap with memory needs: the free index, the uses by other
 //! streams, the unmapped blocks.
 
+use crate::device::CopyMark;
 use crate::heap::block::{Block, Blocks, State};
 use crate::heap::free_index::FreeIndex;
 use crate::heap::home_pages::{HomePages, StaleList};
@@ -24,6 +25,8 @@ pub(crate) struct Sets<S: Storage> {
     by_address: RadixTree<S>,
     /// The pages mapped in the heap's ranges of addresses.
     pub pages: HomePages<S>,
+    /// Behind the copies of the contents of pages that wake.
+    pub copied: CopyMark,
     /// The blocks that are [`State::Stale`].
     pub stale: StaleList,
     /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses them any
@@ -43,6 +46,7 @@ impl<S: Storage> Default for Sets<S> {
             unmapped: Link::EMPTY,
             by_address: RadixTree::default(),
             pages: HomePages::default(),
+            copied: CopyMark::default(),
             stale: StaleList::EMPTY,
             quiet: 0,
             trace: Buffer::default(),

@@ -150,6 +150,14 @@ impl<S: Storage> Uses<'_, S> {
         Ok(())
     }
 
+    /// Returns the lowest stream above `last` that uses a block of the heap.
+    pub(crate) fn next_stream(&self, last: Option<StreamId>) -> Option<StreamId> {
+        let some = |at: u32| Some(at).filter(|&at| at != NONE);
+        let of_block = |first: u32| core::iter::successors(some(first), move |&at| some(self.table[at].next));
+        let uses = self.blocks.entries().iter().flat_map(|block| of_block(block.uses));
+        uses.map(|at| self.table[at].stream).filter(|&stream| last.is_none_or(|last| stream > last)).min()
+    }
+
     /// Returns which events the uses of `block` have.
     pub(crate) fn events(&self, block: u32) -> Events {
         let (mut some, mut all) = (false, true);

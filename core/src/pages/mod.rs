@@ -20,7 +20,7 @@ pub(crate) mod counts;
 pub(crate) mod departures;
 pub(crate) mod pins;
 
-use crate::device::PhysicalHandle;
+use crate::device::{PhysicalHandle, Saved};
 use crate::pages::departures::{Departure, Departures};
 use crate::pages::pins::Pins;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
@@ -37,15 +37,30 @@ pub(crate) enum Place {
     Parked,
     /// Held by one operation.
     Moving,
+    /// Parked: a place in a heap, the contents of which the host keeps, without memory of the device.
+    Asleep,
+    /// Mapped at the place of an asleep page, which it replaces once its contents are there.
+    Waking,
     /// Never used again: the device failed to remove a mapping. The entry stays for the other
     /// mappings.
     Lost,
 }
 
+/// What a parked page is to contain when it wakes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kept {
+    /// Anything.
+    Nothing,
+    /// Zeroes.
+    Zeroes,
+    /// What the host has saved.
+    Saved(Saved),
+}
+
 /// A physical handle of the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    /// The device's name for the memory.
+    /// The device's name for the memory. Meaningless while the page is asleep.
     pub handle: PhysicalHandle,
     /// Length in bytes.
     pub bytes: u64,
@@ -62,6 +77,12 @@ pub(crate) struct Page {
     /// The departure behind which the page may be used, or [`NONE`]. Not `NONE` ⟹ an entry of a
     /// range keeps the departure, and the page has an alias there.
     pub behind: u32,
+    /// What the page is to contain when it wakes. Not [`Kept::Nothing`] ⟹ the page is asleep, or is
+    /// about to be.
+    pub kept: Kept,
+    /// The page that is [`Place::Waking`] at the place of this one, or [`NONE`]. Not `NONE` ⟹ the page
+    /// is asleep.
+    pub replacement: u32,
     /// The page mapped behind this one when this one was last mapped in a heap, or [`NONE`].
     follower: u32,
     /// How often in a row that page was mapped there.
@@ -87,6 +108,8 @@ impl Vacant for Page {
             place: Place::Moving,
             origin: None,
             behind: NONE,
+            kept: Kept::Nothing,
+            replacement: NONE,
             follower: NONE,
             met: 0,
             next,
@@ -102,7 +125,7 @@ impl Vacant for Page {
     }
 }
 
-/// Bytes of the pages, by place. The sum of the four is the sum of all handles.
+/// Bytes of the pages, by place. The sum of all but `asleep` is the sum of all handles.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct PageBytes {
     /// Bytes of the pages at home.
@@ -113,6 +136,10 @@ pub(crate) struct PageBytes {
     pub parked: u64,
     /// Bytes of the pages that operations hold.
     pub moving: u64,
+    /// Bytes of the places of pages that are asleep, which have no memory of the device.
+    pub asleep: u64,
+    /// Bytes of the pages that are to replace pages asleep.
+    pub waking: u64,
     /// Bytes of the lost pages of which old mappings are left.
     lost: u64,
 }
@@ -374,6 +401,52 @@ impl<S: Storage> Pages<S> {
         self.table[page].behind = NONE;
     }
 
+    /// Marks a page at home, which has lost its mapping, as asleep. Returns a copy of the entry with the
+    /// handle, which is to be destroyed.
+    pub(crate) fn fall_asleep(&mut self, page: u32) -> Page {
+        let awake = self.table[page];
+        debug_assert!(awake.place == Place::Home && self.has_one_mapping(page), "the memory of the page is free now");
+        self.put(page, Place::Asleep);
+        self.table[page].handle = PhysicalHandle(0);
+        awake
+    }
+
+    /// Notes what a page is to contain when it wakes. Returns what was noted before.
+    pub(crate) fn keep(&mut self, page: u32, kept: Kept) -> Kept {
+        core::mem::replace(&mut self.table[page].kept, kept)
+    }
+
+    /// Notes that the moving page `replacement` is mapped at the place of `page`, which is asleep.
+    pub(crate) fn begin_to_wake(&mut self, page: u32, replacement: u32) {
+        debug_assert!(self.table[page].place == Place::Asleep, "only a page asleep wakes");
+        self.put(replacement, Place::Waking);
+        self.table[page].replacement = replacement;
+    }
+
+    /// Undoes [`begin_to_wake`](Self::begin_to_wake). Returns the replacement, which is moving again.
+    pub(crate) fn stay_asleep(&mut self, page: u32) -> u32 {
+        let replacement = core::mem::replace(&mut self.table[page].replacement, NONE);
+        self.put(replacement, Place::Moving);
+        replacement
+    }
+
+    /// Removes a page asleep, whose place is given up. Returns what the page was to contain.
+    pub(crate) fn remove_asleep(&mut self, page: u32) -> Kept {
+        let Page { place, bytes, kept, .. } = self.table[page];
+        debug_assert!(place == Place::Asleep, "only a page asleep has no memory");
+        self.bytes.asleep -= bytes;
+        self.table.remove(page);
+        kept
+    }
+
+    /// Replaces a page asleep by its replacement, which is home then. Returns the replacement, and what
+    /// was kept for the page.
+    pub(crate) fn wake(&mut self, page: u32) -> (u32, Kept) {
+        let replacement = self.table[page].replacement;
+        self.settle(replacement);
+        (replacement, self.remove_asleep(page))
+    }
+
     /// Appends a moving page to a batch.
     pub(crate) fn append(&mut self, batch: &mut Batch, page: u32) {
         debug_assert!(self.table[page].place == Place::Moving, "a page in hand is appended");
@@ -463,6 +536,8 @@ impl PageBytes {
             Place::Spare => &mut self.spare,
             Place::Parked => &mut self.parked,
             Place::Moving => &mut self.moving,
+            Place::Asleep => &mut self.asleep,
+            Place::Waking => &mut self.waking,
             Place::Lost => &mut self.lost,
         }
     }

@@ -85,7 +85,7 @@ impl Device {
             let begin = PagedHeap(&mut locked).place_in(held, batch.bytes);
             let mut at = begin.0;
             for &(page, bytes) in &numbers {
-                locked.sets.pages.insert(HomePage { at, bytes, page, pins: 0, arriving: true });
+                locked.sets.pages.insert(HomePage { at, bytes, page, pins: 0, arriving: true, asleep: false });
                 at += bytes;
             }
             let extended = PagedHeap(&mut locked).extend(held, batch.bytes, &self.counters[heap]);
@@ -170,7 +170,7 @@ impl Device {
         let mut locked = self.heaps[heap].lock().unwrap();
         locked.sets.pages.make_room(1).unwrap();
         self.pages.lock().unwrap().settle(long);
-        locked.sets.pages.insert(HomePage { at: from, bytes: end - from, page: long, pins: 0, arriving: false });
+        locked.sets.pages.insert(HomePage { at: from, bytes: end - from, page: long, pins: 0, arriving: false, asleep: false });
         PagedHeap(&mut locked).return_block(block);
         true
     }

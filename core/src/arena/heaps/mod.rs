@@ -28,7 +28,6 @@ use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::heap::Heap;
 use crate::page_map::HeapRef;
-use crate::pool::PoolOptions;
 use crate::stats::HeapCounters;
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, MutexGuard, Ordering, Rank, Ranked};
 use crate::tables::{Lazy, OnceTable, Storage};
@@ -182,11 +181,6 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     pub(crate) fn heap_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
         (0..).map_while(|slot| self.slots.get(slot).map(|found| (found.kind(), &found.counters)))
     }
-}
-
-/// Returns the pool options in force in `heap`. The heap's rules hold `no_split` only.
-pub(crate) fn options_of<S: Storage>(heap: &Heap<S>) -> PoolOptions {
-    PoolOptions { no_split: heap.rules.no_split(), ..PoolOptions::default() }
 }
 
 /// The rank of a heap's lock: of a pair, the small heap is locked first.

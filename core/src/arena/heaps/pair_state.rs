@@ -55,6 +55,12 @@ impl PairState {
         word == LEAVING + 1
     }
 
+    /// Returns the number of calls that use the pair.
+    pub(crate) fn users(&self) -> u32 {
+        // Acquire: the caller sees all writes of the calls that have left.
+        self.0.load(Ordering::Acquire) & USERS
+    }
+
     /// Marks the pair as leaving, or clears the mark. The caller holds the registry's lock.
     pub(crate) fn set_leaving(&self, leaving: bool) {
         if leaving {

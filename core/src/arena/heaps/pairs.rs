@@ -90,6 +90,11 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         }
     }
 
+    /// Returns whether the caller is the only user of `used`.
+    pub(crate) fn is_only_user(&self, used: &PairUse<'_, R, S>) -> bool {
+        self.pair_state(used.pair).users() == 1
+    }
+
     /// Uses `pair`, whichever stream has the pair. Returns `None` if the pair is vacant.
     pub(crate) fn enter_pair(&self, pair: u32) -> Option<PairUse<'_, R, S>> {
         let open = self.pair_state(pair).enter();
@@ -181,11 +186,11 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Assigns both heaps of a vacant pair to (stream, pool).
     fn assign_heaps(&self, registry: &Registry<S>, pair: u32, pool: u32, stream: StreamId) {
-        let options = registry.pools[pool as usize].options;
         for kind in [PoolKind::Small, PoolKind::Large] {
             let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
             debug_assert!(heap.is_empty(), "a vacant pair has no segment");
-            heap.begin(stream, pool, registry.rules[kind as usize].in_pool(options), self.policy.suballocator(kind));
+            heap.begin(stream, pool, registry.rules_of(pool, kind), self.policy.suballocator(kind));
+            heap.set_asleep(registry.pools[pool as usize].asleep);
             heap.retained = pool != 0 && !registry.is_unused(pool);
             heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);
             heap.region = self.policy.first_region();

@@ -131,7 +131,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         registry.pools[pool as usize].options = options;
         for pair in registry.pairs_of(pool) {
             for kind in [PoolKind::Small, PoolKind::Large] {
-                self.slot(slot_of(pair, kind)).heap.lock().rules = registry.rules[kind as usize].in_pool(options);
+                self.slot(slot_of(pair, kind)).heap.lock().rules = registry.rules_of(pool, kind);
             }
         }
     }

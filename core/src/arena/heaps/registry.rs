@@ -10,7 +10,7 @@
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::heap::split_rules::Rules;
-use crate::pool::{PoolId, PoolOptions, Route};
+use crate::pool::{PoolId, PoolOptions, Route, Tag};
 use crate::sync::{AtomicU64, Ordering};
 use crate::tables::atomic_map::AtomicMap;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
@@ -77,6 +77,10 @@ pub(crate) struct PoolEntry {
     pub exists: bool,
     /// Options in force for every heap of the pool.
     pub options: PoolOptions,
+    /// The tag under which the pool's memory parks. Stays until the pool is removed.
+    pub tag: Option<Tag>,
+    /// Whether the pool is parked: new pairs of the pool are asleep, too.
+    pub asleep: bool,
 }
 
 /// Route of requests into a pool. Later routes take precedence over earlier routes.
@@ -167,6 +171,8 @@ pub(crate) struct Registry<S: Storage> {
     pub pools_made: u64,
     /// The rules of heaps by kind, for pools with the default options.
     pub rules: [Rules; 2],
+    /// The rules of heaps by kind, for tagged pools: new segments are mapped where the policy can map.
+    pub tagged_rules: [Rules; 2],
 }
 
 impl<S: Storage> Default for Registry<S> {
@@ -186,6 +192,7 @@ impl<S: Storage> Default for Registry<S> {
             sweep_at: FIRST_SWEEP,
             pools_made: 0,
             rules: [Rules::unset(PoolKind::Small), Rules::unset(PoolKind::Large)],
+            tagged_rules: [Rules::unset(PoolKind::Small), Rules::unset(PoolKind::Large)],
         };
         // The first pool gets number 0. A table without room for the default pool has room for no
         // other pool either.
@@ -236,6 +243,19 @@ impl<S: Storage> Registry<S> {
         self.pool(id).filter(|&pool| pool != 0).ok_or(Error::UnknownPool(id))
     }
 
+    /// Returns the rules of the heap of `kind` in `pool`.
+    pub(crate) fn rules_of(&self, pool: u32, kind: PoolKind) -> Rules {
+        let entry = &self.pools[pool as usize];
+        let rules = if entry.tag.is_some() { &self.tagged_rules } else { &self.rules };
+        rules[kind as usize].in_pool(entry.options)
+    }
+
+    /// Returns the number of the first pool with `tag`, from number `from` on.
+    pub(crate) fn next_tagged(&self, from: u32, tag: Tag) -> Option<u32> {
+        let mut pools = self.pools.get(from as usize..)?.iter();
+        Some(from + pools.position(|pool| pool.exists && pool.tag == Some(tag))? as u32)
+    }
+
     /// Returns whether `pool` is a private pool without users and routes.
     pub(crate) fn is_released(&self, pool: u32) -> bool {
         let entry = &self.pools[pool as usize];
@@ -253,7 +273,7 @@ impl<S: Storage> Registry<S> {
     /// Adds a pool with one user, and returns the number: the lowest vacant number, or a new
     /// number. Returns `None` if the table is full.
     pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
-        let entry = PoolEntry { id, users: 1, requests: 0, exists: true, options };
+        let entry = PoolEntry { id, users: 1, requests: 0, exists: true, options, tag: None, asleep: false };
         // The lowest vacant number first: walks over all numbers stay short.
         let vacant = self.pool_nodes.first(self.vacant_pools);
         let pool = if let Some(vacant) = vacant {

@@ -7,7 +7,7 @@
 //! real device. Any call can be made to fail.
 
 use crate::device::{
-    Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
+    Contents, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
 };
 use crate::units::{DevicePtr, StreamId};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,17 +17,19 @@ use core::ops::Range;
 use spin::Mutex;
 
 mod addresses;
+mod contents;
 mod costs;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod work;
 
 pub use addresses::{AddressSpace, Space};
+use contents::HostMemory;
 use costs::Meter;
 pub use costs::{CostPoint, DriverCosts};
 use work::{Piece, Place, Streams};
 
-/// The calls of [`DeviceMemory`] and [`VirtualMemory`], for counting calls and for making calls
+/// The calls of [`DeviceMemory`], [`VirtualMemory`] and [`Contents`], for counting calls and for making calls
 /// fail.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs, reason = "each is the method of the same name")]
@@ -51,11 +53,18 @@ pub enum Call {
     SetAccess,
     Unmap,
     Export,
+    SynchronizeAll,
+    Prepare,
+    Save,
+    Restore,
+    Zero,
+    Mark,
+    Finish,
 }
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 26] = [
         Self::Obtain,
         Self::Release,
         Self::MemoryInfo,
@@ -75,6 +84,13 @@ impl Call {
         Self::SetAccess,
         Self::Unmap,
         Self::Export,
+        Self::SynchronizeAll,
+        Self::Prepare,
+        Self::Save,
+        Self::Restore,
+        Self::Zero,
+        Self::Mark,
+        Self::Finish,
     ];
 }
 
@@ -104,7 +120,7 @@ pub struct Outstanding {
     pub handles: usize,
 }
 
-/// A device in memory: implements [`DeviceMemory`] and [`VirtualMemory`] without hardware.
+/// A device in memory: implements [`DeviceMemory`], [`VirtualMemory`] and [`Contents`] without hardware.
 #[derive(Debug)]
 pub struct SimulatedDevice(Mutex<State>);
 
@@ -130,6 +146,8 @@ struct Physical {
     mappings: u32,
     /// The handle was destroyed. The memory is released with the last mapping.
     dropped: bool,
+    /// The contents, as one number.
+    contents: u64,
 }
 
 /// Everything of a device, under its lock.
@@ -173,6 +191,8 @@ struct State {
     granularity: u64,
     /// Whether physical memory can be exported.
     exports: bool,
+    /// Kept contents, and copies.
+    host: HostMemory,
     /// How often each call was made.
     calls: [u64; Call::ALL.len()],
     /// The estimated time of the calls.
@@ -190,6 +210,9 @@ struct State {
     /// The time after which no pause may end.
     patience_us: u64,
 }
+
+/// The contents of new memory: above every number that a test writes.
+const UNWRITTEN: u64 = 1 << 63;
 
 /// The error of a call with an argument that the device refuses.
 const INVALID: DeviceError = DeviceError::new(ErrorKind::InvalidArgument, 1);
@@ -233,6 +256,7 @@ impl SimulatedDevice {
             led: BTreeMap::new(),
             granularity: ALIGNMENT,
             exports: false,
+            host: HostMemory::default(),
             calls: [0; Call::ALL.len()],
             meter: Meter::new(DriverCosts::h200()),
             failures: Vec::new(),
@@ -551,6 +575,16 @@ impl DeviceMemory for SimulatedDevice {
         state.streams.synchronize(stream)
     }
 
+    fn synchronize_all(&self) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::SynchronizeAll, 0)?;
+        state.streams.synchronize_all()
+    }
+
+    fn contents(&self) -> Option<&dyn Contents> {
+        Some(self)
+    }
+
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         let mut state = self.0.lock();
         state.enter(Call::IsCapturing, 0)?;
@@ -623,7 +657,7 @@ impl VirtualMemory for SimulatedDevice {
         state.use_memory(bytes)?;
         state.handles += 1;
         let handle = state.handles;
-        state.physical.insert(handle, Physical { bytes, ..Physical::default() });
+        state.physical.insert(handle, Physical { bytes, contents: UNWRITTEN | handle, ..Physical::default() });
         Ok(PhysicalHandle(handle))
     }
 
@@ -676,7 +710,8 @@ impl VirtualMemory for SimulatedDevice {
         state.enter(Call::Unmap, bytes)?;
         let (_, handle, _) = state.mappings.get(&at.0).copied().filter(|mapping| mapping.0 == bytes).ok_or(INVALID)?;
         // Unlike `release`, this does not wait: the work would fault.
-        if state.streams.uses(&(at.0..at.0 + bytes)) {
+        let range = at.0..at.0 + bytes;
+        if state.streams.uses(&range) || state.host.copies(&range) {
             return Err(INVALID);
         }
         state.mappings.remove(&at.0);

@@ -170,6 +170,19 @@ impl Streams {
         Ok(())
     }
 
+    /// Lets all streams finish all their work.
+    ///
+    /// # Errors
+    /// A stream is capturing.
+    pub(super) fn synchronize_all(&mut self) -> DeviceResult<()> {
+        if self.by_id.values().any(|stream| stream.capturing) {
+            return Err(CAPTURING);
+        }
+        let ends: Vec<Place> = self.by_id.iter().map(|(&stream, entry)| (stream, entry.queued)).collect();
+        ends.into_iter().for_each(|end| self.complete(end));
+        Ok(())
+    }
+
     /// Returns whether a stream is capturing.
     pub(super) fn is_capturing(&self, stream: StreamId) -> bool {
         self.by_id.get(&stream).is_some_and(|stream| stream.capturing)

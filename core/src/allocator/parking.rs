@@ -1,0 +1,138 @@
+//! Parked memory of one device.
+
+use crate::allocator::Allocator;
+use crate::arena::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::pool::{PoolId, Tag};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DeviceIndex;
+
+/// Memory that goes back to the device for a while and returns at the same addresses: a view of an
+/// [`Allocator`], returned by [`Allocator::parking`].
+///
+/// For programs of several parts that use the device in turn, such as a model that generates and a model
+/// that is trained: the memory of the idle part is *parked*, and *wakes* before the part runs again.
+/// Pointers to blocks, and captured graphs, stay valid, and must not be used meanwhile.
+///
+/// Parked memory keeps its blocks. They may be freed; a request for memory of a parked pool is refused with
+/// [`Error::Parked`], and so is a pin. Statistics count the blocks as allocated and not as reserved.
+///
+/// Threads: any. A call while another thread's call parks or wakes memory of the same device is refused.
+/// Requests and frees outside the target never wait for these calls.
+pub struct Parking<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    allocator: &'a Allocator<D, R, S>,
+    device: DeviceIndex,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Returns the operations that park memory of `device`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn parking(&self, device: DeviceIndex) -> Result<Parking<'_, D, R, S>, Error> {
+        self.arena(device)?;
+        Ok(Parking { allocator: self, device })
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
+    /// Sets the tag under which the memory of a private pool is parked; `None` removes it. Segments that
+    /// the pool has already stay as they are: tag a pool before its first request. From then on, its
+    /// segments are mapped under the caching policy, too.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownPool`], also for the default pool.
+    /// * [`Error::Parked`]: the pool, or another pool with the tag, is parked.
+    pub fn tag_pool(&self, pool: PoolId, tag: Option<Tag>) -> Result<(), Error> {
+        let _checked = self.allocator.checked("tag_pool", self.device);
+        self.allocator.arena(self.device)?.heaps.tag_pool(pool, tag)
+    }
+
+    /// Parks the memory of `target`: gives the memory of its pages, and what it only caches, back to the
+    /// device. Does nothing if the memory is parked. The memory of pinned pages and of ordinary segments
+    /// stays on the device; [`report`](Self::report) tells how much.
+    ///
+    /// Stream order: waits as `order` says. No work queued later may use the memory before it wakes.
+    ///
+    /// Device: called. With [`ParkMode::Keep`] the contents are copied to the host's memory.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownTag`].
+    /// * [`Error::ParkingRefused`]: see the text.
+    /// * [`Error::Device`], with
+    ///   [`ErrorKind::NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
+    ///   captured.
+    ///
+    /// All memory is awake then, with one exception: if the device fails to unmap a page after others
+    /// were unmapped, the memory is parked but for that page. The contents are kept in either case.
+    pub fn park(&self, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
+        let _checked = self.allocator.checked("park", self.device);
+        let device = self.allocator.on(self.device)?;
+        device.health()?;
+        device.parker(target)?.park(mode, order)
+    }
+
+    /// Wakes the memory of `target`, at the same addresses: [`wake_start`](Self::wake_start) and
+    /// [`wake_wait`](Self::wake_wait). Does nothing if the memory is awake.
+    ///
+    /// Stream order: the contents are there when the call returns, for work on every stream.
+    ///
+    /// Device: called.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownTag`], [`Error::ParkingRefused`], [`Error::Device`].
+    /// * [`Error::OutOfMemory`]: the limit or the device lacks the memory, also after everything cached
+    ///   was released.
+    ///
+    /// All memory is parked then, and its contents are kept.
+    pub fn wake(&self, target: ParkTarget) -> Result<(), Error> {
+        self.wake_wait(target)
+    }
+
+    /// Begins to wake the memory of `target`: maps it, and begins to copy its contents. Targets wake in the
+    /// order of these calls.
+    ///
+    /// Stream order: no work may use the memory before [`wake_wait`](Self::wake_wait) has returned.
+    ///
+    /// Device: called; waits for no copy.
+    ///
+    /// # Errors
+    /// Those of [`wake`](Self::wake).
+    pub fn wake_start(&self, target: ParkTarget) -> Result<(), Error> {
+        let _checked = self.allocator.checked("wake_start", self.device);
+        let device = self.allocator.on(self.device)?;
+        device.health()?;
+        device.parker(target)?.wake_start()
+    }
+
+    /// Waits until the contents of `target` are there, and lets its memory serve requests again. Begins to
+    /// wake the memory if that was not done.
+    ///
+    /// # Errors
+    /// Those of [`wake`](Self::wake).
+    pub fn wake_wait(&self, target: ParkTarget) -> Result<(), Error> {
+        let _checked = self.allocator.checked("wake_wait", self.device);
+        let device = self.allocator.on(self.device)?;
+        device.health()?;
+        device.parker(target)?.wake_wait()
+    }
+
+    /// Returns where the memory of `target` is. Heaps are read in turn, so the sums may disagree slightly
+    /// while threads allocate.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTag`].
+    pub fn report(&self, target: ParkTarget) -> Result<ParkReport, Error> {
+        let arena = self.allocator.arena(self.device)?;
+        if let ParkTarget::Tag(tag) = target {
+            arena.heaps.registry.lock().next_tagged(0, tag).ok_or(Error::UnknownTag(tag))?;
+        }
+        Ok(arena.park_report(target))
+    }
+}

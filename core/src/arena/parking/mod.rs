@@ -1,0 +1,255 @@
+//! Parking: memory that the program does not need for a while goes back to the device, and returns at the
+//! same addresses.
+//!
+//! ```text
+//!         park: refuse requests ─▶ wait for work ─▶ save ─▶ unmap, destroy
+//!  awake ──────────────────────────────────────────────────────────────────▶ asleep
+//!    ▲                                                                          │ wake_start:
+//!    │  wake_wait: copies ended, pages replaced                                 │ create, map, copy
+//!    └──────────────────────────────── waking ◀─────────────────────────────────┘
+//! ```
+//!
+//! What is parked together is the heaps of a *target*: of all pools with a tag, or of a stream in the
+//! default pool. A heap asleep keeps its blocks, its addresses and its list of pages, and serves no
+//! request; frees go on, since they change only tables. Its pages have no memory of the device. Pages
+//! that the program has pinned, and ordinary segments, stay awake.
+//!
+//! A thread at a time parks or wakes memory of a device. No lock is held across a call of the device, and
+//! nothing outside the target waits.
+
+mod sleep;
+mod state;
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests;
+mod wake;
+
+use crate::arena::OnDevice;
+use crate::arena::heaps::pairs::PairUse;
+use crate::arena::heaps::{Heaps, slot_of};
+use crate::arena::mapper::Mapper;
+use crate::config::rounding::PoolKind;
+use crate::device::{Contents, DeviceMemory};
+use crate::error::Error;
+use crate::heap::home_pages::HomePage;
+use crate::pages::Kept;
+use crate::pool::{PoolId, Tag};
+use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::tables::Storage;
+use crate::units::StreamId;
+
+/// Memory that is parked together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParkTarget {
+    /// The private pools with this tag.
+    Tag(Tag),
+    /// The memory of this stream in the default pool.
+    Stream(StreamId),
+}
+
+/// What parked memory contains when it wakes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParkMode {
+    /// What it contained before. The host keeps a copy meanwhile.
+    Keep,
+    /// Anything.
+    Drop,
+    /// Zeroes.
+    Zero,
+}
+
+/// Which work must be complete before memory is parked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParkOrder {
+    /// All work queued on the device's context before the call.
+    Device,
+    /// The work queued before the call on the streams of the parked blocks, and on those that blocks
+    /// were recorded on. Of blocks that wait for events, the events of the whole device.
+    Streams,
+}
+
+/// Where the memory of a target is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ParkState {
+    /// On the device.
+    #[default]
+    Awake,
+    /// Parked.
+    Asleep,
+    /// Parked, and its contents are being copied back.
+    Waking,
+}
+
+/// The memory of a target, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ParkReport {
+    /// Where the memory is.
+    pub state: ParkState,
+    /// Mapped bytes on the device, of pages at their places and of pages about to wake.
+    pub mapped: u64,
+    /// Bytes parked: addresses without memory.
+    pub parked: u64,
+    /// Bytes of the parked ones of which the host keeps the contents.
+    pub kept: u64,
+    /// Bytes of pinned pages, which are never parked. Part of `mapped`.
+    pub pinned: u64,
+    /// Bytes of ordinary segments, which cannot be parked: obtained before the pool had a tag, or under
+    /// a policy that maps no pages.
+    pub ordinary: u64,
+}
+
+/// The call that parks or wakes memory of a device, as long as it lives.
+struct Turn<'a>(&'a AtomicU32);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// Parks and wakes the memory of one target.
+pub(crate) struct Parker<'a, D, R: Lock, S: Storage> {
+    mapper: Mapper<'a, D, R, S>,
+    target: ParkTarget,
+    _turn: Turn<'a>,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+    /// Returns the operations that park and wake the memory of `target`.
+    ///
+    /// # Errors
+    /// * [`Error::ParkingRefused`]: another call parks or wakes memory of the device, or the device has no
+    ///   virtual memory.
+    /// * [`Error::UnknownTag`].
+    pub(crate) fn parker(self, target: ParkTarget) -> Result<Parker<'a, D, R, S>, Error> {
+        if let ParkTarget::Tag(tag) = target {
+            self.heaps.registry.lock().next_tagged(0, tag).ok_or(Error::UnknownTag(tag))?;
+        }
+        let mapper = self.mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
+        let parking = &self.arena.parking;
+        if parking.swap(1, Ordering::Acquire) != 0 {
+            return Err(Error::ParkingRefused("another call parks or wakes memory at the moment"));
+        }
+        Ok(Parker { mapper, target, _turn: Turn(parking) })
+    }
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
+    fn device(&self) -> OnDevice<'a, D, R, S> {
+        self.mapper.device
+    }
+
+    /// Returns the host's memory for contents.
+    fn contents(&self) -> Result<&'a dyn Contents, Error> {
+        let contents = self.device().arena.driver.device().contents();
+        contents.ok_or(Error::ParkingRefused("the host keeps no contents of memory"))
+    }
+
+    /// Gives up what is kept for a page.
+    fn forget(&self, kept: Kept) {
+        if let Kept::Saved(saved) = kept
+            && let Some(contents) = self.device().arena.driver.device().contents()
+        {
+            contents.forget(saved);
+        }
+    }
+
+    /// Iterates over the pairs of the target.
+    fn pairs(&self) -> impl Iterator<Item = PairUse<'a, R, S>> {
+        self.device().arena.heaps.pairs_of_target(self.target)
+    }
+
+    /// Calls `each` with every heap of the target, by slot, until a call fails.
+    fn each_heap(&self, mut each: impl FnMut(u32) -> Result<(), Error>) -> Result<(), Error> {
+        for used in self.pairs() {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                each(used.slot(kind))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with every page of the target for which `wanted` returns true, and the slot of its
+    /// heap, until a call fails. No lock is held in `each`.
+    fn each_page(
+        &self,
+        wanted: impl Fn(&HomePage) -> bool,
+        mut each: impl FnMut(u32, HomePage) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.each_heap(|slot| {
+            let mut at = 0;
+            while let Some(page) = self.device().heaps.page_from(slot, at) {
+                at = page.end();
+                if wanted(&page) {
+                    each(slot, page)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Iterates over the pairs of a target.
+    pub(crate) fn pairs_of_target(&self, target: ParkTarget) -> impl Iterator<Item = PairUse<'_, R, S>> {
+        let (tag, stream) = match target {
+            ParkTarget::Tag(tag) => (Some(tag), None),
+            ParkTarget::Stream(stream) => (None, Some(stream)),
+        };
+        let mut from = 0;
+        let pools = core::iter::from_fn(move || {
+            let pool = self.registry.lock().next_tagged(from, tag?)?;
+            from = pool + 1;
+            Some(pool)
+        });
+        pools.flat_map(|pool| self.pairs_of(pool)).chain(stream.and_then(|stream| self.find_pair(0, stream)))
+    }
+
+    /// Returns the first page of the heap in `slot` that begins at `addr` or behind.
+    fn page_from(&self, slot: u32, addr: u64) -> Option<HomePage> {
+        let heap = self.lock(slot);
+        if heap.is_empty() { None } else { heap.sets.pages.from(addr) }
+    }
+
+    /// Sets the tag of the private pool named `id`, or removes it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`]; [`Error::Parked`] if the pool is parked, or another one with `tag`.
+    pub(crate) fn tag_pool(&self, id: PoolId, tag: Option<Tag>) -> Result<(), Error> {
+        let mut registry = self.registry.lock();
+        let pool = registry.private_pool(id)?;
+        let other = tag.and_then(|tag| registry.next_tagged(0, tag));
+        if registry.pools[pool as usize].asleep || other.is_some_and(|other| registry.pools[other as usize].asleep) {
+            return Err(Error::Parked);
+        }
+        registry.pools[pool as usize].tag = tag;
+        for pair in registry.pairs_of(pool) {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                self.slot(slot_of(pair, kind)).heap.lock().rules = registry.rules_of(pool, kind);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the heaps of a target refuse requests or serve them again: those that exist, and those that
+    /// later requests make.
+    fn set_asleep(&self, target: ParkTarget, asleep: bool) {
+        let mut registry = self.registry.lock();
+        let set = |pair: u32| {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                self.slot(slot_of(pair, kind)).heap.lock().set_asleep(asleep);
+            }
+        };
+        match target {
+            ParkTarget::Tag(tag) => {
+                let mut from = 0;
+                while let Some(pool) = registry.next_tagged(from, tag) {
+                    registry.pools[pool as usize].asleep = asleep;
+                    registry.pairs_of(pool).for_each(set);
+                    from = pool + 1;
+                }
+            }
+            // A pair that is in use keeps its stream; without one there is nothing to park.
+            ParkTarget::Stream(stream) => self.default_pool.streams.get(stream.0).into_iter().for_each(set),
+        }
+    }
+}

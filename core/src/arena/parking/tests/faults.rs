@@ -1,0 +1,102 @@
+use super::*;
+
+/// The calls that parking and waking make.
+const CALLS: [Call; 14] = [
+    Call::SynchronizeAll,
+    Call::Synchronize,
+    Call::IsCapturing,
+    Call::Prepare,
+    Call::Save,
+    Call::Mark,
+    Call::Finish,
+    Call::Unmap,
+    Call::Destroy,
+    Call::Create,
+    Call::Map,
+    Call::SetAccess,
+    Call::Restore,
+    Call::Zero,
+];
+
+/// Makes the `nth` call of a kind from now on fail, with `error`.
+fn inject(allocator: &Simulated, call: Call, nth: u64, kind: ErrorKind) {
+    let nth = device(allocator).calls(call) + nth;
+    device(allocator).fail(Failure { call, nth, persistent: false, error: DeviceError::new(kind, 99) });
+}
+
+/// Parks and wakes with every call failing in turn. After a failure everything is awake or everything
+/// asleep, but for pages that the device did not unmap; after that, a park and a wake succeed and the
+/// contents are as before.
+fn sweep(policy: &str, mode: ParkMode, kind: ErrorKind) -> u32 {
+    let mut failures = 0;
+    for call in CALLS {
+        for nth in 1.. {
+            let allocator = allocator(policy);
+            let pool = tagged(&allocator);
+            let blocks = fill(&allocator, pool);
+            let before = contents(&allocator, &blocks);
+            inject(&allocator, call, nth, kind);
+            let parked = park(&allocator, mode);
+            let awake = report(&allocator).state == ParkState::Awake;
+            if awake {
+                assert!(parked.is_err(), "`{policy}`, {call:?} {nth}");
+                assert_kept(&allocator, &before);
+                assert_eq!(device(&allocator).kept(), 0, "`{policy}`, {call:?} {nth}");
+            }
+            let woken = wake(&allocator);
+            if woken.is_err() {
+                let asleep = report(&allocator);
+                assert_eq!(asleep.state, ParkState::Asleep, "`{policy}`, {call:?} {nth}");
+                assert_eq!(device(&allocator).used() - allocator.leaked_bytes(DEVICE).unwrap(), 0);
+            }
+            device(&allocator).clear_failures();
+            let failed = parked.is_err() || woken.is_err();
+            failures += u32::from(failed);
+            wake(&allocator).unwrap();
+            if mode == ParkMode::Keep {
+                assert_kept(&allocator, &before);
+            }
+            park(&allocator, ParkMode::Keep).unwrap();
+            wake(&allocator).unwrap();
+            for (block, _) in blocks {
+                allocator.free(block).unwrap();
+            }
+            allocator.release_pool(DEVICE, pool).unwrap();
+            allocator.trim(DEVICE, 0).unwrap();
+            allocator.check_invariants().unwrap();
+            assert_eq!(device(&allocator).kept(), 0, "`{policy}`, {call:?} {nth}");
+            assert_eq!(device(&allocator).used(), allocator.leaked_bytes(DEVICE).unwrap(), "`{policy}`, {call:?} {nth}");
+            if !failed {
+                break;
+            }
+        }
+    }
+    failures
+}
+
+#[test]
+fn a_failure_at_any_call_leaves_everything_awake_or_asleep() {
+    for policy in POLICIES {
+        for mode in [ParkMode::Keep, ParkMode::Drop, ParkMode::Zero] {
+            for kind in [ErrorKind::Other, ErrorKind::OutOfMemory] {
+                let failures = sweep(policy, mode, kind);
+                assert!(failures > 20, "`{policy}`, {mode:?}: {failures}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lost_context_ends_parking_and_waking_at_once() {
+    for call in CALLS {
+        let allocator = allocator("");
+        let pool = tagged(&allocator);
+        let _blocks = fill(&allocator, pool);
+        inject(&allocator, call, 1, ErrorKind::ContextLost);
+        let (parked, woken) = (park(&allocator, ParkMode::Keep), wake(&allocator));
+        let used = !matches!(call, Call::Synchronize | Call::Zero);
+        assert_eq!(parked.is_err() || woken.is_err(), used, "{call:?}");
+        allocator.check_invariants().unwrap();
+        assert_eq!(device(&allocator).calls_after_loss(), 0, "{call:?}");
+    }
+}

@@ -1,0 +1,221 @@
+//! The way back: memory created and mapped at the old addresses, and contents copied back.
+//!
+//! A page asleep keeps what the host has saved until its replacement has all of it. A failure before then
+//! takes the replacements away again, and everything is asleep as before.
+
+use super::Parker;
+use crate::arena::mapper::Charge;
+use crate::arena::parking::ParkState;
+use crate::device::{CopyMark, DeviceMemory};
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::expandable::Range;
+use crate::heap::home_pages::HomePage;
+use crate::pages::{Batch, Kept};
+use crate::stats::Stat;
+use crate::sync::Lock;
+use crate::tables::slot_table::NONE;
+use crate::tables::Storage;
+use crate::trace::Action;
+use crate::units::DevicePtr;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
+    /// Maps memory for every parked page, and begins to copy its contents. Does nothing if the target is
+    /// awake, or was begun to be woken.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] and errors of the device. Everything is asleep then.
+    pub(crate) fn wake_start(&self) -> Result<(), Error> {
+        let device = self.device();
+        if device.park_report(self.target).state != ParkState::Asleep {
+            return Ok(());
+        }
+        self.each_heap(|slot| self.drop_freed(slot))?;
+        let begun = self.each_page(|page| page.asleep, |_, page| self.begin_to_wake(page));
+        let begun = begun.and_then(|()| self.mark_copies());
+        if begun.is_err() {
+            self.stay_asleep();
+        }
+        begun
+    }
+
+    /// Waits for the copies that [`wake_start`](Self::wake_start) began, and lets the memory serve again.
+    /// Begins them if they were not begun. Does nothing if the target is awake.
+    ///
+    /// # Errors
+    /// Those of `wake_start`. Everything is asleep then.
+    pub(crate) fn wake_wait(&self) -> Result<(), Error> {
+        let device = self.device();
+        if device.park_report(self.target).state == ParkState::Awake {
+            return Ok(());
+        }
+        self.wake_start()?;
+        if let Err(error) = self.wait_for_copies() {
+            self.stay_asleep();
+            return Err(error);
+        }
+        self.each_page(|page| page.asleep, |slot, page| Ok(self.finish_waking(slot, page)))?;
+        device.heaps.set_asleep(self.target, false);
+        Ok(())
+    }
+
+    /// Notes in each heap which copies its contents come by.
+    fn mark_copies(&self) -> Result<(), Error> {
+        let device = self.device();
+        let Ok(contents) = self.contents() else { return Ok(()) };
+        let mark = device.call(|_| contents.mark())?;
+        self.each_heap(|slot| {
+            let mut heap = device.heaps.lock(slot);
+            if !heap.is_empty() {
+                heap.sets.copied = mark;
+            }
+            Ok(())
+        })
+    }
+
+    /// Waits for the copies noted in the heaps, and for no later ones.
+    fn wait_for_copies(&self) -> Result<(), Error> {
+        let device = self.device();
+        let Ok(contents) = self.contents() else { return Ok(()) };
+        let mut mark = CopyMark::default();
+        self.each_heap(|slot| {
+            let heap = device.heaps.lock(slot);
+            if !heap.is_empty() {
+                mark = mark.max(heap.sets.copied);
+            }
+            Ok(())
+        })?;
+        Ok(device.call(|_| contents.finish(mark))?)
+    }
+
+    /// Gives up the places of pages that lie wholly in blocks freed meanwhile. A captured graph may
+    /// write to the free memory of a pool in use, which stays.
+    fn drop_freed(&self, slot: u32) -> Result<(), Error> {
+        let device = self.device();
+        let counters = &device.heaps.slot(slot).counters;
+        loop {
+            let mut heap = device.heaps.lock(slot);
+            if heap.retained || heap.is_empty() {
+                return Ok(());
+            }
+            let Some((block, range)) = first_freed(&heap) else { return Ok(()) };
+            if heap.make_room().is_err() || !heap.make_room_for_range() {
+                return Err(Error::TableFull("blocks"));
+            }
+            let block = heap.detach_range(block, range);
+            counters.undo_down(Stat::ReservedBytes, range.bytes);
+            let end = range.at.0 + range.bytes;
+            while let Some(home) = heap.sets.pages.from(range.at.0).filter(|page| page.at < end) {
+                heap.sets.pages.remove(home.at);
+                let kept = device.page_pool.lock().remove_asleep(home.page);
+                // The host may take its time: no lock is held. The block is detached, so it stays.
+                drop(heap);
+                self.forget(kept);
+                heap = device.heaps.lock(slot);
+            }
+            let emptied = heap.finish_unmap(block, counters);
+            drop(heap);
+            device.pages.remove(range.at, range.bytes);
+            self.mapper.unreserve(emptied);
+        }
+    }
+
+    /// Maps a page in the place of one asleep, and begins to copy its contents.
+    fn begin_to_wake(&self, home: HomePage) -> Result<(), Error> {
+        let device = self.device();
+        let kept = device.page_pool.lock()[home.page].kept;
+        let mut batch = Batch::EMPTY;
+        if !self.provide(home.bytes, &mut batch)? {
+            return Err(self.lacks_memory(home.bytes));
+        }
+        let at = DevicePtr(home.at);
+        if let Err(failure) = self.mapper.map_batch(&batch, at) {
+            self.mapper.return_batch(&batch);
+            return Err(failure.error.unwrap_or_else(|| self.lacks_memory(home.bytes)));
+        }
+        device.page_pool.lock().begin_to_wake(home.page, batch.first);
+        match kept {
+            Kept::Nothing => {}
+            Kept::Zeroes => {
+                let contents = self.contents()?;
+                device.call(|_| contents.zero(at, home.bytes))?;
+            }
+            Kept::Saved(saved) => {
+                let contents = self.contents()?;
+                device.call(|_| contents.restore(saved, at, home.bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Provides a page of `bytes`, and releases what is cached elsewhere if the limit or the device does
+    /// not allow it. Returns false if there is not enough even so.
+    fn provide(&self, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
+        if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
+            return Ok(true);
+        }
+        self.device().releaser().release_cached(None)?;
+        self.mapper.new_page(bytes, Charge::WithinLimit, batch)
+    }
+
+    /// Returns the error of a page of `bytes` that cannot wake.
+    fn lacks_memory(&self, bytes: u64) -> Error {
+        Error::OutOfMemory(self.device().memory_report(bytes, bytes, bytes, None))
+    }
+
+    /// Takes the replacements away again, once no copy uses them.
+    fn stay_asleep(&self) {
+        let device = self.device();
+        if let Ok(contents) = self.contents()
+            && self.finish_copies(contents).is_err()
+        {
+            // The error may be that of an earlier copy: the others end before the second call returns.
+            let _ended = self.finish_copies(contents);
+        }
+        let _always = self.each_page(
+            |page| page.asleep,
+            |_, home| {
+                if device.page_pool.lock()[home.page].replacement == NONE {
+                    return Ok(());
+                }
+                let unmapped = self.mapper.unmap(DevicePtr(home.at), home.bytes);
+                let replacement = {
+                    let mut pages = device.page_pool.lock();
+                    let replacement = pages.stay_asleep(home.page);
+                    if unmapped.is_err() {
+                        pages.mark_stuck(replacement);
+                    }
+                    replacement
+                };
+                self.mapper.spare_page(replacement);
+                Ok(())
+            },
+        );
+        let _counted = self.mapper.destroy_spares();
+    }
+
+    /// Puts the replacement of a page in its place.
+    fn finish_waking(&self, slot: u32, home: HomePage) {
+        let device = self.device();
+        let slot = device.heaps.slot(slot);
+        let mut heap = device.heaps.lock(slot.number);
+        let (page, kept) = device.page_pool.lock().wake(home.page);
+        heap.sets.pages.wake(home.at, page);
+        let peaks_stale = slot.counters.up(Stat::ReservedBytes, home.bytes);
+        if let Some(recorder) = device.tracing() {
+            recorder.segment(&mut heap, Action::SegmentMap, 0, DevicePtr(home.at), home.bytes);
+        }
+        drop(heap);
+        if peaks_stale {
+            device.reconcile_peaks(slot);
+        }
+        self.forget(kept);
+    }
+}
+
+/// Returns the first free block that holds whole pages asleep, and the range of the pages.
+fn first_freed<S: Storage>(heap: &Heap<S>) -> Option<(u32, Range)> {
+    let blocks = heap.blocks.entries();
+    let mut free = core::iter::successors(heap.sets.free.last(blocks), |&block| heap.sets.free.previous(block, blocks));
+    free.find_map(|block| Some((block, heap.whole_pages_if(block, |page| page.asleep && page.pins == 0)?)))
+}

@@ -1,0 +1,65 @@
+//! What a host does with the contents of parked memory: keeps copies, and writes them back.
+
+use crate::device::DeviceResult;
+use crate::units::DevicePtr;
+use core::num::NonZeroU64;
+
+/// Kept contents of memory: the host's name for a copy. Opaque to the allocator.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct Saved(pub NonZeroU64);
+
+/// A moment between two copies: all copies begun before have lower numbers. 0 is before all.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Debug)]
+#[repr(transparent)]
+pub struct CopyMark(pub u64);
+
+/// The host's memory for the contents of parked memory, and the copies to and from it.
+///
+/// A copy is *begun* by one call and may go on while the caller does other things;
+/// [`finish`](Self::finish) waits for the end. All work that uses the copied memory is complete before
+/// a copy of it begins. Copies are not ordered with any stream of the program.
+pub trait Contents: Send + Sync {
+    /// Makes ready to keep `bytes` more, in parts of at most `largest` bytes. Memory of the host is
+    /// obtained here, so that the saves that follow do not fail for want of it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if the host lacks the memory. Nothing is held then.
+    fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()>;
+
+    /// Begins to copy `bytes` from `at` to memory of the host. The bytes do not change before the copy
+    /// has ended.
+    ///
+    /// # Errors
+    /// Any error of the device or host. Nothing is kept then.
+    fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved>;
+
+    /// Begins to copy kept contents, of `bytes`, to the mapped memory at `at`. The contents are kept
+    /// until [`forget`](Self::forget).
+    ///
+    /// # Errors
+    /// Any error of the device. The memory has any contents then.
+    fn restore(&self, saved: Saved, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
+
+    /// Begins to write zeroes to `bytes` of mapped memory at `at`.
+    ///
+    /// # Errors
+    /// Any error of the device. The memory has any contents then.
+    fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
+
+    /// Marks the present moment, so that [`finish`](Self::finish) can wait for the copies begun before.
+    ///
+    /// # Errors
+    /// Any error of the device.
+    fn mark(&self) -> DeviceResult<CopyMark>;
+
+    /// Blocks the calling thread until every copy begun before `mark` has ended. A mark may be waited for
+    /// more than once.
+    ///
+    /// # Errors
+    /// The error of a failed copy, or of the device. What was copied is in doubt then.
+    fn finish(&self, mark: CopyMark) -> DeviceResult<()>;
+
+    /// Gives up kept contents that no copy in progress uses.
+    fn forget(&self, saved: Saved);
+}
