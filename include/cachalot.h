@@ -31,6 +31,7 @@
  *   - change settings: cachalot_configure, cachalot_config
  *   - capture a graph: cachalot_pool_create, cachalot_capture_begin, cachalot_capture_end, cachalot_pool_release
  *   - keep some requests apart: cachalot_pool_begin, cachalot_pool_end
+ *   - give memory to others for a while: cachalot_pool_tag, cachalot_park, cachalot_wake
  *   - grow a table or a cache in place: cachalot_range_reserve, cachalot_range_commit, cachalot_range_decommit
  *   - let a second GPU access memory: cachalot_enable_peer_access
  *   - plan repeated iterations: cachalot_iteration, cachalot_planned
@@ -188,6 +189,7 @@ enum {
   CACHALOT_ERROR_TOO_LARGE = 144,        /**< No device can have so much memory: after rounding, 1 EiB or more. */
   CACHALOT_ERROR_INVALID_STREAM = 148,   /**< No stream can have this handle. */
   CACHALOT_ERROR_UNKNOWN_POOL = 152,     /**< The device has no such private pool, or the pool was released. */
+  CACHALOT_ERROR_UNKNOWN_TAG = 153,      /**< No pool of the device has this tag. */
   CACHALOT_ERROR_UNKNOWN_RANGE = 154,    /**< The device has no such elastic range, or the range was released. */
   CACHALOT_ERROR_NOT_ROUTED = 156,       /**< No route and no capture leads to the pool. */
   CACHALOT_ERROR_INVALID_CONFIG = 160,   /**< The configuration string is not valid, or not UTF-8. */
@@ -195,6 +197,8 @@ enum {
   CACHALOT_ERROR_UNKNOWN_KEY = 168,      /**< No statistic has this name. */
   CACHALOT_ERROR_INVALID_ARGUMENT = 172, /**< Flags, or another argument, have no meaning. */
   CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, /**< The result does not fit into the buffer. */
+  CACHALOT_ERROR_PARKED = 180,           /**< The memory is parked: wake it first. */
+  CACHALOT_ERROR_NOT_PARKABLE = 184,     /**< The memory cannot be parked or woken now, for the reason in the text. */
   /* 200 to 299: something ran out. */
   CACHALOT_ERROR_OUT_OF_MEMORY = 210, /**< Device memory, after the release of all cached memory. */
   CACHALOT_ERROR_REJECTED = 214,      /**< Device memory, under `throw_on_cudamalloc_oom`, without a release. */
@@ -483,7 +487,37 @@ typedef struct cachalot_pages {
   uint64_t stalls;             /**< Requests and commits under `policy:stitched` that exceeded `max_stall_us`. */
   uint64_t longest_stall_us;   /**< The longest time that one request or commit mapped, under every policy. */
   uint64_t consolidated_bytes; /**< Pages that have replaced shorter ones so far. */
+  uint64_t parked_bytes;       /**< Parked memory: addresses without memory of the driver. */
 } cachalot_pages;
+
+/* What parked memory contains when it wakes, for cachalot_park: one of three, and a flag. */
+#define CACHALOT_PARK_KEEP 0x1u     /**< What it contained before. The host keeps a copy. */
+#define CACHALOT_PARK_DROP 0x2u     /**< Anything. */
+#define CACHALOT_PARK_ZERO 0x3u     /**< Zeroes. */
+#define CACHALOT_PARK_STREAMS 0x10u /**< Waits for the streams of the parked blocks, not for all work of the device. */
+
+/** Where memory is that can be parked. */
+typedef int32_t cachalot_park_state;
+/** The values of cachalot_park_state. */
+enum {
+  CACHALOT_AWAKE = 1,  /**< On the device. */
+  CACHALOT_ASLEEP = 2, /**< Parked. */
+  CACHALOT_WAKING = 3  /**< Between cachalot_wake_start and cachalot_wake_wait. */
+};
+
+/** The memory of a tag or of a stream; see cachalot_parked. */
+typedef struct cachalot_park_report {
+  size_t struct_size;        /**< sizeof(cachalot_park_report). */
+  uint64_t mapped_bytes;     /**< Pages on the device. */
+  uint64_t parked_bytes;     /**< Parked memory. */
+  uint64_t kept_bytes;       /**< Parked memory of which the host keeps the contents. */
+  uint64_t pinned_bytes;     /**< Pinned pages, which are never parked: part of `mapped_bytes`. */
+  uint64_t ordinary_bytes;   /**< Segments that cannot be parked: obtained before the pool had a tag. */
+  uint64_t host_bytes;       /**< Pinned host memory for the contents of all parked memory of the device. */
+  uint64_t idle_host_bytes;  /**< The part of `host_bytes` that waits for the next park; see cachalot_park_retain. */
+  cachalot_park_state state; /**< Where the memory is. */
+  uint32_t reserved;         /**< 0. */
+} cachalot_park_report;
 
 #define CACHALOT_EXTENT_SEGMENT 0x1u /**< The extent lies in an ordinary segment, which has no handle to export. */
 
@@ -641,7 +675,10 @@ typedef struct cachalot_device {
 #define CACHALOT_OUTLOOK_INIT {sizeof(cachalot_outlook), NULL, 0, 0, 0}
 /** Initialises cachalot_pages. */
 #define CACHALOT_PAGES_INIT                                                                                            \
-  {sizeof(cachalot_pages), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0}
+  {sizeof(cachalot_pages), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0,   \
+   0}
+/** Initialises cachalot_park_report. */
+#define CACHALOT_PARK_REPORT_INIT {sizeof(cachalot_park_report), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_device. */
 #define CACHALOT_DEVICE_INIT {sizeof(cachalot_device), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_statistics. */
@@ -949,6 +986,76 @@ CACHALOT_API cachalot_status cachalot_capture_begin(const cachalot_allocator *al
 /** Ends the route of a capture. Call it before or after cudaStreamEndCapture.
  *   - Errors: UNKNOWN_POOL, NOT_ROUTED. */
 CACHALOT_API cachalot_status cachalot_capture_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
+
+/* ---- Parking: memory that the program does not need for a while ---- */
+
+/** Sets the tag under which the memory of a private pool is parked; 0 removes the tag. Several pools may have the same
+ * tag. Set it before the first request: segments that the pool has already stay as they are. From then on, the pool's
+ * segments are mapped, also under "policy:caching".
+ *   - Errors: UNKNOWN_POOL; PARKED if the pool, or another pool with the tag, is parked. */
+CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocator, int device, cachalot_pool pool,
+                                               uint64_t tag);
+
+/** Parks the memory of every pool with the tag: its memory goes back to the driver, with all that the pools only cache.
+ * Addresses, blocks and captured graphs stay valid, and must not be used before cachalot_wake. `mode` is
+ * CACHALOT_PARK_KEEP, CACHALOT_PARK_DROP or CACHALOT_PARK_ZERO, and possibly CACHALOT_PARK_STREAMS. Parked blocks may be
+ * freed. A request that a route leads to a parked pool fails with PARKED, and so does cachalot_pin. If the memory is
+ * parked, the call does nothing. Pinned pages stay on the device, and so do segments that the pool had before its tag.
+ *
+ * The call waits once for all work submitted to the device before, or only to the streams of the blocks and those that
+ * blocks were recorded on. Requests and frees of other memory do not wait for the call. Statistics count parked blocks
+ * as allocated, and their memory not as reserved.
+ *   - Driver: yes. Contents are copied to pinned host memory. Recording an event of the whole context breaks a capture
+ *     that cachalot_capture_begin did not announce.
+ *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, CAPTURING, NOT_PARKABLE (another call parks or wakes, no virtual memory, too
+ *     little host memory), those of the driver. Everything is awake then; if the driver fails to unmap a page, everything
+ *     but that page is parked. No contents are lost in either case. */
+CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocator, int device, uint64_t tag,
+                                               uint32_t mode);
+
+/** Parks the memory of a stream in the default pool, as cachalot_park does for tags. The memory must lie on pages:
+ * under "policy:stitched", or with "expandable_segments:True".
+ *   - Driver, Errors: those of cachalot_park, and INVALID_STREAM. */
+CACHALOT_CHECKED cachalot_status cachalot_park_stream(const cachalot_allocator *allocator, int device,
+                                                      cachalot_stream stream, uint32_t mode);
+
+/** Wakes the memory of a tag, at the same addresses. The contents are there when the call returns, for work on every
+ * stream. What was freed meanwhile, and belongs to no pool in use, does not wake. If the memory is awake, the call does
+ * nothing.
+ *   - Driver: yes.
+ *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, NOT_PARKABLE, those of the driver; OUT_OF_MEMORY if the device lacks the
+ *     memory, also after all cached memory was released. Everything is parked then, and no contents are lost. */
+CACHALOT_CHECKED cachalot_status cachalot_wake(const cachalot_allocator *allocator, int device, uint64_t tag);
+
+/** Wakes the memory of a stream in the default pool.
+ *   - Driver, Errors: those of cachalot_wake, and INVALID_STREAM. */
+CACHALOT_CHECKED cachalot_status cachalot_wake_stream(const cachalot_allocator *allocator, int device,
+                                                      cachalot_stream stream);
+
+/** Begins to wake the memory of a tag: maps the memory, and starts to copy the contents. Tags wake in the order of
+ * these calls. The memory must not be used before cachalot_wake_wait has returned.
+ *   - Driver: yes, and waits for no copy.
+ *   - Errors: those of cachalot_wake. */
+CACHALOT_CHECKED cachalot_status cachalot_wake_start(const cachalot_allocator *allocator, int device, uint64_t tag);
+
+/** Waits until the contents of a tag are there. Begins to wake the memory if cachalot_wake_start did not.
+ *   - Driver, Errors: those of cachalot_wake. */
+CACHALOT_CHECKED cachalot_status cachalot_wake_wait(const cachalot_allocator *allocator, int device, uint64_t tag);
+
+/** Writes to `out` where the memory of a tag is.
+ *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, UNKNOWN_TAG. */
+CACHALOT_API cachalot_status cachalot_parked(const cachalot_allocator *allocator, int device, uint64_t tag,
+                                             cachalot_park_report *out);
+
+/** Writes to `out` where the memory of a stream in the default pool is.
+ *   - Errors: STRUCT_SIZE, INVALID_STREAM. */
+CACHALOT_API cachalot_status cachalot_parked_stream(const cachalot_allocator *allocator, int device,
+                                                    cachalot_stream stream, cachalot_park_report *out);
+
+/** Sets how many bytes of pinned host memory stay after parked memory has woken, for the next park: 0 at first. To pin
+ * new memory takes some 50 ms for each GiB. Releases what is beyond.
+ *   - Driver: if memory is released. */
+CACHALOT_API cachalot_status cachalot_park_retain(const cachalot_allocator *allocator, int device, uint64_t host_bytes);
 
 /* ---- Elastic ranges ---- */
 

@@ -379,6 +379,33 @@ class allocator {
     return pages;
   }
 
+  /** Parks the memory of every pool with a tag: cachalot_park. `mode` is CACHALOT_PARK_KEEP or another mode. */
+  void park(std::uint64_t tag, std::uint32_t mode = CACHALOT_PARK_KEEP, int device = 0) const {
+    check(cachalot_park(get(), device, tag, mode));
+  }
+  /** Wakes the memory of a tag, at the same addresses: cachalot_wake. */
+  void wake(std::uint64_t tag, int device = 0) const { check(cachalot_wake(get(), device, tag)); }
+  /** Begins to wake the memory of a tag: cachalot_wake_start. */
+  void wake_start(std::uint64_t tag, int device = 0) const { check(cachalot_wake_start(get(), device, tag)); }
+  /** Waits until the memory of a tag is awake: cachalot_wake_wait. */
+  void wake_wait(std::uint64_t tag, int device = 0) const { check(cachalot_wake_wait(get(), device, tag)); }
+  /** Tells where the memory of a tag is: cachalot_parked. */
+  cachalot_park_report parked(std::uint64_t tag, int device = 0) const {
+    cachalot_park_report report = CACHALOT_PARK_REPORT_INIT;
+    check(cachalot_parked(get(), device, tag, &report));
+    return report;
+  }
+  /** Parks the memory of a stream in the default pool: cachalot_park_stream. */
+  void park_stream(cachalot_stream stream, std::uint32_t mode = CACHALOT_PARK_KEEP, int device = 0) const {
+    check(cachalot_park_stream(get(), device, stream, mode));
+  }
+  /** Wakes the memory of a stream in the default pool: cachalot_wake_stream. */
+  void wake_stream(cachalot_stream stream, int device = 0) const { check(cachalot_wake_stream(get(), device, stream)); }
+  /** Sets how much pinned host memory stays for the next park: cachalot_park_retain. */
+  void park_retain(std::uint64_t host_bytes, int device = 0) const {
+    check(cachalot_park_retain(get(), device, host_bytes));
+  }
+
   /** The physical parts of a live block: cachalot_extents. */
   std::vector<cachalot_extent> extents(const void* block) const {
     std::size_t count = 0;
@@ -757,6 +784,9 @@ class private_pool {
   int device() const noexcept { return device_; }
   /** The handle of the allocator. */
   const cachalot_allocator* owner() const noexcept { return allocator_; }
+
+  /** Sets the tag under which the pool's memory is parked; 0 removes it: cachalot_pool_tag. */
+  void tag(std::uint64_t tag) const { check(cachalot_pool_tag(allocator_, device_, pool_, tag)); }
 
   /** Removes another user, such as a destroyed graph that was captured into the pool. */
   void release() const { check(cachalot_pool_release(allocator_, device_, pool_)); }

@@ -93,7 +93,8 @@ mod units;
 #[cfg(feature = "alloc")]
 pub use allocator::Placer;
 pub use allocator::{
-    Allocator, Block, BlockAllocator, Buffer, EventReports, FailedDrop, PageStats, Pages, Parking, Range, RangeAllocator,
+    Allocator, Block, BlockAllocator, Buffer, EventReports, FailedDrop, PageStats, Pages, Parking, Range,
+    RangeAllocator,
 };
 pub use arena::allocation::Allocation;
 pub use arena::extents::{Extent, Physical};
@@ -106,7 +107,8 @@ pub use device::oom::OutOfMemory;
 #[cfg(feature = "alloc")]
 pub use device::simulated;
 pub use device::{
-    Contents, CopyMark, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, Saved, VirtualMemory,
+    Contents, CopyMark, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo,
+    PhysicalHandle, Saved, VirtualMemory,
 };
 pub use error::{Error, PointerFault};
 #[cfg(feature = "alloc")]

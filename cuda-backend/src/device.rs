@@ -1,6 +1,7 @@
 //! A CUDA device behind the core's traits: memory, events, and the clock.
 
 use crate::clock;
+use crate::contents::Store;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -9,7 +10,8 @@ use crate::peers::Peers;
 use crate::streams::{StreamIdentity, Streams};
 use crate::virtual_support::Virtual;
 use cachalot_core::{
-    DeviceError, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId, UNIT, VirtualMemory,
+    Contents, DeviceError, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId, UNIT,
+    VirtualMemory,
 };
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -57,6 +59,8 @@ pub struct CudaDevice {
     virtual_memory: Option<Virtual>,
     /// The other devices that may use this device's memory.
     pub(crate) peers: Peers,
+    /// The contents of parked memory.
+    pub(crate) store: Store,
     /// Handle of the stream that waits for streams of other devices, or 0 until first needed.
     pub(crate) bridge: AtomicUsize,
 }
@@ -99,6 +103,7 @@ impl CudaDevice {
                 spare_events: Mutex::default(),
                 virtual_memory,
                 peers: Peers::default(),
+                store: Store::default(),
                 bridge: AtomicUsize::new(0),
             }),
             Err(error) => {
@@ -148,7 +153,7 @@ impl CudaDevice {
         let retained = self.retained.swap(false, Ordering::AcqRel);
         let mut result = Ok(());
         if healthy.is_ok() {
-            result = self.drop_streams();
+            result = self.drop_contents().and(self.drop_streams());
             if retained {
                 // SAFETY: takes no pointers; the swap of `retained` makes this the only release.
                 let released = unsafe { self.driver().device_primary_ctx_release(self.device) };
@@ -354,6 +359,22 @@ impl DeviceMemory for CudaDevice {
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         self.synchronize_number(stream)
+    }
+
+    /// Waits by an event of the context where the driver has one (12.5); by freeing memory otherwise, which
+    /// holds other threads' calls up.
+    ///
+    /// The driver breaks captures of the context by recording its event. The allocator asks about every
+    /// capture that it can know of first.
+    fn synchronize_all(&self) -> DeviceResult<()> {
+        self.wait_for_all_work()
+    }
+
+    fn contents(&self) -> Option<&dyn Contents> {
+        let driver = self.driver();
+        let copies = driver.memcpy_dtoh_async.is_some() && driver.memcpy_htod_async.is_some();
+        let keeps = copies && driver.mem_host_register.is_some() && driver.stream_create.is_some();
+        keeps.then_some(self as &dyn Contents)
     }
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {

@@ -28,10 +28,13 @@ pub mod clock;
 pub mod driver;
 pub mod fork;
 
+mod contents;
 mod context;
 mod device;
+mod host_memory;
 mod peer_access;
 mod peers;
+mod pinned;
 mod stream_order;
 mod streams;
 mod usage;

@@ -461,7 +461,7 @@ fn is_of_dead_handle(error: DeviceError) -> bool {
 /// during captures to a thread in relaxed mode. (Checked on an H100 with CUDA 13.0: for kernels of
 /// blocking and non-blocking streams after `cuStreamDestroy`, beside captures of each mode.) The
 /// context is synchronized only if no memory can be allocated.
-fn wait_for_context(context: &Context) -> DeviceResult<()> {
+pub(crate) fn wait_for_context(context: &Context) -> DeviceResult<()> {
     context.call(|driver| {
         let mut address = 0;
         // SAFETY: `address` outlives the call, which writes one address to it.

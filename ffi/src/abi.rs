@@ -33,6 +33,7 @@ pub struct CUstream_st {
 pub type cachalot_stream = *mut CUstream_st;
 pub type cachalot_status = i32;
 pub type cachalot_route = i32;
+pub type cachalot_park_state = i32;
 pub type cachalot_outcome = i32;
 pub type cachalot_stage = i32;
 pub type cachalot_action = i32;
@@ -55,6 +56,15 @@ pub const CACHALOT_POOL_NO_SPLIT: u32 = 0x2;
 pub const CACHALOT_ROUTE_ALL: cachalot_route = 1;
 pub const CACHALOT_ROUTE_STREAM: cachalot_route = 2;
 pub const CACHALOT_ROUTE_THREAD: cachalot_route = 3;
+
+pub const CACHALOT_PARK_KEEP: u32 = 0x1;
+pub const CACHALOT_PARK_DROP: u32 = 0x2;
+pub const CACHALOT_PARK_ZERO: u32 = 0x3;
+pub const CACHALOT_PARK_STREAMS: u32 = 0x10;
+
+pub const CACHALOT_AWAKE: cachalot_park_state = 1;
+pub const CACHALOT_ASLEEP: cachalot_park_state = 2;
+pub const CACHALOT_WAKING: cachalot_park_state = 3;
 
 pub const CACHALOT_WOULD_HIT: cachalot_outcome = 1;
 pub const CACHALOT_WOULD_OBTAIN: cachalot_outcome = 2;
@@ -189,6 +199,22 @@ pub struct cachalot_pages {
     pub stalls: u64,
     pub longest_stall_us: u64,
     pub consolidated_bytes: u64,
+    pub parked_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct cachalot_park_report {
+    pub struct_size: usize,
+    pub mapped_bytes: u64,
+    pub parked_bytes: u64,
+    pub kept_bytes: u64,
+    pub pinned_bytes: u64,
+    pub ordinary_bytes: u64,
+    pub host_bytes: u64,
+    pub idle_host_bytes: u64,
+    pub state: cachalot_park_state,
+    pub reserved: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

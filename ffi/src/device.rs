@@ -7,8 +7,8 @@ use crate::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use crate::warning;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    CallSite, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, OutOfMemory, PoolId, StreamId,
-    TraceEntry, VirtualMemory,
+    CallSite, Contents, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, OutOfMemory, PoolId,
+    StreamId, TraceEntry, VirtualMemory,
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::types::CuStream;
@@ -196,6 +196,14 @@ impl DeviceMemory for Device {
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         self.memory()?.synchronize(stream)
+    }
+
+    fn synchronize_all(&self) -> DeviceResult<()> {
+        self.memory()?.synchronize_all()
+    }
+
+    fn contents(&self) -> Option<&dyn Contents> {
+        self.memory().ok()?.contents()
     }
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {

@@ -50,6 +50,7 @@ statuses! {
     CACHALOT_ERROR_TOO_LARGE = 144, "no device could ever have so much memory";
     CACHALOT_ERROR_INVALID_STREAM = 148, "no stream can have this handle";
     CACHALOT_ERROR_UNKNOWN_POOL = 152, "there is no such private pool";
+    CACHALOT_ERROR_UNKNOWN_TAG = 153, "no pool has this tag";
     CACHALOT_ERROR_UNKNOWN_RANGE = 154, "there is no such elastic range";
     CACHALOT_ERROR_NOT_ROUTED = 156, "the pool is not being allocated to or captured into";
     CACHALOT_ERROR_INVALID_CONFIG = 160, "the configuration cannot be understood";
@@ -57,6 +58,8 @@ statuses! {
     CACHALOT_ERROR_UNKNOWN_KEY = 168, "no statistic has this name";
     CACHALOT_ERROR_INVALID_ARGUMENT = 172, "an argument has no meaning";
     CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, "the result does not fit";
+    CACHALOT_ERROR_PARKED = 180, "the memory is parked";
+    CACHALOT_ERROR_NOT_PARKABLE = 184, "the memory cannot be parked or woken now";
     CACHALOT_ERROR_OUT_OF_MEMORY = 210, "out of device memory";
     CACHALOT_ERROR_REJECTED = 214, "more device memory than the configured fraction leaves";
     CACHALOT_ERROR_TABLE_FULL = 220, "out of instance memory, or a table of the library is full";
@@ -181,6 +184,9 @@ impl Status {
             Error::NotExportable(_) => CACHALOT_ERROR_UNSUPPORTED,
             Error::UnknownDevice(_) => CACHALOT_ERROR_UNKNOWN_DEVICE,
             Error::UnknownPool(_) => CACHALOT_ERROR_UNKNOWN_POOL,
+            Error::UnknownTag(_) => CACHALOT_ERROR_UNKNOWN_TAG,
+            Error::Parked => CACHALOT_ERROR_PARKED,
+            Error::ParkingRefused(_) => CACHALOT_ERROR_NOT_PARKABLE,
             Error::UnknownRange(_) => CACHALOT_ERROR_UNKNOWN_RANGE,
             Error::NotRouted(_) => CACHALOT_ERROR_NOT_ROUTED,
             Error::InvalidFraction(_) => CACHALOT_ERROR_INVALID_FRACTION,

@@ -80,6 +80,17 @@ fn a_block_is_reused_behind_its_use_on_another_stream() {
     without_leaks(emulated(&program).arg(""), "record_use");
 }
 
+/// Contents are compared byte for byte: the emulated driver's memory is real.
+#[test]
+fn parked_memory_wakes_with_its_contents() {
+    let Some(program) = program_with_driver("park") else { return };
+    for config in ["", "expandable_segments:True", "policy:stitched"] {
+        let said = succeed(emulated(&program).arg(config));
+        assert_eq!(said.as_deref(), Some("park: well\n"), "{config}");
+    }
+    without_leaks(emulated(&program).arg(""), "park");
+}
+
 /// The mappings of the emulated driver have real memory, so that a wrong page is a wrong byte.
 #[test]
 fn ranges_and_blocks_share_pages_and_keep_their_bytes() {

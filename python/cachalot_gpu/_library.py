@@ -100,6 +100,24 @@ class Pages(Structure):
         ("stalls", c_uint64),
         ("longest_stall_us", c_uint64),
         ("consolidated_bytes", c_uint64),
+        ("parked_bytes", c_uint64),
+    ]
+
+
+class ParkReport(Structure):
+    """``cachalot_park_report``: where the memory of a tag is, with all sizes in bytes."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("mapped_bytes", c_uint64),
+        ("parked_bytes", c_uint64),
+        ("kept_bytes", c_uint64),
+        ("pinned_bytes", c_uint64),
+        ("ordinary_bytes", c_uint64),
+        ("host_bytes", c_uint64),
+        ("idle_host_bytes", c_uint64),
+        ("state", c_int32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -131,6 +149,12 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_maintain": (Status, _HANDLE, c_int, c_uint64, POINTER(c_int)),
     "cachalot_maintain_every": (Status, _HANDLE, c_uint64, c_uint64),
     "cachalot_record_use": (Status, _HANDLE, c_void_p, c_void_p),
+    "cachalot_pool_tag": (Status, _HANDLE, c_int, Pool, c_uint64),
+    "cachalot_park": (Status, _HANDLE, c_int, c_uint64, c_uint32),
+    "cachalot_wake_start": (Status, _HANDLE, c_int, c_uint64),
+    "cachalot_wake_wait": (Status, _HANDLE, c_int, c_uint64),
+    "cachalot_parked": (Status, _HANDLE, c_int, c_uint64, POINTER(ParkReport)),
+    "cachalot_park_retain": (Status, _HANDLE, c_int, c_uint64),
     "cachalot_page_stats": (Status, _HANDLE, c_int, POINTER(Pages)),
     "cachalot_set_memory_fraction": (Status, _HANDLE, c_int, c_double),
     "cachalot_stat": (Status, _HANDLE, c_int, c_char_p, POINTER(c_int64)),

@@ -4,7 +4,8 @@
 use crate::mutant::Mutant;
 use cachalot_core::simulated::Call;
 use cachalot_core::{
-    Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, PhysicalHandle, StreamId, VirtualMemory,
+    Contents, Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, PhysicalHandle, StreamId,
+    VirtualMemory,
 };
 use cachalot_cuda::CudaDevice;
 use std::cell::Cell;
@@ -32,6 +33,13 @@ const NAMES: [&str; Call::ALL.len()] = [
     "set_access",
     "unmap",
     "export",
+    "synchronize_all",
+    "prepare",
+    "save",
+    "restore",
+    "zero",
+    "mark",
+    "finish",
 ];
 
 thread_local! {
@@ -152,6 +160,16 @@ impl DeviceMemory for Instrumented {
             return Ok(());
         }
         self.cuda.synchronize(stream)
+    }
+
+    fn synchronize_all(&self) -> DeviceResult<()> {
+        self.count(Call::SynchronizeAll);
+        self.cuda.synchronize_all()
+    }
+
+    /// Contents are copied uncounted.
+    fn contents(&self) -> Option<&dyn Contents> {
+        self.cuda.contents()
     }
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {

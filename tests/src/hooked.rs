@@ -4,8 +4,8 @@
 use crate::consistency::Simulated;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory, PhysicalHandle, StreamId,
-    VirtualMemory,
+    Contents, Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory, PhysicalHandle,
+    StreamId, VirtualMemory,
 };
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -195,6 +195,14 @@ impl DeviceMemory for Hooked {
             interruption();
         }
         waited
+    }
+
+    fn synchronize_all(&self) -> DeviceResult<()> {
+        self.inner.synchronize_all()
+    }
+
+    fn contents(&self) -> Option<&dyn Contents> {
+        self.inner.contents()
     }
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {

@@ -170,7 +170,14 @@ impl Device {
         let mut locked = self.heaps[heap].lock().unwrap();
         locked.sets.pages.make_room(1).unwrap();
         self.pages.lock().unwrap().settle(long);
-        locked.sets.pages.insert(HomePage { at: from, bytes: end - from, page: long, pins: 0, arriving: false, asleep: false });
+        locked.sets.pages.insert(HomePage {
+            at: from,
+            bytes: end - from,
+            page: long,
+            pins: 0,
+            arriving: false,
+            asleep: false,
+        });
         PagedHeap(&mut locked).return_block(block);
         true
     }

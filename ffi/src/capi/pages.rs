@@ -80,8 +80,18 @@ pub unsafe extern "C" fn cachalot_page_stats(
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
         let stats = instance.allocator.pages(device)?.stats()?;
-        let PageStats { mapped, spare, stale, pinned, moved, consolidated, calls: made, stalls, longest_stall_us } =
-            stats;
+        let PageStats {
+            mapped,
+            spare,
+            stale,
+            parked,
+            pinned,
+            moved,
+            consolidated,
+            calls: made,
+            stalls,
+            longest_stall_us,
+        } = stats;
         let MemoryCalls { reserve, unreserve, create, destroy, map, set_access, unmap, export } = made;
         out.write(&cachalot_pages {
             struct_size: size_of::<cachalot_pages>(),
@@ -101,6 +111,7 @@ pub unsafe extern "C" fn cachalot_page_stats(
             stalls,
             longest_stall_us,
             consolidated_bytes: consolidated,
+            parked_bytes: parked,
         });
         Ok(())
     })

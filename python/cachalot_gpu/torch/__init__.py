@@ -31,6 +31,7 @@ from ._limits import (
     set_per_process_memory_fraction,
 )
 from ._pages import maintain, maintain_every, page_stats
+from ._parking import park, park_retain, parked, tag, tagged_pool, wake, wake_start, wake_wait
 from ._plugin import configure, enable, enabled
 from ._pool import pool
 from ._statistics import (
@@ -64,10 +65,18 @@ __all__ = [
     "memory_stats",
     "memory_summary",
     "page_stats",
+    "park",
+    "park_retain",
+    "parked",
     "pool",
     "record_memory_history",
     "record_use",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
+    "tag",
+    "tagged_pool",
+    "wake",
+    "wake_start",
+    "wake_wait",
 ]

@@ -160,10 +160,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             // A failed copy is no longer in progress either.
             let _ended = self.finish_copies(contents);
         }
-        let _always = self.each_page(
-            |page| !page.asleep,
-            |_, page| Ok(self.stay_awake(page)),
-        );
+        let _always = self.each_page(|page| !page.asleep, |_, page| Ok(self.stay_awake(page)));
     }
 
     /// Unmaps the pages, and gives their memory back to the device.

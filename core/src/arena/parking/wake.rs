@@ -14,8 +14,8 @@ use crate::heap::home_pages::HomePage;
 use crate::pages::{Batch, Kept};
 use crate::stats::Stat;
 use crate::sync::Lock;
-use crate::tables::slot_table::NONE;
 use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
 use crate::trace::Action;
 use crate::units::DevicePtr;
 

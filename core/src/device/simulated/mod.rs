@@ -7,7 +7,8 @@
 //! real device. Any call can be made to fail.
 
 use crate::device::{
-    Contents, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
+    Contents, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle,
+    VirtualMemory,
 };
 use crate::units::{DevicePtr, StreamId};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};

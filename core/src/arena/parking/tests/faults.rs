@@ -65,7 +65,11 @@ fn sweep(policy: &str, mode: ParkMode, kind: ErrorKind) -> u32 {
             allocator.trim(DEVICE, 0).unwrap();
             allocator.check_invariants().unwrap();
             assert_eq!(device(&allocator).kept(), 0, "`{policy}`, {call:?} {nth}");
-            assert_eq!(device(&allocator).used(), allocator.leaked_bytes(DEVICE).unwrap(), "`{policy}`, {call:?} {nth}");
+            assert_eq!(
+                device(&allocator).used(),
+                allocator.leaked_bytes(DEVICE).unwrap(),
+                "`{policy}`, {call:?} {nth}"
+            );
             if !failed {
                 break;
             }

@@ -1,0 +1,212 @@
+//! Memory that goes back to the driver for a while, and returns at the same addresses.
+
+use crate::abi::{
+    CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_DROP, CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAMS, CACHALOT_PARK_ZERO,
+    CACHALOT_WAKING, cachalot_allocator, cachalot_park_report, cachalot_pool, cachalot_status, cachalot_stream,
+};
+use crate::boundary;
+use crate::device::Device;
+use crate::instance::Instance;
+use crate::lock::HeapLock;
+use crate::marshal::{OutStruct, Versioned};
+use crate::status::{Outcome, Status};
+use cachalot_core::{Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking, PoolId, Tag};
+use cachalot_cuda::driver::types::CuStream;
+use core::ffi::c_int;
+use core::num::NonZeroU64;
+
+// SAFETY: `repr(C)` with its size first, and numbers without padding.
+unsafe impl Versioned for cachalot_park_report {
+    const FIRST_SIZE: usize = size_of::<Self>();
+}
+
+/// Converts a tag from C.
+fn tag(tag: u64) -> Outcome<Tag> {
+    NonZeroU64::new(tag).map(Tag).ok_or_else(|| Status::argument(format_args!("0 is no tag")))
+}
+
+/// Converts the mode and the order of a park from C.
+fn mode(mode: u32) -> Outcome<(ParkMode, ParkOrder)> {
+    let order = if mode & CACHALOT_PARK_STREAMS == 0 { ParkOrder::Device } else { ParkOrder::Streams };
+    match mode & !CACHALOT_PARK_STREAMS {
+        CACHALOT_PARK_KEEP => Ok((ParkMode::Keep, order)),
+        CACHALOT_PARK_DROP => Ok((ParkMode::Drop, order)),
+        CACHALOT_PARK_ZERO => Ok((ParkMode::Zero, order)),
+        _ => Err(Status::argument(format_args!("{mode:#x} is no mode of parking"))),
+    }
+}
+
+/// Calls `act` with the parked memory of a device, and the device.
+fn with_parking(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    act: impl FnOnce(&Parking<'_, Device, HeapLock, Growable>, &Device) -> Outcome,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance: &Instance| {
+        let (index, device) = instance.device(device)?;
+        // The contents are kept by the device, and asking for them does not open it.
+        device.open()?;
+        act(&instance.allocator.parking(index)?, device)
+    })
+}
+
+/// Returns the memory of a stream in the default pool.
+fn of_stream(device: &Device, stream: cachalot_stream) -> Outcome<ParkTarget> {
+    Ok(ParkTarget::Stream(device.stream_id(CuStream(stream.addr()))?))
+}
+
+/// Sets or removes the tag of a private pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_tag(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    tag: u64,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        let pool = PoolId(pool.first, pool.second);
+        Ok(instance.allocator.parking(device)?.tag_pool(pool, NonZeroU64::new(tag).map(Tag))?)
+    })
+}
+
+/// Parks the memory of a tag.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_park(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    tag_number: u64,
+    park_mode: u32,
+) -> cachalot_status {
+    with_parking(allocator, device, |parking, _| {
+        let (mode, order) = mode(park_mode)?;
+        Ok(parking.park(ParkTarget::Tag(tag(tag_number)?), mode, order)?)
+    })
+}
+
+/// Parks the memory of a stream in the default pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_park_stream(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    stream: cachalot_stream,
+    park_mode: u32,
+) -> cachalot_status {
+    with_parking(allocator, device, |parking, device| {
+        let (mode, order) = mode(park_mode)?;
+        Ok(parking.park(of_stream(device, stream)?, mode, order)?)
+    })
+}
+
+/// Wakes the memory of a tag.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_wake(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    tag_number: u64,
+) -> cachalot_status {
+    with_parking(allocator, device, |parking, _| Ok(parking.wake(ParkTarget::Tag(tag(tag_number)?))?))
+}
+
+/// Wakes the memory of a stream in the default pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_wake_stream(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    with_parking(allocator, device, |parking, device| Ok(parking.wake(of_stream(device, stream)?)?))
+}
+
+/// Begins to wake the memory of a tag.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_wake_start(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    tag_number: u64,
+) -> cachalot_status {
+    with_parking(allocator, device, |parking, _| Ok(parking.wake_start(ParkTarget::Tag(tag(tag_number)?))?))
+}
+
+/// Waits until the memory of a tag is awake.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_wake_wait(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    tag_number: u64,
+) -> cachalot_status {
+    with_parking(allocator, device, |parking, _| Ok(parking.wake_wait(ParkTarget::Tag(tag(tag_number)?))?))
+}
+
+/// Tells where the memory of a tag is.
+///
+/// # Safety
+/// `out` is NULL, or a structure as long as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_parked(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    tag_number: u64,
+    out: *mut cachalot_park_report,
+) -> cachalot_status {
+    with_parking(allocator, device, |parking, device| {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        out.write(&describe(parking.report(ParkTarget::Tag(tag(tag_number)?))?, device));
+        Ok(())
+    })
+}
+
+/// Tells where the memory of a stream in the default pool is.
+///
+/// # Safety
+/// As for `cachalot_parked`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_parked_stream(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    stream: cachalot_stream,
+    out: *mut cachalot_park_report,
+) -> cachalot_status {
+    with_parking(allocator, device, |parking, device| {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        out.write(&describe(parking.report(of_stream(device, stream)?)?, device));
+        Ok(())
+    })
+}
+
+/// Sets how much host memory stays for the next park.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_park_retain(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    host_bytes: u64,
+) -> cachalot_status {
+    with_parking(allocator, device, |_, device| {
+        // A simulated device keeps no bytes.
+        device.cuda().map_or(Ok(()), |cuda| Ok(cuda.retain_host_memory(host_bytes)?))
+    })
+}
+
+/// Converts a report for C.
+fn describe(report: ParkReport, device: &Device) -> cachalot_park_report {
+    let ParkReport { state, mapped, parked, kept, pinned, ordinary } = report;
+    let (host_bytes, idle_host_bytes) = device.cuda().map_or((kept, 0), |cuda| cuda.host_memory_for_contents());
+    cachalot_park_report {
+        struct_size: size_of::<cachalot_park_report>(),
+        mapped_bytes: mapped,
+        parked_bytes: parked,
+        kept_bytes: kept,
+        pinned_bytes: pinned,
+        ordinary_bytes: ordinary,
+        host_bytes,
+        idle_host_bytes,
+        state: match state {
+            ParkState::Awake => CACHALOT_AWAKE,
+            ParkState::Asleep => CACHALOT_ASLEEP,
+            ParkState::Waking => CACHALOT_WAKING,
+        },
+        reserved: 0,
+    }
+}

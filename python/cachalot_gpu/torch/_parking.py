@@ -1,0 +1,137 @@
+"""Memory that goes back to the GPU for a while, and returns at the same addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import _library, errors
+from . import _handle, _whole
+from ._installed import device_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ._installed import Device
+
+_STATES = {1: "awake", 2: "asleep", 3: "waking"}
+"""``cachalot_park_state``."""
+
+_lock = threading.Lock()
+_numbers: dict[str, int] = {}
+"""The number of every tag in the library."""
+_pools: dict[tuple[str, int], torch.cuda.MemPool] = {}
+"""The pool of every tag on every device. A pool lives as long as the process: its tensors may."""
+
+
+def tagged_pool(tag: str, device: Device = None) -> torch.cuda.MemPool:
+    """Returns the pool whose memory is parked under ``tag``, which is made at the first call. Its
+    ``id`` is the ``pool`` of captured graphs whose memory is to be parked, too. Needs :func:`enable`.
+
+    Raises:
+        CachalotError: cachalot is not PyTorch's whole allocator.
+    """
+    if not _whole.in_place():
+        raise errors.CachalotError("tags need enable(), and PyTorch 2.6 to 2.11 with a C++ compiler")
+    index = device_index(device)
+    with _lock:
+        number = _numbers.setdefault(tag, len(_numbers) + 1)
+        if (tag, index) not in _pools:
+            with torch.cuda.device(index):
+                pool = torch.cuda.MemPool()
+            name = _library.Pool(*pool.id)
+            _library.library().cachalot_pool_tag(_handle.require(), index, name, number)
+            _pools[tag, index] = pool
+        return _pools[tag, index]
+
+
+@contextlib.contextmanager
+def tag(name: str, device: Device = None) -> Iterator[None]:
+    """Leads the requests of this thread, inside of ``with tag("weights"):``, into memory that can be parked
+    under the name. Needs :func:`enable`."""
+    with torch.cuda.use_mem_pool(tagged_pool(name, device), device=device_index(device)):
+        yield
+
+
+def _each(tags: tuple[str, ...], index: int) -> list[int]:
+    """Returns the numbers of the tags on a device; of all tags there if none is named."""
+    with _lock:
+        known = [name for name, device in _pools if device == index]
+        for name in tags:
+            if name not in known:
+                raise errors.CachalotError(f"no memory has the tag {name!r} on device {index}: use tag() first")
+        return [_numbers[name] for name in tags or known]
+
+
+def park(*tags: str, keep: bool = True, zero: bool = False, streams: bool = False, device: Device = None) -> None:
+    """Gives the memory of the tags back to the GPU; of all tags if none is named. Tensors and captured
+    graphs stay valid, and must not be used before :func:`wake`. Tags that are parked stay as they are.
+
+    Waits once for all work of the GPU. Other threads allocate and free meanwhile.
+
+    Args:
+        keep: whether the contents are kept in memory of the host. Otherwise they are lost.
+        zero: without ``keep``, whether the memory contains zeroes when it wakes.
+        streams: whether to wait only for the streams on which the tensors were made or recorded.
+
+    Raises:
+        CachalotError: a graph is being captured, the host lacks the memory for the contents, or another
+            thread parks or wakes memory. The memory of the tag is awake then.
+    """
+    mode = 1 if keep else 3 if zero else 2
+    index = device_index(device)
+    for number in _each(tags, index):
+        _library.library().cachalot_park(_handle.require(), index, number, mode | (0x10 if streams else 0))
+
+
+def wake(*tags: str, device: Device = None) -> None:
+    """Brings the memory of the tags back, in their order; of all tags if none is named. The contents are
+    there when the call returns.
+
+    Raises:
+        OutOfDeviceMemoryError: the GPU lacks the memory, also after all that was cached was released. The
+            memory is parked then, and nothing of it is lost.
+    """
+    index = device_index(device)
+    numbers = _each(tags, index)
+    for number in numbers:
+        _library.library().cachalot_wake_start(_handle.require(), index, number)
+    for number in numbers:
+        _library.library().cachalot_wake_wait(_handle.require(), index, number)
+
+
+def wake_start(*tags: str, device: Device = None) -> None:
+    """Begins what :func:`wake` does. :func:`wake_wait` must return before the memory is used."""
+    index = device_index(device)
+    for number in _each(tags, index):
+        _library.library().cachalot_wake_start(_handle.require(), index, number)
+
+
+def wake_wait(*tags: str, device: Device = None) -> None:
+    """Waits until the memory of the tags is back."""
+    index = device_index(device)
+    for number in _each(tags, index):
+        _library.library().cachalot_wake_wait(_handle.require(), index, number)
+
+
+def parked(tag: str, device: Device = None) -> dict[str, int | str]:
+    """Returns where the memory of a tag is: ``state`` (``awake``, ``asleep`` or ``waking``), and in bytes
+    ``mapped`` (on the GPU), ``parked``, ``kept`` (parked, with the contents in memory of the host),
+    ``pinned`` and ``ordinary`` (which are never parked). ``host`` is the pinned host memory for the contents of
+    all tags, and ``idle_host`` the part of it that waits for the next park."""
+    index = device_index(device)
+    (number,) = _each((tag,), index)
+    report = _library.ParkReport(struct_size=ctypes.sizeof(_library.ParkReport))
+    _library.library().cachalot_parked(_handle.require(), index, number, ctypes.byref(report))
+    sizes = {name.removesuffix("_bytes"): getattr(report, name) for name, _ in report._fields_[1:8]}
+    return {"state": _STATES[report.state], **sizes}
+
+
+def park_retain(host_bytes: int, device: Device = None) -> None:
+    """Sets how many bytes of pinned host memory stay after a :func:`wake`, for the next :func:`park`: 0 at
+    first. Pinning new memory takes some 50 ms for each GiB."""
+    _library.library().cachalot_park_retain(_handle.require(), device_index(device), host_bytes)

@@ -1,0 +1,175 @@
+/*
+ * Memory is parked and wakes with its contents, at the same addresses: pools with tags, a captured graph's pool, modes,
+ * misuse, requests while parked, frees while parked. Runs on the emulated driver and on a GPU.
+ *
+ *   park CONFIG
+ */
+#include "../misuse/misuse.h"
+
+typedef unsigned long long address;
+
+unsigned cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuDevicePrimaryCtxRelease_v2(int);
+unsigned cuCtxSetCurrent(void *);
+unsigned cuStreamCreate(cachalot_stream *, unsigned), cuStreamDestroy_v2(cachalot_stream);
+unsigned cuStreamSynchronize(cachalot_stream);
+unsigned cuMemsetD8Async(address, unsigned char, size_t, cachalot_stream);
+unsigned cuMemcpyDtoHAsync_v2(void *, address, size_t, cachalot_stream);
+unsigned cuMemGetInfo_v2(size_t *, size_t *);
+
+enum { NON_BLOCKING = 1, WEIGHTS = 1, CACHE = 2, BLOCKS = 6 };
+
+#define MIB ((size_t)1 << 20)
+#define DRIVER(call) NEEDED((int)(call))
+
+/* Lengths of the blocks of a pool: on pages of their own, and several on a page. */
+static const size_t LENGTHS[BLOCKS] = {25 * MIB, 3 * MIB + 512, 512, 12 * MIB, 700, 40 * MIB};
+
+static address number(const void *pointer) { return (address)(uintptr_t)pointer; }
+
+static size_t free_memory(void) {
+  size_t free = 0, total = 0;
+  DRIVER(cuMemGetInfo_v2(&free, &total));
+  return free;
+}
+
+/* Allocates the blocks of a pool, and fills each with bytes of its own. */
+static void fill(cachalot_allocator *allocator, cachalot_pool pool, cachalot_stream stream, void **blocks, int first) {
+  NEEDED(cachalot_pool_begin(allocator, 0, pool, CACHALOT_ROUTE_ALL, NULL));
+  for (int block = 0; block < BLOCKS; ++block) {
+    NEEDED(cachalot_malloc(allocator, 0, LENGTHS[block], stream, &blocks[block]));
+    DRIVER(cuMemsetD8Async(number(blocks[block]), (unsigned char)(first + block), LENGTHS[block], stream));
+  }
+  NEEDED(cachalot_pool_end(allocator, 0, pool));
+  NEEDED(cachalot_pool_release(allocator, 0, pool));
+}
+
+/* How many bytes of a block differ from `wanted`. */
+static size_t wrong_bytes(const void *block, size_t bytes, unsigned char wanted, cachalot_stream stream) {
+  static unsigned char copy[64 << 20];
+  size_t wrong = 0;
+  DRIVER(cuMemcpyDtoHAsync_v2(copy, number(block), bytes, stream));
+  DRIVER(cuStreamSynchronize(stream));
+  for (size_t at = 0; at < bytes; ++at) {
+    wrong += copy[at] != wanted;
+  }
+  return wrong;
+}
+
+static size_t wrong_in_all(void **blocks, int first, int step, cachalot_stream stream) {
+  size_t wrong = 0;
+  for (int block = 0; block < BLOCKS; ++block) {
+    if (blocks[block] != NULL) {
+      wrong += wrong_bytes(blocks[block], LENGTHS[block], (unsigned char)(first + step * block), stream);
+    }
+  }
+  return wrong;
+}
+
+static cachalot_park_report parked(cachalot_allocator *allocator, uint64_t tag) {
+  cachalot_park_report report = CACHALOT_PARK_REPORT_INIT;
+  NEEDED(cachalot_parked(allocator, 0, tag, &report));
+  return report;
+}
+
+int main(int count, char **arguments) {
+  void *context = NULL, *weights[BLOCKS], *cache[BLOCKS], *other = NULL, *refused = NULL;
+  cachalot_stream stream = NULL;
+  cachalot_allocator *allocator = NULL;
+  cachalot_pool pools[2];
+  if (count != 2) {
+    fprintf(stderr, "usage: park CONFIG\n");
+    return 2;
+  }
+  DRIVER(cuInit(0));
+  DRIVER(cuDevicePrimaryCtxRetain(&context, 0));
+  DRIVER(cuCtxSetCurrent(context));
+  DRIVER(cuStreamCreate(&stream, NON_BLOCKING));
+  cachalot_options options = CACHALOT_OPTIONS_INIT;
+  options.config = arguments[1];
+  NEEDED(cachalot_create(&options, &allocator));
+  for (int pool = 0; pool < 2; ++pool) {
+    NEEDED(cachalot_pool_create(allocator, 0, 0, &pools[pool]));
+    NEEDED(cachalot_pool_tag(allocator, 0, pools[pool], pool == 0 ? WEIGHTS : CACHE));
+  }
+  fill(allocator, pools[0], stream, weights, 10);
+  fill(allocator, pools[1], stream, cache, 100);
+  NEEDED(cachalot_malloc(allocator, 0, 30 * MIB, stream, &other));
+  DRIVER(cuMemsetD8Async(number(other), 7, 30 * MIB, stream));
+
+  /* Misuse: nothing changes. */
+  CHECK(cachalot_park(allocator, 0, 0, CACHALOT_PARK_KEEP) == CACHALOT_ERROR_INVALID_ARGUMENT);
+  CHECK(cachalot_park(allocator, 0, WEIGHTS, 0) == CACHALOT_ERROR_INVALID_ARGUMENT);
+  CHECK(cachalot_park(allocator, 0, WEIGHTS, 0x25) == CACHALOT_ERROR_INVALID_ARGUMENT);
+  CHECK(cachalot_park(allocator, 0, 3, CACHALOT_PARK_KEEP) == CACHALOT_ERROR_UNKNOWN_TAG);
+  CHECK(cachalot_park(allocator, 9, WEIGHTS, CACHALOT_PARK_KEEP) == CACHALOT_ERROR_UNKNOWN_DEVICE);
+  CHECK(cachalot_wake(allocator, 0, 3) == CACHALOT_ERROR_UNKNOWN_TAG);
+  CHECK(cachalot_parked(allocator, 0, WEIGHTS, NULL) == CACHALOT_ERROR_NULL);
+  cachalot_pool nothing = {0, 0};
+  CHECK(cachalot_pool_tag(allocator, 0, nothing, WEIGHTS) == CACHALOT_ERROR_UNKNOWN_POOL);
+  CHECK(parked(allocator, WEIGHTS).state == CACHALOT_AWAKE);
+
+  size_t before = free_memory();
+  for (int round = 0; round < 3; ++round) {
+    NEEDED(cachalot_park_retain(allocator, 0, round == 1 ? UINT64_MAX : 0));
+    NEEDED(cachalot_park(allocator, 0, WEIGHTS, CACHALOT_PARK_KEEP | (round == 2 ? CACHALOT_PARK_STREAMS : 0)));
+    NEEDED(cachalot_park(allocator, 0, WEIGHTS, CACHALOT_PARK_KEEP));
+    cachalot_park_report report = parked(allocator, WEIGHTS);
+    CHECK(report.state == CACHALOT_ASLEEP && report.mapped_bytes == 0 && report.ordinary_bytes == 0);
+    CHECK(report.parked_bytes >= 80 * MIB && report.kept_bytes == report.parked_bytes);
+    CHECK(report.host_bytes >= report.kept_bytes);
+    CHECK(free_memory() == before + report.parked_bytes);
+    NEEDED(cachalot_pool_begin(allocator, 0, pools[0], CACHALOT_ROUTE_ALL, NULL));
+    CHECK(cachalot_malloc(allocator, 0, 512, stream, &refused) == CACHALOT_ERROR_PARKED && refused == NULL);
+    NEEDED(cachalot_pool_end(allocator, 0, pools[0]));
+    NEEDED(cachalot_pool_release(allocator, 0, pools[0]));
+    NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_KEEP));
+    CHECK(wrong_bytes(other, 30 * MIB, 7, stream) == 0);
+    NEEDED(cachalot_wake_start(allocator, 0, WEIGHTS));
+    NEEDED(cachalot_wake_start(allocator, 0, CACHE));
+    CHECK(parked(allocator, CACHE).state == CACHALOT_WAKING);
+    NEEDED(cachalot_wake_wait(allocator, 0, WEIGHTS));
+    CHECK(wrong_in_all(weights, 10, 1, stream) == 0);
+    NEEDED(cachalot_wake_wait(allocator, 0, CACHE));
+    CHECK(wrong_in_all(cache, 100, 1, stream) == 0);
+    report = parked(allocator, WEIGHTS);
+    CHECK(report.state == CACHALOT_AWAKE && report.parked_bytes == 0);
+    CHECK((report.host_bytes > 0) == (round == 1) && report.idle_host_bytes == report.host_bytes);
+    CHECK(free_memory() == before);
+  }
+
+  /* Zeroes, and anything. */
+  NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_ZERO));
+  CHECK(parked(allocator, CACHE).kept_bytes == 0 && parked(allocator, CACHE).host_bytes == 0);
+  NEEDED(cachalot_wake(allocator, 0, CACHE));
+  CHECK(wrong_in_all(cache, 0, 0, stream) == 0);
+  NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_DROP));
+  NEEDED(cachalot_wake(allocator, 0, CACHE));
+
+  /* Blocks freed while parked; the others keep their contents. */
+  NEEDED(cachalot_park(allocator, 0, WEIGHTS, CACHALOT_PARK_KEEP));
+  for (int block = 0; block < BLOCKS; block += 2) {
+    NEEDED(cachalot_free(allocator, weights[block]));
+    weights[block] = NULL;
+  }
+  NEEDED(cachalot_pool_release(allocator, 0, pools[0]));
+  NEEDED(cachalot_wake(allocator, 0, WEIGHTS));
+  CHECK(wrong_in_all(weights, 10, 1, stream) == 0);
+
+  /* The end, with one tag parked. */
+  NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_KEEP));
+  for (int block = 0; block < BLOCKS; ++block) {
+    NEEDED(cachalot_free(allocator, cache[block]));
+    if (weights[block] != NULL) {
+      NEEDED(cachalot_free(allocator, weights[block]));
+    }
+  }
+  NEEDED(cachalot_free(allocator, other));
+  NEEDED(cachalot_pool_release(allocator, 0, pools[1]));
+  NEEDED(cachalot_destroy(allocator));
+  DRIVER(cuStreamDestroy_v2(stream));
+  DRIVER(cuDevicePrimaryCtxRelease_v2(0));
+  if (failures == 0) {
+    puts("park: well");
+  }
+  return failures == 0 ? 0 : 1;
+}
