@@ -35,7 +35,7 @@ for part in "$@"; do
     driver) miri -p cachalot-cuda --lib ;;
     interface)
       miri -p cachalot --lib
-      miri -p cachalot --test interface
+      miri -p cachalot --test all -- interface::
       ;;
     core) miri -p cachalot-core -p cachalot-planner --lib ;;
     *)

@@ -1,8 +1,6 @@
 //! Invalid input gets one clear line with the place, and exit status 2.
 
-mod common;
-
-use common::{Finished, cachalot, folder, gzip, text_of, trace, write};
+use crate::common::{Finished, cachalot, folder, gzip, text_of, trace, write};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -189,7 +187,7 @@ fn snapshot(events: &serde_json::Value) -> Vec<u8> {
 
 #[test]
 fn a_snapshot_that_is_none() {
-    let folder = folder("no_snapshot");
+    let folder = folder("bad_snapshot");
     let list = serde_pickle::to_vec(&json!([1, 2]), serde_pickle::SerOptions::new()).expect("a pickle");
     let finished = replay(&write(&folder, "list.pickle", list));
     assert_eq!((finished.status, finished.output.as_str()), (2, ""));

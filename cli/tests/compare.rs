@@ -1,8 +1,6 @@
 //! `cachalot compare`: its figures on programs that can be worked out by hand, its forms of output, and what it refuses.
 
-mod common;
-
-use common::{Finished, cachalot, cachalot_in, folder, trace, write};
+use crate::common::{self, Finished, cachalot, cachalot_in, folder, trace, write};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs;

@@ -1,8 +1,6 @@
 //! Short files with a long expansion are refused by a bound.
 
-mod common;
-
-use common::{cachalot, folder, write};
+use crate::common::{cachalot, folder, write};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::Write;

@@ -1,9 +1,7 @@
 //! Memory histories that begin in the middle of a program, in every command for records.
 
-mod common;
-
+use crate::common::{self, cachalot, folder, text_of, trace};
 use cachalot_snapshot::Format;
-use common::{cachalot, folder, text_of, trace};
 use flate2::read::GzDecoder;
 use std::fs::File;
 use std::io::Read;

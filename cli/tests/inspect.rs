@@ -1,9 +1,7 @@
 //! `cachalot inspect` and `cachalot snapshot`: the report on snapshots, and the snapshot at the end
 //! of a record.
 
-mod common;
-
-use common::{Finished, cachalot, folder, trace, write};
+use crate::common::{self, Finished, cachalot, folder, trace, write};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;

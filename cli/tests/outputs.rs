@@ -1,9 +1,7 @@
 //! Output files of the commands: the effect on an old file, on a link, on a device, and on a full
 //! disk.
 
-mod common;
-
-use common::{cachalot, cachalot_in, folder, trace, write};
+use crate::common::{cachalot, cachalot_in, folder, trace, write};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, symlink};

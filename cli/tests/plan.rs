@@ -1,8 +1,6 @@
 //! `cachalot plan`: tables, operators and records in; figures, a table and a picture out.
 
-mod common;
-
-use common::{Finished, cachalot, folder, gzip, trace, write};
+use crate::common::{Finished, cachalot, folder, gzip, trace, write};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fmt::Write as _;

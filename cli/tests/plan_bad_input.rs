@@ -1,9 +1,7 @@
 //! Invalid input of `cachalot plan` gets one line with the place and the accepted values, and exit
 //! status 2.
 
-mod common;
-
-use common::{cachalot, folder, write};
+use crate::common::{cachalot, folder, write};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! `--policy planned`: observes a part of a record, and serves the following part from a plan.
 
-mod common;
-
-use common::{cachalot, folder, write};
+use crate::common::{cachalot, folder, write};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::path::Path;

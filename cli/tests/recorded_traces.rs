@@ -1,8 +1,6 @@
 //! `cachalot replay` on every recorded trace of the repository.
 
-mod common;
-
-use common::{Finished, cachalot, folder, gzip, text_of, trace, traces_with, write};
+use crate::common::{Finished, cachalot, folder, gzip, text_of, trace, traces_with, write};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,9 +1,7 @@
 //! `cachalot replay --check` on programs with combinations of rules. A recorded program follows
 //! only one of the rules at a time.
 
-mod common;
-
-use common::cachalot;
+use crate::common::cachalot;
 use std::ffi::OsString;
 use std::path::Path;
 

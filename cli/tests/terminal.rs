@@ -1,9 +1,7 @@
 //! Output for people: tables in terminals of any width, colours, help, completions, manual pages,
 //! and the documented output.
 
-mod common;
-
-use common::{Finished, cachalot, cachalot_in, folder};
+use crate::common::{self, Finished, cachalot, cachalot_in, folder};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

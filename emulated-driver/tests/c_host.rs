@@ -1,10 +1,8 @@
 //! A C program linked with `-lcuda` runs on the installed library, also under valgrind if
 //! installed, without a complaint.
 
-mod common;
-
+use crate::common::text;
 use cachalot_emulated_driver::install::install;
-use common::text;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,9 +1,7 @@
 //! Stream capture: recording, forbidden calls, broken captures, and replay.
 
-mod common;
-
+use crate::common::{Emulated, PAGE};
 use cachalot_emulated_driver::api::Api;
-use common::{Emulated, PAGE};
 
 const GLOBAL: i32 = 0;
 const THREAD_LOCAL: i32 = 1;

@@ -1,8 +1,6 @@
 //! Contexts: each thread's stack, sticky errors, lost devices, destroyed contexts.
 
-mod common;
-
-use common::{Emulated, PAGE};
+use crate::common::{Emulated, PAGE};
 
 /// A sticky code: an illegal address.
 const STICKY: u32 = 700;

@@ -1,8 +1,6 @@
 //! The fault plan, the call log, the leak report.
 
-mod common;
-
-use common::{Emulated, PAGE, in_child, is_child, text};
+use crate::common::{Emulated, PAGE, in_child, is_child, text};
 use serde_json::Value;
 
 #[test]

@@ -1,8 +1,6 @@
 //! Modules and launches: host objects as kernels.
 
-mod common;
-
-use common::{Emulated, PAGE};
+use crate::common::{Emulated, PAGE};
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::process::Command;

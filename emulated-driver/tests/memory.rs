@@ -1,8 +1,6 @@
 //! Device memory: sizes, codes, reuse, poison, limits, and access.
 
-mod common;
-
-use common::{Emulated, PAGE, in_child, is_child, text};
+use crate::common::{Emulated, PAGE, in_child, is_child, text};
 use std::os::unix::process::ExitStatusExt;
 
 #[test]

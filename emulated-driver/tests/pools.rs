@@ -1,9 +1,7 @@
 //! Stream-ordered memory: the order of the stream, reuse, and the memory kept by a pool.
 
-mod common;
-
+use crate::common::{Emulated, PAGE, in_child, is_child, text};
 use cachalot_emulated_driver::api::PoolProperties;
-use common::{Emulated, PAGE, in_child, is_child, text};
 use std::os::unix::process::ExitStatusExt;
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT` and `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.

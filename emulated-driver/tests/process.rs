@@ -1,11 +1,9 @@
 //! Effects on the whole process: exported symbols, older drivers, forks, the end.
 
-mod common;
-
+use crate::common::{Emulated, in_child, is_child, text};
 use cachalot_emulated_driver::api::MISSING;
 use cachalot_emulated_driver::client::Client;
 use cachalot_emulated_driver::install::{built_library, install, newer_than, symbols};
-use common::{Emulated, in_child, is_child, text};
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::os::unix::process::ExitStatusExt;

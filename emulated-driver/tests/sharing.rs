@@ -1,9 +1,7 @@
 //! Physical memory shared with another process.
 
-mod common;
-
+use crate::common::{Emulated, PAGE, in_child, is_child, text};
 use cachalot_emulated_driver::api::{POSIX_FD, Properties};
-use common::{Emulated, PAGE, in_child, is_child, text};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A page as an offset.
@@ -21,15 +19,16 @@ fn let_go(driver: &Emulated, base: u64, handle: u64, bytes: usize) {
     assert_eq!((driver.cuMemUnmap(base, bytes), driver.cuMemRelease(handle)), (0, 0));
 }
 
-/// The number of a descriptor that a child process inherits.
-const INHERITED: i32 = 100;
+/// The variable with the number of the descriptor that a child process inherits.
+const INHERITED: &str = "CACHALOT_EMU_TEST_INHERITED";
 
 #[test]
 fn another_process_reads_and_writes_the_same_bytes() {
     const NAME: &str = "another_process_reads_and_writes_the_same_bytes";
     let driver = Emulated::new();
     if is_child(NAME) {
-        let handle = driver.import(INHERITED).expect("imported");
+        let inherited = std::env::var(INHERITED).expect("the parent passes it").parse().expect("a number");
+        let handle = driver.import(inherited).expect("imported");
         let base = mapped(&driver, handle, 2 * PAGE);
         assert_eq!(driver.read(base + 2 * STEP - 4, 4), Ok(vec![1, 2, 3, 4]));
         assert_eq!(driver.control.peek(base + 2 * STEP - 4, 4).expect("memory"), [1, 2, 3, 4]);
@@ -43,11 +42,12 @@ fn another_process_reads_and_writes_the_same_bytes() {
     let base = mapped(&driver, handle, 2 * PAGE);
     assert_eq!(driver.write(base + 2 * STEP - 4, &[1, 2, 3, 4]), 0);
     let descriptor = driver.export(handle).expect("exported");
-    // SAFETY: the call touches no memory, and no descriptor has the number. A child inherits it.
-    assert_eq!(unsafe { libc::dup2(descriptor.as_raw_fd(), INHERITED) }, INHERITED);
+    // SAFETY: the call touches no memory. A child inherits the copy.
+    let number = unsafe { libc::dup(descriptor.as_raw_fd()) };
+    assert!(number >= 0, "{}", std::io::Error::last_os_error());
     // SAFETY: the descriptor was just made, and has no other owner.
-    let inherited = unsafe { OwnedFd::from_raw_fd(INHERITED) };
-    let child = in_child(NAME, &[]);
+    let inherited = unsafe { OwnedFd::from_raw_fd(number) };
+    let child = in_child(NAME, &[(INHERITED, &number.to_string())]);
     assert!(child.status.success(), "{}", text(&child));
     drop(inherited);
     assert_eq!(driver.read(base, 2), Ok(vec![5, 6]));

@@ -1,8 +1,6 @@
 //! Streams and events: order, gates, the default streams, reused handles, step mode.
 
-mod common;
-
-use common::{Emulated, PAGE, in_child, is_child, text};
+use crate::common::{Emulated, PAGE, in_child, is_child, text};
 use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -386,6 +384,7 @@ fn a_copy_finds_its_direction_by_the_addresses() {
 
 /// Calls with the handle of a destroyed object in a child, in strict mode or not. Returns the
 /// output of the child.
+#[track_caller]
 fn with_destroyed(test: &str, strict: bool, call: impl FnOnce(&Emulated, u64, u64) -> u32) -> String {
     if is_child(test) {
         let driver = Emulated::new();

@@ -1,9 +1,7 @@
 //! Virtual memory: reservations, physical memory, mappings, access.
 
-mod common;
-
+use crate::common::{self, Emulated, PAGE, in_child, is_child};
 use cachalot_emulated_driver::api::{Access, Properties};
-use common::{Emulated, PAGE, in_child, is_child};
 use std::os::unix::process::ExitStatusExt;
 
 /// A page as an offset.

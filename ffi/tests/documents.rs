@@ -1,10 +1,8 @@
 //! Tries the first documents of a newcomer: the first programs of the README, of the book and of
 //! the header, and doxygen's reference of the headers.
 
-mod common;
-
-use common::install::{empty, installed};
-use common::{WARNINGS, output, printed, root, skip, succeed};
+use crate::common::install::{empty, installed};
+use crate::common::{WARNINGS, output, printed, root, skip, succeed};
 use std::path::Path;
 use std::process::Command;
 

@@ -4,11 +4,9 @@
 //! Examples with driver calls need NVIDIA's `cuda.h`: `CACHALOT_CUDA_H_DIR` names the folder, and
 //! `scripts/setup/cuda_header.sh` downloads the file.
 
-mod common;
-
-use common::install::{empty, installed};
-use common::{
-    Link, build, emulated, emulated_driver, output, root, simulated, skip, sources, succeed, without_errors,
+use crate::common::install::{empty, installed};
+use crate::common::{
+    self, Link, build, emulated, emulated_driver, output, root, simulated, skip, sources, succeed, without_errors,
     without_leaks,
 };
 use std::ffi::{OsStr, OsString};

@@ -1,10 +1,10 @@
 //! Tests of the headers as the contract: the headers compile everywhere, and every type, number and
 //! function equals the library's.
 
-mod common;
-
+use crate::common::{
+    self, WARNINGS, library_folder, library_path, output, printed, root, scratch, skip, soname, succeed,
+};
 use cachalot::abi;
-use common::{WARNINGS, library_folder, library_path, output, printed, root, scratch, skip, soname, succeed};
 use quote::ToTokens;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;

@@ -4,12 +4,10 @@
 //! `CACHALOT_MEMORY_VIZ` names a folder with the script in some versions, created by
 //! `scripts/setup/memory_viz.sh`.
 
-mod common;
-
+use crate::common::{output, root, scratch, skip};
 use cachalot::abi::*;
 use cachalot::capi::*;
 use cachalot::status::*;
-use common::{output, root, scratch, skip};
 use serde_json::json;
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -3,9 +3,7 @@
 //!
 //! The programs are in `tests/c_abi/misuse`, one kind of misuse each.
 
-mod common;
-
-use common::{Link, build, emulated, simulated, sources, succeed, without_errors, without_leaks};
+use crate::common::{self, Link, build, emulated, simulated, sources, succeed, without_errors, without_leaks};
 
 #[test]
 fn every_misuse_is_refused() {

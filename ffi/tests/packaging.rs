@@ -1,10 +1,8 @@
 //! The installed library, used like a program outside of the repository: pkg-config, `CMake`,
 //! cargo-c, other Rust libraries.
 
-mod common;
-
-use common::install::{empty, install, installed};
-use common::{SYSTEM_LIBRARIES, WARNINGS, output, printed, root, scratch, skip, succeed};
+use crate::common::install::{empty, install, installed};
+use crate::common::{self, SYSTEM_LIBRARIES, WARNINGS, output, printed, root, scratch, skip, succeed};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;

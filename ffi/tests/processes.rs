@@ -1,11 +1,9 @@
 //! Whole lives of processes, from C: forks, exits, unloading, lost contexts, callbacks, missing or
 //! old drivers.
 
-mod common;
-
-use common::{
-    Link, build, emulated, emulated_driver, library_folder, output, printed, root, simulated, succeed, without_errors,
-    without_leaks,
+use crate::common::{
+    self, Link, build, emulated, emulated_driver, library_folder, output, printed, root, simulated, succeed,
+    without_errors, without_leaks,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,9 +4,9 @@
 //! The shim is built in both ways: for any program, and with `PyTorch`'s headers, replaced here by
 //! `tests/c_abi/torch/c10`.
 
-mod common;
-
-use common::{Link, WARNINGS, build, emulated, library_path, printed, root, scratch, skip, succeed, without_errors};
+use crate::common::{
+    self, Link, WARNINGS, build, emulated, library_path, printed, root, scratch, skip, succeed, without_errors,
+};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,9 +1,7 @@
 //! Python stacks of recorded events, in the installed Python. `CACHALOT_PYTHON` names another
 //! program than `python3`.
 
-mod common;
-
-use common::{WARNINGS, emulated, library_path, output, root, scratch, skip, succeed};
+use crate::common::{WARNINGS, emulated, library_path, output, root, scratch, skip, succeed};
 use std::path::Path;
 use std::process::Command;
 

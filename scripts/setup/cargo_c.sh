@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds cargo-c, pinned, for the test that installs the library with it. Takes minutes the first time.
 #
-#   eval "$(scripts/setup/cargo_c.sh)" && cargo test -p cachalot --test packaging
+#   eval "$(scripts/setup/cargo_c.sh)" && cargo test -p cachalot --test all packaging::
 set -euo pipefail
 tools=$(cd "$(dirname "$0")/../.." && pwd)/.tools
 version=0.10.24+cargo-0.98.0

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches a later version of NVIDIA's CCCL than nvcc.sh does, for the test that compiles the `cuda::mr` resource with both.
 #
-#   eval "$(scripts/setup/nvcc.sh)" && eval "$(scripts/setup/cccl.sh)" && cargo test -p cachalot --test header
+#   eval "$(scripts/setup/nvcc.sh)" && eval "$(scripts/setup/cccl.sh)" && cargo test -p cachalot --test all header::
 set -euo pipefail
 . "$(dirname "$0")/wheels.sh"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches CMake, pinned, for the test that uses the CMake package.
 #
-#   eval "$(scripts/setup/cmake.sh)" && cargo test -p cachalot --test packaging
+#   eval "$(scripts/setup/cmake.sh)" && cargo test -p cachalot --test all packaging::
 set -euo pipefail
 . "$(dirname "$0")/wheels.sh"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches NVIDIA's cuda.h and a libclang, pinned, for the test that compares the bindings with the header.
 #
-#   eval "$(scripts/setup/cuda_header.sh)" && cargo test -p cachalot-cuda --test header
+#   eval "$(scripts/setup/cuda_header.sh)" && cargo test -p cachalot-cuda --test all header::
 set -euo pipefail
 . "$(dirname "$0")/wheels.sh"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches torch's _memory_viz.py of two versions for the test that draws our snapshots with it: that one file of each wheel.
 #
-#   eval "$(scripts/setup/memory_viz.sh)" && cargo test -p cachalot --test memory_viz
+#   eval "$(scripts/setup/memory_viz.sh)" && cargo test -p cachalot --test all memory_viz::
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tools=$(cd "$here/../.." && pwd)/.tools

@@ -1,8 +1,6 @@
 //! Small version of the churn campaign in the program's help: no memory and no block is left.
 
-mod common;
-
-use common::churn;
+use crate::common::churn;
 
 /// Runs the churn, and expects flat memory. `--held` is small, so that the number of live blocks of
 /// ended streams is constant after the first tenth: a pair of heaps with one block takes 36 KiB.

@@ -1,8 +1,6 @@
 //! Runs of the unchanged allocator: no finding, and a seed repeats a run of one thread.
 
-mod common;
-
-use common::{SHORT, good, run};
+use crate::common::{SHORT, good, run};
 use serde_json::Value;
 
 /// Every policy, and configurations that use different parts of the allocator.

@@ -1,8 +1,6 @@
 //! Runs on mutants: a deliberately broken allocator must be detected, by the kind of its mistake.
 
-mod common;
-
-use common::{SHORT, good, run};
+use crate::common::{SHORT, good, run};
 use serde_json::Value;
 
 /// Upper bound for the number of seeds, since a mistake need not show in every run.

@@ -1,8 +1,6 @@
 //! Sample of the fault sweep: calls of every kind fail, and no fault is found.
 
-mod common;
-
-use common::run;
+use crate::common::run;
 
 #[test]
 fn failed_driver_calls_do_no_harm() {

@@ -1,7 +1,8 @@
-//! Tests of the source, the documents and the tables of results.
+//! Tests of the source, the documents, the tables of results and the test programs.
 
 mod configuration_page;
 mod layers;
 mod markdown_links;
 mod results_csv;
+mod test_programs;
 mod words;

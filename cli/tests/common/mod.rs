@@ -1,5 +1,4 @@
 //! Runs the command on the recorded traces of the repository, and on files built for a test.
-#![allow(dead_code, reason = "every test binary uses a part of it")]
 
 use flate2::Compression;
 use flate2::read::GzDecoder;

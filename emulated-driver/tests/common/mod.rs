@@ -1,13 +1,12 @@
 //! Shared by the tests: a separate driver for each test, and child processes for events that end a
 //! process.
 
-#![allow(dead_code, reason = "each test program uses its own part")]
-
 use cachalot_emulated_driver::api::Api;
 use cachalot_emulated_driver::client::Client;
 use cachalot_emulated_driver::install::install;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -74,13 +73,18 @@ pub(crate) fn is_child(test: &str) -> bool {
     std::env::var(CHILD).is_ok_and(|name| name == test)
 }
 
-/// Runs the named test of the program again in a child process, with the given variables.
+/// Runs the named test of the caller's file again in a child process, with the given variables.
+#[track_caller]
 pub(crate) fn in_child(test: &str, variables: &[(&str, &str)]) -> Output {
+    let module = Path::new(Location::caller().file()).file_stem().expect("a file has a name").display();
     let program: PathBuf = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, test);
+    command.args(["--exact", &format!("{module}::{test}"), "--nocapture", "--test-threads=1"]).env(CHILD, test);
     command.envs(variables.iter().copied());
-    command.output().expect("a child process")
+    let output = command.output().expect("a child process");
+    // A name that fits no test would be a child that succeeds.
+    assert!(text(&output).contains("running 1 test\n"), "{module}::{test}: {}", text(&output));
+    output
 }
 
 /// Returns the child's output as text.

@@ -22,9 +22,9 @@ pub(crate) fn install(prefix: &Path, variables: &[(&str, &str)]) {
     succeed(&mut command).expect("the script is there");
 }
 
-/// Creates an empty folder of the test program.
+/// Creates an empty folder for one test.
 pub(crate) fn empty(name: &str) -> PathBuf {
-    let folder = scratch(env!("CARGO_CRATE_NAME")).join(name);
+    let folder = scratch("empty").join(name);
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("the test's folder can be written");
     folder

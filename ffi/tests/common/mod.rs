@@ -1,8 +1,6 @@
 //! Shared by the tests: the built library, C and C++ programs over the library, and drivers for the
 //! programs.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 pub(crate) mod install;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -45,19 +43,18 @@ pub(crate) fn library_folder() -> PathBuf {
 
 /// Returns a folder with the shared library under the loader's name.
 pub(crate) fn library_path() -> PathBuf {
-    let folder = scratch("library");
-    let library = std::fs::canonicalize(library_folder().join("libcachalot.so")).expect("it exists");
-    for name in ["libcachalot.so".to_owned(), soname()] {
-        let link = folder.join(name);
-        // Test programs run one after another, but the tests of a program run at a time: the second
-        // test finds the link.
-        if std::fs::read_link(&link).ok().as_ref() != Some(&library) {
+    static LINKED: OnceLock<PathBuf> = OnceLock::new();
+    let link_both = || {
+        let folder = scratch("library");
+        let library = std::fs::canonicalize(library_folder().join("libcachalot.so")).expect("it exists");
+        for name in ["libcachalot.so".to_owned(), soname()] {
+            let link = folder.join(name);
             let _ = std::fs::remove_file(&link);
-            let _ = std::os::unix::fs::symlink(&library, &link);
+            std::os::unix::fs::symlink(&library, &link).expect("the test's folder can be written");
         }
-        assert!(link.is_file(), "{}", link.display());
-    }
-    folder
+        folder
+    };
+    LINKED.get_or_init(link_both).clone()
 }
 
 /// Returns the SONAME for the package's version.
@@ -137,13 +134,13 @@ pub(crate) fn compiler(source: &Path) -> Command {
 
 /// Builds a program over the library, once. Prints a line and returns `None` without a compiler.
 pub(crate) fn build(source: &Path, link: Link, flags: &[&OsStr]) -> Option<PathBuf> {
-    static BUILT: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
+    static BUILT: Mutex<BTreeMap<PathBuf, Arc<OnceLock<bool>>>> = Mutex::new(BTreeMap::new());
     let name = format!("{}-{link:?}", source.file_stem().expect("a name").display());
-    let program = scratch("programs").join(name);
-    // Locked during the build, so that one of several tests builds a shared program.
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_built = *built.entry(program.clone()).or_insert_with(|| compile(source, link, flags, &program));
-    is_built.then_some(program)
+    let folder = source.parent().and_then(Path::file_name).expect("a source lies in a folder");
+    let program = scratch("programs").join(folder).join(name);
+    // Only the tests of this program wait for its build.
+    let built = BUILT.lock().unwrap_or_else(PoisonError::into_inner).entry(program.clone()).or_default().clone();
+    built.get_or_init(|| compile(source, link, flags, &program)).then_some(program)
 }
 
 /// Compiles a program. Prints a line and returns false without a compiler.
@@ -160,6 +157,7 @@ fn compile(source: &Path, link: Link, flags: &[&OsStr], program: &Path) -> bool 
             command.arg(library_folder().join("libcachalot.a")).args(SYSTEM_LIBRARIES);
         }
     }
+    std::fs::create_dir_all(program.parent().expect("a folder")).expect("the test's folder can be written");
     // Under another name first, because another process may be running the old program.
     let unfinished = program.with_extension(std::process::id().to_string());
     command.args(flags).arg("-o").arg(&unfinished);

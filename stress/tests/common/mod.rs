@@ -1,7 +1,5 @@
 //! Runs of the stress program for the tests, on the emulated driver built beside the program.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use cachalot_emulated_driver::install::built_library;
 use serde_json::Value;
 use std::process::{Command, Output};

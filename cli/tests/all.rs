@@ -1,0 +1,15 @@
+//! Tests of the `cachalot` command.
+
+mod bad_input;
+mod common;
+mod compare;
+mod expansion;
+mod histories;
+mod inspect;
+mod outputs;
+mod plan;
+mod plan_bad_input;
+mod planned;
+mod recorded_traces;
+mod synthetic_records;
+mod terminal;

@@ -1,0 +1,5 @@
+//! Tests of the kernels.
+
+mod c_header;
+mod device;
+mod host;

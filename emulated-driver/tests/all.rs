@@ -1,0 +1,15 @@
+//! Tests of the emulated driver.
+
+mod c_host;
+mod capture;
+mod common;
+mod contexts;
+mod faults;
+mod kernels;
+mod memory;
+mod pools;
+mod probe;
+mod process;
+mod sharing;
+mod streams;
+mod virtual_memory;

@@ -1,0 +1,16 @@
+//! Tests of the C interface, and of C, C++ and Python programs over the library. One program, so that they share
+//! what is built once: the installed tree, the programs and the emulated driver.
+
+mod common;
+mod documents;
+mod examples;
+mod header;
+mod interface;
+mod memory_viz;
+mod misuse;
+mod packaging;
+mod planned;
+mod processes;
+mod snapshot_file;
+mod torch;
+mod torch_python;

@@ -1,0 +1,4 @@
+//! Tests of the files of snapshots.
+
+mod recorded;
+mod shared;
