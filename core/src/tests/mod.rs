@@ -10,6 +10,8 @@ mod loom;
 mod loom_gathered;
 #[cfg(loom)]
 mod loom_pages;
+#[cfg(loom)]
+mod loom_parking;
 #[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]
