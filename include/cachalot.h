@@ -1008,8 +1008,9 @@ CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocat
  *   - Driver: yes. Contents are copied to pinned host memory. Recording an event of the whole context breaks a capture
  *     that cachalot_capture_begin did not announce.
  *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, CAPTURING, NOT_PARKABLE (another call parks or wakes, no virtual memory, too
- *     little host memory), those of the driver. Everything is awake then; if the driver fails to unmap a page, everything
- *     but that page is parked. No contents are lost in either case. */
+ *     little host memory), those of the driver. Everything is awake then, with two exceptions: if the driver fails in the
+ *     middle and fails to map again what was parked by then, that part stays parked, with its contents; without contents
+ *     to be kept, what the driver can unmap stays parked. */
 CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocator, int device, uint64_t tag,
                                                uint32_t mode);
 

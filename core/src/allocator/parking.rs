@@ -67,8 +67,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     ///   [`ErrorKind::NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
     ///   captured.
     ///
-    /// All memory is awake then, with one exception: if the device fails to unmap a page after others
-    /// were unmapped, the memory is parked but for that page. The contents are kept in either case.
+    /// All memory is awake then, with two exceptions. If the device fails in the middle and then fails to map
+    /// again what was parked by then, that part stays parked, with its contents. Without contents to be kept,
+    /// what the device can unmap stays parked.
     pub fn park(&self, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let _checked = self.allocator.checked("park", self.device);
         let device = self.allocator.on(self.device)?;

@@ -29,6 +29,10 @@ use crate::units::{DevicePtr, StreamId};
 /// (`ExpandableSegment`, `PyTorch` 2.1–2.15: 9/8 in all).
 const RESERVE_EXTRA: u64 = 8;
 
+/// Length of the longest page of a tagged pool, in bytes: the device takes 70 µs to unmap and release a
+/// page of 20 MiB, and hardly more for a longer one (H100, driver 580).
+pub(super) const LONG_PAGE: u64 = 160 << 20;
+
 impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Maps as much memory as the request needs, in gaps of the mapped blocks or behind them, and
     /// serves the request. Returns `None` if the device lacks the memory or the addresses.
@@ -93,7 +97,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// in the page map. The limit was checked before.
     pub(super) fn map_range(&self, slot: u32, range: Range) -> Result<(), MapFailure> {
         let mut batch = Batch::EMPTY;
-        let mut result = self.fill(range, &mut batch);
+        let long_pages = self.device.heaps.lock(slot).rules.long_pages;
+        let longest = if long_pages { LONG_PAGE / range.granule * range.granule } else { range.granule };
+        let mut result = self.fill(range, longest.max(range.granule), &mut batch);
         if result.is_ok() {
             result = self.map_batch(&batch, range.at);
         }
@@ -107,10 +113,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         result
     }
 
-    /// Creates the pages for `range`.
-    fn fill(&self, range: Range, batch: &mut Batch) -> Result<(), MapFailure> {
-        for _ in 0..range.bytes / range.granule {
-            if !self.new_page(range.granule, Charge::Checked, batch)? {
+    /// Creates the pages for `range`, of at most `longest` bytes each.
+    fn fill(&self, range: Range, longest: u64, batch: &mut Batch) -> Result<(), MapFailure> {
+        while batch.bytes < range.bytes {
+            if !self.new_page(longest.min(range.bytes - batch.bytes), Charge::Checked, batch)? {
                 return Err(MapFailure { error: None, addresses_lost: false });
             }
         }

@@ -31,6 +31,9 @@ pub(crate) struct Rules {
     whole_from: u64,
     /// What new segments are made of. In virtual memory, every rest is split off.
     pub backing: Backing,
+    /// Whether a request for several granules is mapped in fewer and longer pages: in a tagged pool, whose
+    /// memory is parked and woken page by page. Elsewhere granules go back to the device one by one.
+    pub long_pages: bool,
     /// Whether free blocks carry their age, for garbage collection.
     pub ages: bool,
     /// Whether the setting `compact` is in force for the heap.
@@ -75,6 +78,7 @@ impl Rules {
             ample_rest,
             whole_from,
             backing,
+            long_pages: false,
             ages,
             compact,
         }

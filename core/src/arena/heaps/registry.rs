@@ -246,8 +246,10 @@ impl<S: Storage> Registry<S> {
     /// Returns the rules of the heap of `kind` in `pool`.
     pub(crate) fn rules_of(&self, pool: u32, kind: PoolKind) -> Rules {
         let entry = &self.pools[pool as usize];
-        let rules = if entry.tag.is_some() { &self.tagged_rules } else { &self.rules };
-        rules[kind as usize].in_pool(entry.options)
+        let is_tagged = entry.tag.is_some();
+        let mut rules = if is_tagged { self.tagged_rules[kind as usize] } else { self.rules[kind as usize] };
+        rules.long_pages = is_tagged;
+        rules.in_pool(entry.options)
     }
 
     /// Returns the number of the first pool with `tag`, from number `from` on.

@@ -7,6 +7,7 @@
 //! ```
 
 use super::Stitcher;
+use crate::arena::expand::LONG_PAGE;
 use crate::arena::request::Request;
 use crate::config::Stitched;
 use crate::config::rounding::PoolKind;
@@ -105,6 +106,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let step = self.step();
         if request.kind == PoolKind::Small {
             return step;
+        }
+        // The pages of a private pool never move, and a tagged pool is parked and woken page by page.
+        if self.device().heaps.lock(request.slot).rules.long_pages {
+            return missing.min(LONG_PAGE);
         }
         let held = self.device().ledger.reserved();
         let longest = (request.size / FEWEST_PAGES).min(self.longest_page());
