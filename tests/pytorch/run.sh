@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that is to be shown with PyTorch, on a machine with a GPU: about eight minutes.
+# Everything that is to be shown with PyTorch, on a machine with a GPU: about ten minutes.
 #
 #   pip install --target SITE ./python        # or a wheel of python/release.sh, for a machine with an older glibc
 #   tests/pytorch/run.sh SITE OUT
@@ -22,6 +22,9 @@ CACHALOT_TEST=native show allocator-of-pytorch 120 -m unittest -v test_memory te
 CACHALOT_TORCH_PLUGIN=1 show allocator-as-a-plug-in 120 -m unittest -v test_memory test_settings test_streams test_graphs test_snapshots
 show whole 600 whole.py "$out/whole.md"
 show pool 60 test_pool.py
+show parking 240 test_parking.py
+show memory-saver 120 test_memory_saver.py
+show rlhf 180 rlhf.py "$out/rlhf.md"
 show golden 60 golden.py "$out/golden.md"
 show bench 280 bench.py "$out/bench.md"
 show compiled 120 compiled.py "$out/compiled.md"

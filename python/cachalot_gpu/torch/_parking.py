@@ -93,15 +93,18 @@ def wake(*tags: str, device: Device = None) -> None:
     there when the call returns.
 
     Raises:
-        OutOfDeviceMemoryError: the GPU lacks the memory, also after all that was cached was released. The
-            memory is parked then, and nothing of it is lost.
+        OutOfDeviceMemoryError: the GPU lacks the memory for a tag, also after all that was cached was released.
+            The tags before are awake then. This one and those behind are parked, and nothing of them is lost.
     """
     index = device_index(device)
-    numbers = _each(tags, index)
-    for number in numbers:
-        _library.library().cachalot_wake_start(_handle.require(), index, number)
-    for number in numbers:
-        _library.library().cachalot_wake_wait(_handle.require(), index, number)
+    started: list[int] = []
+    try:
+        for number in _each(tags, index):
+            _library.library().cachalot_wake_start(_handle.require(), index, number)
+            started.append(number)
+    finally:
+        for number in started:
+            _library.library().cachalot_wake_wait(_handle.require(), index, number)
 
 
 def wake_start(*tags: str, device: Device = None) -> None:

@@ -1,0 +1,350 @@
+"""Memory that is parked and wakes, under PyTorch: tags, modes, statistics, captured graphs, misuse.
+
+    python test_parking.py [CONFIG...]
+
+Each configuration is a process of its own, by default the three of ``CONFIGS``.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+import torch
+
+import cachalot_gpu
+import cachalot_gpu.torch as cachalot
+
+MIB = 1 << 20
+CONFIGS = ("policy:caching", "policy:caching,expandable_segments:True", "policy:stitched")
+CONFIG = os.environ.get("CACHALOT_TEST_PARKING", "")
+if CONFIG:
+    cachalot.enable(CONFIG)
+
+
+def used() -> int:
+    """Bytes of the device that are in use, as the driver counts them."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def pattern(mib: int, seed: int) -> torch.Tensor:
+    """A tensor whose contents depend on nothing but the seed."""
+    numbers = torch.arange(mib * MIB // 4, dtype=torch.int32, device="cuda")
+    return numbers.mul_(73244475).add_(seed)
+
+
+class Parked(unittest.TestCase):
+    """Each test has a tag of its own: a pool lives as long as the process."""
+
+    def setUp(self) -> None:
+        self.name = self.id().rpartition(".")[2]
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+    def tearDown(self) -> None:
+        cachalot.wake()
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+    def tensors(self, name: str, sizes: tuple[int, ...] = (1, 3, 8, 25, 64)) -> list[torch.Tensor]:
+        """Tensors under a tag, of so many MiB each. What their making needs is under the tag as well."""
+        with cachalot.tag(name):
+            return [pattern(mib, number) for number, mib in enumerate(sizes)]
+
+    def equal(self, tensors: list[torch.Tensor]) -> None:
+        """The contents are those of the beginning."""
+        for number, tensor in enumerate(tensors):
+            self.assertTrue(torch.equal(tensor, pattern(tensor.nbytes // MIB, number)), number)
+
+    def test_contents_and_addresses(self) -> None:
+        tensors = self.tensors(self.name)
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        before = used()
+        for retained in (0, 1 << 40, 0):
+            cachalot.park_retain(retained)
+            cachalot.park(self.name)
+            cachalot.park(self.name)
+            report = cachalot.parked(self.name)
+            self.assertEqual((report["state"], report["mapped"], report["ordinary"]), ("asleep", 0, 0))
+            self.assertGreaterEqual(report["parked"], 101 * MIB)
+            self.assertEqual(report["kept"], report["parked"])
+            self.assertGreaterEqual(report["host"], report["kept"])
+            self.assertLessEqual(used(), before - 101 * MIB)
+            # What takes the memory meanwhile.
+            other = torch.full((200 * MIB,), 7, dtype=torch.uint8, device="cuda")
+            cachalot.wake(self.name)
+            cachalot.wake(self.name)
+            self.assertEqual(cachalot.parked(self.name)["state"], "awake")
+            self.equal(tensors)
+            self.assertEqual([tensor.data_ptr() for tensor in tensors], addresses)
+            self.assertEqual(other.sum().item(), 7 * 200 * MIB)
+            self.assertEqual(cachalot.parked(self.name)["host"] > 0, retained > 0)
+            del other
+            torch.cuda.empty_cache()
+
+    def test_zeroes_and_anything(self) -> None:
+        tensors = self.tensors(self.name)
+        cachalot.park(self.name, keep=False, zero=True)
+        report = cachalot.parked(self.name)
+        self.assertEqual((report["kept"], report["host"]), (0, report["idle_host"]))
+        cachalot.wake(self.name)
+        self.assertEqual([tensor.count_nonzero().item() for tensor in tensors], [0] * len(tensors))
+        cachalot.park(self.name, keep=False)
+        cachalot.wake(self.name)
+        for number, tensor in enumerate(tensors):
+            tensor.copy_(pattern(tensor.nbytes // MIB, number))
+        self.equal(tensors)
+
+    def test_pending_work_is_waited_for(self) -> None:
+        for streams in (False, True):
+            tensors = self.tensors(f"{self.name} {streams}")
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(100_000_000)
+                tensors[2].add_(5)
+                tensors[2].record_stream(side)
+            cachalot.park(f"{self.name} {streams}", streams=streams)
+            cachalot.wake(f"{self.name} {streams}")
+            tensors[2].sub_(5)
+            self.equal(tensors)
+
+    def test_two_tags_in_their_order(self) -> None:
+        first, second = self.tensors(f"{self.name} 1"), self.tensors(f"{self.name} 2")
+        names = [f"{self.name} 1", f"{self.name} 2"]
+        cachalot.park(*names)
+        cachalot.wake_start(*names)
+        self.assertEqual([cachalot.parked(name)["state"] for name in names], ["waking"] * 2)
+        cachalot.wake_wait(names[0])
+        self.equal(first)
+        cachalot.wake_wait(names[1])
+        self.equal(second)
+        cachalot.park(names[1], keep=False)
+        self.equal(first)
+        cachalot.wake(names[1])
+
+    def test_statistics_while_parked(self) -> None:
+        tensors = self.tensors(self.name)
+        torch.cuda.empty_cache()
+        allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+        cachalot.park(self.name)
+        parked, left = cachalot.parked(self.name)["parked"], torch.cuda.memory_reserved()
+        self.assertEqual(torch.cuda.memory_allocated(), allocated)
+        # What the pool only cached is given back as well.
+        self.assertLessEqual(left, reserved - parked)
+        self.assertGreater(left, reserved - parked - 64 * MIB)
+        self.assertEqual(cachalot.page_stats()["parked"], parked)
+        self.assertIn("PyTorch CUDA memory summary", torch.cuda.memory_summary())
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        blocks = [
+            piece["address"]
+            for segment in torch.cuda.memory_snapshot()
+            for piece in segment["blocks"]
+            if piece["state"] == "active_allocated"
+        ]
+        self.assertLessEqual({tensor.data_ptr() for tensor in tensors}, set(blocks))
+        with tempfile.TemporaryDirectory() as folder:
+            torch.cuda.memory._dump_snapshot(f"{folder}/snapshot.pickle")
+            snapshot = pickle.loads(Path(folder, "snapshot.pickle").read_bytes())
+        self.assertTrue(snapshot["segments"])
+        cachalot.wake(self.name)
+        self.assertEqual(torch.cuda.memory_reserved(), left + parked)
+        self.equal(tensors)
+
+    def test_a_request_under_a_parked_tag(self) -> None:
+        tensors = self.tensors(self.name)
+        cachalot.park(self.name)
+        allocated = torch.cuda.memory_allocated()
+        with cachalot.tag(self.name):
+            for mib in (1, 40):
+                with self.assertRaisesRegex(RuntimeError, "parked"):
+                    torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+        self.assertEqual(torch.cuda.memory_allocated(), allocated)
+        # Other memory is served.
+        self.assertEqual(torch.ones(1000, device="cuda").sum().item(), 1000)
+        cachalot.wake(self.name)
+        with cachalot.tag(self.name):
+            self.assertEqual(torch.ones(1000, device="cuda").sum().item(), 1000)
+        self.equal(tensors)
+
+    def test_freed_while_parked(self) -> None:
+        tensors = self.tensors(self.name, (1, 3, 8, 25, 64, 2))
+        cachalot.park(self.name)
+        del tensors[5], tensors[3]
+        tensors.insert(3, torch.empty(0))
+        torch.cuda.empty_cache()
+        cachalot.wake(self.name)
+        for number in (0, 1, 2, 4):
+            self.assertTrue(torch.equal(tensors[number], pattern(tensors[number].nbytes // MIB, number)), number)
+
+    def test_no_memory_to_wake(self) -> None:
+        tensors = self.tensors(self.name, (256, 256, 3))
+        cachalot.park(self.name)
+        parked = cachalot.parked(self.name)
+        torch.cuda.empty_cache()
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 300 * MIB) / total)
+        try:
+            for _ in range(2):
+                with self.assertRaises(cachalot_gpu.OutOfDeviceMemoryError):
+                    cachalot.wake(self.name)
+                report = cachalot.parked(self.name)
+                self.assertEqual(
+                    [report[key] for key in ("state", "mapped", "parked", "kept")],
+                    [parked[key] for key in ("state", "mapped", "parked", "kept")],
+                )
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        cachalot.wake(self.name)
+        self.equal(tensors)
+
+    def test_a_tag_wakes_though_the_next_cannot(self) -> None:
+        first, second = self.tensors(f"{self.name} 1", (64,)), self.tensors(f"{self.name} 2", (512,))
+        cachalot.park(f"{self.name} 1", f"{self.name} 2")
+        torch.cuda.empty_cache()
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 300 * MIB) / total)
+        try:
+            with self.assertRaises(cachalot_gpu.OutOfDeviceMemoryError):
+                cachalot.wake(f"{self.name} 1", f"{self.name} 2")
+            self.assertEqual([cachalot.parked(f"{self.name} {n}")["state"] for n in (1, 2)], ["awake", "asleep"])
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        self.equal(first)
+        cachalot.wake()
+        self.equal(second)
+
+    def test_cached_memory_makes_room(self) -> None:
+        tensors = self.tensors(self.name, (256,))
+        cachalot.park(self.name)
+        cached = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
+        del cached
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 100 * MIB) / total)
+        try:
+            cachalot.wake(self.name)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        self.equal(tensors)
+
+    def graphs(self, count: int) -> tuple[list[torch.cuda.CUDAGraph], list[torch.Tensor], list[torch.Tensor]]:
+        """Captured graphs in the pool of the tag, which read tensors of the tag."""
+        weights = self.tensors(self.name, (4, 4, 4))
+        pool = cachalot.tagged_pool(self.name).id
+        inputs = [torch.full((1024,), float(number), device="cuda") for number in range(count)]
+        side = torch.cuda.Stream()
+        graphs, outputs = [], []
+        with torch.cuda.stream(side):
+            # Before the capture: cuBLAS has memory for every stream.
+            (torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")).sum().item()
+        for number, argument in enumerate(inputs):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=side):
+                matrix = (weights[number % 3].view(1024, 1024) & 1023).float() + argument
+                outputs.append((matrix @ matrix.t()).relu().sum(0))
+            graphs.append(graph)
+            del matrix
+        return graphs, outputs, weights
+
+    def test_graphs_compute_the_same(self) -> None:
+        graphs, outputs, weights = self.graphs(4)
+        for graph in graphs:
+            graph.replay()
+        wanted = [output.cpu() for output in outputs]
+        for _ in range(2):
+            cachalot.park(self.name)
+            self.assertEqual(cachalot.parked(self.name)["mapped"], 0)
+            cachalot.wake(self.name)
+            self.equal(weights)
+            for graph, output, before in zip(graphs, outputs, wanted):
+                self.assertTrue(torch.equal(output.cpu(), before))
+                output.zero_()
+                graph.replay()
+                self.assertTrue(torch.equal(output.cpu(), before))
+
+    def test_no_park_under_a_capture(self) -> None:
+        tensors = self.tensors(self.name)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = torch.ones(1000, device="cuda") + 1
+            for streams in (False, True):
+                with self.assertRaises(cachalot_gpu.CachalotError):
+                    cachalot.park(self.name, streams=streams)
+        self.assertEqual(cachalot.parked(self.name)["state"], "awake")
+        graph.replay()
+        self.assertEqual(out.sum().item(), 2000)
+        self.equal(tensors)
+
+    def test_other_threads_go_on(self) -> None:
+        tensors = self.tensors(self.name, (256, 512))
+        stop, rounds, failures = threading.Event(), [0], []
+
+        def work() -> None:
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                while not stop.is_set():
+                    made = [torch.full((size,), 3, dtype=torch.uint8, device="cuda") for size in (700, MIB, 9 * MIB)]
+                    if int(made[1][-1]) != 3:
+                        failures.append(rounds[0])
+                    rounds[0] += 1
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for number in range(10):
+                cachalot.park(self.name, keep=number % 3 != 2, streams=number % 2 == 1)
+                cachalot.wake(self.name)
+                if number % 3 == 2:
+                    for seed, tensor in enumerate(tensors):
+                        tensor.copy_(pattern(tensor.nbytes // MIB, seed))
+        finally:
+            stop.set()
+            thread.join()
+        self.equal(tensors)
+        self.assertEqual(failures, [])
+        self.assertGreater(rounds[0], 10)
+
+    def test_unknown_tags(self) -> None:
+        for call in (cachalot.park, cachalot.wake, cachalot.wake_start, cachalot.wake_wait, cachalot.parked):
+            with self.assertRaisesRegex(cachalot_gpu.CachalotError, "no memory has the tag 'nowhere'"):
+                call("nowhere")
+
+    def test_everything(self) -> None:
+        first, second = self.tensors(f"{self.name} 1"), self.tensors(f"{self.name} 2")
+        cachalot.park()
+        self.assertEqual([cachalot.parked(f"{self.name} {n}")["state"] for n in (1, 2)], ["asleep"] * 2)
+        cachalot.wake()
+        self.equal(first)
+        self.equal(second)
+
+    def test_many_cycles_do_not_grow(self) -> None:
+        tensors = self.tensors(self.name, (8, 3, 1))
+        figures = []
+        for _ in range(30):
+            cachalot.park(self.name)
+            cachalot.wake(self.name)
+            figures.append((used(), torch.cuda.memory_reserved(), cachalot.parked(self.name)["host"]))
+        self.assertEqual(figures[-1], figures[2])
+        self.equal(tensors)
+
+
+if __name__ == "__main__":
+    if CONFIG:
+        unittest.main(verbosity=2)
+    failed = 0
+    for config in sys.argv[1:] or CONFIGS:
+        print(f"-- {config}", flush=True)
+        environment = os.environ | {"CACHALOT_TEST_PARKING": config}
+        failed |= subprocess.run([sys.executable, __file__], env=environment, check=False).returncode
+    sys.exit(failed != 0)
