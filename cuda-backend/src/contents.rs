@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A call of `prepare` takes a *region* for all that the next saves bring: one that an earlier park has
-//! left, or new memory. Contents are laid one behind the other. A region without contents is kept for
+//! left, or new memory (region.rs). Contents are laid one behind the other. A region without contents is kept for
 //! the next park, up to a limit that the program sets, and given back otherwise.
 //!
 //! The copies run on a stream that is ordered with no other, in pieces as they come: one stream reaches
@@ -15,27 +15,15 @@
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuEvent, CuEventFlags, CuStream, CuStreamFlags};
-use crate::host_memory;
-use crate::pinned::Pinned;
+use crate::region::Region;
 use crate::stream_order::wait_for_context;
 use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, Saved};
-use core::ffi::{CStr, c_void};
 use core::num::NonZeroU64;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Contents begin at multiples of this many bytes of their region.
 const ALIGNMENT: u64 = 4096;
-
-/// Memory of the host for contents.
-#[derive(Debug)]
-struct Region {
-    memory: Pinned,
-    /// Bytes from the beginning that contents were laid to.
-    used: u64,
-    /// How many contents are kept there.
-    kept: u32,
-}
 
 /// Where contents are kept.
 #[derive(Clone, Copy, Debug)]
@@ -84,23 +72,16 @@ impl State {
         self.regions.iter_mut().find(|region| region.0 == number).map(|region| &mut region.1)
     }
 
-    /// Returns the host's address of kept contents of `bytes`.
-    fn address(&self, saved: Saved, bytes: u64) -> Option<*mut c_void> {
-        let place = self.places.get(&saved.0.get()).filter(|place| place.bytes == bytes)?;
-        let (_, region) = self.regions.iter().find(|region| region.0 == place.region)?;
-        Some(region.memory.base.as_ptr().wrapping_byte_add(place.offset as usize))
-    }
-
     /// Bytes of regions without contents.
     fn idle_bytes(&self) -> u64 {
-        self.regions.iter().filter(|region| region.1.kept == 0).map(|region| region.1.memory.bytes).sum()
+        self.regions.iter().filter(|region| region.1.kept == 0).map(|region| region.1.bytes).sum()
     }
 
     /// Takes a region without contents out, if those hold more than may be retained.
-    fn take_excess(&mut self) -> Option<Pinned> {
+    fn take_excess(&mut self) -> Option<Region> {
         let excess = self.idle_bytes() > self.retained;
         let idle = self.regions.iter().position(|region| region.1.kept == 0).filter(|_| excess)?;
-        self.regions.remove(idle).map(|(_, region)| region.memory)
+        self.regions.remove(idle).map(|(_, region)| region)
     }
 }
 
@@ -118,7 +99,7 @@ impl CudaDevice {
     /// Returns the bytes of pinned host memory for contents: all, and those without contents at present.
     pub fn host_memory_for_contents(&self) -> (u64, u64) {
         let state = self.store.lock();
-        (state.regions.iter().map(|region| region.1.memory.bytes).sum(), state.idle_bytes())
+        (state.regions.iter().map(|region| region.1.bytes).sum(), state.idle_bytes())
     }
 
     /// Gives regions back that may not be retained.
@@ -128,7 +109,7 @@ impl CudaDevice {
             // The lock ends with this statement: giving a region back takes up to 0.1 s for each GiB.
             let excess = self.store.lock().take_excess();
             let Some(excess) = excess else { return result };
-            result = result.and(self.unpin_host(excess));
+            result = result.and(excess.give_back(self));
         }
     }
 
@@ -164,7 +145,7 @@ impl CudaDevice {
             result = result.and(self.destroy_mark(event));
         }
         for (_, region) in state.regions {
-            result = result.and(self.unpin_host(region.memory));
+            result = result.and(region.give_back(self));
         }
         result
     }
@@ -200,57 +181,45 @@ impl CudaDevice {
             });
         waited.and(self.destroy_mark(event))
     }
-
-    /// Returns the NUMA node of the GPU, if the system has several nodes.
-    pub(crate) fn numa_node_of_gpu(&self) -> Option<u32> {
-        let _scope = self.context.enter().ok()?;
-        let bus_id = self.bus_id()?.map(|letter| letter as u8);
-        host_memory::node_of(CStr::from_bytes_until_nul(&bus_id).ok()?.to_str().ok()?)
-    }
 }
 
 impl Contents for CudaDevice {
-    /// Takes the smallest region without contents that suffices, or pins new memory: about 45 ms for each
-    /// GiB, on 16 processors. `largest` does not matter: contents of any length lie in one region.
+    /// Takes the smallest region without contents that suffices, or begins to make a new one: the saves
+    /// wait for its memory piece by piece. `largest` does not matter, since contents lie in one region.
     fn prepare(&self, bytes: u64, _largest: u64) -> DeviceResult<()> {
         let mut state = self.store.lock();
-        // Each of the contents may leave a gap before the next. Pages are multiples of 2 MiB: there is none.
+        // Contents of pages are multiples of 2 MiB long: no gap is left between them.
         let idle = state.regions.iter().enumerate().filter(|(_, region)| region.1.kept == 0);
-        let fits = idle.filter(|(_, region)| region.1.memory.bytes >= bytes);
-        let found = fits.min_by_key(|(_, region)| region.1.memory.bytes).map(|(position, _)| position);
-        if let Some(found) = found.and_then(|position| state.regions.remove(position)) {
-            // The latest region takes the saves.
-            state.regions.push_back((found.0, Region { used: 0, ..found.1 }));
-            return Ok(());
-        }
-        drop(state);
-        let memory = self.pin_host(bytes, self.numa_node_of_gpu())?;
-        let mut state = self.store.lock();
-        let number = state.number();
-        state.regions.push_back((number, Region { memory, used: 0, kept: 0 }));
+        let fits = idle.filter(|(_, region)| region.1.bytes >= bytes);
+        let found = fits.min_by_key(|(_, region)| region.1.bytes).map(|(position, _)| position);
+        let (number, mut region) = match found.and_then(|position| state.regions.remove(position)) {
+            Some(found) => found,
+            None => (state.number(), Region::new(bytes, self.numa_node_of_gpu())?),
+        };
+        region.used = 0;
+        // The latest region takes the saves.
+        state.regions.push_back((number, region));
         Ok(())
     }
 
     fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> {
         let mut state = self.store.lock();
         let stream = self.copy_stream(&mut state)?;
-        let Some((number, region)) =
-            state.regions.back().filter(|region| bytes <= region.1.memory.bytes - region.1.used)
+        let Some((number, region)) = state.regions.back_mut().filter(|region| bytes <= region.1.bytes - region.1.used)
         else {
             return Err(CuResult::OUT_OF_MEMORY.error());
         };
         let place = Place { region: *number, offset: region.used, bytes };
-        let to = region.memory.base.as_ptr().wrapping_byte_add(place.offset as usize);
-        self.with_context(|driver| {
-            // SAFETY: the range lies in the region's memory, beside all other contents, and stays pinned
-            // while contents are kept there.
-            unsafe { driver.memcpy_dtoh_async(to, at.0, bytes as usize, stream) }
+        region.each_part(self, place.offset, bytes, |to, from, part| {
+            self.with_context(|driver| {
+                // SAFETY: the part lies in the region, beside all other contents, and stays pinned while
+                // contents are kept there.
+                unsafe { driver.memcpy_dtoh_async(to, at.0 + from, part as usize, stream) }
+            })
         })?;
+        region.used = (place.offset + bytes).next_multiple_of(ALIGNMENT).min(region.bytes);
+        region.kept += 1;
         let name = state.number();
-        if let Some((_, region)) = state.regions.back_mut() {
-            region.used = (place.offset + bytes).next_multiple_of(ALIGNMENT).min(region.memory.bytes);
-            region.kept += 1;
-        }
         state.places.insert(name, place);
         NonZeroU64::new(name).map(Saved).ok_or(CuResult::UNKNOWN.error())
     }
@@ -258,10 +227,14 @@ impl Contents for CudaDevice {
     fn restore(&self, saved: Saved, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let mut state = self.store.lock();
         let stream = self.copy_stream(&mut state)?;
-        let from = state.address(saved, bytes).ok_or(CuResult::INVALID_VALUE.error())?;
-        self.with_context(|driver| {
-            // SAFETY: the contents lie in a region, which stays until they are forgotten.
-            unsafe { driver.memcpy_htod_async(at.0, from, bytes as usize, stream) }
+        let place = state.places.get(&saved.0.get()).copied().filter(|place| place.bytes == bytes);
+        let place = place.ok_or(CuResult::INVALID_VALUE.error())?;
+        let region = state.region(place.region).ok_or(CuResult::INVALID_VALUE.error())?;
+        region.each_part(self, place.offset, bytes, |from, to, part| {
+            self.with_context(|driver| {
+                // SAFETY: the contents lie in a region, which stays until they are forgotten.
+                unsafe { driver.memcpy_htod_async(at.0 + to, from, part as usize, stream) }
+            })
         })
     }
 
@@ -313,9 +286,11 @@ impl Contents for CudaDevice {
                 let ended = state.marks.front().is_some_and(|(number, _)| *number <= mark.0);
                 if ended { state.marks.pop_front() } else { None }
             };
-            let Some((_, event)) = ended else { return result };
+            let Some((_, event)) = ended else { break };
             result = result.and(self.destroy_mark(event));
         }
+        // A region whose first save failed has nothing that could be forgotten.
+        result.and(self.give_excess_back())
     }
 
     fn forget(&self, saved: Saved) {

@@ -47,6 +47,19 @@ fn length_of(bytes: u64) -> Option<usize> {
 /// # Errors
 /// [`Failure`]; nothing is mapped then.
 pub(crate) fn map(bytes: u64, node: Option<u32>) -> Result<NonNull<c_void>, Failure> {
+    let base = map_untouched(bytes, node)?;
+    if touch(base, bytes) {
+        return Ok(base);
+    }
+    unmap(base, bytes);
+    Err(Failure::OutOfMemory)
+}
+
+/// Maps memory as [`map`] does, and leaves touching it to [`touch`].
+///
+/// # Errors
+/// [`Failure`]; nothing is mapped then.
+pub(crate) fn map_untouched(bytes: u64, node: Option<u32>) -> Result<NonNull<c_void>, Failure> {
     let length = length_of(bytes).filter(|&length| length > 0).ok_or(Failure::OutOfMemory)?;
     let base = map_aligned(length).ok_or(Failure::OutOfMemory)?;
     // Without huge pages, or on another node, the memory is slower and otherwise equal.
@@ -60,11 +73,7 @@ pub(crate) fn map(bytes: u64, node: Option<u32>) -> Result<NonNull<c_void>, Fail
     if let Some(node) = node {
         prefer(base, length, node);
     }
-    if touch(base, length) {
-        return Ok(base);
-    }
-    unmap(base, bytes);
-    Err(Failure::OutOfMemory)
+    Ok(base)
 }
 
 /// Unmaps memory of [`map`]. Returns whether the system did so; it may lack the memory to divide a
@@ -118,9 +127,10 @@ fn prefer(base: NonNull<c_void>, length: usize, node: u32) {
         unsafe { libc::syscall(libc::SYS_mbind, base.as_ptr(), length, MPOL_PREFERRED, nodes.as_ptr(), NODES + 1, 0) };
 }
 
-/// Touches all pages of a range, on several threads for a long range. Returns false if the system lacks
-/// the memory.
-fn touch(base: NonNull<c_void>, length: usize) -> bool {
+/// Touches all pages of a range of new memory, on several threads for a long range. Returns false if the
+/// system lacks the memory.
+pub(crate) fn touch(base: NonNull<c_void>, bytes: u64) -> bool {
+    let Some(length) = length_of(bytes) else { return false };
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = (length / BYTES_OF_A_THREAD).min(processors).clamp(1, MOST_THREADS);
     // Two threads in one huge page would zero the page twice.

@@ -35,6 +35,7 @@ mod host_memory;
 mod peer_access;
 mod peers;
 mod pinned;
+mod region;
 mod stream_order;
 mod streams;
 mod usage;

@@ -398,4 +398,8 @@ fn what_is_parked_does_not_count_as_live_in_the_budget_of_the_stitched_policy() 
     assert!(most <= 366 * MIB, "{} MiB", most / MIB);
     live.into_iter().for_each(|block| allocator.free(block).unwrap());
     allocator.check_invariants().unwrap();
+    // All of it is free, and gives way to what wakes.
+    wake(&allocator).unwrap();
+    let most = device(&allocator).peak_used();
+    assert!(most <= 366 * MIB, "{} MiB", most / MIB);
 }

@@ -31,6 +31,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             return Ok(());
         }
         self.each_heap(|slot| self.drop_freed(slot))?;
+        if let Some(stitcher) = device.stitcher() {
+            stitcher.make_room_to_wake(device.park_report(self.target).parked)?;
+        }
         let begun = self.each_page(|page| page.asleep, |_, page| self.begin_to_wake(page));
         let begun = begun.and_then(|()| self.mark_copies());
         if begun.is_err() {

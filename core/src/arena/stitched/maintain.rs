@@ -7,8 +7,8 @@
 //! 3. runs of short pages that meet again and again are replaced by longer pages (consolidate.rs).
 
 use super::Stitcher;
-use super::gather::Wish;
-use crate::device::DeviceMemory;
+use super::gather::{Wish, slots_of};
+use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::expandable::Range;
 use crate::heap::stitched::Wanted;
@@ -59,6 +59,42 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             self.begin_epochs(used.pair);
         }
         Ok(stale | indebted | short)
+    }
+
+    /// Gives free memory back to the device, so that `bytes` of parked memory can wake within the budget.
+    /// Waits for the streams of the default pool if completed work does not leave enough. Does nothing
+    /// under a limit, which is the budget.
+    ///
+    /// # Errors
+    /// The first error of the device. A capturing stream permits no wait, which is no error.
+    pub(in crate::arena) fn make_room_to_wake(&self, bytes: u64) -> Result<(), Error> {
+        let device = self.device();
+        if device.ledger.limit_if_set().is_some() {
+            return Ok(());
+        }
+        let excess = || device.ledger.reserved().saturating_add(bytes).saturating_sub(self.most_held(bytes));
+        let mut left = TimeLeft(u64::MAX);
+        device.quiet().poll();
+        if self.give_back(&mut left, excess)? {
+            for used in device.arena.heaps.pairs_of(0) {
+                self.begin_epochs(used.pair);
+                let (stream, ended) = {
+                    let heap = device.heaps.lock(slots_of(used.pair)[0]);
+                    (heap.stream, heap.ended)
+                };
+                // The handle of an ended stream may not be used.
+                if ended {
+                    continue;
+                }
+                match device.call(|memory| memory.synchronize(stream)) {
+                    Err(error) if error.kind == ErrorKind::NotPermittedInCapture => {}
+                    waited => waited?,
+                }
+            }
+            device.quiet().poll();
+            self.give_back(&mut left, excess)?;
+        }
+        Ok(())
     }
 
     /// Removes stale mappings whose work is complete. Returns true if some are left.

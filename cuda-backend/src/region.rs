@@ -1,0 +1,178 @@
+//! A region of host memory for contents: touched by threads in the background, pinned piece by piece as
+//! contents arrive, and kept whole.
+//!
+//! ```text
+//! | pinned: contents …… | touched …… | being touched …… |
+//!          copies ◀── pinning ◀── threads ──▶
+//! ```
+//!
+//! New memory costs the time of touching, of pinning and of copying. Done one behind the other for pieces of
+//! 64 MiB, the three overlap. The pieces are pinned one by one also because the driver lets other threads'
+//! calls wait while it pins: 1.6 ms for a piece.
+
+use crate::device::CudaDevice;
+use crate::driver::result::CuResult;
+use crate::host_memory::{self, Failure};
+use cachalot_core::DeviceResult;
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+/// Bytes pinned by one call of the driver. A copy lies within one piece.
+const PIECE: u64 = 64 << 20;
+
+/// How far the threads have come.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Bytes touched from the beginning.
+    touched: u64,
+    /// Nothing more is touched: the system lacks the memory, or the region is given back.
+    ended: bool,
+}
+
+/// The address of a region, for its thread.
+#[derive(Clone, Copy, Debug)]
+struct Base(NonNull<c_void>);
+
+// SAFETY: an address; the thread touches memory that nothing else uses before it was touched.
+unsafe impl Send for Base {}
+// SAFETY: a shared reference tells the address only.
+unsafe impl Sync for Base {}
+
+impl Base {
+    /// Returns the address of a byte.
+    fn at(self, offset: u64) -> NonNull<c_void> {
+        self.0.map_addr(|base| base.saturating_add(offset as usize))
+    }
+}
+
+/// Memory of the host for contents.
+#[derive(Debug)]
+pub(crate) struct Region {
+    base: Base,
+    /// Length in bytes.
+    pub(crate) bytes: u64,
+    /// Bytes from the beginning that are pinned: whole pieces, or all.
+    pinned: u64,
+    progress: Arc<(Mutex<Progress>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+    /// Bytes from the beginning that contents were laid to.
+    pub(crate) used: u64,
+    /// How many contents are kept here.
+    pub(crate) kept: u32,
+}
+
+impl Region {
+    /// Maps memory, and lets a thread begin to touch it.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too little memory left, because a
+    /// program that touches more is ended by the system.
+    pub(crate) fn new(bytes: u64, node: Option<u32>) -> DeviceResult<Self> {
+        if host_memory::of_system().is_some_and(|(_, free)| bytes > free) {
+            return Err(CuResult::OUT_OF_MEMORY.error());
+        }
+        let base = Base(host_memory::map_untouched(bytes, node).map_err(|failure| match failure {
+            Failure::OutOfMemory => CuResult::OUT_OF_MEMORY.error(),
+            Failure::Refused => CuResult::OPERATING_SYSTEM.error(),
+        })?);
+        let progress = Arc::<(Mutex<Progress>, Condvar)>::default();
+        let shared = Arc::clone(&progress);
+        let spawned = Builder::new().name("cachalot park".into()).spawn(move || touch_all(base, bytes, &shared));
+        let Ok(thread) = spawned else {
+            host_memory::unmap(base.0, bytes);
+            return Err(CuResult::OPERATING_SYSTEM.error());
+        };
+        Ok(Self { base, bytes, pinned: 0, progress, thread: Some(thread), used: 0, kept: 0 })
+    }
+
+    /// Calls `copy` with the host address, offset and length of each part of `bytes` from `offset` on that lies
+    /// in one piece, until a call fails. The parts are pinned.
+    ///
+    /// # Errors
+    /// The first error of `copy`, or of the driver; `OutOfMemory` if the system lacks the memory.
+    pub(crate) fn each_part(
+        &mut self,
+        device: &CudaDevice,
+        offset: u64,
+        bytes: u64,
+        mut copy: impl FnMut(*mut c_void, u64, u64) -> DeviceResult<()>,
+    ) -> DeviceResult<()> {
+        let mut done = 0;
+        while done < bytes {
+            let at = offset + done;
+            let part = (bytes - done).min(PIECE - at % PIECE);
+            self.pin_to(device, at + part)?;
+            copy(self.base.at(at).as_ptr(), done, part)?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// Pins all pieces up to `end`.
+    fn pin_to(&mut self, device: &CudaDevice, end: u64) -> DeviceResult<()> {
+        while self.pinned < end {
+            let piece = PIECE.min(self.bytes - self.pinned);
+            self.wait_for(self.pinned + piece)?;
+            device.register_host(self.base.at(self.pinned), piece)?;
+            self.pinned += piece;
+        }
+        Ok(())
+    }
+
+    /// Waits until the first `bytes` are touched.
+    fn wait_for(&self, bytes: u64) -> DeviceResult<()> {
+        let (progress, moved) = &*self.progress;
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        while progress.touched < bytes && !progress.ended {
+            progress = moved.wait(progress).unwrap_or_else(PoisonError::into_inner);
+        }
+        if progress.touched < bytes { Err(CuResult::OUT_OF_MEMORY.error()) } else { Ok(()) }
+    }
+
+    /// Gives the memory back. No copy uses it any longer.
+    ///
+    /// # Errors
+    /// The first of the driver's or the system's. What is still registered stays mapped, for ever unused: at
+    /// the same address, the driver would copy other memory's old pages.
+    pub(crate) fn give_back(mut self, device: &CudaDevice) -> DeviceResult<()> {
+        let (progress, moved) = &*self.progress;
+        progress.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+        moved.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // The thread does not panic, and ends behind the piece at hand.
+            let _ = thread.join();
+        }
+        let mut result = Ok(());
+        let mut at = 0;
+        while at < self.pinned {
+            result = result.and(device.unregister_host(self.base.at(at)));
+            at += PIECE;
+        }
+        // In a lost context no work is left, and no registration.
+        if (result.is_ok() || device.health().is_err()) && !host_memory::unmap(self.base.0, self.bytes) {
+            result = result.and(Err(CuResult::OPERATING_SYSTEM.error()));
+        }
+        result
+    }
+}
+
+/// Touches a region piece by piece.
+fn touch_all(base: Base, bytes: u64, shared: &(Mutex<Progress>, Condvar)) {
+    let mut at = 0;
+    let mut there = true;
+    while there && at < bytes {
+        let piece = PIECE.min(bytes - at);
+        there = host_memory::touch(base.at(at), piece);
+        at += piece;
+        let (progress, moved) = shared;
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        if there {
+            progress.touched = at;
+        }
+        progress.ended |= !there;
+        there &= !progress.ended;
+        moved.notify_all();
+    }
+}
