@@ -21,12 +21,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import errors
 from . import torch as _own
+from .torch import _together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,19 +37,6 @@ __all__ = ["TorchMemorySaver", "configure_subprocess", "torch_memory_saver"]
 _MODES = ("preload", "torch")
 _BACKENDS = ("mmap", "pinned")
 _ALL_OF_HOST = (1 << 63) - 1
-
-
-class _Part(NamedTuple):
-    """The memory of one tag on one device, with or without contents kept."""
-
-    tag: str
-    kept: bool
-    device: int
-
-    @property
-    def name(self) -> str:
-        """The tag of the library."""
-        return f"memory_saver: {self.tag} ({'kept' if self.kept else 'dropped'})"
 
 
 def _is_set(variable: str) -> bool:
@@ -73,13 +61,13 @@ class TorchMemorySaver:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._parts: set[_Part] = set()
-        self._graph_pools: dict[tuple[tuple[int, int], int], _Part] = {}
+        self._parts: dict[str, set[_together.Part]] = {}
+        self._graph_pools: dict[tuple[tuple[int, int], int], tuple[str, _together.Part]] = {}
         self._within = threading.local()
         self._mode = "torch"
         self._retains = _is_set("TMS_RETAIN_CPU_BACKUP")
 
-    def _part(self, tag: str, kept: bool) -> _Part:
+    def _part(self, tag: str, kept: bool) -> _together.Part:
         """Returns the memory of a tag on the current device, whose pool is made at the first call."""
         if _is_set("TMS_INIT_ENABLE"):
             raise NotImplementedError(
@@ -87,17 +75,18 @@ class TorchMemorySaver:
             )
         if not _own.enabled():
             _own.enable()
-        part = _Part(tag, kept, torch.cuda.current_device())
+        name = f"memory_saver: {tag} ({'kept' if kept else 'dropped'})"
+        part = _together.Part(name, kept, torch.cuda.current_device())
         with self._lock:
             _own.tagged_pool(part.name, part.device)
-            if part not in self._parts:
-                self._parts.add(part)
+            if part not in self._parts.setdefault(tag, set()):
+                self._parts[tag].add(part)
                 self._retain()
         return part
 
     def _retain(self) -> None:
         """Sets what the host keeps for the next pause, on every device with a region."""
-        for device in {part.device for part in self._parts}:
+        for device in {part.device for part in self._chosen(None)}:
             _own.park_retain(_ALL_OF_HOST if self._retains else 0, device)
 
     @contextlib.contextmanager
@@ -164,10 +153,10 @@ class TorchMemorySaver:
         part = self._part(tag, _checked(enable_cpu_backup, cpu_backup_backend))
         handle = torch.cuda.graph_pool_handle() if pool is None else getattr(pool, "id", pool)
         with self._lock:
-            other = self._graph_pools.setdefault((handle, part.device), part)
-            if other != part:
-                raise errors.CachalotError(f"the pool of the graph has the tag {other.tag!r} already: a pool has one")
-            if self._state(part) != "awake":
+            other, of_pool = self._graph_pools.setdefault((handle, part.device), (tag, part))
+            if of_pool != part:
+                raise errors.CachalotError(f"the pool of the graph has the tag {other!r} already: a pool has one")
+            if not part.is_awake():
                 raise errors.CachalotError(f"the tag {tag!r} is paused: resume it before a graph is captured under it")
         with torch.cuda.graph(cuda_graph, pool=handle, stream=stream, capture_error_mode=capture_error_mode):
             # The capture has made the pool, which has no memory yet.
@@ -192,15 +181,10 @@ class TorchMemorySaver:
         finally:
             self._within.depth = depth
 
-    def _state(self, part: _Part) -> str:
-        """Returns where the memory is: awake, asleep or waking."""
-        return str(_own.parked(part.name, part.device)["state"])
-
-    def _chosen(self, tag: str | None, awake: bool) -> list[_Part]:
-        """Returns what is to be paused or resumed. Contents that are kept come first."""
-        chosen = (part for part in self._parts if not tag or part.tag == tag)
-        chosen = (part for part in chosen if (self._state(part) == "awake") == awake)
-        return sorted(chosen, key=lambda part: (not part.kept, part))
+    def _chosen(self, tag: str | None) -> list[_together.Part]:
+        """Returns the memory of a tag, or of all tags, on every device. Contents that are kept come first."""
+        parts = [part for name, parts in self._parts.items() if not tag or name == tag for part in parts]
+        return sorted(parts, key=lambda part: (not part.keep, part))
 
     def pause(self, tag: str | None = None) -> None:
         """Gives the memory of a tag back to the GPU, on every device; of all tags without one. Waits for the
@@ -211,15 +195,7 @@ class TorchMemorySaver:
                 paused then that was not before.
         """
         with self._lock:
-            paused: list[_Part] = []
-            try:
-                for part in self._chosen(tag, awake=True):
-                    _own.park(part.name, keep=part.kept, device=part.device)
-                    paused.append(part)
-            except BaseException:
-                for part in paused:
-                    _own.wake(part.name, device=part.device)
-                raise
+            _together.park(self._chosen(tag))
 
     def resume(self, tag: str | None = None) -> None:
         """Brings the memory of a tag back, on every device; of all tags without one. Memory that is not paused is
@@ -230,9 +206,7 @@ class TorchMemorySaver:
                 later call resumes it.
         """
         with self._lock:
-            chosen = self._chosen(tag, awake=False)
-            for device in sorted({part.device for part in chosen}):
-                _own.wake(*(part.name for part in chosen if part.device == device), device=device)
+            _together.wake(self._chosen(tag))
 
     @property
     def enabled(self) -> bool:
@@ -284,8 +258,7 @@ class TorchMemorySaver:
         if not x.is_cuda or not x.is_contiguous():
             raise ValueError("get_cpu_backup needs a contiguous tensor on a GPU")
         with self._lock:
-            index = x.device.index
-            paused = any(part.device == index and self._state(part) != "awake" for part in self._parts)
+            paused = any(part.device == x.device.index and not part.is_awake() for part in self._chosen(None))
         if paused:
             raise NotImplementedError("cachalot does not show the contents of paused memory: resume it first")
 

@@ -37,7 +37,8 @@ def tagged_pool(tag: str, device: Device = None) -> torch.cuda.MemPool:
     Raises:
         CachalotError: cachalot is not PyTorch's whole allocator.
     """
-    index = _device(device)
+    require()
+    index = device_index(device)
     with _lock:
         if (tag, index) not in _pools:
             with torch.cuda.device(index):
@@ -56,16 +57,16 @@ def tag_pool(pool: tuple[int, int], tag: str, device: Device = None) -> None:
         CachalotError: cachalot is not PyTorch's whole allocator, there is no such pool, or memory of the pool or
             of the tag is parked.
     """
-    index = _device(device)
+    require()
+    index = device_index(device)
     with _lock:
         _give(pool, tag, index)
 
 
-def _device(device: Device) -> int:
-    """Returns the number of a device on which tags work."""
+def require() -> None:
+    """Raises an error unless cachalot is PyTorch's whole allocator, which tags need."""
     if not _whole.in_place():
         raise errors.CachalotError("tags need enable(), and PyTorch 2.6 to 2.11 with a C++ compiler")
-    return device_index(device)
 
 
 def _give(pool: tuple[int, int], tag: str, index: int) -> None:
