@@ -7,9 +7,8 @@ or by ``CACHALOT_VLLM=policy:stitched`` in the environment, which this package's
 weights, caches and captured graphs lie in tagged pools of cachalot, and ``sleep`` and ``wake_up`` park
 and wake them.
 
-vLLM has the interface of :class:`CuMemAllocator` since 0.7, and the registry of sleep-mode backends
-(``--sleep-mode-backend cachalot``) in later versions, of which 0.33 was read. Without the registry vLLM
-calls the allocator itself.
+vLLM has a registry of sleep-mode backends since 0.25 (``--sleep-mode-backend cachalot``). Before, its
+workers call :class:`CuMemAllocator` themselves. The interfaces are those of 0.11 and 0.33.
 """
 
 from __future__ import annotations
@@ -198,10 +197,6 @@ class CachalotBackend(_Base):  # type: ignore[misc,valid-type]
     def supports_durable_storage(cls) -> bool:
         """False: contents are in memory of the host."""
         return False
-
-    # The names before "communicators".
-    preserves_nccl = preserves_communicators
-    preserves_graphs_with_nccl = preserves_graphs_with_communicators
 
 
 def register(config: str | None = None) -> None:

@@ -17,21 +17,19 @@ import parking
 
 NOTHING = inspect.Parameter.empty
 BACKEND = {
-    # vLLM 0.33, vllm/device_allocator/sleep_mode_backend.py: the methods, and their parameters with defaults.
+    # vLLM 0.33, vllm/device_allocator/sleep_mode_backend.py, which came with 0.25.
     "suspend": [("level", 1)],
     "resume": [("tags", None)],
     "state": [],
     "discard": [("tags", NOTHING)],
 }
 FLAGS = {
-    # The class methods, and what cachalot answers. The last two are names of earlier versions.
+    # The class methods, and what cachalot answers.
     "is_supported": True,
     "preserves_communicators": True,
     "preserves_compiled_artifacts": True,
     "preserves_graphs_with_communicators": False,
     "supports_durable_storage": False,
-    "preserves_nccl": True,
-    "preserves_graphs_with_nccl": False,
 }
 ALLOCATOR = {
     # vLLM 0.33, vllm/device_allocator/cumem.py. Version 0.11 has all but the last four.
