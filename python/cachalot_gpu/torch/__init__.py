@@ -31,7 +31,7 @@ from ._limits import (
     set_per_process_memory_fraction,
 )
 from ._pages import maintain, maintain_every, page_stats
-from ._parking import park, park_retain, parked, tag, tagged_pool, wake, wake_start, wake_wait
+from ._parking import park, park_retain, parked, tag, tag_pool, tagged_pool, wake, wake_start, wake_wait
 from ._plugin import configure, enable, enabled
 from ._pool import pool
 from ._statistics import (
@@ -75,6 +75,7 @@ __all__ = [
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
     "tag",
+    "tag_pool",
     "tagged_pool",
     "wake",
     "wake_start",

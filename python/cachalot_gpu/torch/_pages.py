@@ -32,7 +32,8 @@ def maintain_every(seconds: float, max_us: int = 2000) -> None:
 def page_stats(device: Device = None) -> dict[str, int]:
     """Returns what the pages of virtual memory are used for, in bytes: ``mapped`` where blocks can
     use them, ``spare`` (mapped nowhere), ``stale`` (addresses that pages have left, still mapped),
-    ``pinned``, ``parked`` (addresses without memory), and so far ``moved`` and ``consolidated`` (pages that have replaced shorter ones).
+    ``pinned``, ``parked`` (addresses without memory), and so far ``moved`` and ``consolidated`` (pages
+    that have replaced shorter ones).
 
     Returns also what they have cost so far: the number and the microseconds of the driver's calls of
     each kind, such as ``map.calls`` and ``map.us`` (``reserve``, ``unreserve``, ``create``,

@@ -24,6 +24,8 @@ _STATES = {1: "awake", 2: "asleep", 3: "waking"}
 _lock = threading.Lock()
 _numbers: dict[str, int] = {}
 """The number of every tag in the library."""
+_used: set[tuple[str, int]] = set()
+"""Every tag on every device where a pool has it, or had it."""
 _pools: dict[tuple[str, int], torch.cuda.MemPool] = {}
 """The pool of every tag on every device. A pool lives as long as the process: its tensors may."""
 
@@ -35,18 +37,43 @@ def tagged_pool(tag: str, device: Device = None) -> torch.cuda.MemPool:
     Raises:
         CachalotError: cachalot is not PyTorch's whole allocator.
     """
-    if not _whole.in_place():
-        raise errors.CachalotError("tags need enable(), and PyTorch 2.6 to 2.11 with a C++ compiler")
+    require()
     index = device_index(device)
     with _lock:
-        number = _numbers.setdefault(tag, len(_numbers) + 1)
         if (tag, index) not in _pools:
             with torch.cuda.device(index):
                 pool = torch.cuda.MemPool()
-            name = _library.Pool(*pool.id)
-            _library.library().cachalot_pool_tag(_handle.require(), index, name, number)
+            _give(pool.id, tag, index)
             _pools[tag, index] = pool
         return _pools[tag, index]
+
+
+def tag_pool(pool: tuple[int, int], tag: str, device: Device = None) -> None:
+    """Parks the memory of a pool of PyTorch under ``tag`` from now on. A pool is named by the ``id`` of a
+    ``torch.cuda.MemPool``, or by a ``torch.cuda.graph_pool_handle()`` into which a capture has begun. Memory
+    that the pool has already is not parked. Needs :func:`enable`.
+
+    Raises:
+        CachalotError: cachalot is not PyTorch's whole allocator, there is no such pool, or memory of the pool or
+            of the tag is parked.
+    """
+    require()
+    index = device_index(device)
+    with _lock:
+        _give(pool, tag, index)
+
+
+def require() -> None:
+    """Raises an error unless cachalot is PyTorch's whole allocator, which tags need."""
+    if not _whole.in_place():
+        raise errors.CachalotError("tags need enable(), and PyTorch 2.6 to 2.11 with a C++ compiler")
+
+
+def _give(pool: tuple[int, int], tag: str, index: int) -> None:
+    """Gives a tag to a pool, under the lock."""
+    number = _numbers.setdefault(tag, len(_numbers) + 1)
+    _library.library().cachalot_pool_tag(_handle.require(), index, _library.Pool(*pool), number)
+    _used.add((tag, index))
 
 
 @contextlib.contextmanager
@@ -60,7 +87,7 @@ def tag(name: str, device: Device = None) -> Iterator[None]:
 def _each(tags: tuple[str, ...], index: int) -> list[int]:
     """Returns the numbers of the tags on a device; of all tags there if none is named."""
     with _lock:
-        known = [name for name, device in _pools if device == index]
+        known = sorted((name for name, device in _used if device == index), key=_numbers.__getitem__)
         for name in tags:
             if name not in known:
                 raise errors.CachalotError(f"no memory has the tag {name!r} on device {index}: use tag() first")
