@@ -187,7 +187,7 @@ fn snapshot(events: &serde_json::Value) -> Vec<u8> {
 
 #[test]
 fn a_snapshot_that_is_none() {
-    let folder = folder("bad_snapshot");
+    let folder = folder("no_snapshot");
     let list = serde_pickle::to_vec(&json!([1, 2]), serde_pickle::SerOptions::new()).expect("a pickle");
     let finished = replay(&write(&folder, "list.pickle", list));
     assert_eq!((finished.status, finished.output.as_str()), (2, ""));

@@ -183,7 +183,7 @@ fn own_frames_come_before_those_of_pytorch() {
 fn what_is_pending_is_neither_allocated_nor_requested() {
     let told = of_one_block("pending", &with_stack("active_pending_free", &["train.py"]));
     assert!(told.contains("2.00 MiB  in 1 block, the largest 2.00 MiB; pending: freed, and still used by"), "{told}");
-    let report = inspect(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("pending/one.json"));
+    let report = inspect(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("inspect/pending/one.json"));
     let totals = ["allocated", "requested", "pending"].map(|key| report["totals"][0][key].as_u64().expect(key));
     assert_eq!(totals, [0, 0, 2 * MIB]);
 }

@@ -6,6 +6,7 @@ use flate2::write::GzEncoder;
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -73,9 +74,11 @@ pub(crate) fn text_of(name: &str) -> String {
     text
 }
 
-/// Creates an empty folder for one test.
+/// Creates an empty folder for one test of the caller's file.
+#[track_caller]
 pub(crate) fn folder(test: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let file = Path::new(Location::caller().file()).file_stem().expect("a file has a name");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file).join(test);
     if folder.exists() {
         fs::remove_dir_all(&folder).expect("an old folder goes");
     }
