@@ -3,7 +3,7 @@
 
 use crate::config::rounding::{OWN_SEGMENT_MIN, PoolKind, SEGMENT_STEP, SMALL_MAX, SMALL_SEGMENT, round_up};
 use crate::config::{Bfc, Config, Policy};
-use crate::heap::block::Backing;
+use crate::heap::split_rules::Source;
 use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
 use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
@@ -56,12 +56,15 @@ impl Policy {
         }
     }
 
-    /// Returns what the segments of heaps of `kind` are made of, on a device with virtual memory.
-    pub(crate) fn backing(self, kind: PoolKind, config: &Config) -> Backing {
+    /// Returns where the new memory of heaps of `kind` comes from. `supplied` tells whether the host
+    /// supplies the segments of the heap's pool, and `virtual_memory` whether the device has any.
+    pub(crate) fn source(self, kind: PoolKind, config: &Config, virtual_memory: bool, supplied: bool) -> Source {
         match self {
-            Self::Stitched(_) => Backing::Stitched,
-            _ if config.expandable_segments() && !self.suballocates(kind) => Backing::Expandable,
-            _ => Backing::Ordinary,
+            _ if supplied => Source::Host,
+            _ if !virtual_memory => Source::Device,
+            Self::Stitched(_) => Source::Stitched,
+            _ if config.expandable_segments() && !self.suballocates(kind) => Source::Expandable,
+            _ => Source::Device,
         }
     }
 
