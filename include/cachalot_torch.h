@@ -122,9 +122,10 @@ typedef void *(*cachalot_torch_supply)(void *userdata, size_t bytes, int device)
 typedef void (*cachalot_torch_take_back)(void *userdata, void *segment, size_t bytes, int device);
 
 /** Lets the program supply the segments of a pool from now on: a torch.cuda.MemPool with an allocator of its own. The
- * allocator places blocks in them, and counts them as its own memory; the pool has no expandable segments. `let_go`,
- * unless NULL, is called once after a success: when the pool has no users and no supplied segment is left.
- *   - Errors: UNKNOWN_POOL, NULL, INVALID_ARGUMENT (policy:stitched). */
+ * allocator places blocks in them, and counts them as its own memory; the pool has no expandable segments, and under
+ * policy:stitched none of pages: blocks are placed as under policy:caching. Memory that the pool has already stays.
+ * `let_go`, unless NULL, is called once after a success: when the pool has no users and no supplied segment is left.
+ *   - Errors: UNKNOWN_POOL, NULL. */
 CACHALOT_API cachalot_status cachalot_torch_supply_pool(int device, cachalot_pool pool, cachalot_torch_supply supply,
                                                         cachalot_torch_take_back take_back,
                                                         cachalot_torch_let_go let_go, void *userdata);

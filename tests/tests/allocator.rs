@@ -19,5 +19,6 @@ mod pytorch_pools;
 mod routes;
 mod stitched;
 mod streams;
+mod supplied;
 mod threads;
 mod trace;

@@ -9,6 +9,7 @@ use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::heap::split_rules::Source;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
@@ -107,13 +108,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Returns the effect of a growth of the request's heap by a segment of `bytes`, or `None` if
     /// the limit or the addresses do not allow it.
     fn forecast_of_growth(self, request: &Request, bytes: u64) -> Result<Option<Forecast>, Error> {
-        if let Some(stitcher) = self.stitcher() {
-            return stitcher.forecast(request);
+        match self.heaps.source(request) {
+            Source::Device | Source::Host => Ok(self.ledger.has_room_for(bytes).then_some(Forecast::Obtain(bytes))),
+            Source::Expandable => {
+                let mapper = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes));
+                let Some(mapper) = mapper else { return Ok(None) };
+                Ok(mapper.has_addresses(request)?.then_some(Forecast::Expand))
+            }
+            Source::Stitched => self.stitcher().map_or(Ok(None), |stitcher| stitcher.forecast(request)),
         }
-        if !self.heaps.expands(request) {
-            return Ok(self.ledger.has_room_for(bytes).then_some(Forecast::Obtain(bytes)));
-        }
-        let Some(mapper) = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes)) else { return Ok(None) };
-        Ok(mapper.has_addresses(request)?.then_some(Forecast::Expand))
     }
 }

@@ -21,9 +21,9 @@ use crate::arena::driver::record_event;
 use crate::arena::polls::Polls;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
-use crate::config::Policy;
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::heap::split_rules::Source;
 use crate::streams::event_queue::Recording;
 use crate::streams::groups::GroupSet;
 use crate::sync::Lock;
@@ -101,7 +101,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         // Deferred by a capture, while frees were not gathered yet.
         device.record_deferred()?;
         let served = self.search_behind(request, Some(request.slot))?;
-        if served.is_none() && matches!(device.settings.policy, Policy::Stitched(_)) {
+        if served.is_none() && device.heaps.source(request) == Source::Stitched {
             self.search_behind(request, None)
         } else {
             Ok(served)

@@ -12,7 +12,7 @@ use crate::config::{Bfc, Policy};
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::Backing;
+use crate::heap::split_rules::Source;
 use crate::heap::stitched::PagedHeap;
 use crate::page_map::Owner;
 use crate::pool::PoolId;
@@ -29,16 +29,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !request.capturing {
             ranges::collect_few(self);
         }
-        if let Some(stitcher) = self.stitcher() {
-            return stitcher.for_request(&request.mapping).grow(request);
+        match self.heaps.source(request) {
+            Source::Device | Source::Host => self.add_segment(request),
+            Source::Expandable => {
+                // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
+                // the limit by less than one granule for each request, as in PyTorch.
+                let bytes = self.segment_bytes(request);
+                let mapper = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes));
+                mapper.map_or(Ok(None), |mapper| mapper.for_request(&request.mapping).expand(request))
+            }
+            Source::Stitched => {
+                self.stitcher().map_or(Ok(None), |stitcher| stitcher.for_request(&request.mapping).grow(request))
+            }
         }
+    }
+
+    /// Allocates an ordinary segment for the request's heap, and serves the request from the segment.
+    /// Returns `None` if the device, the host or the limit does not allow more memory.
+    fn add_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let mut bytes = self.segment_bytes(request);
-        if self.heaps.expands(request) {
-            // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
-            // the limit by less than one granule for each request, as in PyTorch.
-            let Some(mapper) = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes)) else { return Ok(None) };
-            return mapper.for_request(&request.mapping).expand(request);
-        }
         // Ordinary segments cannot use spare pages.
         if self.page_pool.lock().bytes.spare > 0 {
             self.releaser().destroy_spares()?;
@@ -128,7 +137,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// the segment. Refunds the charge on failure.
     fn allocate_charged_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
         let owner = Owner::Heap(self.heaps.heap_ref(request.slot));
-        let Some(base) = self.allocate_charged(bytes, request.supplied, owner)? else { return Ok(None) };
+        let is_supplied = self.heaps.source(request) == Source::Host;
+        // The request keeps the pool in use, and so its name.
+        let supplied = is_supplied.then(|| self.heaps.shared_pool(request.pool).id());
+        let Some(base) = self.allocate_charged(bytes, supplied, owner)? else { return Ok(None) };
         let slot = self.heaps.slot(request.slot);
         let mut heap = self.heaps.lock(request.slot);
         // Room was made before the lock was dropped; other calls may have used the room since.
@@ -222,7 +234,7 @@ fn bytes_of_heap<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u64> {
     if let Some(suballocator) = &heap.suballocator {
         return Some(suballocator.segment_bytes(size));
     }
-    if heap.rules.backing != Backing::Stitched {
+    if heap.rules.source != Source::Stitched {
         return None;
     }
     // A heap without addresses would map all of the block.

@@ -5,7 +5,7 @@ use crate::arena::{Arena, flags};
 use crate::config::Policy;
 use crate::device::DeviceMemory;
 use crate::device::oom::OutOfMemory;
-use crate::heap::block::Backing;
+use crate::heap::split_rules::Source;
 use crate::stats::Stat;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -51,6 +51,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             largest_free: 0,
             largest_free_elsewhere: 0,
             expandable: false,
+            supplied: false,
             expandable_available: self.may_expand(),
             capturing: false,
         };
@@ -73,7 +74,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let largest = heap.largest_free();
             if Some(number) == slot {
                 report.largest_free = largest;
-                report.expandable = heap.rules.backing != Backing::Ordinary;
+                report.expandable = heap.rules.source.maps_pages();
+                report.supplied = heap.rules.source == Source::Host;
             } else {
                 report.largest_free_elsewhere = report.largest_free_elsewhere.max(largest);
             }

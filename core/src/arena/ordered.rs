@@ -20,9 +20,9 @@ use crate::arena::driver::record_event;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
-use crate::config::Policy;
 use crate::device::{DeviceMemory, Event};
 use crate::error::Error;
+use crate::heap::split_rules::Source;
 use crate::heap::uses::SOME;
 use crate::sync::Lock;
 use crate::tables::{CapacityError, Storage};
@@ -135,7 +135,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         }
         device.health()?;
         // The pages of other heaps can serve as well under `stitched`.
-        let is_stitched = matches!(device.settings.policy, Policy::Stitched(_));
+        let is_stitched = device.heaps.source(request) == Source::Stitched;
         if self.advance((!is_stitched).then_some(request.slot), Incomplete::Leave)? > 0
             && let Some(ptr) = device.search(request)?
         {

@@ -3,7 +3,7 @@
 
 use crate::config::rounding::{OWN_SEGMENT_MIN, PoolKind, SEGMENT_STEP, SMALL_MAX, SMALL_SEGMENT, round_up};
 use crate::config::{Bfc, Config, Policy};
-use crate::heap::block::Backing;
+use crate::heap::split_rules::{PoolMemory, Source};
 use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
 use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
@@ -56,21 +56,17 @@ impl Policy {
         }
     }
 
-    /// Returns what the segments of heaps of `kind` are made of, on a device with virtual memory.
-    pub(crate) fn backing(self, kind: PoolKind, config: &Config) -> Backing {
-        match self {
-            Self::Stitched(_) => Backing::Stitched,
-            _ if config.expandable_segments() && !self.suballocates(kind) => Backing::Expandable,
-            _ => Backing::Ordinary,
-        }
-    }
-
-    /// Returns what the segments of heaps of `kind` are made of in a tagged pool, on a device with virtual
-    /// memory: of pages, where the policy knows how to.
-    pub(crate) fn tagged_backing(self, kind: PoolKind, config: &Config) -> Backing {
-        match self {
-            Self::Caching => Backing::Expandable,
-            _ => self.backing(kind, config),
+    /// Returns where the new memory of heaps of `kind` comes from, in pools with such `memory`.
+    /// `virtual_memory` tells whether the device has any.
+    pub(crate) fn source(self, kind: PoolKind, config: &Config, virtual_memory: bool, memory: PoolMemory) -> Source {
+        match (self, memory) {
+            (_, PoolMemory::Supplied) => Source::Host,
+            _ if !virtual_memory => Source::Device,
+            (Self::Stitched(_), _) => Source::Stitched,
+            // Only pages can be parked, where the policy knows how to place blocks on pages.
+            (Self::Caching, PoolMemory::Parkable) => Source::Expandable,
+            _ if config.expandable_segments() && !self.suballocates(kind) => Source::Expandable,
+            _ => Source::Device,
         }
     }
 

@@ -149,7 +149,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 self.releaser().release_cached(None)?;
             }
             // Memory is short: ask for the request's own size instead of a full region.
-            let served = if self.heaps.expands(request) {
+            let served = if self.heaps.source(request).maps_pages() {
                 self.grow(request)?
             } else {
                 self.allocate_segment(request, request.size)?
@@ -179,7 +179,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let total = self.call(D::memory_info)?.total;
         let allowed = fraction_of(config.per_process_memory_fraction(), total);
         let room = allowed.saturating_sub(self.ledger.reserved());
-        let more = match self.stitcher() {
+        let more = match self.stitcher_of(request) {
             // A request without enough addresses goes on, and fails for want of them.
             Some(stitcher) => stitcher.new_bytes(request, room)?.unwrap_or(0),
             None => self.segment_bytes(request),

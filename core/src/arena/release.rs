@@ -330,11 +330,6 @@ pub(super) fn first_free_of<S: Storage>(heap: &mut Heap<S>) -> Option<(DevicePtr
 }
 
 impl<R: Lock, S: Storage> Heaps<R, S> {
-    /// Returns whether the request's heap maps pages instead of allocating ordinary segments.
-    pub(crate) fn expands(&self, request: &Request) -> bool {
-        request.supplied.is_none() && self.lock(request.slot).rules.backing != Backing::Ordinary
-    }
-
     /// Returns the sum of the ages of the default pool's releasable large segments, and their
     /// number.
     fn releasable_ages(&self) -> (u64, u64) {

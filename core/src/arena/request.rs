@@ -8,7 +8,7 @@ use crate::arena::{Arena, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::pool::PoolId;
+use crate::heap::split_rules::Source;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::{MAX_REQUEST, StreamId};
@@ -28,8 +28,6 @@ pub(crate) struct Request {
     pub pool: u32,
     /// The slot of the heap that serves the request.
     pub slot: u32,
-    /// The pool, if the host supplies its segments.
-    pub supplied: Option<PoolId>,
     /// The route into the pool, if the pool is private.
     pub route: Option<RouteEntry>,
     /// The stream is capturing a graph: nothing may be waited for or released.
@@ -65,6 +63,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let is_capturing = || Ok(self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?);
         let serve = |capturing| {
             self.learn_virtual_memory();
+            self.learn_supply(pool);
             let pair = pair(&self.heaps, pool, stream)?;
             // Asked once the pair is in use: a call that parks the heap waits for all earlier users.
             if self.heaps.lock(pair.slot(kind)).asleep {
@@ -76,7 +75,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 kind,
                 stream,
                 pool,
-                supplied: self.supplied(pool),
                 slot: pair.slot(kind),
                 route,
                 capturing,
@@ -97,17 +95,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Returns the name of a pool whose segments the host supplies. The pool is in use.
-    fn supplied(&self, pool: u32) -> Option<PoolId> {
-        if pool == 0 {
-            return None;
+    /// Asks the host whether it supplies the segments of `pool`, which is in use. No lock is held.
+    fn learn_supply(&self, pool: u32) {
+        if pool != 0 {
+            let name = self.heaps.shared_pool(pool).id();
+            self.heaps.set_supplied(pool, self.driver.device().supplies(name));
         }
-        let name = self.heaps.shared_pool(pool).id();
-        self.driver.device().supplies(name).then_some(name)
     }
 }
 
 impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Returns where the new memory of the request's heap comes from.
+    pub(super) fn source(&self, request: &Request) -> Source {
+        self.lock(request.slot).rules.source
+    }
+
     /// Counts a search through the free blocks of the request's pool. The count is the clock of the
     /// blocks' ages.
     pub(super) fn count_search(&self, request: &Request) {

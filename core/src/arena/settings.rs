@@ -6,8 +6,7 @@ use crate::config::rounding::{INTERVALS, PoolKind, divide};
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::heap::block::Backing;
-use crate::heap::split_rules::Rules;
+use crate::heap::split_rules::{PoolMemory, Rules, Source};
 use crate::sync::{AtomicU32, Lock, Ordering, Rank, Ranked};
 use crate::tables::Storage;
 
@@ -89,7 +88,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // The policy and the plans are fixed when the arena is made.
         config.set_policy(self.settings.policy);
         self.plans.pin(&mut config);
-        let config = config.clone();
+        let mut config = config.clone();
         let divisions = config.roundup_power2_divisions().intervals();
         for (word, &divisions) in self.settings.divisions.iter().zip(divisions) {
             word.store(divisions, Ordering::Relaxed);
@@ -106,19 +105,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let ages = self.flags.has(flags::AGES);
         // Segments are ordinary until the device is known to have virtual memory.
         let virtual_memory = self.driver.has_virtual_memory();
-        let rules = |backing: fn(Policy, PoolKind, &Config) -> Backing| {
+        config.set_expandable_segments(virtual_memory && config.expandable_segments());
+        registry.rules = PoolMemory::ALL.map(|memory| {
             [PoolKind::Small, PoolKind::Large].map(|kind| {
-                let backing = backing(self.settings.policy, kind, &config);
-                Rules::new(&config, kind, ages, if virtual_memory { backing } else { Backing::Ordinary })
+                let source = self.settings.policy.source(kind, &config, virtual_memory, memory);
+                Rules::new(&config, kind, ages, source).for_memory(memory)
             })
-        };
-        registry.rules = rules(Policy::backing);
-        registry.tagged_rules = rules(Policy::tagged_backing);
+        });
         for slot in self.heaps.slot_numbers() {
             // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
             // clock until its next lock.
             let mut heap = self.heaps.lock(slot);
-            heap.rules = registry.rules_of(heap.pool, heap.rules.kind);
+            heap.rules = registry.rules_of(heap.pool, heap.rules.kind, heap.rules.source == Source::Host);
         }
     }
 

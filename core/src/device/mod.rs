@@ -150,8 +150,9 @@ pub trait DeviceMemory: Send + Sync + 'static {
     }
 
     /// Returns whether [`obtain_for`](Self::obtain_for) allocates the segments of a private pool. The
-    /// heaps of such a pool have no expandable segments. Asked at each request that a route leads into
-    /// the pool and that no list of the thread serves. Under the stitched policy the answer is unused.
+    /// heaps of such a pool map no pages: under the stitched policy they place blocks as the caching
+    /// policy does. Asked without a lock at each request that a route leads into the pool. Must not call
+    /// the allocator. A new answer concerns new segments only.
     fn supplies(&self, pool: PoolId) -> bool {
         let _ = pool;
         false

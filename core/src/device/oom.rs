@@ -9,6 +9,7 @@ use core::fmt;
 /// the failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent condition of the report")]
 pub struct OutOfMemory {
     /// The requested size.
     pub requested: u64,
@@ -43,6 +44,8 @@ pub struct OutOfMemory {
     pub largest_free_elsewhere: u64,
     /// Segments are expandable.
     pub expandable: bool,
+    /// The host supplies the segments of the request's pool.
+    pub supplied: bool,
     /// The policy and the device support expandable segments.
     pub expandable_available: bool,
     /// The stream is capturing a graph, so nothing could be released.
@@ -150,7 +153,7 @@ impl fmt::Display for WordsOfPyTorch<'_> {
         }
         let unallocated = report.held().saturating_sub(allocated + private_free);
         write!(f, "and {} is reserved by PyTorch but unallocated.", PyTorchSize(unallocated))?;
-        if !report.expandable {
+        if !report.expandable && !report.supplied {
             f.write_str(
                 " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
                  to avoid fragmentation.  See documentation for Memory Management  \
@@ -223,6 +226,7 @@ impl OutOfMemory {
             Some(limit) if self.is_limited() => {
                 write!(f, " The memory limit leaves {} to allocate.", size(limit.saturating_sub(self.held())))
             }
+            _ if self.supplied => write!(f, " The pool's own allocator would not give {}.", size(self.segment)),
             _ => write!(f, " The device would not give {} more.", size(self.segment)),
         }
     }
@@ -233,7 +237,8 @@ impl OutOfMemory {
             f.write_str(" A higher limit would help: the device has enough free memory.")?;
         }
         // Free memory is left only between live blocks: wholly free segments were released.
-        if self.expandable_available && !self.expandable && !self.capturing && self.free() >= self.block {
+        let has_no_pages = !self.expandable && !self.supplied;
+        if self.expandable_available && has_no_pages && !self.capturing && self.free() >= self.block {
             f.write_str(
                 " The setting `expandable_segments:True` would help: \
                  it returns free memory between live blocks to the device.",
@@ -269,6 +274,7 @@ mod tests {
             largest_free: 0,
             largest_free_elsewhere: 0,
             expandable: false,
+            supplied: false,
             expandable_available: true,
             capturing: false,
         };
@@ -296,6 +302,7 @@ mod tests {
         for prevent in [
             (|report| report.allocated += MIB) as fn(&mut OutOfMemory),
             |report| report.expandable = true,
+            |report| report.supplied = true,
             |report| report.expandable_available = false,
             |report| report.capturing = true,
             |report| report.private_free = 100 * MIB,
@@ -309,6 +316,11 @@ mod tests {
         assert!(!text(|report| report.limit = Some(1000 * MIB)).contains(LIMIT), "the device is full as well");
         let limited = text(|report| (report.limit, report.memory.free) = (Some(1000 * MIB), 100 * MIB));
         assert!(limited.contains(LIMIT) && limited.contains("The memory limit is 1000 MiB."), "{limited}");
+    }
+
+    #[test]
+    fn the_program_is_named_where_it_supplies_the_segments() {
+        assert!(text(|report| report.supplied = true).ends_with(" The pool's own allocator would not give 100 MiB."));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::config::rounding::PoolKind;
 use crate::heap::block::{Backing, Block, Blocks, Segment, Segments, State};
 use crate::heap::sets::Sets;
 use crate::heap::split_merge::{Coalesced, Parts};
-use crate::heap::split_rules::Rules;
+use crate::heap::split_rules::{Rules, Source};
 use crate::heap::suballoc::AnySubAllocator;
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::hash_index::HashIndex;
@@ -286,7 +286,7 @@ impl<S: Storage> Heap<S> {
         let block = self.sets.free.best_fit(size, blocks)?;
         let backing = blocks[block as usize].backing;
         if backing == Backing::Expandable {
-            let expands = self.rules.backing == Backing::Expandable;
+            let expands = self.rules.source == Source::Expandable;
             let (block, whole) = self.sets.free.best_expandable(block, &self.blocks, expands)?;
             return (!self.rules.refuse_oversize(whole, size)).then_some(block);
         }

@@ -3,9 +3,49 @@
 
 use crate::config::rounding::{PoolKind, SMALL_MAX};
 use crate::config::{Config, Policy};
-use crate::heap::block::{Backing, Block};
+use crate::heap::block::Block;
 use crate::pool::PoolOptions;
 use crate::units::{GRAIN, UNIT};
+
+/// Where a heap's new memory comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    /// Segments that the device allocates.
+    Device,
+    /// Segments that the host supplies for the heap's pool.
+    Host,
+    /// Pages of expandable segments.
+    Expandable,
+    /// Pages of the stitched policy, which may lie free in other heaps.
+    Stitched,
+}
+
+/// What the memory of a pool is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum PoolMemory {
+    /// Nothing else than its blocks.
+    Plain,
+    /// The host supplies the segments.
+    Supplied,
+    /// The memory can be parked under the pool's tag.
+    Parkable,
+}
+
+impl PoolMemory {
+    /// The number of values.
+    pub(crate) const COUNT: usize = 3;
+    /// All values, in the order of their numbers.
+    pub(crate) const ALL: [Self; Self::COUNT] = [Self::Plain, Self::Supplied, Self::Parkable];
+}
+
+impl Source {
+    /// Whether the heap maps pages, and allocates no whole segments.
+    #[inline]
+    pub(crate) fn maps_pages(self) -> bool {
+        matches!(self, Self::Expandable | Self::Stitched)
+    }
+}
 
 /// The settings of the configuration and of the pool that placement depends on.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +69,8 @@ pub(crate) struct Rules {
     /// Requests of at least this number of bytes receive whole blocks. 0: the pool never splits
     /// blocks.
     whole_from: u64,
-    /// What new segments are made of. In virtual memory, every rest is split off.
-    pub backing: Backing,
+    /// Where new memory comes from. Segments that the heap has already may be of another kind.
+    pub source: Source,
     /// Whether a request for several granules is mapped in fewer and longer pages: in a tagged pool, whose
     /// memory is parked and woken page by page. Elsewhere granules go back to the device one by one.
     pub long_pages: bool,
@@ -43,21 +83,25 @@ pub(crate) struct Rules {
 impl Rules {
     /// Returns the rules of the caching policy with default settings, for a heap without a stream.
     pub(crate) fn unset(kind: PoolKind) -> Self {
-        Self::new(&Config::default(), kind, false, Backing::Ordinary)
+        Self::new(&Config::default(), kind, false, Source::Device)
     }
 
     /// Derives the rules of a heap from the configuration, for a pool with the default options.
-    pub(crate) fn new(config: &Config, kind: PoolKind, ages: bool, backing: Backing) -> Self {
+    /// `config` has `expandable_segments` only if the device has virtual memory.
+    pub(crate) fn new(config: &Config, kind: PoolKind, ages: bool, source: Source) -> Self {
         // Free neighbours of an expandable segment are one block. Oversize, it would serve none of the
         // requests that it was freed by, and the segment would grow with each of them (pytorch issue
         // 123548).
-        let splits = config.parity() || backing == Backing::Ordinary;
+        let splits = config.parity() || !source.maps_pages();
         let max_split = config.max_split_size().filter(|_| splits).unwrap_or(u64::MAX);
+        // PyTorch splits off every rest wherever the setting is in force, also in a pool without
+        // expandable segments.
+        let expandable = config.expandable_segments() && source == Source::Host;
         let mut ample_rest = 0;
         let (min_rest, whole_from) = if let Policy::Bfc(bfc) = config.policy() {
             ample_rest = bfc.max_internal_fragmentation;
             (GRAIN, u64::MAX)
-        } else if backing != Backing::Ordinary || kind == PoolKind::Small {
+        } else if source.maps_pages() || expandable || kind == PoolKind::Small {
             (UNIT, u64::MAX)
         } else {
             (SMALL_MAX + 1, max_split)
@@ -66,7 +110,7 @@ impl Rules {
         let compact = config.compact().is_some()
             && config.policy() == Policy::Caching
             && kind == PoolKind::Large
-            && backing == Backing::Ordinary;
+            && !source.maps_pages();
         // A segment for several blocks may be cut for any of them.
         let refuse_from = if compact { max_split.min(config.large_segment_size() + 1) } else { max_split };
         Self {
@@ -77,11 +121,16 @@ impl Rules {
             min_rest: min_rest as u32,
             ample_rest,
             whole_from,
-            backing,
+            source,
             long_pages: false,
             ages,
             compact,
         }
+    }
+
+    /// Returns the rules for a pool with memory of this kind.
+    pub(crate) fn for_memory(self, memory: PoolMemory) -> Self {
+        Self { long_pages: memory == PoolMemory::Parkable, ..self }
     }
 
     /// Returns the rules with the options of a pool applied to the rules of [`new`](Self::new).

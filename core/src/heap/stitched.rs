@@ -421,7 +421,7 @@ mod tests {
     use crate::config::rounding::PoolKind;
     use crate::heap::FreeOutcome;
     use crate::heap::block::Backing;
-    use crate::heap::split_rules::Rules;
+    use crate::heap::split_rules::{Rules, Source};
     use crate::tables::Growable;
     use crate::units::MIB;
     use std::vec::Vec;
@@ -441,7 +441,7 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let mut heap = Heap::vacant(PoolKind::Large);
-            heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Backing::Stitched);
+            heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
             Self { heap, counters: HeapCounters::default() }
         }
 

@@ -8,7 +8,7 @@ use crate::config::rounding::PoolKind;
 use crate::device::PhysicalHandle;
 use crate::heap::block::Backing;
 use crate::heap::home_pages::HomePage;
-use crate::heap::split_rules::Rules;
+use crate::heap::split_rules::{Rules, Source};
 use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::heap::{FreeOutcome, Heap};
 use crate::pages::counts::PageCounts;
@@ -34,7 +34,7 @@ impl Device {
     fn new() -> Arc<Self> {
         let heap = |base: u64| {
             let mut heap = Heap::vacant(PoolKind::Large);
-            heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Backing::Stitched);
+            heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
             heap.make_room().unwrap();
             assert!(heap.make_room_for_range());
             heap.add_range(DevicePtr(base), 32 * STEP, STEP, Backing::Stitched);

@@ -9,7 +9,7 @@ use crate::config::rounding::PoolKind;
 use crate::device::PhysicalHandle;
 use crate::heap::block::Backing;
 use crate::heap::home_pages::HomePage;
-use crate::heap::split_rules::Rules;
+use crate::heap::split_rules::{Rules, Source};
 use crate::heap::stitched::PagedHeap;
 use crate::heap::{FreeOutcome, Heap};
 use crate::pages::Pages;
@@ -37,7 +37,7 @@ impl Parkable {
         let counters = HeapCounters::default();
         let mut pages = Pages::default();
         let mut heap = Heap::vacant(PoolKind::Large);
-        heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Backing::Stitched);
+        heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
         heap.make_room().unwrap();
         assert!(heap.make_room_for_range());
         heap.add_range(DevicePtr(BASE), 8 * STEP, STEP, Backing::Stitched);

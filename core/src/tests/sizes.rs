@@ -3,14 +3,13 @@
 use crate::arena::policy::segment_size;
 use crate::config::Config;
 use crate::config::rounding::*;
-use crate::heap::block::Backing;
-use crate::heap::split_rules::Rules;
+use crate::heap::split_rules::{Rules, Source};
 use crate::units::{MAX_REQUEST, MIB, UNIT};
 use proptest::prelude::*;
 
 fn should_split(remaining: u64, size: u64, kind: PoolKind, config: &Config, expandable: bool) -> bool {
-    let backing = if expandable { Backing::Expandable } else { Backing::Ordinary };
-    Rules::new(config, kind, false, backing).should_split(remaining, size)
+    let source = if expandable { Source::Expandable } else { Source::Device };
+    Rules::new(config, kind, false, source).should_split(remaining, size)
 }
 
 fn with_divisions(divisions: u32) -> Config {

@@ -12,7 +12,6 @@ use crate::filters::Filter;
 use crate::marshal::Userdata;
 use crate::status::{CACHALOT_ERROR_PANIC, Status};
 use crate::supplies::Supply;
-use cachalot_core::config::Policy;
 use cachalot_core::{PoolId, PoolOptions, Route};
 use core::ffi::{c_int, c_void};
 
@@ -107,9 +106,6 @@ pub unsafe extern "C" fn cachalot_torch_supply_pool(
             let supply = supply.ok_or_else(|| Status::null("supply"))?;
             let take_back = take_back.ok_or_else(|| Status::null("take_back"))?;
             instance.allocator.pool_users(index, name(pool))?;
-            if matches!(instance.allocator.config(index)?.policy(), Policy::Stitched(_)) {
-                return Err(Status::argument(format_args!("policy:stitched has no pools of supplied segments")));
-            }
             let supply =
                 Supply { supplies: supply, takes_back: take_back, released: let_go, userdata: Userdata(userdata) };
             instance.callbacks.supplied.set(device, name(pool), supply);

@@ -186,10 +186,11 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Assigns both heaps of a vacant pair to (stream, pool).
     fn assign_heaps(&self, registry: &Registry<S>, pair: u32, pool: u32, stream: StreamId) {
+        let supplied = self.shared_pool(pool).is_supplied();
         for kind in [PoolKind::Small, PoolKind::Large] {
             let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
             debug_assert!(heap.is_empty(), "a vacant pair has no segment");
-            heap.begin(stream, pool, registry.rules_of(pool, kind), self.policy.suballocator(kind));
+            heap.begin(stream, pool, registry.rules_of(pool, kind, supplied), self.policy.suballocator(kind));
             heap.set_asleep(registry.pools[pool as usize].asleep);
             heap.retained = pool != 0 && !registry.is_unused(pool);
             heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);

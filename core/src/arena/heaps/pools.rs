@@ -129,10 +129,28 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     /// thread makes a pair.
     fn apply_pool_options(&self, registry: &mut Registry<S>, pool: u32, options: PoolOptions) {
         registry.pools[pool as usize].options = options;
+        self.apply_rules(registry, pool);
+    }
+
+    /// Gives every heap of `pool` the rules of the pool.
+    pub(crate) fn apply_rules(&self, registry: &Registry<S>, pool: u32) {
+        let supplied = self.shared_pool(pool).is_supplied();
         for pair in registry.pairs_of(pool) {
             for kind in [PoolKind::Small, PoolKind::Large] {
-                self.slot(slot_of(pair, kind)).heap.lock().rules = registry.rules_of(pool, kind);
+                self.slot(slot_of(pair, kind)).heap.lock().rules = registry.rules_of(pool, kind, supplied);
             }
+        }
+    }
+
+    /// Makes the heaps of a private pool in use take new memory from the host, or no longer. Segments that the heaps
+    /// have stay.
+    pub(crate) fn set_supplied(&self, pool: u32, supplied: bool) {
+        let shared = self.shared_pool(pool);
+        // Read without the lock: the answer changes once or twice in the life of a pool.
+        if shared.is_supplied() != supplied {
+            let registry = self.registry.lock();
+            shared.set_supplied(&registry, supplied);
+            self.apply_rules(&registry, pool);
         }
     }
 

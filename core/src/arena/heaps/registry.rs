@@ -9,9 +9,9 @@
 
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
-use crate::heap::split_rules::Rules;
+use crate::heap::split_rules::{PoolMemory, Rules};
 use crate::pool::{PoolId, PoolOptions, Route, Tag};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::tables::atomic_map::AtomicMap;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::NONE;
@@ -40,13 +40,28 @@ pub(crate) struct SharedPool<S: Storage> {
     /// Both halves of the pool's name, for readers that hold a heap's lock and so must not lock the
     /// registry. Written under the registry's lock, while the pool has no heap.
     id: [AtomicU64; 2],
+    /// Not 0 ⟺ the host supplies the segments of the pool. Written under the registry's lock.
+    supplied: AtomicU32,
 }
 
 impl<S: Storage> SharedPool<S> {
-    /// Sets the name of a pool that has no heap yet.
+    /// Sets the name of a pool that has no heap yet. The device allocates the segments of the pool until
+    /// the host is asked.
     pub(crate) fn set_id(&self, PoolId(first, second): PoolId) {
         self.id[0].store(first, Ordering::Relaxed);
         self.id[1].store(second, Ordering::Relaxed);
+        self.supplied.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the host supplies the segments of the pool, as far as the host was asked.
+    pub(crate) fn is_supplied(&self) -> bool {
+        self.supplied.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets whether the host supplies the segments of the pool. The parameter `_registry` shows that the
+    /// registry is locked.
+    pub(crate) fn set_supplied(&self, _registry: &Registry<S>, supplied: bool) {
+        self.supplied.store(u32::from(supplied), Ordering::Relaxed);
     }
 
     /// Returns the name of the pool. The caller holds the lock of a heap of the pool, which keeps
@@ -59,7 +74,7 @@ impl<S: Storage> SharedPool<S> {
 impl<S: Storage> Default for SharedPool<S> {
     fn default() -> Self {
         let zeros = || [AtomicU64::new(0), AtomicU64::new(0)];
-        Self { streams: AtomicMap::default(), searches: zeros(), id: zeros() }
+        Self { streams: AtomicMap::default(), searches: zeros(), id: zeros(), supplied: AtomicU32::new(0) }
     }
 }
 
@@ -169,10 +184,9 @@ pub(crate) struct Registry<S: Storage> {
     sweep_at: u32,
     /// Highest number used in a pool name `(0, number)`: the allocator chooses higher numbers.
     pub pools_made: u64,
-    /// The rules of heaps by kind, for pools with the default options.
-    pub rules: [Rules; 2],
-    /// The rules of heaps by kind, for tagged pools: new segments are mapped where the policy can map.
-    pub tagged_rules: [Rules; 2],
+    /// The rules of heaps for pools with the default options: by what the memory of the pool is for, and
+    /// by kind.
+    pub rules: [[Rules; 2]; PoolMemory::COUNT],
 }
 
 impl<S: Storage> Default for Registry<S> {
@@ -191,8 +205,7 @@ impl<S: Storage> Default for Registry<S> {
             pair_count: 0,
             sweep_at: FIRST_SWEEP,
             pools_made: 0,
-            rules: [Rules::unset(PoolKind::Small), Rules::unset(PoolKind::Large)],
-            tagged_rules: [Rules::unset(PoolKind::Small), Rules::unset(PoolKind::Large)],
+            rules: [[Rules::unset(PoolKind::Small), Rules::unset(PoolKind::Large)]; PoolMemory::COUNT],
         };
         // The first pool gets number 0. A table without room for the default pool has room for no
         // other pool either.
@@ -243,13 +256,15 @@ impl<S: Storage> Registry<S> {
         self.pool(id).filter(|&pool| pool != 0).ok_or(Error::UnknownPool(id))
     }
 
-    /// Returns the rules of the heap of `kind` in `pool`.
-    pub(crate) fn rules_of(&self, pool: u32, kind: PoolKind) -> Rules {
+    /// Returns the rules of the heap of `kind` in `pool`, whose segments the host supplies if `supplied`.
+    pub(crate) fn rules_of(&self, pool: u32, kind: PoolKind, supplied: bool) -> Rules {
         let entry = &self.pools[pool as usize];
-        let is_tagged = entry.tag.is_some();
-        let mut rules = if is_tagged { self.tagged_rules[kind as usize] } else { self.rules[kind as usize] };
-        rules.long_pages = is_tagged;
-        rules.in_pool(entry.options)
+        let memory = match (supplied, entry.tag) {
+            (true, _) => PoolMemory::Supplied,
+            (false, Some(_)) => PoolMemory::Parkable,
+            (false, None) => PoolMemory::Plain,
+        };
+        self.rules[memory as usize][kind as usize].in_pool(entry.options)
     }
 
     /// Returns the number of the first pool with `tag`, from number `from` on.

@@ -222,11 +222,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
             return Err(Error::Parked);
         }
         registry.pools[pool as usize].tag = tag;
-        for pair in registry.pairs_of(pool) {
-            for kind in [PoolKind::Small, PoolKind::Large] {
-                self.slot(slot_of(pair, kind)).heap.lock().rules = registry.rules_of(pool, kind);
-            }
-        }
+        self.apply_rules(&registry, pool);
         Ok(())
     }
 

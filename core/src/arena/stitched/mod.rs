@@ -35,6 +35,7 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Backing;
+use crate::heap::split_rules::Source;
 use crate::heap::stitched::{HeldRoom, PagedHeap};
 use crate::page_map::Owner;
 use crate::pages::Batch;
@@ -65,6 +66,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
             return None;
         }
         Some(Stitcher { mapper: self.mapper()?, options })
+    }
+
+    /// Returns the operations of the stitched policy, if the request's heap is one of pages.
+    pub(crate) fn stitcher_of(self, request: &Request) -> Option<Stitcher<'a, D, R, S>> {
+        self.stitcher().filter(|_| self.heaps.source(request) == Source::Stitched)
     }
 }
 

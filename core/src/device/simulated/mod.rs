@@ -10,6 +10,7 @@ use crate::device::{
     Contents, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle,
     VirtualMemory,
 };
+use crate::pool::PoolId;
 use crate::units::{DevicePtr, StreamId};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -188,6 +189,10 @@ struct State {
     streams: Streams,
     /// The streams led by each host route, by the route's number.
     led: BTreeMap<u64, BTreeSet<StreamId>>,
+    /// The pools whose segments the device supplies.
+    supplied_pools: BTreeSet<PoolId>,
+    /// Supplied segments: address → pool.
+    supplied: BTreeMap<u64, PoolId>,
     /// The granularity of virtual memory in bytes; 0 ⟺ the device has none.
     granularity: u64,
     /// Whether physical memory can be exported.
@@ -255,6 +260,8 @@ impl SimulatedDevice {
             events_made: 0,
             streams: Streams::default(),
             led: BTreeMap::new(),
+            supplied_pools: BTreeSet::new(),
+            supplied: BTreeMap::new(),
             granularity: ALIGNMENT,
             exports: false,
             host: HostMemory::default(),
@@ -315,6 +322,22 @@ impl SimulatedDevice {
     /// Sets the streams led by the host route with this number, instead of the streams set before.
     pub fn set_led(&self, route: u64, streams: impl IntoIterator<Item = StreamId>) {
         self.0.lock().led.insert(route, streams.into_iter().collect());
+    }
+
+    /// Begins or ends the supply of the segments of a private pool. The segments are memory of the
+    /// device.
+    pub fn set_supplied(&self, pool: PoolId, supplied: bool) {
+        let pools = &mut self.0.lock().supplied_pools;
+        if supplied {
+            pools.insert(pool);
+        } else {
+            pools.remove(&pool);
+        }
+    }
+
+    /// Returns the supplied segments that are not released, by address, and the pool of each.
+    pub fn supplied(&self) -> Vec<(DevicePtr, PoolId)> {
+        self.0.lock().supplied.iter().map(|(&base, &pool)| (DevicePtr(base), pool)).collect()
     }
 
     /// Returns the time of all pauses since creation, in microseconds.
@@ -507,6 +530,7 @@ impl DeviceMemory for SimulatedDevice {
         // Like the CUDA driver: waits for all work that uses the segment.
         state.streams.finish(&(base.0..base.0 + bytes));
         state.segments.remove(&base.0);
+        state.supplied.remove(&base.0);
         state.used -= bytes;
         state.vacant.entry(bytes).or_default().insert(base.0);
         Ok(())
@@ -590,6 +614,16 @@ impl DeviceMemory for SimulatedDevice {
         let mut state = self.0.lock();
         state.enter(Call::IsCapturing, 0)?;
         Ok(state.streams.is_capturing(stream))
+    }
+
+    fn supplies(&self, pool: PoolId) -> bool {
+        self.0.lock().supplied_pools.contains(&pool)
+    }
+
+    fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        let base = self.obtain(bytes)?;
+        self.0.lock().supplied.insert(base.0, pool);
+        Ok(base)
     }
 
     fn leads(&self, route: u64, stream: StreamId) -> bool {
