@@ -220,6 +220,7 @@ class TorchMemorySaver:
 
     @hook_mode.setter
     def hook_mode(self, hook_mode: str) -> None:
+        """Accepts either mode."""
         if hook_mode not in _MODES:
             raise ValueError(f"hook_mode is one of {_MODES}, not {hook_mode!r}")
         self._mode = hook_mode
@@ -231,6 +232,7 @@ class TorchMemorySaver:
 
     @memory_margin_bytes.setter
     def memory_margin_bytes(self, value: int) -> None:
+        """Accepts 0."""
         if value:
             raise NotImplementedError(
                 "cachalot leaves no margin of the GPU's memory free: torch.cuda.set_per_process_memory_fraction() sets "
@@ -244,6 +246,7 @@ class TorchMemorySaver:
 
     @retain_cpu_backup.setter
     def retain_cpu_backup(self, value: bool) -> None:
+        """Takes effect at once: without, the memory of the host that is idle goes back."""
         with self._lock:
             self._retains = bool(value)
             self._retain()

@@ -29,6 +29,14 @@ pub const fn driver_name(call: Call) -> &'static str {
         Call::SetAccess => "cuMemSetAccess",
         Call::Unmap => "cuMemUnmap",
         Call::Export => "cuMemExportToShareableHandle",
+        Call::SynchronizeAll => "cuCtxSynchronize",
+        Call::Prepare => "cuMemHostRegister",
+        Call::Save => "cuMemcpyDtoHAsync",
+        Call::Restore => "cuMemcpyHtoDAsync",
+        Call::Zero => "cuMemsetD8Async",
+        // A name of its own for each: those of events are taken.
+        Call::Mark => "cuEventRecord (contents)",
+        Call::Finish => "cuEventSynchronize (contents)",
     }
 }
 
