@@ -1,12 +1,12 @@
 //! A CUDA device behind the core's traits: memory, events, and the clock.
 
 use crate::clock;
-use crate::contents::Store;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuEvent, CuEventFlags, CuStream};
 use crate::peers::Peers;
+use crate::store::Store;
 use crate::streams::{StreamIdentity, Streams};
 use crate::virtual_support::Virtual;
 use cachalot_core::{
@@ -153,7 +153,7 @@ impl CudaDevice {
         let retained = self.retained.swap(false, Ordering::AcqRel);
         let mut result = Ok(());
         if healthy.is_ok() {
-            result = self.drop_contents().and(self.drop_streams());
+            result = self.store.close(&self.context).and(self.drop_streams());
             if retained {
                 // SAFETY: takes no pointers; the swap of `retained` makes this the only release.
                 let released = unsafe { self.driver().device_primary_ctx_release(self.device) };

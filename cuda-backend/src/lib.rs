@@ -36,6 +36,7 @@ mod peer_access;
 mod peers;
 mod pinned;
 mod region;
+mod store;
 mod stream_order;
 mod streams;
 mod usage;

@@ -10,9 +10,10 @@
 //! 64 MiB, the three overlap. The pieces are pinned one by one also because the driver lets other threads'
 //! calls wait while it pins: 1.6 ms for a piece.
 
-use crate::device::CudaDevice;
+use crate::context::Context;
 use crate::driver::result::CuResult;
 use crate::host_memory::{self, Failure};
+use crate::pinned;
 use cachalot_core::DeviceResult;
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -94,7 +95,7 @@ impl Region {
     /// The first error of `copy`, or of the driver; `OutOfMemory` if the system lacks the memory.
     pub(crate) fn each_part(
         &mut self,
-        device: &CudaDevice,
+        context: &Context,
         offset: u64,
         bytes: u64,
         mut copy: impl FnMut(*mut c_void, u64, u64) -> DeviceResult<()>,
@@ -103,7 +104,7 @@ impl Region {
         while done < bytes {
             let at = offset + done;
             let part = (bytes - done).min(PIECE - at % PIECE);
-            self.pin_to(device, at + part)?;
+            self.pin_to(context, at + part)?;
             copy(self.base.at(at).as_ptr(), done, part)?;
             done += part;
         }
@@ -111,11 +112,11 @@ impl Region {
     }
 
     /// Pins all pieces up to `end`.
-    fn pin_to(&mut self, device: &CudaDevice, end: u64) -> DeviceResult<()> {
+    fn pin_to(&mut self, context: &Context, end: u64) -> DeviceResult<()> {
         while self.pinned < end {
             let piece = PIECE.min(self.bytes - self.pinned);
             self.wait_for(self.pinned + piece)?;
-            device.register_host(self.base.at(self.pinned), piece)?;
+            pinned::register(context, self.base.at(self.pinned), piece)?;
             self.pinned += piece;
         }
         Ok(())
@@ -136,7 +137,7 @@ impl Region {
     /// # Errors
     /// The first of the driver's or the system's. What is still registered stays mapped, for ever unused: at
     /// the same address, the driver would copy other memory's old pages.
-    pub(crate) fn give_back(mut self, device: &CudaDevice) -> DeviceResult<()> {
+    pub(crate) fn give_back(mut self, context: &Context) -> DeviceResult<()> {
         let (progress, moved) = &*self.progress;
         progress.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
         moved.notify_all();
@@ -147,11 +148,11 @@ impl Region {
         let mut result = Ok(());
         let mut at = 0;
         while at < self.pinned {
-            result = result.and(device.unregister_host(self.base.at(at)));
+            result = result.and(pinned::unregister(context, self.base.at(at)));
             at += PIECE;
         }
         // In a lost context no work is left, and no registration.
-        if (result.is_ok() || device.health().is_err()) && !host_memory::unmap(self.base.0, self.bytes) {
+        if (result.is_ok() || context.health().is_err()) && !host_memory::unmap(self.base.0, self.bytes) {
             result = result.and(Err(CuResult::OPERATING_SYSTEM.error()));
         }
         result

@@ -1,7 +1,7 @@
 //! Parked memory of one device.
 
 use crate::allocator::Allocator;
-use crate::arena::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget};
+use crate::arena::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget, Parker};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::pool::{PoolId, Tag};
@@ -10,7 +10,7 @@ use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
 /// Memory that goes back to the device for a while and returns at the same addresses: a view of an
-/// [`Allocator`], returned by [`Allocator::parking`].
+/// [`Allocator`].
 ///
 /// For programs of several parts that use the device in turn, such as a model that generates and a model
 /// that is trained: the memory of the idle part is *parked*, and *wakes* before the part runs again.
@@ -26,14 +26,14 @@ pub struct Parking<'a, D: DeviceMemory, R: Lock, S: Storage> {
     device: DeviceIndex,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parking<'a, D, R, S> {
     /// Returns the operations that park memory of `device`.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
-    pub fn parking(&self, device: DeviceIndex) -> Result<Parking<'_, D, R, S>, Error> {
-        self.arena(device)?;
-        Ok(Parking { allocator: self, device })
+    pub fn of(allocator: &'a Allocator<D, R, S>, device: DeviceIndex) -> Result<Self, Error> {
+        allocator.arena(device)?;
+        Ok(Self { allocator, device })
     }
 }
 
@@ -74,7 +74,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         let _checked = self.allocator.checked("park", self.device);
         let device = self.allocator.on(self.device)?;
         device.health()?;
-        device.parker(target)?.park(mode, order)
+        Parker::of(device, target)?.park(mode, order)
     }
 
     /// Wakes the memory of `target`, at the same addresses: [`wake_start`](Self::wake_start) and
@@ -107,7 +107,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         let _checked = self.allocator.checked("wake_start", self.device);
         let device = self.allocator.on(self.device)?;
         device.health()?;
-        device.parker(target)?.wake_start()
+        Parker::of(device, target)?.wake_start()
     }
 
     /// Waits until the contents of `target` are there, and lets its memory serve requests again. Begins to
@@ -119,7 +119,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         let _checked = self.allocator.checked("wake_wait", self.device);
         let device = self.allocator.on(self.device)?;
         device.health()?;
-        device.parker(target)?.wake_wait()
+        Parker::of(device, target)?.wake_wait()
     }
 
     /// Returns where the memory of `target` is. Heaps are read in turn, so the sums may disagree slightly
@@ -134,6 +134,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         if let ParkTarget::Tag(tag) = target {
             arena.heaps.registry.lock().next_tagged(0, tag).ok_or(Error::UnknownTag(tag))?;
         }
-        Ok(arena.park_report(target))
+        Ok(ParkReport::of(arena, target))
     }
 }

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::{Backing, State};
 use crate::heap::expandable::{Range, Run};
+use crate::heap::home_pages::HomePage;
 use crate::pages::Batch;
 use crate::stats::Event;
 use crate::sync::Lock;
@@ -97,7 +98,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// in the page map. The limit was checked before.
     pub(super) fn map_range(&self, slot: u32, range: Range) -> Result<(), MapFailure> {
         let mut batch = Batch::EMPTY;
-        let long_pages = self.device.heaps.lock(slot).rules.long_pages;
+        let long_pages = self.device.heaps.lock(slot).parkable;
         let longest = if long_pages { LONG_PAGE / range.granule * range.granule } else { range.granule };
         let mut result = self.fill(range, longest.max(range.granule), &mut batch);
         if result.is_ok() {
@@ -242,7 +243,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
                 // The rest behind is smaller than the cursor: the pages behind a pinned one are
                 // found here, or not at all.
                 let rest = Some(heap.blocks[detached].next).filter(|&rest| rest != NONE && heap.blocks[rest].is_free());
-                part = rest.and_then(|rest| Some((rest, heap.whole_pages(rest)?)));
+                part = rest.and_then(|rest| Some((rest, heap.whole_pages(rest, HomePage::is_movable)?)));
             }
         }
         (heap.stream, first, result)
@@ -281,7 +282,7 @@ pub(crate) fn next_unmappable<S: Storage>(heap: &mut Heap<S>, cursor: (u64, u64)
     }
     let mut at = heap.sets.free.after(cursor, heap.blocks.entries());
     while let Some(block) = at {
-        if let Some(range) = heap.whole_pages(block) {
+        if let Some(range) = heap.whole_pages(block, HomePage::is_movable) {
             return Some((block, range));
         }
         at = heap.sets.free.next(block, heap.blocks.entries());

@@ -88,11 +88,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// From now on, [`most_active_with`](Self::most_active_with) tells apart what is parked.
-    pub(super) fn begin_to_follow_awake(&self) {
-        self.most_awake.fetch_max(self.device_peaks.most_active().max(1), Ordering::Relaxed);
-    }
-
     /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.
     pub(crate) fn with_device_peaks<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
         let _peaks = self.peaks.lock();

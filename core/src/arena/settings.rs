@@ -109,7 +109,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         registry.rules = PoolMemory::ALL.map(|memory| {
             [PoolKind::Small, PoolKind::Large].map(|kind| {
                 let source = self.settings.policy.source(kind, &config, virtual_memory, memory);
-                Rules::new(&config, kind, ages, source).for_memory(memory)
+                Rules::new(&config, kind, ages, source)
             })
         });
         for slot in self.heaps.slot_numbers() {

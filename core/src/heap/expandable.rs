@@ -247,15 +247,9 @@ impl<S: Storage> Heap<S> {
         Some((DevicePtr(addr), size))
     }
 
-    /// Returns the range of the first pages that lie wholly inside a free block and may be released,
-    /// up to a page that may not. `None` if there is none.
-    pub(crate) fn whole_pages(&self, block: u32) -> Option<Range> {
-        self.whole_pages_if(block, HomePage::is_movable)
-    }
-
     /// Returns the range of the first pages that lie wholly inside a free block and for which `wanted`
     /// returns true, up to a page for which it does not. `None` if there is none.
-    pub(crate) fn whole_pages_if(&self, block: u32, wanted: impl Fn(&HomePage) -> bool) -> Option<Range> {
+    pub(crate) fn whole_pages(&self, block: u32, wanted: impl Fn(&HomePage) -> bool) -> Option<Range> {
         let Block { addr, segment, backing, .. } = self.blocks[block];
         if backing == Backing::Ordinary {
             return None;

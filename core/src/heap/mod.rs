@@ -79,6 +79,9 @@ pub(crate) struct Heap<S: Storage> {
     /// Whether free memory stays in the heap: true for a private pool in use, since a captured
     /// graph may write to the pool.
     pub retained: bool,
+    /// Whether the pool has a tag. A request for several granules is mapped in fewer and longer pages then,
+    /// since memory is parked and woken page by page. Elsewhere granules go back to the device one by one.
+    pub parkable: bool,
     /// Whether the heap is parked, or about to be: no request is served from its memory, and its pages
     /// stay as they are.
     pub asleep: bool,
@@ -118,6 +121,7 @@ impl<S: Storage> Heap<S> {
             pool: 0,
             rules: Rules::unset(kind),
             retained: false,
+            parkable: false,
             asleep: false,
             ended: false,
             suballocator: None,
@@ -145,28 +149,16 @@ impl<S: Storage> Heap<S> {
             // Stamps of another stream or pool say nothing of this one.
             self.sets.quiet = 0;
         }
-        self.asleep = false;
-        self.set_ended(false);
+        self.parkable = false;
+        self.mark(false, false);
     }
 
-    /// Marks the stream as ended or as running. The fast path skips the heap of an ended stream: a
-    /// request on that stream then takes the slow path, which finds that the stream is in use
-    /// again.
-    pub(crate) fn set_ended(&mut self, ended: bool) {
-        self.ended = ended;
-        self.choose_served();
-    }
-
-    /// Parks the heap or lets it serve again. The fast path skips a parked heap, and the slow path
-    /// refuses the request.
-    pub(crate) fn set_asleep(&mut self, asleep: bool) {
-        self.asleep = asleep;
-        self.choose_served();
-    }
-
-    fn choose_served(&mut self) {
-        let serves = self.pool == 0 && !self.ended && !self.asleep;
-        self.serves = if serves { self.stream } else { NO_STREAM };
+    /// Marks the stream as ended or as running, and the heap as parked or as awake. The fast path skips a
+    /// heap that is either: a request then takes the slow path, which finds that an ended stream is in use
+    /// again, and refuses a request for parked memory.
+    pub(crate) fn mark(&mut self, ended: bool, asleep: bool) {
+        (self.ended, self.asleep) = (ended, asleep);
+        self.serves = if self.pool == 0 && !ended && !asleep { self.stream } else { NO_STREAM };
     }
 
     /// Returns the memory of an empty heap's tables to the host, where tables grow.

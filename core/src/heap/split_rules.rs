@@ -71,9 +71,6 @@ pub(crate) struct Rules {
     whole_from: u64,
     /// Where new memory comes from. Segments that the heap has already may be of another kind.
     pub source: Source,
-    /// Whether a request for several granules is mapped in fewer and longer pages: in a tagged pool, whose
-    /// memory is parked and woken page by page. Elsewhere granules go back to the device one by one.
-    pub long_pages: bool,
     /// Whether free blocks carry their age, for garbage collection.
     pub ages: bool,
     /// Whether the setting `compact` is in force for the heap.
@@ -122,15 +119,9 @@ impl Rules {
             ample_rest,
             whole_from,
             source,
-            long_pages: false,
             ages,
             compact,
         }
-    }
-
-    /// Returns the rules for a pool with memory of this kind.
-    pub(crate) fn for_memory(self, memory: PoolMemory) -> Self {
-        Self { long_pages: memory == PoolMemory::Parkable, ..self }
     }
 
     /// Returns the rules with the options of a pool applied to the rules of [`new`](Self::new).

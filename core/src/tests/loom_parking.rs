@@ -86,7 +86,7 @@ impl Parkable {
     /// `Parker::park`, with all work complete and nothing to be kept.
     fn park(&self) {
         assert!(self.state.enter());
-        self.heap.lock().unwrap().set_asleep(true);
+        self.heap.lock().unwrap().mark(false, true);
         while self.state.users() > 1 {
             thread::yield_now();
         }
@@ -123,7 +123,7 @@ impl Parkable {
             heap.sets.pages.wake(home.at, page);
             let _peaks = self.counters.up(Stat::ReservedBytes, home.bytes);
         }
-        self.heap.lock().unwrap().set_asleep(false);
+        self.heap.lock().unwrap().mark(false, false);
         self.state.leave();
     }
 

@@ -46,7 +46,7 @@ fn with_parking(
         let (index, device) = instance.device(device)?;
         // The contents are kept by the device, and asking for them does not open it.
         device.open()?;
-        act(&instance.allocator.parking(index)?, device)
+        act(&Parking::of(&instance.allocator, index)?, device)
     })
 }
 
@@ -66,7 +66,7 @@ pub extern "C" fn cachalot_pool_tag(
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         let pool = PoolId(pool.first, pool.second);
-        Ok(instance.allocator.parking(device)?.tag_pool(pool, NonZeroU64::new(tag).map(Tag))?)
+        Ok(Parking::of(&instance.allocator, device)?.tag_pool(pool, NonZeroU64::new(tag).map(Tag))?)
     })
 }
 

@@ -191,7 +191,8 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
             let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
             debug_assert!(heap.is_empty(), "a vacant pair has no segment");
             heap.begin(stream, pool, registry.rules_of(pool, kind, supplied), self.policy.suballocator(kind));
-            heap.set_asleep(registry.pools[pool as usize].asleep);
+            heap.parkable = registry.pools[pool as usize].tag.is_some();
+            heap.mark(false, registry.pools[pool as usize].asleep);
             heap.retained = pool != 0 && !registry.is_unused(pool);
             heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);
             heap.region = self.policy.first_region();
@@ -218,7 +219,10 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     pub(crate) fn set_ended(&self, _registry: &Registry<S>, pair: u32, ended: bool) {
         for kind in [PoolKind::Small, PoolKind::Large] {
             let slot = self.slot(slot_of(pair, kind));
-            slot.heap.lock().set_ended(ended);
+            let mut heap = slot.heap.lock();
+            let asleep = heap.asleep;
+            heap.mark(ended, asleep);
+            drop(heap);
             slot.stream_state.store(if ended { ENDED } else { LIVE }, Ordering::Relaxed);
         }
     }

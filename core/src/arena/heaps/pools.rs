@@ -137,7 +137,9 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         let supplied = self.shared_pool(pool).is_supplied();
         for pair in registry.pairs_of(pool) {
             for kind in [PoolKind::Small, PoolKind::Large] {
-                self.slot(slot_of(pair, kind)).heap.lock().rules = registry.rules_of(pool, kind, supplied);
+                let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
+                heap.rules = registry.rules_of(pool, kind, supplied);
+                heap.parkable = registry.pools[pool as usize].tag.is_some();
             }
         }
     }

@@ -113,29 +113,31 @@ pub(crate) struct Parker<'a, D, R: Lock, S: Storage> {
     _turn: Turn<'a>,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
     /// Returns the operations that park and wake the memory of `target`.
     ///
     /// # Errors
     /// * [`Error::ParkingRefused`]: another call parks or wakes memory of the device, or the device has no
     ///   virtual memory.
     /// * [`Error::UnknownTag`].
-    pub(crate) fn parker(self, target: ParkTarget) -> Result<Parker<'a, D, R, S>, Error> {
+    pub(crate) fn of(device: OnDevice<'a, D, R, S>, target: ParkTarget) -> Result<Self, Error> {
         if let ParkTarget::Tag(tag) = target {
-            self.heaps.registry.lock().next_tagged(0, tag).ok_or(Error::UnknownTag(tag))?;
+            device.heaps.registry.lock().next_tagged(0, tag).ok_or(Error::UnknownTag(tag))?;
         }
-        let mapper = self.mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
-        let parking = &self.arena.parking;
+        let mapper = device.mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
+        let parking = &device.arena.parking;
         if parking.swap(1, Ordering::Acquire) != 0 {
             return Err(Error::ParkingRefused("another call parks or wakes memory at the moment"));
         }
-        Ok(Parker { mapper, target, _turn: Turn(parking) })
+        Ok(Self { mapper, target, _turn: Turn(parking) })
     }
-}
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
     fn device(&self) -> OnDevice<'a, D, R, S> {
         self.mapper.device
+    }
+
+    fn report(&self) -> ParkReport {
+        ParkReport::of(self.device().arena, self.target)
     }
 
     /// Returns the host's memory for contents.
@@ -232,7 +234,9 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         let mut registry = self.registry.lock();
         let set = |pair: u32| {
             for kind in [PoolKind::Small, PoolKind::Large] {
-                self.slot(slot_of(pair, kind)).heap.lock().set_asleep(asleep);
+                let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
+                let ended = heap.ended;
+                heap.mark(ended, asleep);
             }
         };
         match target {

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::heap::home_pages::HomePage;
 use crate::pages::Kept;
 use crate::stats::Stat;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::{DevicePtr, StreamId};
@@ -34,18 +34,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// contents to be woken with, those stay parked, and the rest is mapped.
     pub(crate) fn park(&self, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let device = self.device();
-        if device.park_report(self.target).state != super::ParkState::Awake {
+        if self.report().state != super::ParkState::Awake {
             return Ok(());
         }
         if mode != ParkMode::Drop {
             self.contents()?;
         }
-        device.begin_to_follow_awake();
+        // From now on, the budget of the stitched policy tells apart what is parked.
+        device.most_awake.fetch_max(device.device_peaks.most_active().max(1), Ordering::Relaxed);
         device.heaps.set_asleep(self.target, true);
         let result = self.prepare(order, mode).and_then(|()| self.each_heap(|slot| self.put_to_sleep(slot, mode)));
         if result.is_err() {
             self.forget_all();
-            if device.park_report(self.target).parked == 0 {
+            if self.report().parked == 0 {
                 device.heaps.set_asleep(self.target, false);
             } else if mode == ParkMode::Keep && device.health().is_ok() {
                 // What fails again here stays parked, with its contents. Without contents there is no way back.

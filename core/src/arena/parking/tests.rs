@@ -1,5 +1,5 @@
 use super::{ParkMode, ParkOrder, ParkState, ParkTarget};
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, Parking};
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
@@ -34,7 +34,7 @@ fn device(allocator: &Simulated) -> &SimulatedDevice {
 /// Makes a pool with `TAG`.
 fn tagged(allocator: &Simulated) -> PoolId {
     let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.parking(DEVICE).unwrap().tag_pool(pool, Some(TAG)).unwrap();
+    Parking::of(allocator, DEVICE).unwrap().tag_pool(pool, Some(TAG)).unwrap();
     pool
 }
 
@@ -48,19 +48,19 @@ fn malloc_in(allocator: &Simulated, pool: PoolId, mib: u64, stream: StreamId) ->
 }
 
 fn park(allocator: &Simulated, mode: ParkMode) -> Result<(), Error> {
-    let parked = allocator.parking(DEVICE).unwrap().park(TARGET, mode, ParkOrder::Device);
+    let parked = Parking::of(allocator, DEVICE).unwrap().park(TARGET, mode, ParkOrder::Device);
     allocator.check_invariants().unwrap();
     parked
 }
 
 fn wake(allocator: &Simulated) -> Result<(), Error> {
-    let woken = allocator.parking(DEVICE).unwrap().wake(TARGET);
+    let woken = Parking::of(allocator, DEVICE).unwrap().wake(TARGET);
     allocator.check_invariants().unwrap();
     woken
 }
 
 fn report(allocator: &Simulated) -> super::ParkReport {
-    allocator.parking(DEVICE).unwrap().report(TARGET).unwrap()
+    Parking::of(allocator, DEVICE).unwrap().report(TARGET).unwrap()
 }
 
 /// Fills a pool with blocks of several sizes, writes a number to each, and returns blocks and numbers.
@@ -129,7 +129,7 @@ fn dropped_memory_has_any_contents_and_zeroed_memory_zeroes() {
 #[test]
 fn parking_and_waking_are_idempotent_and_need_a_tag() {
     let allocator = allocator("");
-    let parking = allocator.parking(DEVICE).unwrap();
+    let parking = Parking::of(&allocator, DEVICE).unwrap();
     let unknown = Error::UnknownTag(TAG);
     assert_eq!(park(&allocator, ParkMode::Keep), Err(unknown));
     assert_eq!(wake(&allocator), Err(unknown));
@@ -205,7 +205,11 @@ fn blocks_freed_while_parked_do_not_wake() {
         allocator.free(blocks[5].0).unwrap();
         wake(&allocator).unwrap();
         assert_eq!((device(&allocator).used(), device(&allocator).kept()), (0, 0), "`{policy}`");
-        assert_eq!(allocator.parking(DEVICE).unwrap().report(TARGET), Err(Error::UnknownTag(TAG)), "the pool is gone");
+        assert_eq!(
+            Parking::of(&allocator, DEVICE).unwrap().report(TARGET),
+            Err(Error::UnknownTag(TAG)),
+            "the pool is gone"
+        );
     }
 }
 
@@ -213,7 +217,7 @@ fn blocks_freed_while_parked_do_not_wake() {
 fn parking_waits_for_the_work_before() {
     for order in [ParkOrder::Device, ParkOrder::Streams] {
         let allocator = allocator("");
-        let parking = allocator.parking(DEVICE).unwrap();
+        let parking = Parking::of(&allocator, DEVICE).unwrap();
         let pool = tagged(&allocator);
         let block = malloc_in(&allocator, pool, 40, ONE).unwrap();
         let freed = malloc_in(&allocator, pool, 40, ONE).unwrap();
@@ -259,7 +263,7 @@ fn parking_is_refused_while_a_graph_is_captured() {
 #[test]
 fn pinned_pages_and_ordinary_segments_stay_and_are_reported() {
     let allocator = allocator("");
-    let parking = allocator.parking(DEVICE).unwrap();
+    let parking = Parking::of(&allocator, DEVICE).unwrap();
     let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
     let ordinary = malloc_in(&allocator, pool, 30, ONE).unwrap();
     parking.tag_pool(pool, Some(TAG)).unwrap();
@@ -279,7 +283,7 @@ fn pinned_pages_and_ordinary_segments_stay_and_are_reported() {
 fn a_stream_of_the_default_pool_parks_where_blocks_lie_on_pages() {
     for policy in ["expandable_segments:True", "policy:stitched"] {
         let allocator = allocator(policy);
-        let parking = allocator.parking(DEVICE).unwrap();
+        let parking = Parking::of(&allocator, DEVICE).unwrap();
         let target = ParkTarget::Stream(ONE);
         let [idle, cached] = [50, 70].map(|mib| allocator.malloc(DEVICE, mib * MIB, ONE).unwrap());
         let busy = allocator.malloc(DEVICE, 30 * MIB, TWO).unwrap();
@@ -305,7 +309,7 @@ fn a_stream_of_the_default_pool_parks_where_blocks_lie_on_pages() {
 #[test]
 fn tags_wake_in_the_order_of_the_calls_and_in_parts() {
     let allocator = allocator("");
-    let parking = allocator.parking(DEVICE).unwrap();
+    let parking = Parking::of(&allocator, DEVICE).unwrap();
     let later = Tag(NonZeroU64::new(8).unwrap());
     let weights = tagged(&allocator);
     let cache = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();

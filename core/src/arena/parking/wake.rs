@@ -27,12 +27,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// [`Error::OutOfMemory`] and errors of the device. Everything is asleep then.
     pub(crate) fn wake_start(&self) -> Result<(), Error> {
         let device = self.device();
-        if device.park_report(self.target).state != ParkState::Asleep {
+        if self.report().state != ParkState::Asleep {
             return Ok(());
         }
         self.each_heap(|slot| self.drop_freed(slot))?;
         if let Some(stitcher) = device.stitcher() {
-            stitcher.make_room_to_wake(device.park_report(self.target).parked)?;
+            stitcher.make_room_to_wake(self.report().parked)?;
         }
         let begun = self.each_page(|page| page.asleep, |_, page| self.begin_to_wake(page));
         let begun = begun.and_then(|()| self.mark_copies());
@@ -49,7 +49,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// Those of `wake_start`. Everything is asleep then.
     pub(crate) fn wake_wait(&self) -> Result<(), Error> {
         let device = self.device();
-        if device.park_report(self.target).state == ParkState::Awake {
+        if self.report().state == ParkState::Awake {
             return Ok(());
         }
         self.wake_start()?;
@@ -220,5 +220,5 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
 fn first_freed<S: Storage>(heap: &Heap<S>) -> Option<(u32, Range)> {
     let blocks = heap.blocks.entries();
     let mut free = core::iter::successors(heap.sets.free.last(blocks), |&block| heap.sets.free.previous(block, blocks));
-    free.find_map(|block| Some((block, heap.whole_pages_if(block, |page| page.asleep && page.pins == 0)?)))
+    free.find_map(|block| Some((block, heap.whole_pages(block, |page| page.asleep && page.pins == 0)?)))
 }

@@ -108,7 +108,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             return step;
         }
         // The pages of a private pool never move, and a tagged pool is parked and woken page by page.
-        if self.device().heaps.lock(request.slot).rules.long_pages {
+        if self.device().heaps.lock(request.slot).parkable {
             return missing.min(LONG_PAGE);
         }
         let held = self.device().ledger.reserved();
