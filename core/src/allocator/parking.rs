@@ -9,17 +9,17 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
-/// Memory that goes back to the device for a while and returns at the same addresses: a view of an
+/// Memory parked for a while and woken at the old addresses: a view of an
 /// [`Allocator`].
 ///
-/// For programs of several parts that use the device in turn, such as a model that generates and a model
-/// that is trained: the memory of the idle part is *parked*, and *wakes* before the part runs again.
+/// For programs of several parts using the device in turn, for example a generating model and a model
+/// in training: the memory of the idle part is *parked*, and *wakes* before the part runs again.
 /// Pointers to blocks, and captured graphs, stay valid, and must not be used meanwhile.
 ///
-/// Parked memory keeps its blocks. They may be freed; a request for memory of a parked pool is refused with
+/// Blocks in parked memory stay valid, and may be freed. A request for memory of a parked pool is refused with
 /// [`Error::Parked`], and so is a pin. Statistics count the blocks as allocated and not as reserved.
 ///
-/// Threads: any. A call while another thread's call parks or wakes memory of the same device is refused.
+/// Threads: any. A call while another thread's call parks or wakes memory of the device is refused.
 /// Requests and frees outside the target never wait for these calls.
 pub struct Parking<'a, D: DeviceMemory, R: Lock, S: Storage> {
     allocator: &'a Allocator<D, R, S>,
@@ -38,9 +38,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parking<'a, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
-    /// Sets the tag under which the memory of a private pool is parked; `None` removes it. Segments that
-    /// the pool has already stay as they are: tag a pool before its first request. From then on, its
-    /// segments are mapped under the caching policy, too.
+    /// Sets the tag under which the memory of a private pool is parked; `None` removes the tag. Present
+    /// segments stay as they are: tag a pool before the first request. New segments of a tagged pool
+    /// are mapped under the caching policy, too.
     ///
     /// Device: not called.
     ///
@@ -52,11 +52,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         self.allocator.arena(self.device)?.heaps.tag_pool(pool, tag)
     }
 
-    /// Parks the memory of `target`: gives the memory of its pages, and what it only caches, back to the
+    /// Parks the memory of `target`: gives the memory of pages, and cached memory, back to the
     /// device. Does nothing if the memory is parked. The memory of pinned pages and of ordinary segments
     /// stays on the device; [`report`](Self::report) tells how much.
     ///
-    /// Stream order: waits as `order` says. No work queued later may use the memory before it wakes.
+    /// Stream order: waits as `order` says. No work queued later may use the memory before waking.
     ///
     /// Device: called. With [`ParkMode::Keep`] the contents are copied to the host's memory.
     ///
@@ -68,8 +68,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     ///   captured.
     ///
     /// All memory is awake then, with two exceptions. If the device fails in the middle and then fails to map
-    /// again what was parked by then, that part stays parked, with its contents. Without contents to be kept,
-    /// what the device can unmap stays parked.
+    /// again the part parked by then, the part stays parked, with all contents. Without contents to be kept,
+    /// all pages unmapped by the device stay parked.
     pub fn park(&self, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let _checked = self.allocator.checked("park", self.device);
         let device = self.allocator.on(self.device)?;
@@ -77,7 +77,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         Parker::of(device, target)?.park(mode, order)
     }
 
-    /// Wakes the memory of `target`, at the same addresses: [`wake_start`](Self::wake_start) and
+    /// Wakes the memory of `target`, at the old addresses: [`wake_start`](Self::wake_start) and
     /// [`wake_wait`](Self::wake_wait). Does nothing if the memory is awake.
     ///
     /// Stream order: the contents are there when the call returns, for work on every stream.
@@ -89,12 +89,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// * [`Error::OutOfMemory`]: the limit or the device lacks the memory, also after everything cached
     ///   was released.
     ///
-    /// All memory is parked then, and its contents are kept.
+    /// All memory is parked then, and the contents are kept.
     pub fn wake(&self, target: ParkTarget) -> Result<(), Error> {
         self.wake_wait(target)
     }
 
-    /// Begins to wake the memory of `target`: maps it, and begins to copy its contents. Targets wake in the
+    /// Begins to wake the memory of `target`: maps all pages, and begins to copy the contents. Targets wake in the
     /// order of these calls.
     ///
     /// Stream order: no work may use the memory before [`wake_wait`](Self::wake_wait) has returned.
@@ -110,8 +110,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         Parker::of(device, target)?.wake_start()
     }
 
-    /// Waits until the contents of `target` are there, and lets its memory serve requests again. Begins to
-    /// wake the memory if that was not done.
+    /// Waits until the contents of `target` are there, and lets the memory serve requests again. Begins to
+    /// wake the memory first, unless begun before.
     ///
     /// # Errors
     /// Those of [`wake`](Self::wake).

@@ -16,12 +16,12 @@ pub struct CopyMark(pub u64);
 
 /// The host's memory for the contents of parked memory, and the copies to and from it.
 ///
-/// A copy is *begun* by one call and may go on while the caller does other things;
+/// A copy is *begun* by a call and may go on while the caller goes on;
 /// [`finish`](Self::finish) waits for the end. All work that uses the copied memory is complete before
 /// a copy of it begins. Copies are not ordered with any stream of the program.
 pub trait Contents: Send + Sync {
     /// Makes ready to keep `bytes` more, in parts of at most `largest` bytes. Memory of the host is
-    /// obtained here, so that the saves that follow do not fail for want of it.
+    /// obtained here, and the saves to follow do not fail for want of memory.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if the host lacks the memory. Nothing is held then.
@@ -60,6 +60,6 @@ pub trait Contents: Send + Sync {
     /// The error of a failed copy, or of the device. What was copied is in doubt then.
     fn finish(&self, mark: CopyMark) -> DeviceResult<()>;
 
-    /// Gives up kept contents that no copy in progress uses.
+    /// Gives up kept contents. No copy in progress uses the contents.
     fn forget(&self, saved: Saved);
 }

@@ -1,5 +1,5 @@
-//! Models of a heap that is parked and wakes while other threads use it, explored by loom. The heap, the
-//! pages and the state of the pair are the core's own; the steps between their locks are those of
+//! Models of a heap parked and woken while further threads use the heap, explored by loom. The heap, the
+//! pages and the state of the pair are the core's own; the steps between their locks are as in
 //! `arena/parking` and of `arena/request.rs`, without a device.
 
 use super::loom::explore;
@@ -58,7 +58,7 @@ impl Parkable {
         Arc::new(Self { heap: Mutex::new(heap), counters, pages: Mutex::new(pages), state })
     }
 
-    /// `Arena::with_request`: returns whether the request was served, by memory that is mapped.
+    /// `Arena::with_request`: returns whether the request was served, by mapped memory.
     fn request(&self) -> bool {
         assert!(self.state.enter());
         let served = !self.heap.lock().unwrap().asleep && {

@@ -1,5 +1,4 @@
-//! Parking: memory that the program does not need for a while goes back to the device, and returns at the
-//! same addresses.
+//! Parking: memory not needed for a while goes back to the device, and returns at its old addresses.
 //!
 //! ```text
 //!         park: refuse requests ─▶ wait for work ─▶ save ─▶ unmap, destroy
@@ -9,10 +8,10 @@
 //!    └──────────────────────────────── waking ◀─────────────────────────────────┘
 //! ```
 //!
-//! What is parked together is the heaps of a *target*: of all pools with a tag, or of a stream in the
-//! default pool. A heap asleep keeps its blocks, its addresses and its list of pages, and serves no
-//! request; frees go on, since they change only tables. Its pages have no memory of the device. Pages
-//! that the program has pinned, and ordinary segments, stay awake.
+//! The heaps of a *target* are parked together: of all pools with a tag, or of a stream in the
+//! default pool. A heap asleep keeps blocks, addresses and the list of pages, and serves no
+//! request; frees go on, since they change only tables. Pages asleep have no memory of the device. Pages
+//! pinned by the program, and ordinary segments, stay awake.
 //!
 //! A thread at a time parks or wakes memory of a device. No lock is held across a call of the device, and
 //! nothing outside the target waits.
@@ -37,19 +36,19 @@ use crate::sync::{AtomicU32, Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::StreamId;
 
-/// Memory that is parked together.
+/// Memory to be parked together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParkTarget {
-    /// The private pools with this tag.
+    /// The private pools with the tag.
     Tag(Tag),
-    /// The memory of this stream in the default pool.
+    /// The memory of the stream in the default pool.
     Stream(StreamId),
 }
 
-/// What parked memory contains when it wakes.
+/// The contents of parked memory after waking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParkMode {
-    /// What it contained before. The host keeps a copy meanwhile.
+    /// The contents before. The host keeps a copy meanwhile.
     Keep,
     /// Anything.
     Drop,
@@ -62,8 +61,8 @@ pub enum ParkMode {
 pub enum ParkOrder {
     /// All work queued on the device's context before the call.
     Device,
-    /// The work queued before the call on the streams of the parked blocks, and on those that blocks
-    /// were recorded on. Of blocks that wait for events, the events of the whole device.
+    /// The work queued before the call on the streams of the parked blocks, and on streams
+    /// recorded as users of blocks. If blocks wait for events, the events of the whole device.
     Streams,
 }
 
@@ -75,7 +74,7 @@ pub enum ParkState {
     Awake,
     /// Parked.
     Asleep,
-    /// Parked, and its contents are being copied back.
+    /// Parked, with the contents being copied back.
     Waking,
 }
 
@@ -93,11 +92,11 @@ pub struct ParkReport {
     /// Bytes of pinned pages, which are never parked. Part of `mapped`.
     pub pinned: u64,
     /// Bytes of ordinary segments, which cannot be parked: obtained before the pool had a tag, or under
-    /// a policy that maps no pages.
+    /// a policy without pages.
     pub ordinary: u64,
 }
 
-/// The call that parks or wakes memory of a device, as long as it lives.
+/// The turn of a call to park or wake memory of a device; ends with the value.
 struct Turn<'a>(&'a AtomicU32);
 
 impl Drop for Turn<'_> {
@@ -106,7 +105,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Parks and wakes the memory of one target.
+/// Parks and wakes the memory of a target.
 pub(crate) struct Parker<'a, D, R: Lock, S: Storage> {
     mapper: Mapper<'a, D, R, S>,
     target: ParkTarget,
@@ -146,7 +145,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
         contents.ok_or(Error::ParkingRefused("the host keeps no contents of memory"))
     }
 
-    /// Gives up what is kept for a page.
+    /// Gives up kept contents.
     fn forget(&self, kept: Kept) {
         if let Kept::Saved(saved) = kept
             && let Some(contents) = self.device().arena.driver.device().contents()
@@ -212,10 +211,10 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         if heap.is_empty() { None } else { heap.sets.pages.from(addr) }
     }
 
-    /// Sets the tag of the private pool named `id`, or removes it.
+    /// Sets or removes the tag of the private pool named `id`.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`]; [`Error::Parked`] if the pool is parked, or another one with `tag`.
+    /// [`Error::UnknownPool`]; [`Error::Parked`] if the pool is parked, or a pool with `tag`.
     pub(crate) fn tag_pool(&self, id: PoolId, tag: Option<Tag>) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
@@ -228,8 +227,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         Ok(())
     }
 
-    /// Makes the heaps of a target refuse requests or serve them again: those that exist, and those that
-    /// later requests make.
+    /// Makes the heaps of a target, present and future ones, refuse requests or serve requests again.
     fn set_asleep(&self, target: ParkTarget, asleep: bool) {
         let mut registry = self.registry.lock();
         let set = |pair: u32| {

@@ -1,8 +1,8 @@
 //! The way to sleep: requests refused, work waited for, contents saved, memory given back.
 //!
-//! Pages are saved and given back in groups. While the host waits for the copy of a group and unmaps its
-//! pages, the next groups are being copied, so that the link never rests. A page gives its memory back only
-//! after its contents are safe. After a failure, what was given back is woken again.
+//! Pages are saved and given back in groups. While the host waits for the copy of a group and unmaps the
+//! pages, the next groups are being copied, and the link never rests. The memory of a page goes back only
+//! after the contents are safe. After a failure, parked pages are woken again.
 
 use super::{ParkMode, ParkOrder, Parker};
 use crate::arena::ranges;
@@ -18,20 +18,20 @@ use crate::trace::Action;
 use crate::units::{DevicePtr, StreamId};
 
 /// How often a park looks whether the requests in progress have left, 20 µs apart: five seconds. A
-/// request that takes longer waits for the program, which may be the thread that parks.
+/// longer request waits for the program, possibly for the parking thread.
 const LOOKS: u32 = 250_000;
 
-/// Bytes of the pages that are waited for and unmapped together: 1.2 ms of copying at 51 GiB/s.
+/// Bytes of the pages waited for and unmapped together: 1.2 ms of copying at 51 GiB/s.
 const GROUP: u64 = 64 << 20;
 /// Number of groups whose copies are begun ahead. To unmap a group takes 0.2 ms.
 const GROUPS: usize = 4;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
-    /// Parks the target's memory. Does nothing if it is parked.
+    /// Parks the target's memory. Does nothing for parked memory.
     ///
     /// # Errors
     /// Everything is awake. If some pages are parked by then, and could not be woken again or have no
-    /// contents to be woken with, those stay parked, and the rest is mapped.
+    /// contents to be woken with, the parked pages stay parked, and the rest is mapped.
     pub(crate) fn park(&self, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let device = self.device();
         if self.report().state != super::ParkState::Awake {
@@ -56,8 +56,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         result
     }
 
-    /// Waits for the requests in progress and for the work before, and gives the memory back that the
-    /// target only caches.
+    /// Waits for the requests in progress and for the work before, and gives the target's cached
+    /// memory back.
     fn prepare(&self, order: ParkOrder, mode: ParkMode) -> Result<(), Error> {
         let device = self.device();
         self.wait_for_requests()?;
@@ -71,7 +71,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         if mode == ParkMode::Keep { self.prepare_contents() } else { Ok(()) }
     }
 
-    /// Waits until no other call uses the pairs. Later calls find the heaps asleep.
+    /// Waits until no further call uses the pairs. Later calls find the heaps asleep.
     fn wait_for_requests(&self) -> Result<(), Error> {
         let device = self.device();
         for used in self.pairs() {
@@ -87,7 +87,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         Ok(())
     }
 
-    /// Waits for the work that may use the memory.
+    /// Waits for all work with the memory.
     fn wait_for_work(&self, order: ParkOrder) -> Result<(), Error> {
         let device = self.device();
         let in_capture = DeviceError::new(ErrorKind::NotPermittedInCapture, 0);
@@ -146,7 +146,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         })
     }
 
-    /// Saves the pages of the heap in `slot` and gives their memory back, a group of pages after the other:
+    /// Saves the pages of the heap in `slot` and gives their memory back, group by group:
     /// while a group is unmapped, the next ones are being copied.
     fn put_to_sleep(&self, slot: u32, mode: ParkMode) -> Result<(), Error> {
         let mut saved = 0;
@@ -214,13 +214,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         Ok(Some((mark, from, end)))
     }
 
-    /// Waits for every copy that was begun.
+    /// Waits for every copy begun so far.
     pub(super) fn finish_copies(&self, contents: &dyn Contents) -> Result<(), Error> {
         let mark = self.device().call(|_| contents.mark())?;
         Ok(self.device().call(|_| contents.finish(mark))?)
     }
 
-    /// Gives up what was saved for pages that are awake. Copies in progress end first.
+    /// Gives up contents saved for pages awake. Copies in progress end first.
     fn forget_all(&self) {
         if let Ok(contents) = self.contents() {
             // A failed copy is no longer in progress either.
@@ -229,7 +229,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         let _always = self.each_page(|page| !page.asleep, |_, page| Ok(self.stay_awake(page)));
     }
 
-    /// Unmaps one page, and gives its memory back.
+    /// Unmaps a page, and gives the memory back.
     fn unmap_one(&self, slot: u32, home: HomePage) -> Result<(), Error> {
         let device = self.device();
         if !device.page_pool.lock().has_one_mapping(home.page) {
@@ -250,7 +250,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         self.mapper.destroy(page)
     }
 
-    /// Gives up what was saved for a page that stays mapped.
+    /// Gives up the contents saved for a page to stay mapped.
     fn stay_awake(&self, home: HomePage) {
         // The lock ends with this statement.
         let kept = self.device().arena.page_pool.lock().keep(home.page, Kept::Nothing);

@@ -1,4 +1,4 @@
-//! Where the memory of a target is, and how much of it.
+//! Where the memory of a target is, and how much.
 
 use super::{ParkReport, ParkState, ParkTarget};
 use crate::arena::Arena;

@@ -1,6 +1,6 @@
 //! The way back: memory created and mapped at the old addresses, and contents copied back.
 //!
-//! A page asleep keeps what the host has saved until its replacement has all of it. A failure before then
+//! Saved contents are kept until the replacement of the page has all of them. A failure before then
 //! takes the replacements away again, and everything is asleep as before.
 
 use super::Parker;
@@ -20,7 +20,7 @@ use crate::trace::Action;
 use crate::units::DevicePtr;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
-    /// Maps memory for every parked page, and begins to copy its contents. Does nothing if the target is
+    /// Maps memory for every parked page, and begins to copy the contents. Does nothing if the target is
     /// awake, or was begun to be woken.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         Ok(())
     }
 
-    /// Notes in each heap which copies its contents come by.
+    /// Notes in each heap the copies of the heap's contents.
     fn mark_copies(&self) -> Result<(), Error> {
         let device = self.device();
         let Ok(contents) = self.contents() else { return Ok(()) };
@@ -91,7 +91,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         Ok(device.call(|_| contents.finish(mark))?)
     }
 
-    /// Gives up the places of pages that lie wholly in blocks freed meanwhile. A captured graph may
+    /// Gives up the places of pages wholly in blocks freed meanwhile. A captured graph may
     /// write to the free memory of a pool in use, which stays.
     fn drop_freed(&self, slot: u32) -> Result<(), Error> {
         let device = self.device();
@@ -123,7 +123,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         }
     }
 
-    /// Maps a page in the place of one asleep, and begins to copy its contents.
+    /// Maps a replacement of a page asleep, and begins to copy the contents.
     fn begin_to_wake(&self, home: HomePage) -> Result<(), Error> {
         let device = self.device();
         let kept = device.page_pool.lock()[home.page].kept;
@@ -151,8 +151,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         Ok(())
     }
 
-    /// Provides a page of `bytes`, and releases what is cached elsewhere if the limit or the device does
-    /// not allow it. Returns false if there is not enough even so.
+    /// Provides a page of `bytes`, and releases cached memory elsewhere if the limit or the device does
+    /// not allow the bytes. Returns false if even so the memory does not suffice.
     fn provide(&self, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
         if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
             return Ok(true);
@@ -161,7 +161,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         self.mapper.new_page(bytes, Charge::WithinLimit, batch)
     }
 
-    /// Returns the error of a page of `bytes` that cannot wake.
+    /// Returns the error of a page of `bytes` without memory to wake.
     fn lacks_memory(&self, bytes: u64) -> Error {
         Error::OutOfMemory(self.device().memory_report(bytes, bytes, bytes, None))
     }
@@ -197,7 +197,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         let _counted = self.mapper.destroy_spares();
     }
 
-    /// Puts the replacement of a page in its place.
+    /// Puts the replacement of a page in place.
     fn finish_waking(&self, slot: u32, home: HomePage) {
         let device = self.device();
         let slot = device.heaps.slot(slot);

@@ -1,5 +1,5 @@
-//! The contents of a simulated device: one number for each physical handle, and the numbers that the
-//! host keeps while memory is parked.
+//! The contents of a simulated device: a number for each physical handle, and the numbers
+//! kept by the host while memory is parked.
 
 use super::{Call, INVALID, NO_MEMORY, SimulatedDevice, State};
 use crate::device::{Contents, CopyMark, DeviceResult, Saved};
@@ -20,7 +20,7 @@ pub(super) struct HostMemory {
     names: u64,
     /// The number of the copy begun last.
     copies: u64,
-    /// Copies that nobody has waited for: number and device addresses.
+    /// Copies not waited for: number and device addresses.
     in_progress: Vec<(u64, Range<u64>)>,
 }
 
@@ -67,8 +67,8 @@ impl SimulatedDevice {
         self
     }
 
-    /// Writes a number to the physical memory at `at`, of which it is the whole contents. Returns false
-    /// if no memory is accessible there.
+    /// Writes a number to the physical memory at `at`, as the whole contents. Returns false
+    /// if no memory is accessible at the address.
     pub fn write(&self, at: DevicePtr, contents: u64) -> bool {
         let mut state = self.0.lock();
         let Some(handle) = state.pieces(at.0..at.0 + 1).map(|pieces| pieces[0].0) else { return false };
@@ -78,15 +78,15 @@ impl SimulatedDevice {
         })
     }
 
-    /// Returns the contents of the physical memory at `at`. New memory has contents that nothing wrote.
-    /// `None` if no memory is accessible there.
+    /// Returns the contents of the physical memory at `at`. New memory has unwritten contents.
+    /// `None` if no memory is accessible at the address.
     pub fn read(&self, at: DevicePtr) -> Option<u64> {
         let mut state = self.0.lock();
         let handle = state.pieces(at.0..at.0 + 1)?[0].0;
         state.contents_of(handle).map(|contents| *contents)
     }
 
-    /// Returns the bytes of contents that the host keeps.
+    /// Returns the bytes of contents kept by the host.
     pub fn kept(&self) -> u64 {
         self.0.lock().host.bytes()
     }
