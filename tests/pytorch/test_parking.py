@@ -242,13 +242,14 @@ class Parked(unittest.TestCase):
         """Captured graphs in the pool of the tag, which read tensors of the tag."""
         weights = self.tensors(self.name, (4, 4, 4))
         pool = cachalot.tagged_pool(self.name).id
-        inputs = [torch.full((1024,), float(number), device="cuda") for number in range(count)]
+        # The graphs read them at every replay.
+        self.inputs = [torch.full((1024,), float(number), device="cuda") for number in range(count)]
         side = torch.cuda.Stream()
         graphs, outputs = [], []
         with torch.cuda.stream(side):
             # Before the capture: cuBLAS has memory for every stream.
             (torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")).sum().item()
-        for number, argument in enumerate(inputs):
+        for number, argument in enumerate(self.inputs):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, stream=side):
                 matrix = (weights[number % 3].view(1024, 1024) & 1023).float() + argument
