@@ -75,14 +75,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Returns the most bytes that were ever active at one time, or are if `more` bytes become active
     /// now. A reset of the peaks does not lower the number.
     pub(crate) fn most_active_with(&self, more: u64) -> u64 {
-        self.most_with(Stat::ActiveBytes, more)
-    }
-
-    /// Returns the highest value that a statistic ever had, or has if `more` is added now. A reset of the
-    /// peaks does not lower the number.
-    pub(crate) fn most_with(&self, stat: Stat, more: u64) -> u64 {
-        let current: i64 = self.all_counters().map(|(_, counters)| counters.current(stat)).sum();
-        self.device_peaks.most(stat).max(current.max(0) as u64 + more)
+        self.device_peaks.most_with(Stat::ActiveBytes, self.all_counters(), more)
     }
 
     /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.

@@ -54,6 +54,18 @@ impl DevicePeaks {
         peak.max(self.highest_before[stat as usize].load(Relaxed))
     }
 
+    /// Returns the highest value that a statistic ever had, or has if `more` is added now to that of all
+    /// `heaps`.
+    pub(crate) fn most_with<'a>(
+        &self,
+        stat: Stat,
+        heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)>,
+        more: u64,
+    ) -> u64 {
+        let current: i64 = heaps.map(|(_, counters)| counters.current(stat)).sum();
+        self.most(stat).max(current.max(0) as u64 + more)
+    }
+
     /// Reconciles the peaks: leases the heap `asking` at least its current values.
     ///
     /// The lease comes from the part of the peak that no heap has leased; else from half of the
