@@ -154,6 +154,11 @@ api! {
     cuMemFree_v2(address: u64);
     cuMemGetInfo_v2(free: &mut usize, total: &mut usize);
     cuMemGetAddressRange_v2(base: &mut u64, bytes: &mut usize, address: u64);
+    cuMemHostAlloc(memory: &mut *mut c_void, bytes: usize, flags: u32);
+    cuMemFreeHost(memory: *mut c_void);
+    cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: u32);
+    cuMemHostUnregister(memory: *mut c_void);
+    cuMemHostGetDevicePointer_v2(address: &mut u64, memory: *mut c_void, flags: u32);
     cuMemsetD8Async(address: u64, value: u8, bytes: usize, stream: u64);
     cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize);
     cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize);

@@ -13,6 +13,7 @@ use crate::event::Event;
 use crate::faults::Plan;
 use crate::functions::Function;
 use crate::handles::Handles;
+use crate::host::HostMemory;
 use crate::log::Log;
 use crate::memory::Memory;
 use crate::module::{self, Module};
@@ -53,6 +54,7 @@ pub(crate) struct State {
     /// By handle.
     pub(crate) contexts: BTreeMap<u64, Context>,
     pub(crate) memory: Memory,
+    pub(crate) host_memory: HostMemory,
     pub(crate) virtual_memory: VirtualMemory,
     pub(crate) pools: Pools,
     pub(crate) streams: Streams,
@@ -94,6 +96,7 @@ impl State {
             devices: Vec::new(),
             contexts: BTreeMap::new(),
             memory: Memory::default(),
+            host_memory: HostMemory::default(),
             virtual_memory: VirtualMemory::new(),
             pools: Pools::new(),
             streams: Streams::new(),

@@ -96,6 +96,11 @@ functions! {
     cuMemFree_v2: 3020, Init, Unsafe;
     cuMemGetInfo_v2: 3020, Context, Safe;
     cuMemGetAddressRange_v2: 3020, Context, Safe;
+    cuMemHostAlloc: 2020, Context, Unsafe;
+    cuMemFreeHost: 2000, Init, Unsafe;
+    cuMemHostRegister_v2: 6050, Context, Unsafe;
+    cuMemHostUnregister: 4000, Init, Unsafe;
+    cuMemHostGetDevicePointer_v2: 3020, Context, Safe;
     cuMemsetD8Async: 3020, Init, Safe;
     cuMemcpyHtoD_v2: 3020, Context, Safe;
     cuMemcpyDtoH_v2: 3020, Context, Safe;

@@ -26,6 +26,7 @@ mod exports;
 mod faults;
 mod functions;
 mod handles;
+mod host;
 pub mod install;
 mod latch;
 mod log;

@@ -183,6 +183,7 @@ pub(crate) fn free_all(state: &mut State, context: u64) {
         give_back(state, address, allocation);
     }
     pool::give_back_all(state, context);
+    state.host_memory.forget_all(context);
     let left = state.memory.regions.iter().filter(|(_, region)| region.context == context);
     let left: Vec<u64> = left.map(|(&start, _)| start).collect();
     for region in left {

@@ -20,6 +20,8 @@ pub(crate) fn to_json(state: &mut State) -> Value {
         "allocations": state.memory.allocations.len(),
         "allocated_bytes": allocated,
         "used_bytes": used,
+        "pinned": state.host_memory.count(),
+        "pinned_bytes": state.host_memory.bytes(),
         "reservations": reservations,
         "mappings": mappings,
         "physical": physical,

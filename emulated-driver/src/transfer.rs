@@ -1,5 +1,5 @@
-//! Fills and copies: checks of arguments, and the order with the host as documented for pageable
-//! memory.
+//! Fills and copies: checks of arguments, and the order with the host as documented for pageable and for
+//! pinned memory.
 
 use crate::call::Call;
 use crate::capture;
@@ -21,8 +21,8 @@ pub(crate) fn fill(call: &mut Call, address: u64, value: u8, bytes: u64, stream:
     capture::submit(call, stream, Work::Fill { device, address, bytes, value })
 }
 
-/// `cuMemcpyHtoDAsync_v2`. The host memory may be reused when the call returns, as with pageable
-/// memory on a real device. In a capture the host memory is read at each replay instead.
+/// `cuMemcpyHtoDAsync_v2`. Pageable host memory may be reused when the call returns, as on a real device.
+/// Pinned host memory is read when the copy runs. In a capture the host memory is read at each replay.
 pub(crate) fn to_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
     if bytes == 0 {
         return Ok(());
@@ -32,7 +32,8 @@ pub(crate) fn to_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream:
     }
     let device = resolve(call, to, bytes, stream, Access::ReadWrite)?;
     let queue = stream::find(&mut call.state, stream, call.context)?;
-    let from = if capture::of_queue(&mut call.state, queue)?.is_some() {
+    let pinned = call.state.host_memory.is_pinned(from, bytes)?;
+    let from = if pinned || capture::of_queue(&mut call.state, queue)?.is_some() {
         Place::Host(from)
     } else {
         // SAFETY: the caller guarantees `bytes` readable bytes at `from`, as for the real
@@ -43,8 +44,8 @@ pub(crate) fn to_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream:
     capture::submit(call, stream, Work::Copy { to: Place::Device { device, address: to }, from, bytes })
 }
 
-/// `cuMemcpyDtoHAsync_v2`. Returns when the copy is done, as for pageable memory on a real device.
-/// In a capture the copy is recorded.
+/// `cuMemcpyDtoHAsync_v2`. Returns when the copy is done, as for pageable memory on a real device. A copy
+/// to pinned memory is queued. In a capture the copy is recorded.
 pub(crate) fn to_host(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
     if bytes == 0 {
         return Ok(());
@@ -54,12 +55,20 @@ pub(crate) fn to_host(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u
     }
     let device = resolve(call, from, bytes, stream, Access::Read)?;
     let from = Place::Device { device, address: from };
+    let pinned = call.state.host_memory.is_pinned(to, bytes)?;
     capture::submit(call, stream, Work::Copy { to: Place::Host(to), from, bytes })?;
     let queue = stream::find(&mut call.state, stream, call.context)?;
-    if capture::of_queue(&mut call.state, queue)?.is_some() {
+    if pinned || capture::of_queue(&mut call.state, queue)?.is_some() {
         return Ok(());
     }
     finish(call, queue)
+}
+
+/// `cuMemcpyDtoH_v2`: a copy on the legacy stream, complete on return.
+pub(crate) fn to_host_now(call: &mut Call, to: u64, from: u64, bytes: u64) -> Answer<()> {
+    to_host(call, to, from, bytes, 0)?;
+    let queue = stream::find(&mut call.state, 0, call.context)?;
+    if capture::of_queue(&mut call.state, queue)?.is_some() { Ok(()) } else { finish(call, queue) }
 }
 
 /// `cuMemcpyDtoDAsync_v2`.

@@ -3,7 +3,7 @@
 use super::Out;
 use crate::call::make;
 use crate::functions::Function;
-use crate::{memory, transfer};
+use crate::{host, memory, transfer};
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32 {
@@ -47,6 +47,48 @@ extern "C" fn cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, address
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn cuMemHostAlloc(memory: *mut u64, bytes: usize, flags: u32) -> u32 {
+    let out = Out(memory);
+    make(
+        Function::cuMemHostAlloc,
+        &[memory as u64, bytes as u64, flags.into()],
+        |call| out.check().and_then(|()| host::allocate(call, bytes as u64, flags)),
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFreeHost(memory: u64) -> u32 {
+    make(Function::cuMemFreeHost, &[memory], |call| host::free(call, memory), drop)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostRegister_v2(memory: u64, bytes: usize, flags: u32) -> u32 {
+    make(
+        Function::cuMemHostRegister_v2,
+        &[memory, bytes as u64, flags.into()],
+        |call| host::register(call, memory, bytes as u64, flags),
+        drop,
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostUnregister(memory: u64) -> u32 {
+    make(Function::cuMemHostUnregister, &[memory], |call| host::unregister(call, memory), drop)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostGetDevicePointer_v2(address: *mut u64, memory: u64, flags: u32) -> u32 {
+    let out = Out(address);
+    make(
+        Function::cuMemHostGetDevicePointer_v2,
+        &[address as u64, memory, flags.into()],
+        |call| out.check().and_then(|()| host::device_address(call, memory, flags)),
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8Async(address: u64, value: u8, bytes: usize, stream: u64) -> u32 {
     make(
         Function::cuMemsetD8Async,
@@ -71,7 +113,7 @@ extern "C" fn cuMemcpyDtoH_v2(to: u64, from: u64, bytes: usize) -> u32 {
     make(
         Function::cuMemcpyDtoH_v2,
         &[to, from, bytes as u64],
-        |call| transfer::to_host(call, to, from, bytes as u64, 0),
+        |call| transfer::to_host_now(call, to, from, bytes as u64),
         drop,
     )
 }
