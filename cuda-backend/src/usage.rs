@@ -13,7 +13,7 @@ use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use std::sync::OnceLock;
 
 /// Bytes of a bus id: `domain:bus:device.function` and the NUL.
-const BUS_ID_BYTES: usize = 32;
+pub(crate) const BUS_ID_BYTES: usize = 32;
 /// Upper bound for the number of listed processes on one device.
 const PROCESSES: usize = 256;
 /// NVML's value for an unknown size (`NVML_VALUE_NOT_AVAILABLE`).
@@ -78,15 +78,19 @@ impl CudaDevice {
 
     /// Lists the processes that compute on the device. The context is entered.
     fn processes(&self) -> Vec<ProcessMemory> {
+        let bus_id = self.bus_id();
+        bus_id.and_then(|bus_id| management()?.processes(&bus_id)).unwrap_or_default()
+    }
+
+    /// Returns the device's place on the bus as a text that ends in NUL, or `None` if the driver does not
+    /// tell. The context is entered.
+    pub(crate) fn bus_id(&self) -> Option<[c_char; BUS_ID_BYTES]> {
         let mut bus_id: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
         // SAFETY: the buffer outlives the call, which writes at most `BUS_ID_BYTES` bytes, NUL
         // included.
         let code =
             unsafe { self.driver().device_get_pci_bus_id(bus_id.as_mut_ptr(), BUS_ID_BYTES as i32, self.device) };
-        if self.succeeded(code).is_none() {
-            return Vec::new();
-        }
-        management().and_then(|library| library.processes(&bus_id)).unwrap_or_default()
+        self.succeeded(code).map(|()| bus_id)
     }
 
     /// Returns `Some` iff the call succeeded. Remembers a sticky code.

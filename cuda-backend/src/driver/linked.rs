@@ -51,7 +51,7 @@ bound! {
     cuDeviceCanAccessPeer cuCtxEnablePeerAccess cuCtxDisablePeerAccess
     cuDevicePrimaryCtxRetain cuCtxGetCurrent cuCtxPushCurrent_v2 cuCtxPopCurrent_v2 cuCtxGetDevice cuCtxSynchronize
     cuCtxSetCurrent cuCtxCreate_v2 cuCtxDestroy_v2
-    cuMemAlloc_v2 cuMemFree_v2 cuMemGetInfo_v2 cuMemGetAddressRange_v2 cuMemsetD8Async
+    cuMemAlloc_v2 cuMemFree_v2 cuMemGetInfo_v2 cuMemGetAddressRange_v2 cuMemsetD8Async cuMemHostRegister_v2 cuMemHostUnregister
     cuMemcpyHtoD_v2 cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2
     cuMemGetAllocationGranularity cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemRelease cuMemMap cuMemUnmap
     cuMemSetAccess cuMemExportToShareableHandle

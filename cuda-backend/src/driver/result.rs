@@ -85,6 +85,10 @@ codes! {
     ASSERT = 710;
     /// More peers than the device has room for.
     TOO_MANY_PEERS = 711;
+    /// The host memory is registered already.
+    HOST_MEMORY_ALREADY_REGISTERED = 712;
+    /// The host memory is not registered.
+    HOST_MEMORY_NOT_REGISTERED = 713;
     /// A kernel's stack is broken.
     HARDWARE_STACK_ERROR = 714;
     /// A kernel ran into an instruction that does not exist.

@@ -8,7 +8,8 @@ use super::result::CuResult;
 use super::types::{
     CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuDeviceAttribute, CuDevicePtr, CuEvent, CuEventFlags,
     CuFunction, CuGranularity, CuGraph, CuGraphExec, CuGraphNode, CuHostFn, CuMemAccessDesc, CuMemAllocationProp,
-    CuMemHandle, CuMemHandleType, CuMemPoolAttribute, CuMemoryPool, CuModule, CuStream, CuStreamFlags, CuUuid,
+    CuMemHandle, CuMemHandleType, CuMemHostRegisterFlags, CuMemPoolAttribute, CuMemoryPool, CuModule, CuStream,
+    CuStreamFlags, CuUuid,
 };
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
@@ -178,6 +179,12 @@ entry_points! {
     /// described.
     optional mem_get_address_range =
         c"cuMemGetAddressRange_v2"(base: *mut CuDevicePtr, bytes: *mut usize, address: CuDevicePtr);
+    /// Pins memory of the host that the program has mapped (6.5). If missing, there are no devices of host
+    /// memory.
+    optional mem_host_register =
+        c"cuMemHostRegister_v2"(address: *mut c_void, bytes: usize, flags: CuMemHostRegisterFlags);
+    /// Undoes [`mem_host_register`](Self::mem_host_register).
+    optional mem_host_unregister = c"cuMemHostUnregister"(address: *mut c_void);
     /// Fills memory with one byte value in a stream's order. If missing, memory is neither filled
     /// nor cleared.
     optional memset_d8_async =

@@ -275,6 +275,13 @@ constants! {
         /// The granularity with the best performance.
         RECOMMENDED = 1, "CU_MEM_ALLOC_GRANULARITY_RECOMMENDED";
     }
+    /// Behaviour of registered memory of the host (`CU_MEMHOSTREGISTER_…`).
+    CuMemHostRegisterFlags(u32) {
+        /// Pinned for every context, also of other devices.
+        PORTABLE = 1, "CU_MEMHOSTREGISTER_PORTABLE";
+        /// Mapped for the device, so that kernels may use the memory.
+        DEVICEMAP = 2, "CU_MEMHOSTREGISTER_DEVICEMAP";
+    }
     /// An attribute of a pool of the driver's own allocator (`CUmemPool_attribute`).
     CuMemPoolAttribute(u32) {
         /// Bytes that the pool holds from the device (`u64`).
