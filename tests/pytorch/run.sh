@@ -22,6 +22,9 @@ CACHALOT_TEST=native show allocator-of-pytorch 120 -m unittest -v test_memory te
 CACHALOT_TORCH_PLUGIN=1 show allocator-as-a-plug-in 120 -m unittest -v test_memory test_settings test_streams test_graphs test_snapshots
 show whole 600 whole.py "$out/whole.md"
 show pool 60 test_pool.py
+show pinned 120 test_pinned.py
+CACHALOT_TEST=native show pinned-of-pytorch 120 test_pinned.py
+show pinned-measured 400 test_pinned.py --measure "$out/pinned.md"
 show golden 60 golden.py "$out/golden.md"
 show bench 280 bench.py "$out/bench.md"
 show compiled 120 compiled.py "$out/compiled.md"

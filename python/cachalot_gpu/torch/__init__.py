@@ -5,6 +5,8 @@ These two lines replace PyTorch's CUDA allocator, before the first use of CUDA:
     import cachalot_gpu.torch
     cachalot_gpu.torch.enable("policy:caching,expandable_segments:True")
 
+With :func:`enable_pinned`, cachalot also allocates pinned memory of the host.
+
 With :func:`pool`, PyTorch keeps its allocator, and one ``torch.cuda.MemPool`` takes its segments
 from cachalot.
 
@@ -31,6 +33,7 @@ from ._limits import (
     set_per_process_memory_fraction,
 )
 from ._pages import maintain, maintain_every, page_stats
+from ._pinned import enable_pinned, pinned_enabled
 from ._plugin import configure, enable, enabled
 from ._pool import pool
 from ._statistics import (
@@ -50,6 +53,7 @@ __all__ = [
     "dump_snapshot",
     "empty_cache",
     "enable",
+    "enable_pinned",
     "enabled",
     "get_per_process_memory_fraction",
     "list_gpu_processes",
@@ -64,6 +68,7 @@ __all__ = [
     "memory_stats",
     "memory_summary",
     "page_stats",
+    "pinned_enabled",
     "pool",
     "record_memory_history",
     "record_use",
