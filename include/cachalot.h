@@ -34,6 +34,7 @@
  *   - give memory to others for a while: cachalot_pool_tag, cachalot_park, cachalot_wake
  *   - grow a table or a cache in place: cachalot_range_reserve, cachalot_range_commit, cachalot_range_decommit
  *   - let a second GPU access memory: cachalot_enable_peer_access
+ *   - allocate pinned memory of the host: CACHALOT_HOST
  *   - plan repeated iterations: cachalot_iteration, cachalot_planned
  *   - read statistics: cachalot_stats, cachalot_stat, cachalot_stats_for_each, cachalot_reset_peaks
  *   - react when memory runs out: cachalot_on_shortage, cachalot_on_out_of_memory
@@ -51,7 +52,8 @@
  *     pointer: compare and copy it, but never dereference it. Every function checks the handle. A destroyed or foreign
  *     handle is an error, and never a crash. cachalot_destroy(NULL) does nothing.
  *   - The program owns a block from cachalot_malloc to cachalot_free. The address is an address of device memory, and
- *     the host must not dereference it. Addresses are unique among the allocators of a process.
+ *     the host must not dereference it, except with CACHALOT_HOST. Addresses are unique among the allocators of a
+ *     process.
  *   - A function reads its texts and structures only during the call. Returned texts belong to the library, and the
  *     function says how long a text is valid.
  *   - Set the first field of a structure, `struct_size`, to sizeof, as the _INIT macros do. Programs then work with an
@@ -111,6 +113,21 @@
  *   - A block that other streams use and that is freed during a capture stays pending until the end of the capture.
  *     Without cachalot_capture_begin, this applies only to blocks that a capturing stream uses. Free parts of a
  *     capturing stream's expandable segments stay mapped until the end of the capture.
+ *
+ * Host memory
+ *   - An allocator with CACHALOT_HOST allocates pinned memory of the host, for copies between the host and a GPU. The
+ *     memory of device i lies on the NUMA node of this GPU, where the system has several nodes. Every GPU of the process
+ *     can copy from and to it, and kernels can use it at the same address where the GPU has unified addressing.
+ *   - A block belongs to no stream: `stream` is NULL in cachalot_malloc, and the host may write to the block at once.
+ *     Announce each stream that copies from or to the block, the default stream included, with cachalot_record_stream or
+ *     cachalot_record_use. The freed block then stays pending until the copies are done.
+ *   - Under the policy caching, the settings that `config` does not name are "compact:0.01,exact_segments:True". A limit
+ *     counts host memory, and cachalot_device_info describes the memory of the system, or of the process's control
+ *     group.
+ *   - The segments are mapped in huge pages and touched by several threads, and then registered with the driver
+ *     (cuMemHostRegister). A request for more memory than the system has left is OUT_OF_MEMORY. A forked child does not
+ *     have the memory: an access ends the child.
+ *   - There is no virtual memory: `expandable_segments` has no effect, and there are no elastic ranges.
  *
  * Fork
  *   - CUDA does not survive a fork. In a child of the process with the first allocator, cachalot_create and every
@@ -275,6 +292,9 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
 #define CACHALOT_ENVIRONMENT 0x10u
 /** Makes the context of a device at the first request. Not allowed with CACHALOT_PEER_ACCESS. */
 #define CACHALOT_OPEN_LATER 0x20u
+/** Allocates pinned memory of the host instead of memory of the devices: see Host memory. Not allowed with
+ * CACHALOT_SIMULATED, CACHALOT_PEER_ACCESS and CACHALOT_OPEN_LATER. */
+#define CACHALOT_HOST 0x40u
 
 /**
  * The options of an allocator. CACHALOT_OPTIONS_INIT selects every device and the default settings.
@@ -305,6 +325,11 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * completed_pages_only (`stitched`): `True` or `False`; default `False`.
  *     A page moves only after the work that used the page is complete. For programs with
  *     programmatic dependent launch or persistent kernels.
+ * exact_segments (`caching`): `True` or `False`; default `False`.
+ *     A request above 1 MiB gets a segment of its own size, rounded up to 4 KiB. For memory that
+ *     the system gives in small pages, such as pinned host memory. With `compact`, a whole segment
+ *     serves only requests that leave less than 1 % of it, and where another segment would exceed
+ *     the budget, segments are released before any free block serves.
  * expandable_segments (`caching` and `bfc`): `True` or `False`; default `False`.
  *     Segments grow and shrink in virtual memory, and neighbouring free memory forms a single
  *     block.
@@ -356,24 +381,24 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * per_process_memory_fraction (every policy): a number from 0 to 1; default `1`.
  *     The largest part of the device's memory for this allocator. 1 means no limit.
  * pinned_free_catch_all (every policy): `True` or `False`; default `False`.
- *     No effect: the library manages device memory only.
+ *     No effect: pinned memory has the settings of other memory.
  * pinned_max_cached_size_mb (every policy): a whole number of MiB from 0 to 1099511627776; default
  * no limit.
- *     No effect: the library manages device memory only.
+ *     No effect: pinned memory has the settings of other memory.
  * pinned_max_round_threshold_mb (every policy): a whole number of MiB from 0 to 1099511627776;
  * default no limit.
- *     No effect: the library manages device memory only.
+ *     No effect: pinned memory has the settings of other memory.
  * pinned_num_register_threads (every policy): a power of two up to 128; default `1`.
- *     No effect: the library manages device memory only.
+ *     No effect: pinned memory has the settings of other memory.
  * pinned_reserve_segment_size_mb (every policy): a whole number of MiB from 1 to 1099511627776;
  * default none.
- *     No effect: the library manages device memory only.
+ *     No effect: pinned memory has the settings of other memory.
  * pinned_use_background_threads (every policy): `True` or `False`; default `False`.
- *     No effect: the library manages device memory only.
+ *     No effect: pinned memory has the settings of other memory.
  * pinned_use_cuda_host_register (every policy): `True` or `False`; default `False`.
- *     No effect: the library manages device memory only.
+ *     No effect: pinned memory has the settings of other memory.
  * pinned_use_hip_host_register (every policy): `True` or `False`; default `False`.
- *     No effect: the library manages device memory only.
+ *     No effect: pinned memory has the settings of other memory.
  * plan_deadline_ms (`planned`): a whole number of milliseconds; default `2000`.
  *     The longest search for a better plan, in the background.
  * policy (every policy): `caching`, `bfc`, `buddy`, `size_class`, `slab`, `stitched`, `direct` or
@@ -769,7 +794,8 @@ CACHALOT_API cachalot_status cachalot_enable_peer_access(const cachalot_allocato
 /** Allocates a block of at least `bytes` on `device`, usable on `stream` at once, and writes the address to `out`.
  * The address is a multiple of 512, under `policy:bfc` of 256. For 0 bytes, the address is NULL.
  *   - Driver: if no cached block fits, or frees are pending; never for a cached block.
- *   - Errors: OUT_OF_MEMORY, REJECTED, TOO_LARGE, INVALID_STREAM, TABLE_FULL. */
+ *   - Errors: OUT_OF_MEMORY, REJECTED, TOO_LARGE, INVALID_STREAM (also for any stream but NULL with CACHALOT_HOST),
+ *     TABLE_FULL. */
 CACHALOT_CHECKED cachalot_status cachalot_malloc(const cachalot_allocator *allocator, int device, size_t bytes,
                                                  cachalot_stream stream, void **out);
 

@@ -19,6 +19,7 @@
  *   - grow a table or a cache in place: range
  *   - limit or release memory: allocator::set_limit, allocator::trim, allocator::empty_cache
  *   - learn of failures in destructors: set_failure_handler
+ *   - allocate pinned memory of the host: host_allocator
  *   - give memory to Thrust: basic_resource; to libraries with `cuda::mr`: cachalot_cuda_mr.hpp
  *   - replace `cub::CachingDeviceAllocator`: cachalot_cub.hpp
  *
@@ -628,12 +629,44 @@ class allocator {
 };
 
 /**
+ * An allocator of pinned host memory: CACHALOT_HOST. Blocks belong to no stream, and the host may write to them at once.
+ * Call record_stream or record_use for each stream that copies from or to a block, the default stream included.
+ *
+ * @code
+ * cachalot::host_allocator host;
+ * cachalot::buffer<float> staging(host, 1 << 20);
+ * read_file(staging.data(), staging.size_bytes());
+ * cudaMemcpyAsync(on_device, staging.data(), staging.size_bytes(), cudaMemcpyHostToDevice, stream);
+ * staging.record_stream(stream);
+ * // Freed at the end of the scope, and used again when the copy is done.
+ * @endcode
+ */
+class host_allocator : public allocator {
+ public:
+  /** Makes an allocator of host memory beside every device, with the default settings. */
+  host_allocator() : host_allocator(options()) {}
+  /** Makes an allocator of host memory with options. */
+  explicit host_allocator(options wanted) : allocator(of_host(std::move(wanted))) {}
+
+  /** Allocates a block on the NUMA node of a device. */
+  block allocate(std::size_t bytes, int device = 0) const { return allocator::allocate(bytes, nullptr, device); }
+  /** Allocates memory on the NUMA node of a device and returns the address. */
+  void* malloc(std::size_t bytes, int device = 0) const { return allocator::malloc(bytes, nullptr, device); }
+
+ private:
+  static options of_host(options wanted) {
+    wanted.flags |= CACHALOT_HOST;
+    return wanted;
+  }
+};
+
+/**
  * Device memory for elements of a type: an owning pointer, a length and a stream. The destructor frees the memory in
  * the order of the stream.
  *
  * The elements are not initialised, and no constructor or destructor of T ever runs: T must be trivially copyable. The
  * memory belongs to the device, so begin() and end() are for kernels, copies and `std::span`. The host must not read
- * or write the elements.
+ * or write the elements, unless they are of a host_allocator.
  */
 template <class T>
 class buffer {
@@ -648,6 +681,9 @@ class buffer {
   /** Allocates memory for `count` elements. */
   buffer(const allocator& owner, std::size_t count, cachalot_stream stream, int device = 0)
       : block_(owner.allocate(detail::bytes_of(count, sizeof(T)), stream, device)), count_(count) {}
+  /** Allocates host memory for `count` elements, on the NUMA node of a device. */
+  buffer(const host_allocator& owner, std::size_t count, int device = 0)
+      : block_(owner.allocate(detail::bytes_of(count, sizeof(T)), device)), count_(count) {}
   /** Takes over the memory of another buffer, which becomes empty. */
   buffer(buffer&& other) noexcept : block_(std::move(other.block_)), count_(std::exchange(other.count_, 0)) {}
   /** Frees the memory, then takes over the memory of another buffer. */

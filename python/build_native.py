@@ -20,6 +20,7 @@ WORKSPACE = _HERE / "rust" if (_HERE / "rust").is_dir() else _HERE.parent
 
 SHIM = WORKSPACE / "ffi/torch/shim.cpp"
 WHOLE = WORKSPACE / "ffi/torch/whole"
+PINNED = WORKSPACE / "ffi/torch/pinned"
 HEADERS = [WORKSPACE / "ffi" / name for name in ("include/cachalot.h", "include/cachalot_torch.h", "torch/failure.hpp")]
 
 TARGET = "x86_64-unknown-linux-gnu"

@@ -35,6 +35,7 @@ class Modules(build_py):
         for file in [build_native.SHIM, *build_native.HEADERS]:
             shutil.copy(file, source)
         shutil.copytree(build_native.WHOLE, source / "whole")
+        shutil.copytree(build_native.PINNED, source / "pinned")
         library = shutil.copy(build_native.library(), lib / build_native.soname())
         build_native.compile_shim(source, Path(library))
 

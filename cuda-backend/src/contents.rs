@@ -2,10 +2,8 @@
 
 use crate::device::CudaDevice;
 use crate::driver::types::{CuEvent, CuEventFlags};
-use crate::host_memory;
 use crate::stream_order::wait_for_context;
 use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, Saved};
-use core::ffi::CStr;
 
 impl CudaDevice {
     /// Sets how many bytes of pinned host memory stay after all contents of parked memory went back, so that
@@ -49,13 +47,6 @@ impl CudaDevice {
             unsafe { driver.event_destroy(event) }
         });
         waited.and(destroyed)
-    }
-
-    /// Returns the NUMA node of the GPU, if the system has several nodes.
-    fn numa_node_of_gpu(&self) -> Option<u32> {
-        let _scope = self.context.enter().ok()?;
-        let bus_id = self.bus_id()?.map(|letter| letter as u8);
-        host_memory::node_of(CStr::from_bytes_until_nul(&bus_id).ok()?.to_str().ok()?)
     }
 }
 

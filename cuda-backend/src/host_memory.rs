@@ -8,7 +8,7 @@
 use core::ffi::{c_int, c_void};
 use core::num::NonZero;
 use core::ptr::NonNull;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::Builder;
 
 /// The granularity of mappings in bytes.
@@ -135,7 +135,7 @@ pub(crate) fn touch(base: NonNull<c_void>, bytes: u64) -> bool {
     let threads = (length / BYTES_OF_A_THREAD).min(processors).clamp(1, MOST_THREADS);
     // Two threads in one huge page would zero the page twice.
     let part = length.div_ceil(threads).next_multiple_of(HUGE_PAGE);
-    let start = base.addr().get();
+    let start = base.as_ptr().expose_provenance();
     let part_of = move |number: usize| {
         let from = number * part;
         from >= length || touch_part(start + from, part.min(length - from))
@@ -207,7 +207,7 @@ pub(crate) fn of_system() -> Option<(u64, u64)> {
 }
 
 /// Returns the limit of a control group and the bytes below the limit, or `None` without a limit.
-fn of_group(folder: &PathBuf) -> Option<(u64, u64)> {
+fn of_group(folder: &Path) -> Option<(u64, u64)> {
     let number = |name: &str| read(folder.join(name))?.trim().parse::<u64>().ok();
     let (most, used) = (number("memory.max")?, number("memory.current")?);
     // Contents of files that the kernel can drop count as used.

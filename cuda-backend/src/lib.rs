@@ -16,6 +16,7 @@
 //! * [`driver`]: the driver's entry points, found at run time by exactly versioned names, and the
 //!   driver's types as integers.
 //! * [`CudaDevice`]: a device in a context, which implements the core's traits.
+//! * [`HostDevice`]: pinned host memory beside such a device, as a device of its own.
 //! * [`Streams`] and [`StreamIdentity`]: numbers that identify streams although the driver reuses
 //!   handles.
 //! * [`clock`]: a clock for traces, cheaper than the system's clock.
@@ -31,6 +32,7 @@ pub mod fork;
 mod contents;
 mod context;
 mod device;
+mod host_device;
 mod host_memory;
 mod peer_access;
 mod peers;
@@ -51,6 +53,7 @@ mod tests;
 pub use device::{CudaDevice, DeviceOptions};
 pub use driver::result::CuResult;
 pub use driver::{Driver, LoadError};
+pub use host_device::{HOST_SETTINGS, HOST_STREAM, HostDevice};
 pub use streams::{StreamIdentity, Streams, this_thread};
 pub use usage::{MemoryUsers, ProcessMemory};
 

@@ -7,8 +7,9 @@
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuMemPoolAttribute, CuMemoryPool};
+use crate::host_memory;
 use cachalot_core::DeviceResult;
-use core::ffi::{c_char, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_uint, c_void};
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use std::sync::OnceLock;
 
@@ -80,6 +81,13 @@ impl CudaDevice {
     fn processes(&self) -> Vec<ProcessMemory> {
         let bus_id = self.bus_id();
         bus_id.and_then(|bus_id| management()?.processes(&bus_id)).unwrap_or_default()
+    }
+
+    /// Returns the NUMA node of the GPU, if the system has several nodes.
+    pub(crate) fn numa_node_of_gpu(&self) -> Option<u32> {
+        let _scope = self.context.enter().ok()?;
+        let bus_id = self.bus_id()?.map(|letter| letter as u8);
+        host_memory::node_of(CStr::from_bytes_until_nul(&bus_id).ok()?.to_str().ok()?)
     }
 
     /// Returns the device's place on the bus as a text that ends in NUL, or `None` if the driver does not

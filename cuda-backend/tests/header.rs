@@ -193,7 +193,7 @@ fn bound_type(name: &str, header: &Header) -> Option<String> {
                 "CuMemPoolAttribute" => "CUmemPool_attribute",
                 "CuHostFn" => "CUhostFn",
                 // Functions take these flags as plain integers.
-                "CuEventFlags" | "CuStreamFlags" => return Some("u32".to_owned()),
+                "CuEventFlags" | "CuMemHostRegisterFlags" | "CuStreamFlags" => return Some("u32".to_owned()),
                 _ => return None,
             };
             Some(header.canonical(&syn::parse_str(original).expect("a name is a type")))

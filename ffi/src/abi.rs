@@ -45,6 +45,7 @@ pub const CACHALOT_ASK_STREAM_ID: u32 = 0x4;
 pub const CACHALOT_PEER_ACCESS: u32 = 0x8;
 pub const CACHALOT_ENVIRONMENT: u32 = 0x10;
 pub const CACHALOT_OPEN_LATER: u32 = 0x20;
+pub const CACHALOT_HOST: u32 = 0x40;
 
 pub const CACHALOT_NO_LIMIT: u64 = u64::MAX;
 

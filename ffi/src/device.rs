@@ -12,7 +12,7 @@ use cachalot_core::{
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::types::CuStream;
-use cachalot_cuda::{CudaDevice, this_thread};
+use cachalot_cuda::{CudaDevice, HOST_STREAM, HostDevice, this_thread};
 use core::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub(crate) enum Backing {
     Cuda(CudaDevice),
     /// A device of the driver, opened on first use.
     Lazy(LazyDevice),
+    /// Pinned memory of the host, beside a device of the driver.
+    Host(HostDevice),
     /// A simulated device, without a driver.
     Simulated(SimulatedDevice),
 }
@@ -45,6 +47,7 @@ impl Device {
         match &self.backing {
             Backing::Cuda(device) => Ok(device),
             Backing::Lazy(later) => Ok(later.open()?),
+            Backing::Host(device) => Ok(device),
             Backing::Simulated(device) => Ok(device),
         }
     }
@@ -54,7 +57,7 @@ impl Device {
     pub(crate) fn open(&self) -> Outcome {
         match &self.backing {
             Backing::Lazy(later) => later.open().map(|_| ()).map_err(Status::from),
-            Backing::Cuda(_) | Backing::Simulated(_) => Ok(()),
+            Backing::Cuda(_) | Backing::Host(_) | Backing::Simulated(_) => Ok(()),
         }
     }
 
@@ -64,12 +67,13 @@ impl Device {
         !matches!(&self.backing, Backing::Lazy(later) if later.opened().is_none())
     }
 
-    /// Returns the allocator's number of a stream.
+    /// Returns the allocator's number of a stream. Memory of the host has one stream, NULL.
     #[inline(always)]
     pub(crate) fn stream_id(&self, stream: CuStream) -> Outcome<StreamId> {
         match &self.backing {
             Backing::Cuda(device) => device.stream_id(stream).map_err(|error| refuse(stream, error.code)),
             Backing::Lazy(later) => later.stream_id(stream).map_err(|error| refuse(stream, error.code)),
+            Backing::Host(_) => host_stream_id(stream),
             Backing::Simulated(_) => simulated_stream_id(stream),
         }
     }
@@ -77,12 +81,7 @@ impl Device {
     /// Returns the number of a stream that uses a block of another stream. An open device asks the
     /// driver.
     pub(crate) fn stream_in_use(&self, stream: CuStream) -> Outcome<StreamId> {
-        let device = match &self.backing {
-            Backing::Cuda(device) => Some(device),
-            Backing::Lazy(later) => later.opened(),
-            Backing::Simulated(_) => None,
-        };
-        match device {
+        match self.cuda() {
             Some(device) => device.stream_in_use(stream).map_err(|error| {
                 if error.kind == ErrorKind::InvalidArgument { refuse(stream, error.code) } else { error.into() }
             }),
@@ -95,6 +94,7 @@ impl Device {
         match &self.backing {
             Backing::Cuda(device) => device.streams().handle(stream),
             Backing::Lazy(later) => later.streams().handle(stream),
+            Backing::Host(device) => device.cuda().streams().handle(stream),
             Backing::Simulated(_) => simulated_stream_handle(stream),
         }
     }
@@ -104,14 +104,20 @@ impl Device {
         match &self.backing {
             Backing::Cuda(device) => Some(device),
             Backing::Lazy(later) => later.opened(),
+            Backing::Host(device) => Some(device.cuda()),
             Backing::Simulated(_) => None,
         }
+    }
+
+    /// Returns whether the memory is the host's.
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(self.backing, Backing::Host(_))
     }
 
     /// Returns the simulated device, or `None` for a device of the driver.
     pub(crate) fn simulated(&self) -> Option<&SimulatedDevice> {
         match &self.backing {
-            Backing::Cuda(_) | Backing::Lazy(_) => None,
+            Backing::Cuda(_) | Backing::Lazy(_) | Backing::Host(_) => None,
             Backing::Simulated(device) => Some(device),
         }
     }
@@ -122,6 +128,15 @@ impl Device {
 pub(crate) fn refuse(stream: CuStream, code: u32) -> Status {
     let text = format!("{:#x} is no stream's handle", stream.0);
     Status::with_driver_code(CACHALOT_ERROR_INVALID_STREAM, code, text)
+}
+
+/// Returns the number of the stream of the host, for the handle NULL.
+fn host_stream_id(stream: CuStream) -> Outcome<StreamId> {
+    if stream.is_null() {
+        return Ok(HOST_STREAM);
+    }
+    let text = "host memory belongs to no stream: pass NULL, and announce each stream that uses the block";
+    Err(Status::new(CACHALOT_ERROR_INVALID_STREAM, text))
 }
 
 /// Returns the number of a simulated device's stream: the handle, except for the default streams.
@@ -188,6 +203,10 @@ impl DeviceMemory for Device {
 
     fn wait(&self, event: Event) -> DeviceResult<()> {
         self.memory()?.wait(event)
+    }
+
+    fn can_order(&self, stream: StreamId) -> bool {
+        self.memory().is_ok_and(|memory| memory.can_order(stream))
     }
 
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {

@@ -1,14 +1,15 @@
 //! The allocator behind a handle: options, devices, creation and destruction.
 
 use crate::abi::{
-    CACHALOT_ASK_STREAM_ID, CACHALOT_ENVIRONMENT, CACHALOT_NO_CACHING, CACHALOT_OPEN_LATER, CACHALOT_PEER_ACCESS,
-    CACHALOT_SIMULATED, cachalot_options, cachalot_stream,
+    CACHALOT_ASK_STREAM_ID, CACHALOT_ENVIRONMENT, CACHALOT_HOST, CACHALOT_NO_CACHING, CACHALOT_OPEN_LATER,
+    CACHALOT_PEER_ACCESS, CACHALOT_SIMULATED, cachalot_options, cachalot_stream,
 };
 use crate::callbacks::Callbacks;
 use crate::device::{Backing, Device};
 use crate::lazy_device::LazyDevice;
 use crate::lock::HeapLock;
 use crate::marshal::{self, Versioned};
+use crate::open::host_config;
 use crate::planner::Planner;
 use crate::stacks::Stacks;
 use crate::status::{
@@ -17,9 +18,9 @@ use crate::status::{
 };
 use crate::upkeep::Upkeep;
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceIndex, Growable, StreamId};
+use cachalot_core::{Allocator, Config, DeviceIndex, DeviceResult, Growable, StreamId};
 use cachalot_cuda::driver::types::{CuContext, CuStream};
-use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, StreamIdentity, Streams};
+use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, HostDevice, StreamIdentity, Streams};
 use core::ffi::c_int;
 use std::sync::Arc;
 
@@ -37,7 +38,10 @@ const FLAGS: u32 = CACHALOT_SIMULATED
     | CACHALOT_ASK_STREAM_ID
     | CACHALOT_PEER_ACCESS
     | CACHALOT_ENVIRONMENT
-    | CACHALOT_OPEN_LATER;
+    | CACHALOT_OPEN_LATER
+    | CACHALOT_HOST;
+/// Flags that concern memory of devices.
+const NOT_OF_HOST: u32 = CACHALOT_SIMULATED | CACHALOT_PEER_ACCESS | CACHALOT_OPEN_LATER;
 
 // SAFETY: `repr(C)`, begins with the size, and consists of numbers and pointers without padding.
 unsafe impl Versioned for cachalot_options {
@@ -246,6 +250,11 @@ impl ParsedOptions {
         if flags & CACHALOT_PEER_ACCESS != 0 && flags & CACHALOT_OPEN_LATER != 0 {
             return Err(Status::argument(format_args!("options: peers are devices that are open")));
         }
+        if flags & CACHALOT_HOST != 0 && flags & NOT_OF_HOST != 0 {
+            return Err(Status::argument(format_args!(
+                "options: host memory belongs to open devices of the driver, and every device may use it"
+            )));
+        }
         let devices = (0..count).map(|index| {
             let context = contexts.get(index).map(|context| CuContext(context.addr()));
             let ordinal = ordinals.get(index).copied().unwrap_or(index as c_int);
@@ -288,6 +297,11 @@ impl ParsedOptions {
         let streams = Arc::new(Streams::new());
         let options = |context| DeviceOptions { context, identity, streams: Arc::clone(&streams) };
         let wanted = wanted.into_iter().map(|(ordinal, context)| (ordinal, options(context)));
+        if self.has(CACHALOT_HOST) {
+            let open = |number, options| HostDevice::open_with(driver, number, options);
+            let opened = open_all(wanted, open, HostDevice::close)?;
+            return Ok(opened.into_iter().map(|(ordinal, host)| (ordinal, Backing::Host(host))).collect());
+        }
         if !self.has(CACHALOT_OPEN_LATER) {
             return self.open(driver, wanted);
         }
@@ -298,32 +312,17 @@ impl ParsedOptions {
         later.collect()
     }
 
-    /// Opens devices. After a failure closes the devices already open.
+    /// Opens devices, with access to each other's memory if asked for. After a failure closes the devices
+    /// already open.
     fn open(
         &self,
         driver: &'static Driver,
         wanted: impl Iterator<Item = (c_int, DeviceOptions)>,
     ) -> Outcome<Vec<(c_int, Backing)>> {
-        let mut devices: Vec<(c_int, CudaDevice)> = Vec::new();
-        let mut opened = Ok(());
-        for (ordinal, options) in wanted {
-            match open_one(driver, ordinal, options) {
-                Ok(device) => devices.push((ordinal, device)),
-                Err(status) => opened = Err(status),
-            }
-            if opened.is_err() {
-                break;
-            }
-        }
-        if opened.is_ok() && self.has(CACHALOT_PEER_ACCESS) {
-            opened = connect(&devices);
-        }
-        if let Err(status) = opened {
-            for (_, device) in &devices {
-                // The failure to open is the one to report.
-                let _ = device.close();
-            }
-            return Err(status);
+        let open = |number, options| CudaDevice::open_with(driver, number, options);
+        let devices = open_all(wanted, open, CudaDevice::close)?;
+        if self.has(CACHALOT_PEER_ACCESS) {
+            connect(&devices).inspect_err(|_| close_all(&devices, CudaDevice::close))?;
         }
         Ok(devices.into_iter().map(|(ordinal, device)| (ordinal, Backing::Cuda(device))).collect())
     }
@@ -335,10 +334,40 @@ fn no_such(ordinal: c_int, code: CuResult) -> Status {
     Status::with_driver_code(CACHALOT_ERROR_UNKNOWN_DEVICE, code.0, format_args!("the driver has no device {ordinal}"))
 }
 
+/// Opens devices of one kind. After a failure closes the devices already open.
+fn open_all<D>(
+    wanted: impl Iterator<Item = (c_int, DeviceOptions)>,
+    open: impl Fn(u32, DeviceOptions) -> DeviceResult<D>,
+    close: impl Fn(&D) -> DeviceResult<()>,
+) -> Outcome<Vec<(c_int, D)>> {
+    let mut devices = Vec::new();
+    for (ordinal, options) in wanted {
+        match open_one(ordinal, options, &open) {
+            Ok(device) => devices.push((ordinal, device)),
+            Err(status) => {
+                close_all(&devices, close);
+                return Err(status);
+            }
+        }
+    }
+    Ok(devices)
+}
+
+/// Closes devices after a failure, which is the one to report.
+fn close_all<D>(devices: &[(c_int, D)], close: impl Fn(&D) -> DeviceResult<()>) {
+    for (_, device) in devices {
+        let _ = close(device);
+    }
+}
+
 /// Opens a device of the driver.
-fn open_one(driver: &'static Driver, ordinal: c_int, options: DeviceOptions) -> Outcome<CudaDevice> {
+fn open_one<D>(
+    ordinal: c_int,
+    options: DeviceOptions,
+    open: impl Fn(u32, DeviceOptions) -> DeviceResult<D>,
+) -> Outcome<D> {
     let number = u32::try_from(ordinal).map_err(|_| no_such(ordinal, CuResult::INVALID_DEVICE))?;
-    CudaDevice::open_with(driver, number, options).map_err(|error| {
+    open(number, options).map_err(|error| {
         if error.code == CuResult::INVALID_DEVICE.0 { no_such(ordinal, CuResult::INVALID_DEVICE) } else { error.into() }
     })
 }
@@ -377,6 +406,9 @@ unsafe fn config(options: &cachalot_options) -> Outcome<Config> {
             text.push(',');
         }
         text.push_str(own);
+    }
+    if options.flags & CACHALOT_HOST != 0 {
+        return Ok(host_config(&text)?);
     }
     Ok(Config::parse(&text)?)
 }

@@ -15,6 +15,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`open_host`] opens an allocator of pinned host memory, whose blocks belong to [`HOST_STREAM`].
+//!
 //! [`Allocator`] has everything else: streams, limits, private pools, statistics. [`Config`] describes the
 //! policies, and [`core_api::config`] lists all settings. [`cuda`] is the driver: devices, streams, peers.
 //!
@@ -72,7 +74,7 @@ pub use cachalot_core::{
     Range, RangeAllocator, StreamId,
 };
 pub use cachalot_cuda as cuda;
-pub use cachalot_cuda::{CudaDevice, Driver};
+pub use cachalot_cuda::{CudaDevice, Driver, HOST_STREAM, HostDevice};
 pub use lock::HeapLock;
-pub use open::{CudaAllocator, OpenError, SimulatedAllocator, open_cuda, open_simulated};
+pub use open::{CudaAllocator, HostAllocator, OpenError, SimulatedAllocator, open_cuda, open_host, open_simulated};
 pub use planner::Planner;

@@ -161,6 +161,26 @@ print(told[0].message, "|", State.plugin is not None)
             unknown = rf"the interface of PyTorch {version.replace('+', '.')} is unknown: 2\.6 to 2\.11 are known"
             self.prints(program.format(version), wanted.format(unknown), **whole)
 
+    def test_pinned_memory_says_which_versions_it_knows(self) -> None:
+        program = """
+torch.__version__ = {!r}
+try:
+    cachalot_gpu.torch.enable_pinned("compact:0.1")
+except cachalot_gpu.TorchTooOldError as error:
+    print("too old:", error)
+except cachalot_gpu.CachalotError as error:
+    print("not built:", error)
+print(cachalot_gpu.torch.pinned_enabled())
+"""
+        for version in ("2.5.1+cu124", "2.7.1"):
+            wanted = rf"too old: PyTorch {version.replace('+', '.')} sets no allocator of pinned memory: 2\.8 or later"
+            self.prints(program.format(version), wanted + ".*\nFalse")
+        unknown = r"not built: .*the interface of PyTorch 2\.12\.0 is unknown: 2\.8 to 2\.11 are known"
+        self.prints(program.format("2.12.0"), unknown + "\nFalse")
+        self.prints(program.format("2.11.0+cu130"), "not built: .*this PyTorch has no headers\nFalse")
+        mistake = 'cachalot_gpu.torch.enable_pinned("compact:much")'
+        self.prints(f"try:\n    {mistake}\nexcept ValueError as error:\n    print(error)", ".*only a number from 0 to 1")
+
     def test_a_pool(self) -> None:
         program = """
 pool = cachalot_gpu.torch.pool(use_on_oom=True)

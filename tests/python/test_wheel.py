@@ -38,6 +38,8 @@ class Wheel(unittest.TestCase):
             "source/cachalot.h",
             "source/cachalot_torch.h",
             "source/failure.hpp",
+            "source/pinned/allocator.cpp",
+            "source/pinned/captured.hpp",
             "source/shim.cpp",
             "source/whole/allocator.cpp",
             "source/whole/versions.hpp",

@@ -25,6 +25,9 @@ show pool 60 test_pool.py
 show parking 240 test_parking.py
 show memory-saver 120 test_memory_saver.py
 show rlhf 180 rlhf.py "$out/rlhf.md"
+show pinned 120 test_pinned.py
+CACHALOT_TEST=native show pinned-of-pytorch 120 test_pinned.py
+show pinned-measured 400 test_pinned.py --measure "$out/pinned.md"
 show golden 60 golden.py "$out/golden.md"
 show bench 280 bench.py "$out/bench.md"
 show compiled 120 compiled.py "$out/compiled.md"

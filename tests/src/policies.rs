@@ -1,12 +1,13 @@
 //! The policies as configurations. Tests of the external invariants run under each.
 
 /// Every policy, with each option that changes decisions.
-pub const POLICIES: [&str; 21] = [
+pub const POLICIES: [&str; 22] = [
     "",
     "max_split_size_mb:24,max_non_split_rounding_mb:40",
     "garbage_collection_threshold:0.5,roundup_power2_divisions:4",
     "compact:0.05",
     "compact:0,max_split_size_mb:24",
+    "parity:False,compact:0.01,exact_segments:True",
     "expandable_segments:True",
     "parity:False",
     "parity:False,expandable_segments:True,max_split_size_mb:24",

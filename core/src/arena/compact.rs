@@ -7,6 +7,10 @@
 //!                                  └─ none: release quiet segments ─▶ obtain.rs
 //! ```
 //!
+//! Under `exact_segments` the release comes before any free block: a segment of one block's size that is
+//! cut for a smaller block would serve no block of its own size again. The budget then counts what the
+//! program holds, without pending blocks.
+//!
 //! The budget is `(1 + compact) · most bytes ever active`. Only large heaps take part. Segments of 2
 //! MiB for small blocks are left alone: a call of the driver moves little memory there. With small
 //! heaps the recorded programs need four times the time in the driver, for the same utilisation.
@@ -25,6 +29,8 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Block;
+use crate::heap::split_rules::Compacting;
+use crate::stats::Stat;
 use crate::sync::Lock;
 use crate::tables::{Lazy, Storage};
 use crate::units::DevicePtr;
@@ -58,15 +64,25 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
         if self.excess(request).is_none() {
             return Ok(None);
         }
+        // A cut segment of one block's size would serve no block of that size again.
+        if self.releases_first(request) {
+            self.release_excess(device, request)?;
+            if self.excess(request).is_none() {
+                return Ok(None);
+            }
+            return self.search_any(request);
+        }
         if let Some(ptr) = self.search_any(request)? {
             return Ok(Some(ptr));
         }
-        // Nothing is released for a graph that is captured, nor while an event might become part of
-        // the graph.
-        if !request.capturing && !self.arena.flags.has(flags::CAPTURE) {
-            self.release_excess(device, request)?;
-        }
+        self.release_excess(device, request)?;
         Ok(None)
+    }
+
+    /// Returns whether quiet segments are released for a request before any free block serves the
+    /// request.
+    pub(super) fn releases_first(&self, request: &Request) -> bool {
+        self.arena.heaps.lock(request.slot).rules.compact == Compacting::Exact
     }
 
     /// Serves a request from the smallest free block of its heap that is large enough, although more
@@ -96,12 +112,16 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
     /// `None` within the budget, and unless `compact` is in force for the request's heap.
     pub(super) fn excess(&self, request: &Request) -> Option<u64> {
         let arena = self.arena;
-        if !is_compact(&arena.heaps.lock(request.slot)) {
-            return None;
-        }
+        let stat = {
+            let heap = arena.heaps.lock(request.slot);
+            if !is_compact(&heap) {
+                return None;
+            }
+            if heap.rules.compact == Compacting::Exact { Stat::AllocatedBytes } else { Stat::ActiveBytes }
+        };
         let compact = arena.settings.config.lock().compact()?;
         // The request is part of what will be in use.
-        let most = arena.most_active_with(request.size);
+        let most = arena.device_peaks.most_with(stat, arena.all_counters(), request.size);
         let held = arena.ledger.reserved().saturating_add(arena.segment_bytes(request));
         held.checked_sub(budget(most, compact)).filter(|&excess| excess > 0)
     }
@@ -117,8 +137,12 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
     }
 
     /// Releases quiet segments until a segment for the request is within the budget, or no quiet
-    /// segment is left. Does not wait for the device.
+    /// segment is left. Does not wait for the device. Releases nothing for a graph that is captured, nor
+    /// while an event might become part of the graph.
     fn release_excess(&self, device: OnDevice<'_, D, R, S>, request: &Request) -> Result<(), Error> {
+        if request.capturing || self.arena.flags.has(flags::CAPTURE) {
+            return Ok(());
+        }
         let quiet = self.arena.quiet();
         quiet.poll();
         self.release_quiet(device, request)?;
@@ -182,7 +206,7 @@ const FROM_START: (u64, u64) = (0, 0);
 
 /// Whether `compact` is in force for a heap. A sub-allocator places by its own rules.
 fn is_compact<S: Storage>(heap: &Heap<S>) -> bool {
-    heap.rules.compact && heap.suballocator.is_none()
+    heap.rules.compact != Compacting::No && heap.suballocator.is_none()
 }
 
 /// Finds the smallest free block of a heap under `compact` for a request of `size` bytes.
@@ -359,6 +383,28 @@ mod tests {
     }
 
     #[test]
+    fn segments_of_one_block_are_exact_and_released_before_a_larger_one_is_cut() {
+        let allocator = allocator("parity:False,compact:0,exact_segments:True");
+        let bytes = 3 * MIB + 100;
+        let first = allocator.malloc(DEVICE, bytes, STREAM).unwrap();
+        let segment = allocator.base_of(first).unwrap().segment_bytes;
+        assert_eq!(segment, bytes.next_multiple_of(4096), "neither 20 MiB nor a multiple of 2 MiB");
+        // A request of 128 MiB may lose 1 MiB of a segment.
+        cache(&allocator, STREAM, &[129]);
+        quiesce(&allocator, STREAM);
+        let close = malloc(&allocator, STREAM, 128);
+        assert_eq!(segments(&allocator), [3, 129]);
+        allocator.free(close).unwrap();
+        quiesce(&allocator, STREAM);
+        allocator.arena(DEVICE).unwrap().quiet().poll();
+        assert_eq!(allocator.forecast(DEVICE, 127 * MIB, STREAM), Ok(Forecast::Release(close)));
+        malloc(&allocator, STREAM, 127);
+        assert_eq!(segments(&allocator), [3, 127]);
+        assert_eq!(waits(&allocator), 0);
+        allocator.check_invariants().unwrap();
+    }
+
+    #[test]
     fn a_release_of_a_quiet_segment_is_foretold() {
         let allocator = allocator("compact:0");
         cache(&allocator, STREAM, &[40, 60]);
@@ -400,10 +446,10 @@ mod tests {
         allocator.reset_peak_stats(DEVICE).unwrap();
         quiesce(&allocator, STREAM);
         let live = malloc(&allocator, STREAM, 100);
-        let most = allocator.arena(DEVICE).unwrap().device_peaks.most_active();
+        let most = allocator.arena(DEVICE).unwrap().device_peaks.most(Stat::ActiveBytes);
         assert_eq!(most, 200 * MIB);
         allocator.reset_peak_stats(DEVICE).unwrap();
-        assert_eq!(allocator.arena(DEVICE).unwrap().device_peaks.most_active(), most);
+        assert_eq!(allocator.arena(DEVICE).unwrap().device_peaks.most(Stat::ActiveBytes), most);
         allocator.free(live).unwrap();
     }
 }

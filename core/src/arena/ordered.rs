@@ -10,7 +10,7 @@
 //!                                                   └─ own stream ordered behind the events ▶ block free
 //! ```
 //!
-//! Ordering makes the own stream wait, and not the host. A request orders only as many blocks as
+//! Ordering makes the own stream wait, and not the host; a stream that is the host's is not ordered. A request orders only as many blocks as
 //! needed, the oldest first, and only before it would obtain memory. A captured graph cannot wait for an
 //! event from outside, so during a capture only complete events free a block.
 //!
@@ -140,6 +140,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
             && let Some(ptr) = device.search(request)?
         {
             return Ok(Some(ptr));
+        }
+        if !device.driver.device().can_order(request.stream) {
+            return Ok(None);
         }
         // An event of no graph must not be waited for inside a graph, and none is captured while the
         // permission lasts. The device is asked as well, for programs that announce no capture.

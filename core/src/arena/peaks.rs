@@ -79,7 +79,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let active: i64 = self.all_counters().map(|(_, counters)| counters.current(Stat::ActiveBytes)).sum();
         let active = active.max(0) as u64 + more;
         match self.most_awake.load(Ordering::Relaxed) {
-            0 => self.device_peaks.most_active().max(active),
+            0 => self.device_peaks.most(Stat::ActiveBytes).max(active),
             most => {
                 let awake = active.saturating_sub(self.page_pool.lock().bytes.asleep);
                 self.most_awake.fetch_max(awake, Ordering::Relaxed);

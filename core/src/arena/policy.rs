@@ -1,7 +1,9 @@
 //! Differences between the policies: rounding of requests, choice of heap, size of segments, and
 //! the sub-allocator that divides segments.
 
-use crate::config::rounding::{OWN_SEGMENT_MIN, PoolKind, SEGMENT_STEP, SMALL_MAX, SMALL_SEGMENT, round_up};
+use crate::config::rounding::{
+    EXACT_STEP, OWN_SEGMENT_MIN, PoolKind, SEGMENT_STEP, SMALL_MAX, SMALL_SEGMENT, round_up,
+};
 use crate::config::{Bfc, Config, Policy};
 use crate::heap::split_rules::{PoolMemory, Source};
 use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
@@ -147,6 +149,8 @@ impl Policy {
 pub const fn segment_size(size: u64, config: &Config) -> u64 {
     if size <= SMALL_MAX {
         SMALL_SEGMENT
+    } else if config.exact_segments() {
+        round_up(size, EXACT_STEP)
     } else if size < OWN_SEGMENT_MIN {
         config.large_segment_size()
     } else {

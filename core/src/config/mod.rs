@@ -77,6 +77,7 @@ pub struct Config {
     garbage_collection_threshold: Option<f64>,
     compact: Option<f64>,
     roundup_power2_divisions: Divisions,
+    exact_segments: bool,
     expandable_segments: bool,
     expandable_segments_reserve: Option<Reserve>,
     reserve_by_class: LinearMap<ClassName, Reserve, RESERVE_CLASSES>,
@@ -131,7 +132,8 @@ impl fmt::Display for Reserve {
 }
 
 /// `PyTorch`'s settings of pinned host memory. They are parsed and checked, so that an existing
-/// string works, and kept for reports. They have no effect: the library manages device memory only.
+/// string works, and kept for reports. They have no effect: pinned memory has the settings of other
+/// memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pinned {
     /// `pinned_use_cuda_host_register`, also `pinned_use_hip_host_register`.
@@ -182,6 +184,7 @@ impl Config {
             garbage_collection_threshold: None,
             compact: None,
             roundup_power2_divisions: Divisions::NONE,
+            exact_segments: false,
             expandable_segments: false,
             expandable_segments_reserve: None,
             reserve_by_class: LinearMap::new(),
@@ -303,6 +306,13 @@ impl Config {
     #[must_use]
     pub const fn roundup_power2_divisions(&self) -> &Divisions {
         &self.roundup_power2_divisions
+    }
+
+    /// Returns whether a large block gets an ordinary segment of its own size (`exact_segments`).
+    #[inline]
+    #[must_use]
+    pub const fn exact_segments(&self) -> bool {
+        self.exact_segments
     }
 
     /// Returns whether new segments grow and shrink in virtual memory (`expandable_segments`).
@@ -454,6 +464,11 @@ impl Config {
     /// Sets `roundup_power2_divisions`.
     pub fn set_roundup_power2_divisions(&mut self, divisions: Divisions) {
         self.roundup_power2_divisions = divisions;
+    }
+
+    /// Sets `exact_segments`.
+    pub fn set_exact_segments(&mut self, on: bool) {
+        self.exact_segments = on;
     }
 
     /// Sets `expandable_segments`.

@@ -37,11 +37,11 @@ const fn setting(
     SettingReference { key, default, example, effect }
 }
 
-const NOT_PINNED: &str = "No effect: the library manages device memory only.";
+const NOT_PINNED: &str = "No effect: pinned memory has the settings of other memory.";
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 /// Every setting, in the order of the keys.
-pub static REFERENCE: [SettingReference; 39] = [
+pub static REFERENCE: [SettingReference; 40] = [
     setting(
         key::ALLOW_GROWTH,
         Value("True"),
@@ -77,6 +77,15 @@ pub static REFERENCE: [SettingReference; 39] = [
         "True",
         "A page moves only after the work that used the page is complete. For programs with programmatic dependent \
          launch or persistent kernels.",
+    ),
+    setting(
+        key::EXACT_SEGMENTS,
+        Value("False"),
+        "True",
+        "A request above 1 MiB gets a segment of its own size, rounded up to 4 KiB. For memory that the system gives in \
+         small pages, such as pinned host memory. With `compact`, a whole segment serves only requests that leave less \
+         than 1 % of it, and where another segment would exceed the budget, segments are released before any free \
+         block serves.",
     ),
     setting(
         key::EXPANDABLE_SEGMENTS,

@@ -27,6 +27,9 @@ pub const LARGE_SEGMENT: u64 = 20 * MIB;
 /// The size of a segment for a single block is a multiple of this, in bytes (`kRoundLarge`).
 pub const SEGMENT_STEP: u64 = 2 * MIB;
 
+/// The size of a segment of the large pool is a multiple of this under `exact_segments`, in bytes.
+pub const EXACT_STEP: u64 = 4096;
+
 /// The number of size intervals with divisions of their own (`kRoundUpPowerOfTwoIntervals`).
 pub const INTERVALS: usize = 16;
 

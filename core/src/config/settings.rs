@@ -15,6 +15,7 @@ pub(super) mod key {
     pub(crate) const CHUNK_MB: &str = "chunk_mb";
     pub(crate) const COMPACT: &str = "compact";
     pub(crate) const COMPLETED_PAGES_ONLY: &str = "completed_pages_only";
+    pub(crate) const EXACT_SEGMENTS: &str = "exact_segments";
     pub(crate) const EXPANDABLE_SEGMENTS: &str = "expandable_segments";
     pub(crate) const EXPANDABLE_SEGMENTS_RESERVE: &str = "expandable_segments_reserve";
     pub(crate) const EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS: &str = "expandable_segments_reserve_by_class";
@@ -89,7 +90,7 @@ impl Setting {
 }
 
 /// All settings, sorted by key.
-pub(super) static SETTINGS: [Setting; 39] = [
+pub(super) static SETTINGS: [Setting; 40] = [
     bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
     setting(key::ARENA_MB, |config, key, value| {
         let mib: u32 = value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?;
@@ -111,6 +112,7 @@ pub(super) static SETTINGS: [Setting; 39] = [
     stitched(key::COMPLETED_PAGES_ONLY, |config, key, value| {
         value.read_boolean(key, &mut config.stitched().completed_pages_only)
     }),
+    setting(key::EXACT_SEGMENTS, |config, key, value| value.read_boolean(key, &mut config.exact_segments)),
     setting(key::EXPANDABLE_SEGMENTS, |config, key, value| value.read_boolean(key, &mut config.expandable_segments))
         .of(Scope::TAGS),
     setting(key::EXPANDABLE_SEGMENTS_RESERVE, |config, key, value| {
@@ -377,6 +379,7 @@ impl fmt::Display for Config {
             key::ROUNDUP_POWER2_DIVISIONS,
             (self.roundup_power2_divisions != Divisions::NONE).then_some(self.roundup_power2_divisions),
         )?;
+        out.flag(key::EXACT_SEGMENTS, self.exact_segments)?;
         out.flag(key::EXPANDABLE_SEGMENTS, self.expandable_segments)?;
         out.some(key::EXPANDABLE_SEGMENTS_RESERVE, self.expandable_segments_reserve)?;
         out.some(

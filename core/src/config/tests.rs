@@ -45,6 +45,7 @@ fn an_empty_string_is_the_defaults() {
     assert!(!config.throw_on_device_oom());
     assert!(!config.release_lock_on_device_malloc());
     assert!(!config.graph_capture_record_stream_reuse());
+    assert!(!config.exact_segments());
     assert!(config.parity());
     assert_eq!(*config.pinned(), Pinned::DEFAULT);
 }
@@ -54,7 +55,7 @@ fn every_key_is_read() {
     let config = parsed(
         "backend:native,max_split_size_mb:40,max_non_split_rounding_mb:30,large_segment_size_mb:24,\
          garbage_collection_threshold:0.5,compact:0.125,roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1],\
-         expandable_segments:True,expandable_segments_reserve:0.5,\
+         exact_segments:True,expandable_segments:True,expandable_segments_reserve:0.5,\
          expandable_segments_reserve_by_class:[serving:0.25,ads:8G],per_process_memory_fraction:0.75,\
          throw_on_cudamalloc_oom:True,release_lock_on_cudamalloc:True,\
          graph_capture_record_stream_reuse:True,parity:False,pinned_use_cuda_host_register:True,\
@@ -68,6 +69,7 @@ fn every_key_is_read() {
     assert_eq!(config.max_non_split_rounding(), 30 * MIB);
     assert_eq!(config.garbage_collection_threshold(), Some(0.5));
     assert_eq!(config.compact(), Some(0.125));
+    assert!(config.exact_segments());
     assert_eq!(config.roundup_power2_divisions().intervals(), &[8, 8, 8, 8, 8, 8, 8, 2, 4, 2, 4, 1, 1, 1, 1, 1]);
     assert!(config.expandable_segments());
     assert_eq!(config.expandable_segments_reserve(), Some(Reserve::Fraction(0.5)));
@@ -229,7 +231,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 39 keys";
+    let list = " docs/configuration.md lists the 40 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),
@@ -350,7 +352,7 @@ fn sizes_are_checked_against_the_large_segment_wherever_it_stands() {
 #[test]
 fn an_update_resets_four_settings_and_keeps_the_rest() {
     let all = "max_split_size_mb:64,max_non_split_rounding_mb:48,garbage_collection_threshold:0.5,\
-               roundup_power2_divisions:4,large_segment_size_mb:40,compact:0.5,expandable_segments:True,\
+               roundup_power2_divisions:4,large_segment_size_mb:40,compact:0.5,exact_segments:True,expandable_segments:True,\
                expandable_segments_reserve:0.5,expandable_segments_reserve_by_class:[a:1G],\
                per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True,\
                release_lock_on_cudamalloc:True,graph_capture_record_stream_reuse:True,\
@@ -359,7 +361,7 @@ fn an_update_resets_four_settings_and_keeps_the_rest() {
     config.update("").unwrap();
     assert_eq!(
         config.to_string(),
-        "large_segment_size_mb:40,compact:0.5,expandable_segments:True,expandable_segments_reserve:0.5,\
+        "large_segment_size_mb:40,compact:0.5,exact_segments:True,expandable_segments:True,expandable_segments_reserve:0.5,\
          expandable_segments_reserve_by_class:[a:1.0G],per_process_memory_fraction:0.5,\
          throw_on_cudamalloc_oom:True,release_lock_on_cudamalloc:True,\
          graph_capture_record_stream_reuse:True,parity:False,pinned_num_register_threads:8"

@@ -92,6 +92,13 @@ pub trait DeviceMemory: Send + Sync + 'static {
         self.wait(event)
     }
 
+    /// Returns whether [`order_behind`](Self::order_behind) makes the work of `stream` wait, and not the
+    /// host. Where the host would wait, a request obtains memory in preference. Calls no device.
+    fn can_order(&self, stream: StreamId) -> bool {
+        let _ = stream;
+        true
+    }
+
     /// Blocks the calling thread until all work queued on `stream` so far is done.
     ///
     /// # Errors

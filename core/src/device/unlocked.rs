@@ -112,6 +112,10 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
         self.on("wait").wait(event)
     }
 
+    fn can_order(&self, stream: StreamId) -> bool {
+        self.0.can_order(stream)
+    }
+
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
         self.on("order_behind").order_behind(stream, event)
     }

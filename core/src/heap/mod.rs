@@ -16,7 +16,7 @@ use crate::config::rounding::PoolKind;
 use crate::heap::block::{Backing, Block, Blocks, Segment, Segments, State};
 use crate::heap::sets::Sets;
 use crate::heap::split_merge::{Coalesced, Parts};
-use crate::heap::split_rules::{Rules, Source};
+use crate::heap::split_rules::{Compacting, Rules, Source};
 use crate::heap::suballoc::AnySubAllocator;
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::hash_index::HashIndex;
@@ -286,7 +286,7 @@ impl<S: Storage> Heap<S> {
         while self.rules.refuse(&self.blocks[block], size) {
             // PyTorch looks at the best fit alone. Under `compact` a larger block, of a segment that
             // is cut already, may serve.
-            if !self.rules.compact {
+            if self.rules.compact == Compacting::No {
                 return None;
             }
             block = self.sets.free.next(block, self.blocks.entries())?;

@@ -73,8 +73,20 @@ pub(crate) struct Rules {
     pub source: Source,
     /// Whether free blocks carry their age, for garbage collection.
     pub ages: bool,
-    /// Whether the setting `compact` is in force for the heap.
-    pub compact: bool,
+    /// Whether the setting `compact` is in force for the heap, and how.
+    pub compact: Compacting,
+}
+
+/// How the setting `compact` is in force for a heap. One byte, so that a heap with its counters stays
+/// within 512 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Compacting {
+    /// Not in force.
+    No,
+    /// In force; blocks share segments.
+    Shared,
+    /// In force; each large block has a segment of its own size (`exact_segments`).
+    Exact,
 }
 
 impl Rules {
@@ -104,12 +116,21 @@ impl Rules {
             (SMALL_MAX + 1, max_split)
         };
         let max_non_split_rounding = config.max_non_split_rounding();
-        let compact = config.compact().is_some()
+        let is_compact = config.compact().is_some()
             && config.policy() == Policy::Caching
             && kind == PoolKind::Large
             && !source.maps_pages();
-        // A segment for several blocks may be cut for any of them.
-        let refuse_from = if compact { max_split.min(config.large_segment_size() + 1) } else { max_split };
+        let compact = match (is_compact, config.exact_segments()) {
+            (false, _) => Compacting::No,
+            (true, false) => Compacting::Shared,
+            (true, true) => Compacting::Exact,
+        };
+        let refuse_from = match compact {
+            Compacting::No => max_split,
+            // A segment for several blocks may be cut for any of them.
+            Compacting::Shared => max_split.min(config.large_segment_size() + 1),
+            Compacting::Exact => max_split.min(SMALL_MAX + 1),
+        };
         Self {
             kind,
             max_split,
@@ -152,12 +173,17 @@ impl Rules {
         block >= self.max_split && (size < self.max_split || block >= size + self.max_non_split_rounding)
     }
 
-    /// Whether the free block is a whole segment that would lose more than a quarter of `size`. Cut
-    /// once, the segment could neither serve a large request nor be released. A segment that is cut
+    /// Whether the free block is a whole segment that would lose more than a quarter of `size`; of a
+    /// segment that was allocated for one block, less than 1 %. Cut once, the segment could neither serve a large request nor be released. A segment that is cut
     /// already serves any request.
     #[inline]
     fn refuse_segment(&self, block: &Block, size: u64) -> bool {
-        self.compact && block.size >= self.refuse_from && !block.is_split() && block.size - size > size / 4
+        let lost = match self.compact {
+            Compacting::No => return false,
+            Compacting::Shared => size / 4,
+            Compacting::Exact => size / 128,
+        };
+        block.size >= self.refuse_from && !block.is_split() && block.size - size > lost
     }
 
     /// Whether the `remaining` bytes behind the first `size` bytes of a free block become a block.

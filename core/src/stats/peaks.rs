@@ -11,8 +11,8 @@ use crate::sync::{AtomicI64, AtomicU64, fence};
 pub(crate) struct DevicePeaks {
     /// The recorded peaks, by column ([`ALL`], small, large) and statistic.
     peak: [[AtomicI64; STATS]; 3],
-    /// The highest peak of the active bytes before the last reset of the peaks.
-    active_before: AtomicU64,
+    /// The highest peak of each statistic before the last reset of the peaks.
+    highest_before: [AtomicU64; STATS],
     /// The sum of all heaps' leases, by column and statistic. No higher than the peak while every
     /// heap is within its lease.
     leased: [[AtomicI64; STATS]; 3],
@@ -33,7 +33,7 @@ impl DevicePeaks {
         let sums = || core::array::from_fn(|_| core::array::from_fn(|_| AtomicI64::new(0)));
         Self {
             peak: sums(),
-            active_before: AtomicU64::new(0),
+            highest_before: core::array::from_fn(|_| AtomicU64::new(0)),
             leased: sums(),
             allocated_before: zeros(),
             freed_before: zeros(),
@@ -47,11 +47,23 @@ impl DevicePeaks {
         self.events[event as usize].fetch_add(1, Relaxed);
     }
 
-    /// Returns the most bytes that were ever active at one time. A reset of the peaks does not lower
-    /// the number.
-    pub(crate) fn most_active(&self) -> u64 {
-        let peak = self.peak[ALL][Stat::ActiveBytes as usize].load(Relaxed).max(0) as u64;
-        peak.max(self.active_before.load(Relaxed))
+    /// Returns the highest value that a statistic ever had. A reset of the peaks does not lower the
+    /// number.
+    pub(crate) fn most(&self, stat: Stat) -> u64 {
+        let peak = self.peak[ALL][stat as usize].load(Relaxed).max(0) as u64;
+        peak.max(self.highest_before[stat as usize].load(Relaxed))
+    }
+
+    /// Returns the highest value that a statistic ever had, or has if `more` is added now to that of all
+    /// `heaps`.
+    pub(crate) fn most_with<'a>(
+        &self,
+        stat: Stat,
+        heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)>,
+        more: u64,
+    ) -> u64 {
+        let current: i64 = heaps.map(|(_, counters)| counters.current(stat)).sum();
+        self.most(stat).max(current.max(0) as u64 + more)
     }
 
     /// Reconciles the peaks: leases the heap `asking` at least its current values.
@@ -133,7 +145,9 @@ impl DevicePeaks {
     pub(crate) fn reset_peaks<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)> + Clone) {
         // As in `reconcile`, since the leases change.
         fence(SeqCst);
-        self.active_before.store(self.most_active(), Relaxed);
+        for (stat, before) in self.highest_before.iter().enumerate() {
+            before.fetch_max(self.peak[ALL][stat].load(Relaxed).max(0) as u64, Relaxed);
+        }
         // Leases first: afterwards they add up to the current sums, which become the peaks.
         for heap in heaps.clone() {
             for stat in 0..STATS {

@@ -188,6 +188,10 @@ pub extern "C" fn cachalot_enable_peer_access(
         if index == peer_index {
             return Ok(());
         }
+        // Every device of the driver may use pinned memory of the host.
+        if owner.is_host() {
+            return Ok(());
+        }
         owner.open()?;
         other.open()?;
         match (owner.cuda(), other.cuda()) {

@@ -5,6 +5,8 @@ These two lines replace PyTorch's CUDA allocator, before the first use of CUDA:
     import cachalot_gpu.torch
     cachalot_gpu.torch.enable("policy:caching,expandable_segments:True")
 
+With :func:`enable_pinned`, cachalot also allocates pinned memory of the host.
+
 With :func:`pool`, PyTorch keeps its allocator, and one ``torch.cuda.MemPool`` takes its segments
 from cachalot.
 
@@ -32,6 +34,7 @@ from ._limits import (
 )
 from ._pages import maintain, maintain_every, page_stats
 from ._parking import park, park_retain, parked, tag, tag_pool, tagged_pool, wake, wake_start, wake_wait
+from ._pinned import enable_pinned, pinned_enabled
 from ._plugin import configure, enable, enabled
 from ._pool import pool
 from ._statistics import (
@@ -51,6 +54,7 @@ __all__ = [
     "dump_snapshot",
     "empty_cache",
     "enable",
+    "enable_pinned",
     "enabled",
     "get_per_process_memory_fraction",
     "list_gpu_processes",
@@ -68,6 +72,7 @@ __all__ = [
     "park",
     "park_retain",
     "parked",
+    "pinned_enabled",
     "pool",
     "record_memory_history",
     "record_use",

@@ -26,6 +26,8 @@ _COMPILERS = ("c++", "g++", "clang++")
 _TIMEOUT_S = 300
 _WHOLE_SINCE, _WHOLE_UNTIL = (2, 6), (2, 11)
 """The versions of PyTorch for which the whole allocator is written."""
+_PINNED_SINCE, _PINNED_UNTIL = (2, 8), (2, 11)
+"""The versions of PyTorch for which the allocator of pinned memory is written."""
 
 
 class NotBuiltError(Exception):
@@ -116,6 +118,23 @@ def _built(kind: str, sources: list[Path], options: list[str]) -> Path:
     return built
 
 
+def _require_interface(since: tuple[int, int], until: tuple[int, int], header: str) -> None:
+    """Raises an error unless an interface of the installed PyTorch is known, and its headers are
+    there."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if not since <= version <= until:
+        first, last = (".".join(map(str, bound)) for bound in (since, until))
+        raise NotBuiltError(f"the interface of PyTorch {torch.__version__} is unknown: {first} to {last} are known")
+    if not (_torch_home() / "include" / header).is_file():
+        raise NotBuiltError("this PyTorch has no headers")
+    _library.library()  # whose functions the file calls
+
+
+def _cuda_options() -> list[str]:
+    """Returns the compiler's options for CUDA's headers."""
+    return ["-std=c++20", *(option for folder in _cuda_headers() for option in ("-isystem", str(folder)))]
+
+
 def whole() -> Path:
     """Returns the library with PyTorch's whole allocator interface.
 
@@ -125,16 +144,21 @@ def whole() -> Path:
     """
     if os.environ.get("CACHALOT_TORCH_PLUGIN"):
         raise NotBuiltError("CACHALOT_TORCH_PLUGIN asks for the plug-in")
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if not _WHOLE_SINCE <= version <= _WHOLE_UNTIL:
-        since, until = (".".join(map(str, bound)) for bound in (_WHOLE_SINCE, _WHOLE_UNTIL))
-        raise NotBuiltError(f"the interface of PyTorch {torch.__version__} is unknown: {since} to {until} are known")
-    if not (_torch_home() / "include/c10/cuda/CUDACachingAllocator.h").is_file():
-        raise NotBuiltError("this PyTorch has no headers")
-    _library.library()  # whose functions the file calls
-    headers = [option for folder in _cuda_headers() for option in ("-isystem", str(folder))]
-    options = ["-std=c++20", *headers, "-lc10_cuda", "-ltorch_cuda"]
+    _require_interface(_WHOLE_SINCE, _WHOLE_UNTIL, "c10/cuda/CUDACachingAllocator.h")
+    options = [*_cuda_options(), "-lc10_cuda", "-ltorch_cuda"]
     return _built("whole", [_files.SHIM_SOURCE, _files.SOURCE / "whole/allocator.cpp"], options)
+
+
+def pinned() -> Path:
+    """Returns the library with PyTorch's interface of allocators of pinned memory.
+
+    Raises:
+        NotBuiltError: this version of PyTorch has another interface or none, or the library cannot
+            be built.
+    """
+    _require_interface(_PINNED_SINCE, _PINNED_UNTIL, "ATen/core/CachingHostAllocator.h")
+    options = [*_cuda_options(), "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda"]
+    return _built("pinned", [_files.SOURCE / "pinned/allocator.cpp"], options)
 
 
 def path() -> Path:
