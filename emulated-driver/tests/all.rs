@@ -5,6 +5,7 @@ mod capture;
 mod common;
 mod contexts;
 mod faults;
+mod host;
 mod kernels;
 mod memory;
 mod pools;

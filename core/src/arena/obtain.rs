@@ -30,7 +30,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             ranges::collect_few(self);
         }
         match self.heaps.source(request) {
-            Source::Device | Source::Host => self.add_segment(request),
+            Source::Device | Source::Host => add_segment(self, request),
             Source::Expandable => {
                 // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
                 // the limit by less than one granule for each request, as in PyTorch.
@@ -40,31 +40,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
             Source::Stitched => {
                 self.stitcher().map_or(Ok(None), |stitcher| stitcher.for_request(&request.mapping).grow(request))
-            }
-        }
-    }
-
-    /// Allocates an ordinary segment for the request's heap, and serves the request from the segment.
-    /// Returns `None` if the device, the host or the limit does not allow more memory.
-    fn add_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let mut bytes = self.segment_bytes(request);
-        // Ordinary segments cannot use spare pages.
-        if self.page_pool.lock().bytes.spare > 0 {
-            self.releaser().destroy_spares()?;
-        }
-        if bytes > self.settings.policy.max_segment_bytes() {
-            return Ok(None);
-        }
-        // Some policies accept a smaller segment than the preferred size: try each size in turn.
-        // `smaller_segment` decreases strictly and never goes below the request, so the loop ends.
-        loop {
-            let served = self.allocate_segment(request, bytes)?;
-            if served.is_some() {
-                return Ok(served);
-            }
-            match self.settings.policy.smaller_segment(bytes, request.size) {
-                Some(smaller) => bytes = smaller,
-                None => return Ok(None),
             }
         }
     }
@@ -127,12 +102,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         Ok(Some(base))
     }
 
-    /// Undoes [`allocate_charged`](Self::allocate_charged).
-    pub(super) fn undo_allocation(self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
-        self.pages.remove(base, bytes);
-        self.release_memory(base, bytes)
-    }
-
     /// Allocates a segment whose bytes are charged against the limit, and serves the request from
     /// the segment. Refunds the charge on failure.
     fn allocate_charged_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
@@ -146,7 +115,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // Room was made before the lock was dropped; other calls may have used the room since.
         if heap.make_room_for_segment(bytes, request.size).is_err() {
             drop(heap);
-            self.undo_allocation(base, bytes)?;
+            undo_allocation(self, base, bytes)?;
             return Err(Error::TableFull("segments"));
         }
         self.device_peaks.count(Event::DeviceAlloc);
@@ -226,6 +195,44 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // At least the request, even above the cap: the charge or the device then refuses.
         region.min(available).max(request.size)
     }
+}
+
+/// Allocates an ordinary segment for the request's heap, and serves the request from the segment.
+/// Returns `None` if the device, the host or the limit does not allow more memory.
+fn add_segment<D: DeviceMemory, R: Lock, S: Storage>(
+    device: OnDevice<'_, D, R, S>,
+    request: &Request,
+) -> Result<Option<DevicePtr>, Error> {
+    let mut bytes = device.segment_bytes(request);
+    // Ordinary segments cannot use spare pages.
+    if device.page_pool.lock().bytes.spare > 0 {
+        device.releaser().destroy_spares()?;
+    }
+    if bytes > device.settings.policy.max_segment_bytes() {
+        return Ok(None);
+    }
+    // Some policies accept a smaller segment than the preferred size: try each size in turn.
+    // `smaller_segment` decreases strictly and never goes below the request, so the loop ends.
+    loop {
+        let served = device.allocate_segment(request, bytes)?;
+        if served.is_some() {
+            return Ok(served);
+        }
+        match device.settings.policy.smaller_segment(bytes, request.size) {
+            Some(smaller) => bytes = smaller,
+            None => return Ok(None),
+        }
+    }
+}
+
+/// Undoes [`allocate_charged`](OnDevice::allocate_charged).
+pub(super) fn undo_allocation<D: DeviceMemory, R: Lock, S: Storage>(
+    device: OnDevice<'_, D, R, S>,
+    base: DevicePtr,
+    bytes: u64,
+) -> Result<(), Error> {
+    device.pages.remove(base, bytes);
+    device.release_memory(base, bytes)
 }
 
 /// Returns how many bytes a heap that sizes its own segments would add for a block of `size` bytes: a

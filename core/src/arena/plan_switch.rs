@@ -5,6 +5,7 @@
 //! the home heap keeps the blocks in use and caches the rest of the segment.
 
 use crate::arena::heaps::Heaps;
+use crate::arena::obtain::undo_allocation;
 use crate::arena::plans::delegate_all;
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -91,7 +92,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         // room again under the lock that uses it.
         if let Err(full) = heap.make_room_for_plan() {
             drop(heap);
-            self.device.undo_allocation(base, bytes)?;
+            undo_allocation(self.device, base, bytes)?;
             return Err(full.into());
         }
         self.device.device_peaks.count(Event::DeviceAlloc);

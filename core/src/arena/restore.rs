@@ -6,6 +6,7 @@
 //! requests that are not known any more.
 
 use crate::arena::mapper::{MapFailure, Mapper};
+use crate::arena::obtain::undo_allocation;
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -126,7 +127,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
         require(self.0.ledger.charge(bytes), OVER_LIMIT)?;
         let obtained = self.0.allocate_charged(bytes, None, owner)?.ok_or(LACKS_MEMORY)?;
         if obtained != base {
-            self.0.undo_allocation(obtained, bytes)?;
+            undo_allocation(self.0, obtained, bytes)?;
             return Err(Error::SnapshotRefused("the device does not place a segment where it was"));
         }
         Ok(())

@@ -156,7 +156,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
 
     /// Iterates over the pairs of the target.
     fn pairs(&self) -> impl Iterator<Item = PairUse<'a, R, S>> {
-        self.device().arena.heaps.pairs_of_target(self.target)
+        self.target.pairs(&self.device().arena.heaps)
     }
 
     /// Calls `each` with every heap of the target, by slot, until a call fails.
@@ -178,7 +178,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
     ) -> Result<(), Error> {
         self.each_heap(|slot| {
             let mut at = 0;
-            while let Some(page) = self.device().heaps.page_from(slot, at) {
+            while let Some(page) = page_from(&self.device().heaps, slot, at) {
                 at = page.end();
                 if wanted(&page) {
                     each(slot, page)?;
@@ -189,28 +189,54 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
     }
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
-    /// Iterates over the pairs of a target.
-    pub(crate) fn pairs_of_target(&self, target: ParkTarget) -> impl Iterator<Item = PairUse<'_, R, S>> {
-        let (tag, stream) = match target {
-            ParkTarget::Tag(tag) => (Some(tag), None),
-            ParkTarget::Stream(stream) => (None, Some(stream)),
+impl ParkTarget {
+    /// Iterates over the pairs of the target.
+    fn pairs<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>) -> impl Iterator<Item = PairUse<'_, R, S>> {
+        let (tag, stream) = match self {
+            Self::Tag(tag) => (Some(tag), None),
+            Self::Stream(stream) => (None, Some(stream)),
         };
         let mut from = 0;
         let pools = core::iter::from_fn(move || {
-            let pool = self.registry.lock().next_tagged(from, tag?)?;
+            let pool = heaps.registry.lock().next_tagged(from, tag?)?;
             from = pool + 1;
             Some(pool)
         });
-        pools.flat_map(|pool| self.pairs_of(pool)).chain(stream.and_then(|stream| self.find_pair(0, stream)))
+        pools.flat_map(|pool| heaps.pairs_of(pool)).chain(stream.and_then(|stream| heaps.find_pair(0, stream)))
     }
 
-    /// Returns the first page of the heap in `slot` that begins at `addr` or behind.
-    fn page_from(&self, slot: u32, addr: u64) -> Option<HomePage> {
-        let heap = self.lock(slot);
-        if heap.is_empty() { None } else { heap.sets.pages.from(addr) }
+    /// Makes the heaps of the target, present and future ones, refuse requests or serve requests again.
+    fn set_asleep<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>, asleep: bool) {
+        let mut registry = heaps.registry.lock();
+        let set = |pair: u32| {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                let mut heap = heaps.slot(slot_of(pair, kind)).heap.lock();
+                let ended = heap.ended;
+                heap.mark(ended, asleep);
+            }
+        };
+        match self {
+            Self::Tag(tag) => {
+                let mut from = 0;
+                while let Some(pool) = registry.next_tagged(from, tag) {
+                    registry.pools[pool as usize].asleep = asleep;
+                    registry.pairs_of(pool).for_each(set);
+                    from = pool + 1;
+                }
+            }
+            // A pair that is in use keeps its stream; without one there is nothing to park.
+            Self::Stream(stream) => heaps.default_pool.streams.get(stream.0).into_iter().for_each(set),
+        }
     }
+}
 
+/// Returns the first page of the heap in `slot` that begins at `addr` or behind.
+fn page_from<R: Lock, S: Storage>(heaps: &Heaps<R, S>, slot: u32, addr: u64) -> Option<HomePage> {
+    let heap = heaps.lock(slot);
+    if heap.is_empty() { None } else { heap.sets.pages.from(addr) }
+}
+
+impl<R: Lock, S: Storage> Heaps<R, S> {
     /// Sets or removes the tag of the private pool named `id`.
     ///
     /// # Errors
@@ -225,29 +251,5 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         registry.pools[pool as usize].tag = tag;
         self.apply_rules(&registry, pool);
         Ok(())
-    }
-
-    /// Makes the heaps of a target, present and future ones, refuse requests or serve requests again.
-    fn set_asleep(&self, target: ParkTarget, asleep: bool) {
-        let mut registry = self.registry.lock();
-        let set = |pair: u32| {
-            for kind in [PoolKind::Small, PoolKind::Large] {
-                let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
-                let ended = heap.ended;
-                heap.mark(ended, asleep);
-            }
-        };
-        match target {
-            ParkTarget::Tag(tag) => {
-                let mut from = 0;
-                while let Some(pool) = registry.next_tagged(from, tag) {
-                    registry.pools[pool as usize].asleep = asleep;
-                    registry.pairs_of(pool).for_each(set);
-                    from = pool + 1;
-                }
-            }
-            // A pair that is in use keeps its stream; without one there is nothing to park.
-            ParkTarget::Stream(stream) => self.default_pool.streams.get(stream.0).into_iter().for_each(set),
-        }
     }
 }

@@ -4,7 +4,7 @@
 //! pages, the next groups are being copied, and the link never rests. The memory of a page goes back only
 //! after the contents are safe. After a failure, parked pages are woken again.
 
-use super::{ParkMode, ParkOrder, Parker};
+use super::{ParkMode, ParkOrder, Parker, page_from};
 use crate::arena::ranges;
 use crate::arena::ranges::Elastic;
 use crate::device::{Contents, CopyMark, DeviceError, DeviceMemory, ErrorKind};
@@ -43,12 +43,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         // From the first park on, the budget of the stitched policy does not count parked blocks.
         let most = device.device_peaks.most(Stat::ActiveBytes).max(1);
         let _since = device.most_awake.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
-        device.heaps.set_asleep(self.target, true);
+        self.target.set_asleep(&device.heaps, true);
         let result = self.prepare(order, mode).and_then(|()| self.each_heap(|slot| self.put_to_sleep(slot, mode)));
         if result.is_err() {
             self.forget_all();
             if self.report().parked == 0 {
-                device.heaps.set_asleep(self.target, false);
+                self.target.set_asleep(&device.heaps, false);
             } else if mode == ParkMode::Keep && device.health().is_ok() {
                 // What fails again here stays parked, with its contents. Without contents there is no way back.
                 let _awake = self.wake_wait();
@@ -166,7 +166,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
                 self.device().call(|_| contents.finish(mark))?;
             }
             let mut at = from;
-            while let Some(page) = self.device().heaps.page_from(slot, at).filter(|page| page.at < end) {
+            while let Some(page) = page_from(&self.device().heaps, slot, at).filter(|page| page.at < end) {
                 at = page.end();
                 if page.is_movable() {
                     result = result.and(self.unmap_one(slot, page));
@@ -186,7 +186,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         let device = self.device();
         let (mut end, mut bytes) = (from, 0);
         while bytes < GROUP
-            && let Some(page) = device.heaps.page_from(slot, end)
+            && let Some(page) = page_from(&device.heaps, slot, end)
         {
             end = page.end();
             if !page.is_movable() {

@@ -19,7 +19,7 @@ impl ParkReport {
                 report.state = ParkState::Asleep;
             }
         }
-        for used in arena.heaps.pairs_of_target(target) {
+        for used in target.pairs(&arena.heaps) {
             for kind in [PoolKind::Small, PoolKind::Large] {
                 report.add(arena, used.slot(kind));
             }

@@ -58,7 +58,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             return Err(error);
         }
         self.each_page(|page| page.asleep, |slot, page| Ok(self.finish_waking(slot, page)))?;
-        device.heaps.set_asleep(self.target, false);
+        self.target.set_asleep(&device.heaps, false);
         Ok(())
     }
 
