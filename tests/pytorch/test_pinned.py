@@ -94,7 +94,8 @@ class Pinned(unittest.TestCase):
         for size in (1000, 3 * MIB + 5000, 38_535_168, 65 * MIB):
             tensor = pinned(size)
             self.assertTrue(tensor.is_pinned())
-            self.assertLess(live() - before - size, 512)
+            # A segment of its own has whole pages of the host.
+            self.assertLess(live() - before - size, 4096 if size > MIB else 512)
             if size > MIB:
                 empty_cache()
                 self.assertLessEqual(held() - before, size + 4096)

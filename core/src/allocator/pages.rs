@@ -104,7 +104,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let pool = arena.page_pool.lock().bytes;
         let mut stats = PageStats {
             mapped: pool.home,
-            spare: pool.spare + pool.parked + pool.waking,
+            spare: pool.spare + pool.departed + pool.waking,
             parked: pool.asleep,
             moved: arena.moved_bytes.load(Ordering::Relaxed),
             consolidated: arena.consolidated_bytes.load(Ordering::Relaxed),

@@ -40,7 +40,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             (home, reserved) = (home + of_ranges, reserved + of_ranges);
         }
         let pages = self.page_pool.lock().check()?;
-        reserved += pages.spare + pages.parked + pages.waking;
+        reserved += pages.spare + pages.departed + pages.waking;
         if is_exclusive && (pages.moving, pages.home, pages.asleep) != (0, home - asleep, asleep) {
             return Err("the bytes of the pages at home are not those of the heaps and ranges");
         }

@@ -330,13 +330,13 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         origin
     }
 
-    /// Makes a page spare that came from no heap. A page that was parked is parked again, and a page
+    /// Makes a page spare that came from no heap. A departed page departs again, and a page
     /// that is stuck in a mapping is counted as leaked.
     pub(super) fn spare_page(&self, page: u32) {
         let mut pages = self.device.page_pool.lock();
         let Page { behind, stuck, bytes, .. } = pages[page];
         if behind != NONE {
-            pages.park(page, behind);
+            pages.depart(page, behind);
         } else if stuck {
             self.device.ledger.leak(bytes);
             pages.lose(page);

@@ -44,7 +44,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             limit: self.ledger.limit_if_set(),
             allocated: of_ranges(Stat::AllocatedBytes),
             reserved: of_ranges(Stat::ReservedBytes),
-            spare: pages.spare + pages.parked + pages.waking,
+            spare: pages.spare + pages.departed + pages.waking,
             pinned: 0,
             pending: 0,
             private_free: 0,

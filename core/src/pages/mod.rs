@@ -9,7 +9,7 @@
 //!
 //! A page is a physical handle: *home* while used by blocks at a place, *spare* while used by no
 //! work, and *moving* while held by an operation. A page that left an elastic range is
-//! *parked* until the work before its [departure](departures) is complete; work ordered behind the
+//! *departed* until the work before its [departure](departures) is complete; work ordered behind the
 //! departure may use the page earlier. A page that has moved keeps its old mapping as an *alias*
 //! until the work that used the old addresses is complete; the memory of a page goes back to the
 //! device only after its last alias.
@@ -33,8 +33,8 @@ pub(crate) enum Place {
     Home,
     /// In the list of spare pages.
     Spare,
-    /// In the list of parked pages.
-    Parked,
+    /// In the list of departed pages.
+    Departed,
     /// Held by one operation.
     Moving,
     /// Parked: a place in a heap, the contents of which the host keeps, without memory of the device.
@@ -132,8 +132,8 @@ pub(crate) struct PageBytes {
     pub home: u64,
     /// Bytes of the spare pages.
     pub spare: u64,
-    /// Bytes of the parked pages.
-    pub parked: u64,
+    /// Bytes of the departed pages.
+    pub departed: u64,
     /// Bytes of the pages that operations hold.
     pub moving: u64,
     /// Bytes of the places of pages that are asleep, which have no memory of the device.
@@ -166,9 +166,9 @@ pub(crate) struct Pages<S: Storage> {
     table: SlotTable<Page, S>,
     /// The first spare page.
     spare: u32,
-    /// The parked pages, in the order in which they were parked.
-    parked: Batch,
-    /// The departures of parked pages and of stale mappings of ranges.
+    /// The departed pages, in the order of their departures.
+    departed: Batch,
+    /// The departures of departed pages and of stale mappings of ranges.
     pub departures: Departures<S>,
     /// What the program has pinned.
     pub pins: Pins<S>,
@@ -183,7 +183,7 @@ impl<S: Storage> Default for Pages<S> {
         Self {
             table: SlotTable::default(),
             spare: NONE,
-            parked: Batch::EMPTY,
+            departed: Batch::EMPTY,
             departures: Departures::default(),
             pins: Pins::default(),
             bytes: PageBytes::default(),
@@ -285,35 +285,35 @@ impl<S: Storage> Pages<S> {
         self.spare = page;
     }
 
-    /// Parks a moving page behind a departure.
-    pub(crate) fn park(&mut self, page: u32, departure: u32) {
-        let mut parked = self.parked;
-        self.append(&mut parked, page);
-        self.parked = parked;
+    /// Lists a moving page as departed, behind a departure.
+    pub(crate) fn depart(&mut self, page: u32, departure: u32) {
+        let mut departed = self.departed;
+        self.append(&mut departed, page);
+        self.departed = departed;
         self.table[page].behind = departure;
-        self.put(page, Place::Parked);
+        self.put(page, Place::Departed);
     }
 
-    /// Takes the first parked page of at most `bytes` with a departure for which `wanted` returns
+    /// Takes the first departed page of at most `bytes` with a departure for which `wanted` returns
     /// true. The page is then moving.
-    pub(crate) fn take_parked(&mut self, bytes: u64, wanted: impl Fn(&Departure) -> bool) -> Option<u32> {
-        self.unpark(|pages, page| {
+    pub(crate) fn take_departed(&mut self, bytes: u64, wanted: impl Fn(&Departure) -> bool) -> Option<u32> {
+        self.take_out(|pages, page| {
             let page = &pages.table[page];
             page.bytes <= bytes && !page.stuck && wanted(&pages.departures[page.behind])
         })
     }
 
-    /// Takes `wanted` if still parked behind `departure`. Returns whether it was; the page is then
+    /// Takes `wanted` if still departed behind `departure`. Returns whether it was; the page is then
     /// moving.
     pub(crate) fn take_back(&mut self, wanted: u32, departure: u32) -> bool {
         let Page { place, behind, .. } = self.table[wanted];
-        (place, behind) == (Place::Parked, departure) && self.unpark(|_, page| page == wanted).is_some()
+        (place, behind) == (Place::Departed, departure) && self.take_out(|_, page| page == wanted).is_some()
     }
 
-    /// Removes the first parked page for which `wanted` returns true from the list; the page is then
+    /// Removes the first departed page for which `wanted` returns true from the list; the page is then
     /// moving.
-    fn unpark(&mut self, wanted: impl Fn(&Self, u32) -> bool) -> Option<u32> {
-        let (mut before, mut page) = (NONE, self.parked.first);
+    fn take_out(&mut self, wanted: impl Fn(&Self, u32) -> bool) -> Option<u32> {
+        let (mut before, mut page) = (NONE, self.departed.first);
         while page != NONE && !wanted(self, page) {
             (before, page) = (page, self.table[page].next);
         }
@@ -322,29 +322,29 @@ impl<S: Storage> Pages<S> {
         }
         let next = self.table[page].next;
         if before == NONE {
-            self.parked.first = next;
+            self.departed.first = next;
         } else {
             self.table[before].next = next;
         }
         if next == NONE {
-            self.parked.last = before;
+            self.departed.last = before;
         }
-        self.parked.count -= 1;
-        self.parked.bytes -= self.table[page].bytes;
+        self.departed.count -= 1;
+        self.departed.bytes -= self.table[page].bytes;
         self.put(page, Place::Moving);
         Some(page)
     }
 
     /// Notes that no work before `departure` uses `page` any longer, and that its alias there is
-    /// unmapped, or `stuck` for good. Returns whether the page was parked; it is then moving.
+    /// unmapped, or `stuck` for good. Returns whether the page was departed; it is then moving.
     pub(crate) fn finish_departure(&mut self, page: u32, departure: u32, stuck: bool) -> bool {
-        let was_parked = self.take_back(page, departure);
+        let was_departed = self.take_back(page, departure);
         self.remove_alias(page, stuck);
         if self.table[page].behind == departure {
             self.table[page].behind = NONE;
         }
         self.departures.release(departure);
-        was_parked
+        was_departed
     }
 
     /// Changes the place of a page, and the sums of bytes.
@@ -517,13 +517,13 @@ impl<S: Storage> Pages<S> {
             let page = &self.table[page];
             if page.place == Place::Spare { Ok(sum + page.bytes) } else { Err("the list of spare pages holds another") }
         })?;
-        let first = Some(self.parked.first).filter(|&page| page != NONE);
-        let parked: u64 =
+        let first = Some(self.departed.first).filter(|&page| page != NONE);
+        let departed: u64 =
             core::iter::successors(first, |&page| self.next(page)).map(|page| self.table[page].bytes).sum();
-        if (spare, parked, parked) == (self.bytes.spare, self.bytes.parked, self.parked.bytes) {
+        if (spare, departed, departed) == (self.bytes.spare, self.bytes.departed, self.departed.bytes) {
             Ok(self.bytes)
         } else {
-            Err("the bytes of the spare or of the parked pages are not their sum")
+            Err("the bytes of the spare or of the departed pages are not their sum")
         }
     }
 }
@@ -534,7 +534,7 @@ impl PageBytes {
         match place {
             Place::Home => &mut self.home,
             Place::Spare => &mut self.spare,
-            Place::Parked => &mut self.parked,
+            Place::Departed => &mut self.departed,
             Place::Moving => &mut self.moving,
             Place::Asleep => &mut self.asleep,
             Place::Waking => &mut self.waking,

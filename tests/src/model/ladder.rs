@@ -279,10 +279,11 @@ impl Model {
     /// # Errors
     /// Errors of the device.
     pub fn stream_destroyed(&mut self, stream: StreamId) -> Answer<()> {
+        // Before the stream ends: gathered frees wait for an event that is recorded while it exists.
+        let mut result = self.record_gathered().map(|_| ());
         for pool in 0..self.pools.len() {
             self.ended.insert((pool, stream));
         }
-        let mut result = Ok(());
         for pool in self.releasable_pools() {
             result = result.and(self.release_stream(pool, stream));
         }

@@ -189,7 +189,7 @@ impl Model {
 
     /// Records an event for all blocks without one, and asks after those alone in their queue.
     /// Returns how many waits have ended.
-    fn record_gathered(&mut self) -> Answer<usize> {
+    pub(super) fn record_gathered(&mut self) -> Answer<usize> {
         self.record_of(0..self.queues.len())
     }
 

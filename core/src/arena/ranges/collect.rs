@@ -103,7 +103,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     }
 
     /// Removes the stale mapping at `at` of a held range, whose work is complete. A page still
-    /// parked becomes spare.
+    /// departed becomes spare.
     pub(super) fn unmap_stale(&self, range: u32, at: u64) -> Result<(), Error> {
         let device = self.device();
         let piece = device.ranges.lock().remove_stale(at);
@@ -112,8 +112,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             // The addresses are never used again.
             device.ranges.lock().range(range).is_lost = true;
         }
-        let was_parked = device.page_pool.lock().finish_departure(piece.page, piece.departure, unmapped.is_err());
-        if was_parked {
+        let was_departed = device.page_pool.lock().finish_departure(piece.page, piece.departure, unmapped.is_err());
+        if was_departed {
             self.mapper.spare_page(piece.page);
         }
         Ok(unmapped?)

@@ -140,7 +140,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         }
     }
 
-    /// Takes the page of a stale piece back, if still parked.
+    /// Takes the page of a stale piece back, if still departed.
     fn revive(&self, part: Part, piece: &Piece) -> bool {
         let mut ranges = self.device().ranges.lock();
         let revived = self.device().page_pool.lock().take_back(piece.page, piece.departure);
@@ -150,13 +150,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         revived
     }
 
-    /// Parks the pages again that [`clear`](Self::clear) took back.
+    /// Lists the pages as departed again that [`clear`](Self::clear) took back.
     fn put_back(&self, part: Part) {
         let mut ranges = self.device().ranges.lock();
         let mut at = part.begin;
         while let Some(piece) = ranges.piece(part, at) {
             if piece.is_revived {
-                self.device().page_pool.lock().park(piece.page, piece.departure);
+                self.device().page_pool.lock().depart(piece.page, piece.departure);
                 ranges.change(part, piece.at, |piece| piece.is_revived = false);
             }
             at = piece.end();

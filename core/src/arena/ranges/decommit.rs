@@ -1,4 +1,4 @@
-//! Decommitting parts and releasing ranges: the pages are parked behind an event, and serve
+//! Decommitting parts and releasing ranges: the pages depart behind an event, and serve
 //! requests from then on.
 //!
 //! Nothing waits, and nothing is unmapped at once: the mappings become stale, and are removed when
@@ -195,7 +195,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         self.depart(Some(first))
     }
 
-    /// Marks every step of a part as given up behind a departure, and parks the pages of which no
+    /// Marks every step of a part as given up behind a departure; lists as departed the pages of which no
     /// step is left. Takes over the reference to the departure.
     fn give_up(&self, part: Part, departure: u32) {
         let (device, step) = (self.device(), self.step());
@@ -218,7 +218,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
                 reserved += piece.bytes;
                 pages.leave_home(piece.page);
                 pages.add_alias(piece.page);
-                pages.park(piece.page, departure);
+                pages.depart(piece.page, departure);
             }
         }) {
             at = end;

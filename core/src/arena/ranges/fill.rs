@@ -1,4 +1,4 @@
-//! The search for the pages of a commit: parked and spare pages first, then new ones within the
+//! The search for the pages of a commit: departed and spare pages first, then new ones within the
 //! limit and the budget, then free pages of heaps.
 
 use super::Elastic;
@@ -49,7 +49,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         batch: &mut Batch,
     ) -> Result<bool, Error> {
         if orders {
-            self.take_parked(stream, wanted, batch)?;
+            self.take_departed(stream, wanted, batch)?;
         }
         self.mapper.take_spares(wanted, MOST_STEPS * self.step(), batch);
         let bytes = part.end - part.begin;
@@ -73,11 +73,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         Ok(true)
     }
 
-    /// Takes parked pages that fit below `wanted` bytes: first those whose work precedes that of
+    /// Takes departed pages that fit below `wanted` bytes: first those whose work precedes that of
     /// `stream` anyway. The caller then calls [`order_batch`](Self::order_batch).
-    pub(in crate::arena) fn take_parked(&self, stream: StreamId, wanted: u64, batch: &mut Batch) -> Result<(), Error> {
+    pub(in crate::arena) fn take_departed(
+        &self,
+        stream: StreamId,
+        wanted: u64,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
         let device = self.device();
-        if device.page_pool.lock().bytes.parked == 0 {
+        if device.page_pool.lock().bytes.departed == 0 {
             return Ok(());
         }
         self.poll()?;
@@ -86,7 +91,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         let longest = MOST_STEPS * self.step();
         let mut pages = device.page_pool.lock();
         for others in [false, true] {
-            while let Some(page) = pages.take_parked(longest.min(wanted - batch.bytes), |departure| {
+            while let Some(page) = pages.take_departed(longest.min(wanted - batch.bytes), |departure| {
                 departure.complete || !completed_only && (others || departure.precedes(stream))
             }) {
                 pages.append(batch, page);

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! reserve ─▶ | gap ……………………………………………………… |
-//! commit  ─▶ | page | page | page | gap ………… |   parked, spare, free pages of heaps, new ones
-//! decommit ▶ | page | stale …… | page | gap … |   the page is parked: others may use it
+//! commit  ─▶ | page | page | page | gap ………… |   departed, spare, free pages of heaps, new ones
+//! decommit ▶ | page | stale …… | page | gap … |   the page is departed: others may use it
 //! collect ─▶ | page | gap ………… | page | gap … |   once the work before the decommit is complete
 //! ```
 //!

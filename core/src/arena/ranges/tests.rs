@@ -156,7 +156,7 @@ fn another_stream_is_ordered_behind_the_last_work_on_a_page() {
 }
 
 #[test]
-fn a_page_that_is_still_parked_is_taken_back_without_mapping() {
+fn a_page_that_is_still_departed_is_taken_back_without_mapping() {
     let allocator = allocator("");
     let range = reserve(&allocator, 10);
     range.commit(0, 4 * PAGE, ONE).unwrap();
@@ -271,7 +271,7 @@ fn under_the_stitched_policy_pages_go_to_and_fro_without_waits_and_without_new_m
 }
 
 #[test]
-fn blocks_of_another_stream_get_parked_pages_behind_their_work() {
+fn blocks_of_another_stream_get_departed_pages_behind_their_work() {
     let allocator = allocator("policy:stitched");
     allocator.set_limit(DEVICE, Some(32 * MIB)).unwrap();
     let range = reserve(&allocator, 16);
@@ -367,7 +367,7 @@ fn during_a_capture_only_quiet_memory_is_committed_and_nothing_is_given_up() {
     assert_eq!(range.committed_bytes(), Ok(PAGE));
     let created = device(&allocator).calls(Call::Create);
     other.commit(0, PAGE, TWO).unwrap();
-    assert_eq!(device(&allocator).calls(Call::Create), created + 1, "the parked page is not quiet");
+    assert_eq!(device(&allocator).calls(Call::Create), created + 1, "the departed page is not quiet");
     let (range, error) = range.release().unwrap_err();
     assert_eq!((error, range.committed_bytes()), (in_capture(), Ok(PAGE)));
     device(&allocator).complete(ONE);

@@ -40,7 +40,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let pages = self.device().page_pool.lock().bytes;
         let new = needed.saturating_sub(pages.spare);
         let may_move = new > room && super::may_move(request);
-        let movable = if may_move { self.movable_bytes(request)? + pages.parked } else { 0 };
+        let movable = if may_move { self.movable_bytes(request)? + pages.departed } else { 0 };
         Ok(Some(new.saturating_sub(movable)))
     }
 

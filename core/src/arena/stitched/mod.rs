@@ -144,11 +144,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         self.mapper.take_spares(needed, u64::MAX, batch);
         let ranges = Elastic { mapper: self.mapper };
         // The permission is kept until the pages are ordered: no capture begins in between. Only
-        // parked pages have a departure.
+        // departed pages have a departure.
         if may_move(request)
             && let Some(_permission) = ranges.permission()
         {
-            ranges.take_parked(request.stream, needed, batch)?;
+            ranges.take_departed(request.stream, needed, batch)?;
             ranges.order_batch(batch, request.stream, true)?;
         }
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
