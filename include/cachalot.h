@@ -329,7 +329,7 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     A request above 1 MiB gets a segment of its own size, rounded up to 4 KiB. For memory that
  *     the system gives in small pages, such as pinned host memory. With `compact`, a whole segment
  *     serves only requests that leave less than 1 % of it, and where another segment would exceed
- *     the budget, segments are released before any free block serves.
+ *     the budget, segments are released.
  * expandable_segments (`caching` and `bfc`): `True` or `False`; default `False`.
  *     Segments grow and shrink in virtual memory, and neighbouring free memory forms a single
  *     block.

@@ -31,17 +31,17 @@ pub const HOST_SETTINGS: &str = "compact:0.01,exact_segments:True";
 /// [`CudaDevice`] hold: any thread may call any method, and after a sticky error no driver is called.
 ///
 /// A request on [`HOST_STREAM`] returns a block that the host may write to at once. A request on another
-/// stream is served as on a GPU: only work queued on that stream may use the block.
+/// stream is served as on a GPU: only work queued on that stream may use the block. `cachalot::open_host` opens
+/// an allocator over such devices.
 ///
 /// ```no_run
-/// use cachalot_core::{Allocator, Config, DeviceIndex, Growable};
-/// use cachalot_cuda::{Driver, HOST_SETTINGS, HOST_STREAM, HostDevice};
+/// use cachalot_core::DeviceMemory;
+/// use cachalot_cuda::{Driver, HostDevice};
 ///
 /// let host = HostDevice::open(Driver::load()?, 0)?;
-/// let allocator = Allocator::<_, spin::Mutex<()>, Growable>::new([host], &Config::parse(HOST_SETTINGS)?)?;
-/// let block = allocator.malloc(DeviceIndex(0), 38_535_168, HOST_STREAM)?;
-/// // Fill the block, copy it on a stream, and say so: `allocator.record_stream(block, stream)?`.
-/// allocator.free(block)?;
+/// let segment = host.obtain(38_535_168)?;
+/// host.release(segment, 38_535_168)?;
+/// host.close()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

@@ -7,9 +7,9 @@
 //!                                  └─ none: release quiet segments ─▶ obtain.rs
 //! ```
 //!
-//! Under `exact_segments` the release comes before any free block: a segment of one block's size that is
-//! cut for a smaller block would serve no block of its own size again. The budget then counts what the
-//! program holds, without pending blocks.
+//! Under `exact_segments` no free block of another size serves while the device has memory: a segment of
+//! one block's size that is cut would serve no block of its own size again. The budget then counts what
+//! the program holds, without pending blocks.
 //!
 //! The budget is `(1 + compact) · most bytes ever active`. Only large heaps take part. Segments of 2
 //! MiB for small blocks are left alone: a call of the driver moves little memory there. With small
@@ -65,23 +65,17 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
             return Ok(None);
         }
         // A cut segment of one block's size would serve no block of that size again.
-        if self.releases_first(request) {
-            self.release_excess(device, request)?;
-            if self.excess(request).is_none() {
-                return Ok(None);
-            }
-            return self.search_any(request);
-        }
-        if let Some(ptr) = self.search_any(request)? {
+        if !self.is_exact(request)
+            && let Some(ptr) = self.search_any(request)?
+        {
             return Ok(Some(ptr));
         }
         self.release_excess(device, request)?;
         Ok(None)
     }
 
-    /// Returns whether quiet segments are released for a request before any free block serves the
-    /// request.
-    pub(super) fn releases_first(&self, request: &Request) -> bool {
+    /// Returns whether each block of the request's heap has a segment of its own size.
+    pub(super) fn is_exact(&self, request: &Request) -> bool {
         self.arena.heaps.lock(request.slot).rules.compact == Compacting::Exact
     }
 

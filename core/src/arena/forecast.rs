@@ -76,11 +76,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         // Step 3.
         let compact = Compact::on(self.arena);
-        let first = compact.first_victim(request).map(Forecast::Release);
-        let any = || compact.excess(request).and_then(|_| compact.peek_any(request)).map(Forecast::Hit);
-        let step = if compact.releases_first(request) { first.or_else(any) } else { any().or(first) };
-        if let Some(step) = step {
-            return Ok(step);
+        if !compact.is_exact(request)
+            && compact.excess(request).is_some()
+            && let Some(ptr) = compact.peek_any(request)
+        {
+            return Ok(Forecast::Hit(ptr));
+        }
+        if let Some(first) = compact.first_victim(request) {
+            return Ok(Forecast::Release(first));
         }
         if let Some(growth) = self.forecast_of_growth(request, bytes)? {
             return Ok(growth);

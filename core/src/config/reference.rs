@@ -84,8 +84,7 @@ pub static REFERENCE: [SettingReference; 40] = [
         "True",
         "A request above 1 MiB gets a segment of its own size, rounded up to 4 KiB. For memory that the system gives in \
          small pages, such as pinned host memory. With `compact`, a whole segment serves only requests that leave less \
-         than 1 % of it, and where another segment would exceed the budget, segments are released before any free \
-         block serves.",
+         than 1 % of it, and where another segment would exceed the budget, segments are released.",
     ),
     setting(
         key::EXPANDABLE_SEGMENTS,
