@@ -1,8 +1,6 @@
 //! Pinned memory of the host: registrations, allocations, codes, and copies that run later.
 
-mod common;
-
-use common::{Emulated, PAGE};
+use crate::common::{Emulated, PAGE};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 

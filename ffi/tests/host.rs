@@ -1,8 +1,7 @@
 //! Pinned memory of the host, on the emulated driver: lives of processes from C and C++, and failures at
 //! every call of the driver.
 
-mod common;
-
+use crate::common::{Link, build, emulated, emulated_driver, root, scratch, succeed, without_errors, without_leaks};
 use cachalot::core_api::{DeviceMemory, ErrorKind};
 use cachalot::cuda::{Driver, HOST_SETTINGS};
 use cachalot::prelude::*;
@@ -10,7 +9,6 @@ use cachalot::{HOST_STREAM, HeapLock, HostDevice};
 use cachalot_core::Growable;
 use cachalot_emulated_driver::client::Client;
 use cachalot_emulated_driver::install::install;
-use common::{Link, build, emulated, emulated_driver, root, scratch, succeed, without_errors, without_leaks};
 use std::path::Path;
 use std::sync::Mutex;
 

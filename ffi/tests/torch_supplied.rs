@@ -1,9 +1,7 @@
 //! A pool of `PyTorch` with an allocator of its own, on the emulated driver, under policies with and
 //! without pages.
 
-mod common;
-
-use common::{Link, build, emulated, root, succeed, without_errors};
+use crate::common::{Link, build, emulated, root, succeed, without_errors};
 use std::ffi::OsStr;
 
 #[test]

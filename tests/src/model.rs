@@ -198,12 +198,14 @@ impl Model {
             return Ok(());
         }
         let (kind, bytes) = self.held(ptr)?;
-        let block = self.memory.block_mut(ptr.0);
+        let block = self.memory.block(ptr.0);
         if size.is_some_and(|size| size != block.requested) {
             return Err(Refusal::WrongSize);
         }
         let used = !block.uses.is_empty();
-        let gathered = used && self.gathers();
+        // A graph that is being captured may do other work beside the uses that it has.
+        let captured = self.is_capturing() && self.memory.block(ptr.0).uses.iter().any(|of| of.captured);
+        let gathered = used && self.gathers() && !captured;
         let deferred = used && !gathered && (self.is_capturing() || self.is_behind_a_capture(ptr.0));
         let due = if gathered { self.gather(ptr.0) } else { None };
         if used && !deferred && !gathered {

@@ -207,3 +207,25 @@ fn what_is_free_of_a_capturing_stream_stays_mapped() {
     host.device().set_capturing(STREAM, false);
     host.malloc_on(50 * MIB, OTHER);
 }
+
+/// A branch of the graph may do work with the block until the capture ends, under every policy.
+#[test]
+fn a_block_that_a_branch_of_a_graph_uses_stays_until_the_capture_ends() {
+    const SIDE: StreamId = StreamId(2);
+    for config in ["", "parity:False", "expandable_segments:True,parity:False", "policy:stitched", "policy:bfc"] {
+        let host = Host::new(config, 1 << 30);
+        let pool = host.allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        host.allocator.begin_capture(DEVICE, pool, Route::All).unwrap();
+        let set_capturing = |on| [STREAM, SIDE].into_iter().for_each(|stream| host.device().set_capturing(stream, on));
+        set_capturing(true);
+        let block = host.malloc(32);
+        host.allocator.record_stream(block, SIDE).unwrap();
+        host.free(block);
+        assert_ne!(host.malloc(32), block, "`{config}`");
+        set_capturing(false);
+        host.allocator.end_capture(DEVICE, pool).unwrap();
+        host.allocator.process_events(DEVICE).unwrap();
+        let pending = host.stat("active.all.current") - host.stat("allocation.all.current");
+        assert_eq!(pending, 0, "`{config}`");
+    }
+}

@@ -62,14 +62,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         site: u32,
     ) -> Result<(), Error> {
         let recorded = heap.uses().events(block);
+        // The graph orders the use, which needs no event, and may do other work beside it until the capture
+        // ends.
+        let is_captured = self.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block);
         drop(heap);
         self.follow_pending(slot);
-        if recorded == Events::Some {
+        if recorded == Events::Some || recorded == Events::All && is_captured {
             Ordered(self).drop_events(slot, block);
         }
-        let waiting = if recorded == Events::All {
+        let waiting = if recorded == Events::All && !is_captured {
             Ordered(self).add(slot, block, site)
-        } else if self.flags.has(flags::GATHERS) {
+        } else if self.flags.has(flags::GATHERS) && !is_captured {
             Gathered(self).add(slot, block, site)
         } else if let Some(_permission) = self.driver.may_record(&self.flags) {
             match self.record_events(slot, block, Some(site)) {

@@ -245,7 +245,7 @@ fn bytes_of_heap<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u64> {
         return None;
     }
     // A heap without addresses would map all of the block.
-    Some(PagedHeap(heap).lacking(size).unwrap_or(size.next_multiple_of(SMALL_SEGMENT)))
+    Some(PagedHeap(heap).lacking(size).map_or(size.next_multiple_of(SMALL_SEGMENT), |lacking| lacking.needed))
 }
 
 /// Doubles `region` until the region holds `needed` bytes.

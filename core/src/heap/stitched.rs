@@ -37,6 +37,15 @@ pub(crate) struct HeldRoom {
     upper: bool,
 }
 
+/// What a request lacks in its heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lacking {
+    /// Bytes to map.
+    pub needed: u64,
+    /// Bytes of the pages that stay, although they could move: the request uses the free blocks with them.
+    pub beside: u64,
+}
+
 /// Which free pages of a heap may move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wanted {
@@ -140,10 +149,19 @@ impl<S: Storage> PagedHeap<'_, S> {
             .min_by_key(|gap| gap.needed)
     }
 
-    /// Returns how many bytes to map for a request of `size` bytes, or `None` if no range has the
-    /// addresses.
-    pub(crate) fn lacking(&self, size: u64) -> Option<u64> {
-        self.least_gap(size).map(|gap| gap.needed)
+    /// Returns what a request of `size` bytes lacks, or `None` if no range has the addresses.
+    pub(crate) fn lacking(&self, size: u64) -> Option<Lacking> {
+        let Gap { block, needed, before, behind } = self.least_gap(size)?;
+        let Block { prev, next, .. } = self.0.blocks[block];
+        let movable = |used: bool, block: u32| {
+            if !used {
+                return 0;
+            }
+            let Block { addr, size, .. } = self.0.blocks[block];
+            let pages = self.0.sets.pages.within(addr, addr + size);
+            pages.filter(HomePage::is_movable).map(|page| page.bytes).sum()
+        };
+        Some(Lacking { needed, beside: movable(before, prev) + movable(behind, next) })
     }
 
     /// Returns the held room to the heap. Returns the range of addresses to release if nothing of

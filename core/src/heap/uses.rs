@@ -158,6 +158,15 @@ impl<S: Storage> Uses<'_, S> {
         uses.map(|at| self.table[at].stream).filter(|&stream| last.is_none_or(|last| stream > last)).min()
     }
 
+    /// Returns whether any use of `block` was announced during graph capture.
+    pub(crate) fn is_any_captured(&self, block: u32) -> bool {
+        let mut at = self.blocks[block].uses;
+        while at != NONE && !self.table[at].captured {
+            at = self.table[at].next;
+        }
+        at != NONE
+    }
+
     /// Returns which events the uses of `block` have.
     pub(crate) fn events(&self, block: u32) -> Events {
         let (mut some, mut all) = (false, true);

@@ -5,7 +5,7 @@ use crate::arena::forecast::Forecast;
 use crate::arena::request::Request;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::heap::stitched::{PagedHeap, Wanted};
+use crate::heap::stitched::{Lacking, PagedHeap, Wanted};
 use crate::pages::counts::PageCounts;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -33,14 +33,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             return Ok(Some(0));
         }
         let lacking = PagedHeap(&mut self.device().heaps.lock(request.slot)).lacking(request.size);
-        let needed = lacking.unwrap_or(request.size.next_multiple_of(self.step()));
+        let whole = Lacking { needed: request.size.next_multiple_of(self.step()), beside: 0 };
+        let Lacking { needed, beside } = lacking.unwrap_or(whole);
         if lacking.is_none() && self.range_to_reserve()? < request.size + self.step() {
             return Ok(None);
         }
         let pages = self.device().page_pool.lock().bytes;
         let new = needed.saturating_sub(pages.spare);
         let may_move = new > room && super::may_move(request);
-        let movable = if may_move { self.movable_bytes(request)? + pages.departed } else { 0 };
+        let movable = if may_move { self.movable_bytes(request)?.saturating_sub(beside) + pages.departed } else { 0 };
         Ok(Some(new.saturating_sub(movable)))
     }
 
