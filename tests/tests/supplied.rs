@@ -150,7 +150,7 @@ fn out_of_memory_blames_the_allocator_of_the_pool() {
         host.free(block);
         // A limit counts supplied memory as well.
         host.allocator.set_limit(DEVICE, Some(40 * MIB)).unwrap();
-        within(&host, pool, || drop(host.refused(30 * MIB + MIB)));
+        within(&host, pool, || _ = host.refused(30 * MIB + MIB));
     }
 }
 

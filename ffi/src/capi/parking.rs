@@ -11,6 +11,7 @@ use crate::lock::HeapLock;
 use crate::marshal::{OutStruct, Versioned};
 use crate::status::{Outcome, Status};
 use cachalot_core::{Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking, PoolId, Tag};
+use cachalot_cuda::CudaDevice;
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
 use core::num::NonZeroU64;
@@ -21,12 +22,12 @@ unsafe impl Versioned for cachalot_park_report {
 }
 
 /// Converts a tag from C.
-fn tag(tag: u64) -> Outcome<Tag> {
+fn tag_of(tag: u64) -> Outcome<Tag> {
     NonZeroU64::new(tag).map(Tag).ok_or_else(|| Status::argument(format_args!("0 is no tag")))
 }
 
 /// Converts the mode and the order of a park from C.
-fn mode(mode: u32) -> Outcome<(ParkMode, ParkOrder)> {
+fn mode_of(mode: u32) -> Outcome<(ParkMode, ParkOrder)> {
     let order = if mode & CACHALOT_PARK_STREAMS == 0 { ParkOrder::Device } else { ParkOrder::Streams };
     match mode & !CACHALOT_PARK_STREAMS {
         CACHALOT_PARK_KEEP => Ok((ParkMode::Keep, order)),
@@ -36,18 +37,12 @@ fn mode(mode: u32) -> Outcome<(ParkMode, ParkOrder)> {
     }
 }
 
-/// Calls `act` with the parked memory of a device, and the device.
-fn with_parking(
-    allocator: *const cachalot_allocator,
-    device: c_int,
-    act: impl FnOnce(&Parking<'_, Device, HeapLock, Growable>, &Device) -> Outcome,
-) -> cachalot_status {
-    boundary::with_instance(allocator, |instance: &Instance| {
-        let (index, device) = instance.device(device)?;
-        // The contents are kept by the device, and asking for them does not open it.
-        device.open()?;
-        act(&Parking::of(&instance.allocator, index)?, device)
-    })
+/// Returns the operations that park memory of a device, which is opened first if necessary: asking for its
+/// memory for contents does not open it.
+fn parking_of(instance: &Instance, device: c_int) -> Outcome<(Parking<'_, Device, HeapLock, Growable>, &Device)> {
+    let (index, device) = instance.device(device)?;
+    device.open()?;
+    Ok((Parking::of(&instance.allocator, index)?, device))
 }
 
 /// Returns the memory of a stream in the default pool.
@@ -75,12 +70,13 @@ pub extern "C" fn cachalot_pool_tag(
 pub extern "C" fn cachalot_park(
     allocator: *const cachalot_allocator,
     device: c_int,
-    tag_number: u64,
-    park_mode: u32,
+    tag: u64,
+    mode: u32,
 ) -> cachalot_status {
-    with_parking(allocator, device, |parking, _| {
-        let (mode, order) = mode(park_mode)?;
-        Ok(parking.park(ParkTarget::Tag(tag(tag_number)?), mode, order)?)
+    boundary::with_instance(allocator, |instance| {
+        let (parking, _) = parking_of(instance, device)?;
+        let (mode, order) = mode_of(mode)?;
+        Ok(parking.park(ParkTarget::Tag(tag_of(tag)?), mode, order)?)
     })
 }
 
@@ -90,22 +86,22 @@ pub extern "C" fn cachalot_park_stream(
     allocator: *const cachalot_allocator,
     device: c_int,
     stream: cachalot_stream,
-    park_mode: u32,
+    mode: u32,
 ) -> cachalot_status {
-    with_parking(allocator, device, |parking, device| {
-        let (mode, order) = mode(park_mode)?;
+    boundary::with_instance(allocator, |instance| {
+        let (parking, device) = parking_of(instance, device)?;
+        let (mode, order) = mode_of(mode)?;
         Ok(parking.park(of_stream(device, stream)?, mode, order)?)
     })
 }
 
 /// Wakes the memory of a tag.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_wake(
-    allocator: *const cachalot_allocator,
-    device: c_int,
-    tag_number: u64,
-) -> cachalot_status {
-    with_parking(allocator, device, |parking, _| Ok(parking.wake(ParkTarget::Tag(tag(tag_number)?))?))
+pub extern "C" fn cachalot_wake(allocator: *const cachalot_allocator, device: c_int, tag: u64) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, _) = parking_of(instance, device)?;
+        Ok(parking.wake(ParkTarget::Tag(tag_of(tag)?))?)
+    })
 }
 
 /// Wakes the memory of a stream in the default pool.
@@ -115,7 +111,10 @@ pub extern "C" fn cachalot_wake_stream(
     device: c_int,
     stream: cachalot_stream,
 ) -> cachalot_status {
-    with_parking(allocator, device, |parking, device| Ok(parking.wake(of_stream(device, stream)?)?))
+    boundary::with_instance(allocator, |instance| {
+        let (parking, device) = parking_of(instance, device)?;
+        Ok(parking.wake(of_stream(device, stream)?)?)
+    })
 }
 
 /// Begins to wake the memory of a tag.
@@ -123,19 +122,21 @@ pub extern "C" fn cachalot_wake_stream(
 pub extern "C" fn cachalot_wake_start(
     allocator: *const cachalot_allocator,
     device: c_int,
-    tag_number: u64,
+    tag: u64,
 ) -> cachalot_status {
-    with_parking(allocator, device, |parking, _| Ok(parking.wake_start(ParkTarget::Tag(tag(tag_number)?))?))
+    boundary::with_instance(allocator, |instance| {
+        let (parking, _) = parking_of(instance, device)?;
+        Ok(parking.wake_start(ParkTarget::Tag(tag_of(tag)?))?)
+    })
 }
 
 /// Waits until the memory of a tag is awake.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_wake_wait(
-    allocator: *const cachalot_allocator,
-    device: c_int,
-    tag_number: u64,
-) -> cachalot_status {
-    with_parking(allocator, device, |parking, _| Ok(parking.wake_wait(ParkTarget::Tag(tag(tag_number)?))?))
+pub extern "C" fn cachalot_wake_wait(allocator: *const cachalot_allocator, device: c_int, tag: u64) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, _) = parking_of(instance, device)?;
+        Ok(parking.wake_wait(ParkTarget::Tag(tag_of(tag)?))?)
+    })
 }
 
 /// Tells where the memory of a tag is.
@@ -146,13 +147,14 @@ pub extern "C" fn cachalot_wake_wait(
 pub unsafe extern "C" fn cachalot_parked(
     allocator: *const cachalot_allocator,
     device: c_int,
-    tag_number: u64,
+    tag: u64,
     out: *mut cachalot_park_report,
 ) -> cachalot_status {
-    with_parking(allocator, device, |parking, device| {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, device) = parking_of(instance, device)?;
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
-        out.write(&describe(parking.report(ParkTarget::Tag(tag(tag_number)?))?, device));
+        out.write(&describe(parking.report(ParkTarget::Tag(tag_of(tag)?))?, device));
         Ok(())
     })
 }
@@ -168,7 +170,8 @@ pub unsafe extern "C" fn cachalot_parked_stream(
     stream: cachalot_stream,
     out: *mut cachalot_park_report,
 ) -> cachalot_status {
-    with_parking(allocator, device, |parking, device| {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, device) = parking_of(instance, device)?;
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         out.write(&describe(parking.report(of_stream(device, stream)?)?, device));
@@ -183,7 +186,8 @@ pub extern "C" fn cachalot_park_retain(
     device: c_int,
     host_bytes: u64,
 ) -> cachalot_status {
-    with_parking(allocator, device, |_, device| {
+    boundary::with_instance(allocator, |instance| {
+        let (_, device) = parking_of(instance, device)?;
         // A simulated device keeps no bytes.
         device.cuda().map_or(Ok(()), |cuda| Ok(cuda.retain_host_memory(host_bytes)?))
     })
@@ -192,7 +196,7 @@ pub extern "C" fn cachalot_park_retain(
 /// Converts a report for C.
 fn describe(report: ParkReport, device: &Device) -> cachalot_park_report {
     let ParkReport { state, mapped, parked, kept, pinned, ordinary } = report;
-    let (host_bytes, idle_host_bytes) = device.cuda().map_or((kept, 0), |cuda| cuda.host_memory_for_contents());
+    let (host_bytes, idle_host_bytes) = device.cuda().map_or((kept, 0), CudaDevice::host_memory_for_contents);
     cachalot_park_report {
         struct_size: size_of::<cachalot_park_report>(),
         mapped_bytes: mapped,

@@ -23,6 +23,7 @@ static cachalot_block any_block UNUSED = CACHALOT_BLOCK_INIT;
 static cachalot_outlook any_outlook UNUSED = CACHALOT_OUTLOOK_INIT;
 static cachalot_device any_device UNUSED = CACHALOT_DEVICE_INIT;
 static cachalot_pages any_pages UNUSED = CACHALOT_PAGES_INIT;
+static cachalot_park_report any_park UNUSED = CACHALOT_PARK_REPORT_INIT;
 static cachalot_statistics any_statistics UNUSED = CACHALOT_STATISTICS_INIT;
 static cachalot_plan_report any_plan UNUSED = CACHALOT_PLAN_REPORT_INIT;
 
@@ -81,6 +82,16 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_pool_end, (allocator, device, pool))                                               \
   DEVICE_CALL(cachalot_capture_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                \
   DEVICE_CALL(cachalot_capture_end, (allocator, device, pool))                                            \
+  DEVICE_CALL(cachalot_pool_tag, (allocator, device, pool, 0))                                            \
+  DEVICE_CALL(cachalot_park, (allocator, device, 1, CACHALOT_PARK_DROP))                                  \
+  DEVICE_CALL(cachalot_park_stream, (allocator, device, NULL, CACHALOT_PARK_DROP))                        \
+  DEVICE_CALL(cachalot_wake, (allocator, device, 1))                                                      \
+  DEVICE_CALL(cachalot_wake_stream, (allocator, device, NULL))                                            \
+  DEVICE_CALL(cachalot_wake_start, (allocator, device, 1))                                                \
+  DEVICE_CALL(cachalot_wake_wait, (allocator, device, 1))                                                 \
+  DEVICE_CALL(cachalot_parked, (allocator, device, 1, &any_park))                                         \
+  DEVICE_CALL(cachalot_parked_stream, (allocator, device, NULL, &any_park))                               \
+  DEVICE_CALL(cachalot_park_retain, (allocator, device, 0))                                               \
   DEVICE_CALL(cachalot_range_reserve, (allocator, device, 100, &any_range))                               \
   DEVICE_CALL(cachalot_stats, (allocator, device, &any_statistics))                                       \
   DEVICE_CALL(cachalot_stat, (allocator, device, "num_ooms", &any_number))                                \

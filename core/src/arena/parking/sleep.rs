@@ -227,14 +227,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             // A failed copy is no longer in progress either.
             let _ended = self.finish_copies(contents);
         }
-        let _always = self.each_page(|page| !page.asleep, |_, page| Ok(self.stay_awake(page)));
+        let _always = self.each_page(
+            |page| !page.asleep,
+            |_, page| {
+                self.stay_awake(page);
+                Ok(())
+            },
+        );
     }
 
     /// Unmaps a page, and gives the memory back.
     fn unmap_one(&self, slot: u32, home: HomePage) -> Result<(), Error> {
         let device = self.device();
         if !device.page_pool.lock().has_one_mapping(home.page) {
-            return Ok(self.stay_awake(home));
+            self.stay_awake(home);
+            return Ok(());
         }
         if let Err(error) = self.mapper.unmap(DevicePtr(home.at), home.bytes) {
             self.stay_awake(home);

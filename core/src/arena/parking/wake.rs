@@ -57,7 +57,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             self.stay_asleep();
             return Err(error);
         }
-        self.each_page(|page| page.asleep, |slot, page| Ok(self.finish_waking(slot, page)))?;
+        self.each_page(
+            |page| page.asleep,
+            |slot, page| {
+                self.finish_waking(slot, page);
+                Ok(())
+            },
+        )?;
         self.target.set_asleep(&device.heaps, false);
         Ok(())
     }

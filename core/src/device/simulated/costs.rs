@@ -121,9 +121,18 @@ const fn h200(call: Call) -> &'static [CostPoint] {
         Call::DestroyEvent => const { &[at(0, 1_200)] },
         Call::IsCapturing => const { &[at(0, 30)] },
         // Waiting and copying are the device's time, not the call's. The other three were not measured.
-        Call::Wait | Call::Synchronize | Call::SynchronizeAll | Call::Finish => &[],
-        Call::Prepare | Call::Save | Call::Restore | Call::Zero | Call::Mark => &[],
-        Call::OrderBehind | Call::Unreserve | Call::Export => &[],
+        Call::Wait
+        | Call::Synchronize
+        | Call::SynchronizeAll
+        | Call::Finish
+        | Call::Prepare
+        | Call::Save
+        | Call::Restore
+        | Call::Zero
+        | Call::Mark
+        | Call::OrderBehind
+        | Call::Unreserve
+        | Call::Export => &[],
     }
 }
 
