@@ -158,7 +158,7 @@ int main(int count, char **arguments) {
   NEEDED(cachalot_wake(allocator, 0, WEIGHTS));
   CHECK(wrong_in_all(weights, 10, 1, stream) == 0);
 
-  /* The end, with one tag parked. */
+  /* All blocks of a parked tag are freed: nothing wakes. */
   NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_KEEP));
   for (int block = 0; block < BLOCKS; ++block) {
     NEEDED(cachalot_free(allocator, cache[block]));
@@ -168,6 +168,8 @@ int main(int count, char **arguments) {
   }
   NEEDED(cachalot_free(allocator, other));
   NEEDED(cachalot_pool_release(allocator, 0, pools[1]));
+  NEEDED(cachalot_wake(allocator, 0, CACHE));
+  CHECK(cachalot_wake(allocator, 0, CACHE) == CACHALOT_ERROR_UNKNOWN_TAG);
   NEEDED(cachalot_destroy(allocator));
   DRIVER(cuStreamDestroy_v2(stream));
   DRIVER(cuDevicePrimaryCtxRelease_v2(0));
