@@ -206,7 +206,7 @@ class Figures(unittest.TestCase):
     def test_the_pages(self) -> None:
         kinds = ("reserve", "unreserve", "create", "destroy", "map", "set_access", "unmap", "export_fd")
         wanted = {f"{kind}.{part}" for kind in kinds for part in ("calls", "us")}
-        wanted |= {"mapped", "spare", "stale", "pinned", "moved", "consolidated", "stalls", "longest_stall_us"}
+        wanted |= {"mapped", "spare", "stale", "parked", "pinned", "moved", "consolidated", "stalls", "longest_stall_us"}
         # Cached segments are no pages.
         self.assertEqual(cachalot_gpu.torch.page_stats(), dict.fromkeys(wanted, 0))
 

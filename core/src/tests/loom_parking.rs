@@ -36,7 +36,7 @@ impl Parkable {
     fn new() -> Arc<Self> {
         let counters = HeapCounters::default();
         let mut pages = Pages::default();
-        let mut heap = Heap::vacant(PoolKind::Large);
+        let mut heap: Heap<Growable> = Heap::vacant(PoolKind::Large);
         heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
         heap.make_room().unwrap();
         assert!(heap.make_room_for_range());
