@@ -20,7 +20,7 @@ impl CudaDevice {
         self.store.bytes()
     }
 
-    /// Waits for all work of the context by an event behind it. Other threads' calls go on meanwhile, which
+    /// Waits for all work of the context by an event behind it. Other threads' calls go on during the wait, which
     /// a call that frees memory would hold up.
     pub(crate) fn wait_for_all_work(&self) -> DeviceResult<()> {
         if self.driver().ctx_record_event.is_none() {

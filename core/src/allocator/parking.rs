@@ -14,7 +14,7 @@ use crate::units::DeviceIndex;
 ///
 /// For programs of several parts using the device in turn, for example a generating model and a model
 /// in training: the memory of the idle part is *parked*, and *wakes* before the part runs again.
-/// Pointers to blocks, and captured graphs, stay valid, and must not be used meanwhile.
+/// Pointers to blocks, and captured graphs, stay valid, and must not be used while the memory is parked.
 ///
 /// Blocks in parked memory stay valid, and may be freed. A request for memory of a parked pool is refused with
 /// [`Error::Parked`], and so is a pin. Statistics count the blocks as allocated and not as reserved.

@@ -106,7 +106,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()>;
 
     /// Blocks the calling thread until all work queued so far on every stream of the device's context is
-    /// done. Work queued by other threads meanwhile is not waited for where the device can tell it apart.
+    /// done. Work queued by other threads during the call is not waited for where the device can tell it apart.
     ///
     /// Not called while the allocator knows of a capture. The provided method refuses.
     ///

@@ -174,8 +174,8 @@ impl Rules {
     }
 
     /// Whether the free block is a whole segment that would lose more than a quarter of `size`; of a
-    /// segment that was allocated for one block, less than 1 %. Cut once, the segment could neither serve a large request nor be released. A segment that is cut
-    /// already serves any request.
+    /// segment that was allocated for one block, less than 1 %. Cut once, the segment could neither serve a
+    /// large request nor be released. A segment that is cut already serves any request.
     #[inline]
     fn refuse_segment(&self, block: &Block, size: u64) -> bool {
         let lost = match self.compact {

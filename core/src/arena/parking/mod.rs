@@ -48,7 +48,7 @@ pub enum ParkTarget {
 /// The contents of parked memory after waking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParkMode {
-    /// The contents before. The host keeps a copy meanwhile.
+    /// The contents before. The host keeps a copy while the memory is parked.
     Keep,
     /// Anything.
     Drop,

@@ -97,7 +97,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         Ok(device.call(|_| contents.finish(mark))?)
     }
 
-    /// Gives up the places of pages wholly in blocks freed meanwhile. A captured graph may
+    /// Gives up the places of pages wholly in blocks freed while parked. A captured graph may
     /// write to the free memory of a pool in use, which stays.
     fn drop_freed(&self, slot: u32) -> Result<(), Error> {
         let device = self.device();
