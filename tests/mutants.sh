@@ -5,7 +5,7 @@
 #                                    K/N: a sample, every N-th change from the K-th on; all changes if left out
 #
 # Each change runs the tests of its own crate, of the core the unit tests only. A change that survives is then judged by hand: with
-# the tests of the repository, or as a change without effect. results/mutants.md has the judgements.
+# the tests of the repository, or as a change without effect. tests/results/mutants.md has the judgements.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 crate=${1:?usage: mutants.sh CRATE [K/N]}

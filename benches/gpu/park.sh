@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures parking on a machine with a GPU of 80 GiB and PyTorch, for results/park.md: five minutes.
+# Measures parking on a machine with a GPU of 80 GiB and PyTorch, for tests/results/park.md: five minutes.
 #
 #   pip install --target SITE ./python
 #   SAVER=FOLDER CUMEM=FILE benches/gpu/park.sh OUT SITE [ALLOCATOR...]

@@ -1,4 +1,4 @@
-"""Makes the tables of results/park.md from what benches/gpu/park.sh left in a folder.
+"""Makes the tables of tests/results/park.md from what benches/gpu/park.sh left in a folder.
 
     python3 park_table.py OUT
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures pinned memory of the host, on a machine with a GPU, 64 GiB of memory, a C++ compiler and CUDA's headers, for
-# results/pinned.md: five minutes.
+# tests/results/pinned.md: five minutes.
 #
 #   cargo build --release -p cachalot      # here or on another machine
 #   benches/gpu/pinned.sh OUT [FOLDER OF libcachalot.so]

@@ -1,4 +1,4 @@
-"""Makes results/pinned.md from what benches/gpu/pinned.sh left in a folder.
+"""Makes tests/results/pinned.md from what benches/gpu/pinned.sh left in a folder.
 
     python3 pinned_table.py OUT
 """

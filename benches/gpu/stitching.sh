@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the stitched policy on a machine with a GPU, nvcc and PyTorch, for results/stitching_gpu.md: six minutes.
+# Measures the stitched policy on a machine with a GPU, nvcc and PyTorch, for tests/results/stitching_gpu.md: six minutes.
 #
 #   eval "$(scripts/setup/nvcc.sh)" && cargo build --release -p cachalot-stress      # here or on another machine
 #   pip install --target SITE ./python

@@ -1,4 +1,4 @@
-"""Makes the tables of results/stitching_gpu.md from what benches/gpu/stitching.sh left in a folder.
+"""Makes the tables of tests/results/stitching_gpu.md from what benches/gpu/stitching.sh left in a folder.
 
     python3 stitching_table.py OUT
 """

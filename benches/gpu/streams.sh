@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures blocks that two streams use, on a machine with a GPU, a C++ compiler, CUDA's headers and PyTorch, for
-# results/streams.md: one minute.
+# tests/results/streams.md: one minute.
 #
 #   cargo build --release -p cachalot      # here or on another machine
 #   benches/gpu/streams.sh OUT [FOLDER OF libcachalot.so]

@@ -1,4 +1,4 @@
-"""Makes results/streams.md from what benches/gpu/streams.sh left in a folder.
+"""Makes tests/results/streams.md from what benches/gpu/streams.sh left in a folder.
 
     python3 streams_table.py OUT
 """

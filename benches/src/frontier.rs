@@ -1,4 +1,4 @@
-//! Section of `results/stitching.md`: the frontier of the setting `compact`, utilisation against
+//! Section of `tests/results/stitching.md`: the frontier of the setting `compact`, utilisation against
 //! driver time for a range of budgets, as a table and a picture.
 
 use crate::stitching::{Extent, Manner, run, summarise};

@@ -1,4 +1,4 @@
-//! Tables of `results/core.md`, each measured in one run.
+//! Tables of `tests/results/core.md`, each measured in one run.
 
 use crate::crowd::{Crowd, Layout, SIZES};
 use crate::lanes::{BASELINE, OURS, PEERS, POLICIES, SUBJECTS, lanes, policy_lanes};

@@ -1,4 +1,4 @@
-//! Tables of `results/stitching.md`: how much of the reserved memory recorded programs use under
+//! Tables of `tests/results/stitching.md`: how much of the reserved memory recorded programs use under
 //! each policy, and the driver's estimated time. Nothing is timed, so the figures are the same on
 //! every machine.
 

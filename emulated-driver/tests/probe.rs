@@ -1,5 +1,5 @@
 //! Two drivers answer the probe as written in `probe/expected.txt`: the emulated driver, asked
-//! during the test, and a real driver with answers in `results/driver.md`.
+//! during the test, and a real driver with answers in `tests/results/driver.md`.
 
 use cachalot_emulated_driver::install::built_library;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 /// The expected answers.
 const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/probe/expected.txt");
 /// The answers of a real driver.
-const REAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../results/driver.md");
+const REAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/results/driver.md");
 
 /// Asks the emulated driver.
 fn ask(variables: &[(&str, &str)]) -> Output {

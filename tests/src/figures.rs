@@ -1,4 +1,4 @@
-//! Converts the figures in a Markdown file of `results/` to CSV for other programs.
+//! Converts the figures in a Markdown file of `tests/results/` to CSV for other programs.
 //!
 //! Each cell of each table becomes a line: the heading above the table, the number of the table in
 //! the file, the number of the row, the header of the column, and the value. The list above the

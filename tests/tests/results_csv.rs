@@ -1,4 +1,4 @@
-//! Checks that every file with tables in `results/` has its figures beside it as CSV.
+//! Checks that every file with tables in `tests/results/` has its figures beside it as CSV.
 //!
 //! To rewrite the CSV files: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test
 //! results_csv`.
@@ -8,7 +8,7 @@ use cachalot_tests::generated;
 use std::ffi::OsStr;
 use std::fs;
 
-const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../results");
+const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
 
 #[test]
 fn the_figures_are_beside_their_tables() {

@@ -1,4 +1,4 @@
-//! Measures the results and the time of the planner: the tables of `results/plan.md`.
+//! Measures the results and the time of the planner: the tables of `tests/results/plan.md`.
 
 use cachalot_benches::machine;
 use cachalot_planner::exact::{Instance, Progress, Search};

@@ -1,5 +1,5 @@
 //! Compares the utilisation and the driver's estimated time of policies on recorded programs: the
-//! tables of `results/stitching.md`.
+//! tables of `tests/results/stitching.md`.
 
 use cachalot_benches::frontier::{BUDGETS, Frontier};
 use cachalot_benches::machine;

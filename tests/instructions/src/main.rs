@@ -1,4 +1,4 @@
-//! Counts the instructions that a pair of `malloc` and `free` takes, and holds them against `results/instructions.md`.
+//! Counts the instructions that a pair of `malloc` and `free` takes, and holds them against `tests/results/instructions.md`.
 //!
 //! ```text
 //! check ─▶ valgrind runs `pairs` twice, with different numbers of pairs ─▶ difference per pair ─▶ table ± 1 %
@@ -84,7 +84,7 @@ struct Table {
     counts: BTreeMap<(String, String), f64>,
 }
 
-/// Reads the table from `results/instructions.csv`, which has one line for each cell.
+/// Reads the table from `tests/results/instructions.csv`, which has one line for each cell.
 fn read(path: &Path) -> Result<Table, Box<dyn Error>> {
     let (mut table, mut policy) = (Table { compiler: String::new(), counts: BTreeMap::new() }, String::new());
     for record in csv::Reader::from_path(path)?.deserialize() {
@@ -111,12 +111,12 @@ fn check() -> Result<bool, Box<dyn Error>> {
         println!("skipped: instructions of a pair, since valgrind is not installed");
         return Ok(true);
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results/instructions.csv");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results/instructions.csv");
     let table = read(&path)?;
     let compiler = compiler()?;
     let is_comparable = table.compiler == compiler;
     if !is_comparable {
-        println!("skipped: the counts of results/instructions.md are of {}, this is {compiler}", table.compiler);
+        println!("skipped: the counts of tests/results/instructions.md are of {}, this is {compiler}", table.compiler);
     }
     let program = std::env::current_exe()?;
     let mut is_within = true;
@@ -139,7 +139,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         Some(Job::Pairs { policy, pairs, cached }) => make_pairs(&policy, cached, pairs)?,
         None if check()? => {}
         None => {
-            eprintln!("a pair takes over 1 % more instructions than results/instructions.md says");
+            eprintln!("a pair takes over 1 % more instructions than tests/results/instructions.md says");
             return Ok(ExitCode::FAILURE);
         }
     }
