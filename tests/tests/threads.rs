@@ -219,8 +219,12 @@ where
                     thread::yield_now();
                 }
             });
-            let workers = (0..THREADS).map(|thread| scope.spawn(move || self.work(number * THREADS + thread, steps)));
-            let workers: Vec<_> = workers.collect();
+            // Snapshots of fixed tables are made on the stack.
+            let spawn = |thread| {
+                let work = move || self.work(number * THREADS + thread, steps);
+                thread::Builder::new().stack_size(64 << 20).spawn_scoped(scope, work).unwrap()
+            };
+            let workers: Vec<_> = (0..THREADS).map(spawn).collect();
             let results: Vec<_> = workers.into_iter().map(thread::ScopedJoinHandle::join).collect();
             done.store(true, Ordering::Relaxed);
             results.into_iter().for_each(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

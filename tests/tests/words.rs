@@ -14,7 +14,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const LIMITS: [(&str, f64); 15] = [
     ("core/src", 4.0),
     ("planner/src", 4.0),
-    ("tests/src", 4.0),
+    ("tests/lib/src", 4.0),
     ("tests/tests", 4.0),
     ("ffi", 4.0),
     ("snapshot", 4.0),

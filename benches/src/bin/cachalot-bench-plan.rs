@@ -202,7 +202,7 @@ fn large(args: &Args) -> String {
     let memory = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let most = memory.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or(" unknown").trim().to_owned();
     format!(
-        "\n## Generated training steps\n\n`tests/src/planning/large.rs` makes them; at most {} seconds. The most memory that any \
+        "\n## Generated training steps\n\n`tests/lib/src/planning/large.rs` makes them; at most {} seconds. The most memory that any \
          problem up to here took, with everything else of this program: {most}.\n\n{rows}\n",
         DEADLINE.as_secs()
     )

@@ -20,30 +20,30 @@ pub mod working;
 /// The Rust programs of the book and of every README, as doctests.
 #[cfg(doctest)]
 mod documentation {
-    #[doc = include_str!("../../README.md")]
+    #[doc = include_str!("../../../README.md")]
     struct Readme;
-    #[doc = include_str!("../../docs/rust.md")]
+    #[doc = include_str!("../../../docs/rust.md")]
     struct Rust;
-    #[doc = include_str!("../../docs/configuration.md")]
+    #[doc = include_str!("../../../docs/configuration.md")]
     struct Configuration;
-    #[doc = include_str!("../../docs/install.md")]
+    #[doc = include_str!("../../../docs/install.md")]
     struct Install;
-    #[doc = include_str!("../../docs/planned.md")]
+    #[doc = include_str!("../../../docs/planned.md")]
     struct Planned;
-    #[doc = include_str!("../../docs/planning.md")]
+    #[doc = include_str!("../../../docs/planning.md")]
     struct Planning;
-    #[doc = include_str!("../../atomic-file/README.md")]
+    #[doc = include_str!("../../../atomic-file/README.md")]
     struct AtomicFile;
-    #[doc = include_str!("../../planner/README.md")]
+    #[doc = include_str!("../../../planner/README.md")]
     struct Planner;
-    #[doc = include_str!("../../core/README.md")]
+    #[doc = include_str!("../../../core/README.md")]
     struct Core;
-    #[doc = include_str!("../../snapshot/README.md")]
+    #[doc = include_str!("../../../snapshot/README.md")]
     struct Snapshot;
-    #[doc = include_str!("../../cuda-backend/README.md")]
+    #[doc = include_str!("../../../cuda-backend/README.md")]
     struct Cuda;
-    #[doc = include_str!("../../ffi/README.md")]
+    #[doc = include_str!("../../../ffi/README.md")]
     struct Ffi;
-    #[doc = include_str!("../../replay/README.md")]
+    #[doc = include_str!("../../../replay/README.md")]
     struct Replay;
 }
