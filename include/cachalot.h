@@ -544,6 +544,20 @@ typedef struct cachalot_park_report {
   uint32_t reserved;         /**< 0. */
 } cachalot_park_report;
 
+/** The memory of a device in use, by name; see cachalot_remaining. `used_bytes` is the sum of the six fields behind. */
+typedef struct cachalot_remaining_memory {
+  size_t struct_size;     /**< sizeof(cachalot_remaining_memory). */
+  uint64_t used_bytes;    /**< The memory of the device in use, by all processes. */
+  uint64_t block_bytes;   /**< Live blocks and committed ranges. */
+  uint64_t pending_bytes; /**< Freed blocks that other streams still use. */
+  uint64_t cached_bytes;  /**< Free memory of segments and mapped ranges. */
+  uint64_t spare_bytes;   /**< Pages in use by no block and not yet given back. */
+  uint64_t leaked_bytes;  /**< Memory in doubt after a failure of the driver. */
+  uint64_t other_bytes;   /**< What the allocator does not hold: context, modules, graphs, other processes. */
+  uint64_t pinned_bytes;  /**< Pinned pages, which are never parked: part of the fields above. */
+  uint64_t parked_bytes;  /**< Parked memory: addresses without memory of the driver. */
+} cachalot_remaining_memory;
+
 #define CACHALOT_EXTENT_SEGMENT 0x1u /**< The extent lies in an ordinary segment, which has no handle to export. */
 
 /** A physical part of a block; see cachalot_extents. The structure never grows. */
@@ -635,6 +649,7 @@ typedef struct cachalot_oom_report {
   int capturing;                         /**< 1: the stream captured a graph, so nothing was releasable; otherwise 0. */
   uint64_t spare_bytes;                  /**< Pages of virtual memory that could neither serve nor go back. */
   uint64_t pinned_bytes;                 /**< Pages of virtual memory that do not move. */
+  uint64_t parked_bytes;                 /**< Parked memory: addresses without memory of the driver. In no other sum. */
 } cachalot_oom_report;
 
 /** The kind of an event of a trace. */
@@ -704,6 +719,8 @@ typedef struct cachalot_device {
    0}
 /** Initialises cachalot_park_report. */
 #define CACHALOT_PARK_REPORT_INIT {sizeof(cachalot_park_report), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/** Initialises cachalot_remaining_memory. */
+#define CACHALOT_REMAINING_MEMORY_INIT {sizeof(cachalot_remaining_memory), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_device. */
 #define CACHALOT_DEVICE_INIT {sizeof(cachalot_device), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_statistics. */
@@ -1047,8 +1064,8 @@ CACHALOT_CHECKED cachalot_status cachalot_park_stream(const cachalot_allocator *
                                                       cachalot_stream stream, uint32_t mode);
 
 /** Wakes the memory of a tag, at the same addresses. The contents are there when the call returns, for work on every
- * stream. What was freed meanwhile, and belongs to no pool in use, does not wake. If the memory is awake, the call does
- * nothing.
+ * stream. What was freed while it was parked, and belongs to no pool in use, does not wake. If the memory is awake, the
+ * call does nothing.
  *   - Driver: yes.
  *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, NOT_PARKABLE, those of the driver; OUT_OF_MEMORY if the device lacks the
  *     memory, also after all cached memory was released. Everything is parked then, and no contents are lost. */
@@ -1078,6 +1095,12 @@ CACHALOT_API cachalot_status cachalot_parked(const cachalot_allocator *allocator
  *   - Errors: STRUCT_SIZE, INVALID_STREAM. */
 CACHALOT_API cachalot_status cachalot_parked_stream(const cachalot_allocator *allocator, int device,
                                                     cachalot_stream stream, cachalot_park_report *out);
+
+/** Writes to `out` what is on a device, by name: once everything was parked, what remains there.
+ *   - Driver: yes, to tell the free memory.
+ *   - Errors: STRUCT_SIZE, those of the driver. */
+CACHALOT_API cachalot_status cachalot_remaining(const cachalot_allocator *allocator, int device,
+                                                cachalot_remaining_memory *out);
 
 /** Sets how many bytes of pinned host memory stay after parked memory has woken, for the next park: 0 at first. To pin
  * new memory takes some 50 ms for each GiB. Releases what is beyond.

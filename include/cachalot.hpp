@@ -396,6 +396,12 @@ class allocator {
     check(cachalot_parked(get(), device, tag, &report));
     return report;
   }
+  /** Tells what is on a device, by name: cachalot_remaining. */
+  cachalot_remaining_memory remaining(int device = 0) const {
+    cachalot_remaining_memory memory = CACHALOT_REMAINING_MEMORY_INIT;
+    check(cachalot_remaining(get(), device, &memory));
+    return memory;
+  }
   /** Parks the memory of a stream in the default pool: cachalot_park_stream. */
   void park_stream(cachalot_stream stream, std::uint32_t mode = CACHALOT_PARK_KEEP, int device = 0) const {
     check(cachalot_park_stream(get(), device, stream, mode));

@@ -99,7 +99,7 @@ pub use allocator::{
 pub use arena::allocation::Allocation;
 pub use arena::extents::{Extent, Physical};
 pub use arena::forecast::Forecast;
-pub use arena::parking::{ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget};
+pub use arena::parking::{ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Remaining};
 pub use arena::ranges::Reservation;
 pub use config::Config;
 pub use config::rounding::PoolKind;

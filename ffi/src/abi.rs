@@ -220,6 +220,21 @@ pub struct cachalot_park_report {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
+pub struct cachalot_remaining_memory {
+    pub struct_size: usize,
+    pub used_bytes: u64,
+    pub block_bytes: u64,
+    pub pending_bytes: u64,
+    pub cached_bytes: u64,
+    pub spare_bytes: u64,
+    pub leaked_bytes: u64,
+    pub other_bytes: u64,
+    pub pinned_bytes: u64,
+    pub parked_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub struct cachalot_extent {
     pub offset: u64,
     pub bytes: u64,
@@ -301,6 +316,7 @@ pub struct cachalot_oom_report {
     pub capturing: c_int,
     pub spare_bytes: u64,
     pub pinned_bytes: u64,
+    pub parked_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -226,5 +226,6 @@ fn describe(report: &OutOfMemory, text: *const c_char) -> cachalot_oom_report {
         capturing: c_int::from(report.capturing),
         spare_bytes: report.spare,
         pinned_bytes: report.pinned,
+        parked_bytes: report.parked,
     }
 }

@@ -104,6 +104,23 @@ class Pages(Structure):
     ]
 
 
+class Remaining(Structure):
+    """``cachalot_remaining_memory``: the memory of a device in use, by name, in bytes."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("used_bytes", c_uint64),
+        ("block_bytes", c_uint64),
+        ("pending_bytes", c_uint64),
+        ("cached_bytes", c_uint64),
+        ("spare_bytes", c_uint64),
+        ("leaked_bytes", c_uint64),
+        ("other_bytes", c_uint64),
+        ("pinned_bytes", c_uint64),
+        ("parked_bytes", c_uint64),
+    ]
+
+
 class ParkReport(Structure):
     """``cachalot_park_report``: where the memory of a tag is, with all sizes in bytes."""
 
@@ -154,6 +171,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_wake_start": (Status, _HANDLE, c_int, c_uint64),
     "cachalot_wake_wait": (Status, _HANDLE, c_int, c_uint64),
     "cachalot_parked": (Status, _HANDLE, c_int, c_uint64, POINTER(ParkReport)),
+    "cachalot_remaining": (Status, _HANDLE, c_int, POINTER(Remaining)),
     "cachalot_park_retain": (Status, _HANDLE, c_int, c_uint64),
     "cachalot_page_stats": (Status, _HANDLE, c_int, POINTER(Pages)),
     "cachalot_set_memory_fraction": (Status, _HANDLE, c_int, c_double),

@@ -84,6 +84,9 @@ pub struct Segment {
     /// Whether the segment is part of an expandable segment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_expandable: Option<bool>,
+    /// Bytes that are parked: addresses without memory of the device. Only in cachalot's snapshots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked_size: Option<u64>,
     /// Stack of the segment's allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames: Option<Stack>,

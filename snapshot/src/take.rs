@@ -103,6 +103,7 @@ fn segment(segment: &SnapshotSegment, stack: &impl Fn(u32) -> Stack) -> Segment 
         ),
         segment_pool_id: Some((segment.pool.0, segment.pool.1)),
         is_expandable: Some(segment.is_expandable),
+        parked_size: (segment.parked > 0).then_some(segment.parked),
         frames: Some(stack(segment.site)),
         blocks: segment.blocks.iter().map(|part| block(part, stack)).collect(),
         other: Other::new(),

@@ -11,6 +11,7 @@ mod frontier;
 mod golden;
 mod histories;
 mod memory_map;
+mod parking;
 mod planned;
 mod policies;
 mod pools_in_turn;

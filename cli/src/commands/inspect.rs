@@ -52,10 +52,11 @@ Examples:
   cachalot inspect --wide tests/traces/mlp_seed__stacks.pickle.gz";
 
 /// The columns of the totals.
-const TOTALS: [Column; 14] = [
+const TOTALS: [Column; 15] = [
     column("device"),
     column("reserved"),
     extra("private"),
+    extra("parked"),
     column("allocated"),
     extra("requested"),
     column("pending"),
@@ -253,6 +254,7 @@ fn totals(devices: &[Totals]) -> Table {
             if totals.device < 0 { "host".to_owned() } else { totals.device.to_string() },
             show(totals.reserved),
             show(totals.reserved_private),
+            show(totals.parked),
             show(totals.allocated),
             show(totals.requested),
             show(totals.pending),

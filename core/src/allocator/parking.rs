@@ -1,7 +1,7 @@
 //! Parked memory of one device.
 
 use crate::allocator::Allocator;
-use crate::arena::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget, Parker};
+use crate::arena::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget, Parker, Remaining};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::pool::{PoolId, Tag};
@@ -72,9 +72,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// all pages unmapped by the device stay parked.
     pub fn park(&self, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let _checked = self.allocator.checked("park", self.device);
-        let device = self.allocator.on(self.device)?;
-        device.health()?;
-        Parker::of(device, target)?.park(mode, order)
+        self.parker(target)?.park(mode, order)
     }
 
     /// Wakes the memory of `target`, at the old addresses: [`wake_start`](Self::wake_start) and
@@ -105,9 +103,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// Those of [`wake`](Self::wake).
     pub fn wake_start(&self, target: ParkTarget) -> Result<(), Error> {
         let _checked = self.allocator.checked("wake_start", self.device);
-        let device = self.allocator.on(self.device)?;
-        device.health()?;
-        Parker::of(device, target)?.wake_start()
+        self.parker(target)?.wake_start()
     }
 
     /// Waits until the contents of `target` are there, and lets the memory serve requests again. Begins to
@@ -117,9 +113,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// Those of [`wake`](Self::wake).
     pub fn wake_wait(&self, target: ParkTarget) -> Result<(), Error> {
         let _checked = self.allocator.checked("wake_wait", self.device);
+        self.parker(target)?.wake_wait()
+    }
+
+    /// Returns the operations that park and wake the memory of `target`, on a device that works.
+    fn parker(&self, target: ParkTarget) -> Result<Parker<'_, D, R, S>, Error> {
         let device = self.allocator.on(self.device)?;
         device.health()?;
-        Parker::of(device, target)?.wake_wait()
+        Parker::of(device, target)
     }
 
     /// Returns where the memory of `target` is. Heaps are read in turn, so the sums may disagree slightly
@@ -131,9 +132,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// [`Error::UnknownTag`].
     pub fn report(&self, target: ParkTarget) -> Result<ParkReport, Error> {
         let arena = self.allocator.arena(self.device)?;
-        if let ParkTarget::Tag(tag) = target {
-            arena.heaps.registry.lock().next_tagged(0, tag).ok_or(Error::UnknownTag(tag))?;
-        }
+        target.check(&arena.heaps)?;
         Ok(ParkReport::of(arena, target))
+    }
+
+    /// Returns what is on the device, by name: after everything was parked, what remains there and why. Heaps are
+    /// read in turn, so the sums may disagree slightly while threads allocate.
+    ///
+    /// Device: called, to tell the free memory.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn remaining(&self) -> Result<Remaining, Error> {
+        Remaining::on(self.allocator.on(self.device)?)
     }
 }

@@ -30,7 +30,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 reserved += heap.check_invariants(&slot.counters)?;
                 if !heap.is_empty() {
                     home += heap.sets.pages.check()?;
-                    asleep += heap.sets.pages.asleep();
+                    asleep += heap.sets.pages.asleep(0, u64::MAX);
                 }
             }
             visits += 1 + u64::from(heap.blocks.len());

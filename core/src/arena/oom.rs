@@ -46,6 +46,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             reserved: of_ranges(Stat::ReservedBytes),
             spare: pages.spare + pages.departed + pages.waking,
             pinned: 0,
+            parked: pages.asleep,
             pending: 0,
             private_free: 0,
             largest_free: 0,
@@ -60,16 +61,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let heap = self.heaps.lock(number);
             let [allocated, active, reserved] = [Stat::AllocatedBytes, Stat::ActiveBytes, Stat::ReservedBytes]
                 .map(|stat| heap_slot.counters.current(stat) as u64);
+            // Before it was parked, a heap gave up the memory that blocks did not use. So what is on the device
+            // is in use, and the blocks beyond it are parked.
+            let [allocated, active] =
+                [allocated, active].map(|bytes| if heap.asleep { bytes.min(reserved) } else { bytes });
             report.allocated += allocated;
             report.reserved += reserved;
             // Active blocks are live or pending, so the difference is the pending bytes.
             report.pending += active - allocated;
             if heap.pool != 0 {
-                // A parked heap has less memory than its blocks have bytes.
-                report.private_free += reserved.saturating_sub(active);
+                report.private_free += reserved - active;
             }
             if !heap.is_empty() {
                 report.pinned += heap.sets.pages.pinned();
+            }
+            if heap.asleep {
+                continue;
             }
             let largest = heap.largest_free();
             if Some(number) == slot {

@@ -108,9 +108,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Releaser<'_, D, R, S> {
         released
     }
 
-    /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory.
+    /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory. A heap asleep has none; it
+    /// gives up the places of freed pages. The caller uses the pair, so that no park of it begins.
     fn unmap_cached(&self, slot: u32) -> Result<(), Error> {
-        self.device.mapper().map_or(Ok(()), |mapper| mapper.unmap_cached(slot))
+        let Some(mapper) = self.device.mapper() else { return Ok(()) };
+        if self.device.heaps.lock(slot).asleep { mapper.try_to_give_up_freed(slot) } else { mapper.unmap_cached(slot) }
     }
 
     /// Releases the wholly free ordinary segments of one heap for which `wanted` returns true, in

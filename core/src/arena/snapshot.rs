@@ -89,6 +89,7 @@ impl<R: Lock> Copied<'_, R> {
             device: self.device,
             address: DevicePtr(entry.base),
             total_size: entry.bytes,
+            parked: 0,
             stream: heap.stream,
             kind: heap.rules.kind,
             pool: UNNAMED,
@@ -103,6 +104,7 @@ impl<R: Lock> Copied<'_, R> {
     fn add_segment<S: Storage>(&mut self, heap: &Heap<S>, segment: u32) {
         // True ⟺ the next mapped block starts a new segment of the snapshot.
         let mut apart = true;
+        let first = self.segments.len();
         let mut at = heap.segments[segment].first;
         while at != NONE {
             let Block { addr, size, requested, state, backing, next, .. } = heap.blocks[at];
@@ -122,6 +124,7 @@ impl<R: Lock> Copied<'_, R> {
                     device: self.device,
                     address,
                     total_size: 0,
+                    parked: 0,
                     stream: heap.stream,
                     kind: heap.rules.kind,
                     pool: UNNAMED,
@@ -135,6 +138,10 @@ impl<R: Lock> Copied<'_, R> {
                 let site = if state == BlockState::Inactive { 0 } else { self.sites.block(address) };
                 segment.blocks.push(SnapshotBlock { address, size, requested_size: requested, state, site });
             }
+        }
+        for segment in &mut self.segments[first..] {
+            let DevicePtr(from) = segment.address;
+            segment.parked = heap.sets.pages.asleep(from, from + segment.total_size);
         }
     }
 }

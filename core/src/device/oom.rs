@@ -34,6 +34,8 @@ pub struct OutOfMemory {
     pub spare: u64,
     /// Bytes of pages of virtual memory that are pinned: free memory there does not move.
     pub pinned: u64,
+    /// Bytes of parked memory: addresses without memory of the device. Part of no other sum.
+    pub parked: u64,
     /// Bytes freed by the program, and still waiting for other streams or for the safe frontier.
     pub pending: u64,
     /// Free bytes in private pools.
@@ -119,6 +121,9 @@ impl fmt::Display for OutOfMemory {
         }
         if self.spare > 0 {
             write!(f, ", {} in spare pages", Size(self.spare))?;
+        }
+        if self.parked > 0 {
+            write!(f, "; {} more are parked", Size(self.parked))?;
         }
         f.write_str(".")?;
         self.explain(f, &Size)?;
@@ -219,6 +224,9 @@ impl OutOfMemory {
         if self.pinned > 0 {
             write!(f, " {} lie in pinned pages, which do not move.", size(self.pinned))?;
         }
+        if self.parked > 0 {
+            write!(f, " {} are parked and take none of the device's memory.", size(self.parked))?;
+        }
         if self.capturing {
             f.write_str(" Nothing could be released because the stream is capturing a graph.")?;
         }
@@ -269,6 +277,7 @@ mod tests {
             reserved: 1000 * MIB,
             spare: 0,
             pinned: 0,
+            parked: 0,
             pending: 0,
             private_free: 0,
             largest_free: 0,
@@ -334,6 +343,18 @@ mod tests {
             " 16 MiB lie in pages whose old addresses are still in use.",
             " 6 MiB lie in pinned pages, which do not move.",
             " The memory limit leaves 90 MiB to allocate.",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn parked_memory_is_named_apart() {
+        let text =
+            text(|report| (report.parked, report.allocated, report.reserved) = (256 * MIB, 640 * MIB, 640 * MIB));
+        for part in [
+            " holds 640 MiB: 640 MiB in live blocks, 0 bytes pending, 0 bytes free; 256 MiB more are parked.",
+            " 256 MiB are parked and take none of the device's memory.",
         ] {
             assert!(text.contains(part), "{text}");
         }

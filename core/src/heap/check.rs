@@ -60,7 +60,7 @@ impl<S: Storage> Heap<S> {
         if self.sets.pages.check()? + sums.ordinary_bytes != sums.reserved_bytes {
             return Err("the mapped addresses of a heap are not those of its pages");
         }
-        let asleep = self.sets.pages.asleep();
+        let asleep = self.sets.pages.asleep(0, u64::MAX);
         if asleep > 0 && !self.asleep {
             return Err("a heap that serves requests has parked pages");
         }

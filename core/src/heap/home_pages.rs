@@ -151,9 +151,9 @@ impl<S: Storage> HomePages<S> {
         }
     }
 
-    /// Returns the bytes of the parked pages.
-    pub(crate) fn asleep(&self) -> u64 {
-        self.within(0, u64::MAX).filter(|page| page.asleep).map(|page| page.bytes).sum()
+    /// Returns the bytes of the parked pages that lie wholly within the addresses from `begin` to `end`.
+    pub(crate) fn asleep(&self, begin: u64, end: u64) -> u64 {
+        self.within(begin, end).filter(|page| page.asleep).map(|page| page.bytes).sum()
     }
 
     /// Returns the bytes of the pinned pages.

@@ -208,7 +208,7 @@ impl<S: Storage> PagedHeap<'_, S> {
 
     /// Counts the wanted pages that lie wholly in free blocks and are not pinned.
     pub(crate) fn count_free_pages(&mut self, wanted: Wanted, counts: &mut PageCounts, step: u64) {
-        if self.0.is_empty() {
+        if !self.gives_pages() {
             return;
         }
         let mut cursor = self.0.sets.free.after((step, 0), self.0.blocks.entries());
@@ -220,6 +220,12 @@ impl<S: Storage> PagedHeap<'_, S> {
             }
             cursor = self.0.sets.free.next(block, self.0.blocks.entries());
         }
+    }
+
+    /// Returns whether free pages of the heap may move or go back to the device. The pages of a heap that is
+    /// asleep belong to the call that parks or wakes it.
+    fn gives_pages(&self) -> bool {
+        !self.0.is_empty() && !self.0.asleep
     }
 
     /// Detaches wanted pages of the sizes in `chosen`, and calls `take` with each and the detached
@@ -236,7 +242,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         step: u64,
         mut take: impl FnMut(HomePage, u32),
     ) {
-        if self.0.is_empty() {
+        if !self.gives_pages() {
             return;
         }
         // The blocks that are left of a block have no page of the sizes. They are smaller than the
@@ -341,7 +347,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         longest: u64,
         joins: impl Fn(&HomePage, &HomePage) -> bool,
     ) -> Option<(u32, u32)> {
-        if self.0.is_empty() {
+        if !self.gives_pages() {
             return None;
         }
         let mut next = self.0.sets.free.last(self.0.blocks.entries());

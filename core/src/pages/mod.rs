@@ -486,6 +486,11 @@ impl<S: Storage> Pages<S> {
         }
     }
 
+    /// Returns whether `page` is mapped at its home and no operation holds it.
+    pub(crate) fn is_home(&self, page: u32) -> bool {
+        self.table[page].place == Place::Home
+    }
+
     /// Returns whether `page` can be destroyed once its mapping is removed.
     pub(crate) fn has_one_mapping(&self, page: u32) -> bool {
         let Page { aliases, stuck, .. } = self.table[page];

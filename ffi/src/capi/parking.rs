@@ -2,7 +2,8 @@
 
 use crate::abi::{
     CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_DROP, CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAMS, CACHALOT_PARK_ZERO,
-    CACHALOT_WAKING, cachalot_allocator, cachalot_park_report, cachalot_pool, cachalot_status, cachalot_stream,
+    CACHALOT_WAKING, cachalot_allocator, cachalot_park_report, cachalot_pool, cachalot_remaining_memory,
+    cachalot_status, cachalot_stream,
 };
 use crate::boundary;
 use crate::device::Device;
@@ -10,7 +11,9 @@ use crate::instance::Instance;
 use crate::lock::HeapLock;
 use crate::marshal::{OutStruct, Versioned};
 use crate::status::{Outcome, Status};
-use cachalot_core::{Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking, PoolId, Tag};
+use cachalot_core::{
+    Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking, PoolId, Remaining, Tag,
+};
 use cachalot_cuda::CudaDevice;
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
@@ -18,6 +21,11 @@ use core::num::NonZeroU64;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
 unsafe impl Versioned for cachalot_park_report {
+    const FIRST_SIZE: usize = size_of::<Self>();
+}
+
+// SAFETY: as above.
+unsafe impl Versioned for cachalot_remaining_memory {
     const FIRST_SIZE: usize = size_of::<Self>();
 }
 
@@ -190,6 +198,37 @@ pub extern "C" fn cachalot_park_retain(
         let (_, device) = parking_of(instance, device)?;
         // A simulated device keeps no bytes.
         device.cuda().map_or(Ok(()), |cuda| Ok(cuda.retain_host_memory(host_bytes)?))
+    })
+}
+
+/// Tells what is on a device, by name.
+///
+/// # Safety
+/// `out` is NULL, or a structure as long as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_remaining(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    out: *mut cachalot_remaining_memory,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, _) = parking_of(instance, device)?;
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        let Remaining { used, blocks, pending, cached, spare, leaked, other, pinned, parked } = parking.remaining()?;
+        out.write(&cachalot_remaining_memory {
+            struct_size: size_of::<cachalot_remaining_memory>(),
+            used_bytes: used,
+            block_bytes: blocks,
+            pending_bytes: pending,
+            cached_bytes: cached,
+            spare_bytes: spare,
+            leaked_bytes: leaked,
+            other_bytes: other,
+            pinned_bytes: pinned,
+            parked_bytes: parked,
+        });
+        Ok(())
     })
 }
 

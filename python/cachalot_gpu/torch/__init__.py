@@ -33,7 +33,7 @@ from ._limits import (
     set_per_process_memory_fraction,
 )
 from ._pages import maintain, maintain_every, page_stats
-from ._parking import park, park_retain, parked, tag, tag_pool, tagged_pool, wake, wake_start, wake_wait
+from ._parking import park, park_retain, parked, remaining, tag, tag_pool, tagged_pool, wake, wake_start, wake_wait
 from ._pinned import enable_pinned, pinned_enabled
 from ._plugin import configure, enable, enabled
 from ._pool import pool
@@ -76,6 +76,7 @@ __all__ = [
     "pool",
     "record_memory_history",
     "record_use",
+    "remaining",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",

@@ -161,6 +161,16 @@ def parked(tag: str, device: Device = None) -> dict[str, int | str]:
     return {"state": _STATES[report.state], **sizes}
 
 
+def remaining(device: Device = None) -> dict[str, int]:
+    """Returns what is on the GPU, by name and in bytes: once everything was parked, what remains there.
+    ``used`` is the memory in use by all processes, the sum of ``block``, ``pending``, ``cached``, ``spare``,
+    ``leaked`` and ``other`` (what cachalot does not hold: the context, modules, graphs, other processes).
+    ``pinned`` is a part of them, and ``parked`` is addresses without memory."""
+    memory = _library.Remaining(struct_size=ctypes.sizeof(_library.Remaining))
+    _library.library().cachalot_remaining(_handle.require(), device_index(device), ctypes.byref(memory))
+    return {name.removesuffix("_bytes"): getattr(memory, name) for name, _ in memory._fields_[1:]}
+
+
 def park_retain(host_bytes: int, device: Device = None) -> None:
     """Sets how many bytes of pinned host memory stay after a :func:`wake`, for the next :func:`park`: 0 at
     first. Pinning new memory takes some 50 ms for each GiB."""

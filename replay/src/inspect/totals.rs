@@ -14,6 +14,8 @@ pub struct Totals {
     pub segments: u64,
     /// Bytes of the segments, reserved from the device.
     pub reserved: u64,
+    /// Bytes of parked memory: addresses without memory of the device. Part of no other sum but those of blocks.
+    pub parked: u64,
     /// Bytes of segments in private pools.
     pub reserved_private: u64,
     /// Number of allocated blocks.
@@ -51,9 +53,12 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
         let (totals, streams) = devices.entry(segment.device).or_default();
         streams.insert(segment.stream);
         totals.segments += 1;
-        totals.reserved += segment.total_size;
+        let parked = segment.parked_size.unwrap_or(0).min(segment.total_size);
+        let reserved = segment.total_size - parked;
+        totals.parked += parked;
+        totals.reserved += reserved;
         if segment.segment_pool_id.is_some_and(|pool| pool != (0, 0)) {
-            totals.reserved_private += segment.total_size;
+            totals.reserved_private += reserved;
         }
         let (mut in_use, mut free, mut largest) = (false, 0, 0);
         for (_, block) in blocks(segment) {
@@ -78,7 +83,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
             totals.in_holes += free;
             totals.largest_hole = totals.largest_hole.max(largest);
         } else {
-            totals.releasable += segment.total_size;
+            totals.releasable += reserved;
         }
     }
     for (device, events) in (0..).zip(&snapshot.device_traces) {

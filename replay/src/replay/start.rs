@@ -53,6 +53,7 @@ fn segment(segment: &Segment) -> SnapshotSegment {
         device: DeviceIndex(0),
         address: DevicePtr(segment.address),
         total_size: segment.total_size,
+        parked: 0,
         stream: StreamId(segment.stream),
         kind: if segment.segment_type == "small" { PoolKind::Small } else { PoolKind::Large },
         pool: PoolId(segment.segment_pool_id.0, segment.segment_pool_id.1),

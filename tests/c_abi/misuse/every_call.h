@@ -24,6 +24,7 @@ static cachalot_outlook any_outlook UNUSED = CACHALOT_OUTLOOK_INIT;
 static cachalot_device any_device UNUSED = CACHALOT_DEVICE_INIT;
 static cachalot_pages any_pages UNUSED = CACHALOT_PAGES_INIT;
 static cachalot_park_report any_park UNUSED = CACHALOT_PARK_REPORT_INIT;
+static cachalot_remaining_memory any_remaining UNUSED = CACHALOT_REMAINING_MEMORY_INIT;
 static cachalot_statistics any_statistics UNUSED = CACHALOT_STATISTICS_INIT;
 static cachalot_plan_report any_plan UNUSED = CACHALOT_PLAN_REPORT_INIT;
 
@@ -91,6 +92,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_wake_wait, (allocator, device, 1))                                                 \
   DEVICE_CALL(cachalot_parked, (allocator, device, 1, &any_park))                                         \
   DEVICE_CALL(cachalot_parked_stream, (allocator, device, NULL, &any_park))                               \
+  DEVICE_CALL(cachalot_remaining, (allocator, device, &any_remaining))                                    \
   DEVICE_CALL(cachalot_park_retain, (allocator, device, 0))                                               \
   DEVICE_CALL(cachalot_range_reserve, (allocator, device, 100, &any_range))                               \
   DEVICE_CALL(cachalot_stats, (allocator, device, &any_statistics))                                       \

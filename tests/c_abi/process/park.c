@@ -74,6 +74,16 @@ static cachalot_park_report parked(cachalot_allocator *allocator, uint64_t tag) 
   return report;
 }
 
+/* Checks that the names add up to what the driver says is in use, with `parked` bytes parked. */
+static void check_remaining(cachalot_allocator *allocator, uint64_t least_parked) {
+  cachalot_remaining_memory memory = CACHALOT_REMAINING_MEMORY_INIT;
+  NEEDED(cachalot_remaining(allocator, 0, &memory));
+  CHECK(memory.used_bytes == memory.block_bytes + memory.pending_bytes + memory.cached_bytes + memory.spare_bytes +
+                                 memory.leaked_bytes + memory.other_bytes);
+  CHECK(memory.leaked_bytes == 0 && memory.pending_bytes == 0);
+  CHECK(memory.parked_bytes >= least_parked && (memory.parked_bytes == 0) == (least_parked == 0));
+}
+
 int main(int count, char **arguments) {
   void *context = NULL, *weights[BLOCKS], *cache[BLOCKS], *other = NULL, *refused = NULL;
   cachalot_stream stream = NULL;
@@ -127,6 +137,7 @@ int main(int count, char **arguments) {
     NEEDED(cachalot_pool_release(allocator, 0, pools[0]));
     NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_KEEP));
     CHECK(wrong_bytes(other, 30 * MIB, 7, stream) == 0);
+    check_remaining(allocator, parked(allocator, WEIGHTS).parked_bytes);
     NEEDED(cachalot_wake_start(allocator, 0, WEIGHTS));
     NEEDED(cachalot_wake_start(allocator, 0, CACHE));
     CHECK(parked(allocator, CACHE).state == CACHALOT_WAKING);
@@ -136,6 +147,7 @@ int main(int count, char **arguments) {
     CHECK(wrong_in_all(cache, 100, 1, stream) == 0);
     report = parked(allocator, WEIGHTS);
     CHECK(report.state == CACHALOT_AWAKE && report.parked_bytes == 0);
+    check_remaining(allocator, 0);
     CHECK((report.host_bytes > 0) == (round == 1) && report.idle_host_bytes == report.host_bytes);
     CHECK(is_near(free_memory(), before));
   }

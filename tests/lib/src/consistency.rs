@@ -137,10 +137,10 @@ fn check_device(
         let made = device.calls(call);
         ensure!(count.calls == made, "{made} calls of {call:?}, of which {} are counted", count.calls);
     }
-    let held: u64 = segments.iter().map(|segment| segment.total_size).sum();
+    let held: u64 = segments.iter().map(|segment| segment.total_size - segment.parked).sum();
     let (used, spare) = (device.used(), pages.spare);
     ensure!(used == held + spare + leaked, "{used} bytes are in use: {held} + {spare} spare + {leaked} leaked");
-    for segment in segments {
+    for segment in segments.iter().filter(|segment| segment.parked == 0) {
         ensure!(device.is_accessible(segment.address, segment.total_size), "{} cannot be accessed", segment.address);
     }
     check_exclusive(segments, device)?;
@@ -148,7 +148,8 @@ fn check_device(
     if leaked == 0 {
         let ordinary = segments.iter().filter(|segment| !segment.is_expandable).count();
         ensure!(outstanding.segments == ordinary, "{outstanding:?}, the snapshot has {ordinary} ordinary segments");
-        let mapped: u64 = segments.iter().filter(|segment| segment.is_expandable).map(|part| part.total_size).sum();
+        let parts = segments.iter().filter(|segment| segment.is_expandable);
+        let mapped: u64 = parts.map(|part| part.total_size - part.parked).sum();
         ensure!(mapped == pages.mapped, "{pages:?}, the snapshot has {mapped} mapped bytes");
         ensure!((outstanding.handles == 0) == (mapped + spare == 0), "{outstanding:?}, {pages:?}");
         ensure!((outstanding.mappings == 0) == (mapped + pages.stale == 0), "{outstanding:?}, {pages:?}");
@@ -185,7 +186,7 @@ fn recomputed(segments: &[SnapshotSegment], oversize: Option<u64>) -> BTreeMap<(
                 *sums.get_mut(&(name, pool)).expect("every name is listed") += amount.cast_signed();
             }
         };
-        add("reserved_bytes", segment.total_size);
+        add("reserved_bytes", segment.total_size - segment.parked);
         if !segment.is_expandable {
             add("segment", 1);
             oversize_segments += i64::from(is_oversize(segment.total_size));

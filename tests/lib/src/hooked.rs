@@ -4,8 +4,8 @@
 use crate::consistency::Simulated;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Contents, Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory, PhysicalHandle,
-    StreamId, VirtualMemory,
+    Contents, CopyMark, Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory,
+    PhysicalHandle, Saved, StreamId, VirtualMemory,
 };
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +25,7 @@ pub struct Hooked {
     recording: Mutex<Option<Interruption>>,
     waiting: Mutex<Option<Interruption>>,
     exporting: Mutex<Option<Interruption>>,
+    copying: Mutex<Option<Interruption>>,
     sleep: OnceLock<Sleep>,
     filter: OnceLock<Filter>,
     reports: Mutex<Vec<OutOfMemory>>,
@@ -41,6 +42,7 @@ impl Hooked {
             recording: Mutex::new(None),
             waiting: Mutex::new(None),
             exporting: Mutex::new(None),
+            copying: Mutex::new(None),
             sleep: OnceLock::new(),
             filter: OnceLock::new(),
             reports: Mutex::new(Vec::new()),
@@ -88,6 +90,18 @@ impl Hooked {
     /// Never: no code of the test runs while the hook is locked.
     pub fn on_export(&self, interruption: impl FnOnce() + Send + 'static) {
         *self.exporting.lock().unwrap() = Some(Box::new(interruption));
+    }
+
+    /// Calls `interruption` once, right before the next wait for copies between the device and the host.
+    ///
+    /// # Panics
+    /// Never: no code of the test runs while the hook is locked.
+    pub fn on_finish(&self, interruption: impl FnOnce() + Send + 'static) {
+        *self.copying.lock().unwrap() = Some(Box::new(interruption));
+    }
+
+    fn kept(&self) -> &dyn Contents {
+        self.inner.contents().expect("asked for before")
     }
 
     /// Calls `sleep` with the length of every pause in microseconds, before the simulated clock
@@ -202,7 +216,7 @@ impl DeviceMemory for Hooked {
     }
 
     fn contents(&self) -> Option<&dyn Contents> {
-        self.inner.contents()
+        self.inner.contents().map(|_| self as &dyn Contents)
     }
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
@@ -243,6 +257,40 @@ impl DeviceMemory for Hooked {
 
     fn on_out_of_memory(&self, report: &OutOfMemory) {
         self.reports.lock().unwrap().push(*report);
+    }
+}
+
+impl Contents for Hooked {
+    fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()> {
+        self.kept().prepare(bytes, largest)
+    }
+
+    fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> {
+        self.kept().save(at, bytes)
+    }
+
+    fn restore(&self, saved: Saved, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.kept().restore(saved, at, bytes)
+    }
+
+    fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.kept().zero(at, bytes)
+    }
+
+    fn mark(&self) -> DeviceResult<CopyMark> {
+        self.kept().mark()
+    }
+
+    fn finish(&self, mark: CopyMark) -> DeviceResult<()> {
+        let interruption = self.copying.lock().unwrap().take();
+        if let Some(interruption) = interruption {
+            interruption();
+        }
+        self.kept().finish(mark)
+    }
+
+    fn forget(&self, saved: Saved) {
+        self.kept().forget(saved);
     }
 }
 

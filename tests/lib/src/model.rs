@@ -467,6 +467,7 @@ impl Model {
                     device: DeviceIndex(self.number),
                     address: DevicePtr(run[0].addr),
                     total_size: run.iter().map(|block| block.size).sum(),
+                    parked: 0,
                     stream: segment.owner.stream,
                     kind: segment.owner.kind,
                     pool: self.pool(segment.owner.pool).id,

@@ -16,11 +16,15 @@
 //! A thread at a time parks or wakes memory of a device. No lock is held across a call of the device, and
 //! nothing outside the target waits.
 
+mod freed;
+mod remaining;
 mod sleep;
 mod state;
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests;
 mod wake;
+
+pub use remaining::Remaining;
 
 use crate::arena::OnDevice;
 use crate::arena::heaps::pairs::PairUse;
@@ -30,7 +34,6 @@ use crate::config::rounding::PoolKind;
 use crate::device::{Contents, DeviceMemory};
 use crate::error::Error;
 use crate::heap::home_pages::HomePage;
-use crate::pages::Kept;
 use crate::pool::{PoolId, Tag};
 use crate::sync::{AtomicU32, Lock, Ordering};
 use crate::tables::Storage;
@@ -99,6 +102,13 @@ pub struct ParkReport {
 /// The turn of a call to park or wake memory of a device; ends with the value.
 struct Turn<'a>(&'a AtomicU32);
 
+impl<'a> Turn<'a> {
+    /// Takes the turn, unless another call has it.
+    fn take(parking: &'a AtomicU32) -> Option<Self> {
+        (parking.swap(1, Ordering::Acquire) == 0).then_some(Self(parking))
+    }
+}
+
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.store(0, Ordering::Release);
@@ -120,15 +130,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
     ///   virtual memory.
     /// * [`Error::UnknownTag`].
     pub(crate) fn of(device: OnDevice<'a, D, R, S>, target: ParkTarget) -> Result<Self, Error> {
-        if let ParkTarget::Tag(tag) = target {
-            device.heaps.registry.lock().next_tagged(0, tag).ok_or(Error::UnknownTag(tag))?;
-        }
+        target.check(&device.heaps)?;
         let mapper = device.mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
-        let parking = &device.arena.parking;
-        if parking.swap(1, Ordering::Acquire) != 0 {
-            return Err(Error::ParkingRefused("another call parks or wakes memory at the moment"));
-        }
-        Ok(Self { mapper, target, _turn: Turn(parking) })
+        let busy = Error::ParkingRefused("another call parks or wakes memory at the moment");
+        let turn = Turn::take(&device.arena.parking).ok_or(busy)?;
+        Ok(Self { mapper, target, _turn: turn })
     }
 
     fn device(&self) -> OnDevice<'a, D, R, S> {
@@ -143,15 +149,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
     fn contents(&self) -> Result<&'a dyn Contents, Error> {
         let contents = self.device().arena.driver.device().contents();
         contents.ok_or(Error::ParkingRefused("the host keeps no contents of memory"))
-    }
-
-    /// Gives up kept contents.
-    fn forget(&self, kept: Kept) {
-        if let Kept::Saved(saved) = kept
-            && let Some(contents) = self.device().arena.driver.device().contents()
-        {
-            contents.forget(saved);
-        }
     }
 
     /// Iterates over the pairs of the target.
@@ -190,6 +187,15 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
 }
 
 impl ParkTarget {
+    /// Refuses a tag that no pool has.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTag`].
+    pub(crate) fn check<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>) -> Result<(), Error> {
+        let Self::Tag(tag) = self else { return Ok(()) };
+        heaps.registry.lock().next_tagged(0, tag).map(|_| ()).ok_or(Error::UnknownTag(tag))
+    }
+
     /// Iterates over the pairs of the target.
     fn pairs<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>) -> impl Iterator<Item = PairUse<'_, R, S>> {
         let (tag, stream) = match self {

@@ -7,6 +7,7 @@
 use super::{ParkMode, ParkOrder, Parker, page_from};
 use crate::arena::ranges;
 use crate::arena::ranges::Elastic;
+use crate::config::rounding::PoolKind;
 use crate::device::{Contents, CopyMark, DeviceError, DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::home_pages::HomePage;
@@ -95,7 +96,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         // Kept during the wait: no capture begins, which the wait would make invalid.
         let _permission = Elastic { mapper: self.mapper }.permission().ok_or(in_capture)?;
         for used in self.pairs() {
-            let stream = device.heaps.lock(used.pair * 2).stream;
+            let stream = device.heaps.lock(used.slot(PoolKind::Small)).stream;
             if device.call(|memory| memory.is_capturing(stream))? {
                 return Err(in_capture.into());
             }
@@ -120,7 +121,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
 
     /// Returns whether the handle of a stream may not be used any longer.
     fn has_ended_stream(&self) -> bool {
-        self.pairs().any(|used| self.device().heaps.lock(used.pair * 2).ended)
+        self.pairs().any(|used| self.device().heaps.lock(used.slot(PoolKind::Small)).ended)
     }
 
     /// Returns the lowest stream above `last` that uses a block of the heap in `slot`.
@@ -168,7 +169,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             let mut at = from;
             while let Some(page) = page_from(&self.device().heaps, slot, at).filter(|page| page.at < end) {
                 at = page.end();
-                if page.is_movable() {
+                if page.is_movable() && self.is_ready(page, mode) {
                     result = result.and(self.unmap_one(slot, page));
                 }
             }
@@ -190,6 +191,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         {
             end = page.end();
             if !page.is_movable() {
+                continue;
+            }
+            // A page on its way to another heap since before the park is not the target's.
+            if !device.page_pool.lock().is_home(page.page) {
                 continue;
             }
             bytes += page.bytes;
@@ -236,6 +241,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         );
     }
 
+    /// Returns whether the page may be unmapped: what it is to contain when it wakes has been noted.
+    fn is_ready(&self, home: HomePage, mode: ParkMode) -> bool {
+        let pages = self.device().arena.page_pool.lock();
+        pages.is_home(home.page)
+            && match pages[home.page].kept {
+                Kept::Nothing => mode == ParkMode::Drop,
+                Kept::Zeroes => mode == ParkMode::Zero,
+                Kept::Saved(_) => mode == ParkMode::Keep,
+            }
+    }
+
     /// Unmaps a page, and gives the memory back.
     fn unmap_one(&self, slot: u32, home: HomePage) -> Result<(), Error> {
         let device = self.device();
@@ -262,6 +278,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     fn stay_awake(&self, home: HomePage) {
         // The lock ends with this statement.
         let kept = self.device().arena.page_pool.lock().keep(home.page, Kept::Nothing);
-        self.forget(kept);
+        self.mapper.forget(kept);
     }
 }

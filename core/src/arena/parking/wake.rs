@@ -8,8 +8,6 @@ use crate::arena::mapper::Charge;
 use crate::arena::parking::ParkState;
 use crate::device::{CopyMark, DeviceMemory};
 use crate::error::Error;
-use crate::heap::Heap;
-use crate::heap::expandable::Range;
 use crate::heap::home_pages::HomePage;
 use crate::pages::{Batch, Kept};
 use crate::stats::Stat;
@@ -30,7 +28,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         if self.report().state != ParkState::Asleep {
             return Ok(());
         }
-        self.each_heap(|slot| self.drop_freed(slot))?;
+        self.each_heap(|slot| self.mapper.give_up_freed(slot))?;
         if let Some(stitcher) = device.stitcher() {
             stitcher.make_room_to_wake(self.report().parked)?;
         }
@@ -95,38 +93,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             Ok(())
         })?;
         Ok(device.call(|_| contents.finish(mark))?)
-    }
-
-    /// Gives up the places of pages wholly in blocks freed while parked. A captured graph may
-    /// write to the free memory of a pool in use, which stays.
-    fn drop_freed(&self, slot: u32) -> Result<(), Error> {
-        let device = self.device();
-        let counters = &device.heaps.slot(slot).counters;
-        loop {
-            let mut heap = device.heaps.lock(slot);
-            if heap.retained || heap.is_empty() {
-                return Ok(());
-            }
-            let Some((block, range)) = first_freed(&heap) else { return Ok(()) };
-            if heap.make_room().is_err() || !heap.make_room_for_range() {
-                return Err(Error::TableFull("blocks"));
-            }
-            let block = heap.detach_range(block, range);
-            counters.undo_down(Stat::ReservedBytes, range.bytes);
-            let end = range.at.0 + range.bytes;
-            while let Some(home) = heap.sets.pages.from(range.at.0).filter(|page| page.at < end) {
-                heap.sets.pages.remove(home.at);
-                let kept = device.page_pool.lock().remove_asleep(home.page);
-                // The host may take its time: no lock is held. The block is detached, so it stays.
-                drop(heap);
-                self.forget(kept);
-                heap = device.heaps.lock(slot);
-            }
-            let emptied = heap.finish_unmap(block, counters);
-            drop(heap);
-            device.pages.remove(range.at, range.bytes);
-            self.mapper.unreserve(emptied);
-        }
     }
 
     /// Maps a replacement of a page asleep, and begins to copy the contents.
@@ -218,13 +184,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         if peaks_stale {
             device.reconcile_peaks(slot);
         }
-        self.forget(kept);
+        self.mapper.forget(kept);
     }
-}
-
-/// Returns the first free block that holds whole pages asleep, and the range of the pages.
-fn first_freed<S: Storage>(heap: &Heap<S>) -> Option<(u32, Range)> {
-    let blocks = heap.blocks.entries();
-    let mut free = core::iter::successors(heap.sets.free.last(blocks), |&block| heap.sets.free.previous(block, blocks));
-    free.find_map(|block| Some((block, heap.whole_pages(block, |page| page.asleep && page.pins == 0)?)))
 }

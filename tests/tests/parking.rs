@@ -1,0 +1,153 @@
+//! Memory parked and woken while other threads free blocks, request memory and empty the cache.
+
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::{
+    Allocator, Config, DevicePtr, Error, Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking,
+    Remaining, StreamId,
+};
+use cachalot_tests::consistency;
+use cachalot_tests::hooked::Hooked;
+use cachalot_tests::host::{DEVICE, MIB};
+use std::sync::Arc;
+
+type Interrupted = Allocator<Hooked, parking_lot::RawMutex, Growable>;
+
+/// The policies under which the default pool lies on pages.
+const PAGED: [&str; 2] = ["expandable_segments:True", "policy:stitched,slack:0"];
+const ONE: StreamId = StreamId(1);
+const TWO: StreamId = StreamId(2);
+const IDLE: ParkTarget = ParkTarget::Stream(ONE);
+
+fn allocator(config: &str) -> Arc<Interrupted> {
+    let device = Hooked::new(SimulatedDevice::new(256 * MIB));
+    Arc::new(Interrupted::new([device], &Config::parse(config).unwrap()).unwrap())
+}
+
+fn device(allocator: &Interrupted) -> &Hooked {
+    allocator.device(DEVICE).unwrap()
+}
+
+/// Requests blocks on the stream to be parked, and writes a number to each.
+fn numbered(allocator: &Interrupted) -> Vec<(DevicePtr, u64)> {
+    let blocks = [30, 40, 50].map(|mib| allocator.malloc(DEVICE, mib * MIB, ONE).unwrap());
+    let numbered = blocks.into_iter().zip(7..);
+    numbered.inspect(|&(at, number)| assert!(device(allocator).inner.write(at, number))).collect()
+}
+
+fn park(allocator: &Interrupted, mode: ParkMode) -> Result<(), Error> {
+    Parking::of(allocator, DEVICE).unwrap().park(IDLE, mode, ParkOrder::Device)
+}
+
+fn wake(allocator: &Interrupted) -> Result<(), Error> {
+    Parking::of(allocator, DEVICE).unwrap().wake(IDLE)
+}
+
+fn report(allocator: &Interrupted) -> ParkReport {
+    Parking::of(allocator, DEVICE).unwrap().report(IDLE).unwrap()
+}
+
+#[test]
+fn pages_freed_while_they_are_copied_stay_with_the_park() {
+    for policy in PAGED {
+        for freed in 0..3 {
+            let allocator = allocator(policy);
+            let blocks = numbered(&allocator);
+            let gone = blocks[freed].0;
+            let other = Arc::downgrade(&allocator);
+            device(&allocator).on_finish(move || {
+                let allocator = other.upgrade().unwrap();
+                allocator.free(gone).unwrap();
+                allocator.empty_cache(DEVICE).unwrap();
+                // More than the rest of the device: free pages of the parked stream would serve, and must not.
+                assert!(allocator.malloc(DEVICE, 150 * MIB, TWO).is_err(), "`{policy}`");
+                let small = allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
+                allocator.free(small).unwrap();
+            });
+            park(&allocator, ParkMode::Keep).unwrap();
+            consistency::check(&allocator, DEVICE, None).unwrap();
+            assert_eq!(report(&allocator).state, ParkState::Asleep);
+            assert_eq!(device(&allocator).inner.kept(), report(&allocator).kept, "`{policy}`: nothing is kept twice");
+            wake(&allocator).unwrap();
+            consistency::check(&allocator, DEVICE, None).unwrap();
+            for (number, (at, value)) in blocks.into_iter().enumerate() {
+                if number != freed {
+                    assert_eq!(device(&allocator).inner.read(at), Some(value), "`{policy}`");
+                    allocator.free(at).unwrap();
+                }
+            }
+            allocator.empty_cache(DEVICE).unwrap();
+            assert_eq!((device(&allocator).inner.used(), device(&allocator).inner.kept()), (0, 0), "`{policy}`");
+        }
+    }
+}
+
+#[test]
+fn an_emptied_cache_gives_up_the_contents_and_places_of_freed_blocks() {
+    for policy in PAGED {
+        for mode in [ParkMode::Keep, ParkMode::Drop, ParkMode::Zero] {
+            let allocator = allocator(policy);
+            let blocks = numbered(&allocator);
+            park(&allocator, mode).unwrap();
+            let parked = report(&allocator).parked;
+            allocator.free(blocks[1].0).unwrap();
+            allocator.empty_cache(DEVICE).unwrap();
+            consistency::check(&allocator, DEVICE, None).unwrap();
+            assert!(report(&allocator).parked <= parked - 20 * MIB, "`{policy}`: {:?}", report(&allocator));
+            for at in [blocks[0].0, blocks[2].0] {
+                allocator.free(at).unwrap();
+            }
+            allocator.empty_cache(DEVICE).unwrap();
+            assert_eq!((report(&allocator).parked, device(&allocator).inner.kept()), (0, 0), "`{policy}`");
+            assert_eq!(device(&allocator).inner.outstanding().reservations, 0, "`{policy}`");
+            wake(&allocator).unwrap();
+            let again = allocator.malloc(DEVICE, 30 * MIB, ONE).unwrap();
+            allocator.free(again).unwrap();
+            consistency::check(&allocator, DEVICE, None).unwrap();
+        }
+    }
+}
+
+#[test]
+fn blocks_freed_while_they_wake_stay_until_they_are_awake() {
+    for policy in PAGED {
+        let allocator = allocator(policy);
+        let blocks = numbered(&allocator);
+        park(&allocator, ParkMode::Keep).unwrap();
+        Parking::of(&allocator, DEVICE).unwrap().wake_start(IDLE).unwrap();
+        allocator.free(blocks[1].0).unwrap();
+        allocator.empty_cache(DEVICE).unwrap();
+        allocator.check_invariants().unwrap();
+        assert_eq!(report(&allocator).state, ParkState::Waking);
+        wake(&allocator).unwrap();
+        for (at, value) in [blocks[0], blocks[2]] {
+            assert_eq!(device(&allocator).inner.read(at), Some(value), "`{policy}`");
+            allocator.free(at).unwrap();
+        }
+        allocator.empty_cache(DEVICE).unwrap();
+        assert_eq!((device(&allocator).inner.used(), device(&allocator).inner.kept()), (0, 0), "`{policy}`");
+    }
+}
+
+#[test]
+fn snapshots_and_reports_say_what_is_parked() {
+    for policy in PAGED {
+        let allocator = allocator(policy);
+        let blocks = numbered(&allocator);
+        let parked = |allocator: &Interrupted| allocator.snapshot().iter().map(|segment| segment.parked).sum::<u64>();
+        assert_eq!(parked(&allocator), 0);
+        park(&allocator, ParkMode::Drop).unwrap();
+        assert_eq!(parked(&allocator), report(&allocator).parked, "`{policy}`");
+        let Err(Error::OutOfMemory(failed)) = allocator.malloc(DEVICE, 400 * MIB, TWO) else { panic!("it fits") };
+        assert_eq!((failed.parked, failed.allocated, failed.reserved), (report(&allocator).parked, 0, 0));
+        assert!(failed.to_string().contains(" are parked and take none of the device's memory."), "{failed}");
+        let remaining = Parking::of(&allocator, DEVICE).unwrap().remaining().unwrap();
+        let parked_bytes = report(&allocator).parked;
+        assert_eq!(remaining, Remaining { parked: parked_bytes, ..Remaining::default() }, "`{policy}`");
+        wake(&allocator).unwrap();
+        assert_eq!(parked(&allocator), 0);
+        let remaining = Parking::of(&allocator, DEVICE).unwrap().remaining().unwrap();
+        assert_eq!((remaining.blocks, remaining.parked, remaining.other), (120 * MIB, 0, 0), "`{policy}`");
+        assert_eq!(remaining.used, device(&allocator).inner.used());
+        blocks.into_iter().for_each(|(at, _)| allocator.free(at).unwrap());
+    }
+}
