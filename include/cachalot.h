@@ -1042,7 +1042,8 @@ CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocat
 /** Parks the memory of every pool with the tag: its memory goes back to the driver, with all that the pools only cache.
  * Addresses, blocks and captured graphs stay valid, and must not be used before cachalot_wake. `mode` is
  * CACHALOT_PARK_KEEP, CACHALOT_PARK_DROP or CACHALOT_PARK_ZERO, and possibly CACHALOT_PARK_STREAMS. Parked blocks may be
- * freed. A request that a route leads to a parked pool fails with PARKED, and so does cachalot_pin. If the memory is
+ * freed. A request that a route leads to a parked pool fails with PARKED (but see
+ * cachalot_park_elsewhere), and so does cachalot_pin. If the memory is
  * parked, the call does nothing. Pinned pages stay on the device, and so do segments that the pool had before its tag.
  *
  * The call waits once for all work submitted to the device before, or only to the streams of the blocks and those that
@@ -1101,6 +1102,12 @@ CACHALOT_API cachalot_status cachalot_parked_stream(const cachalot_allocator *al
  *   - Errors: STRUCT_SIZE, those of the driver. */
 CACHALOT_API cachalot_status cachalot_remaining(const cachalot_allocator *allocator, int device,
                                                 cachalot_remaining_memory *out);
+
+/** Sets whether the default pool serves requests for pools with the tag while they are parked (1), or whether they fail
+ * with PARKED (0, as at first). Requests of a capture fail even so.
+ *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT. */
+CACHALOT_API cachalot_status cachalot_park_elsewhere(const cachalot_allocator *allocator, int device, uint64_t tag,
+                                                     int on);
 
 /** Sets how many bytes of pinned host memory stay after parked memory has woken, for the next park: 0 at first. To pin
  * new memory takes some 50 ms for each GiB. Releases what is beyond.

@@ -396,6 +396,10 @@ class allocator {
     check(cachalot_parked(get(), device, tag, &report));
     return report;
   }
+  /** Lets the default pool serve requests under a parked tag, or not: cachalot_park_elsewhere. */
+  void park_elsewhere(std::uint64_t tag, bool on, int device = 0) const {
+    check(cachalot_park_elsewhere(get(), device, tag, on ? 1 : 0));
+  }
   /** Tells what is on a device, by name: cachalot_remaining. */
   cachalot_remaining_memory remaining(int device = 0) const {
     cachalot_remaining_memory memory = CACHALOT_REMAINING_MEMORY_INIT;

@@ -171,6 +171,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_wake_start": (Status, _HANDLE, c_int, c_uint64),
     "cachalot_wake_wait": (Status, _HANDLE, c_int, c_uint64),
     "cachalot_parked": (Status, _HANDLE, c_int, c_uint64, POINTER(ParkReport)),
+    "cachalot_park_elsewhere": (Status, _HANDLE, c_int, c_uint64, c_int),
     "cachalot_remaining": (Status, _HANDLE, c_int, POINTER(Remaining)),
     "cachalot_park_retain": (Status, _HANDLE, c_int, c_uint64),
     "cachalot_page_stats": (Status, _HANDLE, c_int, POINTER(Pages)),

@@ -17,7 +17,7 @@ use crate::units::DeviceIndex;
 /// Pointers to blocks, and captured graphs, stay valid, and must not be used while the memory is parked.
 ///
 /// Blocks in parked memory stay valid, and may be freed. A request for memory of a parked pool is refused with
-/// [`Error::Parked`], and so is a pin. Statistics count the blocks as allocated and not as reserved.
+/// [`Error::Parked`], unless it is to be [served elsewhere](Self::serve_elsewhere); a pin is refused, too. Statistics count the blocks as allocated and not as reserved.
 ///
 /// Threads: any. A call while another thread's call parks or wakes memory of the device is refused.
 /// Requests and frees outside the target never wait for these calls.
@@ -50,6 +50,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     pub fn tag_pool(&self, pool: PoolId, tag: Option<Tag>) -> Result<(), Error> {
         let _checked = self.allocator.checked("tag_pool", self.device);
         self.allocator.arena(self.device)?.heaps.tag_pool(pool, tag)
+    }
+
+    /// Sets whether the default pool serves requests for pools with `tag` while they are parked; otherwise they are
+    /// refused, as at first. Holds for all pools with the tag, and for those that get it later. Blocks so served are
+    /// ordinary blocks of the default pool. Requests of a capture are refused even so: their memory must lie in the
+    /// graph's pool.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTag`].
+    pub fn serve_elsewhere(&self, tag: Tag, on: bool) -> Result<(), Error> {
+        let known = self.allocator.arena(self.device)?.heaps.registry.lock().set_elsewhere(tag, on);
+        if known { Ok(()) } else { Err(Error::UnknownTag(tag)) }
     }
 
     /// Parks the memory of `target`: gives the memory of pages, and cached memory, back to the

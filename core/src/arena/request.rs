@@ -48,7 +48,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         bytes: u64,
         stream: StreamId,
         call_site: u32,
-        pair: impl for<'a> FnOnce(&'a Heaps<R, S>, u32, StreamId) -> Result<PairUse<'a, R, S>, Error>,
+        pair: impl for<'a> Fn(&'a Heaps<R, S>, u32, StreamId) -> Result<PairUse<'a, R, S>, Error>,
         serve: impl FnOnce(&Request) -> Result<T, Error>,
     ) -> Result<T, Error> {
         // Rounding cannot overflow below the limit, and may reach the limit.
@@ -61,12 +61,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let route = if self.flags.has(flags::ROUTES) { self.enter_pool(stream) } else { None };
         let pool = route.map_or(0, |route| route.pool);
         let is_capturing = || Ok(self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?);
-        let serve = |capturing| {
+        // Asked once the pair is in use: a call that parks the heap waits for all earlier users.
+        let is_asleep = |pair: &PairUse<'_, R, S>| self.heaps.lock(pair.slot(kind)).asleep;
+        let serve = |capturing: bool| {
             self.learn_virtual_memory();
             self.learn_supply(pool);
-            let pair = pair(&self.heaps, pool, stream)?;
-            // Asked once the pair is in use: a call that parks the heap waits for all earlier users.
-            if self.heaps.lock(pair.slot(kind)).asleep {
+            let (mut pool, mut route, mut found) = (pool, route, pair(&self.heaps, pool, stream)?);
+            // The memory of a captured request must lie in the graph's own pool.
+            if is_asleep(&found) && !capturing && self.heaps.registry.lock().pools[pool as usize].elsewhere {
+                (pool, route, found) = (0, None, pair(&self.heaps, 0, stream)?);
+            }
+            if is_asleep(&found) {
                 return Err(Error::Parked);
             }
             let request = Request {
@@ -75,7 +80,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 kind,
                 stream,
                 pool,
-                slot: pair.slot(kind),
+                slot: found.slot(kind),
                 route,
                 capturing,
                 site: call_site,

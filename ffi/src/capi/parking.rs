@@ -187,6 +187,20 @@ pub unsafe extern "C" fn cachalot_parked_stream(
     })
 }
 
+/// Sets whether requests for parked pools are served by the default pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_park_elsewhere(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    tag: u64,
+    on: c_int,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, _) = parking_of(instance, device)?;
+        Ok(parking.serve_elsewhere(tag_of(tag)?, on != 0)?)
+    })
+}
+
 /// Sets how much host memory stays for the next park.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_park_retain(

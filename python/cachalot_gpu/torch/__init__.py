@@ -33,7 +33,19 @@ from ._limits import (
     set_per_process_memory_fraction,
 )
 from ._pages import maintain, maintain_every, page_stats
-from ._parking import park, park_retain, parked, remaining, tag, tag_pool, tagged_pool, wake, wake_start, wake_wait
+from ._parking import (
+    park,
+    park_elsewhere,
+    park_retain,
+    parked,
+    remaining,
+    tag,
+    tag_pool,
+    tagged_pool,
+    wake,
+    wake_start,
+    wake_wait,
+)
 from ._pinned import enable_pinned, pinned_enabled
 from ._plugin import configure, enable, enabled
 from ._pool import pool
@@ -70,6 +82,7 @@ __all__ = [
     "memory_summary",
     "page_stats",
     "park",
+    "park_elsewhere",
     "park_retain",
     "parked",
     "pinned_enabled",

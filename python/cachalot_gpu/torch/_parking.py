@@ -98,7 +98,7 @@ def park(*tags: str, keep: bool = True, zero: bool = False, streams: bool = Fals
     """Gives the memory of the tags back to the GPU; of all tags if none is named. Tensors and captured
     graphs stay valid, and must not be used before :func:`wake`. Tags that are parked stay as they are.
 
-    Waits once for all work of the GPU. Other threads allocate and free meanwhile.
+    Waits once for all work of the GPU. Other threads allocate and free while it waits.
 
     Args:
         keep: whether the contents are kept in memory of the host. Otherwise they are lost.
@@ -169,6 +169,14 @@ def remaining(device: Device = None) -> dict[str, int]:
     memory = _library.Remaining(struct_size=ctypes.sizeof(_library.Remaining))
     _library.library().cachalot_remaining(_handle.require(), device_index(device), ctypes.byref(memory))
     return {name.removesuffix("_bytes"): getattr(memory, name) for name, _ in memory._fields_[1:]}
+
+
+def park_elsewhere(*tags: str, on: bool = True, device: Device = None) -> None:
+    """Lets requests under the tags, or all tags, be served by the default pool while the tag is parked, instead
+    of being refused. Requests of a capture are refused even so."""
+    index = device_index(device)
+    for number in _each(tags, index):
+        _library.library().cachalot_park_elsewhere(_handle.require(), index, number, int(on))
 
 
 def park_retain(host_bytes: int, device: Device = None) -> None:

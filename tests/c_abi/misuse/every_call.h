@@ -92,6 +92,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_wake_wait, (allocator, device, 1))                                                 \
   DEVICE_CALL(cachalot_parked, (allocator, device, 1, &any_park))                                         \
   DEVICE_CALL(cachalot_parked_stream, (allocator, device, NULL, &any_park))                               \
+  DEVICE_CALL(cachalot_park_elsewhere, (allocator, device, 1, 0))                                         \
   DEVICE_CALL(cachalot_remaining, (allocator, device, &any_remaining))                                    \
   DEVICE_CALL(cachalot_park_retain, (allocator, device, 0))                                               \
   DEVICE_CALL(cachalot_range_reserve, (allocator, device, 100, &any_range))                               \

@@ -96,6 +96,8 @@ pub(crate) struct PoolEntry {
     pub tag: Option<Tag>,
     /// Whether the pool is parked: new pairs of the pool are asleep, too.
     pub asleep: bool,
+    /// Whether the default pool serves requests for the pool while it is parked.
+    pub elsewhere: bool,
 }
 
 /// Route of requests into a pool. Later routes take precedence over earlier routes.
@@ -267,6 +269,17 @@ impl<S: Storage> Registry<S> {
         self.rules[memory as usize][kind as usize].in_pool(entry.options)
     }
 
+    /// Sets whether the default pool serves requests for pools with `tag` while they are parked. Returns false if no
+    /// pool has the tag.
+    pub(crate) fn set_elsewhere(&mut self, tag: Tag, on: bool) -> bool {
+        let mut from = 0;
+        while let Some(pool) = self.next_tagged(from, tag) {
+            self.pools[pool as usize].elsewhere = on;
+            from = pool + 1;
+        }
+        from > 0
+    }
+
     /// Returns the number of the first pool with `tag`, from number `from` on.
     pub(crate) fn next_tagged(&self, from: u32, tag: Tag) -> Option<u32> {
         let mut pools = self.pools.get(from as usize..)?.iter();
@@ -290,7 +303,8 @@ impl<S: Storage> Registry<S> {
     /// Adds a pool with one user, and returns the number: the lowest vacant number, or a new
     /// number. Returns `None` if the table is full.
     pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
-        let entry = PoolEntry { id, users: 1, requests: 0, exists: true, options, tag: None, asleep: false };
+        let entry =
+            PoolEntry { id, users: 1, requests: 0, exists: true, options, tag: None, asleep: false, elsewhere: false };
         // The lowest vacant number first: walks over all numbers stay short.
         let vacant = self.pool_nodes.first(self.vacant_pools);
         let pool = if let Some(vacant) = vacant {

@@ -254,7 +254,8 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         if registry.pools[pool as usize].asleep || other.is_some_and(|other| registry.pools[other as usize].asleep) {
             return Err(Error::Parked);
         }
-        registry.pools[pool as usize].tag = tag;
+        let elsewhere = other.is_some_and(|other| registry.pools[other as usize].elsewhere);
+        (registry.pools[pool as usize].tag, registry.pools[pool as usize].elsewhere) = (tag, elsewhere);
         self.apply_rules(&registry, pool);
         Ok(())
     }

@@ -214,6 +214,39 @@ fn blocks_freed_while_parked_do_not_wake() {
 }
 
 #[test]
+fn requests_under_a_parked_tag_are_served_elsewhere_by_option() {
+    for policy in POLICIES {
+        let allocator = allocator(policy);
+        let parking = Parking::of(&allocator, DEVICE).unwrap();
+        assert_eq!(parking.serve_elsewhere(TAG, true), Err(Error::UnknownTag(TAG)));
+        let pool = tagged(&allocator);
+        let blocks = fill(&allocator, pool);
+        let before = contents(&allocator, &blocks);
+        parking.serve_elsewhere(TAG, true).unwrap();
+        let later = tagged(&allocator);
+        park(&allocator, ParkMode::Keep).unwrap();
+        for pool in [pool, later] {
+            let served = malloc_in(&allocator, pool, 30, ONE).unwrap();
+            let holds = |segment: &crate::SnapshotSegment| segment.blocks.iter().any(|block| block.address == served);
+            let segment = allocator.snapshot().into_iter().find(holds).unwrap();
+            assert_eq!(segment.pool, PoolId::DEFAULT, "`{policy}`");
+            allocator.check_invariants().unwrap();
+            allocator.free(served).unwrap();
+        }
+        allocator.begin_capture(DEVICE, pool, Route::Stream(TWO)).unwrap();
+        device(&allocator).set_capturing(TWO, true);
+        assert_eq!(allocator.malloc(DEVICE, MIB, TWO), Err(Error::Parked), "a graph's memory lies in its pool");
+        device(&allocator).set_capturing(TWO, false);
+        allocator.end_capture(DEVICE, pool).unwrap();
+        allocator.release_pool(DEVICE, pool).unwrap();
+        parking.serve_elsewhere(TAG, false).unwrap();
+        assert_eq!(malloc_in(&allocator, later, 30, ONE), Err(Error::Parked), "`{policy}`");
+        wake(&allocator).unwrap();
+        assert_kept(&allocator, &before);
+    }
+}
+
+#[test]
 fn parking_waits_for_the_work_before() {
     for order in [ParkOrder::Device, ParkOrder::Streams] {
         let allocator = allocator("");
