@@ -213,6 +213,8 @@ class Bench:
         if all_tags:
             self._free_cache()
             seconds["left"] = self.used() - self.base - self.unparked
+            if (held := act.held()) is not None:
+                seconds["held"] = held
         seconds["wake"] = self.timed(act.wake, "weights")
         for tag in others:
             seconds[f"wake {tag}"] = self.timed(act.wake, tag)

@@ -62,6 +62,10 @@ class Allocator:
         """The pinned bytes that the allocator says it holds."""
         return 0
 
+    def held(self) -> int | None:
+        """What the allocator itself holds of the device, in bytes, if it tells."""
+        return None
+
 
 class Cachalot(Allocator):
     """cachalot in PyTorch's place, with a policy."""
@@ -102,6 +106,10 @@ class Cachalot(Allocator):
 
     def host_bytes(self) -> int:
         return int(self.own.parked("weights")["host"])
+
+    def held(self) -> int | None:
+        memory = self.own.remaining()
+        return int(sum(memory[name] for name in ("block", "pending", "cached", "spare", "leaked")))
 
 
 class Saver(Allocator):

@@ -142,6 +142,11 @@ def main() -> None:
         for name in ran
         if (line := figures[name].one("load")).get("weights_pages")
     ]
+    pages += [
+        f"* {name}: of what is left with everything parked, the allocator holds {max(held) / MIB:,.1f} MiB\n"
+        for name in ran
+        if (held := figures[name].all_of("held"))
+    ]
     parts = [
         "# Parking\n",
         f"* GPU: {gpu.replace(', ', ', driver ')}; host: {host}\n"
