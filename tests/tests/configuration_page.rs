@@ -178,3 +178,12 @@ fn the_defaults_are_those_of_the_parser() {
         assert!(with(setting.example) != without || setting.key == "backend", "{}", setting.key);
     }
 }
+
+#[test]
+fn the_page_has_the_parser_s_errors() {
+    let page = std::fs::read_to_string(PAGE).expect("the page is there");
+    for mistake in ["max_split_size_mb:5", "max_split_size:64", "max_split_size_mb=64"] {
+        let error = Config::parse(mistake).expect_err(mistake).to_string();
+        assert!(page.contains(&format!("\n{error}\n")), "{mistake}: {error}");
+    }
+}
