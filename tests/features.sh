@@ -19,6 +19,8 @@ sets=(
   "cachalot --features linked,capi"
   "cachalot-planner --no-default-features"
   "cachalot-planner"
+  "cachalot-planner --features serde"
+  "cachalot-planner --no-default-features --features serde"
   "cachalot-cli --features paranoid"
   # These have none, and are checked alone: in a whole build, other crates switch features of their dependencies on.
   "cachalot-atomic-file"
@@ -29,7 +31,7 @@ sets=(
 
 # A set that is not listed would never be built.
 features=$(sed -n '/^\[features\]/,/^\[/s/^\([a-z]*\) = .*/\1/p' ./*/Cargo.toml | sort | tr '\n' ' ')
-if [ "$features" != "alloc capi default default linked linked paranoid paranoid std " ]; then
+if [ "$features" != "alloc capi default default linked linked paranoid paranoid serde std " ]; then
   echo "tests/features.sh: the features are now $features: list their sets" >&2
   exit 1
 fi

@@ -167,6 +167,14 @@ fn shells_and_man_know_every_command() {
     let page = run(&["man", "compare"], &[]);
     assert_eq!((page.status, page.errors.as_str()), (0, ""));
     assert!(page.output.contains(".SH NAME") && page.output.contains("expandable_segments"), "{}", page.output);
+    for kept in [
+        ".TH cachalot-compare 1  \"cachalot 0.1.0\"",
+        "\n.nf\npeak reserved   bytes held",
+        ".SH EXAMPLES\n.nf\n  cachalot ",
+    ] {
+        assert!(page.output.contains(kept), "{kept}: {}", page.output);
+    }
+    assert!(!page.output.contains(".nf\n."), "{}", page.output);
     let unknown = run(&["man", "compere"], &[]);
     assert_eq!((unknown.status, unknown.output.as_str()), (2, ""));
     assert!(unknown.errors.starts_with("there is no command `compere`: accepted are replay, compare, plan, "));
@@ -175,8 +183,9 @@ fn shells_and_man_know_every_command() {
     for name in ["cachalot", "cachalot-replay", "cachalot-plan", "cachalot-man"] {
         assert!(place.join(format!("{name}.1")).exists(), "{name}.1");
     }
+    assert!(!place.join("cachalot-help.1").exists(), "the command for help needs no page");
     let nowhere = cachalot(["man".into(), "--into".into(), place.join("none")]);
-    assert!(nowhere.status == 2 && nowhere.errors.contains("none: "), "{}", nowhere.errors);
+    assert!(nowhere.status == 2 && nowhere.errors.contains("none/cachalot.1: "), "{}", nowhere.errors);
 }
 
 /// The page with the documented output.

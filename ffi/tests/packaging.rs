@@ -2,7 +2,7 @@
 //! cargo-c, other Rust libraries.
 
 use crate::common::install::{empty, install, installed};
-use crate::common::{self, SYSTEM_LIBRARIES, WARNINGS, output, printed, root, scratch, skip, succeed};
+use crate::common::{self, SYSTEM_LIBRARIES, WARNINGS, library_folder, output, printed, root, scratch, skip, succeed};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -163,6 +163,32 @@ fn cmake_builds_the_library_as_a_part_of_another_project() {
         // The second build finds what cargo made for the first.
         build_with_cmake(&[&format!("-DCONSUME={way}"), "-DCMAKE_BUILD_TYPE=Debug", &source, &target], way);
     }
+}
+
+/// Returns a call of Conan, the program named by `CONAN` or found on the path, with a cache in the folder.
+fn conan(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CONAN").unwrap_or_else(|| "conan".into()));
+    command.args(arguments).current_dir(folder).env("CONAN_HOME", folder.join("home"));
+    command.env("CACHALOT_LIBRARIES", library_folder());
+    command
+}
+
+#[test]
+fn conan_s_package_is_found_by_cmake() {
+    let folder = empty("conan");
+    if succeed(&mut conan(&folder, &["profile", "detect"])).is_none() {
+        return skip("Conan's recipe", "no conan; CONAN can name one");
+    }
+    let recipe = root().join("ffi/packaging/conan").display().to_string();
+    let required = concat!("--requires=cachalot/", env!("CARGO_PKG_VERSION"));
+    for step in [
+        &["export-pkg", &recipe][..],
+        &["install", required, "--generator=CMakeDeps", "--generator=CMakeToolchain", "--output-folder=."],
+    ] {
+        succeed(&mut conan(&folder, step)).expect("it was there before");
+    }
+    let toolchain = format!("-DCMAKE_TOOLCHAIN_FILE={}", folder.join("conan_toolchain.cmake").display());
+    build_with_cmake(&[&toolchain, "-DCMAKE_BUILD_TYPE=Release"], "conan-consumer");
 }
 
 #[test]

@@ -32,7 +32,7 @@
 //! [`operators::lower`] makes a problem of the operators of a program. [`HEURISTICS`] lists the
 //! fast algorithms, and [`exact`] is the search.
 //!
-//! `no_std` with `alloc`, no unsafe code, no dependencies. The feature `std`, on by default, adds
+//! `no_std` with `alloc`, no unsafe code, no dependencies by default. The feature `std`, on by default, adds
 //! [`solve`] and [`parallel`].
 
 #![no_std]

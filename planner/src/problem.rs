@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 
 /// A buffer: bytes needed by the program during a range of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Buffer {
     /// First step at which the buffer is live.
     pub start: u64,
@@ -14,9 +16,11 @@ pub struct Buffer {
     pub size: u64,
     /// The offset of the buffer is a multiple of this power of two. Ignored for the writer of an
     /// accepted overwrite.
+    #[cfg_attr(feature = "serde", serde(default = "unaligned"))]
     pub alignment: u64,
     /// The offset, if decided by the caller. A buffer with a fixed offset is never the writer of an
     /// accepted overwrite.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub fixed: Option<u64>,
 }
 
@@ -32,6 +36,8 @@ pub struct Buffer {
 /// An accepted writer lies at the offset of the target plus `offset` in every plan. A refused
 /// writer is an ordinary buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Overwrite {
     /// Number of the buffer to write.
     pub writer: u32,
@@ -49,6 +55,8 @@ pub struct Overwrite {
 /// applies to all members. Between the lives of the members, the bytes are available to all
 /// buffers. A colocated buffer may be a target, but never a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Colocation {
     /// Number of the first buffer.
     pub first: u32,
@@ -58,6 +66,8 @@ pub struct Colocation {
 
 /// A planning problem: buffers numbered from 0, permitted overwrites, and required colocations.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Problem {
     /// The buffers.
     pub buffers: Vec<Buffer>,
@@ -69,6 +79,7 @@ pub struct Problem {
 
 /// A solution of a problem: an offset for every buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Plan {
     /// Offset of each buffer in bytes, by the number of the buffer.
     pub offsets: Vec<u64>,
@@ -81,4 +92,10 @@ pub struct Plan {
 pub(super) const fn align_up(value: u64, alignment: u64) -> u64 {
     let rest = alignment.wrapping_sub(1);
     value.saturating_add(rest) & !rest
+}
+
+/// The alignment of a buffer that names none.
+#[cfg(feature = "serde")]
+const fn unaligned() -> u64 {
+    1
 }

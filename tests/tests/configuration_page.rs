@@ -141,6 +141,14 @@ fn the_header_has_the_library_s_settings() {
     let list = comment();
     assert!(list.lines().all(|line| line.chars().count() <= HEADER_COLUMNS && !line.contains("*/")), "{list}");
     let header = std::fs::read_to_string(HEADER).expect("the header is there");
+    let (_, policies) =
+        header.split_once("selects a policy: caching (the default), ").expect("the header lists the policies");
+    let (listed, _) = policies.split_once('.').expect("the list is a sentence");
+    assert_eq!(
+        listed.replace(" or ", ", ").split(", ").collect::<Vec<_>>(),
+        POLICIES[1..],
+        "in the order of the library"
+    );
     let Some((before, rest)) = header.split_once(HEADER_BEGIN) else {
         assert!(header.contains("docs/configuration.md"), "the header has the list, or names the page with the list");
         return;
@@ -176,5 +184,14 @@ fn the_defaults_are_those_of_the_parser() {
             );
         }
         assert!(with(setting.example) != without || setting.key == "backend", "{}", setting.key);
+    }
+}
+
+#[test]
+fn the_page_has_the_parser_s_errors() {
+    let page = std::fs::read_to_string(PAGE).expect("the page is there");
+    for mistake in ["max_split_size_mb:5", "max_split_size:64", "max_split_size_mb=64"] {
+        let error = Config::parse(mistake).expect_err(mistake).to_string();
+        assert!(page.contains(&format!("\n{error}\n")), "{mistake}: {error}");
     }
 }

@@ -10,3 +10,4 @@ mod plan_peaks;
 mod plan_programs;
 mod plan_properties;
 mod plan_published;
+mod plan_serde;

@@ -3,7 +3,9 @@
 use super::{BAD_INPUT, in_file};
 use clap::Command;
 use clap_complete::Shell;
+use std::fs;
 use std::io::{self, Write};
+use std::iter::once;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -50,21 +52,48 @@ pub(crate) fn completions(args: &CompletionsArgs, mut command: Command) -> ExitC
 }
 
 /// Runs `cachalot man`.
-pub(crate) fn man(args: &ManArgs, mut command: Command) -> ExitCode {
+pub(crate) fn man(args: &ManArgs, command: Command) -> ExitCode {
+    let mut command = command.disable_help_subcommand(true);
     command.build();
     if let Some(folder) = &args.into {
-        let written = clap_mangen::generate_to(command, folder);
-        return super::end(0, &written.map_err(|error| in_file(folder, &error)));
+        let written = once(&command).chain(command.get_subcommands()).try_for_each(|one| {
+            let file = folder.join(format!("{}.1", one.get_display_name().unwrap_or(one.get_name())));
+            fs::write(&file, page(one)?).map_err(|error| in_file(&file, &error))
+        });
+        return super::end(0, &written);
     }
-    let page = match &args.command {
+    let chosen = match &args.command {
         None => Some(&command),
         Some(name) => command.get_subcommands().find(|one| one.get_name() == name),
     };
-    let Some(page) = page else {
+    let Some(chosen) = chosen else {
         let names: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
         let name = args.command.as_deref().unwrap_or_default();
         eprintln!("there is no command `{name}`: accepted are {}", names.join(", "));
         return ExitCode::from(BAD_INPUT);
     };
-    super::end(0, &clap_mangen::Man::new(page.clone()).render(&mut io::stdout().lock()))
+    super::end(0, &page(chosen).and_then(|page| io::stdout().lock().write_all(page.as_bytes())))
+}
+
+/// Returns the manual page of a command, in roff.
+fn page(command: &Command) -> io::Result<String> {
+    let mut roff = Vec::new();
+    let source = concat!("cachalot ", env!("CARGO_PKG_VERSION"));
+    clap_mangen::Man::new(command.clone()).source(source).manual("cachalot").render(&mut roff)?;
+    let roff = String::from_utf8(roff).map_err(io::Error::other)?;
+    Ok(keep_tables(&roff.replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n")))
+}
+
+/// Keeps the lines of paragraphs with columns or indented lines, which `man` would fill otherwise.
+fn keep_tables(roff: &str) -> String {
+    let lines: Vec<_> = roff.lines().collect();
+    let mut kept = String::with_capacity(roff.len());
+    for paragraph in lines.chunk_by(|above, below| !above.starts_with('.') && !below.starts_with('.')) {
+        let table = paragraph.iter().any(|line| !line.starts_with('.') && line.trim_end().contains("  "));
+        for line in table.then_some(".nf").iter().chain(paragraph).chain(table.then_some(".fi").iter()) {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    kept
 }

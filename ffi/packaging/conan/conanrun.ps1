@@ -1,0 +1,1 @@
+& "$PSScriptRoot/conanrunenv-x86_64.ps1"

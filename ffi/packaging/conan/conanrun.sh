@@ -1,0 +1,1 @@
+. "/work/h/users/ffi/packaging/conan/conanrunenv-x86_64.sh"

@@ -1,0 +1,1 @@
+& "$PSScriptRoot/deactivate_conanbuildenv-x86_64.ps1"

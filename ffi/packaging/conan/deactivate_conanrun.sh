@@ -1,0 +1,1 @@
+. "/work/h/users/ffi/packaging/conan/deactivate_conanrunenv-x86_64.sh"
