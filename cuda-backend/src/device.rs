@@ -330,10 +330,18 @@ impl DeviceMemory for CudaDevice {
     }
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
-        let _scope = self.context.enter()?;
         // SAFETY: takes no host pointers; `create_event` made the event, and no event is queried
         // after destruction.
-        match unsafe { self.driver().event_query(CuEvent(event.0 as usize)) } {
+        let ask = || unsafe { self.driver().event_query(CuEvent(event.0 as usize)) };
+        let mode = self.context.enter_mode()?;
+        match ask() {
+            CuResult::NOT_READY => return Ok(false),
+            // A driver that wants a context, or an event whose context is gone: told by the answer in the context.
+            CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => drop(mode),
+            code => return self.context.check(code).map(|()| true),
+        }
+        let _scope = self.context.enter()?;
+        match ask() {
             CuResult::NOT_READY => Ok(false),
             code => self.context.check(code).map(|()| true),
         }

@@ -16,3 +16,4 @@ mod snapshot_file;
 mod torch;
 mod torch_python;
 mod torch_supplied;
+mod two_streams;
