@@ -55,9 +55,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> DeferredFrees<'_, D, R, S> {
             let Some((number, deferred)) = tried else { break };
             let recorded = self.record_one(deferred);
             let mut blocks = device.deferred.lock();
+            let mut ended = None;
             match recorded {
                 Ok(Recorded::All) => {
                     blocks.end(deferred);
+                    ended = deferred.end;
                     // The entry is gone, and the next one has moved to its number.
                     from = number;
                 }
@@ -73,6 +75,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> DeferredFrees<'_, D, R, S> {
                 }
             }
             device.flags.follow_deferred(&blocks);
+            drop(blocks);
+            if let Some(end) = ended {
+                device.driver.device().remove_mark(end.mark);
+            }
         }
         Ok(true)
     }

@@ -23,6 +23,7 @@
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
 
+use crate::arena::capture_reuse::CaptureReuse;
 use crate::arena::deferred::{DeferredFrees, Recorded};
 use crate::arena::driver::record_event;
 use crate::arena::finish::Finish;
@@ -56,7 +57,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         site: u32,
     ) -> Result<(), Error> {
         let recorded = heap.uses().events(block);
-        let waiting = if recorded == Events::None {
+        let waiting = if recorded == Events::None && !CaptureReuse(self).may_reuse() {
             self.wait_from_now(slot, heap, block, site)
         } else {
             drop(heap);
@@ -74,7 +75,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         waiting
     }
 
-    /// Lets a pending block wait by the events that its uses have, else as
+    /// Lets a pending block wait by the events that its uses have, or by the graph that is being captured; else as
     /// [`wait_from_now`](Self::wait_from_now) does.
     fn wait_by_events(self, slot: u32, block: u32, recorded: Events, site: u32) -> Result<(), Error> {
         match recorded {
@@ -82,7 +83,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 return Ordered(self).add(slot, block, site);
             }
             Events::All | Events::Some => Ordered(self).drop_events(slot, block),
-            Events::None => {}
+            Events::None => {
+                if let Some(end) = CaptureReuse(self).mark_end(slot, block) {
+                    let deferred = DeferredFrees(self).defer(Deferred::marked(slot, block, end), site);
+                    return deferred.inspect_err(|_| self.driver.device().remove_mark(end.mark));
+                }
+            }
         }
         self.wait_from_now(slot, self.heaps.lock(slot), block, site)
     }

@@ -14,6 +14,7 @@
 //! Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
 //! holds one lock, that of a heap, and never calls the device.
 
+use crate::arena::capture_reuse::CaptureReuse;
 use crate::arena::flags::Word;
 use crate::arena::gathered::Gathered;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
@@ -136,6 +137,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if asks && let Some(_asking) = self.driver.begin_asking() {
             self.process_events()?;
             asks = false;
+        }
+        if request.capturing {
+            CaptureReuse(self).free_ordered(request.stream);
         }
         if is_direct {
             return self.obtain_directly(request);
