@@ -111,6 +111,8 @@
  *     to a private pool, between cachalot_capture_begin and cachalot_capture_end. Call cachalot_pool_release after the
  *     destruction of the graph.
  *   - A block that other streams use and that is freed during a capture stays pending until the end of the capture.
+ *     With the setting graph_capture_record_stream_reuse, the graph may use the block again once the block's own stream
+ *     has joined all streams that use the block. Work on the block from before the capture must then be complete.
  *     Without cachalot_capture_begin, this applies only to blocks that a capturing stream uses. Free parts of a
  *     capturing stream's expandable segments stay mapped until the end of the capture.
  *
@@ -349,8 +351,8 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     A part of the memory limit. While more is held, old and wholly free segments are released
  *     before the driver is asked for memory. Without a limit nothing is released.
  * graph_capture_record_stream_reuse (`caching`): `True` or `False`; default `False`.
- *     No effect. A block with recorded streams, freed during a capture, always stays pending until
- *     the capture ends.
+ *     A block that several streams of a graph use, freed during the capture, may be reused in the
+ *     graph behind all these uses. Off: the block stays pending until the capture ends.
  * large_segment_size_mb (`caching` and `slab`): a whole number of MiB from 11 to 1099511627776;
  * default `20`.
  *     The size of a segment for several large blocks. Without expandable segments, a request of 10

@@ -107,7 +107,7 @@ pub use device::oom::OutOfMemory;
 #[cfg(feature = "alloc")]
 pub use device::simulated;
 pub use device::{
-    Contents, CopyMark, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo,
+    CaptureMark, Contents, CopyMark, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo,
     PhysicalHandle, Saved, VirtualMemory,
 };
 pub use error::{Error, PointerFault};

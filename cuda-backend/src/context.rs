@@ -114,6 +114,24 @@ impl Context {
             }
             self.check(code)?;
         }
+        self.relax(&mut scope)?;
+        Ok(scope)
+    }
+
+    /// Makes the capture mode of the calling thread relaxed, until the scope is dropped: for calls that need no
+    /// context.
+    ///
+    /// # Errors
+    /// As for [`enter`](Self::enter).
+    pub(crate) fn enter_mode(&self) -> DeviceResult<Scope<'_>> {
+        self.health()?;
+        let mut scope = Scope { context: self, pushed: false, mode: None };
+        self.relax(&mut scope)?;
+        Ok(scope)
+    }
+
+    /// Makes the capture mode of the calling thread relaxed.
+    fn relax(&self, scope: &mut Scope<'_>) -> DeviceResult<()> {
         if self.driver.thread_exchange_stream_capture_mode.is_some() {
             let mut mode = CuCaptureMode::RELAXED;
             // SAFETY: `mode` outlives the call, which swaps it with the calling thread's.
@@ -123,7 +141,7 @@ impl Context {
             scope.mode = (mode != CuCaptureMode::RELAXED).then_some(mode);
             self.check(code)?;
         }
-        Ok(scope)
+        Ok(())
     }
 
     /// Returns whether this context is the thread's, although the push returned `code`: an error of

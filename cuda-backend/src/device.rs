@@ -1,5 +1,6 @@
 //! A CUDA device behind the core's traits: memory, events, and the clock.
 
+use crate::capture_marks::CaptureMarks;
 use crate::clock;
 use crate::context::Context;
 use crate::driver::Driver;
@@ -10,8 +11,8 @@ use crate::store::Store;
 use crate::streams::{StreamIdentity, Streams};
 use crate::virtual_support::Virtual;
 use cachalot_core::{
-    Contents, DeviceError, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId, UNIT,
-    VirtualMemory,
+    CaptureMark, Contents, DeviceError, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId,
+    UNIT, VirtualMemory,
 };
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -61,6 +62,8 @@ pub struct CudaDevice {
     pub(crate) peers: Peers,
     /// The contents of parked memory.
     pub(crate) store: Store,
+    /// Marks in graphs that are being captured.
+    pub(crate) capture_marks: CaptureMarks,
     /// Handle of the stream that waits for streams of other devices, or 0 until first needed.
     pub(crate) bridge: AtomicUsize,
 }
@@ -104,6 +107,7 @@ impl CudaDevice {
                 virtual_memory,
                 peers: Peers::default(),
                 store: Store::default(),
+                capture_marks: CaptureMarks::default(),
                 bridge: AtomicUsize::new(0),
             }),
             Err(error) => {
@@ -330,10 +334,18 @@ impl DeviceMemory for CudaDevice {
     }
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
-        let _scope = self.context.enter()?;
         // SAFETY: takes no host pointers; `create_event` made the event, and no event is queried
         // after destruction.
-        match unsafe { self.driver().event_query(CuEvent(event.0 as usize)) } {
+        let ask = || unsafe { self.driver().event_query(CuEvent(event.0 as usize)) };
+        let mode = self.context.enter_mode()?;
+        match ask() {
+            CuResult::NOT_READY => return Ok(false),
+            // A driver that wants a context, or an event whose context is gone: told by the answer in the context.
+            CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => drop(mode),
+            code => return self.context.check(code).map(|()| true),
+        }
+        let _scope = self.context.enter()?;
+        match ask() {
             CuResult::NOT_READY => Ok(false),
             code => self.context.check(code).map(|()| true),
         }
@@ -379,6 +391,18 @@ impl DeviceMemory for CudaDevice {
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.is_number_capturing(stream)
+    }
+
+    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
+        self.capture_marks.extend(&self.context, self.streams.capturing(stream), mark)
+    }
+
+    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
+        self.capture_marks.is_behind(&self.context, stream, self.streams.capturing(stream), mark)
+    }
+
+    fn remove_mark(&self, mark: CaptureMark) {
+        self.capture_marks.remove(mark);
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

@@ -29,6 +29,7 @@ pub mod clock;
 pub mod driver;
 pub mod fork;
 
+mod capture_marks;
 mod contents;
 mod context;
 mod device;

@@ -119,8 +119,15 @@ impl CudaDevice {
 
     /// Records `event` on the stream with the given number; implements [`DeviceMemory::record`].
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
-        let _scope = self.context.enter()?;
+        self.health()?;
         let target = self.streams.target(stream);
+        if let Target::Live(handle) = target
+            && self.identity == StreamIdentity::Reported
+            && self.record_without_context(event, stream, handle)
+        {
+            return Ok(());
+        }
+        let _scope = self.context.enter()?;
         if self.is_identified(target)
             && let Some(announced) = self.streams.announced(stream)
         {
@@ -133,6 +140,27 @@ impl CudaDevice {
             // use.
             None => self.wait_for_retired(stream),
         }
+    }
+
+    /// Records an event on a created stream that does not capture, with three calls of the driver: they need neither
+    /// a context nor a relaxed capture mode. Returns false if any of them has another answer than usual.
+    fn record_without_context(&self, event: CuEvent, number: StreamId, stream: CuStream) -> bool {
+        let (mut status, mut id) = (CuCaptureStatus::NONE, 0);
+        let driver = self.driver();
+        if driver.stream_is_capturing.is_none() || driver.stream_get_id.is_none() {
+            return false;
+        }
+        // SAFETY: `status` outlives the call, which writes one integer to it; the host vouches for streams not
+        // reported as destroyed.
+        let code = unsafe { driver.stream_is_capturing(stream, &raw mut status) };
+        if !code.is_success() || status != CuCaptureStatus::NONE {
+            return false;
+        }
+        // SAFETY: as above, for `id`.
+        let code = unsafe { driver.stream_get_id(stream, &raw mut id) };
+        code.is_success()
+            && self.streams.number_of_id(stream, id) == Some(number)
+            && self.record_here(event, stream).is_success()
     }
 
     /// Orders later work on the stream with the given number behind `event`; implements

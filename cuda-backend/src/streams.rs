@@ -275,6 +275,16 @@ impl Streams {
         if present == stream.0 { Target::Live(CuStream(handle as usize)) } else { Target::Retired }
     }
 
+    /// Returns the handle of a stream that can take part in a capture; of a default stream, that of the calling thread.
+    /// The legacy stream never captures.
+    pub(crate) fn capturing(&self, stream: StreamId) -> Option<CuStream> {
+        match self.target(stream) {
+            Target::Live(stream) => Some(stream),
+            Target::OwnPerThread => Some(CuStream::PER_THREAD),
+            Target::Legacy | Target::OtherPerThread | Target::Retired => None,
+        }
+    }
+
     /// Returns the context of a handle's present stream; null if the driver did not tell.
     pub(crate) fn present_context(&self, stream: CuStream) -> CuContext {
         self.lock().contexts.get(&(stream.0 as u64)).copied().unwrap_or(CuContext::NULL)

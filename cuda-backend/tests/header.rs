@@ -172,6 +172,7 @@ fn bound_type(name: &str, header: &Header) -> Option<String> {
         "CuFunction" => handle("CUfunc_st"),
         "CuGraph" => handle("CUgraph_st"),
         "CuGraphNode" => handle("CUgraphNode_st"),
+        "CuGraphEdgeData" => Some("CUgraphEdgeData_st".to_owned()),
         "CuGraphExec" => handle("CUgraphExec_st"),
         "CuMemoryPool" => handle("CUmemPoolHandle_st"),
         "CuMemAccessDesc" => Some("CUmemAccessDesc_st".to_owned()),

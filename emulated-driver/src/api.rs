@@ -207,6 +207,8 @@ api! {
     cuGraphLaunch(executable: u64, stream: u64);
     cuGraphExecDestroy(executable: u64);
     cuGraphDestroy(graph: u64);
+    cuGraphNodeGetDependencies(node: u64, nodes: *mut u64, count: &mut usize);
+    cuGraphNodeGetDependencies_v2(node: u64, nodes: *mut u64, properties: *mut [u8; 8], count: &mut usize);
 }
 
 /// The result of a driver call, or the code of the failure.

@@ -46,6 +46,16 @@ pub(crate) struct Capture {
     nodes: Vec<Node>,
     /// The frontier of each captured queue.
     frontiers: BTreeMap<u64, Vec<usize>>,
+    /// The handles that the program was shown of each frontier.
+    shown: BTreeMap<u64, Box<[u64]>>,
+}
+
+/// The handles of nodes: above those of other objects, 2^24 nodes for each capture.
+const NODES: u64 = 0x6000_0000_0000;
+
+/// Returns the handle of a node of a capture under way.
+fn handle_of(id: u64, node: usize) -> u64 {
+    NODES + ((id << 24) + node as u64) * 8
 }
 
 /// A captured graph.
@@ -200,7 +210,8 @@ pub(crate) fn begin(call: &mut Call, stream: u64, mode: i32) -> Answer<()> {
     let id = state.captures_made;
     let frontiers = BTreeMap::from([(queue, Vec::new())]);
     let thread = thread::number();
-    let capture = Capture { origin: queue, thread, mode, valid: true, nodes: Vec::new(), frontiers };
+    let capture =
+        Capture { origin: queue, thread, mode, valid: true, nodes: Vec::new(), frontiers, shown: BTreeMap::new() };
     state.captures.insert(id, capture);
     state.streams.queue_mut(queue)?.capture = Some(id);
     call.out = Some(id);
@@ -259,6 +270,30 @@ pub(crate) fn status(call: &mut Call, stream: u64) -> Answer<(i32, u64)> {
     };
     call.out = Some(answer.0 as u64);
     Ok(answer)
+}
+
+/// The second half of `cuStreamGetCaptureInfo`: returns the address and the number of the nodes behind which the
+/// next work of a capturing stream will come. Valid until the next such call for the stream.
+pub(crate) fn shown_frontier(call: &mut Call, stream: u64) -> Answer<(*const u64, usize)> {
+    let number = stream::find(&mut call.state, stream, call.context)?;
+    let id = call.state.streams.queue(number)?.capture;
+    let Some((id, capture)) = id.and_then(|id| Some((id, call.state.captures.get_mut(&id)?))) else {
+        return Ok((std::ptr::null(), 0));
+    };
+    let frontier = capture.frontiers.get(&number).into_iter().flatten();
+    let handles: Box<[u64]> = frontier.map(|&node| handle_of(id, node)).collect();
+    let shown = capture.shown.entry(number).or_default();
+    *shown = handles;
+    Ok((shown.as_ptr(), shown.len()))
+}
+
+/// `cuGraphNodeGetDependencies`: returns the handles of the nodes right before a node of a capture under way.
+pub(crate) fn predecessors(call: &Call, node: u64) -> Answer<Vec<u64>> {
+    let place = node.checked_sub(NODES).filter(|place| place % 8 == 0).ok_or(Code::INVALID_VALUE)? / 8;
+    let (id, number) = (place >> 24, (place & 0xff_ffff) as usize);
+    let capture = call.state.captures.get(&id).ok_or(Code::INVALID_VALUE)?;
+    let node = capture.nodes.get(number).ok_or(Code::INVALID_VALUE)?;
+    Ok(node.after.iter().map(|&before| handle_of(id, before)).collect())
 }
 
 /// `cuThreadExchangeStreamCaptureMode`.

@@ -149,6 +149,8 @@ functions! {
     cuGraphLaunch: 10000, Init, Safe;
     cuGraphExecDestroy: 10000, Init, Safe;
     cuGraphDestroy: 10000, Init, Safe;
+    cuGraphNodeGetDependencies: 10000, Init, Safe;
+    cuGraphNodeGetDependencies_v2: 12030, Init, Safe;
 }
 
 impl Function {

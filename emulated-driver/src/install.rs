@@ -88,6 +88,6 @@ mod tests {
     #[test]
     fn an_older_driver_lacks_what_came_later() {
         let missing = newer_than(11_040);
-        assert_eq!(missing, ["cuGetProcAddress_v2", "cuStreamGetId"]);
+        assert_eq!(missing, ["cuGetProcAddress_v2", "cuStreamGetId", "cuGraphNodeGetDependencies_v2"]);
     }
 }

@@ -138,6 +138,60 @@ fn captured_events_join_streams() {
     assert_eq!((driver.cuEventRecord(join, side), driver.cuEventSynchronize(join)), (0, 0));
 }
 
+/// Returns the handles of the nodes behind which a stream's next work will come.
+fn ends(driver: &Emulated, stream: u64) -> Vec<u64> {
+    let (mut status, mut id, mut count) = (0, 0, 0);
+    let mut nodes = std::ptr::null();
+    let null = std::ptr::null_mut();
+    let code = driver.cuStreamGetCaptureInfo_v2(stream, &mut status, &mut id, null, &raw mut nodes, &raw mut count);
+    assert_eq!((code, status), (0, 1));
+    if count == 0 {
+        return Vec::new();
+    }
+    // SAFETY: the driver has shown so many nodes, and none is captured since.
+    unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec()
+}
+
+/// Returns the handles of the nodes right before a node, by both versions of the function.
+fn before(driver: &Emulated, node: u64) -> Vec<u64> {
+    let mut count = 0;
+    assert_eq!(driver.cuGraphNodeGetDependencies(node, std::ptr::null_mut(), &mut count), 0);
+    let (mut nodes, mut again, mut properties) = (vec![0; count], vec![0; count], vec![[1; 8]; count]);
+    assert_eq!(driver.cuGraphNodeGetDependencies(node, nodes.as_mut_ptr(), &mut count), 0);
+    let code = driver.cuGraphNodeGetDependencies_v2(node, again.as_mut_ptr(), properties.as_mut_ptr(), &mut count);
+    assert_eq!((code, &again, count), (0, &nodes, nodes.len()));
+    assert!(properties.iter().all(|properties| *properties == [0; 8]));
+    nodes
+}
+
+#[test]
+fn the_order_of_captured_work_is_shown() {
+    let (driver, stream) = capturing(RELAXED);
+    let side = driver.stream(1).expect("a stream");
+    let (fork, join) = (driver.event().expect("an event"), driver.event().expect("an event"));
+    let work = |stream| assert_eq!(driver.cuLaunchHostFunc(stream, nothing, std::ptr::null_mut()), 0);
+    assert!(ends(&driver, stream).is_empty());
+    work(stream);
+    let first = ends(&driver, stream);
+    assert_eq!((driver.cuEventRecord(fork, stream), driver.cuStreamWaitEvent(side, fork, 0)), (0, 0));
+    assert_eq!(ends(&driver, side), first);
+    work(side);
+    work(stream);
+    let (left, right) = (ends(&driver, stream), ends(&driver, side));
+    assert_eq!((driver.cuEventRecord(join, side), driver.cuStreamWaitEvent(stream, join, 0)), (0, 0));
+    let both: std::collections::BTreeSet<u64> = left.iter().chain(&right).copied().collect();
+    assert_eq!(ends(&driver, stream).into_iter().collect::<std::collections::BTreeSet<_>>(), both);
+    work(stream);
+    let last = ends(&driver, stream);
+    assert_eq!(before(&driver, last[0]).into_iter().collect::<std::collections::BTreeSet<_>>(), both);
+    assert_eq!((before(&driver, left[0]), before(&driver, right[0])), (first.clone(), first.clone()));
+    assert!(before(&driver, first[0]).is_empty());
+    let mut count = 0;
+    assert_eq!(driver.cuGraphNodeGetDependencies(0, std::ptr::null_mut(), &mut count), 1);
+    assert!(driver.end_capture(stream).is_ok());
+    assert_eq!(driver.cuGraphNodeGetDependencies(last[0], std::ptr::null_mut(), &mut count), 1);
+}
+
 #[test]
 fn asking_for_a_captured_event_breaks_its_capture_in_every_mode() {
     for mode in MODES {

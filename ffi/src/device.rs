@@ -7,8 +7,8 @@ use crate::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use crate::warning;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    CallSite, Contents, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, OutOfMemory, PoolId,
-    StreamId, TraceEntry, VirtualMemory,
+    CallSite, CaptureMark, Contents, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, OutOfMemory,
+    PoolId, StreamId, TraceEntry, VirtualMemory,
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::types::CuStream;
@@ -227,6 +227,20 @@ impl DeviceMemory for Device {
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.memory()?.is_capturing(stream)
+    }
+
+    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
+        self.memory()?.mark_capture(stream, mark)
+    }
+
+    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
+        self.memory()?.is_behind(stream, mark)
+    }
+
+    fn remove_mark(&self, mark: CaptureMark) {
+        if let Ok(memory) = self.memory() {
+            memory.remove_mark(mark);
+        }
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

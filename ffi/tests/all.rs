@@ -14,5 +14,7 @@ mod planned;
 mod processes;
 mod snapshot_file;
 mod torch;
+mod torch_graph_reuse;
 mod torch_python;
 mod torch_supplied;
+mod two_streams;

@@ -4,8 +4,8 @@
 use crate::mutant::Mutant;
 use cachalot_core::simulated::Call;
 use cachalot_core::{
-    Contents, Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, PhysicalHandle, StreamId,
-    VirtualMemory,
+    CaptureMark, Contents, Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, PhysicalHandle,
+    StreamId, VirtualMemory,
 };
 use cachalot_cuda::CudaDevice;
 use std::cell::Cell;
@@ -25,6 +25,8 @@ const NAMES: [&str; Call::ALL.len()] = [
     "order_behind",
     "synchronize",
     "is_capturing",
+    "mark_capture",
+    "is_behind",
     "reserve",
     "unreserve",
     "create",
@@ -175,6 +177,20 @@ impl DeviceMemory for Instrumented {
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.count(Call::IsCapturing);
         self.cuda.is_capturing(stream)
+    }
+
+    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
+        self.count(Call::MarkCapture);
+        self.cuda.mark_capture(stream, mark)
+    }
+
+    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
+        self.count(Call::IsBehind);
+        self.cuda.is_behind(stream, mark)
+    }
+
+    fn remove_mark(&self, mark: CaptureMark) {
+        self.cuda.remove_mark(mark);
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

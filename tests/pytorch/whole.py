@@ -383,6 +383,52 @@ def environment() -> Figures:
     return [shape(segments), len(kept)]
 
 
+def forked(branches: int) -> Figures:
+    """Captures a block's use on some branches, and tells after each join whether a new block lies where it lay."""
+    main, others = torch.cuda.Stream(), [torch.cuda.Stream() for _ in range(branches)]
+    graph, kept, same = torch.cuda.CUDAGraph(), [], []
+    torch.cuda.synchronize()
+    with torch.cuda.stream(main):
+        graph.capture_begin()
+        total = torch.zeros(8, device="cuda")
+        used = torch.ones(8, device="cuda")
+        address = used.data_ptr()
+        for other in others:
+            other.wait_stream(main)
+            with torch.cuda.stream(other):
+                kept.append(used * 2)
+            used.record_stream(other)
+        del used
+
+        def ask() -> None:
+            kept.append(torch.empty(8, device="cuda"))
+            same.append(kept[-1].data_ptr() == address)
+
+        ask()
+        for other, made in zip(others, kept[:branches]):
+            main.wait_stream(other)
+            total += made
+            ask()
+        graph.capture_end()
+    graph.replay()
+    torch.cuda.synchronize()
+    return [same, total.tolist()]
+
+
+@case("blocks that a captured graph reuses")
+def graph_reuse() -> Figures:
+    if hasattr(torch._C, "_accelerator_setAllocatorSettings"):
+        change = torch._C._accelerator_setAllocatorSettings
+    else:
+        change = torch.cuda.memory._set_allocator_settings
+    figures = [forked(1)]
+    change("graph_capture_record_stream_reuse:True")
+    figures += [forked(1), forked(3)]
+    assert figures[1][0] == [False, True] and figures[2][0] == [False, False, False, True], figures
+    change("graph_capture_record_stream_reuse:False")
+    return [*figures, forked(1)]
+
+
 @case("settings at run time")
 def settings() -> Figures:
     if hasattr(torch._C, "_accelerator_setAllocatorSettings"):

@@ -1,8 +1,8 @@
 //! Differential test: generated programs on core and model, with equal addresses, blocks and
 //! statistics after every operation.
 
-use cachalot_tests::program::{FIRST_WITHOUT_PARITY, Op};
-use cachalot_tests::strategies::{plain, program, proptest_config, with_pools, with_settings};
+use cachalot_tests::program::{CONFIGS, FIRST_WITHOUT_PARITY, Op};
+use cachalot_tests::strategies::{plain, program, proptest_config, with_pools, with_settings, within_captures};
 use cachalot_tests::twins::Twins;
 use proptest::prelude::*;
 
@@ -35,6 +35,12 @@ proptest! {
     #[test]
     fn pools_and_captures_without_parity((number, program) in program(with_pools(), 160)) {
         agree(FIRST_WITHOUT_PARITY + number, &program)?;
+    }
+
+    #[test]
+    fn graphs_that_reuse_blocks((number, program) in program(within_captures(), 160)) {
+        // Half of the programs with PyTorch's moments.
+        agree(if number % 2 == 0 { CONFIGS.len() as u8 - 1 } else { FIRST_WITHOUT_PARITY + 3 }, &program)?;
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod agreement;
 mod bfc;
 mod bfc_rules;
+mod capture_reuse;
 mod captures;
 mod faults;
 mod fixed;

@@ -23,7 +23,10 @@
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
 
+use crate::arena::capture_reuse::CaptureReuse;
+use crate::arena::deferred::{DeferredFrees, Recorded};
 use crate::arena::driver::record_event;
+use crate::arena::finish::Finish;
 use crate::arena::gathered::Gathered;
 use crate::arena::ordered::Ordered;
 use crate::arena::polls::Polls;
@@ -41,14 +44,6 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
 
-/// Outcome of recording the events of a block.
-enum Recorded {
-    /// Every user stream has an event for the block.
-    All,
-    /// No event of the block is queued: the given user stream captures a graph.
-    Capturing(StreamId),
-}
-
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
     ///
@@ -62,27 +57,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         site: u32,
     ) -> Result<(), Error> {
         let recorded = heap.uses().events(block);
-        // The graph orders the use, which needs no event, and may do other work beside it until the capture
-        // ends.
-        let is_captured = self.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block);
-        drop(heap);
-        self.follow_pending(slot);
-        if recorded == Events::Some || recorded == Events::All && is_captured {
-            Ordered(self).drop_events(slot, block);
-        }
-        let waiting = if recorded == Events::All && !is_captured {
-            Ordered(self).add(slot, block, site)
-        } else if self.flags.has(flags::GATHERS) && !is_captured {
-            Gathered(self).add(slot, block, site)
-        } else if let Some(_permission) = self.driver.may_record(&self.flags) {
-            match self.record_events(slot, block, Some(site)) {
-                Ok(Recorded::All) => Ok(()),
-                // The program captures without `begin_capture`, so no flag told of the capture.
-                Ok(Recorded::Capturing(stream)) => self.defer(slot, block, Some(stream), site),
-                Err(error) => Err(error),
-            }
+        let waiting = if recorded == Events::None && !CaptureReuse(self).may_reuse() {
+            self.wait_from_now(slot, heap, block, site)
         } else {
-            self.defer(slot, block, None, site)
+            drop(heap);
+            self.follow_pending(slot);
+            self.wait_by_events(slot, block, recorded, site)
         };
         if waiting.is_err() {
             let mut heap = self.heaps.lock(slot);
@@ -95,23 +75,75 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         waiting
     }
 
+    /// Lets a pending block wait by the events that its uses have, or by the graph that is being captured; else as
+    /// [`wait_from_now`](Self::wait_from_now) does.
+    fn wait_by_events(self, slot: u32, block: u32, recorded: Events, site: u32) -> Result<(), Error> {
+        match recorded {
+            Events::All if !self.is_captured(&mut self.heaps.lock(slot), block) => {
+                return Ordered(self).add(slot, block, site);
+            }
+            Events::All | Events::Some => Ordered(self).drop_events(slot, block),
+            Events::None => {
+                if let Some(end) = CaptureReuse(self).mark_end(slot, block) {
+                    let deferred = DeferredFrees(self).defer(Deferred::marked(slot, block, end), site);
+                    return deferred.inspect_err(|_| self.driver.device().remove_mark(end.mark));
+                }
+            }
+        }
+        self.wait_from_now(slot, self.heaps.lock(slot), block, site)
+    }
+
+    /// Lets a pending block wait for what its user streams have to do now. Unlocks the heap, and then follows the
+    /// pending block in the peaks.
+    fn wait_from_now(
+        self,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+        site: u32,
+    ) -> Result<(), Error> {
+        if self.flags.has(flags::GATHERS) && !self.is_captured(&mut heap, block) {
+            return Gathered(self).add(slot, heap, block, site);
+        }
+        if let Some(_permission) = self.driver.may_record(&self.flags) {
+            return match self.record_events(slot, heap, block, Some(site))? {
+                Recorded::All => Ok(()),
+                // The program captures without `begin_capture`, so no flag told of the capture.
+                Recorded::Capturing(stream) => {
+                    DeferredFrees(self).defer(Deferred::new(slot, block, Some(stream)), site)
+                }
+            };
+        }
+        drop(heap);
+        self.follow_pending(slot);
+        DeferredFrees(self).defer(Deferred::new(slot, block, None), site)
+    }
+
     /// Records an event on every user stream of a pending block. Afterwards the events alone decide
-    /// when the block becomes free, and the block forgets the user streams.
+    /// when the block becomes free, and the block forgets the user streams. Unlocks the heap, and then follows
+    /// the pending block in the peaks.
     ///
     /// If a recording fails, the block waits for no event and keeps the user streams. `requested`
     /// is the call site of the free, traced here once the free can no longer fail; `None` if the
     /// free is traced already.
-    fn record_events(self, slot: u32, block: u32, requested: Option<u32>) -> Result<Recorded, Error> {
+    pub(super) fn record_events(
+        self,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+        requested: Option<u32>,
+    ) -> Result<Recorded, Error> {
         self.health()?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
         // walked in parts, with the heap unlocked in between for the device calls.
-        let mut heap = self.heaps.lock(slot);
         let mut next = heap.blocks[block].uses;
-        while next != NONE {
-            // The waits are counted before they are queued: a thread that polls a queue may find the
-            // event complete at once, and decrements the count.
-            let streams = heap.uses().begin_waits(block, &mut next, |stream| self.event_queues.of(stream));
-            drop(heap);
+        // The waits are counted before they are queued: a thread that polls a queue may find the
+        // event complete at once, and decrements the count.
+        let group_of = |stream| self.event_queues.of(stream);
+        let mut streams = heap.uses().begin_waits(block, &mut next, group_of);
+        drop(heap);
+        self.follow_pending(slot);
+        loop {
             for (queued, &stream) in streams.iter().enumerate() {
                 match self.record_event(stream) {
                     Ok(event) => {
@@ -126,10 +158,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                     }
                 }
             }
-            heap = self.heaps.lock(slot);
+            let mut heap = self.heaps.lock(slot);
+            if next == NONE {
+                self.end_uses(slot, heap, block, requested);
+                return Ok(Recorded::All);
+            }
+            streams = heap.uses().begin_waits(block, &mut next, group_of);
         }
-        self.end_uses(slot, heap, block, requested);
-        Ok(Recorded::All)
     }
 
     /// Forgets the user streams of a pending block, whose events are queued. Frees the block if all of
@@ -143,7 +178,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // Until here `uses` kept the block pending, even if all its events were complete already.
         // Dropping the uses and the check must therefore happen under one lock.
         heap.uses().clear(block);
-        self.finish_free_if_unused(slot, heap, block);
+        // Mostly an event was recorded a moment ago.
+        if heap.blocks[block].events == 0 {
+            Finish(self).free_if_unused(slot, heap, block);
+        }
     }
 
     /// Frees every block whose events are complete, after recording the events deferred by a
@@ -152,7 +190,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         // A full table is no error here: the blocks stay deferred until other events are complete.
         // Poll even if a recording failed, so that one failure holds up no other block.
-        let recorded = self.record_deferred().and_then(|_all| Gathered(self).record(self.flags.waiting(), None));
+        let recorded = DeferredFrees(self).record().and_then(|_all| Gathered(self).record_open());
         recorded
             .map(|_finished| ())
             .and(Polls(self).poll(self.flags.waiting(), None, false).map(|_finished| ()))
@@ -175,8 +213,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Waits until no event is queued, and frees all blocks behind the events.
     fn wait_for_queues(self) -> Result<(), Error> {
         loop {
-            let recorded = self.record_deferred();
-            let gathered = Gathered(self).record(self.flags.waiting(), None);
+            let recorded = DeferredFrees(self).record();
+            let gathered = Gathered(self).record_open();
             let waiting = self.flags.waiting();
             let waited = Polls(self).poll(waiting, None, true);
             let waited = gathered.and(waited).map(|_finished| ());
@@ -189,94 +227,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
         }
     }
-
-    /// Records the events of deferred blocks, except for blocks used by a stream that still
-    /// captures. Returns false if the table of events has no room for all.
-    pub(super) fn record_deferred(self) -> Result<bool, Error> {
-        // Blocks before `from` have been tried in this call, and are behind a capturing stream.
-        let (mut from, mut capturing) = (0, None);
-        while self.flags.has(flags::DEFERRED)
-            && let Some(_permission) = self.driver.may_record(&self.flags)
-        {
-            // Skip further blocks behind the stream just found capturing: one driver call answers
-            // for all.
-            let tried = self.deferred.lock().take(from, capturing);
-            let Some((number, deferred)) = tried else { break };
-            let recorded = self.record_deferred_block(deferred);
-            let mut blocks = self.deferred.lock();
-            match recorded {
-                Ok(Recorded::All) => {
-                    blocks.end(deferred);
-                    // The entry is gone, and the next one has moved to its number.
-                    from = number;
-                }
-                Ok(Recorded::Capturing(stream)) => {
-                    blocks.keep(deferred, stream);
-                    (from, capturing) = (number + 1, Some(stream));
-                }
-                Err(error) => {
-                    // Goes to the end of the list, so that a block that always fails blocks no
-                    // other.
-                    blocks.move_to_end(deferred);
-                    return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
-                }
-            }
-            self.flags.follow_deferred(&blocks);
-        }
-        Ok(true)
-    }
-
-    /// Records the events of a deferred block, unless the stream behind which the block was
-    /// deferred still captures.
-    fn record_deferred_block(self, deferred: Deferred) -> Result<Recorded, Error> {
-        let Deferred { heap, block, behind, .. } = deferred;
-        match behind {
-            Some(stream) if self.call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
-            // The free was traced when the block was deferred.
-            _ => self.record_events(heap, block, None),
-        }
-    }
-
-    /// Frees a pending block if no user stream and no event is left. Unlocks the heap.
-    ///
-    /// The caller removed a use or an event under the lock passed here. Of several threads removing
-    /// uses and events of a block, exactly one finds the block unused.
-    pub(crate) fn finish_free_if_unused(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
-        // `events` includes the bit for the frontier, so a free at a count is covered too.
-        if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
-            return;
-        }
-        if let Some(recorder) = self.tracing() {
-            recorder.free_completed(&mut heap, block);
-        }
-        let peaks_stale = heap.unpend(block, &self.heaps.slot(slot).counters);
-        // Reconciling reads the counters of other heaps, and a release calls the device: unlock
-        // first.
-        drop(heap);
-        if peaks_stale {
-            self.reconcile_peaks(self.heaps.slot(slot));
-        }
-        if self.flags.has(flags::DIRECT) {
-            self.releaser().release_directly(slot);
-        }
-    }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Defers the recording of a pending block's events until a capture ends. `behind` is the user
-    /// stream known to capture, or `None` if only the flag told of a capture.
-    fn defer(&self, slot: u32, block: u32, behind: Option<StreamId>, site: u32) -> Result<(), Error> {
-        // Reserve the entry first: after the free is traced, deferring can no longer fail.
-        if !self.deferred.lock().reserve() {
-            return Err(Error::TableFull("deferred frees"));
-        }
-        if let Some(recorder) = self.tracing() {
-            recorder.free_requested(&mut self.heaps.lock(slot), block, site);
-        }
-        let mut blocks = self.deferred.lock();
-        blocks.add(Deferred::new(slot, block, behind));
-        self.flags.follow_deferred(&blocks);
-        Ok(())
+    /// Returns whether a graph that is being captured uses a pending block on another stream. The graph orders the use,
+    /// which needs no event, and may do other work beside it until the capture ends.
+    fn is_captured(&self, heap: &mut Heap<S>, block: u32) -> bool {
+        self.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
     }
 
     /// Cancels the waits of a block, of which `unqueued` are counted and not queued, and returns when

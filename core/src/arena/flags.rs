@@ -45,8 +45,13 @@ pub(crate) const GATHERED: Word = 0xFFFF << 32;
 /// Blocks wait for events that were recorded at their uses, and only a request that no free block can
 /// serve asks after the events.
 pub(crate) const ORDERED: Word = 1 << 14;
+/// Blocks that a captured graph uses may be reused within the graph (`graph_capture_record_stream_reuse`).
+pub(crate) const REUSES: Word = 1 << 9;
+/// Frees are gathered, or were once: blocks may wait for an event that is not recorded yet.
+pub(crate) const HAS_GATHERED: Word = 1 << 13;
 /// The flags under which the fast path serves requests.
-pub(crate) const FAST_PATH_FLAGS: Word = AGES | ROUNDING | GATHERS | ORDERED | !(u32::MAX as Word);
+pub(crate) const FAST_PATH_FLAGS: Word =
+    AGES | ROUNDING | REUSES | GATHERS | HAS_GATHERED | ORDERED | !(u32::MAX as Word);
 
 /// The flags of one device, in one word that the fast path reads once.
 #[derive(Debug)]

@@ -12,6 +12,7 @@
 //! ```
 
 use crate::arena::OnDevice;
+use crate::arena::finish::Finish;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -86,7 +87,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let mut heap = self.heaps.lock(slot);
         debug_assert!(heap.blocks[block].events & FRONTIER_BIT != 0, "the block waits for the frontier");
         heap.blocks[block].events &= !FRONTIER_BIT;
-        self.finish_free_if_unused(slot, heap, block);
+        Finish(self).free_if_unused(slot, heap, block);
     }
 
     /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier

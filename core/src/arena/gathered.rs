@@ -17,16 +17,18 @@
 //!
 //! During a capture no event is recorded: the blocks stay open.
 
+use crate::arena::deferred::DeferredFrees;
 use crate::arena::driver::record_event;
 use crate::arena::polls::Polls;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::heap::Heap;
 use crate::heap::split_rules::Source;
 use crate::streams::event_queue::Recording;
 use crate::streams::groups::GroupSet;
-use crate::sync::Lock;
+use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
@@ -36,29 +38,40 @@ pub(super) struct Gathered<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     /// Queues a pending block behind the next event of each user stream, and traces the free with
-    /// the call site `site`.
+    /// the call site `site`. Unlocks the heap, and then follows the pending block in the peaks.
     ///
     /// # Errors
     /// [`Error::TableFull`], and the loss of the context. The block is then in no queue. A failure of
     /// the device is no error here: the blocks stay open, and a later call tries again.
-    pub(super) fn add(&self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
+    pub(super) fn add(
+        &self,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+        site: u32,
+    ) -> Result<(), Error> {
         let device = self.0;
         device.health()?;
-        let (mut heap, mut due) = (device.heaps.lock(slot), None);
-        let mut next = heap.blocks[block].uses;
-        while next != NONE {
-            // The waits are counted before they are queued: another thread may record the event and find
-            // it complete at once.
-            let streams = heap.uses().begin_waits(block, &mut next, |stream| device.event_queues.of(stream));
-            drop(heap);
+        let (mut next, mut due) = (heap.blocks[block].uses, None);
+        // The waits are counted before they are queued: another thread may record the event and find
+        // it complete at once.
+        let group_of = |stream| device.event_queues.of(stream);
+        let mut streams = heap.uses().begin_waits(block, &mut next, group_of);
+        drop(heap);
+        device.follow_pending(slot);
+        let heap = loop {
             let (queued, queue) = self.queue(slot, block, &streams);
             if queued < streams.len() {
                 device.cancel_events(slot, block, (streams.len() - queued) as u32);
                 return Err(Error::TableFull("events"));
             }
             due = queue.or(due);
-            heap = device.heaps.lock(slot);
-        }
+            let mut heap = device.heaps.lock(slot);
+            if next == NONE {
+                break heap;
+            }
+            streams = heap.uses().begin_waits(block, &mut next, group_of);
+        };
         device.end_uses(slot, heap, block, Some(site));
         if let Some((group, queue)) = due {
             let _later = self.advance(group, queue);
@@ -99,7 +112,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         }
         device.health()?;
         // Deferred by a capture, while frees were not gathered yet.
-        device.record_deferred()?;
+        DeferredFrees(device).record()?;
         let served = self.search_behind(request, Some(request.slot))?;
         if served.is_none() && device.heaps.source(request) == Source::Stitched {
             self.search_behind(request, None)
@@ -151,6 +164,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
                 return Ok(None);
             }
         }
+    }
+
+    /// Records events for the blocks that wait for an event that is not recorded yet.
+    pub(super) fn record_open(&self) -> Result<u32, Error> {
+        if !self.0.flags.has(flags::HAS_GATHERED) {
+            return Ok(0);
+        }
+        self.record(self.0.flags.waiting(), None)
     }
 
     /// Records an event for the open blocks of queues in `groups` with blocks of the heap in `slot`; of any

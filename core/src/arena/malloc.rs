@@ -4,6 +4,7 @@
 //! malloc ─ no flag set, the stream has a pair, a free block fits ─▶ malloc_fast ─▶ done
 //!   └─ otherwise ─▶ malloc_cold ─ next of a plan ─▶ done
 //!                     └─▶ malloc_unplanned ─┬─ only a trace is recorded ─▶ malloc_traced ───────┐
+//!                                           ├─ blocks wait for events ─▶ malloc_after_events ─┤
 //!                                           ├─ plans are in force ─▶ malloc_beside_plans ─┐    │
 //!                                           └─────────────────────▶ malloc_slow ◀─────────┘    │
 //!                                                                     └─▶ malloc_at_site ◀──────┘
@@ -13,6 +14,7 @@
 //! Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
 //! holds one lock, that of a heap, and never calls the device.
 
+use crate::arena::capture_reuse::CaptureReuse;
 use crate::arena::flags::Word;
 use crate::arena::gathered::Gathered;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
@@ -58,10 +60,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
             return self.malloc_traced(word, bytes, stream);
         }
+        // As with events that every request asks after. Rounded up, `bytes` stay below the limit.
+        let waits = word & flags::PENDING != 0 && word & !(flags::FAST_PATH_FLAGS | flags::PENDING) == 0;
+        if waits && bytes <= MAX_REQUEST / 2 {
+            return self.malloc_after_events(bytes, stream);
+        }
         if word & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
             return self.malloc_beside_plans(word, bytes, stream);
         }
-        self.malloc_slow(bytes, stream)
+        self.malloc_slow(bytes, stream, false)
+    }
+
+    /// Serves a request while blocks wait for events, every request asks after them, and nothing else is unusual.
+    #[inline(never)]
+    fn malloc_after_events(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        let asking = self.driver.begin_asking();
+        let has_asked = asking.is_some();
+        if has_asked {
+            self.process_events()?;
+        }
+        drop(asking);
+        let slow = || self.malloc_slow(bytes, stream, has_asked);
+        // Blocks that still wait are no reason to leave the fast path.
+        self.malloc_fast(self.flags.load() & !flags::PENDING, bytes, stream, slow)
     }
 
     /// Serves a request while plans are in force: from a plan if it deviates only a little, else from the heaps.
@@ -70,26 +91,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if let Some(ptr) = self.malloc_planned(word, bytes, stream) {
             return Ok(ptr);
         }
-        let slow = || self.malloc_slow(bytes, stream);
+        let slow = || self.malloc_slow(bytes, stream, false);
         // The plans have declined, so their flag alone is no reason to leave the fast path.
         self.malloc_fast(word & !flags::PLANNED, bytes, stream, slow)
     }
 
-    /// Serves a request under any flags. May call the device.
+    /// Serves a request under any flags. May call the device. `has_asked` tells whether the events that blocks wait for
+    /// were asked after for the request.
     #[cold]
-    fn malloc_slow(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+    fn malloc_slow(self, bytes: u64, stream: StreamId, has_asked: bool) -> Result<DevicePtr, Error> {
         self.health()?;
         // The host is asked for the call site with no lock held: it may walk the stack of an interpreter.
         let site = self.call_site(CallSite::Alloc);
-        self.malloc_at_site(bytes, stream, site)
+        self.malloc_at_site(bytes, stream, site, has_asked)
     }
 
-    /// Serves a request under any flags, once its call site is known.
+    /// Serves a request under any flags, once its call site is known. `has_asked` as for
+    /// [`malloc_slow`](Self::malloc_slow).
     #[cold]
-    fn malloc_at_site(self, bytes: u64, stream: StreamId, site: u32) -> Result<DevicePtr, Error> {
+    fn malloc_at_site(self, bytes: u64, stream: StreamId, site: u32, has_asked: bool) -> Result<DevicePtr, Error> {
         let serve = |request: &Request| {
             self.learn_purpose(request);
-            let ptr = self.serve(request)?;
+            let ptr = self.serve(request, has_asked)?;
             self.plans.observe_malloc(&self.flags, request, ptr);
             Ok(ptr)
         };
@@ -102,17 +125,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
     }
 
-    /// Serves a request from its heap, else from the device, else from memory that is released first.
-    fn serve(self, request: &Request) -> Result<DevicePtr, Error> {
+    /// Serves a request from its heap, else from the device, else from memory that is released first. `has_asked` as for
+    /// [`malloc_slow`](Self::malloc_slow).
+    fn serve(self, request: &Request, has_asked: bool) -> Result<DevicePtr, Error> {
         // Blocks whose events are complete become free before the search, so that they can serve this request.
         // Without a cache no search misses, so gathered frees are asked after here.
         let is_direct = self.flags.has(flags::DIRECT);
         let always = is_direct || !self.flags.has(flags::GATHERS);
         let asked = flags::PENDING | if always { flags::GATHERED | flags::DEFERRED } else { 0 };
-        let mut asks = self.flags.has(asked) && !request.capturing;
+        let mut asks = !has_asked && self.flags.has(asked) && !request.capturing;
         if asks && let Some(_asking) = self.driver.begin_asking() {
             self.process_events()?;
             asks = false;
+        }
+        if request.capturing {
+            CaptureReuse(self).free_ordered(request.stream);
         }
         if is_direct {
             return self.obtain_directly(request);
@@ -167,7 +194,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 return Ok(self.reconcile(slot, served));
             }
         }
-        self.malloc_at_site(bytes, stream, call_site)
+        self.malloc_at_site(bytes, stream, call_site, false)
     }
 }
 

@@ -7,6 +7,7 @@
 //!         ├─▶ obtain · expand   more memory from the device
 //!         └─▶ release           memory back to the device
 //! ranges/                       addresses that the program fills with pages and empties
+//! deferred · finish             events after a capture, the end of waits
 //! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
 //! parking/                      memory that goes back to the device for a while, at the same addresses
 //! plans · planned · plan_…      requests served from plans
@@ -18,13 +19,16 @@
 //! their order are in ARCHITECTURE.md. No lock is held across a call to the device.
 
 pub(crate) mod allocation;
+mod capture_reuse;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
 pub(crate) mod checks;
 mod compact;
+mod deferred;
 mod driver;
 mod events;
 mod expand;
 pub(crate) mod extents;
+mod finish;
 pub(crate) mod flags;
 pub(crate) mod forecast;
 mod free;

@@ -67,7 +67,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // here, of all threads. The thread that changes leases passes a fence, too, once it holds the
         // lock: either this thread sees the lock taken, or that thread sees the pending block.
         fence(Ordering::SeqCst);
-        if self.peaks.is_locked() || !counters.covers_pending() {
+        let is_locked = self.peaks.is_locked();
+        // This thread may also see that the lock is free again. It must then see the leases that were set
+        // under the lock.
+        fence(Ordering::Acquire);
+        if is_locked || !counters.covers_pending() {
             self.with_device_peaks(|_| counters.follow_pending());
         }
     }

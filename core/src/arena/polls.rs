@@ -3,8 +3,9 @@
 //! The events of one stream complete in order, so only the oldest event of a queue is asked after. No lock
 //! is held during the call to the device: the queue is marked busy.
 
+use crate::arena::finish::Finish;
 use crate::arena::{OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::device::{DeviceMemory, Event};
 use crate::error::Error;
 use crate::streams::groups::GroupSet;
 use crate::sync::Lock;
@@ -67,10 +68,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
                 device.call(|memory| if wait { memory.wait(event).map(|()| true) } else { memory.is_complete(event) });
             let complete = matches!(polled, Ok(true));
             failed = failed.or(polled.err());
-            finished += self.finish(group, queue, complete);
             let from = if complete { queue } else { queue + 1 };
-            let is_lost = device.flags.has(flags::LOST);
-            next = if is_lost { None } else { device.event_queues.lock(group).next_to_poll(from, slot) };
+            // After a loss no further event is asked after.
+            let then = (!device.flags.has(flags::LOST)).then_some((from, slot));
+            let ended;
+            (ended, next) = self.finish_and_go_on(group, queue, complete, then);
+            finished += ended;
         }
         failed.map_or(Ok(finished), |error| Err(error.into()))
     }
@@ -78,22 +81,33 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
     /// Ends a poll of a queue. Frees the blocks that waited for nothing but the event, if complete.
     /// Returns the number of waits that have ended.
     pub(super) fn finish(&self, group: u32, queue: usize, complete: bool) -> u32 {
+        self.finish_and_go_on(group, queue, complete, None).0
+    }
+
+    /// Ends a poll of a queue as [`finish`](Self::finish) does. With `then`, begins the next poll as well, as
+    /// [`EventQueues::next_to_poll`](crate::streams::event_queue::EventQueues::next_to_poll) does, and returns it.
+    fn finish_and_go_on(
+        &self,
+        group: u32,
+        queue: usize,
+        complete: bool,
+        then: Option<(usize, Option<u32>)>,
+    ) -> (u32, Option<(usize, Event)>) {
         let device = self.0;
         let mut order = device.event_queues.lock(group);
         let (mut first, mut count) = (order.finish_poll(queue, complete), 0);
         loop {
             let finished = order.take_finished(&mut first);
+            let is_last = first == NONE;
+            let next = then.filter(|_| is_last).and_then(|(from, slot)| order.next_to_poll(from, slot));
             device.flags.follow(group, &order);
             drop(order);
-            for (slot, block) in finished {
-                // The block cannot have become free or been reused: its count includes this event.
-                let mut heap = device.heaps.lock(slot);
-                heap.uses().end_waits(block, 1);
-                device.finish_free_if_unused(slot, heap, block);
-                count += 1;
+            count += finished.len() as u32;
+            for of_heap in finished.chunk_by(|one, next| one.0 == next.0) {
+                Finish(device).end_waits(of_heap[0].0, of_heap.iter().map(|&(_, block)| block));
             }
-            if first == NONE {
-                return count;
+            if is_last {
+                return (count, next);
             }
             order = device.event_queues.lock(group);
         }

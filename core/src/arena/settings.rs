@@ -95,7 +95,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let divided = divisions.iter().any(|&divisions| divisions > 1);
         self.flags.set(flags::ROUNDING, divided || self.settings.policy.rounds_otherwise());
-        self.flags.set(flags::GATHERS, self.settings.policy != Policy::Caching || !config.parity());
+        let gathers = self.settings.policy != Policy::Caching || !config.parity();
+        self.flags.set(flags::GATHERS, gathers);
+        self.flags.set(flags::HAS_GATHERED, gathers || self.flags.has(flags::HAS_GATHERED));
+        self.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
         // What waits now is asked after as the configuration says.
         for group in 0..self.event_queues.count() {
             self.flags.follow(group, &self.event_queues.lock(group));

@@ -122,8 +122,8 @@ pub static REFERENCE: [SettingReference; 40] = [
         key::GRAPH_CAPTURE_RECORD_STREAM_REUSE,
         Value("False"),
         "True",
-        "No effect. A block with recorded streams, freed during a capture, always stays pending until the capture \
-         ends.",
+        "A block that several streams of a graph use, freed during the capture, may be reused in the graph behind all \
+         these uses. Off: the block stays pending until the capture ends.",
     ),
     setting(
         key::LARGE_SEGMENT_SIZE_MB,

@@ -16,7 +16,7 @@ mod unlocked;
 
 pub use contents::{Contents, CopyMark, Saved};
 pub use error::{DeviceError, DeviceResult, ErrorKind};
-pub use types::{Descriptor, Event, MemoryInfo, PhysicalHandle};
+pub use types::{CaptureMark, Descriptor, Event, MemoryInfo, PhysicalHandle};
 #[cfg(feature = "paranoid")]
 pub(crate) use unlocked::Unlocked;
 
@@ -122,6 +122,34 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// # Errors
     /// Any error of the device.
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool>;
+
+    /// Marks the work that `stream` has captured so far: with a new mark, or with `mark`, which then marks the
+    /// work of several streams. Returns `None` if the stream captures no graph, or another one than the streams of
+    /// `mark`; `mark` is removed then, as on an error.
+    ///
+    /// The provided method is for a device that cannot look into a graph that is being captured.
+    ///
+    /// # Errors
+    /// Any error of the device.
+    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
+        let _ = (stream, mark);
+        Ok(None)
+    }
+
+    /// Returns whether all that `stream` captures from now on comes behind the work of `mark` in the
+    /// graph. False if `stream` captures no graph or another one, and if no work was captured at the mark.
+    ///
+    /// # Errors
+    /// Any error of the device.
+    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
+        let _ = (stream, mark);
+        Ok(false)
+    }
+
+    /// Removes a mark.
+    fn remove_mark(&self, mark: CaptureMark) {
+        let _ = mark;
+    }
 
     /// Returns the device's virtual memory, if any. Without it, segments are never expandable, and the
     /// stitched policy places blocks as the caching policy does.

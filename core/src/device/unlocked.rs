@@ -6,7 +6,8 @@
 
 use crate::device::oom::OutOfMemory;
 use crate::device::{
-    Contents, CopyMark, Descriptor, DeviceMemory, DeviceResult, Event, MemoryInfo, PhysicalHandle, Saved, VirtualMemory,
+    CaptureMark, Contents, CopyMark, Descriptor, DeviceMemory, DeviceResult, Event, MemoryInfo, PhysicalHandle, Saved,
+    VirtualMemory,
 };
 use crate::pool::PoolId;
 use crate::sync::assert_no_lock_held;
@@ -134,6 +135,18 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.on("is_capturing").is_capturing(stream)
+    }
+
+    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
+        self.on("mark_capture").mark_capture(stream, mark)
+    }
+
+    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
+        self.on("is_behind").is_behind(stream, mark)
+    }
+
+    fn remove_mark(&self, mark: CaptureMark) {
+        self.on("remove_mark").remove_mark(mark);
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

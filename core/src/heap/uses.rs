@@ -237,6 +237,18 @@ impl<S: Storage> Uses<'_, S> {
         streams
     }
 
+    /// Returns the next streams that use `block`. Begins at the use `next`, and moves `next` behind the last
+    /// use looked at: to [`NONE`] behind the last of the block.
+    pub(crate) fn next_streams(&self, next: &mut u32) -> heapless::Vec<StreamId, SOME> {
+        let mut streams = heapless::Vec::new();
+        while *next != NONE && !streams.is_full() {
+            let Use { stream, next: following, .. } = self.table[*next];
+            *next = following;
+            let _room = streams.push(stream);
+        }
+        streams
+    }
+
     /// Ends `ended` waits of a block. Returns the number of the block's remaining waits.
     pub(crate) fn end_waits(&mut self, block: u32, ended: u32) -> u32 {
         let events = &mut self.blocks[block].events;

@@ -138,6 +138,17 @@ impl HeapCounters {
         self.set_threshold(Stat::AllocatedBytes as usize);
     }
 
+    /// Returns whether no row lacks a lease. The thresholds follow the pending blocks.
+    pub(super) fn is_within_leases(&self) -> bool {
+        // The lease on active blocks holds iff the allocated ones are within their threshold, which leaves room for
+        // the pending ones.
+        let is_within = |row: usize| {
+            let added = self.added[row].load(Acquire) as i64;
+            added - self.removed[row].load(Relaxed) as i64 <= self.threshold[row].load(Relaxed)
+        };
+        (0..STATS).all(|row| included(row).is_some() || is_within(row))
+    }
+
     /// Returns the lease of a row. In all rows but the first two, the threshold is the lease.
     pub(super) fn lease(&self, row: usize) -> &AtomicI64 {
         self.allocated_lease.get(row).unwrap_or(&self.threshold[row])

@@ -1,7 +1,17 @@
 //! Freed blocks whose events cannot be recorded yet, because a stream is capturing a graph.
 
+use crate::device::CaptureMark;
 use crate::tables::{Storage, Table};
 use crate::units::StreamId;
+
+/// The end of a block's uses within the graph that is being captured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EndOfUses {
+    /// Marks what the block's own stream and all streams that use the block had captured at the free.
+    pub mark: CaptureMark,
+    /// The block's own stream.
+    pub own: StreamId,
+}
 
 /// A block whose events cannot be recorded yet, because a stream is capturing a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,14 +23,22 @@ pub(crate) struct Deferred {
     /// The capturing stream among those that use the block, if known. While it captures, no retry
     /// is made.
     pub behind: Option<StreamId>,
-    /// A thread tries to record the events. Set ⟹ no other thread tries.
+    /// Where the uses of the block end in the graph, if all of them are captured. What the block's own
+    /// stream captures behind this end may use the block again.
+    pub end: Option<EndOfUses>,
+    /// A thread tries to free the block, or to record the events. Set ⟹ no other thread tries.
     busy: bool,
 }
 
 impl Deferred {
-    /// Creates an entry with `busy` unset.
+    /// Creates an entry with `busy` unset, for a block whose uses end nowhere in the graph.
     pub(crate) fn new(heap: u32, block: u32, behind: Option<StreamId>) -> Self {
-        Self { heap, block, behind, busy: false }
+        Self { heap, block, behind, end: None, busy: false }
+    }
+
+    /// Creates an entry with `busy` unset, for a block whose uses end in the graph.
+    pub(crate) fn marked(heap: u32, block: u32, end: EndOfUses) -> Self {
+        Self { heap, block, behind: None, end: Some(end), busy: false }
     }
 }
 
@@ -65,6 +83,16 @@ impl<S: Storage> DeferredBlocks<S> {
         Some((number, self.entries[number]))
     }
 
+    /// Marks the first deferred block at or after `from` busy whose uses end in the graph, whose own stream is
+    /// `own`, and that no other thread tries. Returns its number and a copy of the entry. The caller then calls
+    /// [`end`](Self::end) or [`keep_marked`](Self::keep_marked).
+    pub(crate) fn take_marked(&mut self, from: usize, own: StreamId) -> Option<(usize, Deferred)> {
+        let ready = |entry: &Deferred| !entry.busy && entry.end.is_some_and(|end| end.own == own);
+        let number = (from..self.entries.len()).find(|&number| ready(&self.entries[number]))?;
+        self.entries[number].busy = true;
+        Some((number, self.entries[number]))
+    }
+
     /// Returns the present number of the block `block`, tried by the caller. Entries before it may
     /// have left.
     fn tried(&self, block: Deferred) -> Option<usize> {
@@ -81,17 +109,24 @@ impl<S: Storage> DeferredBlocks<S> {
         }
     }
 
+    /// Keeps a tried block at its place: work of its own stream could come before the end of its uses.
+    pub(crate) fn keep_marked(&mut self, block: Deferred) {
+        if let Some(number) = self.tried(block) {
+            self.entries[number].busy = false;
+        }
+    }
+
     /// Keeps a tried block at its place: the stream `behind` uses it and is capturing.
     pub(crate) fn keep(&mut self, block: Deferred, behind: StreamId) {
         if let Some(number) = self.tried(block) {
-            self.entries[number] = Deferred::new(block.heap, block.block, Some(behind));
+            self.entries[number] = Deferred { behind: Some(behind), busy: false, ..block };
         }
     }
 
     /// Moves a tried block to the end: its events cannot be recorded, and other blocks come first.
     pub(crate) fn move_to_end(&mut self, block: Deferred) {
         if let Some(number) = self.tried(block) {
-            self.entries[number] = Deferred::new(block.heap, block.block, block.behind);
+            self.entries[number] = Deferred { busy: false, ..block };
             self.entries[number..].rotate_left(1);
         }
     }

@@ -26,7 +26,7 @@ use crate::units::StreamId;
 const GATHER: u32 = 16;
 
 /// Number of blocks that one call to [`EventQueues::take_finished`] returns at most.
-const FINISHED: usize = 16;
+const FINISHED: usize = 8;
 
 /// A block that waits for an event.
 #[derive(Clone, Copy, Debug)]

@@ -63,6 +63,11 @@ impl GroupSet {
 
     /// Iterates over the numbers of the groups.
     pub(crate) fn iter(self) -> impl Iterator<Item = u32> {
-        (0..GROUPS).filter(move |group| self.0 >> group & 1 == 1)
+        let mut left = self.0;
+        core::iter::from_fn(move || {
+            let group = (left != 0).then(|| left.trailing_zeros());
+            left &= left.wrapping_sub(1);
+            group
+        })
     }
 }

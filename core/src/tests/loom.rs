@@ -154,7 +154,9 @@ impl Heaps {
         self.all_counters[heap].pend(bytes);
         // `Arena::follow_pending`.
         fence(Ordering::SeqCst);
-        if self.locked.load(Ordering::Relaxed) || !self.all_counters[heap].covers_pending() {
+        let is_locked = self.locked.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        if is_locked || !self.all_counters[heap].covers_pending() {
             self.under_lock(|_| self.all_counters[heap].follow_pending());
         }
     }
@@ -203,6 +205,30 @@ fn loom_a_block_that_becomes_pending_while_others_settle_still_counts_as_active(
         heaps.all_counters[0].down(Stat::AllocatedBytes, 51);
         heaps.allocate(1, 1);
         assert_eq!(heaps.peaks(), [100, 142]);
+    });
+}
+
+/// The thread that frees finds its threshold low enough and the lock free, and changes nothing. The thread that settles must then
+/// see the pending block: the thresholds that it sets leave room for the block. Each of the two threads needs its fence for that,
+/// and the first also the fence by which it sees the thresholds of a thread that has unlocked: without any one of the three, the
+/// model fails.
+#[test]
+fn loom_a_block_that_becomes_pending_without_the_lock_is_seen_by_who_sets_the_thresholds() {
+    explore(|| {
+        let heaps = Heaps::new();
+        // The first heap has room for 60 pending bytes: it had so many before.
+        heaps.allocate(0, 160);
+        heaps.free_with_uses(0, 60);
+        heaps.all_counters[0].unpend(60);
+        let settling = heaps.clone();
+        let other = thread::spawn(move || settling.allocate(1, 30));
+        heaps.free_with_uses(0, 60);
+        other.join().unwrap();
+        // From here on calls follow one another. The first looks at what the other thread may have left.
+        heaps.allocate(1, 1);
+        heaps.allocate(0, 70);
+        heaps.all_counters[0].down(Stat::AllocatedBytes, 70);
+        assert_eq!(heaps.peaks()[1], (40 + 60 + 70) + (30 + 1));
     });
 }
 

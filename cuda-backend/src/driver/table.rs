@@ -7,9 +7,9 @@
 use super::result::CuResult;
 use super::types::{
     CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuDeviceAttribute, CuDevicePtr, CuEvent, CuEventFlags,
-    CuFunction, CuGranularity, CuGraph, CuGraphExec, CuGraphNode, CuHostFn, CuMemAccessDesc, CuMemAllocationProp,
-    CuMemHandle, CuMemHandleType, CuMemHostRegisterFlags, CuMemPoolAttribute, CuMemoryPool, CuModule, CuStream,
-    CuStreamFlags, CuUuid,
+    CuFunction, CuGranularity, CuGraph, CuGraphEdgeData, CuGraphExec, CuGraphNode, CuHostFn, CuMemAccessDesc,
+    CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemHostRegisterFlags, CuMemPoolAttribute, CuMemoryPool,
+    CuModule, CuStream, CuStreamFlags, CuUuid,
 };
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
@@ -296,4 +296,11 @@ entry_points! {
     optional graph_exec_destroy = c"cuGraphExecDestroy"(executable: CuGraphExec);
     /// Destroys a graph.
     optional graph_destroy = c"cuGraphDestroy"(graph: CuGraph);
+    /// Reports the nodes right before a node of a graph (10.0). If missing, as the next entry is, the order within a
+    /// captured graph is not known.
+    optional graph_node_get_dependencies = c"cuGraphNodeGetDependencies"(
+        node: CuGraphNode, dependencies: *mut CuGraphNode, count: *mut usize);
+    /// Reports the same for graphs whose dependencies have properties, too (12.3).
+    optional graph_node_get_dependencies_v2 = c"cuGraphNodeGetDependencies_v2"(
+        node: CuGraphNode, dependencies: *mut CuGraphNode, properties: *mut CuGraphEdgeData, count: *mut usize);
 }

@@ -90,6 +90,20 @@ pub struct CuUuid {
     pub bytes: [c_char; 16],
 }
 
+/// Properties of a dependency in a graph (`CUgraphEdgeData`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[repr(C)]
+pub struct CuGraphEdgeData {
+    /// Which part of the earlier node must be done; 0 for all of it.
+    pub from_port: u8,
+    /// Which part of the later node depends; 0 for all of it.
+    pub to_port: u8,
+    /// The kind of the dependency (`CUgraphDependencyType`).
+    pub kind: u8,
+    /// Zero.
+    pub reserved: [u8; 5],
+}
+
 /// Location of memory, or of an accessor (`CUmemLocation`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[repr(C)]

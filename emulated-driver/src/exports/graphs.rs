@@ -141,3 +141,60 @@ extern "C" fn cuGraphExecDestroy(executable: u64) -> u32 {
 extern "C" fn cuGraphDestroy(graph: u64) -> u32 {
     make(Function::cuGraphDestroy, &[graph], |call| capture::destroy_graph(call, graph), drop)
 }
+
+/// # Safety
+/// As for the real function: `nodes` is null, or has room for `count` handles.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphNodeGetDependencies(node: u64, nodes: *mut u64, count: *mut usize) -> u32 {
+    // SAFETY: guaranteed by the caller.
+    unsafe { dependencies(Function::cuGraphNodeGetDependencies, node, nodes, std::ptr::null_mut(), count) }
+}
+
+/// # Safety
+/// As for the real function: `nodes` is null, or has room for `count` handles, and `properties` is null, or has
+/// room for as many.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphNodeGetDependencies_v2(
+    node: u64,
+    nodes: *mut u64,
+    properties: *mut [u8; 8],
+    count: *mut usize,
+) -> u32 {
+    // SAFETY: guaranteed by the caller.
+    unsafe { dependencies(Function::cuGraphNodeGetDependencies_v2, node, nodes, properties, count) }
+}
+
+/// Writes the nodes right before a node with their properties, which are all zero, and their number. Without a list,
+/// writes the number alone.
+///
+/// # Safety
+/// As for [`cuGraphNodeGetDependencies_v2`].
+unsafe fn dependencies(
+    function: Function,
+    node: u64,
+    nodes: *mut u64,
+    properties: *mut [u8; 8],
+    count: *mut usize,
+) -> u32 {
+    let count_out = Out(count);
+    make(
+        function,
+        &[node, nodes as u64, count as u64],
+        |call| count_out.check().and_then(|()| capture::predecessors(call, node)),
+        |before| {
+            // SAFETY: not null, the rest is guaranteed by the caller.
+            let room = if nodes.is_null() { 0 } else { unsafe { *count } };
+            for (place, &handle) in before.iter().take(room).enumerate() {
+                // SAFETY: there is room for the handle.
+                let node = unsafe { nodes.add(place) };
+                Out(node).write(handle);
+                if !properties.is_null() {
+                    // SAFETY: there is room for as many properties.
+                    let property = unsafe { properties.add(place) };
+                    Out(property).write([0; 8]);
+                }
+            }
+            count_out.write(if nodes.is_null() { before.len() } else { before.len().min(room) });
+        },
+    )
+}

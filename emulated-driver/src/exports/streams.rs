@@ -158,20 +158,22 @@ extern "C" fn cuStreamGetCaptureInfo_v2(
     nodes: *mut *const u64,
     count: *mut usize,
 ) -> u32 {
-    // All pointers but the status may be null. Graph and nodes of a capture in progress are not
-    // shown: null, none.
+    // All pointers but the status may be null. The graph of a capture in progress is not shown.
     let (status_out, id_out) = (Out(status), Out(id));
     let (graph_out, nodes_out, count_out) = (Out(graph), Out(nodes), Out(count));
     make(
         Function::cuStreamGetCaptureInfo_v2,
         &[handle, status as u64, id as u64, graph as u64, nodes as u64, count as u64],
-        |call| status_out.check().and_then(|()| capture::status(call, handle)),
-        |(status, id)| {
+        |call| {
+            status_out.check()?;
+            Ok((capture::status(call, handle)?, capture::shown_frontier(call, handle)?))
+        },
+        |((status, id), (shown, length))| {
             status_out.write(status);
             id_out.write(id);
             graph_out.write(0);
-            nodes_out.write(std::ptr::null());
-            count_out.write(0);
+            nodes_out.write(shown);
+            count_out.write(length);
         },
     )
 }

@@ -21,6 +21,8 @@ pub const fn driver_name(call: Call) -> &'static str {
         Call::OrderBehind => "cuStreamWaitEvent",
         Call::Synchronize => "cuStreamSynchronize",
         Call::IsCapturing => "cuStreamIsCapturing",
+        Call::MarkCapture => "cuStreamGetCaptureInfo",
+        Call::IsBehind => "cuGraphNodeGetDependencies",
         Call::Reserve => "cuMemAddressReserve",
         Call::Unreserve => "cuMemAddressFree",
         Call::Create => "cuMemCreate",

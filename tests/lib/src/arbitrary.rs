@@ -66,7 +66,11 @@ impl<'a> Arbitrary<'a> for Op {
             },
             57 => Self::Capture { pool: pool(u)?, stream: stream(u)? },
             58 => Self::EndCapture { tidily: u.arbitrary()? },
-            59 => Self::StopCapturing { stream: stream(u)? },
+            59 => match u.int_in_range(0..=2)? {
+                0 => Self::StopCapturing { stream: stream(u)? },
+                1 => Self::CaptureWork { stream: stream(u)? },
+                _ => Self::CaptureWait { stream: stream(u)?, awaited: stream(u)? },
+            },
             60 => Self::StreamDestroyed { stream: stream(u)? },
             61 => Self::Caching { on: u.arbitrary()? },
             62 => Self::Trace { capacity: u.int_in_range(0..=8)? },

@@ -4,8 +4,8 @@
 use crate::consistency::Simulated;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Contents, CopyMark, Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory,
-    PhysicalHandle, Saved, StreamId, VirtualMemory,
+    CaptureMark, Contents, CopyMark, Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo,
+    OutOfMemory, PhysicalHandle, Saved, StreamId, VirtualMemory,
 };
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,6 +221,18 @@ impl DeviceMemory for Hooked {
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.inner.is_capturing(stream)
+    }
+
+    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
+        self.inner.mark_capture(stream, mark)
+    }
+
+    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
+        self.inner.is_behind(stream, mark)
+    }
+
+    fn remove_mark(&self, mark: CaptureMark) {
+        self.inner.remove_mark(mark);
     }
 
     fn leads(&self, route: u64, stream: StreamId) -> bool {

@@ -7,6 +7,7 @@
 
 mod blocks;
 mod expandable;
+mod graph;
 mod ladder;
 mod order;
 mod pools;
@@ -19,6 +20,7 @@ use cachalot_core::{
     BlockState, Config, DeviceError, DeviceIndex, DeviceMemory, DevicePtr, PoolKind, SnapshotBlock, SnapshotSegment,
     StreamId,
 };
+use graph::Graph;
 use order::{Queue, Waits};
 pub use pools::Purpose;
 use pools::{Pool, RouteEntry};
@@ -101,6 +103,7 @@ pub struct Model {
     waits: Vec<Waits>,
     /// Addresses of the blocks whose events are recorded after the last capture.
     deferred: Vec<u64>,
+    graph: Graph,
     /// Pools and streams reported as ended, without a request since.
     ended: BTreeSet<(usize, StreamId)>,
     statistics: Statistics,
@@ -134,6 +137,7 @@ impl Model {
             queues: Vec::new(),
             waits: Vec::new(),
             deferred: Vec::new(),
+            graph: Graph::default(),
             ended: BTreeSet::new(),
             statistics: Statistics::new(config.max_split_size()),
         };
@@ -168,6 +172,9 @@ impl Model {
         let request = Request { bytes, size, owner, capturing };
         if !capturing && self.is_pending() && !(self.gathers() && self.caching) {
             self.process_events()?;
+        }
+        if capturing {
+            self.free_captured(stream);
         }
         if !self.caching {
             return match self.obtain_segment(&request, size)? {
@@ -205,7 +212,8 @@ impl Model {
         let used = !block.uses.is_empty();
         // A graph that is being captured may do other work beside the uses that it has.
         let captured = self.is_capturing() && self.memory.block(ptr.0).uses.iter().any(|of| of.captured);
-        let gathered = used && self.gathers() && !captured;
+        let noted = used && self.note_captured_free(ptr.0);
+        let gathered = used && self.gathers() && !captured && !noted;
         let deferred = used && !gathered && (self.is_capturing() || self.is_behind_a_capture(ptr.0));
         let due = if gathered { self.gather(ptr.0) } else { None };
         if used && !deferred && !gathered {

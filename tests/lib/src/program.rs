@@ -64,6 +64,10 @@ pub enum Op {
     EndCapture { tidily: bool },
     /// Stops the capture of a stream whose route has ended.
     StopCapturing { stream: u8 },
+    /// Captures a piece of work on a stream, if the stream captures.
+    CaptureWork { stream: u8 },
+    /// Lets a stream wait for what another has captured, and capture as well, if the other captures.
+    CaptureWait { stream: u8, awaited: u8 },
     /// Reports a stream as destroyed to the allocator.
     StreamDestroyed { stream: u8 },
     /// Turns the cache on or off.
@@ -77,7 +81,7 @@ pub enum Op {
 }
 
 /// The configurations of [`Op::Configure`].
-pub const CONFIGS: [&str; 15] = [
+pub const CONFIGS: [&str; 16] = [
     "",
     "max_split_size_mb:20",
     "max_split_size_mb:32",
@@ -93,13 +97,15 @@ pub const CONFIGS: [&str; 15] = [
     "expandable_segments:True,max_split_size_mb:24",
     "expandable_segments:True,garbage_collection_threshold:0.5,roundup_power2_divisions:8",
     "expandable_segments:True,expandable_segments_reserve:0.3,large_segment_size_mb:24",
+    "graph_capture_record_stream_reuse:True",
 ];
 
 /// Configurations of [`Op::Configure`] without `PyTorch`'s moments.
-const WITHOUT_PARITY: [&str; 3] = [
+const WITHOUT_PARITY: [&str; 4] = [
     "parity:False",
     "parity:False,garbage_collection_threshold:0.4",
     "parity:False,expandable_segments:True,max_split_size_mb:24",
+    "parity:False,graph_capture_record_stream_reuse:True",
 ];
 
 /// The first number of a configuration with `parity:False`. Generated programs change to the configurations below.

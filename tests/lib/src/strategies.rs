@@ -88,6 +88,23 @@ pub fn with_pools() -> impl Strategy<Value = Op> {
         2 => (pool(), stream()).prop_map(|(pool, stream)| Op::Capture { pool, stream }),
         2 => any::<bool>().prop_map(|tidily| Op::EndCapture { tidily }),
         1 => stream().prop_map(|stream| Op::StopCapturing { stream }),
+        1 => stream().prop_map(|stream| Op::CaptureWork { stream }),
+        1 => (stream(), stream()).prop_map(|(stream, awaited)| Op::CaptureWait { stream, awaited }),
+    ]
+}
+
+/// Operations of [`with_pools`], and mostly such as fork and join the streams of a graph that is being captured, and
+/// use small blocks on them.
+pub fn within_captures() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => with_pools(),
+        6 => (1..4096_u64, stream()).prop_map(|(bytes, stream)| Op::Malloc { bytes, stream }),
+        5 => (any::<u8>(), stream()).prop_map(|(block, stream)| Op::RecordStream { block, stream }),
+        4 => any::<u8>().prop_map(|block| Op::Free { block }),
+        2 => (0..2_u8, stream()).prop_map(|(pool, stream)| Op::Capture { pool, stream }),
+        1 => any::<bool>().prop_map(|tidily| Op::EndCapture { tidily }),
+        4 => stream().prop_map(|stream| Op::CaptureWork { stream }),
+        5 => (stream(), stream()).prop_map(|(stream, awaited)| Op::CaptureWait { stream, awaited }),
     ]
 }
 

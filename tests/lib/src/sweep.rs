@@ -76,6 +76,39 @@ pub fn capture() -> Vec<Op> {
     ]
 }
 
+/// A program whose captured graph uses blocks on two streams, and uses one of them again behind both.
+pub fn graph_reuse() -> Vec<Op> {
+    vec![
+        Op::CreatePool { use_on_oom: false, no_split: false },
+        Op::Capture { pool: 1, stream: 0 },
+        malloc(3, 0),
+        malloc(14, 0),
+        Op::CaptureWork { stream: 0 },
+        Op::CaptureWait { stream: 1, awaited: 0 },
+        Op::CaptureWork { stream: 1 },
+        Op::RecordStream { block: 0, stream: 1 },
+        Op::RecordStream { block: 1, stream: 1 },
+        Op::RecordStream { block: 1, stream: 2 },
+        Op::Free { block: 0 },
+        // The third stream does not capture: a mark is begun and given up.
+        Op::Free { block: 0 },
+        malloc(2, 0),
+        Op::CaptureWait { stream: 0, awaited: 1 },
+        malloc(3, 0),
+        Op::RecordStream { block: 0, stream: 1 },
+        Op::Free { block: 0 },
+        Op::EndCapture { tidily: true },
+        Op::StopCapturing { stream: 1 },
+        Op::ProcessEvents,
+        Op::Free { block: 0 },
+        Op::Complete { stream: 1 },
+        Op::Complete { stream: 2 },
+        Op::ProcessEvents,
+        Op::ReleasePool { pool: 1 },
+        Op::EmptyCache,
+    ]
+}
+
 /// A program with every kind of release, and with the cache off.
 pub fn releases() -> Vec<Op> {
     vec![
@@ -230,6 +263,9 @@ fn check_end(twins: &Twins, failure: Failure) -> Result<(), String> {
     let leaked = twins.real().leaked_bytes(twins.device()).map_err(|error| error.to_string())?;
     if used != leaked || leaked > 0 && !matches!(failure.call, Call::Release | Call::Unmap | Call::Destroy) {
         return Err(format!("{used} bytes are in use, {leaked} are counted as leaked"));
+    }
+    if device(twins).capture_marks() > 0 {
+        return Err(format!("{} marks are left", device(twins).capture_marks()));
     }
     let nothing = Outstanding { reservations: left.reservations, ..Outstanding::default() };
     if leaked == 0 && (left != nothing || left.reservations > 0 && failure.call != Call::Unreserve) {

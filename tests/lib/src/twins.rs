@@ -381,6 +381,20 @@ impl<R: Lock, S: Storage> Twins<R, S> {
                 }
                 Ok(())
             }
+            Op::CaptureWork { stream: number } => {
+                if self.model.captures(stream(number)) {
+                    self.simulated().capture_work(stream(number));
+                    self.model.capture_work(stream(number));
+                }
+                Ok(())
+            }
+            Op::CaptureWait { stream: number, awaited } => {
+                if self.model.captures(stream(awaited)) && stream(number) != stream(awaited) {
+                    self.simulated().capture_wait(stream(number), stream(awaited));
+                    self.model.capture_wait(stream(number), stream(awaited));
+                }
+                Ok(())
+            }
             _ => unreachable!("every other operation is no pool's"),
         }
     }
@@ -425,9 +439,9 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         self.simulated().used()
     }
 
-    fn set_capturing(&self, stream: StreamId, capturing: bool) {
+    fn set_capturing(&mut self, stream: StreamId, capturing: bool) {
         self.simulated().set_capturing(stream, capturing);
-        self.model.device.set_capturing(stream, capturing);
+        self.model.set_capturing(stream, capturing);
     }
 
     fn begin_route(&mut self, pool: u8, route: Route) -> Result<(), String> {
@@ -578,10 +592,11 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     pub fn finish(mut self) -> Result<(), String> {
         self.give_everything_back()?;
         let (left, used) = (self.simulated().outstanding(), self.simulated().used());
-        if used == 0 && left == cachalot_core::simulated::Outstanding::default() {
+        let marks = self.simulated().capture_marks();
+        if used == 0 && marks == 0 && left == cachalot_core::simulated::Outstanding::default() {
             return Ok(());
         }
-        Err(format!("after everything was freed the device still holds {left:?}, {used} bytes"))
+        Err(format!("after everything was freed the device still holds {left:?}, {marks} marks, {used} bytes"))
     }
 
     /// Frees all blocks, ends all captures and routes, and empties the cache.

@@ -120,7 +120,7 @@ const fn h200(call: Call) -> &'static [CostPoint] {
         Call::CreateEvent | Call::Record | Call::IsComplete => const { &[at(0, 150)] },
         Call::DestroyEvent => const { &[at(0, 1_200)] },
         Call::IsCapturing => const { &[at(0, 30)] },
-        // Waiting and copying are the device's time, not the call's. The other three were not measured.
+        // Waiting and copying are the device's time, not the call's. The other five were not measured.
         Call::Wait
         | Call::Synchronize
         | Call::SynchronizeAll
@@ -130,6 +130,8 @@ const fn h200(call: Call) -> &'static [CostPoint] {
         | Call::Restore
         | Call::Zero
         | Call::Mark
+        | Call::MarkCapture
+        | Call::IsBehind
         | Call::OrderBehind
         | Call::Unreserve
         | Call::Export => &[],

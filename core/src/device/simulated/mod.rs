@@ -7,8 +7,8 @@
 //! real device. Any call can be made to fail.
 
 use crate::device::{
-    Contents, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle,
-    VirtualMemory,
+    CaptureMark, Contents, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo,
+    PhysicalHandle, VirtualMemory,
 };
 use crate::pool::PoolId;
 use crate::units::{DevicePtr, StreamId};
@@ -21,6 +21,7 @@ use spin::Mutex;
 mod addresses;
 mod contents;
 mod costs;
+mod graph;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod work;
@@ -29,6 +30,7 @@ pub use addresses::{AddressSpace, Space};
 use contents::HostMemory;
 use costs::Meter;
 pub use costs::{CostPoint, DriverCosts};
+use graph::Graph;
 use work::{Piece, Place, Streams};
 
 /// The calls of [`DeviceMemory`], [`VirtualMemory`] and [`Contents`], for counting calls and for making calls
@@ -47,6 +49,8 @@ pub enum Call {
     OrderBehind,
     Synchronize,
     IsCapturing,
+    MarkCapture,
+    IsBehind,
     Reserve,
     Unreserve,
     Create,
@@ -66,7 +70,7 @@ pub enum Call {
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::Obtain,
         Self::Release,
         Self::MemoryInfo,
@@ -78,6 +82,8 @@ impl Call {
         Self::OrderBehind,
         Self::Synchronize,
         Self::IsCapturing,
+        Self::MarkCapture,
+        Self::IsBehind,
         Self::Reserve,
         Self::Unreserve,
         Self::Create,
@@ -187,6 +193,8 @@ struct State {
     events_made: u64,
     /// The streams used so far.
     streams: Streams,
+    /// What the capturing streams have captured.
+    graph: Graph,
     /// The streams led by each host route, by the route's number.
     led: BTreeMap<u64, BTreeSet<StreamId>>,
     /// The pools whose segments the device supplies.
@@ -259,6 +267,7 @@ impl SimulatedDevice {
             events: BTreeMap::new(),
             events_made: 0,
             streams: Streams::default(),
+            graph: Graph::default(),
             led: BTreeMap::new(),
             supplied_pools: BTreeSet::new(),
             supplied: BTreeMap::new(),
@@ -314,9 +323,30 @@ impl SimulatedDevice {
         streams.complete(streams.next(stream));
     }
 
-    /// Begins or ends the capture of a graph on `stream`.
+    /// Begins or ends the capture of a graph on `stream`. Streams that capture at the same time capture one
+    /// graph.
     pub fn set_capturing(&self, stream: StreamId, capturing: bool) {
-        self.0.lock().streams.set_capturing(stream, capturing);
+        let mut state = self.0.lock();
+        state.streams.set_capturing(stream, capturing);
+        state.graph.set_capturing(stream, capturing);
+    }
+
+    /// Captures a piece of work on `stream`, which is capturing.
+    pub fn capture_work(&self, stream: StreamId) {
+        self.0.lock().graph.work(stream);
+    }
+
+    /// Orders what `stream` captures from now on behind what `awaited` has captured. Both streams capture
+    /// afterwards.
+    pub fn capture_wait(&self, stream: StreamId, awaited: StreamId) {
+        let mut state = self.0.lock();
+        state.streams.set_capturing(stream, true);
+        state.graph.wait(stream, awaited);
+    }
+
+    /// Returns the number of marks in graphs that are not removed.
+    pub fn capture_marks(&self) -> usize {
+        self.0.lock().graph.marks()
     }
 
     /// Sets the streams led by the host route with this number, instead of the streams set before.
@@ -614,6 +644,25 @@ impl DeviceMemory for SimulatedDevice {
         let mut state = self.0.lock();
         state.enter(Call::IsCapturing, 0)?;
         Ok(state.streams.is_capturing(stream))
+    }
+
+    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
+        let mut state = self.0.lock();
+        let entered = state.enter(Call::MarkCapture, 0);
+        if let (Err(_), Some(mark)) = (entered, mark) {
+            state.graph.remove_mark(mark);
+        }
+        entered.map(|()| state.graph.mark(stream, mark))
+    }
+
+    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
+        let mut state = self.0.lock();
+        state.enter(Call::IsBehind, 0)?;
+        Ok(state.graph.is_behind(stream, mark))
+    }
+
+    fn remove_mark(&self, mark: CaptureMark) {
+        self.0.lock().graph.remove_mark(mark);
     }
 
     fn supplies(&self, pool: PoolId) -> bool {

@@ -74,7 +74,7 @@ impl Model {
         queue
     }
 
-    fn owner_of(&self, addr: u64) -> Owner {
+    pub(super) fn owner_of(&self, addr: u64) -> Owner {
         let (segment, _) = self.memory.at(addr);
         self.memory.segments[segment].owner
     }
@@ -265,6 +265,7 @@ impl Model {
                 self.deferred.push(addr);
                 return Err(error);
             }
+            self.forget_captured_free(addr);
             self.complete_if_unused(addr);
         }
         Ok(())

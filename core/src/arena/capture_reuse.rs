@@ -1,0 +1,91 @@
+//! Reuse of a block by the graph that uses the block, before the capture of the graph ends
+//! (`graph_capture_record_stream_reuse`).
+//!
+//! ```text
+//! own stream   malloc ── fork ────────── free ─────────── join ── malloc: behind the mark, the same block
+//! user stream              └── use ── work ──┴ mark ────────┘
+//! ```
+//!
+//! A captured event can neither be queried nor waited for. But the graph tells what comes before what: at
+//! the free of a block, the work that its own stream and all its user streams have captured is marked. When
+//! all that the own stream will capture comes behind the mark, a new use of the block does so, too.
+//!
+//! The decisions are those of PyTorch's allocator (2.10 and 2.11). A block of which a user stream does not
+//! capture stays deferred until the capture ends. Uses announced before the capture are taken to be complete:
+//! `torch.cuda.graph` waits for the device before it begins a capture.
+
+use crate::arena::finish::Finish;
+use crate::arena::{OnDevice, flags};
+use crate::device::DeviceMemory;
+use crate::streams::deferred::EndOfUses;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::StreamId;
+
+/// The reuse of blocks within a captured graph, on one device.
+pub(super) struct CaptureReuse<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
+
+impl<D: DeviceMemory, R: Lock, S: Storage> CaptureReuse<'_, D, R, S> {
+    /// Returns whether the setting is on and a graph is being captured.
+    pub(super) fn may_reuse(&self) -> bool {
+        let both = flags::REUSES | flags::CAPTURE;
+        self.0.flags.load() & both == both
+    }
+
+    /// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the block's
+    /// own stream and all its user streams capture one graph. The caller keeps the mark with the block.
+    pub(super) fn mark_end(&self, slot: u32, block: u32) -> Option<EndOfUses> {
+        let device = self.0;
+        if !self.may_reuse() {
+            return None;
+        }
+        // A pending block is in no set, so only this call changes its list of uses.
+        let (own, mut next) = {
+            let heap = device.heaps.lock(slot);
+            (heap.stream, heap.blocks[block].uses)
+        };
+        // A failure means that the order is not known: the block waits for the end of the capture.
+        let mut mark = device.call(|device| device.mark_capture(own, None)).ok()??;
+        while next != NONE {
+            let streams = device.heaps.lock(slot).uses().next_streams(&mut next);
+            for stream in streams {
+                mark = device.call(|device| device.mark_capture(stream, Some(mark))).ok()??;
+            }
+        }
+        Some(EndOfUses { mark, own })
+    }
+
+    /// Frees the deferred blocks of `stream` behind whose uses comes all that the stream, which is capturing,
+    /// captures from now on.
+    pub(super) fn free_ordered(&self, stream: StreamId) {
+        let device = self.0;
+        if !device.flags.has(flags::REUSES) {
+            return;
+        }
+        let mut from = 0;
+        while device.flags.has(flags::DEFERRED) {
+            // The lock ends with this statement, before the device is asked.
+            let taken = device.deferred.lock().take_marked(from, stream);
+            let Some((number, entry)) = taken else { return };
+            let mark = entry.end.expect("a marked block was taken").mark;
+            let is_behind = device.call(|device| device.is_behind(stream, mark)).unwrap_or(false);
+            let mut blocks = device.deferred.lock();
+            if !is_behind {
+                blocks.keep_marked(entry);
+                from = number + 1;
+                continue;
+            }
+            blocks.end(entry);
+            device.flags.follow_deferred(&blocks);
+            drop(blocks);
+            device.driver.device().remove_mark(mark);
+            // The graph orders all uses before the next one: no event is needed.
+            let mut heap = device.heaps.lock(entry.heap);
+            heap.uses().clear(entry.block);
+            Finish(device).free_if_unused(entry.heap, heap, entry.block);
+            // The entry is gone, and the next one has moved to its number.
+            from = number;
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The end of pending blocks: a block becomes free with the last of its uses and waits.
+
+use crate::arena::{OnDevice, flags};
+use crate::device::DeviceMemory;
+use crate::heap::Heap;
+use crate::sync::{Lock, MutexGuard};
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+
+/// The pending blocks of a device.
+pub(super) struct Finish<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Finish<'_, D, R, S> {
+    /// Ends a wait of each of some pending blocks of a heap, and frees those that wait for nothing else.
+    pub(super) fn end_waits(&self, slot: u32, blocks: impl Iterator<Item = u32>) {
+        let mut heap = self.0.heaps.lock(slot);
+        for block in blocks {
+            // The block cannot have become free or been reused: its count includes the wait.
+            heap.uses().end_waits(block, 1);
+            if self.unpend_if_unused(slot, &mut heap, block) {
+                // A peak is due now: the next block may lower what rose.
+                drop(heap);
+                self.0.reconcile_peaks(self.0.heaps.slot(slot));
+                heap = self.0.heaps.lock(slot);
+            }
+        }
+        drop(heap);
+        if self.0.flags.has(flags::DIRECT) {
+            self.0.releaser().release_directly(slot);
+        }
+    }
+
+    /// Makes a pending block free if no user stream and no event is left. Returns true if the peaks must be
+    /// reconciled.
+    fn unpend_if_unused(&self, slot: u32, heap: &mut Heap<S>, block: u32) -> bool {
+        // `events` includes the bit for the frontier, so a free at a count is covered too.
+        if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
+            return false;
+        }
+        if let Some(recorder) = self.0.tracing() {
+            recorder.free_completed(heap, block);
+        }
+        heap.unpend(block, &self.0.heaps.slot(slot).counters)
+    }
+
+    /// Frees a pending block if no user stream and no event is left. Unlocks the heap.
+    ///
+    /// The caller removed a use or an event under the lock passed here. Of several threads removing
+    /// uses and events of a block, exactly one finds the block unused.
+    pub(super) fn free_if_unused(&self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
+        let peaks_stale = self.unpend_if_unused(slot, &mut heap, block);
+        // Reconciling reads the counters of other heaps, and a release calls the device: unlock
+        // first.
+        drop(heap);
+        if peaks_stale {
+            self.0.reconcile_peaks(self.0.heaps.slot(slot));
+        }
+        if self.0.flags.has(flags::DIRECT) {
+            self.0.releaser().release_directly(slot);
+        }
+    }
+}

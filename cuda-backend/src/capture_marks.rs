@@ -1,0 +1,224 @@
+//! Marks in graphs that are being captured: which captured work comes before all that a stream captures next.
+//!
+//! ```text
+//! stream 1   a ── b ──────────── d ── e      the end of stream 1: e
+//! stream 2        └── c ─────────┘           a mark of both streams at c: b and c, which come before e
+//! ```
+//!
+//! The driver tells the *ends* of a stream, the nodes behind which its next work will come, and for each node
+//! the nodes right before it. A mark is the ends of some streams. For each stream the nodes that come before
+//! its ends are kept, so that each node is looked at once for each stream and capture.
+
+use crate::context::Context;
+use crate::driver::result::CuResult;
+use crate::driver::types::{CuCaptureStatus, CuGraphEdgeData, CuGraphNode, CuStream};
+use cachalot_core::{CaptureMark, DeviceResult, StreamId};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The nodes of a mark.
+#[derive(Debug)]
+struct Marked {
+    /// The id of the capture.
+    capture: u64,
+    nodes: HashSet<CuGraphNode>,
+}
+
+/// The nodes before the ends of a stream.
+#[derive(Debug, Default)]
+struct Reached {
+    /// The id of the capture.
+    capture: u64,
+    /// The ends that the stream had when it was last looked at.
+    ends: Vec<CuGraphNode>,
+    /// All nodes that come before the ends, and the ends.
+    nodes: HashSet<CuGraphNode>,
+}
+
+/// The marks of one device.
+#[derive(Debug, Default)]
+struct Tables {
+    /// The number of the latest mark.
+    made: u64,
+    marks: BTreeMap<u64, Marked>,
+    /// By stream. Empty without marks.
+    reached: BTreeMap<StreamId, Reached>,
+}
+
+/// The marks of one device, under a lock.
+#[derive(Debug, Default)]
+pub(crate) struct CaptureMarks(Mutex<Tables>);
+
+impl CaptureMarks {
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Marks the nodes behind which the next work of a stream will come; see
+    /// [`DeviceMemory::mark_capture`](cachalot_core::DeviceMemory::mark_capture). `stream` is the stream's handle, if the
+    /// stream can capture.
+    pub(crate) fn extend(
+        &self,
+        context: &Context,
+        stream: Option<CuStream>,
+        mark: Option<CaptureMark>,
+    ) -> DeviceResult<Option<CaptureMark>> {
+        // Kept during the driver's call: the driver's list of ends is valid until the next call for the stream.
+        let mut tables = self.lock();
+        let ends = ends_of(context, stream);
+        let of_mark = mark.and_then(|mark| tables.marks.get(&mark.0)).map(|marked| marked.capture);
+        let Ok(Some((capture, ends))) = &ends else {
+            mark.inspect(|&mark| tables.remove(mark));
+            return ends.map(|_| None);
+        };
+        if mark.is_some() && of_mark != Some(*capture) {
+            mark.inspect(|&mark| tables.remove(mark));
+            return Ok(None);
+        }
+        let number = mark.map_or_else(
+            || {
+                tables.made += 1;
+                tables.made
+            },
+            |mark| mark.0,
+        );
+        let marked = tables.marks.entry(number).or_insert_with(|| Marked { capture: *capture, nodes: HashSet::new() });
+        marked.nodes.extend(ends);
+        Ok(Some(CaptureMark(number)))
+    }
+
+    /// Returns whether later work of the stream with the number `number` comes behind a mark; see
+    /// [`DeviceMemory::is_behind`](cachalot_core::DeviceMemory::is_behind). `stream` as for [`extend`](Self::extend).
+    pub(crate) fn is_behind(
+        &self,
+        context: &Context,
+        number: StreamId,
+        stream: Option<CuStream>,
+        mark: CaptureMark,
+    ) -> DeviceResult<bool> {
+        let mut tables = self.lock();
+        let Tables { marks, reached, .. } = &mut *tables;
+        let Some(marked) = marks.get(&mark.0).filter(|marked| !marked.nodes.is_empty()) else { return Ok(false) };
+        let Some((capture, ends)) = ends_of(context, stream)? else { return Ok(false) };
+        if capture != marked.capture {
+            return Ok(false);
+        }
+        let of_stream = reached.entry(number).or_default();
+        if of_stream.capture != capture {
+            *of_stream = Reached { capture, ..Reached::default() };
+        }
+        if let Err(error) = of_stream.extend(context, &ends) {
+            reached.remove(&number);
+            return Err(error);
+        }
+        Ok(marked.nodes.is_subset(&of_stream.nodes))
+    }
+
+    /// Removes a mark.
+    pub(crate) fn remove(&self, mark: CaptureMark) {
+        self.lock().remove(mark);
+    }
+}
+
+impl Tables {
+    fn remove(&mut self, mark: CaptureMark) {
+        self.marks.remove(&mark.0);
+        if self.marks.is_empty() {
+            self.reached = BTreeMap::new();
+        }
+    }
+}
+
+impl Reached {
+    /// Adds the nodes that come before `ends`, the present ends of the stream.
+    fn extend(&mut self, context: &Context, ends: &[CuGraphNode]) -> DeviceResult<()> {
+        if self.ends == ends {
+            return Ok(());
+        }
+        loop {
+            let mut missed: HashSet<CuGraphNode> = self.ends.iter().copied().collect();
+            let mut open = ends.to_owned();
+            while let Some(node) = open.pop() {
+                missed.remove(&node);
+                if self.nodes.insert(node) {
+                    open.extend(nodes_before(context, node)?);
+                }
+            }
+            ends.clone_into(&mut self.ends);
+            if missed.is_empty() {
+                return Ok(());
+            }
+            // The program has replaced the stream's ends, and not added to them: begin anew.
+            *self = Self { capture: self.capture, ..Self::default() };
+        }
+    }
+}
+
+/// Returns the id of the capture that a stream takes part in and the nodes behind which its next work will
+/// come. Returns `None` if the stream does not capture, or an error has broken the capture.
+fn ends_of(context: &Context, stream: Option<CuStream>) -> DeviceResult<Option<(u64, Vec<CuGraphNode>)>> {
+    let Some(handle) = stream else { return Ok(None) };
+    let (mut status, mut id, mut count) = (CuCaptureStatus::NONE, 0, 0);
+    let mut nodes = core::ptr::null();
+    context.call(|driver| {
+        // SAFETY: the variables outlive the call, which writes one value to each; the null pointer stands for a
+        // result that is not requested.
+        unsafe {
+            driver.stream_get_capture_info(
+                handle,
+                &raw mut status,
+                &raw mut id,
+                core::ptr::null_mut(),
+                &raw mut nodes,
+                &raw mut count,
+            )
+        }
+    })?;
+    if status != CuCaptureStatus::ACTIVE {
+        return Ok(None);
+    }
+    if nodes.is_null() || count == 0 {
+        return Ok(Some((id, Vec::new())));
+    }
+    // SAFETY: the driver has returned `count` nodes from `nodes` on, valid until the next call for the stream,
+    // which the caller's lock and the capturing thread keep away.
+    let ends = unsafe { core::slice::from_raw_parts(nodes, count) };
+    Ok(Some((id, ends.to_vec())))
+}
+
+/// Returns the nodes right before a node.
+fn nodes_before(context: &Context, node: CuGraphNode) -> DeviceResult<Vec<CuGraphNode>> {
+    let mut count = 0;
+    dependencies(context, node, &mut [], &mut [], &mut count)?;
+    let mut nodes = vec![CuGraphNode::NULL; count];
+    if count > 0 {
+        let mut properties = vec![CuGraphEdgeData::default(); count];
+        dependencies(context, node, &mut nodes, &mut properties, &mut count)?;
+        nodes.truncate(count);
+    }
+    Ok(nodes)
+}
+
+/// Writes the nodes right before a node, and their number. Writes only the number if there is no room.
+fn dependencies(
+    context: &Context,
+    node: CuGraphNode,
+    nodes: &mut [CuGraphNode],
+    properties: &mut [CuGraphEdgeData],
+    count: &mut usize,
+) -> DeviceResult<()> {
+    let asks_count = nodes.is_empty();
+    let nodes = if asks_count { core::ptr::null_mut() } else { nodes.as_mut_ptr() };
+    let properties = if asks_count { core::ptr::null_mut() } else { properties.as_mut_ptr() };
+    context.call(|driver| {
+        if driver.graph_node_get_dependencies_v2.is_some() {
+            // SAFETY: both lists have room for `count` entries, or are null; `count` outlives the call.
+            return unsafe { driver.graph_node_get_dependencies_v2(node, nodes, properties, count) };
+        }
+        if driver.graph_node_get_dependencies.is_none() {
+            return CuResult::NOT_SUPPORTED;
+        }
+        // SAFETY: as above.
+        unsafe { driver.graph_node_get_dependencies(node, nodes, count) }
+    })
+}

@@ -1,0 +1,88 @@
+//! The model's graph under capture: which captured work comes before what.
+
+use super::Model;
+use cachalot_core::{DeviceMemory, StreamId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Numbers of pieces of captured work.
+pub(super) type Work = BTreeSet<u32>;
+
+/// The work of the streams that capture.
+#[derive(Default)]
+pub(super) struct Graph {
+    /// Number of pieces so far.
+    pieces: u32,
+    /// For each stream that captures, all work that comes before its next piece.
+    before: BTreeMap<StreamId, Work>,
+    /// For each deferred block whose uses were all on capturing streams at the free: the work before the free. By address.
+    freed_after: BTreeMap<u64, Work>,
+}
+
+impl Model {
+    /// Begins or ends the capture of a stream.
+    pub fn set_capturing(&mut self, stream: StreamId, capturing: bool) {
+        self.device.set_capturing(stream, capturing);
+        if capturing {
+            self.graph.before.entry(stream).or_default();
+        } else {
+            self.graph.before.remove(&stream);
+        }
+    }
+
+    /// Returns whether a stream captures.
+    pub fn captures(&self, stream: StreamId) -> bool {
+        self.graph.before.contains_key(&stream)
+    }
+
+    /// Captures a piece of work on a stream that captures.
+    pub fn capture_work(&mut self, stream: StreamId) {
+        self.graph.pieces += 1;
+        self.graph.before.entry(stream).or_default().insert(self.graph.pieces);
+    }
+
+    /// Lets a stream take part in the capture of another, behind what the other has captured.
+    pub fn capture_wait(&mut self, stream: StreamId, awaited: StreamId) {
+        let awaited = self.graph.before[&awaited].clone();
+        self.set_capturing(stream, true);
+        self.graph.before.entry(stream).or_default().extend(awaited);
+    }
+
+    /// Notes what the streams of a block have captured, if all of them capture and the setting is on. Returns whether
+    /// they do.
+    pub(super) fn note_captured_free(&mut self, addr: u64) -> bool {
+        if !self.is_capturing() || !self.config.graph_capture_record_stream_reuse() {
+            return false;
+        }
+        let uses = self.memory.block(addr).uses.iter().map(|of| of.stream);
+        let streams: Vec<_> = uses.chain([self.owner_of(addr).stream]).collect();
+        if streams.iter().any(|&stream| self.device.is_capturing(stream) != Ok(true)) {
+            return false;
+        }
+        let work = streams.iter().flat_map(|stream| &self.graph.before[stream]).copied().collect();
+        self.graph.freed_after.insert(addr, work);
+        true
+    }
+
+    /// Frees the deferred blocks of a stream that captures, if its next work comes behind all work before the free.
+    pub(super) fn free_captured(&mut self, stream: StreamId) {
+        if !self.config.graph_capture_record_stream_reuse() {
+            return;
+        }
+        let before = self.graph.before[&stream].clone();
+        for addr in self.deferred.clone() {
+            let work = self.graph.freed_after.get(&addr);
+            let is_behind = work.is_some_and(|work| !work.is_empty() && work.is_subset(&before));
+            if is_behind && self.owner_of(addr).stream == stream {
+                self.deferred.retain(|&other| other != addr);
+                self.graph.freed_after.remove(&addr);
+                self.memory.block_mut(addr).uses.clear();
+                self.complete_if_unused(addr);
+            }
+        }
+    }
+
+    /// Forgets the capture of a deferred block whose events are recorded.
+    pub(super) fn forget_captured_free(&mut self, addr: u64) {
+        self.graph.freed_after.remove(&addr);
+    }
+}
