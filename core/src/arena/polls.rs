@@ -67,7 +67,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
                 device.call(|memory| if wait { memory.wait(event).map(|()| true) } else { memory.is_complete(event) });
             let complete = matches!(polled, Ok(true));
             failed = failed.or(polled.err());
-            finished += self.finish(group, queue, complete);
+            finished += self.finish(group, queue, |_heap| complete);
             let from = if complete { queue } else { queue + 1 };
             let is_lost = device.flags.has(flags::LOST);
             next = if is_lost { None } else { device.event_queues.lock(group).next_to_poll(from, slot) };
@@ -75,12 +75,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
         failed.map_or(Ok(finished), |error| Err(error.into()))
     }
 
-    /// Ends a poll of a queue. Frees the blocks that waited for nothing but the event, if complete.
-    /// Returns the number of waits that have ended.
-    pub(super) fn finish(&self, group: u32, queue: usize, complete: bool) -> u32 {
+    /// Ends a poll of a queue. The event no longer holds blocks up of whose heap `leaves` is true, as of all
+    /// heaps once the event is complete: frees those that waited for nothing else. Returns the number of
+    /// waits that have ended.
+    pub(super) fn finish(&self, group: u32, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         let device = self.0;
         let mut order = device.event_queues.lock(group);
-        let (mut first, mut count) = (order.finish_poll(queue, complete), 0);
+        let (mut first, mut count) = (order.finish_poll(queue, leaves), 0);
         loop {
             let finished = order.take_finished(&mut first);
             device.flags.follow(group, &order);
