@@ -325,8 +325,9 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     segments are released first, if the device has finished with them. A request never waits for
  *     that. No effect with expandable segments.
  * completed_pages_only (`stitched`): `True` or `False`; default `False`.
- *     A page moves only after the work that used the page is complete. For programs with
- *     programmatic dependent launch or persistent kernels.
+ *     A page moves only after the work that used the page is complete, and no stream is ordered
+ *     behind another for memory. For programs with programmatic dependent launch or persistent
+ *     kernels.
  * exact_segments (`caching`): `True` or `False`; default `False`.
  *     A request above 1 MiB gets a segment of its own size, rounded up to 4 KiB. For memory that
  *     the system gives in small pages, such as pinned host memory. With `compact`, a whole segment

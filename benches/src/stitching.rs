@@ -27,6 +27,10 @@ pub struct Extent {
 /// Number of runs of each program that show whether waste grows with the passes.
 const MANY_PASSES: u32 = 20;
 
+/// What the sizes of the programs are multiplied by in some variations: programs for which nothing was
+/// chosen, with sizes that are no multiples of a page.
+const SIZE_FACTORS: [f64; 5] = [0.61, 0.83, 1.37, 2.9, 20.0];
+
 /// Time of each of two calls of `maintain` between two passes, in one of the variations.
 const UPKEEP_US: u64 = 2000;
 
@@ -37,6 +41,8 @@ pub(crate) struct Manner {
     passes: u32,
     /// The recorded calls that are left out.
     left_out: LeftOut,
+    /// What every size is multiplied by.
+    size_factor: f64,
     /// A hard limit as a multiple of the peak live bytes.
     limit_factor: Option<f64>,
     /// Time of each of two calls of `maintain` between two passes, in microseconds; 0 for no call.
@@ -47,7 +53,7 @@ impl Manner {
     /// Returns the manner that the variations vary.
     pub(crate) fn of(passes: u32) -> Self {
         let left_out = LeftOut { empty_cache: true, record_stream: true, captures: false };
-        Self { passes, left_out, limit_factor: None, upkeep_us: 0 }
+        Self { passes, left_out, size_factor: 1.0, limit_factor: None, upkeep_us: 0 }
     }
 }
 
@@ -57,13 +63,16 @@ type Row = Vec<Figures>;
 impl Extent {
     /// Returns the ways to run the programs, each with its name. The first is the one shown by
     /// program.
-    fn variations(self) -> [(String, Manner); 8] {
+    fn variations(self) -> Vec<(String, Manner)> {
         let base = Manner::of(self.passes);
         let left_out = |left_out| Manner { left_out, ..base };
         let open = left_out(LeftOut { captures: true, ..base.left_out });
         let many = Manner { passes: MANY_PASSES, ..open };
         let graphs = "graphs in the default pool";
-        [
+        let scaled = SIZE_FACTORS.map(|size_factor| {
+            (format!("{graphs}; {MANY_PASSES} passes, sizes × {size_factor}"), Manner { size_factor, ..many })
+        });
+        let recorded = [
             ("as below".to_owned(), base),
             (graphs.to_owned(), open),
             (format!("{graphs}; {MANY_PASSES} passes"), many),
@@ -78,7 +87,8 @@ impl Extent {
                 format!("hard limit of {} × peak live", self.limit_factor),
                 Manner { limit_factor: Some(self.limit_factor), ..base },
             ),
-        ]
+        ];
+        recorded.into_iter().chain(scaled).collect()
     }
 }
 
@@ -132,12 +142,13 @@ pub fn report(traces: &[Trace], contenders: &[Contender], extent: Extent) -> Res
 /// Runs every program with every contender in one way. Where freed memory is reusable at once, the
 /// device has done all work when it is asked.
 pub(crate) fn run(traces: &[Trace], contenders: &[Contender], manner: Manner) -> Result<Vec<Row>, ReplayError> {
-    let Manner { passes, left_out, limit_factor, upkeep_us } = manner;
+    let Manner { passes, left_out, size_factor, limit_factor, upkeep_us } = manner;
     let options = Options {
         contenders: contenders.to_vec(),
         limit: None,
         limit_factor,
         left_out,
+        size_factor,
         passes,
         repeat: 0,
         costs: DriverCosts::h200(),

@@ -152,7 +152,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
                     let Some((queue, event)) = next else { break };
                     any = true;
                     let waited = device.call(|memory| memory.wait(event));
-                    Polls(device).finish(group, queue, waited.is_ok());
+                    Polls(device).finish(group, queue, |_heap| waited.is_ok());
                     waited?;
                     if let Some(ptr) = device.search(request)? {
                         return Ok(Some(ptr));
@@ -233,7 +233,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         let begun = device.event_queues.lock(group).begin_poll(queue);
         let Some(event) = begun else { return Ok(0) };
         let polled = device.call(|memory| memory.is_complete(event));
-        let ended = Polls(device).finish(group, queue, polled == Ok(true));
+        let ended = Polls(device).finish(group, queue, |_heap| polled == Ok(true));
         polled.map(|_complete| ended).map_err(Error::from)
     }
 }

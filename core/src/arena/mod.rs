@@ -19,6 +19,7 @@
 //! their order are in ARCHITECTURE.md. No lock is held across a call to the device.
 
 pub(crate) mod allocation;
+mod behind;
 mod capture_reuse;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
 pub(crate) mod checks;
@@ -105,8 +106,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub heaps: Heaps<R, S>,
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
     pub plans: Plans<R>,
-    /// The most bytes active and awake at one time; 0 until memory is parked. Until then all active bytes
-    /// are awake.
+    /// The most bytes allocated and awake at one time; 0 until memory is parked. Until then all allocated
+    /// bytes are awake.
     pub most_awake: AtomicU64,
     /// Bytes of all pages that have moved.
     pub moved_bytes: AtomicU64,

@@ -20,7 +20,7 @@ use crate::arena::driver::record_event;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
-use crate::device::{DeviceMemory, Event};
+use crate::device::{DeviceMemory, ErrorKind, Event};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
 use crate::heap::uses::SOME;
@@ -33,8 +33,8 @@ use crate::units::{DevicePtr, StreamId};
 enum Incomplete {
     /// Leave the block.
     Leave,
-    /// Order the block's own stream behind the event.
-    Order,
+    /// Order the block's own stream behind the event; in private pools only with `private`.
+    Order { private: bool },
     /// Wait for the event.
     Wait,
 }
@@ -150,12 +150,46 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         if device.call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
         }
-        while self.advance_one(&mut 0, Some(request.slot), Incomplete::Order)?.is_some() {
-            if let Some(ptr) = device.search(request)? {
-                return Ok(Some(ptr));
+        self.pass(Some(request.slot), &mut || device.search(request))
+    }
+
+    /// Orders the own stream of one block after the other behind the block's uses, the oldest block first,
+    /// and calls `done` after each. Takes blocks of the heap in `slot`; without one, of all heaps of the
+    /// default pool: a graph may use the memory of a private pool on any stream. Returns the first value of
+    /// `done`, or `None` if no block is left that can be ordered. The caller has the permission to record.
+    ///
+    /// # Errors
+    /// The first error of the device, and those of `done`. The block stays pending then.
+    pub(super) fn pass<T>(
+        &self,
+        slot: Option<u32>,
+        done: &mut impl FnMut() -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        let mut from = 0;
+        let order = Incomplete::Order { private: slot.is_some() };
+        while let Some(has_ended) = self.advance_one(&mut from, slot, order)? {
+            if has_ended {
+                let value = done()?;
+                if value.is_some() {
+                    return Ok(value);
+                }
             }
         }
         Ok(None)
+    }
+
+    /// Returns the stream of the heap in `slot`, if the stream may be ordered behind uses of the heap's
+    /// blocks: not if the stream has ended or captures, nor if the host would wait, nor in a private pool
+    /// unless `private`. The heap has a pending block, so it keeps its stream.
+    pub(super) fn stream_to_order(&self, slot: u32, private: bool) -> Result<Option<StreamId>, Error> {
+        let device = self.0;
+        let (own, may) = {
+            let heap = device.heaps.lock(slot);
+            // The handle of an ended stream may not be used.
+            (heap.stream, !heap.ended && (private || heap.pool == 0))
+        };
+        let may = may && device.driver.device().can_order(own) && !device.call(|memory| memory.is_capturing(own))?;
+        Ok(may.then_some(own))
     }
 
     /// Frees the blocks whose uses are complete. Does not wait.
@@ -209,9 +243,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
     /// Returns whether all events of a busy block are complete, or the own stream is behind them.
     fn pass_events(&self, slot: u32, block: u32, incomplete: Incomplete) -> Result<bool, Error> {
         let device = self.0;
-        let (mut next, own) = {
-            let heap = device.heaps.lock(slot);
-            (heap.blocks[block].uses, heap.stream)
+        let mut next = device.heaps.lock(slot).blocks[block].uses;
+        let own = match incomplete {
+            Incomplete::Order { private } => self.stream_to_order(slot, private)?,
+            Incomplete::Leave | Incomplete::Wait => None,
         };
         loop {
             let event = device.heaps.lock(slot).uses().next_event(&mut next);
@@ -222,7 +257,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
                         return Ok(false);
                     }
                 }
-                Incomplete::Order => device.call(|memory| memory.order_behind(own, event))?,
+                Incomplete::Order { .. } => {
+                    let Some(own) = own else { return Ok(false) };
+                    match device.call(|memory| memory.order_behind(own, event)) {
+                        // The capture of a program that announces none has begun since.
+                        Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(false),
+                        ordered => ordered?,
+                    }
+                }
                 Incomplete::Wait => device.call(|memory| memory.wait(event))?,
             }
         }

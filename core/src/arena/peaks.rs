@@ -76,16 +76,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Returns the most bytes that were ever active at one time, or are if `more` bytes become active
-    /// now. A reset of the peaks does not lower the number. Blocks in parked memory do not count: of what
-    /// was active at one time since memory was parked first, only moments of these calls are known.
-    pub(crate) fn most_active_with(&self, more: u64) -> u64 {
-        let active: i64 = self.all_counters().map(|(_, counters)| counters.current(Stat::ActiveBytes)).sum();
-        let active = active.max(0) as u64 + more;
+    /// Returns the most bytes that were ever allocated at one time, or are if `more` bytes are allocated
+    /// now. A reset of the peaks does not lower the number. Pending blocks do not count. Neither do blocks
+    /// in parked memory: of what was allocated at one time since memory was parked first, only moments of
+    /// these calls are known.
+    pub(crate) fn most_live_with(&self, more: u64) -> u64 {
         match self.most_awake.load(Ordering::Relaxed) {
-            0 => self.device_peaks.most(Stat::ActiveBytes).max(active),
+            0 => self.device_peaks.most_with(Stat::AllocatedBytes, self.all_counters(), more),
             most => {
-                let awake = active.saturating_sub(self.page_pool.lock().bytes.asleep);
+                let counters = self.all_counters();
+                let live: i64 = counters.map(|(_, counters)| counters.current(Stat::AllocatedBytes)).sum();
+                let awake = (live.max(0) as u64 + more).saturating_sub(self.page_pool.lock().bytes.asleep);
                 self.most_awake.fetch_max(awake, Ordering::Relaxed);
                 most.max(awake)
             }

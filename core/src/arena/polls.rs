@@ -72,16 +72,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
             // After a loss no further event is asked after.
             let then = (!device.flags.has(flags::LOST)).then_some((from, slot));
             let ended;
-            (ended, next) = self.finish_and_go_on(group, queue, complete, then);
+            (ended, next) = self.finish_and_go_on(group, queue, |_heap| complete, then);
             finished += ended;
         }
         failed.map_or(Ok(finished), |error| Err(error.into()))
     }
 
-    /// Ends a poll of a queue. Frees the blocks that waited for nothing but the event, if complete.
-    /// Returns the number of waits that have ended.
-    pub(super) fn finish(&self, group: u32, queue: usize, complete: bool) -> u32 {
-        self.finish_and_go_on(group, queue, complete, None).0
+    /// Ends a poll of a queue. The event no longer holds blocks up of whose heap `leaves` is true, as of all
+    /// heaps once the event is complete: frees those that waited for nothing else. Returns the number of
+    /// waits that have ended.
+    pub(super) fn finish(&self, group: u32, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
+        self.finish_and_go_on(group, queue, leaves, None).0
     }
 
     /// Ends a poll of a queue as [`finish`](Self::finish) does. With `then`, begins the next poll as well, as
@@ -90,12 +91,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
         &self,
         group: u32,
         queue: usize,
-        complete: bool,
+        leaves: impl Fn(u32) -> bool,
         then: Option<(usize, Option<u32>)>,
     ) -> (u32, Option<(usize, Event)>) {
         let device = self.0;
         let mut order = device.event_queues.lock(group);
-        let (mut first, mut count) = (order.finish_poll(queue, complete), 0);
+        let (mut first, mut count) = (order.finish_poll(queue, leaves), 0);
         loop {
             let finished = order.take_finished(&mut first);
             let is_last = first == NONE;

@@ -75,8 +75,8 @@ pub static REFERENCE: [SettingReference; 40] = [
         key::COMPLETED_PAGES_ONLY,
         Value("False"),
         "True",
-        "A page moves only after the work that used the page is complete. For programs with programmatic dependent \
-         launch or persistent kernels.",
+        "A page moves only after the work that used the page is complete, and no stream is ordered behind another for \
+         memory. For programs with programmatic dependent launch or persistent kernels.",
     ),
     setting(
         key::EXACT_SEGMENTS,

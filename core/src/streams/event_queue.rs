@@ -367,19 +367,58 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Ends what [`begin_poll`](Self::begin_poll) began: the queue is no longer busy. If the event is
-    /// `complete`, the event becomes idle, and the blocks that the event covers leave the queue.
-    /// Returns the first of them, for [`take_finished`](Self::take_finished), or `NONE`.
-    pub(crate) fn finish_poll(&mut self, queue: usize, complete: bool) -> u32 {
+    /// Returns the heaps of the blocks that the first event of a busy queue covers, each once: all of them
+    /// unless they are more than [`FINISHED`].
+    pub(crate) fn covered_heaps(&self, queue: usize) -> heapless::Vec<u32, FINISHED> {
+        let mut heaps = heapless::Vec::new();
+        let last = self.first_covered(&self.queues[queue]).unwrap_or(NONE);
+        let mut at = if last == NONE { NONE } else { self.queues[queue].head };
+        while at != NONE && !heaps.is_full() {
+            let Wait { heap, next, .. } = self.waits[at];
+            if !heaps.contains(&heap) {
+                let _room = heaps.push(heap);
+            }
+            at = if at == last { NONE } else { next };
+        }
+        heaps
+    }
+
+    /// Ends what [`begin_poll`](Self::begin_poll) began: the queue is no longer busy. Of the blocks that
+    /// the event covers, those leave the queue of whose heap `leaves` is true. The event stays behind the
+    /// last of the others; without others the event becomes idle. Returns the first block that has left,
+    /// for [`take_finished`](Self::take_finished), or `NONE`.
+    pub(crate) fn finish_poll(&mut self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         debug_assert!(self.queues[queue].busy, "`begin_poll` chose the queue");
         self.queues[queue].busy = false;
-        let Some(last) = self.first_covered(&self.queues[queue]).filter(|_| complete) else { return NONE };
-        let next = core::mem::replace(&mut self.waits[last].next, NONE);
-        if let Some(event) = self.waits[last].event.take() {
-            self.recycle(event);
+        let Some(last) = self.first_covered(&self.queues[queue]) else { return NONE };
+        let behind = core::mem::replace(&mut self.waits[last].next, NONE);
+        let event = self.waits[last].event.take();
+        // The first and the last entry of those that stay, and of those that leave.
+        let mut ends = [(NONE, NONE); 2];
+        let mut at = self.queues[queue].head;
+        while at != NONE {
+            let next = core::mem::replace(&mut self.waits[at].next, NONE);
+            let (first, tail) = &mut ends[usize::from(leaves(self.waits[at].heap))];
+            if *first == NONE {
+                *first = at;
+            } else {
+                self.waits[*tail].next = at;
+            }
+            (*tail, at) = (at, next);
         }
-        self.queues[queue].events -= 1;
-        core::mem::replace(&mut self.queues[queue].head, next)
+        let [(stays, tail), (left, _)] = ends;
+        if stays == NONE {
+            self.queues[queue].head = behind;
+            self.queues[queue].events -= 1;
+            event.into_iter().for_each(|event| self.recycle(event));
+        } else {
+            (self.waits[tail].event, self.waits[tail].next) = (event, behind);
+            self.queues[queue].head = stays;
+            if behind == NONE {
+                self.queues[queue].tail = tail;
+            }
+        }
+        left
     }
 
     /// Removes some of the blocks that have left a queue, from `first` on, and moves `first` behind

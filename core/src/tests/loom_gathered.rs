@@ -34,13 +34,18 @@ struct Device {
 impl Device {
     /// `Gathered::add`, of a block that the stream has just used.
     fn free(&self, block: u32) {
+        self.free_of(0, block);
+    }
+
+    /// [`free`](Self::free) for a block of `heap`.
+    fn free_of(&self, heap: u32, block: u32) {
         let work = {
             let mut stream = self.stream.lock().unwrap();
             stream.submitted += 1;
             stream.submitted
         };
         self.waiting.lock().unwrap()[block as usize] = Some(work);
-        let due = self.queues.lock().unwrap().gather(STREAM, 0, block).unwrap();
+        let due = self.queues.lock().unwrap().gather(STREAM, heap, block).unwrap();
         if let Some(queue) = due {
             while self.poll(queue) > 0 {}
             self.record(queue);
@@ -66,10 +71,15 @@ impl Device {
 
     /// `Gathered::poll_queue`. Checks that the event covers each block that becomes free, once.
     fn poll(&self, queue: usize) -> u32 {
+        self.pass(queue, |_heap| true)
+    }
+
+    /// `Behind::pass_first`: passes the first event of a queue for the blocks of whose heap `leaves` is true.
+    fn pass(&self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         let begun = self.queues.lock().unwrap().begin_poll(queue);
         let Some(event) = begun else { return 0 };
         let covered = self.stream.lock().unwrap().events[event.0 as usize];
-        let (mut first, mut count) = (self.queues.lock().unwrap().finish_poll(queue, true), 0);
+        let (mut first, mut count) = (self.queues.lock().unwrap().finish_poll(queue, leaves), 0);
         loop {
             let finished = self.queues.lock().unwrap().take_finished(&mut first);
             if finished.is_empty() {
@@ -95,6 +105,30 @@ fn loom_an_event_covers_the_blocks_gathered_before_it_and_no_other() {
         device.poll(0);
         device.record(0);
         device.free(2);
+        freeing.join().unwrap();
+        device.record(0);
+        while device.poll(0) > 0 {}
+        assert_eq!(*device.waiting.lock().unwrap(), [None; 3]);
+        assert!(!device.queues.lock().unwrap().is_waiting());
+    });
+}
+
+/// One thread passes the event for the blocks of one heap, while another frees a block, asks after the event
+/// and records the next one.
+#[test]
+fn loom_an_event_passed_for_one_heap_stays_behind_the_blocks_of_the_others() {
+    explore(|| {
+        let device = Arc::new(Device::default());
+        device.free_of(0, 0);
+        device.free_of(1, 1);
+        device.record(0);
+        let other = device.clone();
+        let freeing = thread::spawn(move || {
+            other.free_of(0, 2);
+            other.poll(0);
+        });
+        device.pass(0, |heap| heap == 1);
+        device.record(0);
         freeing.join().unwrap();
         device.record(0);
         while device.poll(0) > 0 {}

@@ -21,7 +21,7 @@ use cachalot_core::simulated::DriverCosts;
 use measure::{Task, measure};
 use rayon::prelude::*;
 
-/// The memory of the simulated device, unless a limit is higher: that of an H200.
+/// The memory of the simulated device, unless a limit is higher or the sizes are multiplied: that of an H200.
 pub const DEVICE_BYTES: u64 = 139 << 30;
 
 /// How to compare.
@@ -35,6 +35,8 @@ pub struct Options {
     pub limit_factor: Option<f64>,
     /// The recorded calls that are left out.
     pub left_out: LeftOut,
+    /// What every size of the program is multiplied by.
+    pub size_factor: f64,
     /// How often each program runs on the same allocator; at least once.
     pub passes: u32,
     /// How many timed runs there are; the median is reported.
@@ -66,7 +68,7 @@ pub struct Comparison {
 /// # Errors
 /// Why the record is of no program that can be run.
 pub fn compare(trace: &Trace, options: &Options) -> Result<Comparison, ReplayError> {
-    let program = replay::program(trace)?.without(options.left_out);
+    let program = replay::program(trace)?.without(options.left_out).scaled(options.size_factor);
     let passes = options.passes.max(1);
     let factor = options.limit_factor.map(|factor| program.limit_of(factor));
     let limit = factor.or(options.limit).or(trace.limit_bytes());
@@ -75,7 +77,8 @@ pub fn compare(trace: &Trace, options: &Options) -> Result<Comparison, ReplayErr
         let task = Task {
             program: if contender.config.planned().is_some() { &announced } else { &program },
             settings: Settings { config: contender.config.clone(), limit },
-            capacity: DEVICE_BYTES.max(limit.unwrap_or(0)),
+            // A larger program on a larger device: what does not fit would say nothing of the policy.
+            capacity: ((DEVICE_BYTES as f64 * options.size_factor.max(1.0)) as u64).max(limit.unwrap_or(0)),
             costs: &options.costs,
             passes,
             repeat: options.repeat,

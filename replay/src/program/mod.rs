@@ -4,6 +4,7 @@ mod learn;
 mod leave_out;
 mod passes;
 mod run;
+mod scale;
 mod subject;
 mod time;
 

@@ -206,6 +206,7 @@ fn options(args: &Args) -> Result<Options, String> {
         limit: args.limit,
         limit_factor: args.variation.limit_factor,
         left_out: args.variation.left_out(!args.empty_cache),
+        size_factor: 1.0,
         passes: args.variation.passes.unwrap_or(1),
         repeat: args.repeat,
         costs,

@@ -42,7 +42,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             self.contents()?;
         }
         // From the first park on, the budget of the stitched policy does not count parked blocks.
-        let most = device.device_peaks.most(Stat::ActiveBytes).max(1);
+        let most = device.device_peaks.most(Stat::AllocatedBytes).max(1);
         let _since = device.most_awake.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
         self.target.set_asleep(&device.heaps, true);
         let result = self.prepare(order, mode).and_then(|()| self.each_heap(|slot| self.put_to_sleep(slot, mode)));

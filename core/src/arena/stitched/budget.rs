@@ -63,7 +63,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
 
     /// Returns the bytes that may be held at most without a limit, if `more` live bytes are added.
     pub(in crate::arena) fn most_held(&self, more: u64) -> u64 {
-        let peak = self.device().most_active_with(more);
+        let peak = self.device().most_live_with(more);
         let slack = u128::from(peak) * u128::from(self.options.slack) / u128::from(Stitched::SLACK_PARTS);
         peak.saturating_add(slack as u64)
     }
@@ -89,7 +89,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         // What earlier requests hold beyond the budget counts as well.
         let debt = device.ledger.reserved().saturating_sub(self.most_held(request.size));
         let beyond = wanted.saturating_sub(free.choose(wanted, room, bounded).bytes()) + debt;
-        let bearable = beyond <= device.most_active_with(request.size) / BEYOND_BUDGET;
+        let bearable = beyond <= device.most_live_with(request.size) / BEYOND_BUDGET;
         if self.options.strict_stall || bearable { bounded } else { u32::MAX }
     }
 

@@ -21,6 +21,7 @@ mod consolidate;
 mod forecast;
 mod gather;
 mod maintain;
+mod pending;
 mod stale;
 
 pub(in crate::arena) use gather::{Taker, Wish};
@@ -97,12 +98,21 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         }
         self.unmap_some_stale();
         let allowed = self.allowance(request);
-        let served = self.grow_within(request, allowed)?;
+        let served = self.grow_with_pending(request, allowed)?;
         if served.is_some() || allowed == 0 {
             return Ok(served);
         }
         // The limit or the device allows less than the budget: free pages may still do.
-        self.grow_within(request, 0)
+        self.grow_with_pending(request, 0)
+    }
+
+    /// Extends the request's heap as [`grow_within`](Self::grow_within) does, after pending memory has
+    /// become free where new memory would exceed `allowed` bytes.
+    fn grow_with_pending(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
+        match self.use_pending(request, allowed)? {
+            Some(ptr) => Ok(Some(ptr)),
+            None => self.grow_within(request, allowed),
+        }
     }
 
     /// Serves a request from the stream's heap of the other kind, which costs nothing.

@@ -158,7 +158,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Lets a stream finish all its work.
+    /// Lets a stream finish all its work. A wait is an operation of the stream, also without work behind
+    /// it, as under CUDA.
     ///
     /// # Errors
     /// The stream is capturing.
@@ -167,6 +168,10 @@ impl Streams {
             return Err(CAPTURING);
         }
         self.complete(self.end(stream));
+        let entry = self.by_id.entry(stream).or_default();
+        for (_, awaited) in core::mem::take(&mut entry.waits) {
+            self.complete(awaited);
+        }
         Ok(())
     }
 
@@ -275,9 +280,16 @@ mod tests {
         streams.wait(B, awaited).unwrap();
         streams.complete(early);
         assert!(!streams.is_complete(awaited));
-        streams.synchronize(B).unwrap();
-        assert!(!streams.is_complete(awaited), "nothing of B is behind the wait");
-        streams.queue(B).unwrap();
+        let late = streams.queue(B).unwrap();
+        streams.complete(late);
+        assert!(streams.is_complete(awaited));
+    }
+
+    #[test]
+    fn a_stream_is_not_done_before_its_waits_are() {
+        let mut streams = Streams::default();
+        let awaited = streams.queue(A).unwrap();
+        streams.wait(B, awaited).unwrap();
         streams.synchronize(B).unwrap();
         assert!(streams.is_complete(awaited));
     }

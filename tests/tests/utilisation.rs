@@ -1,0 +1,41 @@
+//! Utilisation of recorded programs under the stitched policy, with sizes and waits for which nothing was
+//! chosen.
+
+use cachalot_core::simulated::DriverCosts;
+use cachalot_replay::compare::{Contender, Options, compare};
+use cachalot_replay::program::LeftOut;
+use cachalot_replay::trace::Trace;
+use std::path::Path;
+
+/// Runs a recorded program with all sizes multiplied, several times on the same allocator. Returns the peak
+/// of live memory over the peak of what is held. With `waits`, memory that other streams use is free where
+/// the record says so, and else at once.
+fn utilisation(name: &str, size_factor: f64, passes: u32, waits: bool) -> f64 {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(format!("{name}.csv.gz"));
+    let traces = Trace::load(&file).expect("the record is valid");
+    let options = Options {
+        contenders: vec![Contender::parse("policy:stitched").expect("the configuration is valid")],
+        limit: None,
+        limit_factor: None,
+        left_out: LeftOut { empty_cache: true, record_stream: !waits, captures: true },
+        size_factor,
+        passes,
+        repeat: 0,
+        costs: DriverCosts::h200(),
+        work_done_at_once: !waits,
+        upkeep_us: 0,
+    };
+    let compared = compare(&traces[0], &options).expect("the program runs");
+    compared.figures[0].as_ref().expect("no call is refused").utilisation()
+}
+
+/// Memory that waits for another stream's work is not held twice.
+#[test]
+fn programs_of_several_streams_hold_little_more_than_is_live() {
+    for name in ["multistream_prefetch", "multistream_prefetch__expandable"] {
+        for (passes, least) in [(1, 0.985), (6, 0.975)] {
+            let used = utilisation(name, 1.0, passes, true);
+            assert!(used >= least, "{name}, {passes} passes: {used:.4}");
+        }
+    }
+}
