@@ -86,7 +86,8 @@ pub(super) fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
     found
 }
 
-fn group(found: &[Live<'_>]) -> Vec<Group> {
+/// Returns the groups in no order.
+pub(super) fn group(found: &[Live<'_>]) -> Vec<Group> {
     let none = Stack::default();
     let mut groups = HashMap::<&Stack, Group>::new();
     for live in found {
