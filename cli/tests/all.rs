@@ -5,6 +5,7 @@ mod common;
 mod compare;
 mod diff;
 mod expansion;
+mod export;
 mod histories;
 mod inspect;
 mod outputs;

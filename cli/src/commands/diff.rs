@@ -78,7 +78,7 @@ pub(crate) struct Args {
 /// The compared time.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
-enum Time {
+pub(crate) enum Time {
     /// The ends of the snapshots
     End,
     /// The first peaks of reserved memory
@@ -214,14 +214,9 @@ fn totals(devices: &[DeviceGrowth]) -> Table {
     let mut table = Table::new(&TOTALS);
     for growth in devices {
         let free = |sums: &Sums| sums.reserved.saturating_sub(sums.allocated).saturating_sub(sums.pending);
-        let quantities: [(&str, fn(&Sums) -> u64); 4] = [
-            ("reserved", |sums| sums.reserved),
-            ("allocated", |sums| sums.allocated),
-            ("pending", |sums| sums.pending),
-            ("free", free),
-        ];
-        for (what, of) in quantities {
-            let (before, after) = (of(&growth.before), of(&growth.after));
+        let quantities = |sums: &Sums| [sums.reserved, sums.allocated, sums.pending, free(sums)];
+        let figures = quantities(&growth.before).into_iter().zip(quantities(&growth.after));
+        for (what, (before, after)) in ["reserved", "allocated", "pending", "free"].into_iter().zip(figures) {
             let name = if devices.len() > 1 { format!("{what}, {}", device(growth.device)) } else { what.to_owned() };
             let number = growth.device.to_string();
             table.row(vec![name, number, show(before), show(after), difference(before, after)]);

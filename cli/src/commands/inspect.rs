@@ -364,7 +364,7 @@ impl Stacks<'_> {
 }
 
 /// Returns whether a line of a stack belongs to a file of `PyTorch`.
-fn is_of_torch(line: &str) -> bool {
+pub(crate) fn is_of_torch(line: &str) -> bool {
     line.starts_with("torch/") || line.contains("/torch/")
 }
 

@@ -2,6 +2,8 @@
 
 mod failures;
 mod groups;
+mod history;
+mod holdings;
 mod past;
 mod peaks;
 mod segments;
@@ -9,6 +11,8 @@ mod totals;
 
 pub use failures::{Failure, Remedy};
 pub use groups::Group;
+pub use history::{Change, History, Life, Place};
+pub use holdings::{Holding, holdings};
 pub use peaks::{Peak, PeakOf};
 pub use segments::SegmentReport;
 pub use totals::Totals;
