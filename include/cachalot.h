@@ -36,7 +36,7 @@
  *   - let a second GPU access memory: cachalot_enable_peer_access
  *   - allocate pinned memory of the host: CACHALOT_HOST
  *   - plan repeated iterations: cachalot_iteration, cachalot_planned
- *   - read statistics: cachalot_stats, cachalot_stat, cachalot_stats_for_each, cachalot_reset_peaks
+ *   - read statistics: cachalot_stats, cachalot_stat, cachalot_stats_for_each, cachalot_reset_peaks, cachalot_metrics
  *   - react when memory runs out: cachalot_on_shortage, cachalot_on_out_of_memory
  *   - see every block, or what happened: cachalot_snapshot_to_file, cachalot_trace_start, cachalot_on_stack
  *   - predict a request: cachalot_forecast
@@ -1186,6 +1186,15 @@ CACHALOT_API cachalot_status cachalot_reset_peaks(const cachalot_allocator *allo
 
 /** Sets the accumulated statistics (`allocated` and `freed`) and the counts of events to 0. */
 CACHALOT_API cachalot_status cachalot_reset_accumulated(const cachalot_allocator *allocator, int device);
+
+/** Writes the metrics of every device as OpenMetrics 1.0 text: memory in total and by pool and stream, peaks, totals,
+ * limits. Every family has its type, unit and help. The text is that of `cachalot export --to openmetrics`, and more.
+ * `write` gets parts of up to 64 KiB. Heaps are read in turn and every block is visited, so the call takes about
+ * as long as a snapshot without its history. Its media type is
+ * "application/openmetrics-text; version=1.0.0; charset=utf-8".
+ *   - Errors: STOPPED. */
+CACHALOT_API cachalot_status cachalot_metrics(const cachalot_allocator *allocator, cachalot_writer write,
+                                              void *userdata);
 
 /* ---- Callbacks ---- */
 

@@ -547,6 +547,13 @@ class allocator {
     return std::move(entries.value);
   }
 
+  /** The metrics of every device as OpenMetrics text: cachalot_metrics. */
+  std::string metrics() const {
+    collected<std::string> text;
+    text.check(cachalot_metrics(get(), &collect_text, &text));
+    return std::move(text.value);
+  }
+
   /** Every segment and block, as JSON or as a pickle. */
   std::string snapshot(cachalot_format format = CACHALOT_JSON) const {
     collected<std::string> text;

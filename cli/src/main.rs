@@ -13,6 +13,7 @@ Examples:
   cachalot compare --limit 14GiB snapshot.pickle
   cachalot plan buffers.csv --capacity 1MiB
   cachalot inspect snapshot.pickle
+  cachalot diff before.pickle after.pickle
 
 `cachalot COMMAND --help` explains a command, and has further examples.";
 
@@ -33,6 +34,8 @@ enum Command {
     Compare(commands::compare::Args),
     Plan(commands::plan::Args),
     Inspect(commands::inspect::Args),
+    Diff(commands::diff::Args),
+    Export(commands::export::Args),
     Snapshot(Box<commands::snapshot::Args>),
     Completions(commands::manual::CompletionsArgs),
     Man(commands::manual::ManArgs),
@@ -52,6 +55,8 @@ fn main() -> ExitCode {
         Command::Compare(args) => commands::compare::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Diff(args) => commands::diff::run(&args),
+        Command::Export(args) => commands::export::run(&args),
         Command::Snapshot(args) => commands::snapshot::run(&args),
         Command::Completions(args) => commands::manual::completions(&args, Cli::command()),
         Command::Man(args) => commands::manual::man(&args, Cli::command()),

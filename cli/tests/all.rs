@@ -3,7 +3,9 @@
 mod bad_input;
 mod common;
 mod compare;
+mod diff;
 mod expansion;
+mod export;
 mod histories;
 mod inspect;
 mod outputs;

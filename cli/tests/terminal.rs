@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The commands with tables, run in the root of the repository.
-const TABLES: [&[&str]; 10] = [
+const TABLES: [&[&str]; 11] = [
     &["replay", "tests/traces/mlp_seed.csv.gz", "tests/traces/multistream_prefetch__expandable.csv.gz"],
     &["replay", "--check", "tests/traces/mlp_seed.csv.gz"],
     &["replay", "--policy=planned", "tests/traces/mlp_seed.csv.gz"],
@@ -31,6 +31,7 @@ const TABLES: [&[&str]; 10] = [
     &["plan", "--algorithm=squeeze", "tests/traces/mlp_seed.csv.gz"],
     &["plan", "--algorithm=squeeze", "--capacity=1GB", "tests/traces/mlp_seed.csv.gz"],
     &["inspect", "tests/traces/mlp_seed__stacks.pickle.gz"],
+    &["diff", "tests/traces/mlp_seed__stacks.pickle.gz", "tests/traces/multistream_prefetch__stacks.pickle.gz"],
 ];
 
 fn root() -> PathBuf {
@@ -103,7 +104,7 @@ fn every_table_fits_the_terminal_with_at_most_six_columns() {
 
 #[test]
 fn wide_tables_have_every_column_once_and_a_line_for_each_row() {
-    for (arguments, columns) in TABLES.iter().zip([9, 13, 17, 14, 14, 12, 17, 7, 8, 14]) {
+    for (arguments, columns) in TABLES.iter().zip([9, 13, 17, 14, 14, 12, 17, 7, 8, 14, 5]) {
         let finished = run(&[*arguments, &["--wide"]].concat(), &[("COLUMNS", "80")]);
         let titles = titles(&finished.output);
         let first = titles.first().expect("a table");
@@ -132,7 +133,7 @@ fn only_a_terminal_is_coloured_unless_it_is_asked_for() {
 
 #[test]
 fn help_is_wrapped_and_has_examples() {
-    for command in ["replay", "compare", "plan", "inspect", "snapshot", "completions", "man"] {
+    for command in ["replay", "compare", "plan", "inspect", "diff", "export", "snapshot", "completions", "man"] {
         let finished = run(&[command, "--help"], &[("COLUMNS", "80")]);
         assert_eq!((finished.status, finished.errors.as_str()), (0, ""), "{command}");
         let wide: Vec<_> = finished.output.lines().filter(|line| line.chars().count() > 80).collect();

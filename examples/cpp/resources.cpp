@@ -213,6 +213,9 @@ void inside(cachalot::allocator& allocator, cachalot_stream stream) {
   EXPECT(allocator.trace().empty());
   const std::string json = allocator.snapshot();
   EXPECT(json.front() == '{' && json.find("\"active_allocated\"") != std::string::npos);
+  const std::string metrics = allocator.metrics();
+  EXPECT(metrics.find("\ncachalot_allocated_blocks{device=\"0\"} 1\n") != std::string::npos);
+  EXPECT(metrics.substr(metrics.size() - 6) == "# EOF\n");
   allocator.configure("max_split_size_mb:64");
   EXPECT(allocator.config() == "max_split_size_mb:64");
   EXPECT(allocator.stat("allocation.all.current") == 1);

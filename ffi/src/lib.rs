@@ -75,6 +75,7 @@ pub use cachalot_core::{
 };
 pub use cachalot_cuda as cuda;
 pub use cachalot_cuda::{CudaDevice, Driver, HOST_STREAM, HostDevice};
+pub use cachalot_snapshot::metrics::of_allocator as metrics;
 pub use lock::HeapLock;
 pub use open::{CudaAllocator, HostAllocator, OpenError, SimulatedAllocator, open_cuda, open_host, open_simulated};
 pub use planner::Planner;

@@ -1,9 +1,13 @@
 //! Writes snapshots of an allocator in parts or to a file.
 
 use crate::instance::Instance;
-use cachalot_snapshot::{Format, Stack, Taken};
+use crate::status::{CACHALOT_ERROR_STOPPED, Status};
+use cachalot_snapshot::{Format, Stack, Taken, metrics};
 use std::io::{self, Write};
 use std::path::Path;
+
+/// Most bytes of a part of the metrics.
+const MOST_PART: usize = 64 << 10;
 
 /// The reason why a snapshot was not completed.
 pub(crate) enum Error {
@@ -41,6 +45,13 @@ pub(crate) fn write(instance: &Instance, format: Format, mut write: impl FnMut(&
     });
     let written = take(instance).write(&mut parts, format);
     if stopped { Err(Error::Stopped) } else { written.map_err(Error::Io) }
+}
+
+/// Writes the metrics of all devices in parts. Stops as soon as `write` returns false.
+pub(crate) fn write_metrics(instance: &Instance, mut write: impl FnMut(&[u8]) -> bool) -> Result<(), Status> {
+    let text = metrics::of_allocator(&instance.allocator)?;
+    let stopped = || Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop");
+    text.as_bytes().chunks(MOST_PART).try_for_each(|part| if write(part) { Ok(()) } else { Err(stopped()) })
 }
 
 /// Writes a snapshot to a file, in the format that the file name implies.

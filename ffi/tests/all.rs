@@ -8,6 +8,7 @@ mod header;
 mod host;
 mod interface;
 mod memory_viz;
+mod metrics;
 mod misuse;
 mod packaging;
 mod planned;

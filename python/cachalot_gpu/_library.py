@@ -181,6 +181,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_reset_peaks": (Status, _HANDLE, c_int),
     "cachalot_reset_accumulated": (Status, _HANDLE, c_int),
     "cachalot_trace_start": (Status, _HANDLE, c_int, c_size_t),
+    "cachalot_metrics": (Status, _HANDLE, Writer, c_void_p),
     "cachalot_snapshot_as": (Status, _HANDLE, c_int32, Writer, c_void_p),
     "cachalot_snapshot_to_file": (Status, _HANDLE, c_char_p),
     "cachalot_torch_allocator": (Status, POINTER(_HANDLE)),

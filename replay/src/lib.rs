@@ -21,6 +21,7 @@
 //! compare     every policy and configuration, side by side
 //! replay      every decision repeated and checked
 //! snapshot    the state at the end of a program, as a file
+//! diff        the difference of two snapshots
 //! inspect     reports on snapshots
 //! program     the calls implied by a record
 //! plan        problems for the planner, and solving them on every core
@@ -30,6 +31,7 @@
 #![allow(clippy::result_large_err, reason = "the core's errors are values without a heap, and rare")]
 
 pub mod compare;
+pub mod diff;
 pub mod inspect;
 pub mod plan;
 pub mod program;

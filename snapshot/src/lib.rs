@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! model    the data of a snapshot: segments, blocks, events, stacks, unknown keys
+//! metrics  figures as OpenMetrics text: of a snapshot, and of an allocator
 //! take     snapshots of an allocator
 //! stack    stacks of the program, shared by events of one call site
 //! shared   values read once for all references in a file
@@ -31,6 +32,7 @@
 mod event;
 mod file;
 mod harvest;
+pub mod metrics;
 mod model;
 mod other;
 pub mod pickle;

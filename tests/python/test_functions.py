@@ -203,6 +203,16 @@ class Figures(unittest.TestCase):
         cachalot_gpu.torch.reset_accumulated_memory_stats()
         self.assertEqual(cachalot_gpu.torch.memory_stats()["allocated_bytes.all.freed"], 0)
 
+    def test_metrics(self) -> None:
+        lines = cachalot_gpu.torch.metrics().splitlines()
+        self.assertEqual(lines[-1], "# EOF")
+        for name, value in [
+            ("allocated_bytes", cachalot_gpu.torch.memory_allocated()),
+            ("reserved_bytes", cachalot_gpu.torch.memory_reserved()),
+            ("peak_reserved_bytes", cachalot_gpu.torch.max_memory_reserved()),
+        ]:
+            self.assertIn(f'cachalot_{name}{{device="0"}} {value}', lines)
+
     def test_the_pages(self) -> None:
         kinds = ("reserve", "unreserve", "create", "destroy", "map", "set_access", "unmap", "export_fd")
         wanted = {f"{kind}.{part}" for kind in kinds for part in ("calls", "us")}

@@ -154,7 +154,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Reads a snapshot. On a terminal a slow read shows a progress bar.
-fn load(file: &Path) -> Result<Snapshot, BadInput> {
+pub(crate) fn load(file: &Path) -> Result<Snapshot, BadInput> {
     let progress = Progress::new(std::fs::metadata(file).map_or(0, |data| data.len()));
     progress.begin("reading");
     let loaded = snapshot::load_watched(file, |bytes| progress.advance(bytes));
@@ -292,7 +292,8 @@ fn segments(reports: &[SegmentReport]) -> Table {
     table
 }
 
-fn plural(count: u64, what: &str) -> String {
+/// Formats a count with its noun.
+pub(crate) fn plural(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -307,16 +308,16 @@ fn duration(us: i64) -> String {
 }
 
 /// Options of stacks in the report.
-struct Stacks<'a> {
+pub(crate) struct Stacks<'a> {
     /// Most frames of each stack.
-    frames: usize,
+    pub(crate) frames: usize,
     /// Whether to show frames of PyTorch.
-    all: bool,
-    look: &'a Look,
+    pub(crate) all: bool,
+    pub(crate) look: &'a Look,
 }
 
 /// Where the lines about a group begin, behind its bytes.
-const INDENT: usize = 14;
+pub(crate) const INDENT: usize = 14;
 
 impl Stacks<'_> {
     fn groups(&self, text: &mut String, title: &str, groups: &[Group]) {
@@ -343,7 +344,8 @@ impl Stacks<'_> {
         }
     }
 
-    fn stack(&self, text: &mut String, stack: &[String]) {
+    /// Writes the lines of a stack: frames outside of `PyTorch` if there are any.
+    pub(crate) fn stack(&self, text: &mut String, stack: &[String]) {
         if stack.is_empty() {
             let advice = "no stack was recorded: pass stacks='all' to torch.cuda.memory._record_memory_history";
             let _ = writeln!(text, "{}", self.look.fold(&format!("{:INDENT$}{advice}", ""), INDENT));
@@ -364,7 +366,7 @@ impl Stacks<'_> {
 }
 
 /// Returns whether a line of a stack belongs to a file of `PyTorch`.
-fn is_of_torch(line: &str) -> bool {
+pub(crate) fn is_of_torch(line: &str) -> bool {
     line.starts_with("torch/") || line.contains("/torch/")
 }
 

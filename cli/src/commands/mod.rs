@@ -2,6 +2,8 @@
 
 pub(crate) mod bytes;
 pub(crate) mod compare;
+pub(crate) mod diff;
+pub(crate) mod export;
 pub(crate) mod inspect;
 pub(crate) mod manual;
 pub(crate) mod plan;

@@ -1,8 +1,11 @@
 //! Statistics, as a structure and by name.
 
-use crate::abi::{cachalot_allocator, cachalot_counter, cachalot_stat_visitor, cachalot_statistics, cachalot_status};
+use crate::abi::{
+    cachalot_allocator, cachalot_counter, cachalot_stat_visitor, cachalot_statistics, cachalot_status, cachalot_writer,
+};
 use crate::boundary;
 use crate::marshal::{self, Out, OutStruct, Versioned};
+use crate::snapshot;
 use crate::status::{CACHALOT_ERROR_STOPPED, CACHALOT_ERROR_UNKNOWN_KEY, Status};
 use cachalot_core::{Counter, Stats};
 use core::ffi::{c_char, c_int, c_void};
@@ -137,5 +140,25 @@ pub extern "C" fn cachalot_reset_accumulated(allocator: *const cachalot_allocato
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         Ok(instance.allocator.reset_accumulated_stats(device)?)
+    })
+}
+
+/// Passes the metrics of every device to a callback, as `OpenMetrics` text.
+///
+/// # Safety
+/// The callback may be called with `userdata`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_metrics(
+    allocator: *const cachalot_allocator,
+    write: cachalot_writer,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let write = write.ok_or_else(|| Status::null("the callback"))?;
+        let _running = instance.callbacks.enter();
+        snapshot::write_metrics(instance, |part| {
+            // SAFETY: guaranteed by the caller; the text outlives the call.
+            unsafe { write(userdata, part.as_ptr().cast(), part.len()) == 0 }
+        })
     })
 }

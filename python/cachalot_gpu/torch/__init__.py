@@ -56,6 +56,7 @@ from ._statistics import (
     memory_reserved,
     memory_stats,
     memory_summary,
+    metrics,
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "memory_snapshot",
     "memory_stats",
     "memory_summary",
+    "metrics",
     "page_stats",
     "park",
     "park_elsewhere",

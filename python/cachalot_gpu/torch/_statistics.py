@@ -56,6 +56,23 @@ def memory_stats(device: Device = None) -> dict[str, int]:
     return OrderedDict(sorted(_figures(device_index(device)).items()))
 
 
+def metrics() -> str:
+    """Returns the metrics of every device as OpenMetrics text, for Prometheus: memory in total and by
+    pool and stream, peaks, totals, limits. A web server sends the text with the type
+    ``application/openmetrics-text; version=1.0.0; charset=utf-8``. Before the first allocation the
+    text has no metrics.
+    """
+    parts: list[bytes] = []
+    if handle := _handle.peek():
+
+        def write(_: Any, part: Any, size: int) -> int:
+            parts.append(ctypes.string_at(part, size))
+            return 0
+
+        _library.library().cachalot_metrics(handle, _library.Writer(write), None)
+    return b"".join(parts).decode() or "# EOF\n"
+
+
 def nested_stats(device: Device = None) -> dict[str, Any]:
     """Returns every statistic as ``torch.cuda.memory_stats_as_nested_dict``: dictionaries in
     dictionaries."""

@@ -30,6 +30,7 @@ pub struct Group {
 
 /// A block in use or pending.
 pub(super) struct Live<'s> {
+    pub(super) device: i64,
     pub(super) stack: Option<&'s Stack>,
     pub(super) size: u64,
     pub(super) is_pending: bool,
@@ -75,6 +76,7 @@ pub(super) fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
             // A block without an event is older than the first event.
             let us = ends.and_then(|(first, last)| Some(last.time_us?.saturating_sub(event.unwrap_or(first).time_us?)));
             found.push(Live {
+                device: segment.device,
                 stack: own.or_else(|| event?.frames.as_ref()),
                 size: block.size,
                 is_pending: State::of(block) == State::Pending,
@@ -86,7 +88,8 @@ pub(super) fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
     found
 }
 
-fn group(found: &[Live<'_>]) -> Vec<Group> {
+/// Returns the groups in no order.
+pub(super) fn group(found: &[Live<'_>]) -> Vec<Group> {
     let none = Stack::default();
     let mut groups = HashMap::<&Stack, Group>::new();
     for live in found {

@@ -2,6 +2,8 @@
 
 mod failures;
 mod groups;
+mod history;
+mod holdings;
 mod past;
 mod peaks;
 mod segments;
@@ -9,6 +11,8 @@ mod totals;
 
 pub use failures::{Failure, Remedy};
 pub use groups::Group;
+pub use history::{Change, History, Life, Place};
+pub use holdings::{Holding, holdings};
 pub use peaks::{Peak, PeakOf};
 pub use segments::SegmentReport;
 pub use totals::Totals;
@@ -73,6 +77,48 @@ fn blocks(segment: &Segment) -> impl Iterator<Item = (u64, &Block)> {
         *at = address.saturating_add(block.size);
         Some((address, block))
     })
+}
+
+/// The time of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// The end.
+    End,
+    /// The first peak of reserved memory. Devices without events are left out.
+    Reserved,
+    /// The first peak of allocated memory. Devices without events are left out.
+    Allocated,
+}
+
+/// Totals of a device at a time, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Sums {
+    /// Memory reserved from the device.
+    pub reserved: u64,
+    /// Memory of allocated blocks.
+    pub allocated: u64,
+    /// Memory freed by the program and still in use on other streams.
+    pub pending: u64,
+}
+
+/// Returns the totals by device, and all groups of blocks that are not free.
+pub(crate) fn held(snapshot: &Snapshot, at: At) -> (Vec<(i64, Sums)>, Vec<Group>) {
+    if at == At::End {
+        let of = |totals: Totals| {
+            let Totals { reserved, allocated, pending, .. } = totals;
+            (totals.device, Sums { reserved, allocated, pending })
+        };
+        let totals = totals::totals(snapshot).into_iter().map(of).collect();
+        return (totals, groups::group(&groups::live(snapshot)));
+    }
+    let other = if at == At::Reserved { PeakOf::Allocated } else { PeakOf::Reserved };
+    let mut peaks = peaks::peaks(snapshot, usize::MAX);
+    peaks.retain(|peak| peak.of != other);
+    let of = |peak: &Peak| {
+        let Peak { reserved, allocated, pending, .. } = *peak;
+        (peak.device, Sums { reserved, allocated, pending })
+    };
+    (peaks.iter().map(of).collect(), peaks.into_iter().flat_map(|peak| peak.largest).collect())
 }
 
 /// Returns a part as a fraction of a whole, or 0 for an empty whole.

@@ -117,6 +117,11 @@ impl Memory {
         self.used.iter().map(|(&address, &(bytes, is_pending))| (address, bytes, is_pending))
     }
 
+    /// Returns the block at an address that is not free, in the form of [`used`](Self::used).
+    pub(super) fn used_at(&self, address: u64) -> Option<(u64, u64, bool)> {
+        self.used.get(&address).map(|&(bytes, is_pending)| (address, bytes, is_pending))
+    }
+
     /// Returns the holes of a part. With `pending`, pending blocks count as holes.
     pub(super) fn holes(&self, address: u64, part: &Part, pending: bool) -> Vec<Hole> {
         let end = address.saturating_add(part.bytes);

@@ -51,6 +51,23 @@ pub enum PeakOf {
 /// time, or reserved memory is constant.
 pub(super) fn peaks(snapshot: &Snapshot, most: usize) -> Vec<Peak> {
     let mut peaks = Vec::new();
+    at_peaks(snapshot, |memory, place| peaks.push(peak(memory, snapshot, place, most)));
+    peaks.sort_by_key(|peak| (peak.device, peak.of == PeakOf::Allocated));
+    peaks
+}
+
+/// The place of a peak.
+#[derive(Clone, Copy)]
+pub(super) struct PeakPlace {
+    pub(super) device: i64,
+    pub(super) of: PeakOf,
+    /// Number of earlier events.
+    pub(super) event: usize,
+}
+
+/// Calls `visit` with the memory at the peaks of every device with events, the later peak of a
+/// device first.
+pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&Memory, PeakPlace)) {
     for (device, trace) in (0..).zip(&snapshot.device_traces).filter(|(_, trace)| !trace.is_empty()) {
         let [reserved, allocated] = highest(snapshot, device, trace);
         let mut wanted = if reserved == 0 || reserved == allocated {
@@ -62,15 +79,12 @@ pub(super) fn peaks(snapshot: &Snapshot, most: usize) -> Vec<Peak> {
         wanted.sort_by_key(|&(event, _)| Reverse(event));
         let mut memory = Memory::at_end(snapshot, device);
         let mut at = trace.len();
-        let first = peaks.len();
         for (event, of) in wanted {
             trace[event..at].iter().rev().for_each(|event| memory.undo(event));
             at = event;
-            peaks.push(peak(&memory, snapshot, (device, of), event, most));
+            visit(&memory, PeakPlace { device, of, event });
         }
-        peaks[first..].sort_by_key(|peak| peak.of == PeakOf::Allocated);
     }
-    peaks
 }
 
 /// Returns the number of events before the first peak of reserved memory, and of allocated memory.
@@ -96,7 +110,8 @@ fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
     [reserved, allocated]
 }
 
-fn peak(memory: &Memory, snapshot: &Snapshot, (device, of): (i64, PeakOf), event: usize, most: usize) -> Peak {
+fn peak(memory: &Memory, snapshot: &Snapshot, place: PeakPlace, most: usize) -> Peak {
+    let PeakPlace { device, of, event } = place;
     let trace = snapshot.device_traces.iter().zip(0..).find(|(_, number)| *number == device);
     let trace: &[Event] = trace.map_or(&[], |(trace, _)| trace);
     let time = |event: &Event| event.time_us;
@@ -113,7 +128,7 @@ fn peak(memory: &Memory, snapshot: &Snapshot, (device, of): (i64, PeakOf), event
         releasable: 0,
         in_holes: 0,
         largest_hole: 0,
-        largest: largest(&live(memory, snapshot, device, trace, event), most),
+        largest: largest(&live(memory, snapshot, place), most),
     };
     for (&address, part) in &memory.parts {
         for hole in memory.holes(address, part, false) {
@@ -129,7 +144,9 @@ fn peak(memory: &Memory, snapshot: &Snapshot, (device, of): (i64, PeakOf), event
 }
 
 /// Returns the blocks at a time, with the stacks of the allocations.
-fn live<'s>(memory: &Memory, snapshot: &'s Snapshot, device: i64, trace: &'s [Event], end: usize) -> Vec<Live<'s>> {
+pub(super) fn live<'s>(memory: &Memory, snapshot: &'s Snapshot, place: PeakPlace) -> Vec<Live<'s>> {
+    let PeakPlace { device, event: end, .. } = place;
+    let trace = usize::try_from(device).map_or(&[][..], |device| &snapshot.device_traces[device]);
     let mut wanted: HashMap<u64, Option<usize>> = memory.used().map(|(address, ..)| (address, None)).collect();
     for (number, event) in trace[..end].iter().enumerate().rev() {
         if event.action == "alloc"
@@ -150,6 +167,7 @@ fn live<'s>(memory: &Memory, snapshot: &'s Snapshot, device: i64, trace: &'s [Ev
         let event = number.map(|number| &trace[number]);
         let age = |event: &Event| Some(now?.saturating_sub(event.time_us?));
         Live {
+            device,
             stack: event.and_then(|event| event.frames.as_ref()).or_else(|| own.get(&address).copied()),
             size,
             is_pending,

@@ -2,13 +2,13 @@
 
 use super::error::describe_io;
 use super::{BadInput, open};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
 /// The end of a run, from `NAME.expected.json.gz` or a snapshot.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Expected {
     /// The configuration string; empty for the default configuration.
     pub config: String,
@@ -26,7 +26,7 @@ pub struct Expected {
 }
 
 /// A segment, or a run of mapped memory in an expandable segment.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// The device's number.
     pub device: u32,
@@ -53,7 +53,7 @@ pub struct Segment {
 }
 
 /// A block of a segment.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// Address of the first byte.
     pub address: u64,
@@ -67,7 +67,7 @@ pub struct Block {
 }
 
 /// The state of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockState {
     /// Allocated by the program.

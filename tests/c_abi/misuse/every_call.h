@@ -109,6 +109,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_trace_start, (allocator, device, 0))                                               \
   DEVICE_CALL(cachalot_trace_for_each, (allocator, device, ignore_entry, NULL))                           \
   ALLOCATOR_CALL(cachalot_snapshot, (allocator, ignore_text, NULL))                                       \
+  ALLOCATOR_CALL(cachalot_metrics, (allocator, ignore_text, NULL))                                        \
   ALLOCATOR_CALL(cachalot_snapshot_as, (allocator, CACHALOT_PICKLE, ignore_text, NULL))                   \
   ALLOCATOR_CALL(cachalot_snapshot_to_file, (allocator, "/dev/null/none"))                                \
   ALLOCATOR_CALL(cachalot_check, (allocator))                                                             \

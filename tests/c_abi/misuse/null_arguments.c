@@ -40,6 +40,7 @@ int main(int argc, char **argv) {
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stats_for_each(it.allocator, 0, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_trace_for_each(it.allocator, 0, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot(it.allocator, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_metrics(it.allocator, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot_as(it.allocator, CACHALOT_PICKLE, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot_to_file(it.allocator, NULL));
   /* Where NULL means something, it is fine. */

@@ -1,0 +1,171 @@
+//! The metrics of a living allocator: equal to its statistics under every policy, and read by
+//! Prometheus' parser.
+//!
+//! `CACHALOT_READERS` names a folder with the parser, created by `scripts/setup/readers.sh`.
+
+use crate::common::{output, root, scratch, skip};
+use cachalot::abi::*;
+use cachalot::capi::*;
+use cachalot::prelude::*;
+use cachalot::status::*;
+use cachalot::{SimulatedDevice, metrics};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::process::Command;
+use std::ptr::null_mut;
+
+const MIB: u64 = 1 << 20;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+
+const POLICIES: [&str; 8] = [
+    "",
+    "expandable_segments:True",
+    "policy:bfc",
+    "policy:buddy",
+    "policy:size_class",
+    "policy:slab",
+    "policy:stitched",
+    "policy:direct",
+];
+
+/// Returns an allocator with a past: blocks on two streams and in a private pool, pending blocks, and
+/// requests that failed.
+fn busy(policy: &str) -> SimulatedAllocator {
+    let config = Config::parse(policy).expect(policy);
+    let devices = [SimulatedDevice::new(512 * MIB), SimulatedDevice::new(512 * MIB)];
+    let allocator = Allocator::new(devices, &config).expect(policy);
+    allocator.set_limit(DEVICE, Some(300 * MIB)).expect("a device");
+    let streams = [StreamId::DEFAULT, StreamId(7)];
+    let blocks: Vec<_> = (0..40_u64)
+        .map(|number| {
+            let bytes = 700 + number * number * 3000;
+            allocator.malloc(DEVICE, bytes, streams[number as usize % 2]).expect("there is memory")
+        })
+        .collect();
+    // Earlier than the pending frees: a failing request waits for them.
+    assert!(allocator.malloc(DEVICE, 400 * MIB, StreamId::DEFAULT).is_err());
+    for (number, &block) in blocks.iter().enumerate() {
+        if number % 5 == 0 {
+            allocator.record_stream(block, streams[(number + 1) % 2]).expect("a block");
+        }
+        if number % 3 == 0 {
+            allocator.free(block).expect("a block");
+        }
+    }
+    allocator
+}
+
+/// Returns the value of a sample without labels but the device.
+fn value(text: &str, name: &str, device: u32) -> i64 {
+    let start = format!("cachalot_{name}{{device=\"{device}\"}} ");
+    let found: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(&start)).collect();
+    assert_eq!(found.len(), 1, "{start}\n{text}");
+    found[0].parse().expect("a number")
+}
+
+/// Returns the sum of a family of pools and streams.
+fn sum(text: &str, name: &str, device: u32) -> i64 {
+    let start = format!("cachalot_{name}{{device=\"{device}\",");
+    let samples = text.lines().filter(|line| line.starts_with(&start));
+    samples.map(|line| line.rsplit(' ').next().and_then(|value| value.parse::<i64>().ok()).expect(line)).sum()
+}
+
+#[test]
+fn metrics_are_the_statistics_under_every_policy() {
+    for policy in POLICIES {
+        let allocator = busy(policy);
+        let text = metrics(&allocator).expect("metrics");
+        let stats = allocator.stats(DEVICE).expect("a device");
+        let pending = stats.active_bytes().current - stats.allocated_bytes().current;
+        for (name, wanted) in [
+            ("reserved_bytes", stats.reserved_bytes().current),
+            ("allocated_bytes", stats.allocated_bytes().current),
+            ("pending_bytes", pending),
+            ("allocated_blocks", stats.allocations().current),
+            ("peak_reserved_bytes", stats.reserved_bytes().peak),
+            ("peak_allocated_bytes", stats.allocated_bytes().peak),
+            ("served_blocks_total", 40),
+            ("freed_blocks_total", 14),
+            ("served_bytes_total", stats.allocated_bytes().allocated),
+            ("device_allocations_total", stats.device_allocs() as i64),
+            ("device_frees_total", stats.device_frees() as i64),
+            ("allocation_retries_total", stats.alloc_retries() as i64),
+            ("out_of_memory_failures_total", 1),
+            ("limit_bytes", 300 * MIB as i64),
+            ("leaked_bytes", 0),
+        ] {
+            assert_eq!(value(&text, name, 0), wanted, "`{policy}` {name}");
+        }
+        assert!(pending > 0 || policy == "policy:direct", "`{policy}`");
+        for name in ["reserved_bytes", "allocated_bytes", "pending_bytes"] {
+            assert_eq!(sum(&text, &format!("pool_{name}"), 0), value(&text, name, 0), "`{policy}` {name}");
+        }
+        let free = value(&text, "free_bytes", 0);
+        let held = ["allocated_bytes", "pending_bytes"].map(|name| value(&text, name, 0)).iter().sum::<i64>();
+        assert_eq!(held + free, value(&text, "reserved_bytes", 0), "`{policy}`");
+        // A device that was never used has its zeros.
+        assert_eq!(value(&text, "reserved_bytes", 1), 0);
+        assert!(!text.contains("limit_bytes{device=\"1\"}"), "{text}");
+        assert!(text.ends_with("\n# EOF\n"), "{text}");
+    }
+}
+
+#[test]
+fn prometheus_reads_the_metrics() {
+    let Some(readers) = std::env::var_os("CACHALOT_READERS") else {
+        skip("Prometheus' parser on our metrics", "CACHALOT_READERS is not set: scripts/setup/readers.sh");
+        return;
+    };
+    let text = metrics(&busy("")).expect("metrics");
+    let file = scratch("metrics").join("metrics.txt");
+    std::fs::write(&file, &text).expect("the test's folder can be written");
+    let mut command = Command::new("python3");
+    command.arg(root().join("cli/tests/readers/metrics_text.py")).arg(&file).env("PYTHONPATH", readers);
+    let Some(output) = output(&mut command) else {
+        skip("Prometheus' parser on our metrics", "no python3");
+        return;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let read: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let families = text.lines().filter(|line| line.starts_with("# TYPE")).count();
+    assert_eq!(read.as_object().map(serde_json::Map::len), Some(families));
+    let served = &read["cachalot_served_blocks"];
+    assert_eq!((&served["type"], &served["unit"]), (&"counter".into(), &"blocks".into()));
+    assert_eq!(served["samples"][0]["value"], 40.0);
+}
+
+/// Gathers parts of a text, and stops after as many as the first number says.
+unsafe extern "C" fn gather(userdata: *mut c_void, text: *const c_char, bytes: usize) -> c_int {
+    // SAFETY: the caller's pair, without another user during the call.
+    let (left, whole) = unsafe { &mut *userdata.cast::<(usize, Vec<u8>)>() };
+    // SAFETY: the text has the passed length.
+    whole.extend_from_slice(unsafe { std::slice::from_raw_parts(text.cast(), bytes) });
+    *left = left.saturating_sub(1);
+    c_int::from(*left == 0)
+}
+
+#[test]
+fn the_c_function_has_the_text_of_the_rust_function() {
+    let options = cachalot_options { flags: CACHALOT_SIMULATED, ..cachalot_options::INIT };
+    let mut handle = null_mut();
+    // SAFETY: both variables outlive the call.
+    assert_eq!(unsafe { cachalot_create(&raw const options, &raw mut handle) }, CACHALOT_OK);
+    let metrics_of = |parts: usize| {
+        let mut gathered = (parts, Vec::new());
+        // SAFETY: the callback takes the pair, which outlives the call.
+        let status = unsafe { cachalot_metrics(handle, Some(gather), (&raw mut gathered).cast()) };
+        (status, CString::new(gathered.1).expect("no NUL").into_string().expect("text"))
+    };
+    let (status, text) = metrics_of(usize::MAX);
+    assert_eq!(status, CACHALOT_OK);
+    assert_eq!(value(&text, "reserved_bytes", 0), 0);
+    let mut block = null_mut();
+    // SAFETY: the variable outlives the call.
+    assert_eq!(unsafe { cachalot_malloc(handle, 0, 5000, null_mut(), &raw mut block) }, CACHALOT_OK);
+    let text = metrics_of(usize::MAX).1;
+    assert_eq!(value(&text, "reserved_bytes", 0), 2 * MIB as i64);
+    assert_eq!(value(&text, "allocated_bytes", 0), 5120);
+    assert_eq!(metrics_of(1).0, CACHALOT_ERROR_STOPPED);
+    assert_eq!(cachalot_free(handle, block), CACHALOT_OK);
+    assert_eq!(cachalot_destroy(handle), CACHALOT_OK);
+}

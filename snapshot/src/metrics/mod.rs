@@ -1,0 +1,117 @@
+//! Metrics in the text form of `OpenMetrics` 1.0: of a snapshot, and of a living allocator.
+//!
+//! Every family has its type, unit and help. The text ends with `# EOF`. A pool is named
+//! `0.0` as in a trace, a stream by its number in hexadecimal, and pinned host memory is the
+//! device −1.
+//!
+//! Source of the form: the `OpenMetrics` specification, version 1.0.0, section 3 (text format).
+
+mod figures;
+mod text;
+
+use crate::model::Snapshot;
+use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Stats, Storage};
+use figures::Figures;
+use text::{Family, Kind, Text};
+
+/// The media type of the text, for HTTP.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Returns the metrics of a snapshot at its end.
+pub fn of_snapshot(snapshot: &Snapshot) -> String {
+    let mut figures = Figures::default();
+    for segment in snapshot.segments.iter().chain(snapshot.host_segments.iter().flatten()) {
+        figures.add_segment(segment);
+    }
+    let mut text = Text::default();
+    text.gauges(&figures);
+    let events = (0..).zip(&snapshot.device_traces).filter(|(_, trace)| !trace.is_empty());
+    let events: Vec<(i64, i64)> = events.map(|(device, trace)| (device, trace.len() as i64)).collect();
+    let recorded = Family {
+        name: "cachalot_recorded_events",
+        kind: Kind::Gauge,
+        unit: "events",
+        help: "Events in the recorded history of the snapshot.",
+    };
+    text.by_device(&recorded, &events);
+    text.end()
+}
+
+/// Returns the metrics of every device of an allocator. Sums over blocks are of one reading of the
+/// heaps, one heap after another; peaks and totals are read afterwards. Never calls the device.
+///
+/// # Errors
+/// None of a device that the allocator has.
+pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<D, R, S>) -> Result<String, Error> {
+    let mut figures = Figures::default();
+    for segment in allocator.snapshot() {
+        figures.add_taken(&segment);
+    }
+    let mut devices = Vec::new();
+    for device in (0..allocator.device_count()).map(DeviceIndex) {
+        figures.devices.entry(device.0.into()).or_default();
+        devices.push((i64::from(device.0), allocator.stats(device)?));
+    }
+    let mut text = Text::default();
+    text.gauges(&figures);
+    for (family, of) in families() {
+        let values: Vec<(i64, i64)> = devices.iter().map(|(device, stats)| (*device, of(stats))).collect();
+        text.by_device(&family, &values);
+    }
+    let (mut limits, mut leaked) = (Vec::new(), Vec::new());
+    for device in (0..allocator.device_count()).map(DeviceIndex) {
+        if let Some(limit) = allocator.limit(device)? {
+            limits.push((i64::from(device.0), limit.cast_signed()));
+        }
+        leaked.push((i64::from(device.0), allocator.leaked_bytes(device)?.cast_signed()));
+    }
+    text.by_device(&gauge("cachalot_limit_bytes", "bytes", "Most memory that may be held from the device."), &limits);
+    text.by_device(&gauge("cachalot_leaked_bytes", "bytes", "Memory whose release failed."), &leaked);
+    Ok(text.end())
+}
+
+/// The figure of a family, from the statistics of a device.
+type OfStats = fn(&Stats) -> i64;
+
+/// Returns the families of the statistics.
+fn families() -> [(Family, OfStats); 9] {
+    [
+        (gauge("cachalot_peak_reserved_bytes", "bytes", "Most memory held from the device."), |stats| {
+            stats.reserved_bytes().peak
+        }),
+        (gauge("cachalot_peak_allocated_bytes", "bytes", "Most memory of blocks in use."), |stats| {
+            stats.allocated_bytes().peak
+        }),
+        (counter("cachalot_served_blocks", "blocks", "Blocks handed to the program."), |stats| {
+            stats.allocations().allocated
+        }),
+        (counter("cachalot_freed_blocks", "blocks", "Blocks freed by the program."), |stats| stats.allocations().freed),
+        (counter("cachalot_served_bytes", "bytes", "Bytes of the blocks handed to the program."), |stats| {
+            stats.allocated_bytes().allocated
+        }),
+        (
+            counter("cachalot_device_allocations", "allocations", "Calls that obtained memory from the device."),
+            |stats| stats.device_allocs().cast_signed(),
+        ),
+        (counter("cachalot_device_frees", "frees", "Calls that gave memory back to the device."), |stats| {
+            stats.device_frees().cast_signed()
+        }),
+        (counter("cachalot_allocation_retries", "retries", "Requests that emptied the cache first."), |stats| {
+            stats.alloc_retries().cast_signed()
+        }),
+        (counter("cachalot_out_of_memory_failures", "failures", "Requests that failed for want of memory."), |stats| {
+            stats.ooms().cast_signed()
+        }),
+    ]
+}
+
+/// Creates a family of present values.
+const fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Family {
+    Family { name, kind: Kind::Gauge, unit, help }
+}
+
+/// Creates a family of sums since the allocator was created, or since its accumulated statistics
+/// were reset.
+const fn counter(name: &'static str, unit: &'static str, help: &'static str) -> Family {
+    Family { name, kind: Kind::Counter, unit, help }
+}
