@@ -13,3 +13,4 @@ mod planned;
 mod recorded_traces;
 mod synthetic_records;
 mod terminal;
+mod tune;

@@ -10,6 +10,7 @@ pub(crate) mod replay;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod table;
+pub(crate) mod tune;
 pub(crate) mod variation;
 
 use cachalot_replay::replay::ReplayError;
