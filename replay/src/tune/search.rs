@@ -2,7 +2,7 @@
 
 use super::judge::{Cost, Part, Unfinished, cost};
 use super::space::{Candidate, Space};
-use super::verdict::{Note, is_over_budget, is_worse, score, spent, summary};
+use super::verdict::{Note, is_over_budget, is_worse, score, spent, summary, without_granularity};
 use super::{Options, Outcome, Parts, Tried};
 use cachalot_core::Config;
 use fastrand::Rng;
@@ -182,7 +182,9 @@ impl<'a> Search<'a> {
             match costs {
                 Ok(seen) => {
                     *tried += 1;
-                    let note = if is_worse(&seen, &self.base, aim, most_harm) {
+                    let pairs = seen.iter().zip(&self.base);
+                    let coarse: Vec<Cost> = pairs.map(|(cost, base)| without_granularity(cost, base)).collect();
+                    let note = if is_worse(&coarse, &self.base, aim, most_harm) {
                         Note::Worse
                     } else if is_over_budget(&seen, &self.base, aim, budget) {
                         Note::OverBudget

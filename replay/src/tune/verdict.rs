@@ -2,7 +2,11 @@
 
 use super::judge::Cost;
 use super::{Aim, Budget};
+use cachalot_core::MIB;
 use serde::Serialize;
+
+/// A segment of the caching policy for several large blocks, in bytes.
+const SEGMENT: u64 = 20 * MIB;
 
 /// A candidate over several programs, beside the baseline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -90,9 +94,11 @@ pub(super) fn spent(costs: &[Cost], base: &[Cost], aim: Aim) -> f64 {
     mean_log(costs, base, |cost| other.of(cost))
 }
 
-/// Returns whether a candidate exceeds the budget in some program.
+/// Returns whether a candidate exceeds the budget in some program. A program that fails less often
+/// may spend more.
 pub(super) fn is_over_budget(costs: &[Cost], base: &[Cost], aim: Aim, budget: Budget) -> bool {
-    costs.iter().zip(base).any(|(cost, base)| match aim {
+    let mut compared = costs.iter().zip(base).filter(|(cost, base)| cost.ooms >= base.ooms);
+    compared.any(|(cost, base)| match aim {
         Aim::Memory => {
             let most = budget.us_per_request.max(base.us_per_request_after_start());
             cost.us_per_request_after_start() > most
@@ -108,6 +114,14 @@ pub(super) fn is_worse(costs: &[Cost], base: &[Cost], aim: Aim, most: f64) -> bo
         let harm = aim.of(cost) > aim.of(base) * (1.0 + most);
         cost.ooms > base.ooms || (cost.ooms == base.ooms && harm)
     })
+}
+
+/// Returns the costs of a program that the search sees, without a difference below a segment: up to
+/// 20 MiB more are the granularity of a policy, not a loss. A small program would refuse every
+/// setting otherwise. Programs held back have no such allowance.
+pub(super) fn without_granularity(cost: &Cost, base: &Cost) -> Cost {
+    let is_near = cost.reserved_bytes > base.reserved_bytes && cost.reserved_bytes - base.reserved_bytes < SEGMENT;
+    Cost { reserved_bytes: if is_near { base.reserved_bytes } else { cost.reserved_bytes }, ..*cost }
 }
 
 #[cfg(test)]
@@ -141,6 +155,21 @@ mod tests {
         assert!(over([cost(1, 1, 0), cost(1, 901, 0)], Aim::Memory));
         assert!(!over([cost(1100, 0, 0), cost(1, 0, 0)], Aim::Time));
         assert!(over([cost(1101, 0, 0), cost(1, 0, 0)], Aim::Time));
+    }
+
+    #[test]
+    fn a_program_that_fails_less_often_has_no_budget() {
+        let base = [cost(1000, 10, 2)];
+        let budget = Budget { us_per_request: 5.0, memory_factor: 1.0 };
+        assert!(is_over_budget(&[cost(1, 900, 2)], &base, Aim::Memory, budget));
+        assert!(!is_over_budget(&[cost(1, 900, 1)], &base, Aim::Memory, budget));
+    }
+
+    #[test]
+    fn less_than_a_segment_more_is_no_harm_in_a_program_seen() {
+        let base = cost(100 * MIB, 0, 0);
+        let with = |mib: u64| without_granularity(&cost(mib * MIB, 0, 0), &base).reserved_bytes / MIB;
+        assert_eq!([with(90), with(100), with(119), with(120)], [90, 100, 100, 120]);
     }
 
     #[test]

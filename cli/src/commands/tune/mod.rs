@@ -29,10 +29,11 @@ PYTORCH_CUDA_ALLOC_CONF for PyTorch, and of CACHALOT_CONF for cachalot.
 
 A part of the programs is held back: the search does not see it. A candidate is
 recommended only if no program, seen or held back, becomes worse by more than
-1 % (--most-harm), fails more requests, or exceeds the budget. Of several programs, half are
-held back; records of one program under different settings stay together. Of a
-single program, the later part is held back: the program is cut between two
-iterations, and the later part begins with requests for what is live there.
+1 % (--most-harm), fails more requests, or exceeds the budget; in a program
+seen, less than a segment more (20 MiB) is no harm. Of several programs, half
+are held back; records of one program under different settings stay together.
+Of a single program, the later part is held back: the program is cut between
+two iterations, and the later part begins with requests for what is live there.
 --held-back names the programs to hold back.
 
 --for memory looks for the least peak of reserved memory, within a budget of

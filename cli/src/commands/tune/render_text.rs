@@ -88,14 +88,15 @@ fn recommendation(whom: &str, variable: &str, best: Option<&Tried>, options: &Op
         Aim::Memory => ("reserved memory", "driver time"),
         Aim::Time => ("driver time", "reserved memory"),
     };
-    let gain = |summary: &Summary| percent(changes(summary, options.aim).0);
+    // A line does not break before the sign of a percentage, or before a unit.
+    let gain = |summary: &Summary| percent(changes(summary, options.aim).0).replace(' ', "\u{a0}");
     let mut line = format!("For {whom}: {} {small} where it was searched", gain(&best.seen));
     if let Some(held) = &best.held_back {
         line = format!("{line}, {} where it was held back", gain(held));
     }
     let cost = match options.aim {
-        Aim::Memory => format!("{:.2} µs of {other} a request", best.seen.us_per_request),
-        Aim::Time => format!("{} {other}", percent(best.seen.memory_change)),
+        Aim::Memory => format!("{:.2}\u{a0}µs of {other} a request", best.seen.us_per_request),
+        Aim::Time => format!("{} {other}", percent(best.seen.memory_change).replace(' ', "\u{a0}")),
     };
     vec![String::new(), look.fold(&format!("{line}, with {cost}"), 2), format!("\n  {variable}={}", best.config)]
 }
