@@ -1,5 +1,6 @@
 //! The commands, one file each, and shared functions.
 
+pub(crate) mod answer;
 pub(crate) mod bytes;
 pub(crate) mod compare;
 pub(crate) mod inspect;

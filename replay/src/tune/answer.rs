@@ -4,6 +4,8 @@
 use super::judge::{DEVICE_BYTES, Part, cost};
 use super::space::Space;
 use crate::program::{Program, Run, Settings, allocator};
+use crate::replay;
+use crate::trace::Trace;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
 use cachalot_core::{BlockState, Config, SnapshotSegment};
 use cachalot_snapshot::Snapshot;
@@ -22,12 +24,15 @@ const WORTH: f64 = 0.98;
 pub struct Stuck {
     /// Bytes reserved from the device.
     pub reserved_bytes: u64,
-    /// Free bytes in segments that also have blocks in use, and so cannot be released.
-    pub stuck_bytes: u64,
-    /// Number of these segments.
-    pub segments: u64,
-    /// Bytes of wholly free segments.
+    /// Free bytes in segments with blocks in use, which cannot be released.
+    pub hole_bytes: u64,
+    /// Number of segments with blocks in use and free bytes.
+    pub hole_segments: u64,
+    /// Bytes of wholly free segments. When the peak was reached, no free block was of use to the
+    /// request.
     pub idle_bytes: u64,
+    /// Number of wholly free segments.
+    pub idle_segments: u64,
 }
 
 /// A configuration that would have held less.
@@ -39,6 +44,10 @@ pub struct Better {
     pub reserved_bytes: u64,
     /// Peak of reserved memory with the present settings, in bytes.
     pub instead_of_bytes: u64,
+    /// Requests that run out of memory.
+    pub ooms: u64,
+    /// Requests that run out of memory with the present settings.
+    pub instead_of_ooms: u64,
 }
 
 /// What a record tells about its own settings.
@@ -56,9 +65,10 @@ impl Stuck {
         self.reserved_bytes += bytes;
         if free == bytes {
             self.idle_bytes += bytes;
+            self.idle_segments += 1;
         } else if free > 0 {
-            self.stuck_bytes += free;
-            self.segments += 1;
+            self.hole_bytes += free;
+            self.hole_segments += 1;
         }
     }
 
@@ -80,6 +90,19 @@ pub fn stuck(snapshot: &Snapshot) -> Stuck {
         stuck.add(segment.total_size, free.map(|block| block.size).sum());
     }
     stuck
+}
+
+/// Returns the answer of a record: its history is replayed with the recorded settings. `None` if the
+/// history is too long or cannot be replayed.
+pub fn answer_of(trace: &Trace) -> Option<Answer> {
+    // Each operation is two events or more, and is run three times at the least.
+    if trace.events.len() > MOST_OPERATIONS / 2 {
+        return None;
+    }
+    let baseline = Config::parse(trace.config()).ok()?;
+    let program = replay::program(trace).ok()?;
+    let part = Part { name: trace.name.clone(), program, limit: trace.limit_bytes() };
+    answer(&part, &baseline, &DriverCosts::h200())
 }
 
 /// Runs the program with its present settings and with the first candidates of a search, and
@@ -106,10 +129,12 @@ pub fn answer(part: &Part, baseline: &Config, costs: &DriverCosts) -> Option<Ans
     let better = best.filter(|&(ooms, bytes, ..)| {
         ooms < present.ooms || (ooms == present.ooms && (bytes as f64) < present.reserved_bytes as f64 * WORTH)
     });
-    let better = better.map(|(_, reserved_bytes, _, config)| Better {
+    let better = better.map(|(ooms, reserved_bytes, _, config)| Better {
         config,
         reserved_bytes,
         instead_of_bytes: present.reserved_bytes,
+        ooms,
+        instead_of_ooms: present.ooms,
     });
     Some(Answer { peak: at_peak(part, baseline)?, better })
 }

@@ -158,12 +158,13 @@ fn an_answer_names_the_setting_that_holds_less() {
     // Three blocks of 40, 42, … 54 MiB by default, and three of 54 MiB, in pages, at the best.
     assert_eq!(better.instead_of_bytes, 3 * (40..=54).step_by(2).sum::<u64>() * MIB);
     assert!((162 * MIB..182 * MIB).contains(&better.reserved_bytes), "{better:?}");
-    assert_eq!((growing.peak.reserved_bytes, growing.peak.stuck_bytes), (better.instead_of_bytes, 0));
-    assert_eq!(growing.peak.idle_bytes, 3 * (40..54).step_by(2).sum::<u64>() * MIB);
+    assert_eq!((growing.peak.reserved_bytes, growing.peak.hole_bytes), (better.instead_of_bytes, 0));
+    let idle = (growing.peak.idle_bytes, growing.peak.idle_segments);
+    assert_eq!(idle, (3 * (40..54).step_by(2).sum::<u64>() * MIB, 21));
 
     // A segment of 20 MiB with a block of 2 MiB, whatever the setting.
     let small = answer(&part("c", vec![malloc(2 * MIB, 0)], 1));
-    let stuck = Stuck { reserved_bytes: 20 * MIB, stuck_bytes: 18 * MIB, segments: 1, idle_bytes: 0 };
+    let stuck = Stuck { reserved_bytes: 20 * MIB, hole_bytes: 18 * MIB, hole_segments: 1, ..Stuck::default() };
     assert_eq!(
         (small.peak, small.better.map(|better| better.config)),
         (stuck, Some(format!("{EXPANDABLE},large_segment_size_mb:12")))
