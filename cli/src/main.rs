@@ -11,6 +11,7 @@ Examples:
   cachalot replay --check tests/traces/gpt2_varlen.csv.gz
   cachalot compare --config expandable_segments:True snapshot.pickle
   cachalot compare --limit 14GiB snapshot.pickle
+  cachalot tune snapshot.pickle
   cachalot plan buffers.csv --capacity 1MiB
   cachalot inspect snapshot.pickle
   cachalot diff before.pickle after.pickle
@@ -32,6 +33,7 @@ struct Cli {
 enum Command {
     Replay(Box<commands::replay::Args>),
     Compare(commands::compare::Args),
+    Tune(Box<commands::tune::Args>),
     Plan(commands::plan::Args),
     Inspect(commands::inspect::Args),
     Diff(commands::diff::Args),
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Replay(args) => commands::replay::run(&args),
         Command::Compare(args) => commands::compare::run(&args),
+        Command::Tune(args) => commands::tune::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Diff(args) => commands::diff::run(&args),

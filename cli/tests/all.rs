@@ -13,5 +13,7 @@ mod plan;
 mod plan_bad_input;
 mod planned;
 mod recorded_traces;
+mod statuses;
 mod synthetic_records;
 mod terminal;
+mod tune;

@@ -306,6 +306,20 @@ fn the_cache_is_emptied_only_on_request() {
 }
 
 #[test]
+fn the_answer_comes_first() {
+    let finished =
+        cachalot(["compare".into(), "--repeat=1".into(), "--policy=caching".into(), trace("gnn_graphs.csv.gz")]);
+    let (answer, rest) = finished.output.split_once("\n\n").expect("a paragraph");
+    let words = answer.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        words,
+        "70 % of what is reserved at the peak is free but stuck: 10.94 GiB in 37 segments, 21 of them idle; \
+         `expandable_segments:True` would have held 5.17 GiB instead of 15.73 GiB."
+    );
+    assert!(rest.starts_with("gnn_graphs: 34,963 operations"), "{rest}");
+}
+
+#[test]
 fn the_table_has_a_row_for_each_trace_and_contender() {
     let folder = folder("table");
     let one = write(&folder, "first.csv", THREE_BLOCKS);

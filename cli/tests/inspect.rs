@@ -268,3 +268,28 @@ fn what_is_no_snapshot_and_what_cannot_be_written_is_said_in_one_line() {
     assert_eq!(finished.status, 2);
     assert!(finished.errors.contains("nowhere/end.pickle: No such file"), "{}", finished.errors);
 }
+
+#[test]
+fn the_answer_comes_first() {
+    let file = trace("multistream_prefetch__stacks.pickle.gz");
+    let finished = cachalot(["inspect".into(), file.clone()]);
+    let answer = finished.output.split("\n\n").next().expect("a paragraph");
+    let words = answer.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.starts_with("91 % of what is reserved at the peak is free but stuck: 3.92 GiB in "), "{words}");
+    assert!(words.ends_with("` would have held 2.37 GiB instead of 4.32 GiB."), "{words}");
+    let line = &cachalot(["inspect".into(), "--json".into(), file]).json()[0];
+    let told = &line["answers"][0];
+    assert_eq!((&told["record"], &told["sentence"]), (&"multistream_prefetch__stacks".into(), &words.as_str().into()));
+    assert_eq!(told["stuck"]["reserved_bytes"], told["better"]["instead_of_bytes"]);
+}
+
+#[test]
+fn without_a_history_the_answer_is_about_the_end() {
+    let segment = r#"{"device": 0, "address": 1048576, "total_size": 4096, "stream": 0, "blocks": [
+        {"address": 1048576, "size": 1024, "requested_size": 1000, "state": "active_allocated"},
+        {"address": 1049600, "size": 3072, "requested_size": 0, "state": "inactive"}]}"#;
+    let content = format!(r#"{{"segments": [{segment}], "device_traces": []}}"#);
+    let finished = cachalot(["inspect".into(), write(&folder("end"), "end.json", content)]);
+    let first = finished.output.lines().next().expect("a line");
+    assert_eq!(first, "75 % of what is reserved at the end is free but stuck: 3.00 KiB in 1 segment.");
+}

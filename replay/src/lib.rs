@@ -18,6 +18,7 @@
 //! ```
 //!
 //! ```text
+//! tune        the best settings for recorded programs, searched and checked
 //! compare     every policy and configuration, side by side
 //! replay      every decision repeated and checked
 //! snapshot    the state at the end of a program, as a file
@@ -38,3 +39,4 @@ pub mod program;
 pub mod replay;
 pub mod snapshot;
 pub mod trace;
+pub mod tune;

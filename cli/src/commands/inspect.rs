@@ -1,11 +1,13 @@
 //! `cachalot inspect`: reports on memory snapshots.
 
+use super::answer::{sentence, sentence_at_end};
 use super::bytes::show;
 use super::progress::Progress;
 use super::table::{Column, Look, Table, column, extra};
 use super::{BAD_INPUT, print};
 use cachalot_replay::inspect::{self, Failure, Group, Peak, PeakOf, Remedy, Report, SegmentReport, Totals};
-use cachalot_replay::trace::{BadInput, snapshot};
+use cachalot_replay::trace::{BadInput, Trace, snapshot};
+use cachalot_replay::tune::{self, Answer, Better, Stuck};
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -16,6 +18,13 @@ use std::process::ExitCode;
 const LONG_ABOUT: &str = "\
 Report on memory snapshots of PyTorch and cachalot: pickles and JSON, compressed
 or not
+
+The report opens with a sentence: how much of what is reserved at the peak is
+free but stuck, that is, of no use to the request for which more was reserved;
+and the setting of PyTorch's allocator with which the recorded history would
+have held the least. The history is replayed with the recorded settings and with
+a few others, unless it has some million events. Without a history, the sentence
+is about the end: what is stuck in segments with blocks in use.
 
 The report has the totals of each device at the end, and at the peaks if events
 were recorded; the call stacks of all blocks not free, by bytes and then by age;
@@ -40,8 +49,9 @@ missing            bytes that no change of the allocator could have found: the
 Free memory before the end is reconstructed backwards. A block freed since then
 counts with the requested size, rounded up to 512 bytes.
 
---json prints an object for each file with file, totals, peaks, largest, oldest,
-segments, failures; sizes in bytes.
+--json prints an object for each file with file, answers (record, sentence,
+stuck, better), totals, peaks, largest, oldest, segments, failures; sizes in
+bytes.
 
 Exits with 2 for invalid input.";
 
@@ -129,8 +139,26 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Line<'a> {
     file: &'a str,
+    answers: &'a [Told],
     #[serde(flatten)]
     report: &'a Report,
+}
+
+/// The sentence about a record, or about a snapshot without events.
+#[derive(Serialize)]
+struct Told {
+    /// Name of the record. `None` without events that can be replayed.
+    record: Option<String>,
+    sentence: String,
+    stuck: Stuck,
+    better: Option<Better>,
+}
+
+impl Told {
+    fn of(record: &str, answer: Answer) -> Self {
+        let sentence = sentence(&answer);
+        Self { record: Some(record.to_owned()), sentence, stuck: answer.peak, better: answer.better }
+    }
 }
 
 /// Runs the command.
@@ -140,8 +168,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         match load(file) {
             Ok(snapshot) => {
                 let report = inspect::inspect(&snapshot, args.most);
+                let told = told(file, &snapshot);
                 let name = file.to_string_lossy();
-                let text = if args.json { json(&name, &report) } else { Ok(text(&name, &report, args)) };
+                let text = if args.json { json(&name, &told, &report) } else { Ok(text(&name, &told, &report, args)) };
                 written = written.and(text.and_then(print));
             }
             Err(error) => {
@@ -162,14 +191,39 @@ pub(crate) fn load(file: &Path) -> Result<Snapshot, BadInput> {
     loaded
 }
 
-fn json(file: &str, report: &Report) -> io::Result<String> {
-    serde_json::to_string(&Line { file, report }).map_err(io::Error::from)
+/// Returns a sentence for each record of a snapshot. Without a history that can be replayed, a
+/// sentence about the end.
+fn told(file: &Path, snapshot: &Snapshot) -> Vec<Told> {
+    let traces = Trace::of_snapshot(file, snapshot).unwrap_or_default();
+    let progress = Progress::new(traces.len() as u64);
+    progress.begin("replaying");
+    let answers = traces.iter().filter_map(|trace| {
+        let answer = tune::answer_of(trace);
+        progress.advance(1);
+        Some(Told::of(&trace.name, answer?))
+    });
+    let told: Vec<Told> = answers.collect();
+    progress.finish();
+    if !told.is_empty() {
+        return told;
+    }
+    let stuck = tune::stuck(snapshot);
+    vec![Told { record: None, sentence: sentence_at_end(&stuck), stuck, better: None }]
 }
 
-fn text(file: &str, report: &Report, args: &Args) -> String {
+fn json(file: &str, answers: &[Told], report: &Report) -> io::Result<String> {
+    serde_json::to_string(&Line { file, answers, report }).map_err(io::Error::from)
+}
+
+fn text(file: &str, told: &[Told], report: &Report, args: &Args) -> String {
     let look = &args.look;
     let shown = Stacks { frames: args.frames, all: args.all_frames, look };
-    let mut text = format!("{file}\n\n{}\n", totals(&report.totals).render(look));
+    let mut text = String::new();
+    for Told { record, sentence, .. } in told {
+        let of = record.as_ref().filter(|_| told.len() > 1).map_or(String::new(), |record| format!("{record}: "));
+        let _ = writeln!(text, "{}", look.fold(&format!("{of}{sentence}"), 0));
+    }
+    let _ = write!(text, "\n{file}\n\n{}\n", totals(&report.totals).render(look));
     if !report.peaks.is_empty() {
         let _ = write!(text, "\nAt the peaks\n\n{}\n", peaks(&report.peaks).render(look));
         for peak in &report.peaks {

@@ -1,5 +1,6 @@
 //! The commands, one file each, and shared functions.
 
+pub(crate) mod answer;
 pub(crate) mod bytes;
 pub(crate) mod compare;
 pub(crate) mod diff;
@@ -12,6 +13,7 @@ pub(crate) mod replay;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod table;
+pub(crate) mod tune;
 pub(crate) mod variation;
 
 use cachalot_replay::replay::ReplayError;

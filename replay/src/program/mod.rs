@@ -1,5 +1,6 @@
 //! Recorded programs as explicit calls of an allocator. Calls implied by a record are spelled out.
 
+mod halves;
 mod learn;
 mod leave_out;
 mod passes;
@@ -71,6 +72,13 @@ pub enum Operation {
     EndCapture,
     /// Every captured graph is destroyed.
     DestroyGraphs,
+}
+
+impl Operation {
+    /// Returns whether the call requests memory.
+    pub fn is_request(self) -> bool {
+        matches!(self, Self::Malloc { .. } | Self::Refused { .. })
+    }
 }
 
 /// The calls of a whole program.

@@ -73,6 +73,16 @@ impl Trace {
         Ok(traces)
     }
 
+    /// Returns every record of a snapshot that was read from a file.
+    ///
+    /// # Errors
+    /// If the snapshot has no events, or contradicts itself.
+    pub fn of_snapshot(file: &Path, snapshot: &cachalot_snapshot::Snapshot) -> Result<Vec<Self>, BadInput> {
+        let mut traces = snapshot::traces(file, &base_name(file), snapshot)?;
+        traces.iter_mut().try_for_each(Self::complete)?;
+        Ok(traces)
+    }
+
     /// Returns the record from event number `first` on, as if recording had begun there.
     ///
     /// # Errors

@@ -73,8 +73,13 @@ fn adds_up(snapshot: &Snapshot) -> bool {
 
 /// Reads a record for every device with events.
 pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead + '_>) -> Result<Vec<Trace>, BadInput> {
-    let snapshot = parse(file, reader)?;
-    let config = snapshot.allocator_settings.and_then(|settings| settings.string).unwrap_or_default();
+    traces(file, name, &parse(file, reader)?)
+}
+
+/// Returns a record for every device with events.
+pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec<Trace>, BadInput> {
+    let settings = snapshot.allocator_settings.as_ref();
+    let config = settings.and_then(|settings| settings.string.clone()).unwrap_or_default();
     let several = snapshot.device_traces.iter().filter(|entries| !entries.is_empty()).count() > 1;
     let mut traces = Vec::new();
     for (device, entries) in (0..).zip(&snapshot.device_traces) {

@@ -8,10 +8,13 @@ use super::progress::Progress;
 use super::table::Look;
 use super::variation::Variation;
 use super::{BAD_INPUT, DIFFERENT, bytes};
+use cachalot_core::Config;
+use cachalot_core::config::PLANNED;
 use cachalot_core::simulated::DriverCosts;
 use cachalot_replay::compare::{self, Comparison, Configuration, Contender, Options, load_costs, policy_named};
-use cachalot_replay::replay::ReplayError;
+use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::Trace;
+use cachalot_replay::tune::{self, Answer, Part};
 use rayon::prelude::*;
 use std::fs;
 use std::io::{self, Write};
@@ -33,6 +36,11 @@ program is its requests with the bytes that were asked for, its frees, streams
 and captured graphs (one private pool). A freed block that other streams still
 use is theirs until the record says that it was complete. The program goes on
 after a request that runs out of memory.
+
+The first sentence about a program says how much of what the first contender
+reserves at the peak is free but stuck, that is, of no use to the request for
+which more was reserved; and which setting of PyTorch's allocator would have
+held the least. A few settings are tried, whatever the contenders.
 
 peak reserved   bytes held from the device, which gives exactly what is asked
                 for: a driver rounds small requests up to pages
@@ -141,6 +149,8 @@ enum View {
 struct Compared {
     name: String,
     comparison: Comparison,
+    /// What the first contender shows. `None` if the program is too long for an answer.
+    answer: Option<Answer>,
 }
 
 /// Runs the command.
@@ -240,7 +250,8 @@ fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Resu
         let then = "every allocator is first asked for them, by address";
         progress.suspend(|| super::announce_start(file, start.as_deref(), then));
         let comparison = compare::compare(trace, options)?;
-        Ok(Compared { name: trace.name.clone(), comparison })
+        let answer = answer(trace, options, comparison.limit)?;
+        Ok(Compared { name: trace.name.clone(), comparison, answer })
     };
     let outcomes = match Trace::load(file) {
         Ok(traces) => traces.iter().map(compare).collect(),
@@ -248,6 +259,17 @@ fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Resu
     };
     progress.advance(1);
     outcomes
+}
+
+/// Replays a program with the settings of the first contender, and with a few others.
+fn answer(trace: &Trace, options: &Options, limit: Option<u64>) -> Result<Option<Answer>, ReplayError> {
+    // A plan begins in the middle of a program, so its peak is not that of the program.
+    let Some(first) = options.contenders.first().filter(|first| first.policy != PLANNED) else { return Ok(None) };
+    let comma = if first.text.is_empty() { "" } else { "," };
+    let Ok(config) = Config::parse(&format!("policy:{}{comma}{}", first.policy, first.text)) else { return Ok(None) };
+    let program = replay::program(trace)?.without(options.left_out);
+    let part = Part { name: trace.name.clone(), program, limit };
+    Ok(tune::answer(&part, &config, &options.costs))
 }
 
 fn write_tables(compared: &[Compared], options: &Options, args: &Args) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! The tables that a person reads: one for each trace with a row for each contender, then one over all traces.
 
 use super::{Compared, View, title};
+use crate::commands::answer::sentence;
 use crate::commands::bytes;
 use crate::commands::table::{Column, Look, Table, column, extra};
 use crate::commands::variation::{self, milliseconds};
@@ -94,6 +95,9 @@ pub(super) fn each(compared: &[Compared], contenders: &[Contender], view: View, 
         let mut head = format!("{}: {operations} operations, {live} live at the peak", trace.name);
         if let Some(limit) = trace.comparison.limit {
             let _ = write!(head, ", limit {}", bytes::show(limit));
+        }
+        if let Some(answer) = &trace.answer {
+            let _ = writeln!(text, "{}{}", gap(&text), look.fold(&sentence(answer), 0));
         }
         let (head, table) = (look.fold(&head, 2), one(trace, contenders, view).render(look));
         let _ = write!(text, "{}{head}\n\n{table}\n", gap(&text));

@@ -1,0 +1,133 @@
+"""Writes tests/results/tune.md: settings found by `cachalot tune`, on programs that it did not see.
+
+    cargo build --release -p cachalot-cli
+    python3 benches/tune_table.py target/release/cachalot tests/traces/*.csv.gz > tests/results/tune.md
+"""
+
+import datetime
+import json
+import math
+import platform
+import subprocess
+import sys
+
+SEEDS = range(5)
+EXPANDABLE = "expandable_segments:True"
+
+
+def run(command, arguments):
+    """Returns what `cachalot tune --json` found."""
+    output = subprocess.run([command, "tune", "--json", *arguments], check=True, capture_output=True, text=True)
+    return json.loads(output.stdout)
+
+
+def percent(change):
+    """Formats a change as the command does."""
+    sign = "−" if change < -0.0005 else "+" if change > 0.0005 else ""
+    return f"{sign}{abs(change) * 100:.1f} %"
+
+
+def table(rows):
+    """Prints a table. The first row has the titles."""
+    widths = [max(len(str(row[at])) for row in rows) for at in range(len(rows[0]))]
+    for number, row in enumerate(rows):
+        print("| " + " | ".join(str(cell).ljust(width) for cell, width in zip(row, widths)) + " |")
+        if number == 0:
+            print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    print()
+
+
+def chosen(found, whom):
+    """Returns the configuration for `torch` or `cachalot`, and its figures where it was held back."""
+    best = found[whom] or found["tried"][0]
+    return best["config"] or "the default", best["held_back"]
+
+
+def held_back(found, config):
+    """Returns the figures of a configuration that was tried."""
+    return next((tried["held_back"] for tried in found["tried"] if tried["config"] == config), None)
+
+
+def mean(changes):
+    """Returns the geometric mean of changes."""
+    return math.exp(sum(math.log1p(change) for change in changes) / len(changes)) - 1
+
+
+def each(command, files, aim):
+    """Prints the table of single programs, whose later part is held back."""
+    value = {"memory": "memory_change", "time": "time_change"}[aim]
+    other = {"memory": "time_change", "time": "memory_change"}[aim]
+    titles = {"memory": ("reserved", "driver time"), "time": ("driver time", "reserved")}[aim]
+    rows = [("program", f"{titles[0]} by default", "expandable", "found for PyTorch", titles[0], titles[1],
+             "found for cachalot", f"{titles[0]} there", f"{titles[1]} there")]
+    changes = ([], [], [])
+    worst = ([], [], [])
+    for file in files:
+        found = run(command, ["--for", aim, file])
+        base = found["tried"][0]["held_back"]
+        if base is None:
+            continue
+        expandable = held_back(found, EXPANDABLE)
+        torch, cachalot = chosen(found, "torch"), chosen(found, "cachalot")
+        cost = base["programs"][0]
+        amount = f"{cost['reserved_bytes'] / 2**20:.0f} MiB" if aim == "memory" else f"{cost['driver_ns'] / 1e6:.2f} ms"
+        rows.append((found["seen"][0], amount, percent(expandable[value]), f"`{torch[0]}`", percent(torch[1][value]),
+                     percent(torch[1][other]), f"`{cachalot[0]}`", percent(cachalot[1][value]),
+                     percent(cachalot[1][other])))
+        for at, figures in enumerate((expandable, torch[1], cachalot[1])):
+            changes[at].append(figures[value])
+            if figures["ooms"] == base["ooms"]:
+                worst[at].append(figures["worst_change"])
+    rows.append(("geometric mean", "", percent(mean(changes[0])), "", percent(mean(changes[1])), "", "",
+                 percent(mean(changes[2])), ""))
+    rows.append(("worst", "", percent(max(worst[0])), "", percent(max(worst[1])), "", "", percent(max(worst[2])), ""))
+    table(rows)
+    print("*worst*: of the programs that run out of memory as often as by default.\n")
+
+
+def half(command, files):
+    """Prints the table of half of the programs, for several seeds."""
+    rows = [("seed", "most harm", "held back", "expandable", "worst of it", "found for PyTorch", "reserved", "worst",
+             "found for cachalot", "reserved there", "worst there")]
+    for harm in (1, 3):
+        for seed in SEEDS:
+            found = run(command, ["--seed", str(seed), "--most-harm", str(harm), *files])
+            expandable = held_back(found, EXPANDABLE)
+            torch, cachalot = chosen(found, "torch"), chosen(found, "cachalot")
+            cells = [seed, f"{harm} %", f"{len(found['held_back'])} of {len(files)}",
+                     percent(expandable["memory_change"]), percent(expandable["worst_change"])]
+            for config, figures in (torch, cachalot):
+                cells += [f"`{config}`", percent(figures["memory_change"]), percent(figures["worst_change"])]
+            rows.append(tuple(cells))
+    table(rows)
+
+
+def processor():
+    """Returns the name of the processor."""
+    with open("/proc/cpuinfo", encoding="ascii") as lines:
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+
+
+def main(command, files):
+    """Prints the page."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    print("# Settings found by `cachalot tune`\n")
+    print(f"* machine: {processor()}, no GPU\n* system: Linux {platform.release()}")
+    print(f"* date: {datetime.date.today()}\n* commit: {commit}")
+    print("* command: `python3 benches/tune_table.py target/release/cachalot tests/traces/*.csv.gz`\n")
+    print("Every figure is of programs, or parts of programs, that the search did not see, beside the default settings. "
+          "The recorded programs run on a simulated device, with their recorded limits. *reserved*: peak of reserved "
+          "memory. *driver time*: time in the driver, with an H200's costs. *expandable*: `expandable_segments:True`. "
+          "*the default*: nothing is recommended. All results repeat exactly on every machine.\n")
+    print("## Memory, one program at a time\n\nThe first part is searched, the later part held back.\n")
+    each(command, files, "memory")
+    print("## Driver time, one program at a time\n\nThe same with `--for time`, without more memory than by default.\n")
+    each(command, files, "time")
+    print("## Memory, half of the programs held back\n\nGeometric means over the programs held back. Records of one "
+          "program under different settings are on one side. *worst*: the program with the largest change; a program "
+          "that runs out of memory less often does not count. *most harm*: `--most-harm`, the largest change for the "
+          "worse in any program, 1 % by default.\n")
+    half(command, files)
+
+
+main(sys.argv[1], sys.argv[2:])

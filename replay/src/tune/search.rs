@@ -1,0 +1,325 @@
+//! The search: rounds of candidates, ranked by the programs seen, and checked with those held back.
+
+use super::judge::{Cost, Part, Unfinished, cost};
+use super::space::{Candidate, Space};
+use super::verdict::{Note, is_over_budget, is_worse, score, spent, summary, without_granularity};
+use super::{Options, Outcome, Parts, Tried};
+use cachalot_core::Config;
+use fastrand::Rng;
+use rayon::prelude::*;
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::time::Instant;
+
+/// Candidates of a round. A fixed number, so that results do not depend on the number of threads.
+const ROUND: usize = 8;
+
+/// Best candidates that are parents of new ones: of those that may be recommended, and of all.
+const PARENTS: [usize; 2] = [5, 3];
+
+/// Proposals for one new candidate, before the space counts as exhausted.
+const PROPOSALS: usize = 200;
+
+/// What a further setting must gain, as a natural logarithm.
+const WORTH: f64 = 0.001;
+
+/// What a further unit of the other resource, as a natural logarithm, must gain.
+const EXCHANGE: f64 = 0.001;
+
+/// The least gain of a recommendation, as a natural logarithm: in the programs seen, and in those
+/// held back.
+const LEAST_GAIN: f64 = 0.005;
+const LEAST_GAIN_HELD: f64 = 0.002;
+
+/// How far a search is.
+#[derive(Debug)]
+pub struct Progress<'a> {
+    /// Candidates tried so far, in this search.
+    pub tried: usize,
+    /// Most candidates of this search.
+    pub most: usize,
+    /// Whether this is the search for `PyTorch`'s own allocator.
+    pub is_torch: bool,
+    /// The best confirmed configuration so far, with the mean change of what is to be made small.
+    pub best: Option<(&'a str, f64)>,
+}
+
+/// A candidate with the costs that are known.
+#[derive(Debug)]
+struct Entry {
+    candidate: Candidate,
+    text: String,
+    config: Config,
+    seen: Vec<Cost>,
+    held: Option<Vec<Cost>>,
+    score: f64,
+    /// The score with the prices of settings and of the other resource.
+    price: f64,
+    note: Note,
+}
+
+/// A search in progress.
+pub(super) struct Search<'a> {
+    parts: &'a Parts,
+    options: &'a Options,
+    /// Costs of the baseline, for the programs seen and for those held back.
+    base: Vec<Cost>,
+    base_held: Vec<Cost>,
+    entries: Vec<Entry>,
+    /// Every text that was proposed.
+    known: HashSet<String>,
+    random: Rng,
+    /// Whether a deadline ended a run.
+    stopped: bool,
+    /// The recommendations: for `PyTorch`, and for cachalot.
+    best: [Option<usize>; 2],
+}
+
+impl<'a> Search<'a> {
+    /// Measures the baseline.
+    pub(super) fn new(parts: &'a Parts, options: &'a Options, baseline: &Config) -> Result<Self, String> {
+        let measure = |list: &[Part]| {
+            run_all(list, &[baseline], options, None).remove(0).map_err(|(part, error)| match error {
+                Unfinished::Refused(at, why) => format!("{part}: the baseline refused call {}: {why}", at + 1),
+                Unfinished::Stopped => unreachable!("the baseline has no deadline"),
+            })
+        };
+        Ok(Self {
+            base: measure(&parts.seen)?,
+            base_held: measure(&parts.held)?,
+            parts,
+            options,
+            entries: Vec::new(),
+            known: HashSet::new(),
+            random: Rng::with_seed(options.seed),
+            stopped: false,
+            best: [None; 2],
+        })
+    }
+
+    /// Tries candidates of a space, and confirms the best after each round.
+    pub(super) fn run(
+        &mut self,
+        space: Space,
+        most: usize,
+        deadline: Option<Instant>,
+        watch: &mut dyn FnMut(&Progress<'_>),
+    ) {
+        let place = usize::from(!space.is_torch);
+        let mut tried = 0;
+        let mut waiting: Vec<Candidate> = space.first();
+        waiting.reverse();
+        while tried < most {
+            let round = self.round(space, &mut waiting, (most - tried).min(ROUND));
+            if round.is_empty() || !self.measure(round, &mut tried, deadline) {
+                break;
+            }
+            self.best[place] = self.confirm(space, deadline);
+            let best =
+                self.best[place].map(|best| (self.entries[best].text.as_str(), self.entries[best].score.exp_m1()));
+            watch(&Progress { tried, most, is_torch: space.is_torch, best });
+        }
+        // The space of cachalot includes all that was tried for PyTorch, also if time was over.
+        self.best[place] = self.confirm(space, deadline).or(self.best[place]);
+    }
+
+    /// Returns up to `most` new candidates: those waiting, then simpler forms of the best, then
+    /// neighbours of the best.
+    fn round(&mut self, space: Space, waiting: &mut Vec<Candidate>, most: usize) -> Vec<(Candidate, Config)> {
+        let mut round = Vec::new();
+        let parents = self.parents(space);
+        let mut simpler: Vec<Candidate> = parents.first().into_iter().flat_map(Candidate::simpler).collect();
+        let mut attempts = 0;
+        while round.len() < most {
+            let candidate = if let Some(candidate) = waiting.pop() {
+                candidate
+            } else if parents.is_empty() || attempts == PROPOSALS {
+                break;
+            } else if let Some(candidate) = simpler.pop() {
+                candidate
+            } else {
+                attempts += 1;
+                let choose = |random: &mut Rng| &parents[random.usize(0..parents.len())];
+                let (one, other) = (choose(&mut self.random), choose(&mut self.random));
+                space.propose(one, other, &mut self.random)
+            };
+            if self.known.insert(candidate.text())
+                && let Some(config) = candidate.config()
+            {
+                attempts = 0;
+                round.push((candidate, config));
+            }
+        }
+        round
+    }
+
+    /// Returns the best candidates with different costs: of those that may be recommended, and of
+    /// all. A candidate that does harm may be one setting away from the best.
+    fn parents(&self, space: Space) -> Vec<Candidate> {
+        let ranking = self.ranking(space);
+        let mut by_price = ranking.clone();
+        by_price.sort_by(|&one, &other| self.entries[one].price.total_cmp(&self.entries[other].price));
+        let mut parents: Vec<usize> = Vec::new();
+        for (ranking, most) in [ranking, by_price].iter().zip(PARENTS) {
+            let end = parents.len() + most;
+            for &at in ranking {
+                let is_new = parents.iter().all(|&known| self.entries[known].seen != self.entries[at].seen);
+                if is_new && parents.len() < end {
+                    parents.push(at);
+                }
+            }
+        }
+        parents.into_iter().map(|at| self.entries[at].candidate.clone()).collect()
+    }
+
+    /// Runs candidates on all programs seen. Returns whether there is time left.
+    fn measure(&mut self, round: Vec<(Candidate, Config)>, tried: &mut usize, deadline: Option<Instant>) -> bool {
+        let configs: Vec<&Config> = round.iter().map(|(_, config)| config).collect();
+        let costs = run_all(&self.parts.seen, &configs, self.options, deadline);
+        let &Options { aim, budget, most_harm, .. } = self.options;
+        let mut is_stopped = false;
+        for ((candidate, config), costs) in round.into_iter().zip(costs) {
+            match costs {
+                Ok(seen) => {
+                    *tried += 1;
+                    let pairs = seen.iter().zip(&self.base);
+                    let coarse: Vec<Cost> = pairs.map(|(cost, base)| without_granularity(cost, base)).collect();
+                    let note = if is_worse(&coarse, &self.base, aim, most_harm) {
+                        Note::Worse
+                    } else if is_over_budget(&seen, &self.base, aim, budget) {
+                        Note::OverBudget
+                    } else {
+                        Note::Behind
+                    };
+                    let text = candidate.text();
+                    let score = score(&seen, &self.base, aim);
+                    let other = spent(&seen, &self.base, aim).max(0.0);
+                    let price = score + WORTH * candidate.count() as f64 + EXCHANGE * other;
+                    self.entries.push(Entry { candidate, text, config, seen, held: None, score, price, note });
+                }
+                Err((_, Unfinished::Stopped)) => is_stopped = true,
+                // The candidate cannot serve the program, and is no candidate.
+                Err((_, Unfinished::Refused(..))) => *tried += 1,
+            }
+        }
+        self.stopped |= is_stopped;
+        !is_stopped
+    }
+
+    /// Returns the numbers of the entries of a space, the best first.
+    fn ranking(&self, space: Space) -> Vec<usize> {
+        let mut numbers: Vec<usize> = (0..self.entries.len()).collect();
+        numbers.retain(|&at| !space.is_torch || self.entries[at].candidate.is_of_torch());
+        numbers.sort_by(|&one, &other| order(&self.entries[one], &self.entries[other]));
+        numbers
+    }
+
+    /// Returns the best entry that the programs held back confirm. Each entry is checked once.
+    fn confirm(&mut self, space: Space, deadline: Option<Instant>) -> Option<usize> {
+        let &Options { aim, budget, most_harm, .. } = self.options;
+        let fails = |costs: &[Cost]| costs.iter().map(|cost| cost.ooms).sum::<u64>();
+        for at in self.ranking(space) {
+            let entry = &self.entries[at];
+            let gains = entry.score < -LEAST_GAIN || fails(&entry.seen) < fails(&self.base);
+            if matches!(entry.note, Note::Worse | Note::OverBudget) || !gains {
+                return None;
+            }
+            if entry.note == Note::Unconfirmed {
+                continue;
+            }
+            if entry.held.is_some() {
+                return Some(at);
+            }
+            match run_all(&self.parts.held, &[&entry.config], self.options, deadline).remove(0) {
+                Ok(held) => {
+                    let base = &self.base_held;
+                    let gains = self.parts.held.is_empty()
+                        || score(&held, base, aim) < -LEAST_GAIN_HELD
+                        || fails(&held) < fails(base);
+                    let is_refused =
+                        !gains || is_worse(&held, base, aim, most_harm) || is_over_budget(&held, base, aim, budget);
+                    let entry = &mut self.entries[at];
+                    entry.held = Some(held);
+                    if !is_refused {
+                        return Some(at);
+                    }
+                    entry.note = Note::Unconfirmed;
+                }
+                Err((_, Unfinished::Stopped)) => {
+                    self.stopped = true;
+                }
+                Err((_, Unfinished::Refused(..))) => self.entries[at].note = Note::Unconfirmed,
+            }
+        }
+        None
+    }
+
+    /// Checks a configuration that was tried with the programs held back, for comparison only.
+    pub(super) fn yardstick(&mut self, text: &str) {
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.text == text && entry.held.is_none()) else {
+            return;
+        };
+        entry.held = run_all(&self.parts.held, &[&entry.config], self.options, self.options.deadline).remove(0).ok();
+    }
+
+    /// Returns the result.
+    pub(super) fn finish(mut self) -> Outcome {
+        let aim = self.options.aim;
+        for best in self.best.into_iter().flatten() {
+            self.entries[best].note = Note::Best;
+        }
+        let is_baseline = |entry: &Entry| entry.text == self.options.baseline;
+        let mut ranking: Vec<usize> = (0..self.entries.len()).filter(|&at| !is_baseline(&self.entries[at])).collect();
+        ranking.sort_by(|&one, &other| order(&self.entries[one], &self.entries[other]));
+        let has_held = !self.parts.held.is_empty();
+        let mut tried = vec![Tried {
+            config: self.options.baseline.clone(),
+            is_of_torch: self.entries.iter().any(|entry| is_baseline(entry) && entry.candidate.is_of_torch()),
+            seen: summary(&self.base, &self.base, aim),
+            held_back: has_held.then(|| summary(&self.base_held, &self.base_held, aim)),
+            note: Note::Baseline,
+        }];
+        tried.extend(ranking.iter().map(|&at| {
+            let entry = &self.entries[at];
+            let held = entry.held.as_ref().filter(|_| has_held);
+            Tried {
+                config: entry.text.clone(),
+                is_of_torch: entry.candidate.is_of_torch(),
+                seen: summary(&entry.seen, &self.base, aim),
+                held_back: held.map(|held| summary(held, &self.base_held, aim)),
+                note: entry.note,
+            }
+        }));
+        let place = |best: Option<usize>| ranking.iter().position(|&at| Some(at) == best).map(|at| at + 1);
+        Outcome { tried, torch: place(self.best[0]), cachalot: place(self.best[1]), stopped: self.stopped }
+    }
+}
+
+/// Orders by: harm, budget, failed requests, score with prices, text.
+fn order(one: &Entry, other: &Entry) -> Ordering {
+    let key = |entry: &Entry| {
+        let ooms: u64 = entry.seen.iter().map(|cost| cost.ooms).sum();
+        (entry.note == Note::Worse, entry.note == Note::OverBudget, ooms)
+    };
+    let prices = one.price.total_cmp(&other.price);
+    key(one).cmp(&key(other)).then(prices).then_with(|| one.text.cmp(&other.text))
+}
+
+/// Runs all programs with all configurations, on all cores. Returns for each configuration the
+/// costs of all programs, or the first program without a cost.
+fn run_all(
+    parts: &[Part],
+    configs: &[&Config],
+    options: &Options,
+    deadline: Option<Instant>,
+) -> Vec<Result<Vec<Cost>, (String, Unfinished)>> {
+    let stop = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    let pairs: Vec<(&Config, &Part)> =
+        configs.iter().flat_map(|&config| parts.iter().map(move |part| (config, part))).collect();
+    let run = |&(config, part): &(&Config, &Part)| {
+        cost(part, config, &options.costs, &stop).map_err(|error| (part.name.clone(), error))
+    };
+    let mut costs: Vec<_> = pairs.par_iter().map(run).collect();
+    let rest = |_: &&Config| costs.drain(..parts.len()).collect();
+    configs.iter().map(rest).collect()
+}
