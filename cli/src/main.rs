@@ -13,6 +13,7 @@ Examples:
   cachalot compare --limit 14GiB snapshot.pickle
   cachalot plan buffers.csv --capacity 1MiB
   cachalot inspect snapshot.pickle
+  cachalot view snapshot.pickle -o memory.html
 
 `cachalot COMMAND --help` explains a command, and has further examples.";
 
@@ -34,6 +35,7 @@ enum Command {
     Plan(commands::plan::Args),
     Inspect(commands::inspect::Args),
     Snapshot(Box<commands::snapshot::Args>),
+    View(commands::view::Args),
     Completions(commands::manual::CompletionsArgs),
     Man(commands::manual::ManArgs),
 }
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => commands::plan::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Snapshot(args) => commands::snapshot::run(&args),
+        Command::View(args) => commands::view::run(&args),
         Command::Completions(args) => commands::manual::completions(&args, Cli::command()),
         Command::Man(args) => commands::manual::man(&args, Cli::command()),
     }

@@ -1,6 +1,7 @@
 //! Tests of the `cachalot` command.
 
 mod bad_input;
+mod browser;
 mod common;
 mod compare;
 mod expansion;
@@ -13,3 +14,5 @@ mod planned;
 mod recorded_traces;
 mod synthetic_records;
 mod terminal;
+mod view;
+mod view_page;
