@@ -1,4 +1,4 @@
-//! A headless Chromium, driven by the DevTools protocol over a pair of named pipes.
+//! A headless Chromium, driven by the protocol of `DevTools` over a pair of named pipes.
 
 use serde_json::{Value, json};
 use std::collections::VecDeque;

@@ -20,10 +20,10 @@ fn opened(test: &str, arguments: &[&str]) -> Option<(Browser, PathBuf)> {
     };
     let page = folder.join("page.html");
     let output = ["view".into(), "-o".into(), page.clone().into_os_string()];
-    let files = arguments.iter().map(|argument| match argument.contains(".gz") {
-        true => trace(argument).into_os_string(),
-        false => argument.into(),
-    });
+    let file = |argument: &&str| {
+        if argument.contains(".gz") { trace(argument).into_os_string() } else { argument.into() }
+    };
+    let files = arguments.iter().map(file);
     let finished = cachalot(output.into_iter().chain(files));
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
     Some((browser, page))
@@ -190,4 +190,31 @@ fn the_pictures_fit_the_window() {
         }
         assert_eq!(browser.complaints(), Vec::<String>::new());
     }
+}
+
+/// Prints how long a page takes to load, and to answer clicks, choices and searches, in milliseconds
+/// until the next frame. The variable `CACHALOT_VIEW_PAGE` names the page.
+#[test]
+#[ignore = "a measurement"]
+fn clicks_are_timed() {
+    let page = PathBuf::from(std::env::var_os("CACHALOT_VIEW_PAGE").expect("CACHALOT_VIEW_PAGE names a page"));
+    let mut browser = Browser::start(&folder("timed")).expect("CACHALOT_CHROMIUM is set");
+    browser.resize(1400, 1000, "light");
+    browser.open(&page);
+    println!("loaded in {:.0} ms", browser.run("window.cachalot.shown.loaded").as_f64().expect("a time"));
+    let timed = |browser: &mut Browser, what: &str, script: &str| {
+        let script = format!(
+            "(async () => {{ const {{shown, choose, search, setChoice}} = window.cachalot; const times = []; \
+             const count = shown.panels[0].source.count; \
+             for (let at = 0; at < 30; at++) {{ const start = performance.now(); {script}; \
+             await new Promise(requestAnimationFrame); times.push(performance.now() - start); }} \
+             return times.sort((one, other) => one - other); }})()"
+        );
+        let times = browser.run(&script);
+        let ms = |at: usize| times[at].as_f64().expect("a time");
+        println!("{what}: median {:.0} ms, worst {:.0} ms", ms(15), ms(29));
+    };
+    timed(&mut browser, "a click", "choose(shown.panels[0], Math.floor(count * (at + 0.5) / 30))");
+    timed(&mut browser, "a choice", "setChoice('group', ['line', 'stack', 'stream', 'pool', 'state'][at % 5])");
+    timed(&mut browser, "a search", "search(['forward', 'layer_7', '', 'linear backward'][at % 4])");
 }

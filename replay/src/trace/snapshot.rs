@@ -48,7 +48,7 @@ pub fn load_with<T: Clone>(
 }
 
 fn parse(file: &Path, reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInput> {
-    parse_by(file, reader, |reader| cachalot_snapshot::read_from(reader))
+    parse_by(file, reader, cachalot_snapshot::read_from)
 }
 
 /// Reads a snapshot by `read`, which gets the decompressed content.

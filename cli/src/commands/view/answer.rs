@@ -4,6 +4,7 @@ use super::history::{Action, History};
 use super::moments::Shown;
 use crate::commands::bytes::{difference, grouped, show};
 use serde::Serialize;
+use std::fmt::Write as _;
 
 /// The state at the peak of reserved memory, in bytes.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -89,20 +90,15 @@ impl Answer {
             grouped(self.stuck_segments)
         );
         if self.idle > 0 {
-            text.push_str(&format!(
-                " Another {} ({}) is idle and can be given back.",
-                show(self.idle),
-                percent(self.idle)
-            ));
+            let _ =
+                write!(text, " Another {} ({}) is idle and can be given back.", show(self.idle), percent(self.idle));
         }
-        match self.failures {
-            0 => {}
-            1 => text.push_str(&format!(" A request of {} failed.", show(self.largest_failed))),
-            many => {
-                let many = grouped(many as u64);
-                text.push_str(&format!(" {many} requests failed, the largest of {}.", show(self.largest_failed)));
-            }
-        }
+        let largest = show(self.largest_failed);
+        let _ = match self.failures {
+            0 => Ok(()),
+            1 => write!(text, " A request of {largest} failed."),
+            many => write!(text, " {} requests failed, the largest of {largest}.", grouped(many as u64)),
+        };
         text
     }
 }

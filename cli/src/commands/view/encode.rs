@@ -184,7 +184,8 @@ impl<'a> Table<'a> {
 
 /// Cuts a long text.
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MOST_TEXT)]
+    let mut ends = (0..=MOST_TEXT.min(text.len())).rev();
+    &text[..ends.find(|&end| text.is_char_boundary(end)).unwrap_or(0)]
 }
 
 /// Formats a stream: in decimal for a small number, otherwise a handle in hexadecimal.

@@ -127,15 +127,17 @@ class Chart {
     const base = new Float64Array(columns.length);
     for (const { values, colour, hatched } of series) {
       context.fillStyle = hatched ? hatch(context, colour) : colour;
-      context.beginPath();
-      for (let column = 0; column < columns.length; column++) {
+      for (let column = 0; column < columns.length; ) {
         const value = values[columns[column]];
+        const below = base[column];
+        // Columns of equal height are one rectangle.
+        const start = column;
+        do base[column++] += value;
+        while (column < columns.length && values[columns[column]] === value && base[column] === below);
         if (value <= 0) continue;
-        const top = this.y(base[column] + value);
-        context.rect(area.left + column, top, 1.02, this.y(base[column]) - top);
-        base[column] += value;
+        const top = this.y(below + value);
+        context.fillRect(area.left + start, top, column - start, this.y(below) - top);
       }
-      context.fill();
     }
   }
 

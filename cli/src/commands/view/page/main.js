@@ -332,7 +332,6 @@ function drawMoment() {
 
 function draw() {
   prepare();
-  for (const panel of shown.panels) drawChart(panel);
   writeLegend();
   drawMoment();
 }

@@ -172,12 +172,15 @@ class Source {
     return [allocated, this.pending, this.stuck, idle];
   }
 
-  /** Returns the numbers of all lives at a moment. */
+  /** Returns the numbers of all lives at a moment. The latest list is kept. */
   at(all, moment) {
+    if (all.moment === moment) return all.found;
+    const { birth, death } = all;
     const found = [];
-    for (let life = 0; life < all.count && all.birth[life] <= moment; life++) {
-      if (all.death[life] > moment) found.push(life);
+    for (let life = 0; life < all.count && birth[life] <= moment; life++) {
+      if (death[life] > moment) found.push(life);
     }
+    [all.moment, all.found] = [moment, found];
     return found;
   }
 
@@ -185,10 +188,10 @@ class Source {
   segments(moment) {
     const { parts, blocks } = this;
     const byPlace = (all) => (one, other) => all.address[one] - all.address[other];
-    const held = this.at(blocks, moment).sort(byPlace(blocks));
+    const held = [...this.at(blocks, moment)].sort(byPlace(blocks));
     const segments = [];
     let next = 0;
-    for (const part of this.at(parts, moment).sort(byPlace(parts))) {
+    for (const part of [...this.at(parts, moment)].sort(byPlace(parts))) {
       const [start, end] = [parts.address[part], parts.address[part] + parts.bytes[part]];
       while (next < held.length && blocks.address[held[next]] < start) next++;
       const inside = [];
