@@ -15,6 +15,7 @@ Examples:
   cachalot plan buffers.csv --capacity 1MiB
   cachalot inspect snapshot.pickle
   cachalot diff before.pickle after.pickle
+  cachalot view snapshot.pickle -o memory.html
 
 `cachalot COMMAND --help` explains a command, and has further examples.";
 
@@ -39,6 +40,7 @@ enum Command {
     Diff(commands::diff::Args),
     Export(commands::export::Args),
     Snapshot(Box<commands::snapshot::Args>),
+    View(commands::view::Args),
     Completions(commands::manual::CompletionsArgs),
     Man(commands::manual::ManArgs),
 }
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Diff(args) => commands::diff::run(&args),
         Command::Export(args) => commands::export::run(&args),
         Command::Snapshot(args) => commands::snapshot::run(&args),
+        Command::View(args) => commands::view::run(&args),
         Command::Completions(args) => commands::manual::completions(&args, Cli::command()),
         Command::Man(args) => commands::manual::man(&args, Cli::command()),
     }

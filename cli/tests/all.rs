@@ -1,6 +1,7 @@
 //! Tests of the `cachalot` command.
 
 mod bad_input;
+mod browser;
 mod common;
 mod compare;
 mod diff;
@@ -17,3 +18,5 @@ mod statuses;
 mod synthetic_records;
 mod terminal;
 mod tune;
+mod view;
+mod view_page;

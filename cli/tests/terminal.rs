@@ -135,7 +135,9 @@ fn only_a_terminal_is_coloured_unless_it_is_asked_for() {
 
 #[test]
 fn help_is_wrapped_and_has_examples() {
-    for command in ["replay", "compare", "tune", "plan", "inspect", "diff", "export", "snapshot", "completions", "man"] {
+    let commands =
+        ["replay", "compare", "tune", "plan", "inspect", "view", "diff", "export", "snapshot", "completions", "man"];
+    for command in commands {
         let finished = run(&[command, "--help"], &[("COLUMNS", "80")]);
         assert_eq!((finished.status, finished.errors.as_str()), (0, ""), "{command}");
         let wide: Vec<_> = finished.output.lines().filter(|line| line.chars().count() > 80).collect();

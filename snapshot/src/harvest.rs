@@ -2,7 +2,7 @@
 //! the same time.
 
 use crate::model::Event;
-use serde::de::{Deserialize, Deserializer, Visitor};
+use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
@@ -22,6 +22,11 @@ pub(crate) fn reading<T>(read: impl FnOnce() -> T) -> T {
     let done = read();
     MADE.take();
     done
+}
+
+/// Returns all finished events of the present file.
+pub(crate) fn take() -> Vec<Event> {
+    MADE.take()
 }
 
 /// Stores a finished event and returns the number of the event.
@@ -80,20 +85,80 @@ impl<'de> Visitor<'de> for Reader {
     }
 }
 
-/// Returns the events of every list. If every list has consecutive events, no event is copied.
-pub(crate) fn gather(lists: Vec<Vec<Numbered>>) -> Vec<Vec<Event>> {
-    let mut made = MADE.take();
-    let Some(ranges) = lists.iter().map(|list| range(list)).collect::<Option<Vec<Range<usize>>>>() else {
-        return copied(lists, &made);
-    };
-    if !ranges.is_sorted_by(|one, next| one.end <= next.start) {
-        return copied(lists, &made);
+/// The events of a list: finished events as ranges of consecutive numbers.
+#[derive(Default)]
+pub(crate) struct EventList(Vec<Part>);
+
+/// A part of a list of events.
+enum Part {
+    Made(Range<usize>),
+    Own(Box<Event>),
+}
+
+impl<'de> Deserialize<'de> for EventList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Lister;
+        impl<'de> Visitor<'de> for Lister {
+            type Value = EventList;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of events")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<EventList, A::Error> {
+                let mut list = EventList::default();
+                while let Some(entry) = entries.next_element()? {
+                    list.push(entry);
+                }
+                Ok(list)
+            }
+        }
+        deserializer.deserialize_seq(Lister)
     }
+}
+
+impl EventList {
+    fn push(&mut self, entry: Numbered) {
+        match (entry, self.0.last_mut()) {
+            (Numbered::Made(number), Some(Part::Made(range))) if range.end == number as usize => range.end += 1,
+            (Numbered::Made(number), _) => self.0.push(Part::Made(number as usize..number as usize + 1)),
+            (Numbered::Own(event), _) => self.0.push(Part::Own(event)),
+        }
+    }
+
+    /// Returns the range of the list's events, or `None` unless the numbers are consecutive. An
+    /// empty list starts at 0.
+    fn range(&self) -> Option<Range<usize>> {
+        match &self.0[..] {
+            [] => Some(0..0),
+            [Part::Made(range)] => Some(range.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the converted events of every list. `made` has the finished events in order. If every
+/// list has consecutive events, no event is copied.
+pub(crate) fn gather<T: Clone>(
+    lists: Vec<EventList>,
+    mut made: Vec<T>,
+    mut convert: impl FnMut(Event) -> T,
+) -> Vec<Vec<T>> {
+    let ranges = lists.iter().map(EventList::range).collect::<Option<Vec<Range<usize>>>>();
+    let in_order = |ranges: &Vec<Range<usize>>| {
+        ranges.iter().filter(|range| !range.is_empty()).is_sorted_by(|one, next| one.end <= next.start)
+    };
+    let Some(ranges) = ranges.filter(in_order) else {
+        return copied(lists, &made, &mut convert);
+    };
     // From the end backwards, so that the remaining events need not move.
-    let mut gathered: Vec<Vec<Event>> = ranges
+    let mut gathered: Vec<Vec<T>> = ranges
         .iter()
         .rev()
         .map(|range| {
+            if range.is_empty() {
+                return Vec::new();
+            }
             made.truncate(range.end);
             if range.start == 0 { std::mem::take(&mut made) } else { made.split_off(range.start.min(made.len())) }
         })
@@ -102,19 +167,10 @@ pub(crate) fn gather(lists: Vec<Vec<Numbered>>) -> Vec<Vec<Event>> {
     gathered
 }
 
-/// Returns the range of a list's events, or `None` unless the numbers are consecutive. An empty
-/// list starts at 0.
-fn range(list: &[Numbered]) -> Option<Range<usize>> {
-    let number = |numbered: &Numbered| if let Numbered::Made(made) = numbered { Some(*made as usize) } else { None };
-    let first = list.first().map_or(Some(0), number)?;
-    let follows = |(expected, numbered)| number(numbered) == Some(expected);
-    (first..).zip(list).all(follows).then(|| first..first + list.len())
-}
-
-fn copied(lists: Vec<Vec<Numbered>>, made: &[Event]) -> Vec<Vec<Event>> {
-    let event = |numbered| match numbered {
-        Numbered::Own(event) => *event,
-        Numbered::Made(number) => made[number as usize].clone(),
+fn copied<T: Clone>(lists: Vec<EventList>, made: &[T], convert: &mut impl FnMut(Event) -> T) -> Vec<Vec<T>> {
+    let mut events = |part| match part {
+        Part::Own(event) => vec![convert(*event)],
+        Part::Made(range) => made.get(range).unwrap_or_default().to_vec(),
     };
-    lists.into_iter().map(|list| list.into_iter().map(event).collect()).collect()
+    lists.into_iter().map(|list| list.0.into_iter().flat_map(&mut events).collect()).collect()
 }

@@ -41,7 +41,7 @@ mod stack;
 mod stream;
 mod take;
 
-pub use file::{Format, ReadError, read, read_from, write, write_file};
+pub use file::{Format, ReadError, read, read_from, read_with, write, write_file};
 pub use model::{Annotation, Block, Details, Event, Segment, Settings, Snapshot, Text};
 pub use other::Other;
 pub use stack::{Frame, Stack};

@@ -13,10 +13,13 @@ pub type Text = Cow<'static, str>;
 
 /// A snapshot. Any serializable lists can be written. Reading produces vectors.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(bound(deserialize = "Segments: Deserialize<'de>, Traces: Deserialize<'de> + Default"))]
 pub struct Snapshot<Segments = Vec<Segment>, Traces = Vec<Vec<Event>>> {
     /// Every segment with its blocks, by address.
     pub segments: Segments,
-    /// The events of each device, oldest first. Every device of a segment has a list.
+    /// The events of each device, oldest first. Every device of a segment has a list. Empty if the
+    /// file has no traces.
+    #[serde(default)]
     pub device_traces: Traces,
     /// The settings, since 2.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]

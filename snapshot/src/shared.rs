@@ -6,6 +6,7 @@
 //! JSON     equal values                              ─┘
 //! ```
 
+use rustc_hash::FxHashMap;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -36,13 +37,13 @@ pub(crate) trait Shared: Clone + Eq + Hash + 'static {
 /// Values of one type read so far.
 struct Known<T> {
     /// The values by number in the pickle.
-    numbered: HashMap<u32, T>,
+    numbered: FxHashMap<u32, T>,
     distinct: HashSet<T>,
 }
 
 impl<T> Default for Known<T> {
     fn default() -> Self {
-        Self { numbered: HashMap::new(), distinct: HashSet::new() }
+        Self { numbered: FxHashMap::default(), distinct: HashSet::new() }
     }
 }
 

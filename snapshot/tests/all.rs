@@ -2,3 +2,4 @@
 
 mod recorded;
 mod shared;
+mod variants;

@@ -15,6 +15,7 @@ pub(crate) mod snapshot;
 pub(crate) mod table;
 pub(crate) mod tune;
 pub(crate) mod variation;
+pub(crate) mod view;
 
 use cachalot_replay::replay::ReplayError;
 use std::io::{self, Write};

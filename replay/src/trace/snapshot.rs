@@ -33,14 +33,38 @@ pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Snapshot, BadInput> {
     parse(file, open::decompress(file, bytes.len() as u64, bytes)?)
 }
 
-fn parse(file: &Path, mut reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInput> {
+/// Reads a snapshot like [`load_watched`], and passes each event to `convert` at once. Only the
+/// converted events are kept: see [`cachalot_snapshot::read_with`].
+///
+/// # Errors
+/// If the file is no snapshot.
+pub fn load_with<T: Clone>(
+    file: &Path,
+    watch: impl FnMut(u64),
+    convert: impl FnMut(cachalot_snapshot::Event) -> T,
+) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, Vec<Vec<T>>>, BadInput> {
+    let reader = open::decompressed_watched(file, watch)?;
+    parse_by(file, reader, |reader| cachalot_snapshot::read_with(reader, convert))
+}
+
+fn parse(file: &Path, reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInput> {
+    parse_by(file, reader, cachalot_snapshot::read_from)
+}
+
+/// Reads a snapshot by `read`, which gets the decompressed content.
+fn parse_by<'r, T>(
+    file: &Path,
+    mut reader: Box<dyn BufRead + 'r>,
+    read: impl FnOnce(Box<dyn BufRead + 'r>) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, T>, ReadError>,
+) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, T>, BadInput> {
     let start = reader.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
-    if start.starts_with(b"action,") {
+    if start.starts_with(RECORD) {
         let what = "this is a record for `cachalot replay`, `compare` and `plan`: accepted is a memory snapshot";
         return Err(BadInput::whole(file, format!("{what} (.pickle, .json, also .gz)")));
     }
-    let is_known = start.first() == Some(&open::PICKLE_PROTO) || start.trim_ascii_start().first() == Some(&b'{');
-    let snapshot = cachalot_snapshot::read_from(reader).map_err(|error| {
+    let is_known =
+        start.first() == Some(&open::PICKLE_PROTO) || matches!(start.trim_ascii_start().first(), Some(b'{' | b'['));
+    let snapshot = read(reader).map_err(|error| {
         BadInput::whole(
             file,
             match error {
@@ -56,15 +80,28 @@ fn parse(file: &Path, mut reader: Box<dyn BufRead + '_>) -> Result<Snapshot, Bad
             },
         )
     })?;
-    if !adds_up(&snapshot) {
+    let hosts = snapshot.host_segments.iter().flatten();
+    if !adds_up(snapshot.segments.iter().chain(hosts)) {
         return Err(BadInput::whole(file, "the sizes of the snapshot add up to 2^63 bytes or more"));
     }
     Ok(snapshot)
 }
 
+/// The first bytes of a record in text lines.
+const RECORD: &[u8] = b"action,";
+
+/// Returns whether a file is a record in text lines, compressed or not, and not a snapshot.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn is_record(file: &Path) -> Result<bool, BadInput> {
+    let mut content = open::decompressed(file)?;
+    let start = content.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
+    Ok(start.starts_with(RECORD))
+}
+
 /// Returns whether no sum of a snapshot's sizes can overflow.
-fn adds_up(snapshot: &Snapshot) -> bool {
-    let segments = snapshot.segments.iter().chain(snapshot.host_segments.iter().flatten());
+fn adds_up<'s>(segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>) -> bool {
     let of_blocks = |block: &cachalot_snapshot::Block| [block.size, block.requested_size.unwrap_or(0)];
     let sizes = segments
         .flat_map(|segment| std::iter::once(segment.total_size).chain(segment.blocks.iter().flat_map(of_blocks)));

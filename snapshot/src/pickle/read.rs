@@ -10,8 +10,8 @@ use super::opcode::{
     SHORT_BINUNICODE, STOP, TUPLE, TUPLE1, TUPLE2, TUPLE3,
 };
 use super::tree::{At, Node, Tree, Value};
-use crate::harvest::{self, Numbered};
-use crate::model::{Event, Segment, Snapshot};
+use crate::harvest::{self, EventList};
+use crate::model::{Annotation, Event, Segment, Settings, Snapshot};
 use crate::shared;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -31,7 +31,7 @@ const PROTOCOL: u8 = 5;
 /// If the pickle is cut off, has an operation beyond plain values, expands beyond the limit, or is
 /// no `T`.
 pub fn from_slice<T: DeserializeOwned>(pickle: &[u8]) -> Result<T, Error> {
-    let mut machine = Machine::new(pickle, false);
+    let mut machine = Machine::new(pickle, None);
     let value = machine.run()?;
     shared::reading(|| T::deserialize(At::new(&machine.tree, value)))
 }
@@ -41,17 +41,70 @@ pub fn from_slice<T: DeserializeOwned>(pickle: &[u8]) -> Result<T, Error> {
 pub(crate) fn snapshot_from(reader: impl Read) -> Result<Snapshot, Error> {
     shared::reading(|| {
         harvest::reading(|| {
-            let mut machine = Machine::new(reader, true);
+            let mut keep = harvest::keep;
+            let mut machine = Machine::new(reader, Some(&mut keep));
             let value = machine.run()?;
             let tree = machine.into_tree();
-            let read = Snapshot::<Vec<Segment>, Vec<Vec<Numbered>>>::deserialize(At::new(&tree, value))?;
+            let at = At::new(&tree, value);
+            let read = if at.is_list() {
+                Snapshot { segments: Vec::deserialize(at)?, ..Snapshot::default() }
+            } else {
+                Snapshot::<Vec<Segment>, Vec<EventList>>::deserialize(at)?
+            };
             drop(tree);
-            Ok(read.map_traces(harvest::gather))
+            Ok(read.map_traces(|lists| harvest::gather(lists, harvest::take(), |event| event)))
         })
     })
 }
 
-struct Machine<R> {
+/// A snapshot without the keys that [`outline_from`] leaves out.
+#[derive(Deserialize)]
+struct Outline {
+    segments: Vec<Segment>,
+    #[serde(default)]
+    device_traces: Vec<EventList>,
+    #[serde(default)]
+    allocator_settings: Option<Settings>,
+    #[serde(default)]
+    external_annotations: Option<Vec<Annotation>>,
+}
+
+/// Reads a snapshot like [`snapshot_from`], and converts each event as soon as the event is built.
+/// Host memory and unknown keys are left out.
+pub(crate) fn outline_from<T: Clone>(
+    reader: impl Read,
+    mut convert: impl FnMut(Event) -> T,
+) -> Result<Snapshot<Vec<Segment>, Vec<Vec<T>>>, Error> {
+    shared::reading(|| {
+        let mut made = Vec::new();
+        let mut keep = |event| {
+            made.push(convert(event));
+            made.len() as u32 - 1
+        };
+        let mut machine = Machine::new(reader, Some(&mut keep));
+        let value = machine.run()?;
+        let tree = machine.into_tree();
+        let at = At::new(&tree, value);
+        let Outline { segments, device_traces, allocator_settings, external_annotations } = if at.is_list() {
+            Outline {
+                segments: Vec::deserialize(at)?,
+                device_traces: Vec::new(),
+                allocator_settings: None,
+                external_annotations: None,
+            }
+        } else {
+            Outline::deserialize(at)?
+        };
+        drop(tree);
+        let device_traces = harvest::gather(device_traces, made, convert);
+        Ok(Snapshot { segments, device_traces, allocator_settings, external_annotations, ..Snapshot::default() })
+    })
+}
+
+/// Takes a finished event and returns the number of the event.
+type Harvester<'h> = &'h mut dyn FnMut(Event) -> u32;
+
+struct Machine<'h, R> {
     input: Input<R>,
     tree: Tree,
     stack: Vec<Value>,
@@ -60,12 +113,12 @@ struct Machine<R> {
     memo: Memo,
     /// Number of `MEMOIZE` operations so far, which is the number of the next memoized value.
     memoized: u32,
-    /// Whether a dictionary with an `action` becomes an event at once.
-    harvests: bool,
+    /// Takes dictionaries with an `action`, which become events at once.
+    harvester: Option<Harvester<'h>>,
 }
 
-impl<R: Read> Machine<R> {
-    fn new(from: R, harvests: bool) -> Self {
+impl<'h, R: Read> Machine<'h, R> {
+    fn new(from: R, harvester: Option<Harvester<'h>>) -> Self {
         Self {
             input: Input::new(from),
             tree: Tree::default(),
@@ -73,7 +126,7 @@ impl<R: Read> Machine<R> {
             marks: Vec::new(),
             memo: Memo::default(),
             memoized: 0,
-            harvests,
+            harvester,
         }
     }
 
@@ -181,9 +234,7 @@ impl<R: Read> Machine<R> {
         };
         dict.extend(pairs.iter().map(|&[key, value]| (key, value)));
         self.stack.truncate(from);
-        if self.harvests
-            && let Some(dict) = below
-        {
+        if let Some(dict) = below {
             self.harvest(dict);
         }
         Ok(())
@@ -191,15 +242,15 @@ impl<R: Read> Machine<R> {
 
     /// Converts a dictionary with an action into an event.
     fn harvest(&mut self, dict: Value) {
-        if !self.tree.prepare_event(dict) {
+        if self.harvester.is_none() || !self.tree.prepare_event(dict) {
             return;
         }
         self.tree.allow(self.input.at());
         // A dictionary that is no event stays, and fails later if the model expects an event
         // there.
         let read = self.tree.counted(|tree| Event::read(At::new(tree, dict)));
-        if let Ok(event) = read {
-            self.tree.replace(dict, Node::Event(harvest::keep(event)));
+        if let (Ok(event), Some(keep)) = (read, &mut self.harvester) {
+            self.tree.replace(dict, Node::Event(keep(event)));
         }
     }
 

@@ -4,11 +4,11 @@ use super::error::Error;
 use super::limits::{MOST_VALUES_PER_BYTE, SOME_VALUES};
 use crate::harvest::{self, HARVESTED};
 use crate::shared::SHARED;
+use rustc_hash::FxHashMap;
 use serde::de::value::U32Deserializer;
 use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 use std::cell::Cell;
-use std::collections::HashMap;
 
 /// Greatest depth of nesting. A snapshot has 6 levels. A list that contains itself has no end.
 const MOST_LEVELS: u32 = 64;
@@ -52,9 +52,9 @@ pub(super) struct Tree {
     /// The texts, each once.
     texts: Vec<Box<str>>,
     /// The node of each text.
-    text_nodes: HashMap<Box<str>, u32>,
+    text_nodes: FxHashMap<Box<str>, u32>,
     /// The nodes of complete lists, by the nodes of the entries.
-    lists: HashMap<Box<[u32]>, u32>,
+    lists: FxHashMap<Box<[u32]>, u32>,
     /// The nodes of the list that was looked for last: a buffer that is used again.
     latest: Vec<u32>,
     /// The texts `action` and `frames`.
@@ -71,8 +71,8 @@ impl Default for Tree {
         let mut tree = Self {
             nodes: Vec::new(),
             texts: Vec::new(),
-            text_nodes: HashMap::new(),
-            lists: HashMap::new(),
+            text_nodes: FxHashMap::default(),
+            lists: FxHashMap::default(),
             latest: Vec::new(),
             action: 0,
             frames: 0,
@@ -213,6 +213,11 @@ impl<'t> At<'t> {
         }
     }
 
+    /// Returns whether the value is a list or a tuple.
+    pub(super) fn is_list(self) -> bool {
+        matches!(self.node(), Some((_, Node::List(_))))
+    }
+
     /// Returns the length of a text or of bytes, and 0 for any other value.
     fn text_bytes(self) -> usize {
         match self.node() {
@@ -287,9 +292,14 @@ impl<'t: 'de, 'de> Deserializer<'de> for At<'t> {
         }
     }
 
+    /// Leaves the value out, with all values below.
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_unit()
+    }
+
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
-        tuple_struct map struct enum identifier ignored_any
+        tuple_struct map struct enum identifier
     }
 }
 

@@ -4,8 +4,8 @@
 use crate::consistency::Simulated;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    CaptureMark, Contents, CopyMark, Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo,
-    OutOfMemory, PhysicalHandle, Saved, StreamId, VirtualMemory,
+    CaptureMark, Contents, CopyMark, Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory,
+    PhysicalHandle, Saved, StreamId, VirtualMemory,
 };
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

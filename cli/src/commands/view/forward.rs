@@ -1,0 +1,223 @@
+//! The memory of a device from event to event.
+//!
+//! State `s` is the memory after the first `s` events. A [`Watch`] sees every state, and every block
+//! and part of the device's memory when it ends.
+
+use super::begin::{Begin, rounded};
+use super::history::{Action, Event, UNKNOWN};
+use std::collections::BTreeMap;
+
+/// A part of the device's memory: a segment, or contiguous memory of an expandable segment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Part {
+    pub(super) end: u64,
+    pub(super) stream: u16,
+    pub(super) pool: u16,
+    pub(super) expandable: bool,
+    pub(super) stack: u32,
+    /// The time of the start, in the terms of the watch.
+    pub(super) born: u32,
+    /// Bytes of the part's blocks that are not free.
+    active: u64,
+}
+
+/// A block that is not free.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Block {
+    pub(super) size: u64,
+    pub(super) stack: u32,
+    pub(super) stream: u16,
+    pub(super) pool: u16,
+    /// The time of the start, in the terms of the watch.
+    pub(super) born: u32,
+    /// The time of the free by the program, or `u32::MAX`.
+    pub(super) freed: u32,
+}
+
+/// Sums in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    /// Memory from the device.
+    pub(super) reserved: u64,
+    /// Blocks that are not free: allocated or pending.
+    pub(super) active: u64,
+    /// Free memory of parts that also have blocks in use, so that the part cannot be released.
+    pub(super) stuck: u64,
+}
+
+/// Looks on as the memory changes.
+pub(super) trait Watch {
+    /// Returns the time of changes that show in state `state`.
+    fn time(&self, state: u32) -> u32;
+    /// A block ends in `state`, or does not end for `u32::MAX`.
+    fn block(&mut self, address: u64, block: &Block, state: u32);
+    /// A part ends in `state`, or does not end for `u32::MAX`.
+    fn part(&mut self, address: u64, part: &Part, state: u32);
+    /// State number `state` is complete.
+    fn state(&mut self, state: u32, memory: &Memory);
+}
+
+/// The memory in a state.
+#[derive(Default, Debug)]
+pub(super) struct Memory {
+    parts: BTreeMap<u64, Part>,
+    blocks: BTreeMap<u64, Block>,
+    pub(super) sums: Sums,
+}
+
+/// Runs all events of a history.
+pub(super) fn run(events: &[Event], begin: &Begin, watch: &mut impl Watch) {
+    let mut memory = Memory::default();
+    let born = watch.time(0);
+    for (&address, part) in &begin.parts {
+        let super::history::Part { end, stream, pool, expandable, stack } = *part;
+        memory.obtain(address, Part { end, stream, pool, expandable, stack, born, active: 0 }, 0, watch);
+    }
+    for (&address, block) in &begin.blocks {
+        let (stream, pool) = memory.owner(address, 0, UNKNOWN);
+        let freed = if block.pending { born } else { u32::MAX };
+        let block = Block { size: block.size, stack: block.stack, stream, pool, born, freed };
+        memory.allocate(address, block, 0, watch);
+    }
+    watch.state(0, &memory);
+    for (number, event) in (0_u32..).zip(events) {
+        memory.apply(number, event, begin, watch);
+        watch.state(number + 1, &memory);
+    }
+    for (&address, block) in &memory.blocks {
+        watch.block(address, block, u32::MAX);
+    }
+    for (&address, part) in &memory.parts {
+        watch.part(address, part, u32::MAX);
+    }
+}
+
+impl Memory {
+    fn apply(&mut self, number: u32, event: &Event, begin: &Begin, watch: &mut impl Watch) {
+        let Event { addr, size, stack, .. } = *event;
+        let state = number + 1;
+        match event.action {
+            Action::Alloc => {
+                let size = begin.sizes.get(&number).copied().unwrap_or_else(|| rounded(size));
+                let stack = begin.stacks.get(&number).copied().unwrap_or(stack);
+                let (stream, pool) = self.owner(addr, event.stream, event.pool);
+                let block = Block { size, stack, stream, pool, born: watch.time(state), freed: u32::MAX };
+                self.allocate(addr, block, state, watch);
+            }
+            Action::FreeRequested => {
+                if let Some(block) = self.blocks.get_mut(&addr) {
+                    block.freed = watch.time(state);
+                }
+            }
+            Action::FreeCompleted => self.free(addr, state, watch),
+            Action::Obtain { expandable } => {
+                let Event { stream, pool, .. } = *event;
+                let end = addr.saturating_add(size);
+                let part = Part { end, stream, pool, expandable, stack, born: watch.time(state), active: 0 };
+                self.obtain(addr, part, state, watch);
+            }
+            Action::Release { .. } => self.release(addr, addr.saturating_add(size), state, watch),
+            Action::OutOfMemory | Action::Mark | Action::Other => {}
+        }
+    }
+
+    /// Returns the address and the part around an address.
+    fn part_at(&self, address: u64) -> Option<(u64, Part)> {
+        let (&start, part) = self.parts.range(..=address).next_back()?;
+        (part.end > address).then_some((start, *part))
+    }
+
+    /// Returns stream and pool of a block: those of the part, or those of the event.
+    fn owner(&self, address: u64, stream: u16, pool: u16) -> (u16, u16) {
+        match self.part_at(address) {
+            Some((_, part)) => (part.stream, if pool == UNKNOWN { part.pool } else { pool }),
+            None => (stream, pool),
+        }
+    }
+
+    /// Changes the bytes in use of the part around an address.
+    fn account(&mut self, address: u64, change: impl FnOnce(u64) -> u64) {
+        let Some((&start, part)) = self.parts.range_mut(..=address).next_back() else { return };
+        if part.end <= address {
+            return;
+        }
+        let stuck = stuck(start, part);
+        part.active = change(part.active);
+        self.sums.stuck = self.sums.stuck - stuck + self::stuck(start, part);
+    }
+
+    fn allocate(&mut self, address: u64, block: Block, state: u32, watch: &mut impl Watch) {
+        // Of a contradictory record, the later event holds.
+        self.free(address, state, watch);
+        self.blocks.insert(address, block);
+        self.sums.active = self.sums.active.saturating_add(block.size);
+        self.account(address, |active| active.saturating_add(block.size));
+    }
+
+    fn free(&mut self, address: u64, state: u32, watch: &mut impl Watch) {
+        let Some(block) = self.blocks.remove(&address) else { return };
+        self.sums.active = self.sums.active.saturating_sub(block.size);
+        self.account(address, |active| active.saturating_sub(block.size));
+        watch.block(address, &block, state);
+    }
+
+    /// Adds a part. A part of an expandable segment is joined with its neighbours.
+    fn obtain(&mut self, address: u64, mut part: Part, state: u32, watch: &mut impl Watch) {
+        let mut address = address;
+        self.release(address, part.end, state, watch);
+        let alike = |other: &Part| part.expandable && other.expandable && other.stream == part.stream;
+        let before = self.parts.range(..address).next_back().map(|(&start, part)| (start, *part));
+        let before = before.filter(|(_, other)| other.end == address && alike(other));
+        let behind = self.parts.get(&part.end).copied().filter(alike).map(|other| (part.end, other));
+        for (start, other) in before.into_iter().chain(behind) {
+            self.remove(start, state, watch);
+            address = address.min(start);
+            part.end = part.end.max(other.end);
+            if part.pool == UNKNOWN || other.pool != UNKNOWN {
+                part.pool = other.pool;
+            }
+            part.stack = other.stack;
+        }
+        self.insert(address, part);
+    }
+
+    fn insert(&mut self, address: u64, mut part: Part) {
+        part.active = self.blocks.range(address..part.end).map(|(_, block)| block.size).fold(0, u64::saturating_add);
+        self.sums.reserved = self.sums.reserved.saturating_add(part.end - address);
+        self.sums.stuck = self.sums.stuck.saturating_add(stuck(address, &part));
+        self.parts.insert(address, part);
+    }
+
+    fn remove(&mut self, address: u64, state: u32, watch: &mut impl Watch) {
+        let Some(part) = self.parts.remove(&address) else { return };
+        self.sums.reserved = self.sums.reserved.saturating_sub(part.end - address);
+        self.sums.stuck = self.sums.stuck.saturating_sub(stuck(address, &part));
+        watch.part(address, &part, state);
+    }
+
+    /// Removes a range from all overlapping parts.
+    fn release(&mut self, address: u64, end: u64, state: u32, watch: &mut impl Watch) {
+        let below = self.parts.range(..end).rev().take_while(|(_, part)| part.end > address);
+        let touched: Vec<(u64, Part)> = below.map(|(&start, part)| (start, *part)).collect();
+        for (start, part) in touched {
+            self.remove(start, state, watch);
+            let born = watch.time(state);
+            if start < address {
+                self.insert(start, Part { end: address, born, ..part });
+            }
+            if part.end > end {
+                self.insert(end, Part { born, ..part });
+            }
+        }
+    }
+
+    /// Returns the number of parts with free memory that also have blocks in use.
+    pub(super) fn stuck_parts(&self) -> u64 {
+        self.parts.iter().filter(|(start, part)| stuck(**start, part) > 0).count() as u64
+    }
+}
+
+/// Returns the free bytes of a part with blocks in use.
+fn stuck(start: u64, part: &Part) -> u64 {
+    if part.active == 0 { 0 } else { (part.end - start).saturating_sub(part.active) }
+}

@@ -1,0 +1,292 @@
+//! Reads histories from snapshots and from records, and makes histories by replay.
+
+use super::history::{Action, Block, End, Event, History, Names, Part, UNKNOWN};
+use super::stacks::{NO_STACK, Stacks};
+use cachalot_core::{Config, TraceEntry};
+use cachalot_replay::replay::{self, Options, ReplayError};
+use cachalot_replay::trace::{self, BadInput, BlockState, Trace, snapshot};
+use cachalot_snapshot::{Segment, Snapshot};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Returns the history of every device of a file, a snapshot or a record. `watch` gets the number of
+/// bytes after each read.
+pub(super) fn load(file: &Path, watch: impl FnMut(u64)) -> Result<Vec<History>, BadInput> {
+    let label = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    if snapshot::is_record(file)? {
+        return Ok(Trace::load(file)?.iter().map(|trace| of_record(trace, &label)).collect());
+    }
+    let (mut names, mut stacks) = (Names::default(), Stacks::default());
+    let read = snapshot::load_with(file, watch, |event| of_event(&event, &mut names, &mut stacks))?;
+    Ok(of_snapshot(read, &label, names, stacks))
+}
+
+fn of_event(event: &cachalot_snapshot::Event, names: &mut Names, stacks: &mut Stacks) -> Event {
+    let details = event.details.as_deref();
+    let action = match &*event.action {
+        "alloc" => Action::Alloc,
+        "free_requested" => Action::FreeRequested,
+        "free_completed" => Action::FreeCompleted,
+        "segment_alloc" => Action::Obtain { expandable: false },
+        "segment_map" => Action::Obtain { expandable: true },
+        "segment_free" => Action::Release { expandable: false },
+        "segment_unmap" => Action::Release { expandable: true },
+        "oom" => Action::OutOfMemory,
+        "annotate" | "user_defined" => Action::Mark,
+        _ => Action::Other,
+    };
+    let metadata = details.and_then(|details| details.user_metadata.as_deref()).filter(|text| !text.is_empty());
+    let compiling = details.and_then(|details| details.compile_context.as_deref());
+    let compiling = compiling.filter(|text| !matches!(*text, "" | "N/A"));
+    let note = match (metadata, compiling) {
+        (None, None) => None,
+        (Some(note), None) => Some(note.to_owned()),
+        (None, Some(context)) => Some(format!("compile {context}")),
+        (Some(note), Some(context)) => Some(format!("{note}, compile {context}")),
+    };
+    Event {
+        addr: if action == Action::OutOfMemory {
+            event.device_free().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(u64::MAX)
+        } else {
+            event.addr.unwrap_or(0)
+        },
+        size: u64::try_from(event.size).unwrap_or(0),
+        time: event.time_us.unwrap_or(0),
+        stack: stacks.number(event.frames.as_ref(), note.as_deref()),
+        stream: names.stream(event.stream),
+        pool: event.pool_id().map_or(UNKNOWN, |pool| names.pool(pool)),
+        action,
+    }
+}
+
+fn of_snapshot(
+    snapshot: Snapshot<Vec<Segment>, Vec<Vec<Event>>>,
+    label: &str,
+    mut names: Names,
+    mut stacks: Stacks,
+) -> Vec<History> {
+    let config = snapshot.allocator_settings.and_then(|settings| settings.string).unwrap_or_default();
+    let mut ends: BTreeMap<i64, End> = BTreeMap::new();
+    for segment in &snapshot.segments {
+        add(ends.entry(segment.device).or_default(), segment, &mut names, &mut stacks);
+    }
+    let mut events: BTreeMap<i64, Vec<Event>> = (0..).zip(snapshot.device_traces).collect();
+    events.retain(|device, events| !events.is_empty() || ends.contains_key(device));
+    for &device in ends.keys() {
+        events.entry(device).or_default();
+    }
+    let annotations = snapshot.external_annotations.unwrap_or_default();
+    let (names, stacks) = (Rc::new(names), Rc::new(stacks));
+    let history = |(device, events): (i64, Vec<Event>)| History {
+        label: label.to_owned(),
+        device,
+        config: config.clone(),
+        has_times: events.iter().any(|event| event.time != 0),
+        events,
+        end: Some(ends.remove(&device).unwrap_or_default()),
+        annotations: annotations.iter().filter(|mark| mark.device == device).cloned().collect(),
+        names: Rc::clone(&names),
+        stacks: Rc::clone(&stacks),
+    };
+    events.into_iter().map(history).collect()
+}
+
+/// Adds a segment to the memory at the end.
+fn add(end: &mut End, segment: &Segment, names: &mut Names, stacks: &mut Stacks) {
+    let part = Part {
+        end: segment.address.saturating_add(segment.total_size),
+        stream: names.stream(segment.stream),
+        pool: segment.segment_pool_id.map_or(UNKNOWN, |pool| names.pool(pool)),
+        expandable: segment.is_expandable.unwrap_or_default(),
+        stack: stacks.number(segment.frames.as_ref(), None),
+    };
+    end.parts.insert(segment.address, part);
+    let mut at = segment.address;
+    for block in &segment.blocks {
+        // The oldest snapshots have no addresses of blocks.
+        let address = block.address.unwrap_or(at);
+        at = address.saturating_add(block.size);
+        if block.state != "inactive" {
+            let pending = matches!(&*block.state, "active_pending_free" | "active_awaiting_free");
+            let stack = stacks.number(block.frames.as_ref(), None);
+            end.blocks.insert(address, Block { size: block.size, pending, stack });
+        }
+    }
+}
+
+/// Converts a record without stacks.
+fn of_record(trace: &Trace, label: &str) -> History {
+    let mut names = Names::default();
+    let mut stacks = Stacks::default();
+    let event = |event: &trace::Event| Event {
+        addr: if event.action == trace::Action::OutOfMemory { u64::MAX } else { event.addr },
+        size: event.size,
+        time: 0,
+        stack: NO_STACK,
+        stream: names.stream(event.stream.cast_signed()),
+        pool: UNKNOWN,
+        action: of_action(event.action),
+    };
+    let events = trace.events.iter().map(event).collect();
+    let end = trace.expected.as_ref().filter(|expected| !expected.segments.is_empty()).map(|expected| {
+        let mut end = End::default();
+        for segment in &expected.segments {
+            add(&mut end, &of_segment(segment), &mut names, &mut stacks);
+        }
+        end
+    });
+    History {
+        label: label.to_owned(),
+        device: 0,
+        config: trace.config().to_owned(),
+        events,
+        end,
+        annotations: Vec::new(),
+        names: Rc::new(names),
+        stacks: Rc::new(stacks),
+        has_times: false,
+    }
+}
+
+fn of_action(action: trace::Action) -> Action {
+    match action {
+        trace::Action::Alloc => Action::Alloc,
+        trace::Action::FreeRequested => Action::FreeRequested,
+        trace::Action::FreeCompleted => Action::FreeCompleted,
+        trace::Action::SegmentAlloc => Action::Obtain { expandable: false },
+        trace::Action::SegmentMap => Action::Obtain { expandable: true },
+        trace::Action::SegmentFree => Action::Release { expandable: false },
+        trace::Action::SegmentUnmap => Action::Release { expandable: true },
+        trace::Action::OutOfMemory => Action::OutOfMemory,
+    }
+}
+
+/// Converts a segment of a record.
+fn of_segment(segment: &trace::Segment) -> Segment {
+    let block = |block: &trace::Block| cachalot_snapshot::Block {
+        address: Some(block.address),
+        size: block.size,
+        state: match block.state {
+            BlockState::ActiveAllocated => "active_allocated",
+            BlockState::ActivePendingFree => "active_pending_free",
+            BlockState::Inactive => "inactive",
+        }
+        .into(),
+        ..cachalot_snapshot::Block::default()
+    };
+    Segment {
+        address: segment.address,
+        total_size: segment.total_size,
+        stream: segment.stream.cast_signed(),
+        segment_pool_id: Some(segment.segment_pool_id),
+        is_expandable: Some(segment.is_expandable),
+        blocks: segment.blocks.iter().map(block).collect(),
+        ..Segment::default()
+    }
+}
+
+/// Replays every device of a file with another configuration. `recorded` has the histories of the
+/// file, whose stacks and times the replayed requests get.
+pub(super) fn replay(
+    file: &Path,
+    recorded: &[History],
+    config: &Config,
+    name: &str,
+    limit: Option<u64>,
+) -> Result<Vec<History>, ReplayError> {
+    let traces = Trace::load(file).map_err(ReplayError::Input)?;
+    let with_events = recorded.iter().filter(|history| !history.events.is_empty());
+    traces.iter().zip(with_events).map(|(trace, history)| replay_one(trace, history, config, name, limit)).collect()
+}
+
+fn replay_one(
+    trace: &Trace,
+    recorded: &History,
+    config: &Config,
+    name: &str,
+    limit: Option<u64>,
+) -> Result<History, ReplayError> {
+    let options = Options { config: Some(config.clone()), limit, ..Options::default() };
+    let end = replay::end(trace, &options)?;
+    let mut names = Names { streams: recorded.names.streams.clone(), pools: recorded.names.pools.clone() };
+    let requests = requests(recorded);
+    let mut next = requests.iter();
+    let (mut stack, mut time) = (NO_STACK, requests.first().map_or(0, |request| request.1));
+    let event = |entry: &TraceEntry| {
+        let action = match entry.action {
+            cachalot_core::Action::Alloc => Action::Alloc,
+            cachalot_core::Action::FreeRequested => Action::FreeRequested,
+            cachalot_core::Action::FreeCompleted => Action::FreeCompleted,
+            cachalot_core::Action::SegmentAlloc => Action::Obtain { expandable: false },
+            cachalot_core::Action::SegmentMap => Action::Obtain { expandable: true },
+            cachalot_core::Action::SegmentFree => Action::Release { expandable: false },
+            cachalot_core::Action::SegmentUnmap => Action::Release { expandable: true },
+            cachalot_core::Action::OutOfMemory => Action::OutOfMemory,
+            _ => Action::Other,
+        };
+        // Both programs have the same requests in the same order.
+        if matches!(action, Action::Alloc | Action::OutOfMemory)
+            && let Some(request) = next.next()
+        {
+            (stack, time) = *request;
+        }
+        Event {
+            addr: if action == Action::OutOfMemory { u64::MAX } else { entry.addr.0 },
+            size: entry.size,
+            time,
+            stack,
+            stream: names.stream(entry.stream.0.cast_signed()),
+            pool: UNKNOWN,
+            action,
+        }
+    };
+    let events = end.events.iter().map(event).collect();
+    let mut memory = End::default();
+    let mut stacks = Stacks::default();
+    for segment in &end.segments {
+        add(&mut memory, &of_core(segment), &mut names, &mut stacks);
+    }
+    Ok(History {
+        label: format!("{} · {name}", recorded.label),
+        device: recorded.device,
+        config: name.to_owned(),
+        events,
+        end: Some(memory),
+        annotations: Vec::new(),
+        names: Rc::new(names),
+        stacks: Rc::clone(&recorded.stacks),
+        has_times: recorded.has_times,
+    })
+}
+
+/// Returns stack and time of every request of a program: first the blocks from before the first
+/// event, by address.
+fn requests(history: &History) -> Vec<(u32, i64)> {
+    let begin = super::begin::begin(history);
+    let mut before: Vec<(u64, u32)> = begin.blocks.iter().map(|(&address, block)| (address, block.stack)).collect();
+    before.sort_unstable();
+    let first = history.events.first().map_or(0, |event| event.time);
+    let of_program = history.events.iter().filter(|event| matches!(event.action, Action::Alloc | Action::OutOfMemory));
+    let before = before.into_iter().map(|(_, stack)| (stack, first));
+    before.chain(of_program.map(|event| (event.stack, event.time))).collect()
+}
+
+/// Converts a segment of an allocator.
+fn of_core(segment: &cachalot_core::SnapshotSegment) -> Segment {
+    let block = |block: &cachalot_core::SnapshotBlock| cachalot_snapshot::Block {
+        address: Some(block.address.0),
+        size: block.size,
+        state: block.state.name().into(),
+        ..cachalot_snapshot::Block::default()
+    };
+    Segment {
+        address: segment.address.0,
+        total_size: segment.total_size,
+        stream: segment.stream.0.cast_signed(),
+        segment_pool_id: Some((segment.pool.0, segment.pool.1)),
+        is_expandable: Some(segment.is_expandable),
+        blocks: segment.blocks.iter().map(block).collect(),
+        ..Segment::default()
+    }
+}
