@@ -393,6 +393,10 @@ impl DeviceMemory for CudaDevice {
         self.is_number_capturing(stream)
     }
 
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        self.is_number_idle(stream)
+    }
+
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
         self.capture_marks.extend(&self.context, self.streams.capturing(stream), mark)
     }

@@ -121,9 +121,8 @@ impl CudaDevice {
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         self.health()?;
         let target = self.streams.target(stream);
-        if let Target::Live(handle) = target
-            && self.identity == StreamIdentity::Reported
-            && self.record_without_context(event, stream, handle)
+        if let Some(handle) = self.usual(stream, target)
+            && self.record_here(event, handle).is_success()
         {
             return Ok(());
         }
@@ -142,25 +141,44 @@ impl CudaDevice {
         }
     }
 
-    /// Records an event on a created stream that does not capture, with three calls of the driver: they need neither
-    /// a context nor a relaxed capture mode. Returns false if any of them has another answer than usual.
-    fn record_without_context(&self, event: CuEvent, number: StreamId, stream: CuStream) -> bool {
-        let (mut status, mut id) = (CuCaptureStatus::NONE, 0);
+    /// Returns the handle of a created stream that does not capture and that the driver knows by the id of its number: for
+    /// calls that need neither a context nor, if they are permitted in a capture, a relaxed capture mode. Makes two short
+    /// calls of the driver. Returns `None` if any of them has another answer than usual.
+    fn usual(&self, number: StreamId, target: Target) -> Option<CuStream> {
+        let Target::Live(stream) = target else { return None };
         let driver = self.driver();
-        if driver.stream_is_capturing.is_none() || driver.stream_get_id.is_none() {
-            return false;
+        if self.identity == StreamIdentity::Asked
+            || driver.stream_is_capturing.is_none()
+            || driver.stream_get_id.is_none()
+        {
+            return None;
         }
+        let (mut status, mut id) = (CuCaptureStatus::NONE, 0);
         // SAFETY: `status` outlives the call, which writes one integer to it; the host vouches for streams not
         // reported as destroyed.
         let code = unsafe { driver.stream_is_capturing(stream, &raw mut status) };
         if !code.is_success() || status != CuCaptureStatus::NONE {
-            return false;
+            return None;
         }
         // SAFETY: as above, for `id`.
         let code = unsafe { driver.stream_get_id(stream, &raw mut id) };
-        code.is_success()
-            && self.streams.number_of_id(stream, id) == Some(number)
-            && self.record_here(event, stream).is_success()
+        (code.is_success() && self.streams.number_of_id(stream, id) == Some(number)).then_some(stream)
+    }
+
+    /// Returns whether all work on the stream with the given number is complete; implements
+    /// [`DeviceMemory::is_idle`]. Not known of default streams.
+    pub(crate) fn is_number_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        self.health()?;
+        let handle = self.usual(stream, self.streams.target(stream));
+        let Some(handle) = handle.filter(|_| self.driver().stream_query.is_some()) else { return Ok(None) };
+        let _mode = self.context.enter_mode()?;
+        // SAFETY: takes no host pointers; the host vouches for streams not reported as destroyed.
+        match unsafe { self.driver().stream_query(handle) } {
+            CuResult::NOT_READY => Ok(Some(false)),
+            // A driver that wants a context.
+            CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => Ok(None),
+            code => self.context.check(code).map(|()| Some(true)),
+        }
     }
 
     /// Orders later work on the stream with the given number behind `event`; implements

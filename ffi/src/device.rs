@@ -229,6 +229,10 @@ impl DeviceMemory for Device {
         self.memory()?.is_capturing(stream)
     }
 
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        self.memory()?.is_idle(stream)
+    }
+
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
         self.memory()?.mark_capture(stream, mark)
     }

@@ -21,6 +21,7 @@ const NAMES: [&str; Call::ALL.len()] = [
     "destroy_event",
     "record",
     "is_complete",
+    "is_idle",
     "wait",
     "order_behind",
     "synchronize",
@@ -177,6 +178,14 @@ impl DeviceMemory for Instrumented {
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.count(Call::IsCapturing);
         self.cuda.is_capturing(stream)
+    }
+
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        self.count(Call::IsIdle);
+        if self.mutant == Some(Mutant::SkipWait) {
+            return Ok(Some(true));
+        }
+        self.cuda.is_idle(stream)
     }
 
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {

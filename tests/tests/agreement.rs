@@ -33,6 +33,12 @@ proptest! {
     }
 
     #[test]
+    fn streams_that_are_told_to_be_idle((number, program) in program(with_pools(), 160)) {
+        let mut twins = Twins::<spin::mutex::SpinMutex<()>>::telling_idle_streams(CAPACITY, FIRST_WITHOUT_PARITY + number);
+        twins.run(&program).and_then(|()| twins.finish()).map_err(TestCaseError::fail)?;
+    }
+
+    #[test]
     fn pools_and_captures_without_parity((number, program) in program(with_pools(), 160)) {
         agree(FIRST_WITHOUT_PARITY + number, &program)?;
     }

@@ -11,6 +11,7 @@ mod forecasts;
 mod frontier;
 mod golden;
 mod histories;
+mod idle_streams;
 mod memory_map;
 mod parking;
 mod planned;

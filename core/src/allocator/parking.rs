@@ -17,7 +17,8 @@ use crate::units::DeviceIndex;
 /// Pointers to blocks, and captured graphs, stay valid, and must not be used while the memory is parked.
 ///
 /// Blocks in parked memory stay valid, and may be freed. A request for memory of a parked pool is refused with
-/// [`Error::Parked`], unless it is to be [served elsewhere](Self::serve_elsewhere); a pin is refused, too. Statistics count the blocks as allocated and not as reserved.
+/// [`Error::Parked`], unless such requests are [served elsewhere](Self::serve_elsewhere), and so is a pin. Statistics
+/// count the blocks as allocated and not as reserved.
 ///
 /// Threads: any. A call while another thread's call parks or wakes memory of the device is refused.
 /// Requests and frees outside the target never wait for these calls.
@@ -52,10 +53,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         self.allocator.arena(self.device)?.heaps.tag_pool(pool, tag)
     }
 
-    /// Sets whether the default pool serves requests for pools with `tag` while they are parked; otherwise they are
-    /// refused, as at first. Holds for all pools with the tag, and for those that get it later. Blocks so served are
-    /// ordinary blocks of the default pool. Requests of a capture are refused even so: their memory must lie in the
-    /// graph's pool.
+    /// Sets whether the default pool serves requests for parked pools with `tag`. If not, as at first, the requests
+    /// are refused. The choice holds for all pools with the tag, present and future. Blocks so served are
+    /// ordinary blocks of the default pool. Requests of a capture are refused even so, since a graph's memory must
+    /// lie in the graph's pool.
     ///
     /// Device: not called.
     ///
@@ -150,7 +151,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         Ok(ParkReport::of(arena, target))
     }
 
-    /// Returns what is on the device, by name: after everything was parked, what remains there and why. Heaps are
+    /// Returns what is on the device, by name, for example once everything was parked. Heaps are
     /// read in turn, so the sums may disagree slightly while threads allocate.
     ///
     /// Device: called, to tell the free memory.

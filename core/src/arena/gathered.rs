@@ -12,6 +12,9 @@
 //!                                                      complete ⟹ every block before is free
 //! ```
 //!
+//! A stream that is idle needs no event: all blocks that wait for it are free. While the last question found it idle,
+//! a request asks again, and a free records nothing.
+//!
 //! An event that is recorded later than a free covers the free. The stream must exist until then: the
 //! end of a stream that is announced records the event first.
 //!
@@ -26,7 +29,7 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::split_rules::Source;
-use crate::streams::event_queue::Recording;
+use crate::streams::event_queue::{GATHER, Recording};
 use crate::streams::groups::GroupSet;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
@@ -98,8 +101,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     fn advance(&self, group: u32, queue: usize) -> Result<(), Error> {
         let device = self.0;
         while self.poll_queue(group, queue)? > 0 {}
+        if self.ask_whether_idle(group, queue, GATHER)? > 0 {
+            return Ok(());
+        }
         let Some(_permission) = device.driver.may_record(&device.flags) else { return Ok(()) };
-        self.record_queue(group, queue).map(|_first| ())
+        self.record_queue(group, queue, false).map(|_ended| ())
     }
 
     /// Serves a request that no free block could serve, from blocks whose work is complete. Asks after
@@ -122,12 +128,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     }
 
     /// Serves a request from blocks that wait for the events of queues with blocks of the heap in
-    /// `slot`; of any heap, if `slot` is `None`. Asks after the recorded events first, and records
-    /// events for open blocks only if that is not enough.
+    /// `slot`; of any heap, if `slot` is `None`. Asks first after the recorded events, and whether streams without one
+    /// are idle. Records events for open blocks only if that is not enough.
     fn search_behind(&self, request: &Request, slot: Option<u32>) -> Result<Option<DevicePtr>, Error> {
         let device = self.0;
         let groups = slot.map_or_else(|| device.flags.waiting(), |slot| device.heaps.lock(slot).waiting());
-        if Polls(device).poll(groups, slot, false)? > 0
+        let ended = Polls(device).poll(groups, slot, false)? + self.ask_idle(groups, slot)?;
+        if ended > 0
             && let Some(ptr) = device.search(request)?
         {
             return Ok(Some(ptr));
@@ -190,10 +197,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
                 let next = device.event_queues.lock(group).next_open(from, slot);
                 let Some(queue) = next else { break };
                 let recorded = match device.driver.may_record(&device.flags) {
-                    Some(_permission) => self.record_queue(group, queue),
-                    None => Ok(false),
+                    Some(_permission) => self.record_queue(group, queue, true),
+                    None => Ok(0),
                 };
-                match recorded.and_then(|is_first| if is_first { self.poll_recorded(group, queue) } else { Ok(0) }) {
+                match recorded {
                     Ok(ended) => sum += ended,
                     Err(error) => result = result.and(Err(error)),
                 }
@@ -203,18 +210,63 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         result.map(|()| sum)
     }
 
-    /// Records an event for the open blocks of a queue. Returns whether the event is the first in the
-    /// queue. The caller has the permission to record.
-    fn record_queue(&self, group: u32, queue: usize) -> Result<bool, Error> {
+    /// Asks whether the streams of queues in `groups` are idle that have open blocks and blocks of the heap in `slot`;
+    /// of any heap, if `slot` is `None`. Returns the number of waits that have ended.
+    fn ask_idle(&self, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
+        let mut sum = 0;
+        for group in groups.iter() {
+            let mut from = 0;
+            loop {
+                let next = self.0.event_queues.lock(group).next_open(from, slot);
+                let Some(queue) = next else { break };
+                sum += self.ask_whether_idle(group, queue, 1)?;
+                from = queue + 1;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Asks whether the stream of a queue is idle, if at least `least` blocks are open and there is hope. One question
+    /// then takes the place of an event and a question after it. Returns the number of waits that have ended.
+    fn ask_whether_idle(&self, group: u32, queue: usize, least: u32) -> Result<u32, Error> {
+        let device = self.0;
+        let Some(_permission) = device.driver.may_record(&device.flags) else { return Ok(0) };
+        let begun = device.event_queues.lock(group).begin_question(queue, least);
+        let Some(stream) = begun else { return Ok(0) };
+        let answer = device.call(|memory| memory.is_idle(stream));
+        let ended = Polls(device).finish_question(group, queue, answer.unwrap_or(None));
+        answer.map(|_idle| ended).map_err(Error::from)
+    }
+
+    /// Records an event for the open blocks of a queue. `asks` tells whether a request needs the blocks now: then the
+    /// event is asked after at once, if it would be the only one of the queue, or left out, if the stream is idle.
+    /// Returns the number of waits that have ended. The caller has the permission to record.
+    fn record_queue(&self, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
         let device = self.0;
         let begun = device.event_queues.lock(group).begin_recording(queue);
-        let Some(Recording { stream, idle, is_first }) = begun else { return Ok(false) };
-        let recorded = record_event(&device, idle, stream);
+        let Some(Recording { stream, idle, is_first }) = begun else { return Ok(0) };
+        let answer = if asks && is_first { device.call(|memory| memory.is_idle(stream)) } else { Ok(None) };
+        if answer == Ok(Some(true)) {
+            if let Some(event) = idle {
+                device.event_queues.lock(group).give_back(event);
+            }
+            return Ok(Polls(device).finish_question(group, queue, Some(true)));
+        }
+        let recorded = match answer {
+            Ok(_) => record_event(&device, idle, stream),
+            Err(error) => Err((idle, error)),
+        };
         let event = recorded.map_or_else(|(made, _)| made, Some);
-        device.event_queues.lock(group).finish_recording(queue, event, recorded.is_ok());
+        let mut order = device.event_queues.lock(group);
+        order.finish_recording(queue, event, recorded.is_ok());
+        if answer == Ok(Some(false)) {
+            order.note_quick(queue, false);
+        }
+        drop(order);
         match recorded.map_err(|(_, error)| Error::from(error)) {
-            Ok(_event) => Ok(is_first),
-            Err(error) if error.is_of_capture() => Ok(false),
+            Ok(_event) if asks && is_first && answer == Ok(None) => self.poll_recorded(group, queue),
+            Ok(_event) => Ok(0),
+            Err(error) if error.is_of_capture() => Ok(0),
             Err(error) => Err(error),
         }
     }

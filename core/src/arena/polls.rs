@@ -7,8 +7,9 @@ use crate::arena::finish::Finish;
 use crate::arena::{OnDevice, flags};
 use crate::device::{DeviceMemory, Event};
 use crate::error::Error;
+use crate::streams::event_queue::EventQueues;
 use crate::streams::groups::GroupSet;
-use crate::sync::Lock;
+use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 
@@ -85,6 +86,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
         self.finish_and_go_on(group, queue, leaves, None).0
     }
 
+    /// Ends the question whether the stream of a queue is idle, by the device's answer. Frees the blocks that waited for
+    /// nothing else, if the stream was idle. Returns the number of waits that have ended.
+    pub(super) fn finish_question(&self, group: u32, queue: usize, idle: Option<bool>) -> u32 {
+        let mut order = self.0.event_queues.lock(group);
+        let first = order.finish_question(queue, idle);
+        self.free_from(group, order, first, None).0
+    }
+
     /// Ends a poll of a queue as [`finish`](Self::finish) does. With `then`, begins the next poll as well, as
     /// [`EventQueues::next_to_poll`](crate::streams::event_queue::EventQueues::next_to_poll) does, and returns it.
     fn finish_and_go_on(
@@ -94,9 +103,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
         leaves: impl Fn(u32) -> bool,
         then: Option<(usize, Option<u32>)>,
     ) -> (u32, Option<(usize, Event)>) {
-        let device = self.0;
-        let mut order = device.event_queues.lock(group);
-        let (mut first, mut count) = (order.finish_poll(queue, leaves), 0);
+        let mut order = self.0.event_queues.lock(group);
+        let first = order.finish_poll(queue, leaves);
+        self.free_from(group, order, first, then)
+    }
+
+    /// Frees the blocks that have left a queue, from `first` on, if they wait for nothing else. Unlocks the queues.
+    /// `then` and the results as for [`finish_and_go_on`](Self::finish_and_go_on).
+    fn free_from<'s>(
+        &'s self,
+        group: u32,
+        mut order: MutexGuard<'s, R, EventQueues<S>>,
+        mut first: u32,
+        then: Option<(usize, Option<u32>)>,
+    ) -> (u32, Option<(usize, Event)>) {
+        let (device, mut count) = (&self.0, 0);
         loop {
             let finished = order.take_finished(&mut first);
             let is_last = first == NONE;
@@ -105,7 +126,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
             drop(order);
             count += finished.len() as u32;
             for of_heap in finished.chunk_by(|one, next| one.0 == next.0) {
-                Finish(device).end_waits(of_heap[0].0, of_heap.iter().map(|&(_, block)| block));
+                Finish(*device).end_waits(of_heap[0].0, of_heap.iter().map(|&(_, block)| block));
             }
             if is_last {
                 return (count, next);

@@ -123,6 +123,18 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Any error of the device.
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool>;
 
+    /// Returns whether all work queued on `stream` is complete. Returns `None` if the device cannot tell without an
+    /// event, or if the stream captures a graph.
+    ///
+    /// The provided method is for a device that cannot tell.
+    ///
+    /// # Errors
+    /// Any error of the device.
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        let _ = stream;
+        Ok(None)
+    }
+
     /// Marks the work that `stream` has captured so far: with a new mark, or with `mark`, which then marks the
     /// work of several streams. Returns `None` if the stream captures no graph, or another one than the streams of
     /// `mark`; `mark` is removed then, as on an error.

@@ -137,6 +137,10 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
         self.on("is_capturing").is_capturing(stream)
     }
 
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        self.on("is_idle").is_idle(stream)
+    }
+
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
         self.on("mark_capture").mark_capture(stream, mark)
     }

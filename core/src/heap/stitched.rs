@@ -222,8 +222,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         }
     }
 
-    /// Returns whether free pages of the heap may move or go back to the device. The pages of a heap that is
-    /// asleep belong to the call that parks or wakes it.
+    /// Returns whether free pages of the heap may move or go back to the device. A heap asleep keeps its pages for
+    /// the call that parks or wakes the heap.
     fn gives_pages(&self) -> bool {
         !self.0.is_empty() && !self.0.asleep
     }

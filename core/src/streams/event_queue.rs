@@ -23,7 +23,7 @@ use crate::units::StreamId;
 
 /// Number of blocks that one event covers, from which an event is recorded although an earlier event
 /// of the stream is incomplete. Two calls to the driver, of about 1 µs each, then cost a free 0.1 µs.
-const GATHER: u32 = 16;
+pub(crate) const GATHER: u32 = 16;
 
 /// Number of blocks that one call to [`EventQueues::take_finished`] returns at most.
 const FINISHED: usize = 8;
@@ -73,14 +73,18 @@ struct Queue {
     /// The number of events in the queue.
     events: u32,
     /// The last block with an event that a thread is recording; `NONE` if there is none. Not `NONE` ⟹
-    /// no other thread records on the stream, polls the event, or removes the block.
+    /// no other thread records on the stream, polls the event, or removes the block. Or the last block when a thread
+    /// began to ask whether the stream is idle.
     recording: u32,
     /// A thread polls the first event. Set ⟹ no other thread may remove a block that the event covers.
     busy: bool,
-    /// The last event recorded for a request was complete at once, so the stream has little to do. The
+    /// The last event recorded for a request was complete at once, or the stream was idle: it has little to do. The
     /// next event is then recorded for a request, too, and not for the first block: half the calls.
     /// Kept while the queue is vacant.
     quick: bool,
+    /// The stream may be idle, as far as the last question tells, so that one more question may free all blocks.
+    /// Kept while the queue is vacant.
+    hopeful: bool,
 }
 
 impl Queue {
@@ -96,6 +100,7 @@ impl Queue {
             recording: NONE,
             busy: false,
             quick: false,
+            hopeful: true,
         }
     }
 
@@ -213,6 +218,11 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
+    /// Returns an event that [`begin_recording`](Self::begin_recording) gave and that was not recorded.
+    pub(crate) fn give_back(&mut self, event: Event) {
+        self.recycle(event);
+    }
+
     /// Returns an event to the pool of idle events.
     fn recycle(&mut self, event: Event) {
         self.idle_events.add(event);
@@ -268,7 +278,9 @@ impl<S: Storage> EventQueues<S> {
         let of_stream = self.queues.iter().position(|queue| queue.is_vacant() && queue.stream == stream);
         let vacant = of_stream.or_else(|| self.queues.iter().position(Queue::is_vacant));
         let quick = of_stream.is_some_and(|queue| self.queues[queue].quick);
-        let queue = Queue { head: wait, tail: wait, heap: self.waits[wait].heap, quick, ..Queue::new(stream) };
+        let hopeful = of_stream.is_none_or(|queue| self.queues[queue].hopeful);
+        let heap = self.waits[wait].heap;
+        let queue = Queue { head: wait, tail: wait, heap, quick, hopeful, ..Queue::new(stream) };
         if let Some(vacant) = vacant {
             self.queues[vacant] = queue;
             return vacant;
@@ -316,6 +328,47 @@ impl<S: Storage> EventQueues<S> {
         } else if let Some(event) = event {
             self.recycle(event);
         }
+    }
+
+    /// Begins the question whether the stream of a queue is idle, which would free all blocks that wait for the stream now.
+    /// Returns `None` if there is little hope, if fewer than `least` blocks are open, if the queue has an event, which may
+    /// be all that keeps the stream busy, or if another thread works on the queue. The caller asks with no lock held, and then calls [`finish_question`](Self::finish_question).
+    pub(crate) fn begin_question(&mut self, queue: usize, least: u32) -> Option<StreamId> {
+        let entry = self.queues.get_mut(queue).filter(|entry| entry.hopeful && entry.open >= least)?;
+        if entry.events > 0 || entry.busy || entry.recording != NONE {
+            return None;
+        }
+        entry.recording = entry.tail;
+        entry.busy = true;
+        Some(entry.stream)
+    }
+
+    /// Ends what [`begin_question`](Self::begin_question) began, or [`begin_recording`](Self::begin_recording) if no event was
+    /// needed, by the device's answer. If the stream was idle, the blocks that waited when the question began leave the
+    /// queue. Returns the first of them, for [`take_finished`](Self::take_finished), or `NONE`.
+    pub(crate) fn finish_question(&mut self, queue: usize, idle: Option<bool>) -> u32 {
+        let entry = &mut self.queues[queue];
+        let last = core::mem::replace(&mut entry.recording, NONE);
+        debug_assert!(last != NONE, "a question or a recording has begun");
+        entry.busy = false;
+        entry.hopeful = idle == Some(true);
+        entry.quick = idle.unwrap_or(entry.quick);
+        if idle != Some(true) {
+            return NONE;
+        }
+        let (first, next) = (entry.head, self.waits[last].next);
+        self.waits[last].next = NONE;
+        self.queues[queue].head = next;
+        let mut at = first;
+        while at != NONE {
+            if let Some(event) = self.waits[at].event.take() {
+                self.queues[queue].events -= 1;
+                self.recycle(event);
+            }
+            at = self.waits[at].next;
+        }
+        self.queues[queue].open = self.open_from(next);
+        first
     }
 
     /// Notes whether an event that was recorded for a request was complete at once.

@@ -17,6 +17,7 @@ pub const fn driver_name(call: Call) -> &'static str {
         Call::DestroyEvent => "cuEventDestroy",
         Call::Record => "cuEventRecord",
         Call::IsComplete => "cuEventQuery",
+        Call::IsIdle => "cuStreamQuery",
         Call::Wait => "cuEventSynchronize",
         Call::OrderBehind => "cuStreamWaitEvent",
         Call::Synchronize => "cuStreamSynchronize",

@@ -1,4 +1,5 @@
-//! Counts the instructions that a pair of `malloc` and `free` takes, and holds them against `tests/results/instructions.md`.
+//! Counts the instructions of a pair of `malloc` and `free`, and of a cycle of two streams, and holds them against
+//! `tests/results/instructions.md`.
 //!
 //! ```text
 //! check ─▶ valgrind runs `pairs` twice, with different numbers of pairs ─▶ difference per pair ─▶ table ± 1 %
@@ -6,6 +7,8 @@
 //!
 //! A count of instructions is the one figure of speed that no other program on the machine can disturb. The count depends on the
 //! compiler, so another compiler than the table's skips the check.
+
+mod cycles;
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, StreamId};
@@ -20,6 +23,9 @@ use std::process::{Command, ExitCode};
 const POLICIES: [&str; 6] = ["caching", "stitched", "bfc", "buddy", "size_class", "slab"];
 /// The columns of the table: whether a free block of the size of the request is cached.
 const COLUMNS: [(&str, bool); 2] = [("split off a larger block", false), ("block of that size cached", true)];
+/// The columns of the table of cycles.
+const INSTRUCTIONS: &str = "instructions";
+const CALLS: &str = "calls to the device";
 /// The size of each request, in bytes.
 const BYTES: u64 = 4096;
 /// Pairs of the shorter of the two runs.
@@ -44,6 +50,8 @@ enum Job {
         #[arg(long)]
         cached: bool,
     },
+    /// Makes cycles of a block that two streams use: the program that is counted
+    Cycles { config: String, cycles: u64 },
 }
 
 type Simulated = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
@@ -92,7 +100,7 @@ fn read(path: &Path) -> Result<Table, Box<dyn Error>> {
         match (number, column.as_str()) {
             (0, "compiler") => table.compiler = value,
             (0, _) => {}
-            (_, "policy") => policy = value,
+            (_, "policy" | "configuration") => policy = value,
             _ => drop(table.counts.insert((policy.clone(), column), value.parse()?)),
         }
     }
@@ -131,15 +139,27 @@ fn check() -> Result<bool, Box<dyn Error>> {
             is_within &= !is_comparable || allowed.is_some() && more <= TOLERANCE;
         }
     }
+    for config in cycles::CONFIGS {
+        let arguments = ["cycles", config].map(str::to_owned);
+        let cycle = per_pair_of(&program, &arguments, PAIRS).ok_or("valgrind could not count the instructions")?;
+        let calls = (cycles::make(config, 2 * PAIRS)? - cycles::make(config, PAIRS)?) as f64 / PAIRS as f64;
+        for (column, counted) in [(INSTRUCTIONS, cycle), (CALLS, calls)] {
+            let allowed = table.counts.get(&(config.to_owned(), column.to_owned())).copied();
+            let more = allowed.map_or(0.0, |allowed| counted / allowed - 1.0);
+            println!("{config:28} {column:22} {counted:8.2} a cycle ({:+.1} %)", more * 100.0);
+            is_within &= !is_comparable || allowed.is_some() && more <= TOLERANCE;
+        }
+    }
     Ok(is_within)
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     match Arguments::parse().job {
         Some(Job::Pairs { policy, pairs, cached }) => make_pairs(&policy, cached, pairs)?,
+        Some(Job::Cycles { config, cycles }) => println!("{} calls", cycles::make(&config, cycles)?),
         None if check()? => {}
         None => {
-            eprintln!("a pair takes over 1 % more instructions than tests/results/instructions.md says");
+            eprintln!("a pair or a cycle takes over 1 % more than tests/results/instructions.md says");
             return Ok(ExitCode::FAILURE);
         }
     }

@@ -223,6 +223,10 @@ impl DeviceMemory for Hooked {
         self.inner.is_capturing(stream)
     }
 
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        self.inner.is_idle(stream)
+    }
+
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
         self.inner.mark_capture(stream, mark)
     }

@@ -92,10 +92,14 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     }
 
     fn over(capacity: u64, config: &Config) -> Self {
-        let devices = [0, 1].map(|number| SimulatedDevice::numbered(number, capacity));
+        Self::on(|number| SimulatedDevice::numbered(number, capacity), config)
+    }
+
+    fn on(device: impl Fn(u32) -> SimulatedDevice, config: &Config) -> Self {
+        let devices = [0, 1].map(&device);
         let real = Allocator::new(devices, config).expect("two devices fit");
         let groups = S::make_groups(|| ()).as_ref().len() as u64;
-        let model = Model::new(SimulatedDevice::numbered(1, capacity), 1, groups, config);
+        let model = Model::new(device(1), 1, groups, config);
         Self {
             real,
             model,
@@ -110,6 +114,15 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             foretells: false,
             error: None,
         }
+    }
+
+    /// Creates core and model over devices that tell which streams are idle.
+    ///
+    /// # Panics
+    /// If the core cannot be created.
+    pub fn telling_idle_streams(capacity: u64, number: u8) -> Self {
+        let device = |number| SimulatedDevice::numbered(number, capacity).with_idle_streams_told();
+        Self::on(device, &config(number))
     }
 
     /// Creates a core with so few table entries that frees may have to wait for room. The model

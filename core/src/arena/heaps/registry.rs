@@ -96,7 +96,7 @@ pub(crate) struct PoolEntry {
     pub tag: Option<Tag>,
     /// Whether the pool is parked: new pairs of the pool are asleep, too.
     pub asleep: bool,
-    /// Whether the default pool serves requests for the pool while it is parked.
+    /// Whether the default pool serves requests for the pool while the pool is parked.
     pub elsewhere: bool,
 }
 
@@ -269,8 +269,8 @@ impl<S: Storage> Registry<S> {
         self.rules[memory as usize][kind as usize].in_pool(entry.options)
     }
 
-    /// Sets whether the default pool serves requests for pools with `tag` while they are parked. Returns false if no
-    /// pool has the tag.
+    /// Sets whether the default pool serves requests for parked pools with `tag`. Returns false if no pool has the
+    /// tag.
     pub(crate) fn set_elsewhere(&mut self, tag: Tag, on: bool) -> bool {
         let mut from = 0;
         while let Some(pool) = self.next_tagged(from, tag) {

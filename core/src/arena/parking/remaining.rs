@@ -1,4 +1,4 @@
-//! What is on the device, by name: what remains there once everything that can be parked is parked.
+//! What is on the device, by name, for example what remains once everything was parked.
 
 use crate::arena::OnDevice;
 use crate::device::DeviceMemory;

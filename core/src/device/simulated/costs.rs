@@ -117,7 +117,7 @@ const fn h200(call: Call) -> &'static [CostPoint] {
         Call::Destroy => const { &[at(0, 12_000), at(200, 74_000)] },
         Call::Reserve => const { &[at(0, 4_500)] },
         Call::MemoryInfo => const { &[at(0, 3_200)] },
-        Call::CreateEvent | Call::Record | Call::IsComplete => const { &[at(0, 150)] },
+        Call::CreateEvent | Call::Record | Call::IsComplete | Call::IsIdle => const { &[at(0, 150)] },
         Call::DestroyEvent => const { &[at(0, 1_200)] },
         Call::IsCapturing => const { &[at(0, 30)] },
         // Waiting and copying are the device's time, not the call's. The other five were not measured.

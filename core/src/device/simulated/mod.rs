@@ -45,6 +45,7 @@ pub enum Call {
     DestroyEvent,
     Record,
     IsComplete,
+    IsIdle,
     Wait,
     OrderBehind,
     Synchronize,
@@ -70,7 +71,7 @@ pub enum Call {
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Obtain,
         Self::Release,
         Self::MemoryInfo,
@@ -78,6 +79,7 @@ impl Call {
         Self::DestroyEvent,
         Self::Record,
         Self::IsComplete,
+        Self::IsIdle,
         Self::Wait,
         Self::OrderBehind,
         Self::Synchronize,
@@ -644,6 +646,13 @@ impl DeviceMemory for SimulatedDevice {
         let mut state = self.0.lock();
         state.enter(Call::IsCapturing, 0)?;
         Ok(state.streams.is_capturing(stream))
+    }
+
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        let mut state = self.0.lock();
+        // A device that cannot tell is not asked.
+        let idle = state.streams.is_idle(stream);
+        idle.map(|idle| state.enter(Call::IsIdle, 0).map(|()| idle)).transpose()
     }
 
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {

@@ -56,6 +56,14 @@ impl SimulatedDevice {
         self
     }
 
+    /// Makes the device tell which streams are [idle](crate::DeviceMemory::is_idle): those whose events and launches
+    /// are complete. Without this, the device leaves open that a program has queued other work.
+    #[must_use]
+    pub fn with_idle_streams_told(self) -> Self {
+        self.0.lock().streams.tells_idle = true;
+        self
+    }
+
     /// Queues work on `stream` that uses the `bytes` from `at` on. The work is done when `stream`
     /// has come so far. Until then the memory cannot be unmapped.
     ///
@@ -89,6 +97,8 @@ pub(super) struct Streams {
     work: Vec<Work>,
     /// Work is done as soon as it is queued.
     done_at_once: bool,
+    /// The streams have no work but what the device was told of.
+    tells_idle: bool,
 }
 
 impl Streams {
@@ -113,6 +123,12 @@ impl Streams {
         }
         let streams = &self.by_id;
         self.work.retain(|work| streams.get(&work.place.0).is_none_or(|stream| stream.complete < work.place.1));
+    }
+
+    /// Returns whether a stream that does not capture has finished all its work, if that is known.
+    pub(super) fn is_idle(&self, stream: StreamId) -> Option<bool> {
+        let known = self.done_at_once || self.tells_idle;
+        (known && !self.is_capturing(stream)).then(|| self.is_complete(self.end(stream)))
     }
 
     /// Returns the last place of a stream.

@@ -21,6 +21,8 @@ pub(super) struct Queue {
     /// The last event that was recorded for a request was complete at once. No event is recorded for
     /// the first block then.
     quick: bool,
+    /// The stream was idle at the last question, or was never asked.
+    hopeful: bool,
 }
 
 /// What the blocks of one owner wait for.
@@ -62,13 +64,17 @@ impl Model {
             .or_else(|| find(&|queue| queue.group == group && queue.waits.is_empty()))
             .unwrap_or_else(|| {
                 let end = self.queues.partition_point(|queue| queue.group <= group);
-                self.queues.insert(end, Queue { stream, group, waits: VecDeque::new(), owner: None, quick: false });
+                self.queues.insert(
+                    end,
+                    Queue { stream, group, waits: VecDeque::new(), owner: None, quick: false, hopeful: true },
+                );
                 end
             });
         let owner = self.owner_of(addr);
         let entry = &mut self.queues[queue];
         entry.owner = Some(owner).filter(|_| entry.waits.is_empty() || entry.owner == Some(owner));
         entry.quick &= entry.stream == stream;
+        entry.hopeful |= entry.stream != stream;
         entry.stream = stream;
         entry.waits.push_back((event, addr));
         queue
@@ -168,7 +174,34 @@ impl Model {
     /// Frees the blocks of one queue whose events are complete, and records an event for the rest.
     pub(super) fn advance(&mut self, queue: usize) {
         while self.poll(queue, &|model, event| Ok(model.device.is_complete(event)?)).is_ok_and(|ended| ended > 0) {}
-        let _later = self.record_queue(queue);
+        if self.ask_idle(queue, GATHER).is_ok_and(|ended| ended == 0) {
+            let _later = self.record_queue(queue);
+        }
+    }
+
+    /// Asks whether a stream is idle, unless the last question found it busy, and ends all waits for the stream if so. Asks
+    /// only if at least `least` blocks have no event. Returns how many waits have ended.
+    fn ask_idle(&mut self, queue: usize, least: usize) -> Answer<usize> {
+        let Queue { stream, hopeful, .. } = self.queues[queue];
+        let entry = &self.queues[queue];
+        if !hopeful || entry.open() < least || entry.first().is_some() || self.is_capturing() {
+            return Ok(0);
+        }
+        let idle = self.device.is_idle(stream)?;
+        Ok(self.note_idle(queue, idle))
+    }
+
+    /// Notes the answer to the question whether a stream is idle. Returns how many waits have ended.
+    fn note_idle(&mut self, queue: usize, idle: Option<bool>) -> usize {
+        let entry = &mut self.queues[queue];
+        entry.hopeful = idle == Some(true);
+        entry.quick = idle.unwrap_or(entry.quick);
+        let ended: Vec<_> = if entry.hopeful { entry.waits.drain(..).collect() } else { Vec::new() };
+        for &(_, addr) in &ended {
+            self.end_waits(addr, 1);
+            self.complete_if_unused(addr);
+        }
+        ended.len()
     }
 
     /// Records an event for the blocks of a queue that no event covers. Returns whether the queue had
@@ -197,8 +230,16 @@ impl Model {
     fn record_of(&mut self, queues: impl Iterator<Item = usize>) -> Answer<usize> {
         let mut ended = 0;
         for queue in queues {
-            if self.record_queue(queue)? {
-                let at_once = self.poll(queue, &|model, event| Ok(model.device.is_complete(event)?))?;
+            let entry = &self.queues[queue];
+            let is_alone = entry.open() > 0 && entry.first().is_none() && !self.is_capturing();
+            let idle = if is_alone { self.device.is_idle(entry.stream)? } else { None };
+            if idle == Some(true) {
+                ended += self.note_idle(queue, idle);
+            } else if self.record_queue(queue)? {
+                let at_once = match idle {
+                    Some(_busy) => 0,
+                    None => self.poll(queue, &|model, event| Ok(model.device.is_complete(event)?))?,
+                };
                 self.queues[queue].quick = at_once > 0;
                 ended += at_once;
             }
@@ -221,6 +262,9 @@ impl Model {
                     more => ended += more,
                 }
             }
+        }
+        for &queue in &own {
+            ended += self.ask_idle(queue, 1)?;
         }
         if ended > 0
             && let Some(addr) = self.search(request)

@@ -1,0 +1,165 @@
+//! Cycles of a block that two streams use, on a device that has finished all work at once and whose calls cost next to nothing: what
+//! is counted is the allocator's own.
+
+use cachalot_core::PhysicalHandle;
+use cachalot_core::{
+    Allocator, Config, DeviceError, DeviceIndex, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, Growable,
+    MemoryInfo, StreamId, VirtualMemory,
+};
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The configurations, and the rows of the table.
+pub(crate) const CONFIGS: [&str; 3] = ["policy:caching", "policy:caching,parity:False", "policy:stitched"];
+
+/// The stream of the requests, and the stream that uses their blocks.
+const STREAMS: [StreamId; 2] = [StreamId(1 << 20), StreamId(1 << 20 | 256)];
+const DEVICE: DeviceIndex = DeviceIndex(0);
+/// The memory of the device, in bytes.
+const CAPACITY: u64 = 1 << 40;
+/// The granularity of its virtual memory, in bytes.
+const GRANULARITY: u64 = 2 << 20;
+
+/// The device.
+#[derive(Default)]
+struct Idle {
+    /// Bytes of addresses given so far.
+    given: AtomicU64,
+    /// Calls that concern events and streams.
+    calls: AtomicU64,
+}
+
+impl Idle {
+    fn take(&self, bytes: u64) -> DevicePtr {
+        let bytes = bytes.next_multiple_of(GRANULARITY);
+        DevicePtr(GRANULARITY + self.given.fetch_add(bytes, Ordering::Relaxed))
+    }
+
+    fn count(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl DeviceMemory for Idle {
+    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        Ok(self.take(bytes))
+    }
+
+    fn release(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
+        Ok(())
+    }
+
+    fn memory_info(&self) -> DeviceResult<MemoryInfo> {
+        Ok(MemoryInfo { free: CAPACITY, total: CAPACITY })
+    }
+
+    fn create_event(&self) -> DeviceResult<Event> {
+        Ok(Event(self.count()))
+    }
+
+    fn destroy_event(&self, _: Event) -> DeviceResult<()> {
+        Ok(())
+    }
+
+    fn record(&self, _: Event, _: StreamId) -> DeviceResult<()> {
+        self.count();
+        Ok(())
+    }
+
+    fn is_complete(&self, _: Event) -> DeviceResult<bool> {
+        self.count();
+        Ok(true)
+    }
+
+    fn is_idle(&self, _: StreamId) -> DeviceResult<Option<bool>> {
+        self.count();
+        Ok(Some(true))
+    }
+
+    fn wait(&self, _: Event) -> DeviceResult<()> {
+        self.count();
+        Ok(())
+    }
+
+    fn synchronize(&self, _: StreamId) -> DeviceResult<()> {
+        self.count();
+        Ok(())
+    }
+
+    fn is_capturing(&self, _: StreamId) -> DeviceResult<bool> {
+        self.count();
+        Ok(false)
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        Some(self)
+    }
+}
+
+impl VirtualMemory for Idle {
+    fn granularity(&self) -> u64 {
+        GRANULARITY
+    }
+
+    fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        Ok(self.take(bytes))
+    }
+
+    fn unreserve(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
+        Ok(())
+    }
+
+    fn create(&self, _: u64) -> DeviceResult<PhysicalHandle> {
+        Ok(PhysicalHandle(self.take(0).0))
+    }
+
+    fn destroy(&self, _: PhysicalHandle) -> DeviceResult<()> {
+        Ok(())
+    }
+
+    fn map(&self, _: DevicePtr, _: u64, _: PhysicalHandle) -> DeviceResult<()> {
+        Ok(())
+    }
+
+    fn set_access(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
+        Ok(())
+    }
+
+    fn unmap(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
+        Err(DeviceError::new(ErrorKind::Unsupported, 0))
+    }
+}
+
+type Counted = Allocator<Idle, parking_lot::RawMutex, Growable>;
+
+// Not inlined, as in a program that calls the library from many places.
+#[inline(never)]
+fn malloc(allocator: &Counted, bytes: u64) -> Result<DevicePtr, cachalot_core::Error> {
+    allocator.malloc(DEVICE, bytes, STREAMS[0])
+}
+
+#[inline(never)]
+fn record_stream(allocator: &Counted, block: DevicePtr) -> Result<(), cachalot_core::Error> {
+    allocator.record_stream(block, STREAMS[1])
+}
+
+#[inline(never)]
+fn free(allocator: &Counted, block: DevicePtr) -> Result<(), cachalot_core::Error> {
+    allocator.free(block)
+}
+
+/// Makes `cycles` cycles of request, use by another stream, and free, with blocks of 4 KiB to 1 MiB in turn, as
+/// `benches/gpu/streams.cpp` does. Returns the calls to the device that concern events and streams.
+///
+/// # Errors
+/// Those of the configuration and of the allocator.
+pub(crate) fn make(config: &str, cycles: u64) -> Result<u64, Box<dyn Error>> {
+    let allocator = Counted::new([Idle::default()], &Config::parse(config)?)?;
+    for cycle in 0..cycles {
+        let block = malloc(&allocator, 4096 + 65536 * (cycle % 16))?;
+        record_stream(&allocator, block)?;
+        free(&allocator, std::hint::black_box(block))?;
+    }
+    let device = allocator.device(DEVICE).ok_or("there is one device")?;
+    Ok(device.calls.load(Ordering::Relaxed))
+}
