@@ -22,3 +22,4 @@ mod streams;
 mod supplied;
 mod threads;
 mod trace;
+mod would_fit;

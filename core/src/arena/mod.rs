@@ -21,6 +21,8 @@ pub(crate) mod allocation;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
 pub(crate) mod checks;
 mod compact;
+#[cfg(feature = "alloc")]
+mod copy;
 mod driver;
 mod events;
 mod expand;
@@ -54,6 +56,8 @@ mod polls;
 mod quiet;
 pub(crate) mod ranges;
 mod reclaim;
+#[cfg(feature = "alloc")]
+mod rehearse;
 mod release;
 pub(crate) mod request;
 #[cfg(feature = "alloc")]
