@@ -39,7 +39,7 @@
  *   - read statistics: cachalot_stats, cachalot_stat, cachalot_stats_for_each, cachalot_reset_peaks, cachalot_metrics
  *   - react when memory runs out: cachalot_on_shortage, cachalot_on_out_of_memory
  *   - see every block, or what happened: cachalot_snapshot_to_file, cachalot_trace_start, cachalot_on_stack
- *   - predict a request: cachalot_forecast
+ *   - predict requests: cachalot_forecast, cachalot_would_fit
  *
  * Platforms
  *   - Linux on x86-64 with glibc, and NVIDIA GPUs with a driver for CUDA 11.4 or later. Windows, macOS, other
@@ -490,6 +490,28 @@ typedef struct cachalot_outlook {
   uint32_t reserved;        /**< 0. */
 } cachalot_outlook;
 
+/** What keeps a request from being served; see cachalot_would_fit. */
+typedef int32_t cachalot_bound;
+/** The values of cachalot_bound. */
+enum {
+  CACHALOT_BOUND_NONE = 0,     /**< Every request would be served. */
+  CACHALOT_BOUND_LIMIT = 1,    /**< The limit: cachalot_set_limit, or cachalot_set_memory_fraction. */
+  CACHALOT_BOUND_FRACTION = 2, /**< The fraction above which throw_on_cudamalloc_oom refuses requests. */
+  CACHALOT_BOUND_DEVICE = 3,   /**< The free memory of the device, as `device_free_bytes` says. */
+  CACHALOT_BOUND_OTHER = 4     /**< Another reason, such as addresses of virtual memory. */
+};
+
+/** The result of cachalot_would_fit. */
+typedef struct cachalot_fit {
+  size_t struct_size;         /**< sizeof(cachalot_fit). */
+  size_t served;              /**< The requests that would be served: the index of the first that would fail, or all. */
+  uint64_t new_bytes;         /**< The bytes that the served requests would add to the bytes held from the device. */
+  uint64_t reserved_bytes;    /**< The bytes held from the device after the served requests. */
+  uint64_t device_free_bytes; /**< The free memory of the device that the answer assumes. UINT64_MAX: unknown, enough. */
+  cachalot_bound bound;       /**< Why the request behind the served ones would fail. */
+  uint32_t reserved;          /**< 0. */
+} cachalot_fit;
+
 /** The driver calls of one kind since cachalot_create. */
 typedef struct cachalot_calls {
   uint64_t calls; /**< The number of calls, failed ones included. */
@@ -716,6 +738,8 @@ typedef struct cachalot_device {
 #define CACHALOT_BLOCK_INIT {sizeof(cachalot_block), NULL, 0, 0, 0, NULL, 0, 0, 0}
 /** Initialises cachalot_outlook. */
 #define CACHALOT_OUTLOOK_INIT {sizeof(cachalot_outlook), NULL, 0, 0, 0}
+/** Initialises cachalot_fit. */
+#define CACHALOT_FIT_INIT {sizeof(cachalot_fit), 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_pages. */
 #define CACHALOT_PAGES_INIT                                                                                            \
   {sizeof(cachalot_pages), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0,   \
@@ -871,6 +895,18 @@ CACHALOT_API cachalot_status cachalot_base_of(const cachalot_allocator *allocato
  *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_forecast(const cachalot_allocator *allocator, int device, size_t bytes,
                                                cachalot_stream stream, cachalot_outlook *out);
+
+/** Tells whether the `count` requests of `sizes` bytes on `stream` would be served if they were made now, one after
+ * another, none of them freed, and changes nothing. The requests are made on a copy of the device's state by the
+ * code of cachalot_malloc, so the answer is exact for the policy if no other call comes between. It assumes that no
+ * pending free completes before a request would wait for it (cachalot_process_events finds out which have), that no callback or other thread frees memory, and that
+ * new memory has higher addresses than all other memory. Free device memory is that of the driver's latest answer,
+ * changed by what the allocator has obtained and given back since; cachalot_device_info asks the driver anew. The copy
+ * takes about as long as a snapshot, and as much host memory as the allocator's tables.
+ *   - Driver: only to open a device that was never used, and while a graph is captured, to learn which streams capture it.
+ *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL, PARKED. */
+CACHALOT_API cachalot_status cachalot_would_fit(const cachalot_allocator *allocator, int device, const size_t *sizes,
+                                                size_t count, cachalot_stream stream, cachalot_fit *out);
 
 /* ---- The cache ---- */
 

@@ -352,6 +352,13 @@ class allocator {
     return outlook;
   }
 
+  /** Tells whether requests would be served if they were made now, and changes nothing: cachalot_would_fit. */
+  cachalot_fit would_fit(const std::vector<std::size_t>& sizes, cachalot_stream stream, int device = 0) const {
+    cachalot_fit fit = CACHALOT_FIT_INIT;
+    check(cachalot_would_fit(get(), device, sizes.data(), sizes.size(), stream, &fit));
+    return fit;
+  }
+
   // ---- The cache ----
 
   /** Makes pending blocks available whose streams have finished. */

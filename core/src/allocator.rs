@@ -15,6 +15,8 @@ mod ranges;
 #[cfg(feature = "alloc")]
 mod restore;
 mod uses;
+#[cfg(feature = "alloc")]
+mod would_fit;
 
 pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
@@ -24,6 +26,8 @@ pub use parking::Parking;
 #[cfg(feature = "alloc")]
 pub use place::Placer;
 pub use ranges::{Range, RangeAllocator};
+#[cfg(feature = "alloc")]
+pub use would_fit::{Bound, Fit};
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;

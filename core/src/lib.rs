@@ -90,12 +90,12 @@ mod tables;
 mod trace;
 mod units;
 
-#[cfg(feature = "alloc")]
-pub use allocator::Placer;
 pub use allocator::{
     Allocator, Block, BlockAllocator, Buffer, EventReports, FailedDrop, PageStats, Pages, Parking, Range,
     RangeAllocator,
 };
+#[cfg(feature = "alloc")]
+pub use allocator::{Bound, Fit, Placer};
 pub use arena::allocation::Allocation;
 pub use arena::extents::{Extent, Physical};
 pub use arena::forecast::Forecast;

@@ -163,6 +163,31 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
         }
     }
 
+    /// Returns a map of the pages of one device, as those of device 0.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`] if the pages do not fit.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn copy_of(&self, number: u32) -> Result<Self, Error> {
+        let copy = Self::default();
+        let mut is_full = false;
+        let _writer = self.writer.lock();
+        self.pages.for_each(|page, word| {
+            let word = match OwnerWord(word).owner() {
+                Owner::Heap(HeapRef { device, heap }) if device == number => Owner::Heap(HeapRef { device: 0, heap }),
+                Owner::Lane(LaneRef { device, lane }) if device == number => Owner::Lane(LaneRef { device: 0, lane }),
+                Owner::Shared => Owner::Shared,
+                Owner::Heap(_) | Owner::Lane(_) | Owner::None => return,
+            };
+            if copy.pages.make_room(1) {
+                copy.pages.insert(page, OwnerWord::new(word).0);
+            } else {
+                is_full = true;
+            }
+        });
+        if is_full { Err(Error::TableFull("pages")) } else { Ok(copy) }
+    }
+
     /// Removes a range. Called before the memory is released: the device may hand the addresses out
     /// again at once.
     pub(crate) fn remove(&self, base: DevicePtr, bytes: u64) {

@@ -213,6 +213,8 @@ void inside(cachalot::allocator& allocator, cachalot_stream stream) {
   EXPECT(allocator.trace().empty());
   const std::string json = allocator.snapshot();
   EXPECT(json.front() == '{' && json.find("\"active_allocated\"") != std::string::npos);
+  const cachalot_fit fit = allocator.would_fit({std::size_t{1} << 20, std::size_t{2} << 20}, stream);
+  EXPECT(fit.served == 2 && fit.bound == CACHALOT_BOUND_NONE);
   const std::string metrics = allocator.metrics();
   EXPECT(metrics.find("\ncachalot_allocated_blocks{device=\"0\"} 1\n") != std::string::npos);
   EXPECT(metrics.substr(metrics.size() - 6) == "# EOF\n");

@@ -35,6 +35,7 @@ pub type cachalot_status = i32;
 pub type cachalot_route = i32;
 pub type cachalot_park_state = i32;
 pub type cachalot_outcome = i32;
+pub type cachalot_bound = i32;
 pub type cachalot_stage = i32;
 pub type cachalot_action = i32;
 pub type cachalot_format = i32;
@@ -72,6 +73,12 @@ pub const CACHALOT_WOULD_OBTAIN: cachalot_outcome = 2;
 pub const CACHALOT_WOULD_EXPAND: cachalot_outcome = 3;
 pub const CACHALOT_WOULD_RELEASE: cachalot_outcome = 4;
 pub const CACHALOT_WOULD_FAIL: cachalot_outcome = 5;
+
+pub const CACHALOT_BOUND_NONE: cachalot_bound = 0;
+pub const CACHALOT_BOUND_LIMIT: cachalot_bound = 1;
+pub const CACHALOT_BOUND_FRACTION: cachalot_bound = 2;
+pub const CACHALOT_BOUND_DEVICE: cachalot_bound = 3;
+pub const CACHALOT_BOUND_OTHER: cachalot_bound = 4;
 
 pub const CACHALOT_STAGE_WAITING: cachalot_stage = 1;
 pub const CACHALOT_STAGE_OBSERVING: cachalot_stage = 2;
@@ -170,6 +177,18 @@ pub struct cachalot_outlook {
     pub address: *mut c_void,
     pub bytes: usize,
     pub outcome: cachalot_outcome,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C)]
+pub struct cachalot_fit {
+    pub struct_size: usize,
+    pub served: usize,
+    pub new_bytes: u64,
+    pub reserved_bytes: u64,
+    pub device_free_bytes: u64,
+    pub bound: cachalot_bound,
     pub reserved: u32,
 }
 

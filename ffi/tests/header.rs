@@ -67,6 +67,7 @@ int main(void) {
   cachalot_options options = CACHALOT_OPTIONS_INIT;
   cachalot_block block = CACHALOT_BLOCK_INIT;
   cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
+  cachalot_fit fit = CACHALOT_FIT_INIT;
   cachalot_device device = CACHALOT_DEVICE_INIT;
   cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
   cachalot_plan_report plan = CACHALOT_PLAN_REPORT_INIT;
@@ -74,7 +75,7 @@ int main(void) {
   printf("%d %u %s\n", CACHALOT_VERSION, (unsigned)cachalot_version(), cachalot_version_string());
   printf("%d %d %d\n", CACHALOT_VERSION_MAJOR, CACHALOT_VERSION_MINOR, CACHALOT_VERSION_PATCH);
   printf("%d\n", options.struct_size == sizeof options && block.struct_size == sizeof block &&
-    outlook.struct_size == sizeof outlook && device.struct_size == sizeof device &&
+    outlook.struct_size == sizeof outlook && fit.struct_size == sizeof fit && device.struct_size == sizeof device &&
     statistics.struct_size == sizeof statistics && plan.struct_size == sizeof plan && plan.stage == 0 && options.flags == 0 && statistics.leaked_bytes == 0 && pool.first == 0);
   return 0;
 }
@@ -201,6 +202,7 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_options { struct_size, flags, device_count, devices, contexts, config, limit_bytes, simulated_bytes }
     cachalot_block { struct_size, base, bytes, requested_bytes, stream_id, segment_base, segment_bytes, device, reserved }
     cachalot_outlook { struct_size, address, bytes, outcome, reserved }
+    cachalot_fit { struct_size, served, new_bytes, reserved_bytes, device_free_bytes, bound, reserved }
     cachalot_extent { offset, bytes, memory, memory_offset, memory_bytes, flags, reserved }
     cachalot_calls { calls, us }
     cachalot_pages {
@@ -302,6 +304,7 @@ fn constants_are_the_librarys() {
             CACHALOT_POOL_USE_ON_OOM CACHALOT_POOL_NO_SPLIT CACHALOT_ROUTE_ALL CACHALOT_ROUTE_STREAM CACHALOT_ROUTE_THREAD
             CACHALOT_STAGE_WAITING CACHALOT_STAGE_OBSERVING CACHALOT_STAGE_PLANNING CACHALOT_STAGE_READY
             CACHALOT_STAGE_SERVING CACHALOT_WOULD_HIT CACHALOT_WOULD_OBTAIN CACHALOT_WOULD_EXPAND CACHALOT_WOULD_RELEASE CACHALOT_WOULD_FAIL
+            CACHALOT_BOUND_NONE CACHALOT_BOUND_LIMIT CACHALOT_BOUND_FRACTION CACHALOT_BOUND_DEVICE CACHALOT_BOUND_OTHER
             CACHALOT_ACTION_ALLOC CACHALOT_ACTION_FREE_REQUESTED CACHALOT_ACTION_FREE_COMPLETED
             CACHALOT_ACTION_SEGMENT_ALLOC CACHALOT_ACTION_SEGMENT_FREE CACHALOT_ACTION_SEGMENT_MAP
             CACHALOT_ACTION_SEGMENT_UNMAP CACHALOT_ACTION_OOM CACHALOT_JSON CACHALOT_PICKLE);

@@ -191,6 +191,32 @@ fn a_block_is_had_described_and_given_back() {
 }
 
 #[test]
+fn requests_that_would_fit_are_told_from_those_that_would_not() {
+    let subject = Subject::new(|options| options.limit_bytes = 100 * MIB as u64);
+    let ask = |sizes: &[usize]| {
+        let mut out = cachalot_fit { struct_size: sized::<cachalot_fit>(), ..cachalot_fit::default() };
+        // SAFETY: the list and the structure outlive the call.
+        ok(unsafe { cachalot_would_fit(subject.0, 0, sizes.as_ptr(), sizes.len(), null_mut(), &raw mut out) });
+        (out.served, out.new_bytes, out.reserved_bytes, out.bound)
+    };
+    let mib = |count: u64| count * MIB as u64;
+    assert_eq!(ask(&[]), (0, 0, 0, CACHALOT_BOUND_NONE));
+    assert_eq!(ask(&[1000, 30 * MIB, 60 * MIB]), (3, mib(92), mib(92), CACHALOT_BOUND_NONE));
+    assert_eq!(ask(&[1000, 60 * MIB, 60 * MIB, 1]), (2, mib(62), mib(62), CACHALOT_BOUND_LIMIT));
+    let block = subject.malloc(60 * MIB, null_mut());
+    assert_eq!(ask(&[60 * MIB]), (0, 0, mib(60), CACHALOT_BOUND_LIMIT));
+    subject.free(block);
+    // The cached segment serves the first request, and a segment of its own the second.
+    assert_eq!(ask(&[50 * MIB, 40 * MIB]), (2, mib(40), mib(100), CACHALOT_BOUND_NONE));
+    assert_eq!(subject.stats().device_allocs, 1, "nothing was obtained for an answer");
+    // The device's answer to the question about its memory is the bound, once the limit is gone.
+    assert_eq!(cachalot_set_limit(subject.0, 0, CACHALOT_NO_LIMIT), CACHALOT_OK);
+    let free = usize::try_from(subject.device_info(0).free_bytes).expect("an amount");
+    assert_eq!(ask(&[free + 61 * MIB]).3, CACHALOT_BOUND_DEVICE);
+    assert_eq!(ask(&[free + 60 * MIB]).3, CACHALOT_BOUND_NONE);
+}
+
+#[test]
 fn forecasts_say_what_comes_first() {
     let subject = Subject::new(|options| options.limit_bytes = 64 * MIB as u64);
     let outlook = subject.forecast(30 * MIB, null_mut());

@@ -27,3 +27,4 @@ mod supplied;
 mod threads;
 mod trace;
 mod utilisation;
+mod would_fit;

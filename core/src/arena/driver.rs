@@ -2,7 +2,7 @@
 
 use crate::arena::flags::Flags;
 use crate::arena::{Arena, flags};
-use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event};
+use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo};
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::StreamId;
@@ -29,6 +29,10 @@ pub(crate) struct Driver<D> {
     asking: CachePadded<AtomicU32>,
     /// The device's answer about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
     virtual_memory: AtomicU32,
+    /// The device's latest answer about its memory: the bytes that were free or held by the arena, and
+    /// all bytes. 0 before the first answer.
+    room: AtomicU64,
+    total: AtomicU64,
 }
 
 /// Pause of a thread that waits for what another thread is about to do, in microseconds.
@@ -60,7 +64,17 @@ impl<D> Driver<D> {
             recording: CachePadded(AtomicU32::new(0)),
             asking: CachePadded(AtomicU32::new(0)),
             virtual_memory: AtomicU32::new(UNASKED),
+            room: AtomicU64::new(0),
+            total: AtomicU64::new(0),
         }
+    }
+
+    /// Returns the driver of another device, with the same answer about virtual memory.
+    #[cfg(feature = "alloc")]
+    pub(super) fn for_device<T>(&self, device: T) -> Driver<T> {
+        let driver = Driver::new(device);
+        driver.virtual_memory.store(self.virtual_memory.load(Ordering::Relaxed), Ordering::Relaxed);
+        driver
     }
 
     /// The device. Calls that fail when the context is lost are made through [`Arena::call`] instead.
@@ -150,6 +164,29 @@ impl<D: DeviceMemory> Driver<D> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Asks the device for its memory, and notes the answer.
+    pub(crate) fn memory_info(&self) -> DeviceResult<MemoryInfo> {
+        let memory = self.call(D::memory_info)?;
+        self.note_memory(memory);
+        Ok(memory)
+    }
+
+    /// Notes an answer of the device about its memory.
+    pub(crate) fn note_memory(&self, memory: MemoryInfo) {
+        let room = memory.free.saturating_add(self.ledger.reserved());
+        self.driver.room.store(room, Ordering::Relaxed);
+        self.driver.total.store(memory.total, Ordering::Relaxed);
+    }
+
+    /// Returns the memory of the device after its latest answer: free is less what the arena has
+    /// obtained since, and more by what it has given back. `None` before the first answer.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn known_memory(&self) -> Option<MemoryInfo> {
+        let total = self.driver.total.load(Ordering::Relaxed);
+        let free = self.driver.room.load(Ordering::Relaxed).saturating_sub(self.ledger.reserved());
+        (total > 0).then_some(MemoryInfo { free, total })
+    }
+
     /// The error that lost the context, if it is lost.
     pub(crate) fn health(&self) -> DeviceResult<()> {
         self.driver.health()

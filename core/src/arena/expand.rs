@@ -258,7 +258,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
 
     /// Returns the length of a new range of addresses and the length of its granules, in bytes.
     pub(super) fn range_to_reserve(&self, kind: PoolKind) -> Result<(u64, u64), Error> {
-        let total = self.device.call(D::memory_info)?.total;
+        let total = self.device.memory_info()?.total;
         let largest = total + total / RESERVE_EXTRA;
         let config = self.device.settings.config.lock();
         let wanted = config.expandable_segments_reserve().map_or(largest, |reserve| reserve.bytes(total).min(largest));

@@ -62,6 +62,12 @@ impl Flags {
         Self(AtomicU64::new(0))
     }
 
+    /// Returns flags with the same bits, less `without`.
+    #[cfg(feature = "alloc")]
+    pub(super) fn copy(&self, without: Word) -> Self {
+        Self(AtomicU64::new(self.load() & !without))
+    }
+
     /// All flags.
     #[inline(always)]
     pub(crate) fn load(&self) -> Word {

@@ -28,6 +28,16 @@ impl Ledger {
         Self { reserved: CachePadded(AtomicU64::new(0)), limit: AtomicU64::new(u64::MAX), leaked: AtomicU64::new(0) }
     }
 
+    /// Returns a ledger with the same bytes and the same limit.
+    #[cfg(feature = "alloc")]
+    pub(super) fn copy(&self) -> Self {
+        let copy = Self::new();
+        copy.add(self.reserved());
+        copy.set_limit(self.limit());
+        copy.leak(self.leaked());
+        copy
+    }
+
     /// Returns the number of bytes held from the device.
     pub(crate) fn reserved(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
@@ -89,7 +99,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Returns the number of bytes that can still be charged below both the limit and the device's
     /// total memory. Uses the limit alone if the device does not report a total.
     pub(super) fn available_bytes(&self) -> u64 {
-        let total = self.call(D::memory_info).map_or(u64::MAX, |info| info.total);
+        let total = self.memory_info().map_or(u64::MAX, |info| info.total);
         self.ledger.limit().min(total).saturating_sub(self.ledger.reserved())
     }
 

@@ -24,6 +24,8 @@ mod capture_reuse;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
 pub(crate) mod checks;
 mod compact;
+#[cfg(feature = "alloc")]
+mod copy;
 mod deferred;
 mod driver;
 mod events;
@@ -59,6 +61,8 @@ mod polls;
 mod quiet;
 pub(crate) mod ranges;
 mod reclaim;
+#[cfg(feature = "alloc")]
+mod rehearse;
 mod release;
 pub(crate) mod request;
 #[cfg(feature = "alloc")]

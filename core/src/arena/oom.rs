@@ -39,7 +39,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             block,
             segment,
             device: DeviceIndex(self.number),
-            memory: self.call(D::memory_info).unwrap_or_default(),
+            memory: self.memory_info().unwrap_or_default(),
             process: self.driver.device().process_use(),
             limit: self.ledger.limit_if_set(),
             allocated: of_ranges(Stat::AllocatedBytes),

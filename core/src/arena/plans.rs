@@ -37,6 +37,11 @@ impl<R: Lock> Plans<R> {
         Self(config.planned().map(|options| Box::new(PlanServer::new(options))))
     }
 
+    /// Returns plans in the same state, for another device.
+    pub(super) fn copy(&self) -> Self {
+        Self(self.server().map(|server| Box::new(server.copy())))
+    }
+
     /// Returns the planned policy's state, if the configuration has the policy.
     #[inline(always)]
     pub(super) fn server(&self) -> Option<&PlanServer<R>> {

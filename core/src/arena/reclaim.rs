@@ -176,7 +176,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !config.throw_on_device_oom() {
             return Ok(None);
         }
-        let total = self.call(D::memory_info)?.total;
+        let total = self.memory_info()?.total;
         let allowed = fraction_of(config.per_process_memory_fraction(), total);
         let room = allowed.saturating_sub(self.ledger.reserved());
         let more = match self.stitcher_of(request) {

@@ -39,6 +39,18 @@ impl<R: Lock> Settings<R> {
         }
     }
 
+    /// Returns the same settings, for another device.
+    #[cfg(feature = "alloc")]
+    pub(super) fn duplicate(&self) -> Self {
+        Self {
+            policy: self.policy,
+            unit: self.unit,
+            small_max: self.small_max,
+            divisions: core::array::from_fn(|at| AtomicU32::new(self.divisions[at].load(Ordering::Relaxed))),
+            config: Ranked::new(Rank::Config, self.copy()),
+        }
+    }
+
     /// Returns a copy of the configuration in force.
     pub(crate) fn copy(&self) -> Config {
         self.config.lock().clone()
@@ -153,7 +165,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::InvalidFraction(fraction));
         }
-        let total = self.call(D::memory_info)?.total;
+        let total = self.memory_info()?.total;
         self.set_limit((fraction < 1.0).then(|| fraction_of(fraction, total)));
         Ok(())
     }

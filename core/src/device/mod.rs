@@ -9,6 +9,8 @@ mod contents;
 mod error;
 pub(crate) mod oom;
 #[cfg(feature = "alloc")]
+pub(crate) mod rehearsal;
+#[cfg(feature = "alloc")]
 pub mod simulated;
 mod types;
 #[cfg(feature = "paranoid")]

@@ -275,7 +275,7 @@ impl<S: Storage> Segments<S> {
 }
 
 /// A range of memory allocated from the device in one call, or a reserved range of addresses.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Segment {
     /// Device address of the first byte.
     pub base: u64,

@@ -56,6 +56,7 @@ impl Linked for Block {
 }
 
 /// The index of free blocks. A block is named by the number of its entry in the heap's table.
+#[derive(Clone)]
 pub(crate) struct FreeIndex<S: Storage> {
     /// Bit `w` is set iff `words[w]` is not 0.
     summary: u64,

@@ -58,6 +58,7 @@ impl Vacant for HomePage {
 }
 
 /// The pages at home in one heap, ordered by address.
+#[derive(Clone)]
 pub(crate) struct HomePages<S: Storage> {
     entries: SlotTable<HomePage, S>,
     /// Root of the set of entries.

@@ -66,6 +66,7 @@ pub(crate) enum FreeOutcome {
 }
 
 /// The memory of one stream in one pool.
+#[derive(Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "four conditions that do not depend on each other")]
 pub(crate) struct Heap<S: Storage> {
     /// The stream that the heap belongs to; `NO_STREAM` while the heap is vacant.

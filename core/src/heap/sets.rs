@@ -12,6 +12,7 @@ use crate::tables::slot_table::SlotTable;
 use crate::trace::ring::Buffer;
 
 /// The large tables of a heap, allocated with the heap's first block.
+#[derive(Clone)]
 pub(crate) struct Sets<S: Storage> {
     /// Holds exactly the blocks that are [`State::Free`].
     pub free: FreeIndex<S>,

@@ -49,6 +49,7 @@ impl Departure {
 }
 
 /// The departures of a device, and events to record again.
+#[derive(Clone)]
 pub(crate) struct Departures<S: Storage> {
     table: SlotTable<Departure, S>,
     /// Events of no departure. Has room for the events of all departures.

@@ -162,6 +162,7 @@ impl Batch {
 }
 
 /// All pages of a device.
+#[derive(Clone)]
 pub(crate) struct Pages<S: Storage> {
     table: SlotTable<Page, S>,
     /// The first spare page.
@@ -200,6 +201,14 @@ impl<S: Storage> core::ops::Index<u32> for Pages<S> {
 }
 
 impl<S: Storage> Pages<S> {
+    /// Returns the length of every page in bytes, by handle.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn lengths(&self) -> alloc::collections::BTreeMap<u64, u64> {
+        let vacant: alloc::collections::BTreeSet<u32> = self.table.vacant().collect();
+        let pages = (0..).zip(self.table.entries()).filter(|(number, _)| !vacant.contains(number));
+        pages.map(|(_, page)| (page.handle.0, page.bytes)).collect()
+    }
+
     /// Makes room for one further page.
     ///
     /// # Errors

@@ -44,6 +44,7 @@ impl Vacant for Pin {
 }
 
 /// The pins of a device.
+#[derive(Clone)]
 pub(crate) struct Pins<S: Storage> {
     table: SlotTable<Pin, S>,
 }

@@ -14,6 +14,7 @@ use crate::units::{DevicePtr, StreamId};
 const UNUSED: u64 = u64::MAX;
 
 /// A stream served from a plan.
+#[derive(Clone)]
 pub(crate) struct Lane {
     /// The stream.
     pub stream: StreamId,
@@ -74,6 +75,21 @@ impl<R: Lock> PlanServer<R> {
             planner: Ranked::new(Rank::Planner, PlannerState::default()),
             options,
         }
+    }
+
+    /// Returns the state of another device with the same lanes and the same plans.
+    pub(crate) fn copy(&self) -> Self {
+        let mut copy = Self::new(self.options.clone());
+        for (number, from) in self.lane_slots.iter().enumerate() {
+            let lane = from.lane.lock();
+            copy.streams[number] = AtomicU64::new(self.streams[number].load(Ordering::Acquire));
+            let (lane, counters) = (lane.clone(), from.counters.copy());
+            copy.lane_slots[number] = CachePadded(LaneSlot { lane: Ranked::new(Rank::Lane, lane), counters });
+        }
+        copy.without_lane = AtomicU64::new(self.without_lane.load(Ordering::Relaxed));
+        let planner = self.planner.lock().clone();
+        copy.planner = Ranked::new(Rank::Planner, planner);
+        copy
     }
 
     /// Returns the slot of a stream's lane.

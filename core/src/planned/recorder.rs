@@ -24,13 +24,14 @@ struct LoggedRequest {
 }
 
 /// The requests of a stream, in order.
+#[derive(Clone)]
 struct StreamLog {
     stream: StreamId,
     requests: Vec<LoggedRequest>,
 }
 
 /// The record of the iteration so far.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Log {
     /// The first [`LANES`] streams with requests.
     streams: Vec<StreamLog>,

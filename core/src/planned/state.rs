@@ -14,6 +14,7 @@ const TOLERATED_IN_A_ROW: u32 = 2;
 const MAX_DOUBLINGS: u64 = 5;
 
 /// A stream's plan, ready to be put in force.
+#[derive(Clone)]
 pub(crate) struct Prepared {
     /// The stream.
     pub stream: StreamId,
@@ -26,7 +27,7 @@ pub(crate) struct Prepared {
 }
 
 /// The phase of a device. Each announcement may move it on.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) enum Phase {
     /// Nothing is recorded; the next announcement begins to record an iteration.
     #[default]
@@ -47,7 +48,7 @@ pub(crate) enum Phase {
 }
 
 /// The planned policy's phase on a device, and the history on which its decisions rest.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct PlannerState {
     /// The present phase.
     pub(crate) phase: Phase,

@@ -58,6 +58,25 @@ const fn active_of(row: usize) -> Option<usize> {
     }
 }
 
+#[cfg(feature = "alloc")]
+impl HeapCounters {
+    /// Returns counters with the same values. The caller holds the heap's lock.
+    pub(crate) fn copy(&self) -> Self {
+        Self {
+            added: copy_of(&self.added),
+            removed: copy_of(&self.removed),
+            threshold: core::array::from_fn(|row| AtomicI64::new(self.threshold[row].load(Relaxed))),
+            allocated_lease: core::array::from_fn(|row| AtomicI64::new(self.allocated_lease[row].load(Relaxed))),
+        }
+    }
+}
+
+/// Returns new words with the values of others.
+#[cfg(feature = "alloc")]
+pub(super) fn copy_of<const N: usize>(words: &[AtomicU64; N]) -> [AtomicU64; N] {
+    core::array::from_fn(|at| AtomicU64::new(words[at].load(Relaxed)))
+}
+
 impl HeapCounters {
     /// Adds `amount`. Returns true if the peaks must be reconciled.
     #[inline]

@@ -1,5 +1,7 @@
 //! The peaks of a device's statistics, and the leases of its heaps.
 
+#[cfg(feature = "alloc")]
+use super::counters::copy_of;
 use super::counters::{HeapCounters, included};
 use super::{ALL, Counter, EVENTS, Event, STATS, Stat, Stats, column};
 use crate::config::rounding::PoolKind;
@@ -39,6 +41,23 @@ impl DevicePeaks {
             freed_before: zeros(),
             events: core::array::from_fn(|_| AtomicU64::new(0)),
             max_split_size: max_split_size.map_or(-1, |bytes| bytes as i64),
+        }
+    }
+
+    /// Returns peaks with the same values.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn copy(&self) -> Self {
+        let signed = |words: &[[AtomicI64; STATS]; 3]| {
+            core::array::from_fn(|column| core::array::from_fn(|row| AtomicI64::new(words[column][row].load(Relaxed))))
+        };
+        Self {
+            peak: signed(&self.peak),
+            highest_before: copy_of(&self.highest_before),
+            leased: signed(&self.leased),
+            allocated_before: core::array::from_fn(|column| copy_of(&self.allocated_before[column])),
+            freed_before: core::array::from_fn(|column| copy_of(&self.freed_before[column])),
+            events: copy_of(&self.events),
+            max_split_size: self.max_split_size,
         }
     }
 

@@ -43,6 +43,7 @@ impl Deferred {
 }
 
 /// The deferred blocks of a device.
+#[derive(Clone)]
 pub(crate) struct DeferredBlocks<S: Storage> {
     /// The blocks, in the order in which they are retried.
     entries: S::Table<Deferred>,

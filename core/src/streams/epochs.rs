@@ -46,6 +46,7 @@ struct Unfinished {
 }
 
 /// The unfinished epochs of a device, and events to record again.
+#[derive(Clone)]
 pub(crate) struct Epochs<S: Storage> {
     /// The epochs in the order in which they began. At most [`MAX_UNFINISHED`] of each heap.
     unfinished: S::Table<Unfinished>,

@@ -122,6 +122,7 @@ pub(crate) struct Recording {
 }
 
 /// The pending events of a group of streams: a queue for each stream, and a pool of idle events.
+#[derive(Clone)]
 pub(crate) struct EventQueues<S: Storage> {
     /// The entries of all queues.
     waits: SlotTable<Wait, S>,

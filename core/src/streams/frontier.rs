@@ -23,6 +23,7 @@ struct Wait {
 }
 
 /// The safe frontier of a device, and the blocks ahead of it.
+#[derive(Clone)]
 pub(crate) struct Frontier<S: Storage> {
     /// All work up to this count is done. Never decreases.
     reached: u64,

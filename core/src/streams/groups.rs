@@ -26,6 +26,18 @@ impl<R: Lock, S: Storage> Groups<R, S> {
         Self(groups)
     }
 
+    /// Returns queues with the same entries.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn copy(&self) -> Self {
+        let copy = Self::new();
+        for group in 0..self.count() {
+            // Cloned before the other lock is taken: no thread holds two of them.
+            let queues = self.lock(group).clone();
+            *copy.lock(group) = queues;
+        }
+        copy
+    }
+
     /// Returns the number of the group of a stream.
     pub(crate) fn of(&self, stream: StreamId) -> u32 {
         // The upper bits of a product with the golden ratio: handles of streams differ in any bits.

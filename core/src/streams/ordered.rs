@@ -18,6 +18,7 @@ struct Entry {
 }
 
 /// The freed blocks of a device whose uses have events.
+#[derive(Clone)]
 pub(crate) struct OrderedBlocks<S: Storage> {
     entries: S::Table<Entry>,
 }

@@ -226,6 +226,16 @@ impl<C: Cells> AtomicMap<C> {
         found.checked_sub(1)
     }
 
+    /// Calls `visit` with every key and its value, in no order. Writers only.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(u64, u32)) {
+        for cell in self.cells.cells() {
+            if let Some(value) = cell.value.load(Ordering::Relaxed).checked_sub(1) {
+                visit(cell.key.load(Ordering::Relaxed) - 1, value);
+            }
+        }
+    }
+
     /// Makes room for `extra` further keys. Returns false if they do not fit. Writers only.
     pub(crate) fn make_room(&self, extra: u32) -> bool {
         let live = self.live.load(Ordering::Relaxed);

@@ -17,6 +17,7 @@ pub(crate) trait Indexed {
 
 /// A hash index: the heads of the chains. The entries belong to the caller, who passes them to
 /// every operation.
+#[derive(Clone)]
 pub(crate) struct HashIndex<S: Storage> {
     /// The first entry of each chain, or [`NONE`]. The length is 0 or a power of two.
     buckets: S::Table<u32>,

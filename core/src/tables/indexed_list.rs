@@ -77,6 +77,7 @@ fn key<T: Linked>(items: &[T]) -> impl Fn(u32) -> Key {
 }
 
 /// The skip pointers of any number of lists. An item is in at most one list.
+#[derive(Clone)]
 pub(crate) struct Lists<S: Storage> {
     /// The nodes of all lists' trees of skip pointers.
     tree: RadixTree<S>,

@@ -70,11 +70,11 @@ mod sealed {
 }
 
 /// A choice of table types. Only [`Fixed`] and [`Growable`] implement it.
-pub trait Storage: sealed::Sealed + 'static {
+pub trait Storage: sealed::Sealed + Clone + 'static {
     /// Tables inside a heap: blocks, index nodes, segments.
-    type Table<T: Send + 'static>: Table<T> + Send;
+    type Table<T: Clone + Send + 'static>: Table<T> + Clone + Send;
     /// Large values inside a heap that an empty heap does not need.
-    type Lazy<T: Default + Send + 'static>: Lazy<T> + Send;
+    type Lazy<T: Clone + Default + Send + 'static>: Lazy<T> + Clone + Send;
     /// The devices of an allocator.
     type Devices<T: 'static>: Table<T>;
     /// Heaps and pools. Threads share references into this table, so no entry moves.
@@ -117,7 +117,7 @@ pub trait Storage: sealed::Sealed + 'static {
 ///
 /// `size_of` tells the size of any other choice at compile time. The example
 /// `core/examples/no_heap.rs` is a whole program without a heap, with the device that it needs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Fixed<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize>;
 
 impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize> sealed::Sealed
@@ -128,8 +128,8 @@ impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES:
 impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize> Storage
     for Fixed<DEVICES, HEAPS, BLOCKS, PAGES>
 {
-    type Table<T: Send + 'static> = heapless::Vec<T, BLOCKS>;
-    type Lazy<T: Default + Send + 'static> = InPlace<T>;
+    type Table<T: Clone + Send + 'static> = heapless::Vec<T, BLOCKS>;
+    type Lazy<T: Clone + Default + Send + 'static> = InPlace<T>;
     type Devices<T: 'static> = heapless::Vec<T, DEVICES>;
     type OnceTable<T: 'static> = FixedOnceTable<T, HEAPS>;
     type Cells = FixedCells<PAGES>;
@@ -159,7 +159,7 @@ impl<T, const N: usize> Table<T> for heapless::Vec<T, N> {
 }
 
 /// The [`Lazy`] of [`Fixed`]: the value itself, created with the table.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct InPlace<T>(T);
 
 impl<T> Deref for InPlace<T> {
@@ -222,14 +222,14 @@ mod growable {
     use once_cell::race::OnceBox;
 
     /// Tables growing on the host's heap.
-    #[derive(Debug)]
+    #[derive(Clone, Debug)]
     pub struct Growable;
 
     impl super::sealed::Sealed for Growable {}
 
     impl Storage for Growable {
-        type Table<T: Send + 'static> = Vec<T>;
-        type Lazy<T: Default + Send + 'static> = WhenNeeded<T>;
+        type Table<T: Clone + Send + 'static> = Vec<T>;
+        type Lazy<T: Clone + Default + Send + 'static> = WhenNeeded<T>;
         type Devices<T: 'static> = Vec<T>;
         type OnceTable<T: 'static> = GrowingOnceTable<T>;
         type Cells = GrowingCells;
@@ -261,7 +261,7 @@ mod growable {
     }
 
     /// The [`Lazy`] of [`Growable`]: a value on the host's heap, allocated on first use.
-    #[derive(Debug)]
+    #[derive(Clone, Debug)]
     pub struct WhenNeeded<T>(Option<Box<T>>);
 
     /// The panic message for a value used before its creation.

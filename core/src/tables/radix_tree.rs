@@ -97,6 +97,7 @@ impl Link {
 
 /// An inner node of the tree. `repr(C)` puts the fields that every descent reads first, in one
 /// cache line in most cases.
+#[derive(Clone)]
 #[repr(C)]
 pub(crate) struct Node {
     /// A key equal to all keys below the node above the digit at `shift`.
@@ -153,6 +154,7 @@ impl Node {
 }
 
 /// The nodes of any number of sets. Each set is a [`Link`] that the caller stores.
+#[derive(Clone)]
 pub(crate) struct RadixTree<S: Storage> {
     nodes: SlotTable<Node, S>,
 }

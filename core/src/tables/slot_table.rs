@@ -8,7 +8,7 @@ use core::ops::{Index, IndexMut};
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// An entry with space for a link while vacant.
-pub(crate) trait Vacant: Send + 'static {
+pub(crate) trait Vacant: Clone + Send + 'static {
     /// Creates a vacant entry with a link to the vacant entry `next`.
     fn vacant(next: u32) -> Self;
     /// Makes an occupied entry vacant, with a link to the vacant entry `next`.
@@ -19,6 +19,7 @@ pub(crate) trait Vacant: Send + 'static {
 
 /// A table of `T` with reusable indices. Room is made ahead, many entries at a time, so that
 /// occupying an entry takes a few instructions and cannot fail.
+#[derive(Clone)]
 pub(crate) struct SlotTable<T: Vacant, S: Storage> {
     /// Every entry, occupied or vacant.
     table: S::Table<T>,
@@ -27,6 +28,7 @@ pub(crate) struct SlotTable<T: Vacant, S: Storage> {
 }
 
 /// The list of the vacant entries of a table.
+#[derive(Clone)]
 pub(crate) struct Vacancies {
     /// The first vacant entry; `NONE` ⟺ `count` is 0.
     first: u32,
@@ -136,6 +138,15 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
         if self.table.drop_entries() {
             self.vacancies = Vacancies { first: NONE, count: 0 };
         }
+    }
+
+    /// Iterates over the vacant entries.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn vacant(&self) -> impl Iterator<Item = u32> {
+        let first = Some(self.vacancies.first).filter(|&entry| entry != NONE);
+        core::iter::successors(first, |&entry| {
+            Some(self.table[entry as usize].next_vacant()).filter(|&next| next != NONE)
+        })
     }
 
     /// Returns the number of occupied entries.

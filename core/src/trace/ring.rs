@@ -68,6 +68,7 @@ const BUFFERED: usize = 32;
 const SLACK: usize = 32 * BUFFERED;
 
 /// The latest events of a heap, under the heap's lock.
+#[derive(Clone)]
 pub(crate) struct Buffer<S: Storage> {
     /// The records. Allocated with the first recorded event.
     entries: S::Lazy<heapless::Vec<Record, BUFFERED>>,

@@ -148,6 +148,7 @@ pub unsafe extern "C" fn cachalot_device_info(
         let (index, device) = instance.device(device)?;
         device.open()?;
         let memory = device.memory_info()?;
+        instance.allocator.note_memory(index, memory)?;
         out.write(&cachalot_device {
             struct_size: size_of::<cachalot_device>(),
             total_bytes: memory.total,

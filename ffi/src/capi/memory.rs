@@ -1,13 +1,15 @@
 //! Allocation and freeing of blocks, the hot functions of the interface.
 
 use crate::abi::{
+    CACHALOT_BOUND_DEVICE, CACHALOT_BOUND_FRACTION, CACHALOT_BOUND_LIMIT, CACHALOT_BOUND_NONE, CACHALOT_BOUND_OTHER,
     CACHALOT_WOULD_EXPAND, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, CACHALOT_WOULD_OBTAIN, CACHALOT_WOULD_RELEASE,
-    cachalot_allocator, cachalot_block, cachalot_outlook, cachalot_status, cachalot_stream,
+    cachalot_allocator, cachalot_block, cachalot_fit, cachalot_outlook, cachalot_status, cachalot_stream,
 };
 use crate::boundary;
 use crate::device::refuse;
-use crate::marshal::{Out, OutStruct, Versioned};
-use cachalot_core::{DevicePtr, ErrorKind, Forecast, StreamId};
+use crate::marshal::{self, Out, OutStruct, Versioned};
+use crate::status::Status;
+use cachalot_core::{Bound, DevicePtr, ErrorKind, Forecast, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_int, c_void};
 
@@ -21,6 +23,12 @@ unsafe impl Versioned for cachalot_block {
 unsafe impl Versioned for cachalot_outlook {
     // Version 0.1: everything up to `reserved`.
     const FIRST_SIZE: usize = 32;
+}
+
+// SAFETY: `repr(C)` with its size first, and numbers without padding.
+unsafe impl Versioned for cachalot_fit {
+    // Version 0.1: everything up to `reserved`.
+    const FIRST_SIZE: usize = 48;
 }
 
 /// Converts a device address to C.
@@ -185,6 +193,51 @@ pub unsafe extern "C" fn cachalot_forecast(
             address: pointer(address),
             bytes: bytes as usize,
             outcome,
+            reserved: 0,
+        });
+        Ok(())
+    })
+}
+
+/// Tells whether requests would be served if they were made now.
+///
+/// # Safety
+/// `sizes` is NULL or has `count` entries, and `out` is NULL, or a structure as long as its first
+/// field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_would_fit(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    sizes: *const usize,
+    count: usize,
+    stream: cachalot_stream,
+    out: *mut cachalot_fit,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        if sizes.is_null() && count > 0 {
+            return Err(Status::null("the sizes"));
+        }
+        // SAFETY: guaranteed by the caller.
+        let sizes: Vec<u64> = unsafe { marshal::array(sizes, count) }.iter().map(|&bytes| bytes as u64).collect();
+        let (index, device) = instance.device(device)?;
+        device.open()?;
+        let stream = device.stream_id(CuStream(stream.addr()))?;
+        let fit = instance.allocator.would_fit(index, &sizes, stream)?;
+        out.write(&cachalot_fit {
+            struct_size: size_of::<cachalot_fit>(),
+            served: fit.served,
+            new_bytes: fit.new_bytes,
+            reserved_bytes: fit.reserved_bytes,
+            device_free_bytes: fit.device_free.unwrap_or(u64::MAX),
+            bound: match fit.bound {
+                None => CACHALOT_BOUND_NONE,
+                Some(Bound::Limit) => CACHALOT_BOUND_LIMIT,
+                Some(Bound::Fraction) => CACHALOT_BOUND_FRACTION,
+                Some(Bound::Device) => CACHALOT_BOUND_DEVICE,
+                Some(_) => CACHALOT_BOUND_OTHER,
+            },
             reserved: 0,
         });
         Ok(())

@@ -21,6 +21,7 @@ static cachalot_pool any_pool UNUSED;
 static cachalot_range any_range UNUSED;
 static cachalot_block any_block UNUSED = CACHALOT_BLOCK_INIT;
 static cachalot_outlook any_outlook UNUSED = CACHALOT_OUTLOOK_INIT;
+static cachalot_fit any_fit UNUSED = CACHALOT_FIT_INIT;
 static cachalot_device any_device UNUSED = CACHALOT_DEVICE_INIT;
 static cachalot_pages any_pages UNUSED = CACHALOT_PAGES_INIT;
 static cachalot_park_report any_park UNUSED = CACHALOT_PARK_REPORT_INIT;
@@ -59,6 +60,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_stream_destroyed, (allocator, device, (cachalot_stream)(uintptr_t)0x7f0000001000)) \
   ALLOCATOR_CALL(cachalot_base_of, (allocator, block, &any_block))                                        \
   DEVICE_CALL(cachalot_forecast, (allocator, device, 100, NULL, &any_outlook))                            \
+  DEVICE_CALL(cachalot_would_fit, (allocator, device, &any_length, 1, NULL, &any_fit))                    \
   DEVICE_CALL(cachalot_process_events, (allocator, device))                                               \
   DEVICE_CALL(cachalot_empty_cache, (allocator, device))                                                  \
   DEVICE_CALL(cachalot_trim, (allocator, device, 0))                                                      \

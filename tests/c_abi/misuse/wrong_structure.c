@@ -21,6 +21,7 @@ static void output_sizes(const scene *it) {
     *alone = sizes[index];
     REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_base_of(it->allocator, it->small, (cachalot_block *)alone));
     REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_forecast(it->allocator, 0, 1, NULL, (cachalot_outlook *)alone));
+    REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_would_fit(it->allocator, 0, NULL, 0, NULL, (cachalot_fit *)alone));
     REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_device_info(it->allocator, 0, (cachalot_device *)alone));
     REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_stats(it->allocator, 0, (cachalot_statistics *)alone));
     CHECK(*alone == sizes[index]);

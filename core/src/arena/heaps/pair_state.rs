@@ -36,6 +36,12 @@ impl Default for PairState {
 }
 
 impl PairState {
+    /// Returns the state of a pair with the same marks, which no call uses.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn copy(&self) -> Self {
+        Self(AtomicU32::new(self.0.load(Ordering::Acquire) & !USERS))
+    }
+
     /// Counts the caller as a user. Returns false if the pair is vacant. The caller must call
     /// [`leave`](Self::leave) in either case.
     pub(crate) fn enter(&self) -> bool {

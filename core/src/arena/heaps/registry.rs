@@ -53,6 +53,16 @@ impl<S: Storage> SharedPool<S> {
         self.supplied.store(0, Ordering::Relaxed);
     }
 
+    /// Takes over name, clocks and supply of another pool, and no stream.
+    #[cfg(feature = "alloc")]
+    pub(super) fn take_over(&self, other: &Self) {
+        for at in 0..2 {
+            self.id[at].store(other.id[at].load(Ordering::Relaxed), Ordering::Relaxed);
+            self.searches[at].store(other.searches[at].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.supplied.store(other.supplied.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Whether the host supplies the segments of the pool, as far as the host was asked.
     pub(crate) fn is_supplied(&self) -> bool {
         self.supplied.load(Ordering::Relaxed) != 0
@@ -159,6 +169,7 @@ pub(crate) struct Pair {
 const FIRST_SWEEP: u32 = 64;
 
 /// Pools, routes and pairs of one device, under one lock. The fast path does not take the lock.
+#[derive(Clone)]
 pub(crate) struct Registry<S: Storage> {
     /// Pools by number, entries of vacant numbers included.
     pub pools: S::Table<PoolEntry>,
@@ -434,6 +445,12 @@ impl<S: Storage> Registry<S> {
             // with the later pool in the first case, with the next pool number in the second.
             pool = pair.pool.max(pool + u32::from(pair.stream > stream));
         }
+    }
+
+    /// Returns the streams with heaps, each at least once.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn streams(&self) -> alloc::vec::Vec<StreamId> {
+        self.pairs.iter().filter(|pair| pair.exists).map(|pair| pair.stream).collect()
     }
 
     /// Returns the number of the first pair that exists, from number `from` on.

@@ -153,6 +153,7 @@ struct Use {
 }
 
 /// The elastic ranges of a device.
+#[derive(Clone)]
 pub(crate) struct RangeTable<S: Storage> {
     ranges: SlotTable<Range, S>,
     pieces: SlotTable<Piece, S>,

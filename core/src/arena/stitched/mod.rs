@@ -196,7 +196,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
 
     /// Returns the length of a new range of addresses, in bytes.
     fn range_to_reserve(&self) -> Result<u64, Error> {
-        let total = self.device().call(D::memory_info)?.total;
+        let total = self.device().memory_info()?.total;
         Ok(total.saturating_mul(RANGE_TIMES_DEVICE).next_multiple_of(self.step()))
     }
 

@@ -10,7 +10,7 @@ use core::num::NonZeroU64;
 use core::ops::Range;
 
 /// What the host keeps, and the copies in progress.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct HostMemory {
     /// The bytes that may be kept.
     capacity: u64,

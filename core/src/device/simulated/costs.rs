@@ -139,7 +139,7 @@ const fn h200(call: Call) -> &'static [CostPoint] {
 }
 
 /// The time of the calls so far.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Meter {
     costs: DriverCosts,
     /// Nanoseconds by call.

@@ -148,7 +148,7 @@ const LAST_ADDRESS: u64 = 1 << 58;
 const SPAN: u64 = 1 << 40;
 
 /// The memory of a physical handle.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Physical {
     /// The size in bytes.
     bytes: u64,
@@ -161,7 +161,7 @@ struct Physical {
 }
 
 /// Everything of a device, under its lock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct State {
     /// The device memory in bytes.
     capacity: u64,
@@ -246,6 +246,16 @@ impl SimulatedDevice {
     pub fn numbered(number: u32, capacity: u64) -> Self {
         let start = DEVICE_STRIDE.saturating_mul(u64::from(number) + 1);
         Self::within(Arc::new(AddressSpace::new(start..start.saturating_add(DEVICE_STRIDE))), capacity)
+    }
+
+    /// Returns a device in the same state, with the same addresses, events and pages. For trying calls
+    /// that this device is not to see.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        // The addresses taken so far are returned by this device alone.
+        let mut state = self.0.lock().clone();
+        state.spans.clear();
+        Self(Mutex::new(state))
     }
 
     /// Creates a device like [`new`](Self::new), with addresses from `space`. Devices in the same

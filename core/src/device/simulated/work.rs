@@ -26,7 +26,7 @@ pub(super) type Place = (StreamId, u64);
 pub(super) type Piece = (u64, Range<u64>);
 
 /// The progress of a stream.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Stream {
     /// Places taken so far.
     queued: u64,
@@ -39,7 +39,7 @@ struct Stream {
 }
 
 /// Work that is not complete, and the memory that it uses.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Work {
     place: Place,
     addresses: Range<u64>,
@@ -91,7 +91,7 @@ impl SimulatedDevice {
 }
 
 /// All streams of a device.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Streams {
     by_id: BTreeMap<StreamId, Stream>,
     work: Vec<Work>,

@@ -94,6 +94,7 @@ pub(crate) trait SubAllocator<S: Storage>: Send {
 
 /// The sub-allocator of a heap. Boxed, because most heaps have none; the discriminant lies in the
 /// heap, so the kind is known before the box is read.
+#[derive(Clone)]
 #[repr(u8)]
 pub(crate) enum AnySubAllocator<S: Storage> {
     #[cfg(feature = "alloc")]

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 /// The sub-allocator of the heap behind a lane.
+#[derive(Clone)]
 pub(crate) struct PlanSegment<S> {
     /// Whether the lane has ended.
     pub(crate) ended: bool,

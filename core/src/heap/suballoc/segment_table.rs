@@ -5,12 +5,13 @@ use crate::tables::{Storage, Table};
 use core::ops::{Index, IndexMut};
 
 /// An entry of [`SegmentTable`].
-pub(crate) trait SegmentEntry: Send + 'static {
+pub(crate) trait SegmentEntry: Clone + Send + 'static {
     /// The entry of a number that no segment has.
     const VACANT: Self;
 }
 
 /// A table of `T`, indexed by segment number.
+#[derive(Clone)]
 pub(crate) struct SegmentTable<T: SegmentEntry, S: Storage> {
     /// The entries of all numbers up to the highest ever used.
     table: S::Table<T>,

@@ -30,6 +30,7 @@ pub(crate) const CLASS_STEP: u64 = 1024;
 pub(crate) const CHUNK_STEP: u64 = 2 * MIB;
 
 /// A segment, cut from the front on.
+#[derive(Clone)]
 struct Chunk {
     /// Address of the first byte.
     base: u64,
@@ -82,6 +83,7 @@ fn key(chunks: &[Chunk]) -> impl Fn(u32) -> Key {
 }
 
 /// The size-class policy of one heap.
+#[derive(Clone)]
 pub(crate) struct SizeClasses<S: Storage> {
     /// Bytes of a new chunk, at least; a multiple of [`CHUNK_STEP`].
     chunk_bytes: u64,

@@ -55,6 +55,7 @@ const fn group_of(live: u32) -> usize {
 }
 
 /// A slab. The fields that every operation reads share the first cache line; the bitmap follows.
+#[derive(Clone)]
 #[repr(C, align(64))]
 struct Entry {
     /// Address of the first byte.
@@ -167,6 +168,7 @@ impl Entry {
 
 /// The slab policy of one heap. Classes are powers of two and the midpoints between them, so at
 /// most a third of a sub-block above 1 KiB is wasted.
+#[derive(Clone)]
 pub(crate) struct Slabs<S: Storage> {
     /// The slabs, by the numbers of their segments.
     entries: SegmentTable<Entry, S>,

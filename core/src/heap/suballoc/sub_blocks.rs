@@ -12,6 +12,7 @@ use crate::tables::hash_index::{HashIndex, Indexed};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
 /// A sub-block, live or free.
+#[derive(Clone)]
 pub(crate) struct Entry {
     /// Address of the first byte.
     pub addr: u64,
@@ -44,6 +45,7 @@ impl Vacant for Entry {
 }
 
 /// A size that at least one sub-block has.
+#[derive(Clone)]
 struct Class {
     /// Bytes of each sub-block of the class.
     size: u64,
@@ -89,6 +91,7 @@ impl Indexed for Class {
 }
 
 /// All sub-blocks of one heap, and their classes.
+#[derive(Clone)]
 pub(crate) struct SubBlocks<S: Storage> {
     table: SlotTable<Entry, S>,
     classes: SlotTable<Class, S>,

@@ -66,6 +66,7 @@ impl BlockRef {
 }
 
 /// The free blocks of any number of arenas, except for the remainder.
+#[derive(Clone)]
 pub(super) struct FreeTrees<S: Storage> {
     /// The arenas whose tree holds a free block, for each order.
     arenas_by_order: OrderBitmap<S>,

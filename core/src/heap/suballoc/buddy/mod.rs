@@ -84,6 +84,7 @@ impl Remainder {
 /// A buddy system over any number of arenas. A request takes the smallest block that fits; of
 /// several, the block in the arena with the lowest number, and there the block at the lowest
 /// address.
+#[derive(Clone)]
 pub(crate) struct Buddies<S: Storage> {
     /// Bytes to allocate from the device at a time, at least: a power of two.
     arena_bytes: u64,

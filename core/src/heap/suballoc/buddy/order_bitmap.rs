@@ -14,6 +14,7 @@ use crate::tables::{Storage, Table};
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 
 /// The arenas that have free blocks, for each order.
+#[derive(Clone)]
 pub(super) struct OrderBitmap<S: Storage> {
     /// Bit `k` is set iff `top[k]` is not zero.
     orders: u64,

@@ -1,0 +1,149 @@
+//! Whether requests would be served, found by making them on a copy.
+
+use super::{Allocator, Called};
+use crate::device::DeviceMemory;
+use crate::device::oom::OutOfMemory;
+use crate::error::Error;
+use crate::page_map::PageMap;
+use crate::sync::Lock;
+use crate::tables::{Storage, Table};
+use crate::units::{DeviceIndex, NO_STREAM, StreamId};
+
+/// The reason why a request would fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Bound {
+    /// The limit, set in bytes or as a fraction of the device.
+    Limit,
+    /// The fraction that `throw_on_cudamalloc_oom` refuses requests above.
+    Fraction,
+    /// The free memory of the device, as far as it is known.
+    Device,
+    /// Another reason, such as addresses of virtual memory or parked memory.
+    Other,
+}
+
+impl Bound {
+    /// Returns the reason of a failure: the cache was given up before it.
+    fn of(report: &OutOfMemory) -> Self {
+        let held = report.reserved.saturating_add(report.spare).saturating_add(report.segment);
+        if report.limit.is_some_and(|limit| held > limit) {
+            Self::Limit
+        } else if report.memory.free < report.segment {
+            Self::Device
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// The answer of [`Allocator::would_fit`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fit {
+    /// Number of requests that would be served, from the first on: the index of the first request that
+    /// would fail, or the number of all requests.
+    pub served: usize,
+    /// Bytes held from the device after the served requests.
+    pub reserved_bytes: u64,
+    /// Bytes that the served requests would add to the bytes held from the device.
+    pub new_bytes: u64,
+    /// The reason why the request behind the served ones would fail. `None` if all would be served.
+    pub bound: Option<Bound>,
+    /// Free memory of the device that the answer assumes: of its latest answer, and changed by what the
+    /// allocator has obtained and given back since. `None` if the device was never asked; the answer
+    /// then assumes enough.
+    pub device_free: Option<u64>,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Tells whether requests of `sizes` bytes on `stream` would be served if they were made now, one
+    /// after another, none of them freed. Changes nothing.
+    ///
+    /// The requests are made on a copy of the device's heaps, pools, pages and plans, by the code that
+    /// serves requests. So the answer is exact for the policy, if no other call comes between. It
+    /// assumes that
+    /// * no work of a stream is complete unless the allocator has found so before, until a request would
+    ///   wait for the work: call [`process_events`](Self::process_events) first;
+    /// * [`DeviceMemory::on_shortage`] frees nothing, and no other thread frees while a request waits;
+    /// * new memory has higher addresses than all other memory, and a host that supplies a pool has
+    ///   enough;
+    /// * mapping takes no time, which matters only to `strict_stall` of the stitched policy.
+    ///
+    /// The copy takes about as long as a [`snapshot`](Self::snapshot), and as much memory as the
+    /// allocator's tables. While other threads allocate and free, its parts belong to slightly different
+    /// moments.
+    ///
+    /// Device: asked for its virtual memory, which may open it, and while a graph is captured, which streams
+    /// capture it. Otherwise not called.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownDevice`], [`Error::InvalidStream`], [`Error::TooLarge`].
+    /// * [`Error::Parked`]: the memory of the stream or its pool is parked.
+    /// * [`Error::TableFull`], [`Error::Device`].
+    pub fn would_fit(&self, device: DeviceIndex, sizes: &[u64], stream: StreamId) -> Result<Fit, Error> {
+        let onto = self.on(device)?.rehearsal_device(stream)?;
+        self.would_fit_on(device, onto, sizes, stream)
+    }
+
+    /// Answers as [`would_fit`](Self::would_fit), with the copy over a device of the caller: `onto` has
+    /// the state of the allocator's device, with the same addresses, events and pages. So nothing is
+    /// assumed over a [`duplicate`](crate::simulated::SimulatedDevice::duplicate) of a simulated device.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// Those of [`would_fit`](Self::would_fit).
+    pub fn would_fit_on<T: DeviceMemory>(
+        &self,
+        device: DeviceIndex,
+        onto: T,
+        sizes: &[u64],
+        stream: StreamId,
+    ) -> Result<Fit, Error> {
+        let _checked = self.checked("would_fit", device);
+        if stream == NO_STREAM {
+            return Err(Error::InvalidStream);
+        }
+        let copy = self.copy_onto(device, onto)?;
+        let only = DeviceIndex(0);
+        let ledger = &copy.arena(only)?.ledger;
+        let before = ledger.reserved();
+        let device_free = self.arena(device)?.known_memory().map(|memory| memory.free);
+        let answer = |served, reserved_bytes: u64, bound| {
+            let new_bytes = reserved_bytes.saturating_sub(before);
+            Fit { served, reserved_bytes, new_bytes, bound, device_free }
+        };
+        for (served, &bytes) in sizes.iter().enumerate() {
+            let reserved = ledger.reserved();
+            let bound = match copy.malloc(only, bytes, stream) {
+                Ok(_) => continue,
+                Err(Error::Rejected(_)) => Bound::Fraction,
+                Err(Error::OutOfMemory(report)) => Bound::of(&report),
+                Err(error) => return Err(error),
+            };
+            return Ok(answer(served, reserved, Some(bound)));
+        }
+        Ok(answer(sizes.len(), ledger.reserved(), None))
+    }
+
+    /// Notes the memory of a device, which the program has asked the device for: a later
+    /// [`would_fit`](Self::would_fit) assumes it. The allocator notes the answers to its own questions.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn note_memory(&self, device: DeviceIndex, memory: crate::device::MemoryInfo) -> Result<(), Error> {
+        self.arena(device)?.note_memory(memory);
+        Ok(())
+    }
+
+    /// Returns an allocator over `onto` with the state of one device, which is device 0 there.
+    fn copy_onto<T: DeviceMemory>(&self, device: DeviceIndex, onto: T) -> Result<Allocator<T, R, S>, Error> {
+        let mut arenas = S::Devices::<_>::default();
+        if !arenas.make_room(1) {
+            return Err(Error::TableFull("devices"));
+        }
+        arenas.add(self.arena(device)?.copy_onto(Called::<T>::from(onto))?);
+        let pages = PageMap::copy_of(&self.pages, device.0)?;
+        Ok(Allocator { arenas, pages, failed_drop: lock_api::Mutex::new(None) })
+    }
+}
