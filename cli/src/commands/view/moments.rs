@@ -56,8 +56,8 @@ pub(super) struct Shown {
     pub(super) parts: Vec<Life>,
     /// The moment with the most reserved memory, and with the most memory in use.
     pub(super) peaks: [u32; 2],
-    /// The segments in use with free memory, at the peak of reserved memory.
-    pub(super) stuck_parts: u64,
+    /// The number of parts with holes, and of wholly free parts, at the peak of reserved memory.
+    pub(super) free_parts: [u64; 2],
     /// Events for each moment.
     pub(super) step: u32,
 }
@@ -215,7 +215,7 @@ impl Watch for Sampler<'_> {
         let sums = memory.sums;
         if state == self.reserved_peak {
             self.shown.peaks[0] = self.next();
-            self.shown.stuck_parts = memory.stuck_parts();
+            self.shown.free_parts = memory.free_parts();
         }
         if sums.active > self.most_active {
             self.most_active = sums.active;
@@ -289,9 +289,9 @@ mod tests {
             let parts = shown.parts.iter().filter(|life| life.birth <= moment && moment < life.death);
             let reserved: u64 = parts.map(|life| life.bytes).sum();
             assert_eq!(at.sums.reserved, reserved);
-            let stuck = if expected.is_empty() { 0 } else { reserved - at.sums.active };
+            let holes = if expected.is_empty() { 0 } else { reserved - at.sums.active };
             // All parts are joined.
-            assert_eq!(at.sums.stuck, stuck);
+            assert_eq!(at.sums.holes, holes);
         }
     }
 
@@ -339,9 +339,9 @@ mod tests {
         let shown = shown(&events, &Begin::default(), ALL);
         let peak = shown.moments[shown.peaks[0] as usize];
         assert_eq!((peak.state, peak.sums.reserved, peak.sums.active), (4, 4 * mib, mib + 512));
-        assert_eq!((peak.sums.stuck, shown.stuck_parts), (3 * mib - 512, 2));
+        assert_eq!((peak.sums.holes, shown.free_parts), (3 * mib - 512, [2, 0]));
         let last = shown.moments[7];
-        assert_eq!((last.sums.reserved, last.sums.stuck, last.most_reserved), (2 * mib, mib, 4 * mib));
+        assert_eq!((last.sums.reserved, last.sums.holes, last.most_reserved), (2 * mib, mib, 4 * mib));
         let pending = shown.blocks.iter().find(|life| life.address == 32 * mib).expect("the block");
         assert_eq!((pending.birth, pending.freed, pending.death), (4, 5, 6));
     }
