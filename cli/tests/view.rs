@@ -162,6 +162,27 @@ fn each_device_and_each_configuration_is_a_source() {
 }
 
 #[test]
+fn each_device_of_a_snapshot_is_a_source() {
+    let segment = |device: i64, bytes: u64| {
+        let block = json!({"size": bytes, "state": "active_allocated", "frames": []});
+        json!({"device": device, "address": 4096, "total_size": bytes, "blocks": [block]})
+    };
+    // Device 1 has events and no segment at the end.
+    let event = json!({"action": "segment_free", "addr": 4096, "size": 2048, "stream": 3});
+    let snapshot = json!({"segments": [segment(0, 512), segment(2, 1024)], "device_traces": [[], [event], []]});
+    let folder = folder("devices");
+    let page = view(&folder.join("page.html"), &[&write(&folder, "made.json", snapshot.to_string())]);
+    let sources = sources(&page);
+    let of = |key: &str| sources.iter().map(|data| data.header["answer"][key].clone()).collect::<Vec<_>>();
+    let devices: Vec<_> = sources.iter().map(|data| data.header["device"].clone()).collect();
+    assert_eq!(devices, [0, 1, 2]);
+    assert_eq!(
+        (of("reserved"), of("active")),
+        (vec![json!(512), json!(2048), json!(1024)], vec![json!(512), json!(0), json!(1024)])
+    );
+}
+
+#[test]
 fn failures_notes_and_marks_are_there() {
     let event = |action: &str, time: u64, more: Value| {
         let mut event =

@@ -41,7 +41,7 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
     let Some(peak) = shown.moments.get(shown.peaks[0] as usize) else { return Answer::default() };
     let failed = || history.events.iter().filter(|event| event.action == Action::OutOfMemory);
     let first = history.events.first().map_or(0, |event| event.time);
-    let at = history.events.get((peak.state as usize).saturating_sub(1)).map(|event| event.time - first);
+    let at = history.events.get((peak.state as usize).saturating_sub(1)).map(|event| event.time.wrapping_sub(first));
     let sums = peak.sums;
     let mut answer = Answer {
         text: String::new(),
@@ -92,7 +92,7 @@ impl Answer {
         } else {
             // At the peak no free block was of use to the request for which memory was obtained.
             let segments = self.hole_segments + self.idle_segments;
-            let mut text = stuck("at the peak", self.in_holes + self.idle, segments);
+            let mut text = stuck("at the peak", self.in_holes.saturating_add(self.idle), segments);
             if self.idle_segments > 0 {
                 let _ = write!(text, ", {} of them idle", grouped(self.idle_segments));
             }

@@ -143,7 +143,7 @@ impl Memory {
         }
         let before = holes(start, part);
         part.active = change(part.active);
-        self.sums.holes = self.sums.holes - before + holes(start, part);
+        self.sums.holes = self.sums.holes.saturating_sub(before).saturating_add(holes(start, part));
     }
 
     fn allocate(&mut self, address: u64, block: Block, state: u32, watch: &mut impl Watch) {
@@ -164,6 +164,9 @@ impl Memory {
     /// Adds a part. A part of an expandable segment is joined with its neighbours.
     fn obtain(&mut self, address: u64, mut part: Part, state: u32, watch: &mut impl Watch) {
         let mut address = address;
+        if part.end == address {
+            return;
+        }
         self.release(address, part.end, state, watch);
         let alike = |other: &Part| part.expandable && other.expandable && other.stream == part.stream;
         let before = self.parts.range(..address).next_back().map(|(&start, part)| (start, *part));

@@ -324,6 +324,38 @@ mod tests {
     }
 
     #[test]
+    fn contradictory_events_are_no_reason_to_stop() {
+        let mut number = 3_u64;
+        let mut random = move |below: u64| {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (number >> 33) % below
+        };
+        let actions = [
+            Action::Alloc,
+            Action::FreeRequested,
+            Action::FreeCompleted,
+            Action::Obtain { expandable: true },
+            Action::Obtain { expandable: false },
+            Action::Release { expandable: true },
+            Action::OutOfMemory,
+        ];
+        let events: Vec<Event> = (0..20_000)
+            .map(|_| {
+                let addresses = [0, 512, 1 << 20, u64::MAX - 512, u64::MAX];
+                let addr = addresses[random(5) as usize].wrapping_add(random(3) * 512);
+                let sizes = [0, 1, 512, 4096, 1 << 62, u64::MAX];
+                event(actions[random(7) as usize], addr, sizes[random(6) as usize])
+            })
+            .collect();
+        for limits in [ALL, Limits { moments: 1 << 5, blocks: 10 }] {
+            let shown = shown(&events, &Begin::default(), limits);
+            assert!(shown.blocks.iter().chain(&shown.parts).all(|life| {
+                life.birth < life.death && life.freed <= life.death && life.death as usize <= shown.moments.len()
+            }));
+        }
+    }
+
+    #[test]
     fn the_peak_of_reserved_memory_includes_the_request_and_counts_segments_in_use() {
         let mib = 1 << 20;
         let obtain = |addr: u64| event(Action::Obtain { expandable: false }, addr, 2 * mib);
