@@ -97,7 +97,7 @@ fn the_page_agrees_with_inspect() {
         let (answer, total) = (&data.header["answer"], &report["totals"][0]);
         let peak = &report["peaks"][0];
         assert_eq!(answer["reserved"], peak["reserved"], "{name}");
-        assert_eq!(answer["stuck"], peak["in_holes"], "{name}");
+        assert_eq!(answer["in_holes"], peak["in_holes"], "{name}");
         assert_eq!(answer["idle"], peak["releasable"], "{name}");
         assert_eq!(answer["events"], total["events"], "{name}");
         let sum = |one: &Value, other: &Value| one.as_u64().expect("bytes") + other.as_u64().expect("bytes");
@@ -131,8 +131,8 @@ fn a_label_is_text_and_not_html() {
     assert!(page.contains("<title>&lt;b&gt;&amp;.json</title>"));
     assert_eq!(
         sources(&page)[0].header["answer"]["text"],
-        "Now, 0.0 % of the 512 B reserved is free but stuck: \
-        0 B in 0 segments in use. Another 512 B (100 %) is idle and can be given back."
+        "Nothing of what is reserved at the end is free but stuck, \
+        and 100 % (512 B) in 1 segment can be released."
     );
 }
 
@@ -158,6 +158,27 @@ fn each_device_and_each_configuration_is_a_source() {
             "With expandable_segments:True, the peak is 5.17 GiB instead of 15.73 GiB (−10.56 GiB −67.1 %). "
         ),
         "{text}"
+    );
+}
+
+#[test]
+fn each_device_of_a_snapshot_is_a_source() {
+    let segment = |device: i64, bytes: u64| {
+        let block = json!({"size": bytes, "state": "active_allocated", "frames": []});
+        json!({"device": device, "address": 4096, "total_size": bytes, "blocks": [block]})
+    };
+    // Device 1 has events and no segment at the end.
+    let event = json!({"action": "segment_free", "addr": 4096, "size": 2048, "stream": 3});
+    let snapshot = json!({"segments": [segment(0, 512), segment(2, 1024)], "device_traces": [[], [event], []]});
+    let folder = folder("devices");
+    let page = view(&folder.join("page.html"), &[&write(&folder, "made.json", snapshot.to_string())]);
+    let sources = sources(&page);
+    let of = |key: &str| sources.iter().map(|data| data.header["answer"][key].clone()).collect::<Vec<_>>();
+    let devices: Vec<_> = sources.iter().map(|data| data.header["device"].clone()).collect();
+    assert_eq!(devices, [0, 1, 2]);
+    assert_eq!(
+        (of("reserved"), of("active")),
+        (vec![json!(512), json!(2048), json!(1024)], vec![json!(512), json!(0), json!(1024)])
     );
 }
 
@@ -202,12 +223,11 @@ fn what_is_printed_is_the_answer() {
     let finished = cachalot(arguments);
     assert_eq!(
         finished.output,
-        "gpt2_varlen__oom.csv.gz, device 0: At the peak, event 5,745 of 7,375, 3.5 % of the 7.85 GiB \
-        reserved is free but stuck: 278.14 MiB in 143 segments in use. Another 20.00 MiB (0.2 %) is idle and can be given \
-        back. A request of 1.26 GiB failed.\n"
+        "gpt2_varlen__oom.csv.gz, device 0: 4 % of what is reserved at the peak is free but stuck: 298.14 MiB in 144 \
+         segments, 1 of them idle. The peak of 7.85 GiB was at event 5,745 of 7,375. A request of 1.26 GiB failed.\n"
     );
     let [line] = json_of(&[&arguments[..], &[Path::new("--json")]].concat()).try_into().expect("one line");
-    assert_eq!((&line["label"], &line["answer"]["stuck_segments"]), (&json!("gpt2_varlen__oom.csv.gz"), &json!(143)));
+    assert_eq!((&line["label"], &line["answer"]["hole_segments"]), (&json!("gpt2_varlen__oom.csv.gz"), &json!(143)));
 }
 
 #[test]

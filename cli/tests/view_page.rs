@@ -65,7 +65,7 @@ fn clicks_keys_and_searches_change_what_is_shown() {
     browser.resize(1300, 1000, "light");
     browser.open(&page);
     assert!(
-        text(&mut browser, ".sentence").starts_with("At the peak, 1.1 s after the first event, 15 % of the 4.42 GiB")
+        text(&mut browser, ".sentence").starts_with("91 % of what is reserved at the peak is free but stuck: 4.02 GiB")
     );
     let first = state(&mut browser);
     assert_eq!(first["moments"][0], first["peaks"][0][0], "the page begins at the peak");

@@ -1,4 +1,5 @@
-//! The answer that comes first: how much of the reserved memory is free but stuck, and when.
+//! The answer that comes first: how much of the reserved memory is free but stuck, and when the peak
+//! was.
 
 use super::history::{Action, History};
 use super::moments::Shown;
@@ -15,12 +16,12 @@ pub(super) struct Answer {
     pub(super) reserved: u64,
     /// Blocks that are not free.
     pub(super) active: u64,
-    /// Free memory of segments in use.
-    pub(super) stuck: u64,
-    /// Segments with memory that is stuck.
-    pub(super) stuck_segments: u64,
-    /// Memory of wholly free segments.
+    /// Free memory of segments in use, and the number of these segments.
+    pub(super) in_holes: u64,
+    pub(super) hole_segments: u64,
+    /// Memory of wholly free segments, and their number.
     pub(super) idle: u64,
+    pub(super) idle_segments: u64,
     /// Number of events before the peak.
     pub(super) event: u32,
     /// Number of events.
@@ -40,15 +41,16 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
     let Some(peak) = shown.moments.get(shown.peaks[0] as usize) else { return Answer::default() };
     let failed = || history.events.iter().filter(|event| event.action == Action::OutOfMemory);
     let first = history.events.first().map_or(0, |event| event.time);
-    let at = history.events.get((peak.state as usize).saturating_sub(1)).map(|event| event.time - first);
+    let at = history.events.get((peak.state as usize).saturating_sub(1)).map(|event| event.time.wrapping_sub(first));
     let sums = peak.sums;
     let mut answer = Answer {
         text: String::new(),
         reserved: sums.reserved,
         active: sums.active,
-        stuck: sums.stuck,
-        stuck_segments: shown.stuck_parts,
-        idle: sums.reserved.saturating_sub(sums.active).saturating_sub(sums.stuck),
+        in_holes: sums.holes,
+        hole_segments: shown.free_parts[0],
+        idle: sums.reserved.saturating_sub(sums.active).saturating_sub(sums.holes),
+        idle_segments: shown.free_parts[1],
         event: peak.state,
         events: history.events.len(),
         after_us: at.filter(|_| history.has_times),
@@ -71,28 +73,36 @@ impl Answer {
         if self.reserved == 0 {
             return "No memory is reserved.".to_owned();
         }
-        let percent = |part: u64| match part as f64 / self.reserved as f64 * 100.0 {
-            share if share < 10.0 => format!("{share:.1} %"),
-            share => format!("{share:.0} %"),
+        let percent = |part: u64| format!("{:.0} %", part as f64 / self.reserved as f64 * 100.0);
+        let stuck = |when: &str, bytes: u64, segments: u64| match bytes {
+            0 => format!("Nothing of what is reserved {when} is free but stuck"),
+            _ => {
+                let (share, bytes, segments) = (percent(bytes), show(bytes), plural(segments));
+                format!("{share} of what is reserved {when} is free but stuck: {bytes} in {segments}")
+            }
         };
-        let when = match (self.events, self.after_us) {
-            (0, _) => String::new(),
-            (_, Some(us)) => format!(", {} after the first event", duration(us)),
-            (events, None) => format!(", event {} of {}", grouped(self.event.into()), grouped(events as u64)),
+        let mut text = if self.events == 0 {
+            // Without a request that needs memory, idle segments can be released, and are not stuck.
+            let mut text = stuck("at the end", self.in_holes, self.hole_segments);
+            if self.idle_segments > 0 {
+                let (share, segments) = (percent(self.idle), plural(self.idle_segments));
+                let _ = write!(text, ", and {share} ({}) in {segments} can be released", show(self.idle));
+            }
+            text + "."
+        } else {
+            // At the peak no free block was of use to the request for which memory was obtained.
+            let segments = self.hole_segments + self.idle_segments;
+            let mut text = stuck("at the peak", self.in_holes.saturating_add(self.idle), segments);
+            if self.idle_segments > 0 {
+                let _ = write!(text, ", {} of them idle", grouped(self.idle_segments));
+            }
+            let when = match self.after_us {
+                Some(us) => format!("{} after the first event", duration(us)),
+                None => format!("at event {} of {}", grouped(self.event.into()), grouped(self.events as u64)),
+            };
+            let _ = write!(text, ". The peak of {} was {when}.", show(self.reserved));
+            text
         };
-        let when = if self.events == 0 { "Now".to_owned() } else { format!("At the peak{when}") };
-        let segments = if self.stuck_segments == 1 { "segment" } else { "segments" };
-        let mut text = format!(
-            "{when}, {} of the {} reserved is free but stuck: {} in {} {segments} in use.",
-            percent(self.stuck),
-            show(self.reserved),
-            show(self.stuck),
-            grouped(self.stuck_segments)
-        );
-        if self.idle > 0 {
-            let _ =
-                write!(text, " Another {} ({}) is idle and can be given back.", show(self.idle), percent(self.idle));
-        }
         let largest = show(self.largest_failed);
         let _ = match self.failures {
             0 => Ok(()),
@@ -101,6 +111,10 @@ impl Answer {
         };
         text
     }
+}
+
+fn plural(segments: u64) -> String {
+    format!("{} segment{}", grouped(segments), if segments == 1 { "" } else { "s" })
 }
 
 /// Formats a duration for people.

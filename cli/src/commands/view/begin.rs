@@ -64,6 +64,9 @@ impl Begin {
             Action::Obtain { .. } => self.cut(addr, addr.saturating_add(size)),
             Action::Release { expandable } => {
                 let end = addr.saturating_add(size);
+                if end == addr {
+                    return;
+                }
                 self.cut(addr, end);
                 let Event { stream, pool, .. } = *event;
                 // The pool of a released part is that of the neighbour, if any remains.

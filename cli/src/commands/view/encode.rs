@@ -283,7 +283,7 @@ fn add_moments(columns: &mut Columns, history: &History, shown: &Shown) {
     );
     columns.add_differences("moment_reserved", moments.iter().map(|moment| moment.sums.reserved));
     columns.add_differences("moment_most_reserved", moments.iter().map(|moment| moment.most_reserved));
-    columns.add_differences("moment_stuck", moments.iter().map(|moment| moment.sums.stuck));
+    columns.add_differences("moment_holes", moments.iter().map(|moment| moment.sums.holes));
 }
 
 /// Returns the marks of the program and of profilers.

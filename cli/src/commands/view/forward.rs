@@ -42,7 +42,7 @@ pub(super) struct Sums {
     /// Blocks that are not free: allocated or pending.
     pub(super) active: u64,
     /// Free memory of parts that also have blocks in use, so that the part cannot be released.
-    pub(super) stuck: u64,
+    pub(super) holes: u64,
 }
 
 /// Looks on as the memory changes.
@@ -141,9 +141,9 @@ impl Memory {
         if part.end <= address {
             return;
         }
-        let stuck = stuck(start, part);
+        let before = holes(start, part);
         part.active = change(part.active);
-        self.sums.stuck = self.sums.stuck - stuck + self::stuck(start, part);
+        self.sums.holes = self.sums.holes.saturating_sub(before).saturating_add(holes(start, part));
     }
 
     fn allocate(&mut self, address: u64, block: Block, state: u32, watch: &mut impl Watch) {
@@ -164,6 +164,9 @@ impl Memory {
     /// Adds a part. A part of an expandable segment is joined with its neighbours.
     fn obtain(&mut self, address: u64, mut part: Part, state: u32, watch: &mut impl Watch) {
         let mut address = address;
+        if part.end == address {
+            return;
+        }
         self.release(address, part.end, state, watch);
         let alike = |other: &Part| part.expandable && other.expandable && other.stream == part.stream;
         let before = self.parts.range(..address).next_back().map(|(&start, part)| (start, *part));
@@ -184,14 +187,14 @@ impl Memory {
     fn insert(&mut self, address: u64, mut part: Part) {
         part.active = self.blocks.range(address..part.end).map(|(_, block)| block.size).fold(0, u64::saturating_add);
         self.sums.reserved = self.sums.reserved.saturating_add(part.end - address);
-        self.sums.stuck = self.sums.stuck.saturating_add(stuck(address, &part));
+        self.sums.holes = self.sums.holes.saturating_add(holes(address, &part));
         self.parts.insert(address, part);
     }
 
     fn remove(&mut self, address: u64, state: u32, watch: &mut impl Watch) {
         let Some(part) = self.parts.remove(&address) else { return };
         self.sums.reserved = self.sums.reserved.saturating_sub(part.end - address);
-        self.sums.stuck = self.sums.stuck.saturating_sub(stuck(address, &part));
+        self.sums.holes = self.sums.holes.saturating_sub(holes(address, &part));
         watch.part(address, &part, state);
     }
 
@@ -211,13 +214,15 @@ impl Memory {
         }
     }
 
-    /// Returns the number of parts with free memory that also have blocks in use.
-    pub(super) fn stuck_parts(&self) -> u64 {
-        self.parts.iter().filter(|(start, part)| stuck(**start, part) > 0).count() as u64
+    /// Returns the number of parts with holes, and of wholly free parts.
+    pub(super) fn free_parts(&self) -> [u64; 2] {
+        let count =
+            |is: fn(u64, &Part) -> bool| self.parts.iter().filter(|(start, part)| is(**start, part)).count() as u64;
+        [count(|start, part| holes(start, part) > 0), count(|_, part| part.active == 0)]
     }
 }
 
 /// Returns the free bytes of a part with blocks in use.
-fn stuck(start: u64, part: &Part) -> u64 {
+fn holes(start: u64, part: &Part) -> u64 {
     if part.active == 0 { 0 } else { (part.end - start).saturating_sub(part.active) }
 }

@@ -42,8 +42,9 @@ segments with their blocks at any moment; and each failed request with the
 memory at this time. Stacks can be searched, and two files or two
 configurations compared side by side.
 
-stuck    free memory of segments that also have blocks in use
-idle     wholly free segments, which can be given back
+in holes   free memory of segments in use
+idle       wholly free segments, which can be released
+stuck      free at the peak, and of no use to the request: in holes, or idle
 
 A page has at most 131,072 moments. Of a longer history each moment stands for
 several events, and shows the state among them with the most memory in use.

@@ -56,8 +56,8 @@ pub(super) struct Shown {
     pub(super) parts: Vec<Life>,
     /// The moment with the most reserved memory, and with the most memory in use.
     pub(super) peaks: [u32; 2],
-    /// The segments in use with free memory, at the peak of reserved memory.
-    pub(super) stuck_parts: u64,
+    /// The number of parts with holes, and of wholly free parts, at the peak of reserved memory.
+    pub(super) free_parts: [u64; 2],
     /// Events for each moment.
     pub(super) step: u32,
 }
@@ -215,7 +215,7 @@ impl Watch for Sampler<'_> {
         let sums = memory.sums;
         if state == self.reserved_peak {
             self.shown.peaks[0] = self.next();
-            self.shown.stuck_parts = memory.stuck_parts();
+            self.shown.free_parts = memory.free_parts();
         }
         if sums.active > self.most_active {
             self.most_active = sums.active;
@@ -289,9 +289,9 @@ mod tests {
             let parts = shown.parts.iter().filter(|life| life.birth <= moment && moment < life.death);
             let reserved: u64 = parts.map(|life| life.bytes).sum();
             assert_eq!(at.sums.reserved, reserved);
-            let stuck = if expected.is_empty() { 0 } else { reserved - at.sums.active };
+            let holes = if expected.is_empty() { 0 } else { reserved - at.sums.active };
             // All parts are joined.
-            assert_eq!(at.sums.stuck, stuck);
+            assert_eq!(at.sums.holes, holes);
         }
     }
 
@@ -324,6 +324,38 @@ mod tests {
     }
 
     #[test]
+    fn contradictory_events_are_no_reason_to_stop() {
+        let mut number = 3_u64;
+        let mut random = move |below: u64| {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (number >> 33) % below
+        };
+        let actions = [
+            Action::Alloc,
+            Action::FreeRequested,
+            Action::FreeCompleted,
+            Action::Obtain { expandable: true },
+            Action::Obtain { expandable: false },
+            Action::Release { expandable: true },
+            Action::OutOfMemory,
+        ];
+        let events: Vec<Event> = (0..20_000)
+            .map(|_| {
+                let addresses = [0, 512, 1 << 20, u64::MAX - 512, u64::MAX];
+                let addr = addresses[random(5) as usize].wrapping_add(random(3) * 512);
+                let sizes = [0, 1, 512, 4096, 1 << 62, u64::MAX];
+                event(actions[random(7) as usize], addr, sizes[random(6) as usize])
+            })
+            .collect();
+        for limits in [ALL, Limits { moments: 1 << 5, blocks: 10 }] {
+            let shown = shown(&events, &Begin::default(), limits);
+            assert!(shown.blocks.iter().chain(&shown.parts).all(|life| {
+                life.birth < life.death && life.freed <= life.death && life.death as usize <= shown.moments.len()
+            }));
+        }
+    }
+
+    #[test]
     fn the_peak_of_reserved_memory_includes_the_request_and_counts_segments_in_use() {
         let mib = 1 << 20;
         let obtain = |addr: u64| event(Action::Obtain { expandable: false }, addr, 2 * mib);
@@ -339,9 +371,9 @@ mod tests {
         let shown = shown(&events, &Begin::default(), ALL);
         let peak = shown.moments[shown.peaks[0] as usize];
         assert_eq!((peak.state, peak.sums.reserved, peak.sums.active), (4, 4 * mib, mib + 512));
-        assert_eq!((peak.sums.stuck, shown.stuck_parts), (3 * mib - 512, 2));
+        assert_eq!((peak.sums.holes, shown.free_parts), (3 * mib - 512, [2, 0]));
         let last = shown.moments[7];
-        assert_eq!((last.sums.reserved, last.sums.stuck, last.most_reserved), (2 * mib, mib, 4 * mib));
+        assert_eq!((last.sums.reserved, last.sums.holes, last.most_reserved), (2 * mib, mib, 4 * mib));
         let pending = shown.blocks.iter().find(|life| life.address == 32 * mib).expect("the block");
         assert_eq!((pending.birth, pending.freed, pending.death), (4, 5, 6));
     }

@@ -11,7 +11,7 @@ function theme() {
     ink: colour("--ink"), soft: colour("--soft"), faint: colour("--faint"), surface: colour("--surface"),
     alarm: colour("--alarm"), accent: colour("--accent"), others: colour("--others"),
     groups: [1, 2, 3, 4, 5, 6, 7].map((number) => colour(`--group-${number}`)),
-    states: ["--allocated", "--pending", "--stuck", "--idle"].map(colour),
+    states: ["--allocated", "--pending", "--holes", "--idle"].map(colour),
     font: `12px ${style.getPropertyValue("--font")}`, bold: `600 12px ${style.getPropertyValue("--font")}`,
   };
 }

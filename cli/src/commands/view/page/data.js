@@ -16,13 +16,13 @@ async function unpacked(text) {
 
 /** Columns of differences between neighbours. */
 const DIFFERENCES = new Set([
-  "moment_state", "moment_time", "moment_reserved", "moment_most_reserved", "moment_stuck",
+  "moment_state", "moment_time", "moment_reserved", "moment_most_reserved", "moment_holes",
   "block_birth", "block_address", "part_birth", "part_address",
 ]);
 
 /** Columns of numbers that may exceed 32 bits. */
 const LARGE = new Set([
-  "moment_time", "moment_reserved", "moment_most_reserved", "moment_stuck",
+  "moment_time", "moment_reserved", "moment_most_reserved", "moment_holes",
   "block_address", "block_bytes", "part_address", "part_bytes",
 ]);
 

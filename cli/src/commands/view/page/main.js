@@ -1,7 +1,7 @@
 // The page: state, and what clicks and keys change.
 
 const GROUPS = ["line", "stack", "stream", "pool", "state"];
-const STATES = ["allocated", "pending", "stuck", "idle"];
+const STATES = ["allocated", "pending", "in holes", "idle"];
 const MATCHING = "matching";
 
 const $ = (id) => document.getElementById(id);
@@ -198,7 +198,7 @@ function drawMap(panel) {
     return element("span", {}, mark, text);
   };
   panel.key.replaceChildren(
-    chip(colours.states[2], "stuck: free, in a segment in use", 0.4),
+    chip(colours.states[2], "in holes: free, in a segment in use", 0.4),
     chip(colours.others, "idle: a wholly free segment", 0.5),
     element("span", {}, `a row is ${bytes(panel.map.row)}`),
     element("span", {}, `largest hole ${bytes(largestHole(source, segments))}`),
@@ -213,7 +213,8 @@ function writeMoment(panel) {
     `reserved ${bytes(source.reserved[moment])}`,
     `in use ${bytes(source.active[moment])}`,
     ...(source.pending[moment] > 0 ? [`pending ${bytes(source.pending[moment])}`] : []),
-    `stuck ${bytes(source.stuck[moment])} (${percent(source.stuck[moment], source.reserved[moment])})`,
+    `in holes ${bytes(source.holes[moment])}`,
+    `idle ${bytes(Math.max(0, source.reserved[moment] - source.active[moment] - source.holes[moment]))}`,
   ];
   const jump = (text, target, className = "") => {
     const button = element("button", { type: "button", className }, text);
@@ -237,7 +238,7 @@ function nextFailure(panel) {
 
 function writeLegend() {
   const [panel] = shown.panels;
-  const entries = panel.series.filter(({ values }) => highest(values) > 0).map(({ name, colour }) => {
+  const entries = panel.series.filter((_, at) => shown.panels.some((one) => highest(one.series[at].values) > 0)).map(({ name, colour }) => {
     const mark = element("i");
     mark.style.background = colour;
     return element("span", { title: name }, mark, name);
@@ -399,10 +400,10 @@ function answerOf(source) {
   const { answer } = source;
   const sentence = element("p", { className: "sentence" });
   // The share that is stuck stands out.
-  const [, before, share, after] = answer.text.match(/^(.*?)([\d.]+ %(?= of the))(.*)$/s) ?? [null, answer.text, "", ""];
+  const [, before, share, after] = answer.text.match(/^(.*?)([\d.]+ %(?= of what))(.*)$/s) ?? [null, answer.text, "", ""];
   sentence.append(before, element("b", {}, share), after);
   const tiles = [
-    ["reserved at the peak", answer.reserved], ["in use then", answer.active], ["stuck then", answer.stuck],
+    ["reserved at the peak", answer.reserved], ["in use then", answer.active], ["in holes then", answer.in_holes],
     ["idle then", answer.idle], ["most in use", answer.most_active],
   ].map(([name, value]) => element("li", {}, element("b", {}, bytes(value)), element("span", {}, name)));
   tiles.push(element("li", {}, element("b", {}, grouped(source.events)), element("span", {}, "events")));
@@ -442,7 +443,7 @@ function tipOfMap(panel, { segment, block, address }) {
   const { source } = panel;
   const [stream, pool] = source.heapNames[segment.heap];
   const rows = [[theme().ink, `segment of ${stream}, ${pool}`, segment.end - segment.start]];
-  const free = segment.used > 0 ? "stuck in this segment" : "idle";
+  const free = segment.used > 0 ? "in holes of this segment" : "idle";
   if (segment.free > 0) rows.push([theme().states[2], free, segment.free]);
   if (block === null) return [`free at 0x${Math.floor(address).toString(16)}`, rows];
   const { blocks } = source;

@@ -58,11 +58,11 @@ class MemoryMap {
     const heaps = new Map();
     for (const segment of segments) {
       let heap = heaps.get(segment.heap);
-      if (!heap) heaps.set(segment.heap, (heap = { number: segment.heap, segments: [], bytes: 0, used: 0, stuck: 0, idle: 0 }));
+      if (!heap) heaps.set(segment.heap, (heap = { number: segment.heap, segments: [], bytes: 0, used: 0, holes: 0, idle: 0 }));
       heap.segments.push(segment);
       heap.bytes += segment.end - segment.start;
       heap.used += segment.used;
-      heap[segment.used > 0 ? "stuck" : "idle"] += segment.free;
+      heap[segment.used > 0 ? "holes" : "idle"] += segment.free;
     }
     return [...heaps.values()].sort((one, other) => other.bytes - one.bytes);
   }
@@ -80,7 +80,7 @@ class MemoryMap {
     context.font = colours.font;
     context.fillStyle = colours.soft;
     const parts = [`${bytes(heap.bytes)} in ${plural(heap.segments.length, "segment")}`];
-    if (heap.stuck > 0) parts.push(`${bytes(heap.stuck)} stuck`);
+    if (heap.holes > 0) parts.push(`${bytes(heap.holes)} in holes`);
     if (heap.idle > 0) parts.push(`${bytes(heap.idle)} idle`);
     while (parts.length > 1 && shift + context.measureText(parts.join(" · ")).width > width) parts.pop();
     context.fillText(parts.join(" · "), shift, y);

@@ -23,7 +23,7 @@ class Source {
     this.time = data.has_times ? columns.moment_time : null;
     this.reserved = columns.moment_reserved;
     this.mostReserved = columns.moment_most_reserved;
-    this.stuck = columns.moment_stuck;
+    this.holes = columns.moment_holes;
     this.blocks = lives(columns, "block");
     this.parts = lives(columns, "part");
     this.active = this.sum(this.blocks, () => true);
@@ -164,12 +164,12 @@ class Source {
     return sums.map((sum) => sum.subarray(0, this.count));
   }
 
-  /** Returns the memory by state at every moment: allocated, pending, stuck, idle. */
+  /** Returns the memory by state at every moment: allocated, pending, in holes, idle. */
   states() {
     const made = (value) => Float64Array.from({ length: this.count }, (_, at) => Math.max(0, value(at)));
     const allocated = made((at) => this.active[at] - this.pending[at]);
-    const idle = made((at) => this.reserved[at] - this.active[at] - this.stuck[at]);
-    return [allocated, this.pending, this.stuck, idle];
+    const idle = made((at) => this.reserved[at] - this.active[at] - this.holes[at]);
+    return [allocated, this.pending, this.holes, idle];
   }
 
   /** Returns the numbers of all lives at a moment. The latest list is kept. */
