@@ -6,7 +6,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 /// The captured work, of past captures as well.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
     /// For each piece of work, the pieces that come right before it.
     before: Vec<BTreeSet<usize>>,
