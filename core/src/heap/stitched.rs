@@ -167,7 +167,7 @@ impl<S: Storage> PagedHeap<'_, S> {
     /// Returns the length of the free block that would serve a request of `size` bytes of another stream,
     /// in bytes. `None` if no block is large enough, or if the heap lends nothing: its stream has ended, or
     /// it is of a private pool.
-    pub(crate) fn to_lend(&mut self, size: u64) -> Option<u64> {
+    pub(crate) fn lendable(&mut self, size: u64) -> Option<u64> {
         if self.0.is_empty()
             || self.0.ended
             || self.0.pool != 0
@@ -181,7 +181,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         (backing == Backing::Stitched && size < self.0.rules.refuse_from).then_some(size)
     }
 
-    /// Allocates the block that [`to_lend`](Self::to_lend) has found, for work of `borrower`. Returns also
+    /// Allocates the block that [`lendable`](Self::lendable) has found, for work of `borrower`. Returns also
     /// whether the work of the heap's own stream in the block is known to be complete.
     ///
     /// # Errors

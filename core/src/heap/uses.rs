@@ -89,33 +89,36 @@ impl<S: Storage> Heap<S> {
     }
 }
 
-impl<S: Storage> Heap<S> {
+/// The allocated blocks of a heap that other streams use.
+pub(crate) struct UsedBlocks<'a, S: Storage>(pub &'a mut Heap<S>);
+
+impl<S: Storage> UsedBlocks<'_, S> {
     /// Returns whether `stream` uses an allocated block of the heap, without an event of the use.
-    pub(crate) fn is_used_by(&mut self, stream: StreamId) -> bool {
-        !self.is_empty() && (0..self.blocks.entries().len() as u32).any(|block| self.has_use(block, stream))
+    pub(crate) fn any_used_by(&mut self, stream: StreamId) -> bool {
+        !self.0.is_empty() && (0..self.0.blocks.entries().len() as u32).any(|block| self.has_use(block, stream))
     }
 
     /// Ends the uses by `stream` of the block at `ptr`, or of all allocated blocks: later work of the heap's
     /// own stream is ordered behind them. Uses with events stay.
     pub(crate) fn end_uses_by(&mut self, stream: StreamId, ptr: Option<DevicePtr>) {
-        if self.is_empty() {
+        if self.0.is_empty() {
             return;
         }
-        for block in 0..self.blocks.entries().len() as u32 {
-            if ptr.is_none_or(|ptr| self.blocks[block].addr == ptr.0) && self.has_use(block, stream) {
-                self.uses().remove(block, stream);
+        for block in 0..self.0.blocks.entries().len() as u32 {
+            if ptr.is_none_or(|ptr| self.0.blocks[block].addr == ptr.0) && self.has_use(block, stream) {
+                self.0.uses().remove(block, stream);
             }
         }
     }
 
     /// Returns whether `block` is allocated and used by `stream`, without an event of the use.
     fn has_use(&mut self, block: u32, stream: StreamId) -> bool {
-        let Block { uses, addr, .. } = self.blocks[block];
+        let Block { uses, addr, .. } = self.0.blocks[block];
         // The lists of pending blocks are walked without the lock.
-        if uses == NONE || self.lookup(DevicePtr(addr)) != Some(block) {
+        if uses == NONE || self.0.lookup(DevicePtr(addr)) != Some(block) {
             return false;
         }
-        self.uses().find(block, stream).is_some_and(|entry| entry.event.is_none())
+        self.0.uses().find(block, stream).is_some_and(|entry| entry.event.is_none())
     }
 }
 

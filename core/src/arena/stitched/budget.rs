@@ -97,10 +97,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         if self.options.strict_stall || bearable { bounded } else { u32::MAX }
     }
 
-    /// Returns the length of the longest page of an ordinary request, in bytes: proportional to the
-    /// memory held.
-    pub(super) fn longest_page(&self) -> u64 {
-        let held = self.device().ledger.reserved() / PAGES_HELD;
+    /// Returns the length of a page of the `parts`-th part of the memory held, in bytes: a power of two, and
+    /// no longer than the longest page of an ordinary request.
+    pub(super) fn page_of(&self, parts: u64) -> u64 {
+        let held = self.device().ledger.reserved() / parts;
         (1 << held.max(1).ilog2()).min(LONGEST_PAGE)
     }
 
@@ -116,7 +116,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             return missing.min(LONG_PAGE);
         }
         let held = self.device().ledger.reserved();
-        let longest = (request.size / FEWEST_PAGES).min(self.longest_page());
+        let longest = (request.size / FEWEST_PAGES).min(self.page_of(PAGES_HELD));
         // Where pages have moved, the new ones are created in the time that the moves have left. Not
         // under a limit: long pages move less easily later.
         let mut shortest = if moves > 0 && self.device().ledger.limit_if_set().is_none() {

@@ -1,6 +1,7 @@
 //! The forecast of a growth: whether free pages and new memory together would serve a request.
 
 use super::Stitcher;
+use super::lend::Lending;
 use crate::arena::forecast::Forecast;
 use crate::arena::request::Request;
 use crate::device::DeviceMemory;
@@ -19,7 +20,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         if let Some(ptr) = self.peek_other_heap(request) {
             return Ok(Some(Forecast::Hit(ptr)));
         }
-        if let Some(ptr) = self.peek_loan(request, self.allowance(request))? {
+        if let Some(ptr) = Lending(self).peek_loan(request, self.allowance(request))? {
             return Ok(Some(Forecast::Hit(ptr)));
         }
         let ledger = &self.device().ledger;
@@ -33,7 +34,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// them.
     pub(crate) fn bytes_to_obtain(&self, request: &Request, room: u64) -> Result<u64, Error> {
         let bytes = self.new_bytes(request, room)?.unwrap_or(0);
-        let is_lent = bytes > room && self.peek_loan(request, self.allowance(request))?.is_some();
+        let is_lent = bytes > room && Lending(self).peek_loan(request, self.allowance(request))?.is_some();
         Ok(if is_lent { 0 } else { bytes })
     }
 

@@ -26,7 +26,9 @@ mod pending;
 mod stale;
 
 pub(in crate::arena) use gather::{Taker, Wish};
+pub(in crate::arena) use lend::end_loans;
 
+use self::lend::Lending;
 use crate::arena::OnDevice;
 use crate::arena::mapper::{Charge, Mapper};
 use crate::arena::ranges::Elastic;
@@ -99,7 +101,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         }
         self.unmap_some_stale();
         let allowed = self.allowance(request);
-        if let Some(ptr) = self.borrow(request, allowed)? {
+        if let Some(ptr) = Lending(self).borrow(request, allowed)? {
             return Ok(Some(ptr));
         }
         let served = self.grow_with_pending(request, allowed)?;
