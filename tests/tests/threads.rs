@@ -66,6 +66,8 @@ struct Arena<R: Lock, S: Storage> {
     busy: Mutex<Vec<DevicePtr>>,
     /// Whether memory may be released during the run. A release waits for every stream.
     wild: bool,
+    /// Whether the own stream may wait for the busy one after any use, so that a block is reused earlier.
+    orders: bool,
 }
 
 impl<R: Lock, S: Storage> Arena<R, S>
@@ -73,13 +75,14 @@ where
     Allocator<Hooked, R, S>: Sync,
 {
     fn new(config: &str, capacity: u64, wild: bool) -> Self {
+        let orders = config.contains("stitched") && !config.contains("completed_pages_only:True");
         let config = Config::parse(config).unwrap();
         let allocator = Allocator::new([Hooked::new(SimulatedDevice::new(capacity))], &config).unwrap();
         if wild {
             allocator.set_limit(DEVICE, Some(capacity / 4 * 3)).unwrap();
         }
         let (left, busy) = (Mutex::default(), Mutex::default());
-        Self { allocator, shadow: Shadow::default(), left, busy, wild }
+        Self { allocator, shadow: Shadow::default(), left, busy, wild, orders }
     }
 
     fn device(&self) -> &SimulatedDevice {
@@ -114,7 +117,7 @@ where
             _ => false,
         };
         // Not `record_use`, after which the own stream may wait for the busy one and reuse the block.
-        let busy = !self.wild && random.below(8) == 0 && noted(self.allocator.record_stream(ptr, BUSY));
+        let busy = !self.wild && !self.orders && random.below(8) == 0 && noted(self.allocator.record_stream(ptr, BUSY));
         if !busy {
             self.shadow.give(ptr);
         }
