@@ -22,7 +22,7 @@ pub(crate) mod allocation;
 pub(crate) mod checks;
 mod compact;
 #[cfg(feature = "alloc")]
-mod copy;
+pub(crate) mod copy;
 mod driver;
 mod events;
 mod expand;
@@ -57,7 +57,7 @@ mod quiet;
 pub(crate) mod ranges;
 mod reclaim;
 #[cfg(feature = "alloc")]
-mod rehearse;
+pub(crate) mod rehearse;
 mod release;
 pub(crate) mod request;
 #[cfg(feature = "alloc")]
