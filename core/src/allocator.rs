@@ -27,7 +27,7 @@ pub use parking::Parking;
 pub use place::Placer;
 pub use ranges::{Range, RangeAllocator};
 #[cfg(feature = "alloc")]
-pub use would_fit::{Bound, Fit};
+pub use would_fit::{Bound, Fit, Rehearsal};
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;

@@ -95,7 +95,7 @@ pub use allocator::{
     RangeAllocator,
 };
 #[cfg(feature = "alloc")]
-pub use allocator::{Bound, Fit, Placer};
+pub use allocator::{Bound, Fit, Placer, Rehearsal};
 pub use arena::allocation::Allocation;
 pub use arena::extents::{Extent, Physical};
 pub use arena::forecast::Forecast;

@@ -71,7 +71,7 @@ pub use cachalot_core as core_api;
 pub use cachalot_core::simulated::SimulatedDevice;
 pub use cachalot_core::{
     Allocation, Allocator, Block, BlockAllocator, Bound, Buffer, Config, DeviceIndex, DevicePtr, Error, FailedDrop,
-    Fit, Growable, Range, RangeAllocator, StreamId,
+    Fit, Growable, Range, RangeAllocator, Rehearsal, StreamId,
 };
 pub use cachalot_cuda as cuda;
 pub use cachalot_cuda::{CudaDevice, Driver, HOST_STREAM, HostDevice};

@@ -2,7 +2,9 @@
 //! nothing.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{Allocator, Bound, Config, DeviceIndex, DeviceMemory, Error, Fit, Growable, Lock, StreamId};
+use cachalot_core::{
+    Allocator, Bound, Config, DeviceIndex, DeviceMemory, Error, Fit, Growable, Lock, Rehearsal, StreamId,
+};
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use cachalot_tests::policies::POLICIES;
 use cachalot_tests::program::{Op, stream};
@@ -43,6 +45,10 @@ fn state<R: Lock>(real: &Allocator<SimulatedDevice, R, Growable>, device: Device
     (real.snapshot(), real.stats(device).expect("a device"), calls)
 }
 
+fn rehearsal(twins: &Twins) -> Rehearsal<'_, SimulatedDevice, spin::mutex::SpinMutex<()>, Growable> {
+    Rehearsal::of(twins.real(), twins.device()).expect("a device")
+}
+
 /// Asks, makes the requests, and compares.
 fn ask(twins: &mut Twins, sizes: &[u64], number: u8, exact: bool) -> Result<(), String> {
     // Events that are complete are not pending any more.
@@ -50,20 +56,20 @@ fn ask(twins: &mut Twins, sizes: &[u64], number: u8, exact: bool) -> Result<(), 
     let device = twins.device();
     let memory = twins.real().device(device).expect("a device").memory_info();
     if let Ok(memory) = memory {
-        twins.real().note_memory(device, memory).map_err(|error| error.to_string())?;
+        rehearsal(twins).note_memory(memory).map_err(|error| error.to_string())?;
     }
     let before = state(twins.real(), device);
     let answer = if exact {
         let onto = twins.real().device(device).expect("a device").duplicate();
-        twins.real().would_fit_on(device, onto, sizes, stream(number))
+        rehearsal(twins).would_fit_on(onto, sizes, stream(number))
     } else {
-        twins.real().would_fit(device, sizes, stream(number))
+        rehearsal(twins).would_fit(sizes, stream(number))
     };
     if before != state(twins.real(), device) {
         return Err("the question has changed the allocator, or called the device".to_owned());
     }
     let reserved = |twins: &Twins| {
-        let held = twins.real().would_fit(device, &[], stream(number)).map(|fit| fit.reserved_bytes);
+        let held = rehearsal(twins).would_fit(&[], stream(number)).map(|fit| fit.reserved_bytes);
         held.map_err(|error| error.to_string())
     };
     let mut held = if answer.is_ok() { reserved(twins)? } else { 0 };
@@ -138,7 +144,8 @@ fn alone() -> impl Strategy<Value = Op> {
 #[test]
 fn the_answer_names_the_bound() {
     let host = Host::new("", 1 << 30);
-    let ask = |sizes: &[u64]| host.allocator.would_fit(DEVICE, sizes, STREAM).expect("an answer");
+    let rehearsal = Rehearsal::of(&host.allocator, DEVICE).expect("a device");
+    let ask = |sizes: &[u64]| rehearsal.would_fit(sizes, STREAM).expect("an answer");
     // The device was never asked for its memory.
     let fit = ask(&[4000 * MIB]);
     assert_eq!((fit.served, fit.new_bytes, fit.bound, fit.device_free), (1, 4000 * MIB, None, None));
@@ -157,6 +164,7 @@ fn the_answer_names_the_bound() {
     host.free(block);
     // The cached block serves the request, or goes to make room for a larger one.
     assert_eq!((ask(&[300 * MIB]).new_bytes, ask(&[400 * MIB]).new_bytes), (0, 100 * MIB));
-    assert_eq!(host.allocator.would_fit(DEVICE, &[100], StreamId(u64::MAX)), Err(Error::InvalidStream));
-    assert_eq!(host.allocator.would_fit(DeviceIndex(7), &[100], STREAM), Err(Error::UnknownDevice(DeviceIndex(7))));
+    assert_eq!(rehearsal.would_fit(&[100], StreamId(u64::MAX)), Err(Error::InvalidStream));
+    let unknown = Rehearsal::of(&host.allocator, DeviceIndex(7)).map(|_| ());
+    assert_eq!(unknown, Err(Error::UnknownDevice(DeviceIndex(7))));
 }

@@ -1,8 +1,10 @@
 //! Whether requests would be served, found by making them on a copy.
 
 use super::{Allocator, Called};
-use crate::device::DeviceMemory;
+use crate::arena::copy::copy_onto;
+use crate::arena::rehearse::rehearsal_device;
 use crate::device::oom::OutOfMemory;
+use crate::device::{DeviceMemory, MemoryInfo};
 use crate::error::Error;
 use crate::page_map::PageMap;
 use crate::sync::Lock;
@@ -37,7 +39,7 @@ impl Bound {
     }
 }
 
-/// The answer of [`Allocator::would_fit`].
+/// The answer of [`Rehearsal::would_fit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fit {
     /// Number of requests that would be served, from the first on: the index of the first request that
@@ -55,7 +57,22 @@ pub struct Fit {
     pub device_free: Option<u64>,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+/// What requests to a device would do: see [`would_fit`](Self::would_fit).
+pub struct Rehearsal<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    allocator: &'a Allocator<D, R, S>,
+    device: DeviceIndex,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'a, D, R, S> {
+    /// Asks about a device of an allocator.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn of(allocator: &'a Allocator<D, R, S>, device: DeviceIndex) -> Result<Self, Error> {
+        allocator.arena(device)?;
+        Ok(Self { allocator, device })
+    }
+
     /// Tells whether requests of `sizes` bytes on `stream` would be served if they were made now, one
     /// after another, none of them freed. Changes nothing.
     ///
@@ -63,13 +80,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// serves requests. So the answer is exact for the policy, if no other call comes between. It
     /// assumes that
     /// * no work of a stream is complete unless the allocator has found so before, until a request would
-    ///   wait for the work: call [`process_events`](Self::process_events) first;
+    ///   wait for the work: call [`process_events`](Allocator::process_events) first;
     /// * [`DeviceMemory::on_shortage`] frees nothing, and no other thread frees while a request waits;
     /// * new memory has higher addresses than all other memory, and a host that supplies a pool has
     ///   enough;
     /// * mapping takes no time, which matters only to `strict_stall` of the stitched policy.
     ///
-    /// The copy takes about as long as a [`snapshot`](Self::snapshot), and as much memory as the
+    /// The copy takes about as long as a [`snapshot`](Allocator::snapshot), and as much memory as the
     /// allocator's tables. While other threads allocate and free, its parts belong to slightly different
     /// moments.
     ///
@@ -77,12 +94,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// capture it. Otherwise not called.
     ///
     /// # Errors
-    /// * [`Error::UnknownDevice`], [`Error::InvalidStream`], [`Error::TooLarge`].
+    /// * [`Error::InvalidStream`], [`Error::TooLarge`].
     /// * [`Error::Parked`]: the memory of the stream or its pool is parked.
     /// * [`Error::TableFull`], [`Error::Device`].
-    pub fn would_fit(&self, device: DeviceIndex, sizes: &[u64], stream: StreamId) -> Result<Fit, Error> {
-        let onto = self.on(device)?.rehearsal_device(stream)?;
-        self.would_fit_on(device, onto, sizes, stream)
+    pub fn would_fit(&self, sizes: &[u64], stream: StreamId) -> Result<Fit, Error> {
+        let onto = rehearsal_device(self.allocator.on(self.device)?, stream)?;
+        self.would_fit_on(onto, sizes, stream)
     }
 
     /// Answers as [`would_fit`](Self::would_fit), with the copy over a device of the caller: `onto` has
@@ -93,22 +110,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///
     /// # Errors
     /// Those of [`would_fit`](Self::would_fit).
-    pub fn would_fit_on<T: DeviceMemory>(
-        &self,
-        device: DeviceIndex,
-        onto: T,
-        sizes: &[u64],
-        stream: StreamId,
-    ) -> Result<Fit, Error> {
-        let _checked = self.checked("would_fit", device);
+    pub fn would_fit_on<T: DeviceMemory>(&self, onto: T, sizes: &[u64], stream: StreamId) -> Result<Fit, Error> {
+        let _checked = self.allocator.checked("would_fit", self.device);
         if stream == NO_STREAM {
             return Err(Error::InvalidStream);
         }
-        let copy = self.copy_onto(device, onto)?;
+        let copy = self.copy_onto(onto)?;
         let only = DeviceIndex(0);
         let ledger = &copy.arena(only)?.ledger;
         let before = ledger.reserved();
-        let device_free = self.arena(device)?.known_memory().map(|memory| memory.free);
+        let arena = self.allocator.arena(self.device)?;
+        let device_free = arena.driver.known_memory(arena.ledger.reserved()).map(|memory| memory.free);
         let answer = |served, reserved_bytes: u64, bound| {
             let new_bytes = reserved_bytes.saturating_sub(before);
             Fit { served, reserved_bytes, new_bytes, bound, device_free }
@@ -131,19 +143,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
-    pub fn note_memory(&self, device: DeviceIndex, memory: crate::device::MemoryInfo) -> Result<(), Error> {
-        self.arena(device)?.note_memory(memory);
+    pub fn note_memory(&self, memory: MemoryInfo) -> Result<(), Error> {
+        let arena = self.allocator.arena(self.device)?;
+        arena.driver.note_memory(memory, arena.ledger.reserved());
         Ok(())
     }
 
     /// Returns an allocator over `onto` with the state of one device, which is device 0 there.
-    fn copy_onto<T: DeviceMemory>(&self, device: DeviceIndex, onto: T) -> Result<Allocator<T, R, S>, Error> {
+    fn copy_onto<T: DeviceMemory>(&self, onto: T) -> Result<Allocator<T, R, S>, Error> {
         let mut arenas = S::Devices::<_>::default();
         if !arenas.make_room(1) {
             return Err(Error::TableFull("devices"));
         }
-        arenas.add(self.arena(device)?.copy_onto(Called::<T>::from(onto))?);
-        let pages = PageMap::copy_of(&self.pages, device.0)?;
+        arenas.add(copy_onto(self.allocator.arena(self.device)?, Called::<T>::from(onto))?);
+        let pages = PageMap::copy_of(&self.allocator.pages, self.device.0)?;
         Ok(Allocator { arenas, pages, failed_drop: lock_api::Mutex::new(None) })
     }
 }

@@ -12,49 +12,50 @@ use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering, Rank, Ranke
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Returns the same state over `device`, as device 0 of an allocator. Events, physical handles and
-    /// addresses are those of the original. The copy records no trace.
-    ///
-    /// # Errors
-    /// The loss of the context, and [`Error::TableFull`].
-    pub(crate) fn copy_onto<T: DeviceMemory>(&self, device: T) -> Result<Arena<T, R, S>, Error> {
-        self.health()?;
-        let count = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
-        let page_pool = self.page_pool.lock().clone();
-        let ranges = self.ranges.lock().clone();
-        let deferred = self.deferred.lock().clone();
-        let ordered = self.ordered.lock().clone();
-        let epochs = self.epochs.lock().clone();
-        let frontier = self.frontier.lock().clone();
-        Ok(Arena {
-            driver: self.driver.for_device(device),
-            number: 0,
-            settings: self.settings.duplicate(),
-            flags: CachePadded(self.flags.copy(flags::TRACE)),
-            heaps: self.heaps.copy()?,
-            plans: self.plans.copy(),
-            most_awake: count(&self.most_awake),
-            moved_bytes: count(&self.moved_bytes),
-            consolidated_bytes: count(&self.consolidated_bytes),
-            memory_calls: MemoryCallCounters::new(),
-            page_pool: Ranked::new(Rank::Pages, page_pool),
-            ranges: Ranked::new(Rank::Ranges, ranges),
-            range_counters: self.range_counters.copy(),
-            event_queues: self.event_queues.copy(),
-            deferred: Ranked::new(Rank::Deferred, deferred),
-            ordered: Ranked::new(Rank::Ordered, ordered),
-            epochs: Ranked::new(Rank::Epochs, epochs),
-            frontier: Ranked::new(Rank::Frontier, frontier),
-            peaks: CachePadded(Ranked::new(Rank::Peaks, *self.peaks.lock())),
-            device_peaks: CachePadded(self.device_peaks.copy()),
-            ledger: self.ledger.copy(),
-            single_search: AtomicU32::new(self.single_search.load(Ordering::Relaxed)),
-            sites: CallSites::default(),
-            parking: AtomicU32::new(0),
-            reports_events: AtomicU32::new(0),
-            #[cfg(feature = "paranoid")]
-            schedule: crate::arena::checks::Schedule::default(),
-        })
-    }
+/// Returns the same state over `device`, as device 0 of an allocator. Events, physical handles and
+/// addresses are those of the original. The copy records no trace.
+///
+/// # Errors
+/// The loss of the context, and [`Error::TableFull`].
+pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
+    arena: &Arena<D, R, S>,
+    device: T,
+) -> Result<Arena<T, R, S>, Error> {
+    arena.health()?;
+    let count = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
+    let page_pool = arena.page_pool.lock().clone();
+    let ranges = arena.ranges.lock().clone();
+    let deferred = arena.deferred.lock().clone();
+    let ordered = arena.ordered.lock().clone();
+    let epochs = arena.epochs.lock().clone();
+    let frontier = arena.frontier.lock().clone();
+    Ok(Arena {
+        driver: arena.driver.for_device(device),
+        number: 0,
+        settings: arena.settings.duplicate(),
+        flags: CachePadded(arena.flags.copy(flags::TRACE)),
+        heaps: arena.heaps.copy()?,
+        plans: arena.plans.copy(),
+        most_awake: count(&arena.most_awake),
+        moved_bytes: count(&arena.moved_bytes),
+        consolidated_bytes: count(&arena.consolidated_bytes),
+        memory_calls: MemoryCallCounters::new(),
+        page_pool: Ranked::new(Rank::Pages, page_pool),
+        ranges: Ranked::new(Rank::Ranges, ranges),
+        range_counters: arena.range_counters.copy(),
+        event_queues: arena.event_queues.copy(),
+        deferred: Ranked::new(Rank::Deferred, deferred),
+        ordered: Ranked::new(Rank::Ordered, ordered),
+        epochs: Ranked::new(Rank::Epochs, epochs),
+        frontier: Ranked::new(Rank::Frontier, frontier),
+        peaks: CachePadded(Ranked::new(Rank::Peaks, *arena.peaks.lock())),
+        device_peaks: CachePadded(arena.device_peaks.copy()),
+        ledger: arena.ledger.copy(),
+        single_search: AtomicU32::new(arena.single_search.load(Ordering::Relaxed)),
+        sites: CallSites::default(),
+        parking: AtomicU32::new(0),
+        reports_events: AtomicU32::new(0),
+        #[cfg(feature = "paranoid")]
+        schedule: crate::arena::checks::Schedule::default(),
+    })
 }

@@ -77,6 +77,21 @@ impl<D> Driver<D> {
         driver
     }
 
+    /// Notes an answer of the device about its memory, of which the arena holds `reserved` bytes.
+    pub(crate) fn note_memory(&self, memory: MemoryInfo, reserved: u64) {
+        self.room.store(memory.free.saturating_add(reserved), Ordering::Relaxed);
+        self.total.store(memory.total, Ordering::Relaxed);
+    }
+
+    /// Returns the memory of the device after its latest answer, if the arena holds `reserved` bytes now.
+    /// `None` before the first answer.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn known_memory(&self, reserved: u64) -> Option<MemoryInfo> {
+        let total = self.total.load(Ordering::Relaxed);
+        let free = self.room.load(Ordering::Relaxed).saturating_sub(reserved);
+        (total > 0).then_some(MemoryInfo { free, total })
+    }
+
     /// The device. Calls that fail when the context is lost are made through [`Arena::call`] instead.
     #[inline]
     pub(crate) fn device(&self) -> &D {
@@ -164,29 +179,6 @@ impl<D: DeviceMemory> Driver<D> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Asks the device for its memory, and notes the answer.
-    pub(crate) fn memory_info(&self) -> DeviceResult<MemoryInfo> {
-        let memory = self.call(D::memory_info)?;
-        self.note_memory(memory);
-        Ok(memory)
-    }
-
-    /// Notes an answer of the device about its memory.
-    pub(crate) fn note_memory(&self, memory: MemoryInfo) {
-        let room = memory.free.saturating_add(self.ledger.reserved());
-        self.driver.room.store(room, Ordering::Relaxed);
-        self.driver.total.store(memory.total, Ordering::Relaxed);
-    }
-
-    /// Returns the memory of the device after its latest answer: free is less what the arena has
-    /// obtained since, and more by what it has given back. `None` before the first answer.
-    #[cfg(feature = "alloc")]
-    pub(crate) fn known_memory(&self) -> Option<MemoryInfo> {
-        let total = self.driver.total.load(Ordering::Relaxed);
-        let free = self.driver.room.load(Ordering::Relaxed).saturating_sub(self.ledger.reserved());
-        (total > 0).then_some(MemoryInfo { free, total })
-    }
-
     /// The error that lost the context, if it is lost.
     pub(crate) fn health(&self) -> DeviceResult<()> {
         self.driver.health()
@@ -210,6 +202,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         result
     }
+}
+
+/// Asks the device for its memory, and notes the answer.
+pub(super) fn memory_info<D: DeviceMemory, R: Lock, S: Storage>(arena: &Arena<D, R, S>) -> DeviceResult<MemoryInfo> {
+    let memory = arena.call(D::memory_info)?;
+    arena.driver.note_memory(memory, arena.ledger.reserved());
+    Ok(memory)
 }
 
 /// Records an event at the present end of `stream`: `idle`, or else a new event.

@@ -25,7 +25,7 @@ mod capture_reuse;
 pub(crate) mod checks;
 mod compact;
 #[cfg(feature = "alloc")]
-mod copy;
+pub(crate) mod copy;
 mod deferred;
 mod driver;
 mod events;
@@ -62,7 +62,7 @@ mod quiet;
 pub(crate) mod ranges;
 mod reclaim;
 #[cfg(feature = "alloc")]
-mod rehearse;
+pub(crate) mod rehearse;
 mod release;
 pub(crate) mod request;
 #[cfg(feature = "alloc")]

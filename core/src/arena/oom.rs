@@ -1,5 +1,6 @@
 //! Report of a request that fails for lack of memory.
 
+use crate::arena::driver::memory_info;
 use crate::arena::request::Request;
 use crate::arena::{Arena, flags};
 use crate::config::Policy;
@@ -39,7 +40,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             block,
             segment,
             device: DeviceIndex(self.number),
-            memory: self.memory_info().unwrap_or_default(),
+            memory: memory_info(self).unwrap_or_default(),
             process: self.driver.device().process_use(),
             limit: self.ledger.limit_if_set(),
             allocated: of_ranges(Stat::AllocatedBytes),

@@ -20,6 +20,7 @@
 //! Growth of a heap is in obtain.rs, release of segments in release.rs.
 
 use crate::arena::compact::Compact;
+use crate::arena::driver::memory_info;
 use crate::arena::gathered::Gathered;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
@@ -176,7 +177,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !config.throw_on_device_oom() {
             return Ok(None);
         }
-        let total = self.memory_info()?.total;
+        let total = memory_info(self.arena)?.total;
         let allowed = fraction_of(config.per_process_memory_fraction(), total);
         let room = allowed.saturating_sub(self.ledger.reserved());
         let more = match self.stitcher_of(request) {

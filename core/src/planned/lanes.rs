@@ -79,7 +79,7 @@ impl<R: Lock> PlanServer<R> {
 
     /// Returns the state of another device with the same lanes and the same plans.
     pub(crate) fn copy(&self) -> Self {
-        let mut copy = Self::new(self.options.clone());
+        let mut copy = Self::new(self.options);
         for (number, from) in self.lane_slots.iter().enumerate() {
             let lane = from.lane.lock();
             copy.streams[number] = AtomicU64::new(self.streams[number].load(Ordering::Acquire));

@@ -9,7 +9,7 @@ use crate::boundary;
 use crate::device::refuse;
 use crate::marshal::{self, Out, OutStruct, Versioned};
 use crate::status::Status;
-use cachalot_core::{Bound, DevicePtr, ErrorKind, Forecast, StreamId};
+use cachalot_core::{Bound, DevicePtr, ErrorKind, Forecast, Rehearsal, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_int, c_void};
 
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn cachalot_would_fit(
         let (index, device) = instance.device(device)?;
         device.open()?;
         let stream = device.stream_id(CuStream(stream.addr()))?;
-        let fit = instance.allocator.would_fit(index, &sizes, stream)?;
+        let fit = Rehearsal::of(&instance.allocator, index)?.would_fit(&sizes, stream)?;
         out.write(&cachalot_fit {
             struct_size: size_of::<cachalot_fit>(),
             served: fit.served,

@@ -30,6 +30,7 @@ pub(in crate::arena) use lend::end_loans;
 
 use self::lend::Lending;
 use crate::arena::OnDevice;
+use crate::arena::driver::memory_info;
 use crate::arena::mapper::{Charge, Mapper};
 use crate::arena::ranges::Elastic;
 use crate::arena::request::Request;
@@ -202,7 +203,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
 
     /// Returns the length of a new range of addresses, in bytes.
     fn range_to_reserve(&self) -> Result<u64, Error> {
-        let total = self.device().memory_info()?.total;
+        let total = memory_info(self.device().arena)?.total;
         Ok(total.saturating_mul(RANGE_TIMES_DEVICE).next_multiple_of(self.step()))
     }
 
