@@ -116,6 +116,7 @@ fn clicks_keys_and_searches_change_what_is_shown() {
     // A row shows the stack in full.
     click(&mut browser, "#groups .row");
     assert!(text(&mut browser, "#detail").contains("record_traces.py"));
+    assert_eq!(browser.run("window.cachalot.shown.selected.kind"), "line");
     // A block of the map shows its place.
     browser.press("p");
     let top = browser.run("window.cachalot.shown.panels[0].map.placed.at(-1).top").as_f64().expect("a number");

@@ -74,10 +74,13 @@ function drawMap(panel) {
   const { ofLife, names } = source.grouping(kind, "live");
   const places = names.map((name) => shown.names.indexOf(name));
   const found = shown.words.length > 0 ? shown.found.get(source) : null;
-  const stack = shown.selected?.source === source ? shown.selected.stack : null;
+  // A row of the list selects its whole group, in both maps; a block selects its stack.
+  const chosen = shown.selected?.kind === kind ? names.indexOf(shown.selected.name) : null;
+  const stack = chosen === null && shown.selected?.source === source ? shown.selected.stack : null;
   const colour = (block) => {
     const own = source.blocks.stack[block];
     if (found) return found[own] ? colours.accent : null;
+    if (chosen !== null && ofLife[block] !== chosen) return null;
     if (stack !== null && own !== stack) return null;
     if (group === "state") return colours.states[0];
     const place = places[ofLife[block]];
@@ -150,7 +153,7 @@ function writeGroups() {
     if (shown.words.length === 0) return true;
     return shown.panels.some(({ source }) => shown.matchingNames(source, kind).has(name));
   };
-  fillGroups($("groups"), shown.panels, kind, colourOf, matches, (source, stack, name) => select({ source, stack, name, block: null }));
+  fillGroups($("groups"), shown.panels, kind, colourOf, matches, (source, stack, name) => select({ source, stack, name, kind, block: null }));
 }
 
 /** Returns the names of the groups with a matching stack. */
