@@ -116,6 +116,7 @@ fn clicks_keys_and_searches_change_what_is_shown() {
     // A row shows the stack in full.
     click(&mut browser, "#groups .row");
     assert!(text(&mut browser, "#detail").contains("record_traces.py"));
+    assert_eq!(browser.run("window.cachalot.shown.selected.kind"), "line");
     // A block of the map shows its place.
     browser.press("p");
     let top = browser.run("window.cachalot.shown.panels[0].map.placed.at(-1).top").as_f64().expect("a number");
@@ -182,12 +183,14 @@ fn the_pictures_fit_the_window() {
         let widest = browser.run("document.documentElement.scrollWidth").as_u64().expect("a number");
         assert!(widest <= u64::from(width), "{name} is {widest} pixels wide");
         let picture = STANDARD.decode(browser.picture()).expect("base64");
-        assert!(picture.len() > 20_000 && picture.len() < 200_000, "{name}: {} bytes", picture.len());
+        assert!(picture.len() > 20_000, "{name}: {} bytes", picture.len());
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/pictures/{name}.png"));
         // Fonts differ between machines, so the committed pictures are not compared.
         if std::env::var_os("CACHALOT_WRITE_DOCS").is_some() {
-            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/pictures/{name}.png"));
-            std::fs::write(file, picture).expect("the picture can be written");
+            std::fs::write(&file, picture).expect("the picture can be written");
         }
+        let bytes = std::fs::metadata(&file).expect(name).len();
+        assert!(bytes < 200_000, "{name}: {bytes} bytes");
         assert_eq!(browser.complaints(), Vec::<String>::new());
     }
 }
@@ -215,6 +218,10 @@ fn clicks_are_timed() {
         println!("{what}: median {:.0} ms, worst {:.0} ms", ms(15), ms(29));
     };
     timed(&mut browser, "a click", "choose(shown.panels[0], Math.floor(count * (at + 0.5) / 30))");
+    let script = "(() => { const {shown, choose} = window.cachalot; return Array.from({length: 31}, (_, at) => \
+        { choose(shown.panels[0], Math.floor(shown.panels[0].source.count * at / 31)); return shown.lastClick; }) \
+        .sort((one, other) => one - other)[15]; })()";
+    println!("a click, without painting: median {:.0} ms", browser.run(script).as_f64().expect("a time"));
     timed(&mut browser, "a choice", "setChoice('group', ['line', 'stack', 'stream', 'pool', 'state'][at % 5])");
     timed(&mut browser, "a search", "search(['forward', 'layer_7', '', 'linear backward'][at % 4])");
 }

@@ -74,12 +74,12 @@ impl Answer {
             return "No memory is reserved.".to_owned();
         }
         let percent = |part: u64| format!("{:.0} %", part as f64 / self.reserved as f64 * 100.0);
-        let stuck = |when: &str, bytes: u64, segments: u64| match bytes {
-            0 => format!("Nothing of what is reserved {when} is free but stuck"),
-            _ => {
-                let (share, bytes, segments) = (percent(bytes), show(bytes), plural(segments));
-                format!("{share} of what is reserved {when} is free but stuck: {bytes} in {segments}")
+        let stuck = |when: &str, bytes: u64, segments: u64| {
+            if bytes == 0 {
+                return format!("Nothing of what is reserved {when} is free but stuck");
             }
+            let (share, bytes, segments) = (percent(bytes), show(bytes), plural(segments));
+            format!("{share} of what is reserved {when} is free but stuck: {bytes} in {segments}")
         };
         let mut text = if self.events == 0 {
             // Without a request that needs memory, idle segments can be released, and are not stuck.

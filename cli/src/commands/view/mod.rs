@@ -73,13 +73,14 @@ const MOST_BYTES: usize = 28 << 20;
 /// The parts of the page.
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/style.css");
-const SCRIPTS: [&str; 7] = [
+const SCRIPTS: [&str; 8] = [
     include_str!("page/format.js"),
     include_str!("page/data.js"),
     include_str!("page/model.js"),
     include_str!("page/chart.js"),
     include_str!("page/map.js"),
     include_str!("page/lists.js"),
+    include_str!("page/panel.js"),
     include_str!("page/main.js"),
 ];
 

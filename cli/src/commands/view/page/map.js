@@ -97,7 +97,11 @@ class MemoryMap {
     for (const block of segment.blocks) {
       const start = offset + blocks.address[block] - segment.start;
       const colour = colourOf(block);
-      context.globalAlpha = colour === null ? 0.25 : 1;
+      if (colour === null) {
+        // The colour of free memory must not show through.
+        this.fill(context, top, start, blocks.bytes[block], colours.surface);
+        context.globalAlpha = 0.45;
+      }
       this.fill(context, top, start, blocks.bytes[block], colour ?? colours.others);
       context.globalAlpha = 1;
       if (blocks.freed[block] <= this.moment) this.fill(context, top, start, blocks.bytes[block], patterns.pending);
