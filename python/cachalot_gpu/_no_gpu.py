@@ -55,8 +55,8 @@ def prepare() -> None:
         return
     if not _loaded:
         raise CachalotError(
-            "on a machine without a GPU, PyTorch's CUDA build needs `import cachalot_gpu.predict` before `import torch`, "
-            "or python -m cachalot_gpu.predict SCRIPT"
+            "on a machine without a GPU, PyTorch's CUDA build needs `import cachalot_gpu.predict` before "
+            "`import torch`, or python -m cachalot_gpu.predict SCRIPT"
         )
     # The device exists for the autograd engine alone.
     torch.cuda.is_available = lambda: False

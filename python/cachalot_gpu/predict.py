@@ -56,7 +56,8 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--limit", metavar="BYTES", help="the memory of the GPU: bytes, or a number with MiB or GiB")
     parser.add_argument("--policy", metavar="A,B", help="the policies; all but `planned` without this")
-    parser.add_argument("--config", metavar="STRING", action="append", default=[], help="a configuration besides the defaults")
+    beside = "a configuration besides the defaults"
+    parser.add_argument("--config", metavar="STRING", action="append", default=[], help=beside)
     parser.add_argument("--json", action="store_true", help="print an object for each policy and configuration")
     parser.add_argument("--requests", metavar="FILE", help="write the requests for `cachalot predict` to a file")
     parser.add_argument(
@@ -64,7 +65,8 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
         metavar="BYTES",
         type=int,
         default=HOPPER_WORKSPACE,
-        help=f"the workspace of a cuBLAS handle: {HOPPER_WORKSPACE} on compute capability 9.0, {OTHER_WORKSPACE} elsewhere",
+        help=f"the workspace of a cuBLAS handle: {HOPPER_WORKSPACE} on compute capability 9.0, "
+        f"{OTHER_WORKSPACE} elsewhere",
     )
     parser.add_argument("script", help="the script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script")

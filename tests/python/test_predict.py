@@ -39,9 +39,10 @@ def trains():
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
     for _ in range(3):
         optimizer.zero_grad()
-        # The outcome is kept until the next step, as in the recorded program.
+        # The outcome and the loss are kept until the next step, as in the recorded program.
         outcome = model(data)
-        torch.nn.CrossEntropyLoss()(outcome, labels).backward()
+        loss = torch.nn.CrossEntropyLoss()(outcome, labels)
+        loss.backward()
         optimizer.step()
 
 

@@ -89,6 +89,7 @@ def language_model(kind, attention, config):
             "Electra": "ForMaskedLM", "T5": "ForConditionalGeneration"}.get(kind, "ForCausalLM")
     made = getattr(transformers, f"{kind}Config")(**config)
     made.use_cache = False
+    made.decoder_start_token_id = 0
     made._attn_implementation = attention
     return getattr(transformers, kind + head)(made), made.vocab_size
 

@@ -109,10 +109,14 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an operation on fake tensors, and records the new storages."""
         if func is _aten._local_scalar_dense.default:
-            # The value is not known. A loss that is printed does not change the memory.
+            # The value is not known. A loss that is printed does not change the memory. A mask is whole.
             kind = args[0].dtype
-            return False if kind == torch.bool else 1.0 if kind.is_floating_point else 1
+            if kind == torch.bool:
+                return getattr(args[0], "_cachalot_all", False)
+            return 1.0 if kind.is_floating_point else 1
         outcome = func(*args, **(kwargs or {}))
+        if func is _aten.all.default:
+            outcome._cachalot_all = True
         for value in tree_iter(outcome):
             if isinstance(value, torch.Tensor):
                 self.watch(value)
@@ -170,6 +174,15 @@ def _as_on_a_gpu() -> Iterator[None]:
     torch.cuda.is_bf16_supported = lambda *_, **__: True
     torch.nn.functional.scaled_dot_product_attention = _attention(attention)
     mover, move = _Mover(), torch.nn.Module._apply
+    tracing = _transformers()
+    is_fake = getattr(tracing, "is_fake_tensor", None)
+    if is_fake is not None:
+        # The library leaves out what it decides by values, as if a graph were traced.
+        tracing.is_fake_tensor = lambda _: False
+    select = torch._C._select_conv_backend
+    if not torch.cuda.is_available():
+        # The choice asks the GPU for its properties.
+        torch._C._select_conv_backend = lambda *_, **__: torch._C._ConvBackend.Cudnn
     torch.nn.Module._apply = lambda module, function, recurse=True: mover.apply(module, function, recurse)
     try:
         yield
@@ -179,6 +192,17 @@ def _as_on_a_gpu() -> Iterator[None]:
         torch.cuda.is_bf16_supported = bf16
         torch.nn.functional.scaled_dot_product_attention = attention
         torch.nn.Module._apply = move
+        torch._C._select_conv_backend = select
+        if is_fake is not None:
+            tracing.is_fake_tensor = is_fake
+
+
+def _transformers() -> Any:
+    """Returns the module of transformers that asks for fake tensors, or None."""
+    try:
+        return importlib.import_module("transformers.utils.import_utils")
+    except ImportError:
+        return None
 
 
 class _Mover:
@@ -269,11 +293,12 @@ def record(step: Callable[[], Any], workspace_bytes: int = HOPPER_WORKSPACE) -> 
     """Calls ``step`` with fake tensors, and returns its requests and frees.
 
     ``step`` makes the model, the optimizer and the data itself, on the device ``"cuda"``. No tensor
-    has memory or values: ``.item()`` returns 1, and operations whose shapes depend on values fail.
+    has memory or values: ``.item()`` returns 1 (``False`` for a boolean, ``True`` for the outcome of
+    ``all()``), and operations whose shapes depend on values fail.
     """
     _no_gpu.prepare()
     recorder = Recorder(workspace_bytes)
-    with FakeTensorMode(allow_non_fake_inputs=True), _as_on_a_gpu(), recorder:
+    with _as_on_a_gpu(), FakeTensorMode(allow_non_fake_inputs=True), recorder:
         step()
     return recorder
 
