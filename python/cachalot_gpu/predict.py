@@ -13,6 +13,7 @@ a GPU, ``import cachalot_gpu.predict`` must come before ``import torch`` if PyTo
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
 import subprocess
 import sys
@@ -96,7 +97,11 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        _status = main(sys.argv[1:])
     except (CachalotError, OSError) as error:
         print(error, file=sys.stderr)
-        sys.exit(2)
+        _status = 2
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The threads of the autograd engine can abort an orderly exit on a machine without a GPU.
+    os._exit(_status)

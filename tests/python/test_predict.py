@@ -61,6 +61,17 @@ class Predictions(unittest.TestCase):
         self.assertEqual((caching.peak_allocated_bytes, caching.peak_reserved_bytes), (530588160, 559939584))
         self.assertEqual((caching.ooms, caching.first_failed_request), (0, None))
 
+    def test_sums_of_columns_have_the_recorded_buffers(self):
+        """Gradients of biases in the recorded programs gpt2_varlen and llama1b_ckpt."""
+        import torch
+        from cachalot_gpu.torch._predict import _column_sum
+
+        recorded = [((3664, 3072), [91226112, 96]), ((3664, 768), [22806528, 24]), ((2, 2048, 2048), [67108864, 64])]
+        for shape, sizes in recorded:
+            tensor = torch.empty(shape, device="meta")
+            self.assertEqual(_column_sum((tensor, list(range(len(shape) - 1)))), sizes)
+        self.assertEqual(_column_sum((torch.empty(64, 3072, device="meta"), [1])), [])
+
     def test_a_limit_makes_requests_fail(self):
         """What does not fit is told with the number of the first request."""
         from cachalot_gpu.torch import predict

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import subprocess
 import tempfile
 import threading
@@ -26,7 +27,7 @@ from ..errors import CachalotError
 LEFT_OUT = (
     "the CUDA context and the code of libraries (some hundred MiB, outside of the allocator)",
     "workspaces of cuDNN for convolutions and recurrent layers, which depend on its version and choice of algorithm",
-    "buffers inside kernels, such as those of sorts and of large reductions",
+    "workspaces of cuDNN's attention, and other buffers inside kernels, such as those of sorts",
     "memory of NCCL and of other libraries that allocate by themselves",
 )
 """What a prediction leaves out."""
@@ -124,7 +125,7 @@ class Recorder(TorchDispatchMode):
             self._use_handle(outcome)
         temporaries = _TEMPORARIES.get(func)
         if temporaries is not None and args[0].device.type == "cuda":
-            for block in [self.request(size) for size in temporaries(args)]:
+            for block in reversed([self.request(size) for size in temporaries(args)]):
                 self.free(block)
         return outcome
 
@@ -154,8 +155,44 @@ def _flash_backward(args: Any) -> list[int]:
     return [4 * batch * heads * length, 4 * batch * heads * length * width]
 
 
+_PROCESSORS = 132
+"""Multiprocessors of an H100 and of an H200."""
+
+
+def _power(number: int, most: int) -> int:
+    """Returns the largest power of two that is neither above the number nor above ``most``."""
+    return min(1 << (number.bit_length() - 1), most)
+
+
+def _column_sum(args: Any) -> list[int]:
+    """Returns the buffers of a sum over the leading dimensions, such as the gradient of a bias: partial
+    sums of the thread blocks that share an output, and a counter for each block of outputs. The
+    arithmetic is that of PyTorch's reduction for contiguous inputs and vectors of four outputs."""
+    tensor, dimensions = args[0], args[1]
+    if not dimensions or not tensor.is_contiguous():
+        return []
+    leading = sorted(dimension % tensor.dim() for dimension in dimensions)
+    if leading != list(range(len(leading))) or len(leading) == tensor.dim():
+        return []
+    inputs, outputs = math.prod(tensor.shape[: len(leading)]), math.prod(tensor.shape[len(leading) :])
+    if outputs < 128 or outputs % 4 or inputs == 0:
+        return []
+    threads, vector = 512 // 4, 4
+    width = min(_power(outputs // vector, threads), 32)
+    height = min(_power(inputs, threads), threads // width)
+    if inputs < 256 and inputs < 16 * height:
+        return []
+    values, blocks = -(-inputs // height), -(-(outputs // vector) // width)
+    target = _PROCESSORS * (2048 // (width * height))
+    if values < 16 or blocks > target:
+        return []
+    shared = max(min(-(-target // blocks), -(-values // 16)), -(-values // 256))
+    return [4 * outputs * shared * width * vector, 4 * blocks] if shared > 1 else []
+
+
 _TEMPORARIES: dict[Any, Callable[[Any], list[int]]] = {
     _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
+    _aten.sum.dim_IntList: _column_sum,
 }
 """Buffers that an operation requests and frees itself, in bytes, by operation."""
 
