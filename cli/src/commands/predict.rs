@@ -26,10 +26,10 @@ program runs under every policy but `planned`, for which a program announces its
 iterations, and goes on after a request that runs out of memory.
 
 --batch-scale 2 doubles the batch. With one record, a rule decides which sizes
-grow. A block that is alive at the end of the record stays: weights, optimizer
-state. A block of the size of such a block, of half or twice that size, stays:
+grow. A block that is alive at the end of the record, or for half of the record,
+stays: weights, optimizer state. A block of the size of such a block, of half or twice that size, stays:
 gradients, temporaries of the optimizer, casts of weights. Everything else
-grows. The record must hold whole steps, and end between two. With --beside, a
+grows. The record must hold several steps, and end between two. With --beside, a
 record of the same program at --beside-scale times the batch, every size is on
 the line through its two recorded sizes.
 

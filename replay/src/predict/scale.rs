@@ -4,14 +4,15 @@
 //! sizes, each size is on the line through its two recorded sizes. With one record, this rule
 //! decides:
 //!
-//! * A block that is alive at the end of the record stays: weights, optimizer state, workspaces.
+//! * A block that is alive at the end of the record, or for half of the record, stays: weights,
+//!   optimizer state, workspaces.
 //! * A block of the size of a block that stays, or of half or twice that size, stays as well:
 //!   gradients, temporaries of the optimizer, casts of weights.
 //! * Everything else grows: activations, their gradients, inputs. So does a block of at most 512
 //!   bytes, which makes no difference below the rounding.
 //!
-//! The rule needs a record of whole steps that ends between two steps, where only what stays is
-//! alive.
+//! The rule needs a record of several whole steps that ends between two steps, where only what stays
+//! is alive, or at the end of the program.
 
 use crate::program::{Operation, Program};
 use std::collections::HashSet;
@@ -61,17 +62,24 @@ pub fn by_records(
     }))
 }
 
-/// Returns the sizes of the blocks that are alive at the end.
+/// Returns the sizes of the blocks that are alive at the end, or for half of the program.
 fn lasting_sizes(program: &Program) -> HashSet<u64> {
-    let mut held = vec![0; program.slots as usize];
-    for operation in &program.operations {
+    let mut held = vec![None; program.slots as usize];
+    let mut sizes = HashSet::new();
+    for (at, operation) in program.operations.iter().enumerate() {
         match *operation {
-            Operation::Malloc { bytes, slot, .. } => held[slot as usize] = bytes,
-            Operation::Free { slot } => held[slot as usize] = 0,
+            Operation::Malloc { bytes, slot, .. } => held[slot as usize] = Some((at, bytes)),
+            Operation::Free { slot } => {
+                let block = held[slot as usize].take();
+                sizes.extend(
+                    block.filter(|(from, _)| (at - from) * 2 >= program.operations.len()).map(|(_, bytes)| bytes),
+                );
+            }
             _ => {}
         }
     }
-    held.into_iter().filter(|&bytes| bytes > 0).collect()
+    sizes.extend(held.into_iter().flatten().map(|(_, bytes)| bytes));
+    sizes
 }
 
 /// Returns the sizes of all requests in order.
@@ -127,6 +135,15 @@ mod tests {
         assert_eq!(twice.operations, training(6).operations);
         assert_eq!(scaled, Scaled { requests: 3, fixed: 8 });
         assert_eq!(by_rule(&training(3), 1.0).1, Scaled { requests: 0, fixed: 11 });
+    }
+
+    #[test]
+    fn weights_that_are_freed_at_the_end_stay() {
+        let (mut program, mut wanted) = (training(3), training(6));
+        for program in [&mut program, &mut wanted] {
+            program.operations.extend([0, 1].map(|slot| Operation::Free { slot }));
+        }
+        assert_eq!(by_rule(&program, 2.0).0.operations, wanted.operations);
     }
 
     #[test]
