@@ -13,6 +13,7 @@ mod outputs;
 mod plan;
 mod plan_bad_input;
 mod planned;
+mod predict;
 mod recorded_traces;
 mod statuses;
 mod synthetic_records;

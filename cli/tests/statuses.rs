@@ -41,7 +41,7 @@ fn what_cannot_be_used_is_2_and_named_in_a_line() {
             assert!(finished.errors.contains(file.to_str().expect("UTF-8")), "{}", finished.errors);
         }
     }
-    for command in ["replay", "compare", "tune", "plan", "inspect", "snapshot", "completions", "man"] {
+    for command in ["replay", "compare", "tune", "predict", "plan", "inspect", "snapshot", "completions", "man"] {
         let finished = cachalot([command, "--no-such-option"]);
         assert_eq!((finished.status, finished.output.as_str()), (2, ""), "{command}");
     }
@@ -61,7 +61,7 @@ fn a_check_that_fails_is_1() {
         assert_eq!(cachalot(&arguments).status, 1, "{arguments:?}");
     }
     // In `compare` and `tune`, a contender that runs out of memory is a result.
-    for command in ["compare", "tune"] {
+    for command in ["compare", "tune", "predict"] {
         let finished = cachalot([command, "--limit=100MiB", program.to_str().expect("UTF-8")]);
         assert_eq!(finished.status, 0, "{command}: {}", finished.errors);
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The commands with tables, run in the root of the repository.
-const TABLES: [&[&str]; 13] = [
+const TABLES: [&[&str]; 14] = [
     &["replay", "tests/traces/mlp_seed.csv.gz", "tests/traces/multistream_prefetch__expandable.csv.gz"],
     &["replay", "--check", "tests/traces/mlp_seed.csv.gz"],
     &["replay", "--policy=planned", "tests/traces/mlp_seed.csv.gz"],
@@ -34,6 +34,7 @@ const TABLES: [&[&str]; 13] = [
     &["diff", "tests/traces/mlp_seed__stacks.pickle.gz", "tests/traces/multistream_prefetch__stacks.pickle.gz"],
     &["tune", "--trials=16", "tests/traces/mlp_seed.csv.gz"],
     &["tune", "--trials=16", "--for=time", "tests/traces/mlp_seed.csv.gz"],
+    &["predict", "--batch-scale=2", "--limit=400MiB", "tests/traces/mlp_seed.csv.gz"],
 ];
 
 fn root() -> PathBuf {
@@ -106,7 +107,7 @@ fn every_table_fits_the_terminal_with_at_most_six_columns() {
 
 #[test]
 fn wide_tables_have_every_column_once_and_a_line_for_each_row() {
-    for (arguments, columns) in TABLES.iter().zip([9, 13, 17, 14, 14, 12, 17, 7, 8, 15, 5, 10, 10]) {
+    for (arguments, columns) in TABLES.iter().zip([9, 13, 17, 14, 14, 12, 17, 7, 8, 15, 5, 10, 10, 7]) {
         let finished = run(&[*arguments, &["--wide"]].concat(), &[("COLUMNS", "80")]);
         let titles = titles(&finished.output);
         let first = titles.first().expect("a table");
@@ -135,8 +136,20 @@ fn only_a_terminal_is_coloured_unless_it_is_asked_for() {
 
 #[test]
 fn help_is_wrapped_and_has_examples() {
-    let commands =
-        ["replay", "compare", "tune", "plan", "inspect", "view", "diff", "export", "snapshot", "completions", "man"];
+    let commands = [
+        "replay",
+        "compare",
+        "tune",
+        "predict",
+        "plan",
+        "inspect",
+        "view",
+        "diff",
+        "export",
+        "snapshot",
+        "completions",
+        "man",
+    ];
     for command in commands {
         let finished = run(&[command, "--help"], &[("COLUMNS", "80")]);
         assert_eq!((finished.status, finished.errors.as_str()), (0, ""), "{command}");
@@ -182,7 +195,11 @@ fn shells_and_man_know_every_command() {
     assert!(!page.output.contains(".nf\n."), "{}", page.output);
     let unknown = run(&["man", "compere"], &[]);
     assert_eq!((unknown.status, unknown.output.as_str()), (2, ""));
-    assert!(unknown.errors.starts_with("there is no command `compere`: accepted are replay, compare, tune, plan, "));
+    assert!(
+        unknown
+            .errors
+            .starts_with("there is no command `compere`: accepted are replay, compare, tune, predict, plan, ")
+    );
     let place = folder("manual");
     assert_eq!(cachalot_in(&place, ["man", "--into", "."]).status, 0);
     for name in ["cachalot", "cachalot-replay", "cachalot-plan", "cachalot-man"] {

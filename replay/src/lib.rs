@@ -19,6 +19,7 @@
 //!
 //! ```text
 //! tune        the best settings for recorded programs, searched and checked
+//! predict     the memory of a program before it runs
 //! compare     every policy and configuration, side by side
 //! replay      every decision repeated and checked
 //! snapshot    the state at the end of a program, as a file
@@ -35,6 +36,7 @@ pub mod compare;
 pub mod diff;
 pub mod inspect;
 pub mod plan;
+pub mod predict;
 pub mod program;
 pub mod replay;
 pub mod snapshot;

@@ -8,6 +8,7 @@ pub(crate) mod export;
 pub(crate) mod inspect;
 pub(crate) mod manual;
 pub(crate) mod plan;
+pub(crate) mod predict;
 pub(crate) mod progress;
 pub(crate) mod replay;
 pub(crate) mod settings;

@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
         "cachalot_gpu.torch needs PyTorch with CUDA: pip install 'cachalot-gpu[torch]'", name="torch"
     ) from None
 
+from ._forecast import predict
 from ._history import dump_snapshot, memory_snapshot, record_memory_history
 from ._limits import (
     empty_cache,
@@ -89,6 +90,7 @@ __all__ = [
     "parked",
     "pinned_enabled",
     "pool",
+    "predict",
     "record_memory_history",
     "record_use",
     "remaining",

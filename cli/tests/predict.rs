@@ -1,0 +1,104 @@
+//! `cachalot predict`: peaks of recorded programs, of scaled programs, and of lists of requests.
+
+use crate::common::{Finished, cachalot, folder, trace, write};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::path::Path;
+
+fn predict(arguments: &[&str], file: &Path) -> Finished {
+    let arguments = ["predict"].iter().chain(arguments).map(OsString::from);
+    cachalot(arguments.chain([file.into()]))
+}
+
+/// The objects that `predict --json` prints.
+fn lines(arguments: &[&str], file: &Path) -> Vec<Value> {
+    let finished = predict(&[&["--json"], arguments].concat(), file);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    finished.json()
+}
+
+const MIB: u64 = 1 << 20;
+
+/// A weight of 4 MiB, then two steps with an activation of 3 MiB and a gradient of the weight.
+fn list() -> String {
+    let step = |first: u64| {
+        let (one, other) = (first, first + 1);
+        format!("a,{one},{},0\na,{other},{},0\nf,{one},,\nf,{other},,\n", 3 * MIB, 4 * MIB)
+    };
+    format!("request,block,size,stream\na,0,{},0\n{}{}", 4 * MIB, step(1), step(1))
+}
+
+#[test]
+fn a_recorded_program_has_the_recorded_peaks() {
+    // Small segments depend on the addresses that a driver gives.
+    for (name, reserved) in [("gpt2_varlen", 22_055_747_584_u64), ("vit_mixed_res", 7_904_165_888)] {
+        let line = &lines(&["--policy=caching"], &trace(&format!("{name}.csv.gz")))[0];
+        let predicted = line["peak_reserved_bytes"].as_u64().expect("bytes");
+        assert!(predicted.abs_diff(reserved) <= 2 * MIB, "{name}: {predicted}");
+        assert_eq!((&line["ooms"], &line["first_failed_request"]), (&0.into(), &Value::Null));
+    }
+}
+
+#[test]
+fn a_list_of_requests_is_a_program() {
+    let place = folder("list");
+    let file = write(&place, "step.csv", list());
+    let all = lines(&[], &file);
+    let policies: Vec<&str> = all.iter().map(|line| line["policy"].as_str().expect("a name")).collect();
+    assert_eq!(policies, ["caching", "bfc", "buddy", "size_class", "slab", "stitched", "direct"]);
+    // 4, 3 and 4 MiB share a segment of 20 MiB.
+    let caching = &all[0];
+    let peaks = (&caching["peak_allocated_bytes"], &caching["peak_reserved_bytes"]);
+    assert_eq!(peaks, (&(11 * MIB).into(), &(20 * MIB).into()));
+}
+
+#[test]
+fn a_larger_batch_grows_activations_alone() {
+    let place = folder("scaled");
+    let file = write(&place, "step.csv", list());
+    let line = &lines(&["--policy=caching", "--batch-scale=3"], &file)[0];
+    assert_eq!((&line["scaled_requests"], &line["fixed_requests"]), (&2.into(), &3.into()));
+    assert_eq!(line["peak_allocated_bytes"], (4 + 9 + 4) * MIB);
+    let head = predict(&["--policy=caching", "--batch-scale=3"], &file).output;
+    assert!(head.starts_with("step: 5 requests, of which 2 grow with 3 times the batch\n"), "{head}");
+
+    // A second record says that the gradient grows as well.
+    let other = list().replace(&format!(",{}", 3 * MIB), &format!(",{}", 6 * MIB));
+    let other = other.replacen(&format!("a,2,{}", 4 * MIB), &format!("a,2,{}", 5 * MIB), 2);
+    let beside = format!("--beside={}", write(&place, "other.csv", other).display());
+    let line = &lines(&["--policy=direct", "--batch-scale=3", &beside, "--beside-scale=2"], &file)[0];
+    assert_eq!(line["peak_allocated_bytes"], (4 + 9 + 6) * MIB);
+}
+
+#[test]
+fn what_does_not_fit_fails_under_a_limit() {
+    let file = write(&folder("limit"), "step.csv", list());
+    let line = &lines(&["--policy=direct", "--limit=8MiB"], &file)[0];
+    assert_eq!((&line["limit_bytes"], &line["ooms"]), (&(8 * MIB).into(), &2.into()));
+    assert_eq!((&line["first_failed_request"], &line["largest_failed_bytes"]), (&3.into(), &(4 * MIB).into()));
+    let text = predict(&["--policy=direct", "--limit=8MiB"], &file).output;
+    assert!(text.starts_with("step: 5 requests, limit 8.00 MiB\n"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_used_is_refused() {
+    let place = folder("refused");
+    let file = write(&place, "step.csv", list());
+    let refuse = |arguments: &[&str], file: &Path| {
+        let finished = predict(arguments, file);
+        assert_eq!((finished.status, finished.output.as_str()), (2, ""), "{arguments:?}");
+        finished.errors
+    };
+    let wrong = write(&place, "wrong.csv", "request,block,size,stream\na,1,x,0\n");
+    assert!(refuse(&[], &wrong).ends_with("wrong.csv:2: the size `x` is not a whole number\n"));
+    assert!(refuse(&[], &place.join("none.csv")).contains("none.csv: cannot be read"));
+    assert!(refuse(&["--policy=planned"], &file).contains("`planned` cannot be predicted"));
+    assert!(refuse(&["--batch-scale=0"], &file).contains("`0` is not a factor"));
+    assert!(refuse(&["--beside-scale=2"], &file).contains("--beside <FILE>"));
+    let short = write(&place, "short.csv", "request,block,size,stream\na,1,5,0\n");
+    let beside = format!("--beside={}", short.display());
+    let error = refuse(&["--batch-scale=2", &beside, "--beside-scale=2"], &file);
+    assert!(error.contains("the records are of two programs: one has 5 requests, the other 1"), "{error}");
+    let beside = format!("--beside={}", file.display());
+    assert!(refuse(&[&beside, "--beside-scale=1"], &file).contains("the other record must have another batch size"));
+}
