@@ -78,7 +78,8 @@ fn a_request_needs_no_event_of_an_idle_stream() {
 
 #[test]
 fn a_block_of_a_busy_stream_waits_for_its_event() {
-    for config in CONFIGS {
+    // Under `stitched` a request is served at once: its stream is ordered behind the use.
+    for config in CONFIGS.into_iter().filter(|&config| config != "policy:stitched") {
         let allocator = begin(config);
         let blocks = [malloc(&allocator), malloc(&allocator)];
         device(&allocator).launch(SIDE, blocks[0], 512).unwrap();
@@ -86,12 +87,10 @@ fn a_block_of_a_busy_stream_waits_for_its_event() {
         let other = malloc(&allocator);
         assert!(!blocks.contains(&other), "`{config}`: the other stream still works");
         let [recorded, asked, idle] = calls(&allocator);
-        // Under `stitched` the pages of all heaps are looked at in a second round, which asks after the event.
-        let questions = if config == "policy:stitched" { 2 } else { 1 };
-        assert_eq!((recorded, asked), (2, questions), "`{config}`: an event, and no question right after it");
+        assert_eq!((recorded, asked), (2, 1), "`{config}`: an event, and no question right after it");
         device(&allocator).complete(SIDE);
         assert!(blocks.contains(&malloc(&allocator)), "`{config}`");
-        assert_eq!(calls(&allocator), [2, questions + 1, idle], "`{config}`: the event answers");
+        assert_eq!(calls(&allocator), [2, 2, idle], "`{config}`: the event answers");
         // The next free records an event at once, as the stream was busy.
         use_and_free(&allocator, other);
         assert_eq!(calls(&allocator)[0], 3, "`{config}`");

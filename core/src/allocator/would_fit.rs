@@ -42,16 +42,16 @@ impl Bound {
 /// The answer of [`Rehearsal::would_fit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fit {
-    /// Number of requests that would be served, from the first on: the index of the first request that
+    /// Number of requests served, from the first on: the index of the first request that
     /// would fail, or the number of all requests.
     pub served: usize,
     /// Bytes held from the device after the served requests.
     pub reserved_bytes: u64,
-    /// Bytes that the served requests would add to the bytes held from the device.
+    /// Bytes to be added by the served requests to the bytes held from the device.
     pub new_bytes: u64,
     /// The reason why the request behind the served ones would fail. `None` if all would be served.
     pub bound: Option<Bound>,
-    /// Free memory of the device that the answer assumes: of its latest answer, and changed by what the
+    /// Free memory of the device assumed by the answer: of its latest answer, and changed by what the
     /// allocator has obtained and given back since. `None` if the device was never asked; the answer
     /// then assumes enough.
     pub device_free: Option<u64>,

@@ -1,4 +1,4 @@
-//! Pending memory that serves requests before the device has finished with it.
+//! Pending memory used for requests before the device has finished.
 //!
 //! A block that other streams use is pending until the events of the uses are complete. A request that
 //! would otherwise make the device's memory short has the block's own stream ordered behind the events:
@@ -29,7 +29,7 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::StreamId;
 
-/// Number of streams that are ordered behind one event at most.
+/// Number of streams ordered behind one event at most.
 const STREAMS: usize = 16;
 
 /// The pending blocks of a device, to be ordered behind their uses.
@@ -105,7 +105,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
     }
 
     /// Orders the own streams of the blocks that the first event of a queue covers behind the event.
-    /// Returns the number of waits that have ended.
+    /// Returns the number of ended waits.
     fn pass_first(&self, group: u32, queue: usize) -> Result<u32, Error> {
         let device = self.0;
         let (event, heaps) = {

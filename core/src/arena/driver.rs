@@ -29,7 +29,7 @@ pub(crate) struct Driver<D> {
     asking: CachePadded<AtomicU32>,
     /// The device's answer about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
     virtual_memory: AtomicU32,
-    /// The device's latest answer about its memory: the bytes that were free or held by the arena, and
+    /// The device's latest answer about the memory: the bytes that were free or held by the arena, and
     /// all bytes. 0 before the first answer.
     room: AtomicU64,
     total: AtomicU64,
@@ -77,7 +77,7 @@ impl<D> Driver<D> {
         driver
     }
 
-    /// Notes an answer of the device about its memory, of which the arena holds `reserved` bytes.
+    /// Notes an answer of the device about the memory, of which the arena holds `reserved` bytes.
     pub(crate) fn note_memory(&self, memory: MemoryInfo, reserved: u64) {
         self.room.store(memory.free.saturating_add(reserved), Ordering::Relaxed);
         self.total.store(memory.total, Ordering::Relaxed);
@@ -204,7 +204,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 }
 
-/// Asks the device for its memory, and notes the answer.
+/// Asks the device for the memory, and notes the answer.
 pub(super) fn memory_info<D: DeviceMemory, R: Lock, S: Storage>(arena: &Arena<D, R, S>) -> DeviceResult<MemoryInfo> {
     let memory = arena.call(D::memory_info)?;
     arena.driver.note_memory(memory, arena.ledger.reserved());

@@ -75,7 +75,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         waiting
     }
 
-    /// Lets a pending block wait by the events that its uses have, or by the graph that is being captured; else as
+    /// Lets a pending block wait by the events of the uses, or by the graph being captured; else as
     /// [`wait_from_now`](Self::wait_from_now) does.
     fn wait_by_events(self, slot: u32, block: u32, recorded: Events, site: u32) -> Result<(), Error> {
         match recorded {
@@ -230,7 +230,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Returns whether a graph that is being captured uses a pending block on another stream. The graph orders the use,
+    /// Returns whether a graph being captured uses a pending block on another stream. The graph orders the use,
     /// which needs no event, and may do other work beside it until the capture ends.
     fn is_captured(&self, heap: &mut Heap<S>, block: u32) -> bool {
         self.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)

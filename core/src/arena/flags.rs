@@ -45,9 +45,9 @@ pub(crate) const GATHERED: Word = 0xFFFF << 32;
 /// Blocks wait for events that were recorded at their uses, and only a request that no free block can
 /// serve asks after the events.
 pub(crate) const ORDERED: Word = 1 << 14;
-/// Blocks that a captured graph uses may be reused within the graph (`graph_capture_record_stream_reuse`).
+/// Blocks used by a captured graph may be reused within the graph (`graph_capture_record_stream_reuse`).
 pub(crate) const REUSES: Word = 1 << 9;
-/// Frees are gathered, or were once: blocks may wait for an event that is not recorded yet.
+/// Frees are gathered, or were once: blocks may wait for an event not recorded yet.
 pub(crate) const HAS_GATHERED: Word = 1 << 13;
 /// The flags under which the fast path serves requests.
 pub(crate) const FAST_PATH_FLAGS: Word =

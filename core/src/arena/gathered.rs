@@ -12,7 +12,7 @@
 //!                                                      complete ⟹ every block before is free
 //! ```
 //!
-//! A stream that is idle needs no event: all blocks that wait for it are free. While the last question found it idle,
+//! An idle stream needs no event: all blocks waiting for the stream are free. While the last question found the stream idle,
 //! a request asks again, and a free records nothing.
 //!
 //! An event that is recorded later than a free covers the free. The stream must exist until then: the
@@ -173,7 +173,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         }
     }
 
-    /// Records events for the blocks that wait for an event that is not recorded yet.
+    /// Records events for the blocks with an event not recorded yet.
     pub(super) fn record_open(&self) -> Result<u32, Error> {
         if !self.0.flags.has(flags::HAS_GATHERED) {
             return Ok(0);
@@ -210,8 +210,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         result.map(|()| sum)
     }
 
-    /// Asks whether the streams of queues in `groups` are idle that have open blocks and blocks of the heap in `slot`;
-    /// of any heap, if `slot` is `None`. Returns the number of waits that have ended.
+    /// Asks whether the streams of queues in `groups` with open blocks are idle and blocks of the heap in `slot`;
+    /// of any heap, if `slot` is `None`. Returns the number of ended waits.
     fn ask_idle(&self, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
         let mut sum = 0;
         for group in groups.iter() {
@@ -227,7 +227,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     }
 
     /// Asks whether the stream of a queue is idle, if at least `least` blocks are open and there is hope. One question
-    /// then takes the place of an event and a question after it. Returns the number of waits that have ended.
+    /// then takes the place of an event and a question after it. Returns the number of ended waits.
     fn ask_whether_idle(&self, group: u32, queue: usize, least: u32) -> Result<u32, Error> {
         let device = self.0;
         let Some(_permission) = device.driver.may_record(&device.flags) else { return Ok(0) };
@@ -240,7 +240,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
 
     /// Records an event for the open blocks of a queue. `asks` tells whether a request needs the blocks now: then the
     /// event is asked after at once, if it would be the only one of the queue, or left out, if the stream is idle.
-    /// Returns the number of waits that have ended. The caller has the permission to record.
+    /// Returns the number of ended waits. The caller has the permission to record.
     fn record_queue(&self, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
         let device = self.0;
         let begun = device.event_queues.lock(group).begin_recording(queue);
@@ -279,7 +279,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         Ok(ended)
     }
 
-    /// Asks after the oldest event of a queue. Returns the number of waits that have ended.
+    /// Asks after the oldest event of a queue. Returns the number of ended waits.
     fn poll_queue(&self, group: u32, queue: usize) -> Result<u32, Error> {
         let device = self.0;
         let begun = device.event_queues.lock(group).begin_poll(queue);

@@ -20,7 +20,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
     /// Asks after the oldest event of every stream in `groups`, then after the next event of the stream as
     /// long as events are complete; with `slot`, only of streams for which blocks of that heap may wait.
     /// With `wait`, waits for the events, also for those that another thread is polling or recording.
-    /// Returns the number of waits that have ended.
+    /// Returns the number of ended waits.
     ///
     /// An event with a failed call stays queued, and its blocks stay pending. Polling goes on with
     /// the other streams unless the context is lost, and the first error is returned.
@@ -81,13 +81,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
 
     /// Ends a poll of a queue. The event no longer holds blocks up of whose heap `leaves` is true, as of all
     /// heaps once the event is complete: frees those that waited for nothing else. Returns the number of
-    /// waits that have ended.
+    /// ended waits.
     pub(super) fn finish(&self, group: u32, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         self.finish_and_go_on(group, queue, leaves, None).0
     }
 
-    /// Ends the question whether the stream of a queue is idle, by the device's answer. Frees the blocks that waited for
-    /// nothing else, if the stream was idle. Returns the number of waits that have ended.
+    /// Ends the question whether the stream of a queue is idle, by the device's answer. Frees the blocks waiting for
+    /// nothing else, if the stream was idle. Returns the number of ended waits.
     pub(super) fn finish_question(&self, group: u32, queue: usize, idle: Option<bool>) -> u32 {
         let mut order = self.0.event_queues.lock(group);
         let first = order.finish_question(queue, idle);
@@ -108,7 +108,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
         self.free_from(group, order, first, then)
     }
 
-    /// Frees the blocks that have left a queue, from `first` on, if they wait for nothing else. Unlocks the queues.
+    /// Frees the blocks out of a queue, from `first` on, if they wait for nothing else. Unlocks the queues.
     /// `then` and the results as for [`finish_and_go_on`](Self::finish_and_go_on).
     fn free_from<'s>(
         &'s self,

@@ -10,7 +10,7 @@ use crate::tables::Storage;
 use crate::units::StreamId;
 use alloc::collections::BTreeSet;
 
-/// Returns a device that answers as the given one would to requests on `stream`, made by the calling
+/// Returns a device with the answers of the given one to requests on `stream`, made by the calling
 /// thread. Asks the host about routes and supplies. Calls the driver only while a graph is captured,
 /// to learn which streams capture it.
 ///

@@ -128,7 +128,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Returns whether all work queued on `stream` is complete. Returns `None` if the device cannot tell without an
     /// event, or if the stream captures a graph.
     ///
-    /// The provided method is for a device that cannot tell.
+    /// The provided method is for a device without an answer.
     ///
     /// # Errors
     /// Any error of the device.
@@ -141,7 +141,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// work of several streams. Returns `None` if the stream captures no graph, or another one than the streams of
     /// `mark`; `mark` is removed then, as on an error.
     ///
-    /// The provided method is for a device that cannot look into a graph that is being captured.
+    /// The provided method is for a device that cannot look into a graph being captured.
     ///
     /// # Errors
     /// Any error of the device.

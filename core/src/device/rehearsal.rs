@@ -1,5 +1,5 @@
-//! A device that stands for another one while requests are tried on a copy of an allocator: it has
-//! the other's events, pages and free memory, and nothing that it does happens.
+//! A stand-in for a device while requests are tried on a copy of an allocator: with
+//! the device's events, pages and free memory, and without any effect.
 
 use crate::device::{
     DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
@@ -9,7 +9,7 @@ use crate::units::{DevicePtr, StreamId};
 use alloc::collections::{BTreeMap, BTreeSet};
 use spin::Mutex;
 
-/// The first address that the device hands out: above those of every device.
+/// The first address of the device: above those of every device.
 const FIRST_ADDRESS: u64 = 1 << 60;
 
 /// The first number of an event and of a physical handle: above those of drivers, which are addresses.
@@ -26,13 +26,13 @@ pub(crate) const UNKNOWN_MEMORY: u64 = 1 << 44;
 pub(crate) struct Answers {
     /// The stream of the requests.
     pub stream: StreamId,
-    /// The streams that are capturing a graph.
+    /// The streams capturing a graph.
     pub capturing: BTreeSet<u64>,
     /// Whether the device can order the stream.
     pub can_order: bool,
     /// The thread of the requests.
     pub thread: u64,
-    /// The route of the host that takes the requests.
+    /// The host's route for the requests.
     pub route: Option<u64>,
     /// The pool of the requests, if the host supplies its segments.
     pub supplied: Option<PoolId>,
@@ -61,7 +61,7 @@ struct State {
     free: Option<u64>,
     /// The length of each page, by handle.
     pages: BTreeMap<u64, u64>,
-    /// The events that were waited for.
+    /// The events waited for.
     complete: BTreeSet<u64>,
 }
 

@@ -5,7 +5,7 @@
 #[repr(transparent)]
 pub struct Event(pub u64);
 
-/// A mark in a graph that is being captured: the work that some streams have captured so far. Opaque to the
+/// A mark in a graph being captured: the work that some streams have captured so far. Opaque to the
 /// allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]

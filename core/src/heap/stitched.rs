@@ -164,11 +164,11 @@ impl<S: Storage> PagedHeap<'_, S> {
         Some(Lacking { needed, beside: movable(before, prev) + movable(behind, next) })
     }
 
-    /// Returns the length of the free block that would serve a request of `size` bytes of another stream,
-    /// in bytes. `None` if no block is large enough, or if the heap lends nothing: its stream has ended, or
-    /// it is of a private pool.
+    /// Returns the length of the free block for a request of `size` bytes of another stream,
+    /// in bytes. `None` if no block is large enough, or if the heap lends nothing: the stream has ended, or
+    /// the heap is parked or of a private pool.
     pub(crate) fn lendable(&mut self, size: u64) -> Option<u64> {
-        if self.0.is_empty()
+        if !self.gives_pages()
             || self.0.ended
             || self.0.pool != 0
             || self.0.rules.no_split()

@@ -6,7 +6,7 @@
 
 use crate::device::Event;
 use crate::heap::Heap;
-use crate::heap::block::{Block, Blocks};
+use crate::heap::block::{Block, Blocks, State};
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
@@ -93,6 +93,20 @@ impl<S: Storage> Heap<S> {
 pub(crate) struct UsedBlocks<'a, S: Storage>(pub &'a mut Heap<S>);
 
 impl<S: Storage> UsedBlocks<'_, S> {
+    /// Returns whether an allocated block that is lent to another stream has bytes in the addresses from `begin` to
+    /// `end`.
+    pub(crate) fn any_lent_in(&mut self, begin: u64, end: u64) -> bool {
+        let is_lent = |heap: &mut Heap<S>, block: u32| {
+            let entry = &heap.blocks[block];
+            entry.state == State::Allocated
+                && entry.uses != NONE
+                && entry.addr < end
+                && begin < entry.end()
+                && heap.uses().borrower(block).is_some()
+        };
+        !self.0.is_empty() && (0..self.0.blocks.entries().len() as u32).any(|block| is_lent(self.0, block))
+    }
+
     /// Returns whether `stream` uses an allocated block of the heap, without an event of the use.
     pub(crate) fn any_used_by(&mut self, stream: StreamId) -> bool {
         !self.0.is_empty() && (0..self.0.blocks.entries().len() as u32).any(|block| self.has_use(block, stream))

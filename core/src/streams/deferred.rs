@@ -4,10 +4,10 @@ use crate::device::CaptureMark;
 use crate::tables::{Storage, Table};
 use crate::units::StreamId;
 
-/// The end of a block's uses within the graph that is being captured.
+/// The end of a block's uses within the graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EndOfUses {
-    /// Marks what the block's own stream and all streams that use the block had captured at the free.
+    /// Marks the work captured at the free by the block's own stream and all streams in use of the block.
     pub mark: CaptureMark,
     /// The block's own stream.
     pub own: StreamId,

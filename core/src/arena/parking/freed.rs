@@ -1,4 +1,4 @@
-//! Places of parked pages that no block needs any longer.
+//! Places of parked pages without a block.
 
 use super::Turn;
 use crate::arena::mapper::Mapper;

@@ -103,7 +103,7 @@ pub struct ParkReport {
 struct Turn<'a>(&'a AtomicU32);
 
 impl<'a> Turn<'a> {
-    /// Takes the turn, unless another call has it.
+    /// Takes the turn, unless taken.
     fn take(parking: &'a AtomicU32) -> Option<Self> {
         (parking.swap(1, Ordering::Acquire) == 0).then_some(Self(parking))
     }
@@ -187,7 +187,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
 }
 
 impl ParkTarget {
-    /// Refuses a tag that no pool has.
+    /// Refuses a tag without pools.
     ///
     /// # Errors
     /// [`Error::UnknownTag`].

@@ -21,7 +21,7 @@ pub struct Remaining {
     pub spare: u64,
     /// Memory in doubt after a failure of the device.
     pub leaked: u64,
-    /// Memory that the allocator does not hold: of the device's context, of modules and graphs, of other
+    /// Memory not held by the allocator: of the device's context, of modules and graphs, of other
     /// allocators and of other processes.
     pub other: u64,
     /// Pages pinned by the program, which are never parked. Part of the sums above.

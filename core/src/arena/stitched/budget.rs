@@ -23,7 +23,7 @@ const MOVE_TENTHS_US: u32 = 241;
 /// Estimated time to create and map a page, in tenths of a microsecond: create 9 µs more.
 pub(super) const CREATE_TENTHS_US: u32 = 331;
 
-/// Divisor of the memory held for the length of new pages. A page that holds a live block does not move,
+/// Divisor of the memory held for the length of new pages. A page with a live block does not move,
 /// with all that is free of it: with 1/2048, a hundred places at which free memory ends in the middle of a
 /// page keep some 2.5 % of the memory (`docs/stitched.md`).
 const PAGES_HELD: u64 = 2048;

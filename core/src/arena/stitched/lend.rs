@@ -1,12 +1,12 @@
-//! Free blocks that other streams lend to a request.
+//! Free blocks lent to a request by other streams.
 //!
 //! ```text
 //! lender    ── work ── event ┐                                  ┌── work in the block, once it is free
 //! borrower                   └─ wait ── work in the block ── free ── event
 //! ```
 //!
-//! A request for which the free pages of its own stream do not suffice would take pages of other streams,
-//! and map each of them. A free block of another stream that is large enough serves the request where the
+//! A request for which the free pages of its own stream do not suffice would take pages of further streams,
+//! and map each. A large enough free block of another stream serves the request where the
 //! block lies: the borrowing stream is ordered behind the lender's work, and nothing is mapped. A block may
 //! also lie in parts of pages beside live blocks, which cannot move.
 //!
@@ -17,7 +17,7 @@
 //! Private pools neither lend nor borrow, nothing is lent while a graph is captured, and nothing where pages
 //! move only after their work is complete.
 //!
-//! A borrower that ends leaves nothing to record at the free: the lenders are ordered behind its work.
+//! An ended borrower leaves nothing to record at the free: the lenders are ordered behind the borrower's work.
 
 use super::Stitcher;
 use super::gather::slots_of;
@@ -34,7 +34,7 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 
-/// The free blocks of a device that streams lend to others.
+/// The free blocks of a device, to be lent between streams.
 pub(super) struct Lending<'s, 'a, D, R: Lock, S: Storage>(pub &'s Stitcher<'a, D, R, S>);
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Lending<'_, '_, D, R, S> {
@@ -64,14 +64,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Lending<'_, '_, D, R, S> {
         }
     }
 
-    /// Returns the address at which another stream would lend memory to a request that may add `allowed`
+    /// Returns the address at which another stream would lend memory to a request of up to `allowed`
     /// bytes of new memory.
     pub(super) fn peek_loan(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         let lender = self.lender(request, allowed)?;
         Ok(lender.and_then(|slot| self.0.device().heaps.lock(slot).peek(request.size)))
     }
 
-    /// Returns the heap that would lend to a request: the one with the smallest free block that suffices.
+    /// Returns the heap to lend to a request: with the smallest sufficient free block.
     fn lender(&self, request: &Request, allowed: u64) -> Result<Option<u32>, Error> {
         let device = self.0.device();
         if self.0.options.completed_pages_only || !super::may_move(request) || device.flags.has(flags::CAPTURE) {
@@ -127,7 +127,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Lending<'_, '_, D, R, S> {
         Ok(Some((device.reconcile(of, served), is_quiet)))
     }
 
-    /// Orders the streams that have lent blocks to `borrower` behind its work, and ends its uses.
+    /// Orders the lenders to `borrower` behind the borrower's work, and ends the uses.
     fn end_loans(&self, borrower: StreamId) -> Result<(), Error> {
         let device = self.0.device();
         let mut result = Ok(());

@@ -1,7 +1,7 @@
 //! Pending memory in the place of growth beyond the budget.
 //!
 //! A pending block is no longer the program's, so it does not count as live: the budget leaves it no room
-//! beside the peak of live memory. A request that would exceed the budget has the streams of pending
+//! beside the peak of live memory. A request beyond the budget has the streams of pending
 //! blocks ordered behind the blocks' uses first, until the free pages suffice (see
 //! [`behind`](crate::arena::behind)).
 
@@ -16,7 +16,7 @@ use crate::units::DevicePtr;
 
 /// What has become of a request after an event was passed.
 enum Progress {
-    /// A block that became free has served the request.
+    /// A freed block has served the request.
     Served(DevicePtr),
     /// Free pages and the allowed new memory suffice for the request.
     Suffices,
@@ -24,7 +24,7 @@ enum Progress {
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// Makes pending memory free, as much as a request lacks that may add `allowed` bytes of new memory:
-    /// the oldest first. Serves the request if a block that became free is large enough. Does nothing if
+    /// the oldest first. Serves the request if a freed block is large enough. Does nothing if
     /// the request lacks nothing, or where pages move only after their work is complete.
     pub(super) fn use_pending(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         if self.options.completed_pages_only || !super::may_move(request) {

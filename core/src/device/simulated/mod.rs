@@ -356,7 +356,7 @@ impl SimulatedDevice {
         state.graph.wait(stream, awaited);
     }
 
-    /// Returns the number of marks in graphs that are not removed.
+    /// Returns the number of marks left in graphs.
     pub fn capture_marks(&self) -> usize {
         self.0.lock().graph.marks()
     }
