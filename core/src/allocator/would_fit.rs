@@ -1,4 +1,4 @@
-//! Whether requests would be served, found by making them on a copy.
+//! Whether requests would be served, tried on a copy.
 
 use super::{Allocator, Called};
 use crate::arena::copy::copy_onto;

@@ -93,7 +93,7 @@ impl<S: Storage> Heap<S> {
 pub(crate) struct UsedBlocks<'a, S: Storage>(pub &'a mut Heap<S>);
 
 impl<S: Storage> UsedBlocks<'_, S> {
-    /// Returns whether an allocated block that is lent to another stream has bytes in the addresses from `begin` to
+    /// Returns whether an allocated block lent to another stream has bytes in the addresses from `begin` to
     /// `end`.
     pub(crate) fn any_lent_in(&mut self, begin: u64, end: u64) -> bool {
         let is_lent = |heap: &mut Heap<S>, block: u32| {

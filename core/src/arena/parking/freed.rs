@@ -67,8 +67,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     }
 }
 
-/// Returns the first free block that holds whole pages asleep, and the range of the pages. Pages that
-/// are about to wake do not count.
+/// Returns the first free block that holds whole pages asleep, and the range of the pages. Pages about to wake do
+/// not count.
 fn first_freed<S: Storage>(heap: &Heap<S>, pages: &Pages<S>) -> Option<(u32, Range)> {
     let is_parked = |home: &HomePage| home.asleep && home.pins == 0 && pages[home.page].replacement == NONE;
     let blocks = heap.blocks.entries();

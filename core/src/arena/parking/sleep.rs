@@ -246,8 +246,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         );
     }
 
-    /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to another heap since before
-    /// the park is not the target's. A block lent to another stream stays awake: that stream is not parked. `lends`
+    /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to a further heap since before
+    /// the park is not the target's. A block lent to a further stream stays awake, as the stream does. `lends`
     /// tells whether the heap has such blocks.
     fn is_parkable(&self, slot: u32, page: &HomePage, lends: bool) -> bool {
         let device = self.device();

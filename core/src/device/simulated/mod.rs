@@ -335,7 +335,7 @@ impl SimulatedDevice {
         streams.complete(streams.next(stream));
     }
 
-    /// Begins or ends the capture of a graph on `stream`. Streams that capture at the same time capture one
+    /// Begins or ends the capture of a graph on `stream`. Streams capturing at the same time capture one
     /// graph.
     pub fn set_capturing(&self, stream: StreamId, capturing: bool) {
         let mut state = self.0.lock();

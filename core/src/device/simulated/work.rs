@@ -56,8 +56,8 @@ impl SimulatedDevice {
         self
     }
 
-    /// Makes the device tell which streams are [idle](crate::DeviceMemory::is_idle): those whose events and launches
-    /// are complete. Without this, the device leaves open that a program has queued other work.
+    /// Makes the device tell which streams are [idle](crate::DeviceMemory::is_idle): with all events and launches
+    /// complete. Without this, the device leaves open that a program has queued other work.
     #[must_use]
     pub fn with_idle_streams_told(self) -> Self {
         self.0.lock().streams.tells_idle = true;
