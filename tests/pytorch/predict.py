@@ -11,6 +11,7 @@ importable; `CACHALOT_COMMAND` names the command if the package is not installed
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import statistics
@@ -18,6 +19,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+AT_ONCE = 5
+"""Programs predicted and measured at one time. The peaks are those of a process, so they do not disturb each other."""
 
 STEPS = 3
 """Steps of each program: the second has the optimizer's state, and the third repeats the second."""
@@ -314,19 +318,29 @@ def page(rows, lines):
 
 
 def main(out, names):
-    """Predicts and measures all programs, and writes the page."""
-    gpu, rows = has_gpu(), []
-    for name in names:
-        predicted = child("--predict", name)
-        measured = child("--measure", name) if gpu else None
-        rows.append((name, predicted, measured))
-        print(name, predicted, measured, flush=True)
+    """Predicts and measures all programs, some at a time, and writes the page after each."""
+    gpu, rows = has_gpu(), {}
+
+    def run(name):
+        return name, child("--predict", name), child("--measure", name) if gpu else None
+
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        for done in concurrent.futures.as_completed(pool.submit(run, name) for name in names):
+            row = done.result()
+            rows[row[0]] = row
+            print(*row, flush=True)
+            write(out, [rows[name] for name in names if name in rows])
+    return int(any("error" in row[1] or (row[2] and "error" in row[2]) for row in rows.values()))
+
+
+def write(out, rows):
+    """Writes the page with what is known so far."""
     versions = next((row[1]["torch"] for row in rows if "torch" in row[1]), "unknown")
     machine = next((row[2]["gpu"] for row in rows if row[2] and "gpu" in row[2]), "no GPU: predictions only")
     lines = [f"machine: {machine}", f"PyTorch: {versions}", f"date: {time.strftime('%Y-%m-%d')}",
+             f"commit: {os.environ.get('CACHALOT_COMMIT', 'unknown')}",
              "command: `python3 tests/pytorch/predict.py OUT.md`"]
-    Path(out).write_text(page(rows, lines))
-    return int(any("error" in row[1] or (row[2] and "error" in row[2]) for row in rows))
+    Path(out).write_text(page(rows, lines), encoding="utf-8")
 
 
 if __name__ == "__main__":
