@@ -37,11 +37,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let reserved = self.frontier.lock().reserve(count);
         if !reserved.map_err(|CapacityError| Error::TableFull("frees at a count"))? {
             // The frontier has reached the count already, and nothing is reserved.
-            let mut heap = self.heaps.lock(place.heap);
-            if let Some(block) = heap.lookup(ptr) {
-                heap.uses().end_loan(block);
-            }
-            drop(heap);
             return self.free(place, ptr, None);
         }
         match self.detach_pending(place.heap, ptr) {
@@ -75,8 +70,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         debug_assert_eq!(heap.blocks[block].events, 0, "an allocated block waits for nothing");
         // Set before the heap is unlocked: an event that completes right afterwards must not free the block.
         heap.blocks[block].events |= FRONTIER_BIT;
-        // At the count, all work in the block is done, also that of a stream that has borrowed the block.
-        heap.uses().end_loan(block);
         if heap.blocks[block].uses != NONE {
             // On an error the block is allocated again, without the bit.
             return self.wait_for_uses(slot, heap, block, site).map(|()| block);

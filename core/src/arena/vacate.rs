@@ -7,7 +7,7 @@ use crate::arena::gathered::Gathered;
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::release::first_free_of;
-use crate::arena::{Arena, OnDevice, stitched};
+use crate::arena::{Arena, OnDevice};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -99,7 +99,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn stream_destroyed(self, stream: StreamId) -> Result<(), Error> {
         // Gathered frees wait for an event that is recorded while the stream exists.
         let mut result = Gathered(self).record(self.flags.waiting(), None).map(|_finished| ());
-        result = result.and(stitched::end_loans(self, stream));
         let mut next = 0;
         // `end_next_pair` marks each pair before the release: a block freed after the release finds
         // the mark, and queues its heap.

@@ -6,12 +6,12 @@
 
 use crate::device::Event;
 use crate::heap::Heap;
-use crate::heap::block::{Block, Blocks, State};
+use crate::heap::block::Blocks;
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
-use crate::units::{DevicePtr, StreamId};
+use crate::units::StreamId;
 
 /// Greatest number of uses returned by a call of [`Uses::begin_waits`] or [`Uses::take_events`].
 pub(crate) const SOME: usize = 8;
@@ -24,9 +24,6 @@ pub(crate) struct Use {
     /// Whether the use was announced during graph capture: the graph orders the use, and no event is
     /// needed.
     captured: bool,
-    /// Whether the block was allocated for this stream, to which the heap has lent it. Set ⟹ `event` is
-    /// `None`, and `captured` is not set.
-    borrowed: bool,
     /// The event recorded at the use; `None` if the event is to be recorded at the free.
     event: Option<Event>,
     /// The next use of the same block, or the next vacant entry.
@@ -35,7 +32,7 @@ pub(crate) struct Use {
 
 impl Vacant for Use {
     fn vacant(next: u32) -> Self {
-        Self { stream: StreamId::DEFAULT, captured: false, borrowed: false, event: None, next }
+        Self { stream: StreamId::DEFAULT, captured: false, event: None, next }
     }
 
     fn next_vacant(&self) -> u32 {
@@ -89,53 +86,6 @@ impl<S: Storage> Heap<S> {
     }
 }
 
-/// The allocated blocks of a heap that other streams use.
-pub(crate) struct UsedBlocks<'a, S: Storage>(pub &'a mut Heap<S>);
-
-impl<S: Storage> UsedBlocks<'_, S> {
-    /// Returns whether an allocated block lent to another stream has bytes in the addresses from `begin` to
-    /// `end`.
-    pub(crate) fn any_lent_in(&mut self, begin: u64, end: u64) -> bool {
-        let is_lent = |heap: &mut Heap<S>, block: u32| {
-            let entry = &heap.blocks[block];
-            entry.state == State::Allocated
-                && entry.uses != NONE
-                && entry.addr < end
-                && begin < entry.end()
-                && heap.uses().borrower(block).is_some()
-        };
-        !self.0.is_empty() && (0..self.0.blocks.entries().len() as u32).any(|block| is_lent(self.0, block))
-    }
-
-    /// Returns whether `stream` uses an allocated block of the heap, without an event of the use.
-    pub(crate) fn any_used_by(&mut self, stream: StreamId) -> bool {
-        !self.0.is_empty() && (0..self.0.blocks.entries().len() as u32).any(|block| self.has_use(block, stream))
-    }
-
-    /// Ends the uses by `stream` of the block at `ptr`, or of all allocated blocks: later work of the heap's
-    /// own stream is ordered behind them. Uses with events stay.
-    pub(crate) fn end_uses_by(&mut self, stream: StreamId, ptr: Option<DevicePtr>) {
-        if self.0.is_empty() {
-            return;
-        }
-        for block in 0..self.0.blocks.entries().len() as u32 {
-            if ptr.is_none_or(|ptr| self.0.blocks[block].addr == ptr.0) && self.has_use(block, stream) {
-                self.0.uses().remove(block, stream);
-            }
-        }
-    }
-
-    /// Returns whether `block` is allocated and used by `stream`, without an event of the use.
-    fn has_use(&mut self, block: u32, stream: StreamId) -> bool {
-        let Block { uses, addr, .. } = self.0.blocks[block];
-        // The lists of pending blocks are walked without the lock.
-        if uses == NONE || self.0.lookup(DevicePtr(addr)) != Some(block) {
-            return false;
-        }
-        self.0.uses().find(block, stream).is_some_and(|entry| entry.event.is_none())
-    }
-}
-
 impl<S: Storage> Uses<'_, S> {
     /// Records that `stream` uses `block`; the event is recorded at the free. The heap's own stream, and
     /// a stream that is recorded already, add nothing. `captured` tells whether the use was announced
@@ -153,13 +103,12 @@ impl<S: Storage> Uses<'_, S> {
             known.captured = false;
             return Ok(known.event.take());
         }
-        self.insert(block, Use { stream, captured, borrowed: false, event: None, next: NONE })?;
+        self.insert(block, Use { stream, captured, event: None, next: NONE })?;
         Ok(None)
     }
 
     /// Records that `stream` uses `block`, until `event`. Returns an event no longer needed: of an
-    /// earlier use by the stream, or `event` itself for the heap's own stream and for the stream that has
-    /// borrowed the block.
+    /// earlier use by the stream, or `event` itself for the heap's own stream.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing has changed then.
@@ -173,66 +122,12 @@ impl<S: Storage> Uses<'_, S> {
             return Ok(Some(event));
         }
         if let Some(known) = self.find(block, stream) {
-            if known.borrowed {
-                return Ok(Some(event));
-            }
             // The event covers earlier work of the stream as well.
             known.captured = false;
             return Ok(known.event.replace(event));
         }
-        self.insert(block, Use { stream, captured: false, borrowed: false, event: Some(event), next: NONE })?;
+        self.insert(block, Use { stream, captured: false, event: Some(event), next: NONE })?;
         Ok(None)
-    }
-
-    /// Makes room for one use.
-    ///
-    /// # Errors
-    /// [`CapacityError`] if the table is full.
-    pub(crate) fn make_room(&mut self) -> Result<(), CapacityError> {
-        if self.table.make_room(1) { Ok(()) } else { Err(CapacityError) }
-    }
-
-    /// Notes that `block`, which nothing uses yet, is lent to `stream`. Room was made.
-    pub(crate) fn lend(&mut self, block: u32, stream: StreamId) {
-        debug_assert!(stream != self.own && self.blocks[block].uses == NONE, "the block has just been allocated");
-        let lent = Use { stream, captured: false, borrowed: true, event: None, next: NONE };
-        self.blocks[block].uses = self.table.insert(lent);
-    }
-
-    /// Returns the stream to which `block` is lent.
-    pub(crate) fn borrower(&self, block: u32) -> Option<StreamId> {
-        let mut at = self.blocks[block].uses;
-        while at != NONE && !self.table[at].borrowed {
-            at = self.table[at].next;
-        }
-        (at != NONE).then(|| self.table[at].stream)
-    }
-
-    /// Ends the loan of `block` if the block has no other use: the borrower's work is done.
-    pub(crate) fn end_loan(&mut self, block: u32) {
-        let at = self.blocks[block].uses;
-        if at != NONE && self.table[at].borrowed && self.table[at].next == NONE {
-            self.blocks[block].uses = NONE;
-            self.table.remove(at);
-        }
-    }
-
-    /// Removes the use of `block` by `stream`, unless the use has an event.
-    fn remove(&mut self, block: u32, stream: StreamId) {
-        let (mut before, mut at) = (NONE, self.blocks[block].uses);
-        while at != NONE {
-            let Use { stream: user, event, next, .. } = self.table[at];
-            if user == stream && event.is_none() {
-                if before == NONE {
-                    self.blocks[block].uses = next;
-                } else {
-                    self.table[before].next = next;
-                }
-                self.table.remove(at);
-                return;
-            }
-            (before, at) = (at, next);
-        }
     }
 
     fn find(&mut self, block: u32, stream: StreamId) -> Option<&mut Use> {

@@ -314,7 +314,10 @@ impl Worker {
         if block.claimed && !shared.shadow.unclaim(ptr, bytes) {
             shared.verdict.report(Kind::Books, format!("block {:#x} at {ptr} lost its claim", block.life.block));
         }
-        if visited {
+        // Under the stitched policy the block may serve its own stream while visits go on: later work of the stream waits
+        // for them on the device. Their kernels check the contents, which an earlier write would spoil.
+        let pends = visited && shared.config.policy_name() != "stitched";
+        if pends {
             // Register the visits before the free, for a new claim to find them.
             shared.shadow.pend(ptr, bytes, block.life.block, std::mem::take(&mut block.visits));
         }
@@ -338,7 +341,7 @@ impl Worker {
             Err(error) => {
                 self.failed(&format!("free of block {:#x} at {ptr}", block.life.block), &error);
                 // The block is live again, so restore the visits and the claim.
-                if visited {
+                if pends {
                     block.visits = shared.shadow.unpend(ptr);
                 }
                 if block.claimed {

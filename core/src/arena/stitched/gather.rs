@@ -147,12 +147,12 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     }
 
     /// Returns which free pages may move for a request at all.
-    pub(super) fn wanted(&self) -> Wanted {
+    fn wanted(&self) -> Wanted {
         if self.options.completed_pages_only { Wanted::Quiet } else { Wanted::Free }
     }
 
     /// Iterates over the pairs whose pages may move for a taker, except for the taker's own pair.
-    pub(super) fn others(&self, taker: Taker) -> impl Iterator<Item = PairUse<'a, R, S>> {
+    fn others(&self, taker: Taker) -> impl Iterator<Item = PairUse<'a, R, S>> {
         self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != taker.own)
     }
 
@@ -174,18 +174,13 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     }
 
     /// Orders later work on `stream` behind the present work on the stream of `pair`.
-    pub(super) fn order_behind(&self, pair: u32, stream: StreamId) -> DeviceResult<()> {
-        let other = self.device().heaps.lock(slots_of(pair)[0]).stream;
-        self.order(other, stream)
-    }
-
-    /// Orders later work on `later` behind the present work on `earlier`.
-    pub(super) fn order(&self, earlier: StreamId, later: StreamId) -> DeviceResult<()> {
+    fn order_behind(&self, pair: u32, stream: StreamId) -> DeviceResult<()> {
         let device = self.device();
+        let other = device.heaps.lock(slots_of(pair)[0]).stream;
         let event = device.call(D::create_event)?;
         let ordered = device
-            .call(|memory| memory.record(event, earlier))
-            .and_then(|()| device.call(|memory| memory.order_behind(later, event)));
+            .call(|memory| memory.record(event, other))
+            .and_then(|()| device.call(|memory| memory.order_behind(stream, event)));
         let destroyed = device.call(|memory| memory.destroy_event(event));
         ordered.and(destroyed)
     }
