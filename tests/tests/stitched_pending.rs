@@ -255,6 +255,9 @@ fn ordering(working: &mut Working) -> Result<(), String> {
     malloc(working, 2, TWO)
 }
 
+/// Selects the calls that fail.
+type Selects = fn(Call) -> bool;
+
 #[test]
 fn a_failure_of_any_call_loses_nothing() {
     let run = |failure: Option<Failure>| {
@@ -268,7 +271,7 @@ fn a_failure_of_any_call_loses_nothing() {
     assert!(made[&Call::OrderBehind] >= 3 + 4, "{made:?}");
     let any_call = |_: Call| true;
     let ordering_call = |call: Call| matches!(call, Call::Record | Call::OrderBehind);
-    let kinds: [(ErrorKind, fn(Call) -> bool); 3] = [
+    let kinds: [(ErrorKind, Selects); 3] = [
         (ErrorKind::Other, any_call),
         (ErrorKind::OutOfMemory, any_call),
         (ErrorKind::NotPermittedInCapture, ordering_call),
