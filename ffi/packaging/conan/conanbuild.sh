@@ -1,1 +1,0 @@
-. "/work/h/users/ffi/packaging/conan/conanbuildenv-x86_64.sh"

@@ -1,1 +1,0 @@
-. "/work/h/users/ffi/packaging/conan/deactivate_conanbuildenv-x86_64.sh"

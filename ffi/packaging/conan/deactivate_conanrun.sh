@@ -1,1 +1,0 @@
-. "/work/h/users/ffi/packaging/conan/deactivate_conanrunenv-x86_64.sh"
