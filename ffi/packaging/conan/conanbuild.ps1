@@ -1,1 +1,0 @@
-& "$PSScriptRoot/conanbuildenv-x86_64.ps1"

@@ -1,1 +1,0 @@
-& "$PSScriptRoot/deactivate_conanrunenv-x86_64.ps1"
