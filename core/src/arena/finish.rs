@@ -17,30 +17,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Finish<'_, D, R, S> {
         for block in blocks {
             // The block cannot have become free or been reused: its count includes the wait.
             heap.uses().end_waits(block, 1);
-            if self.unpend_if_unused(slot, &mut heap, block) {
+            let due = self.unpend_if_unused(slot, &mut heap, block);
+            if due != Due::NOTHING {
                 // A peak is due now: the next block may lower what rose.
                 drop(heap);
-                self.0.reconcile_peaks(self.0.heaps.slot(slot));
+                self.settle(slot, due);
                 heap = self.0.heaps.lock(slot);
             }
         }
-        drop(heap);
-        if self.0.flags.has(flags::DIRECT) {
-            self.0.releaser().release_directly(slot);
-        }
-    }
-
-    /// Makes a pending block free if no user stream and no event is left. Returns true if the peaks must be
-    /// reconciled.
-    fn unpend_if_unused(&self, slot: u32, heap: &mut Heap<S>, block: u32) -> bool {
-        // `events` includes the bit for the frontier, so a free at a count is covered too.
-        if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
-            return false;
-        }
-        if let Some(recorder) = self.0.tracing() {
-            recorder.free_completed(heap, block);
-        }
-        heap.unpend(block, &self.0.heaps.slot(slot).counters)
     }
 
     /// Frees a pending block if no user stream and no event is left. Unlocks the heap.
@@ -48,15 +32,46 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Finish<'_, D, R, S> {
     /// The caller removed a use or an event under the lock passed here. Of several threads removing
     /// uses and events of a block, exactly one finds the block unused.
     pub(super) fn free_if_unused(&self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
-        let peaks_stale = self.unpend_if_unused(slot, &mut heap, block);
-        // Reconciling reads the counters of other heaps, and a release calls the device: unlock
-        // first.
+        let due = self.unpend_if_unused(slot, &mut heap, block);
         drop(heap);
-        if peaks_stale {
+        self.settle(slot, due);
+    }
+
+    /// Makes a pending block free if no user stream and no event is left. Returns what is due without the lock.
+    fn unpend_if_unused(&self, slot: u32, heap: &mut Heap<S>, block: u32) -> Due {
+        // `events` includes the bit for the frontier, so a free at a count is covered too.
+        if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
+            return Due::NOTHING;
+        }
+        if let Some(recorder) = self.0.tracing() {
+            recorder.free_completed(heap, block);
+        }
+        let peaks = heap.unpend(block, &self.0.heaps.slot(slot).counters);
+        Due { peaks, release: self.0.flags.has(flags::DIRECT) }
+    }
+
+    /// Does what is due in the heap of `slot`. Reconciling reads the counters of other heaps, and a release calls the
+    /// device, so no lock is held.
+    fn settle(&self, slot: u32, due: Due) {
+        if due.peaks {
             self.0.reconcile_peaks(self.0.heaps.slot(slot));
         }
-        if self.0.flags.has(flags::DIRECT) {
+        if due.release {
             self.0.releaser().release_directly(slot);
         }
     }
+}
+
+/// What is due after the end of a wait, once the heap is unlocked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Due {
+    /// The peaks must be reconciled.
+    peaks: bool,
+    /// A block became free, and nothing is cached.
+    release: bool,
+}
+
+impl Due {
+    /// The block still waits, or was freed without consequences.
+    const NOTHING: Self = Self { peaks: false, release: false };
 }
