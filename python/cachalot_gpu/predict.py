@@ -6,7 +6,7 @@ The script trains a step or a few on the device ``"cuda"``, as on a GPU. PyTorch
 it: tensors have shapes and no values. Every request and free of their storages is replayed through
 the exact policies of cachalot, of which ``caching`` is PyTorch's own allocator.
 
-In a program, :func:`cachalot_gpu.torch.predict` does the same for a function. On a machine without
+In a program, :func:`cachalot_gpu.torch.predict` predicts the memory of a function. On a machine without
 a GPU, ``import cachalot_gpu.predict`` must come before ``import torch`` if PyTorch's build has CUDA.
 """
 

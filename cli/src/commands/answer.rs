@@ -1,6 +1,6 @@
 //! The sentence that a report opens with: how much memory is stuck, and which setting would help.
 
-use super::bytes::show;
+use super::bytes::{plural, show};
 use cachalot_replay::tune::{Answer, Better, Stuck};
 
 /// Returns the answer in a sentence. When the peak was reached, no free block was of use to the
@@ -8,7 +8,7 @@ use cachalot_replay::tune::{Answer, Better, Stuck};
 pub(crate) fn sentence(answer: &Answer) -> String {
     let Stuck { hole_bytes, hole_segments, idle_bytes, idle_segments, .. } = answer.peak;
     let all = (hole_bytes + idle_bytes, hole_segments + idle_segments);
-    let stuck = stuck(answer.peak.reserved_bytes, all, "at the peak");
+    let stuck = stuck(answer.peak.reserved_bytes, all.0, &plural(all.1, "segment"), "at the peak");
     let idle = if idle_segments == 0 { String::new() } else { format!(", {idle_segments} of them idle") };
     match &answer.better {
         Some(better) => {
@@ -26,20 +26,25 @@ pub(crate) fn sentence(answer: &Answer) -> String {
 
 /// Returns what is known without a history. Idle segments can be released, and are not stuck.
 pub(crate) fn sentence_at_end(end: &Stuck) -> String {
-    let stuck = stuck(end.reserved_bytes, (end.hole_bytes, end.hole_segments), "at the end");
-    let idle = share(end.idle_bytes, end.reserved_bytes);
+    let stuck = stuck(end.reserved_bytes, end.hole_bytes, &plural(end.hole_segments, "segment"), "at the end");
     match end.idle_segments {
         0 => format!("{stuck}."),
-        segments => format!("{stuck}, and {idle} ({}) in {} can be released.", show(end.idle_bytes), plural(segments)),
+        some => format!("{stuck}{}.", releasable(end.reserved_bytes, end.idle_bytes, &plural(some, "segment"))),
     }
 }
 
-fn stuck(reserved: u64, (bytes, segments): (u64, u64), when: &str) -> String {
+/// Returns the clause on wholly free memory, in so many `segments`, that can be released.
+pub(crate) fn releasable(reserved: u64, bytes: u64, segments: &str) -> String {
+    format!(", and {} ({}) in {segments} can be released", share(bytes, reserved), show(bytes))
+}
+
+/// Returns the clause on free memory, in so many `segments`, that cannot be used.
+pub(crate) fn stuck(reserved: u64, bytes: u64, segments: &str, when: &str) -> String {
     match (reserved, bytes) {
         (0, _) => format!("Nothing is reserved {when}"),
         (_, 0) => format!("Nothing of what is reserved {when} is free but stuck"),
         _ => {
-            let (share, all, segments) = (share(bytes, reserved), show(bytes), plural(segments));
+            let (share, all) = (share(bytes, reserved), show(bytes));
             format!("{share} of what is reserved {when} is free but stuck: {all} in {segments}")
         }
     }
@@ -47,10 +52,6 @@ fn stuck(reserved: u64, (bytes, segments): (u64, u64), when: &str) -> String {
 
 fn share(bytes: u64, of: u64) -> String {
     format!("{:.0} %", bytes as f64 / of.max(1) as f64 * 100.0)
-}
-
-fn plural(segments: u64) -> String {
-    format!("{segments} segment{}", if segments == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

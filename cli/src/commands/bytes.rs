@@ -1,4 +1,4 @@
-//! Parses and prints amounts of memory for people.
+//! Parses amounts of memory, and prints amounts for people.
 
 /// The binary suffixes with their shifts.
 const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
@@ -46,6 +46,21 @@ pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
     groups.collect::<Vec<_>>().join(",")
+}
+
+/// Formats a count with its noun.
+pub(crate) fn plural(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Formats a duration for people.
+pub(crate) fn duration(us: i64) -> String {
+    match us {
+        _ if us >= 120_000_000 => format!("{:.1} min", us as f64 / 6e7),
+        _ if us >= 1_000_000 => format!("{:.1} s", us as f64 / 1e6),
+        _ if us >= 1000 => format!("{:.1} ms", us as f64 / 1e3),
+        _ => format!("{us} us"),
+    }
 }
 
 /// Formats a number of bytes in the largest unit not above the number, with three figures or more.

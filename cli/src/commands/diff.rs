@@ -1,7 +1,7 @@
 //! `cachalot diff`: the growth between two memory snapshots.
 
-use super::bytes::{difference, parse, show};
-use super::inspect::{INDENT, Stacks, load, plural};
+use super::bytes::{difference, parse, plural, show};
+use super::inspect::{INDENT, StackArgs, Stacks, load};
 use super::table::{Column, Look, Table, column, extra};
 use super::{BAD_INPUT, DIFFERENT, print};
 use cachalot_replay::diff::{DeviceGrowth, Diff, Held, Share, StackGrowth, diff};
@@ -63,12 +63,8 @@ pub(crate) struct Args {
     /// Number of call stacks in each list; JSON has all
     #[arg(long, value_name = "N", default_value_t = 10)]
     most: usize,
-    /// Number of frames of each stack, from the innermost; JSON has all frames
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    frames: usize,
-    /// Show frames of PyTorch, which are hidden in stacks with frames outside of PyTorch
-    #[arg(long)]
-    all_frames: bool,
+    #[command(flatten)]
+    stacks: StackArgs,
     #[arg(value_name = "BEFORE", help = "The first snapshot: .pickle, .json, also .gz")]
     before: PathBuf,
     #[arg(value_name = "AFTER", help = "The second snapshot")]
@@ -177,7 +173,7 @@ fn device(number: i64) -> String {
 
 fn text(diff: &Diff, args: &Args) -> String {
     let mut text = format!("{}\n\n{}\n", args.look.fold(&answer(diff), 0), totals(&diff.devices).render(&args.look));
-    let shown = Stacks { frames: args.frames, all: args.all_frames, look: &args.look };
+    let shown = Stacks { shown: &args.stacks, look: &args.look };
     let grew: Vec<_> = diff.stacks.iter().filter(|stack| stack.growth > 0).collect();
     let shrank: Vec<_> = diff.stacks.iter().rev().filter(|stack| stack.growth < 0).collect();
     stacks(&mut text, "Grew, by where blocks were allocated, the most bytes first", &grew, &shown, args.most);

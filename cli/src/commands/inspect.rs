@@ -1,7 +1,7 @@
 //! `cachalot inspect`: reports on memory snapshots.
 
 use super::answer::{sentence, sentence_at_end};
-use super::bytes::show;
+use super::bytes::{duration, plural, show};
 use super::progress::Progress;
 use super::table::{Column, Look, Table, column, extra};
 use super::{BAD_INPUT, print};
@@ -125,12 +125,8 @@ pub(crate) struct Args {
     /// Number of call stacks and of segments in each list
     #[arg(long, value_name = "N", default_value_t = 10)]
     most: usize,
-    /// Number of frames of each stack, from the innermost; JSON has all frames
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    frames: usize,
-    /// Show frames of PyTorch, which are hidden in stacks with frames outside of PyTorch
-    #[arg(long)]
-    all_frames: bool,
+    #[command(flatten)]
+    stacks: StackArgs,
     #[arg(required = true, value_name = "FILE", help = "Snapshots: .pickle, .json, also .gz")]
     files: Vec<PathBuf>,
 }
@@ -217,7 +213,7 @@ fn json(file: &str, answers: &[Told], report: &Report) -> io::Result<String> {
 
 fn text(file: &str, told: &[Told], report: &Report, args: &Args) -> String {
     let look = &args.look;
-    let shown = Stacks { frames: args.frames, all: args.all_frames, look };
+    let shown = Stacks { shown: &args.stacks, look };
     let mut text = String::new();
     for Told { record, sentence, .. } in told {
         let of = record.as_ref().filter(|_| told.len() > 1).map_or(String::new(), |record| format!("{record}: "));
@@ -346,27 +342,20 @@ fn segments(reports: &[SegmentReport]) -> Table {
     table
 }
 
-/// Formats a count with its noun.
-pub(crate) fn plural(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+/// Options of stacks in a report.
+#[derive(clap::Args)]
+pub(crate) struct StackArgs {
+    /// Number of frames of each stack, from the innermost; JSON has all frames
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    frames: usize,
+    /// Show frames of PyTorch, which are hidden in stacks with frames outside of PyTorch
+    #[arg(long)]
+    all_frames: bool,
 }
 
-/// Formats a duration for people.
-fn duration(us: i64) -> String {
-    match us {
-        _ if us >= 120_000_000 => format!("{:.1} min", us as f64 / 6e7),
-        _ if us >= 1_000_000 => format!("{:.1} s", us as f64 / 1e6),
-        _ if us >= 1000 => format!("{:.1} ms", us as f64 / 1e3),
-        _ => format!("{us} us"),
-    }
-}
-
-/// Options of stacks in the report.
+/// Writes stacks to a report.
 pub(crate) struct Stacks<'a> {
-    /// Most frames of each stack.
-    pub(crate) frames: usize,
-    /// Whether to show frames of PyTorch.
-    pub(crate) all: bool,
+    pub(crate) shown: &'a StackArgs,
     pub(crate) look: &'a Look,
 }
 
@@ -404,12 +393,12 @@ impl Stacks<'_> {
             let advice = "no stack was recorded: pass stacks='all' to torch.cuda.memory._record_memory_history";
             let _ = writeln!(text, "{}", self.look.fold(&format!("{:INDENT$}{advice}", ""), INDENT));
         }
-        let own: Vec<&String> = stack.iter().filter(|line| self.all || !is_of_torch(line)).collect();
+        let own: Vec<&String> = stack.iter().filter(|line| self.shown.all_frames || !is_of_torch(line)).collect();
         let lines: Vec<&String> = if own.is_empty() { stack.iter().collect() } else { own };
-        for line in lines.iter().take(self.frames) {
+        for line in lines.iter().take(self.shown.frames) {
             let _ = writeln!(text, "              {line}");
         }
-        let (further, hidden) = (lines.len().saturating_sub(self.frames), stack.len() - lines.len());
+        let (further, hidden) = (lines.len().saturating_sub(self.shown.frames), stack.len() - lines.len());
         let further = (further > 0).then(|| format!("{} further out", plural(further as u64, "frame")));
         let hidden = (hidden > 0).then(|| format!("{} of PyTorch hidden", plural(hidden as u64, "frame")));
         let rest: Vec<String> = further.into_iter().chain(hidden).collect();

@@ -19,7 +19,7 @@ pub enum Bound {
     Limit,
     /// The fraction that `throw_on_cudamalloc_oom` refuses requests above.
     Fraction,
-    /// The free memory of the device, as far as it is known.
+    /// The free memory of the device, by the answer that the allocator had last.
     Device,
     /// Another reason, such as addresses of virtual memory or parked memory.
     Other,

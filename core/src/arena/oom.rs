@@ -4,8 +4,8 @@ use crate::arena::driver::memory_info;
 use crate::arena::request::Request;
 use crate::arena::{Arena, flags};
 use crate::config::Policy;
-use crate::device::DeviceMemory;
 use crate::device::oom::OutOfMemory;
+use crate::device::{DeviceMemory, MemoryInfo};
 use crate::heap::split_rules::Source;
 use crate::stats::Stat;
 use crate::sync::Lock;
@@ -33,14 +33,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// `slot` is the heap of the request. Heaps are read in turn, so the sums may disagree slightly
     /// while threads allocate.
     pub(crate) fn memory_report(&self, requested: u64, block: u64, segment: u64, slot: Option<u32>) -> OutOfMemory {
+        let report = self.report_of(memory_info(self).unwrap_or_default(), slot);
+        OutOfMemory { requested, block, segment, ..report }
+    }
+
+    /// Returns the report of no request, on a device with the given memory. Otherwise as
+    /// [`memory_report`](Self::memory_report).
+    pub(crate) fn report_of(&self, memory: MemoryInfo, slot: Option<u32>) -> OutOfMemory {
         let pages = self.page_pool.lock().bytes;
         let of_ranges = |stat| self.range_counters.current(stat) as u64;
         let mut report = OutOfMemory {
-            requested,
-            block,
-            segment,
+            requested: 0,
+            block: 0,
+            segment: 0,
             device: DeviceIndex(self.number),
-            memory: memory_info(self).unwrap_or_default(),
+            memory,
             process: self.driver.device().process_use(),
             limit: self.ledger.limit_if_set(),
             allocated: of_ranges(Stat::AllocatedBytes),

@@ -82,7 +82,7 @@ struct Queue {
     /// next event is then recorded for a request, too, and not for the first block: half the calls.
     /// Kept while the queue is vacant.
     quick: bool,
-    /// The stream may be idle, as far as the last question tells, so that one more question may free all blocks.
+    /// The last question found the stream idle, or none was asked, so a further question may free all blocks.
     /// Kept while the queue is vacant.
     hopeful: bool,
 }
@@ -333,7 +333,8 @@ impl<S: Storage> EventQueues<S> {
 
     /// Begins the question whether the stream of a queue is idle, which would free all blocks that wait for the stream now.
     /// Returns `None` if there is little hope, if fewer than `least` blocks are open, if the queue has an event, which may
-    /// be all that keeps the stream busy, or if another thread works on the queue. The caller asks with no lock held, and then calls [`finish_question`](Self::finish_question).
+    /// be all that keeps the stream busy, or if another thread works on the queue. The caller asks with no lock held, and
+    /// then calls [`finish_question`](Self::finish_question).
     pub(crate) fn begin_question(&mut self, queue: usize, least: u32) -> Option<StreamId> {
         let entry = self.queues.get_mut(queue).filter(|entry| entry.hopeful && entry.open >= least)?;
         if entry.events > 0 || entry.busy || entry.recording != NONE {

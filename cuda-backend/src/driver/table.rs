@@ -300,7 +300,7 @@ entry_points! {
     /// captured graph is not known.
     optional graph_node_get_dependencies = c"cuGraphNodeGetDependencies"(
         node: CuGraphNode, dependencies: *mut CuGraphNode, count: *mut usize);
-    /// Reports the same for graphs whose dependencies have properties, too (12.3).
+    /// Reports the nodes right before a node of a graph, also where dependencies have properties (12.3).
     optional graph_node_get_dependencies_v2 = c"cuGraphNodeGetDependencies_v2"(
         node: CuGraphNode, dependencies: *mut CuGraphNode, properties: *mut CuGraphEdgeData, count: *mut usize);
 }

@@ -28,8 +28,9 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Divides programs. Programs of one family are on one side: programs of which one begins with
-    /// all requests of the other, such as two records of a program under different settings.
+    /// Divides programs into those for the search and those held back. Two programs are of one family if the
+    /// first begins with all requests of the second, such as records of a program under different settings. A family
+    /// stays together.
     pub fn divide(programs: Vec<Part>, hold: HoldBack, seed: u64) -> Self {
         match hold {
             HoldBack::From(first) => {

@@ -29,7 +29,7 @@ pub(super) fn write(output: &Path, snapshot: &Snapshot, name: &str) -> io::Resul
 
 fn fill(file: &Path, snapshot: &Snapshot, name: &str) -> rusqlite::Result<()> {
     let mut database = Connection::open(file)?;
-    // Nobody reads the file before it is whole.
+    // The database is copied to the output once it is whole, so it needs no journal.
     database.pragma_update(None, "journal_mode", "OFF")?;
     database.pragma_update(None, "synchronous", "OFF")?;
     let transaction = database.transaction()?;

@@ -3,7 +3,8 @@
 
 use super::history::{Action, History};
 use super::moments::Shown;
-use crate::commands::bytes::{difference, grouped, show};
+use crate::commands::answer::{releasable, stuck};
+use crate::commands::bytes::{difference, duration, grouped, show};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -73,26 +74,18 @@ impl Answer {
         if self.reserved == 0 {
             return "No memory is reserved.".to_owned();
         }
-        let percent = |part: u64| format!("{:.0} %", part as f64 / self.reserved as f64 * 100.0);
-        let stuck = |when: &str, bytes: u64, segments: u64| {
-            if bytes == 0 {
-                return format!("Nothing of what is reserved {when} is free but stuck");
-            }
-            let (share, bytes, segments) = (percent(bytes), show(bytes), plural(segments));
-            format!("{share} of what is reserved {when} is free but stuck: {bytes} in {segments}")
-        };
         let mut text = if self.events == 0 {
             // Without a request that needs memory, idle segments can be released, and are not stuck.
-            let mut text = stuck("at the end", self.in_holes, self.hole_segments);
+            let mut text = stuck(self.reserved, self.in_holes, &plural(self.hole_segments), "at the end");
             if self.idle_segments > 0 {
-                let (share, segments) = (percent(self.idle), plural(self.idle_segments));
-                let _ = write!(text, ", and {share} ({}) in {segments} can be released", show(self.idle));
+                text += &releasable(self.reserved, self.idle, &plural(self.idle_segments));
             }
             text + "."
         } else {
             // At the peak no free block was of use to the request for which memory was obtained.
             let segments = self.hole_segments + self.idle_segments;
-            let mut text = stuck("at the peak", self.in_holes.saturating_add(self.idle), segments);
+            let bytes = self.in_holes.saturating_add(self.idle);
+            let mut text = stuck(self.reserved, bytes, &plural(segments), "at the peak");
             if self.idle_segments > 0 {
                 let _ = write!(text, ", {} of them idle", grouped(self.idle_segments));
             }
@@ -115,14 +108,4 @@ impl Answer {
 
 fn plural(segments: u64) -> String {
     format!("{} segment{}", grouped(segments), if segments == 1 { "" } else { "s" })
-}
-
-/// Formats a duration for people.
-fn duration(us: i64) -> String {
-    match us {
-        _ if us >= 120_000_000 => format!("{:.1} min", us as f64 / 6e7),
-        _ if us >= 1_000_000 => format!("{:.1} s", us as f64 / 1e6),
-        _ if us >= 1000 => format!("{:.1} ms", us as f64 / 1e3),
-        _ => format!("{us} µs"),
-    }
 }

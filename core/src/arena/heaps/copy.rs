@@ -9,7 +9,7 @@ use crate::tables::{OnceTable, Storage};
 
 impl<R: Lock, S: Storage> Heaps<R, S> {
     /// Returns the same heaps, as those of device 0. No call uses a pair of the copy, and the copy has
-    /// no trace. The registry is locked meanwhile, so no pair comes or goes; the heaps are locked one
+    /// no trace. The registry stays locked during the copy, so no pair comes or goes; the heaps are locked one
     /// after another.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ impl Remaining {
     /// Returns what is on the device. Heaps are read in turn.
     pub(crate) fn on<D: DeviceMemory, R: Lock, S: Storage>(device: OnDevice<'_, D, R, S>) -> Result<Self, Error> {
         let memory = device.call(D::memory_info)?;
-        let report = device.memory_report(0, 0, 0, None);
+        let report = device.report_of(memory, None);
         let (used, leaked) = (memory.total.saturating_sub(memory.free), device.ledger.leaked());
         let held = report.reserved + report.spare + leaked;
         Ok(Self {
