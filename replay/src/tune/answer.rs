@@ -87,7 +87,12 @@ pub fn stuck(snapshot: &Snapshot) -> Stuck {
     let mut stuck = Stuck::default();
     for segment in &snapshot.segments {
         let free = segment.blocks.iter().filter(|block| &*block.state == "inactive");
-        stuck.add(segment.total_size, free.map(|block| block.size).sum());
+        let free: u64 = free.map(|block| block.size).sum();
+        // Parked memory is not reserved, and a park gives up what is free.
+        let reserved = segment.total_size.saturating_sub(segment.parked_size.unwrap_or(0));
+        if reserved > 0 {
+            stuck.add(reserved, free.min(reserved));
+        }
     }
     stuck
 }
@@ -159,4 +164,28 @@ fn at_peak(part: &Part, config: &Config) -> Option<Stuck> {
     let mut again = run()?;
     again.perform_all(&operations[..end]).ok()?;
     Some(Stuck::of(&again.allocator.snapshot()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Stuck, stuck};
+    use cachalot_snapshot::{Block, Segment, Snapshot};
+
+    #[test]
+    fn parked_memory_is_not_reserved() {
+        let block = |size: u64, state: &str| Block { size, state: state.to_owned().into(), ..Block::default() };
+        let segment = |parked: Option<u64>, blocks: Vec<Block>| Segment {
+            total_size: blocks.iter().map(|block| block.size).sum(),
+            parked_size: parked,
+            blocks,
+            ..Segment::default()
+        };
+        let segments = vec![
+            segment(None, vec![block(6, "active_allocated"), block(4, "inactive")]),
+            segment(Some(10), vec![block(7, "active_allocated"), block(3, "inactive")]),
+            segment(Some(8), vec![block(10, "active_allocated")]),
+        ];
+        let found = stuck(&Snapshot { segments, ..Snapshot::default() });
+        assert_eq!(found, Stuck { reserved_bytes: 12, hole_bytes: 4, hole_segments: 1, ..Stuck::default() });
+    }
 }
