@@ -29,6 +29,10 @@ class Cachalot(ConanFile):
         numbers = dict(re.findall(r"^#define CACHALOT_VERSION_([A-Z]+) (\d+)$", header, re.MULTILINE))
         self.version = "{MAJOR}.{MINOR}.{PATCH}".format_map(numbers)
 
+    def layout(self) -> None:
+        """Leaves the scripts that Conan generates in the build folder, and not beside the recipe."""
+        self.folders.generators = "../../../target/conan"
+
     def validate(self) -> None:
         """Refuses every system but Linux on x86-64."""
         if (self.settings.os, self.settings.arch) != ("Linux", "x86_64"):
