@@ -135,6 +135,14 @@ impl Hooked {
     }
 }
 
+/// Calls a hook that was set, and removes it. The hook is not locked while it runs, so it may set hooks.
+fn call_once(hook: &Mutex<Option<Interruption>>) {
+    let interruption = hook.lock().unwrap().take();
+    if let Some(interruption) = interruption {
+        interruption();
+    }
+}
+
 impl Simulated for Hooked {
     fn simulated(&self) -> &SimulatedDevice {
         &self.inner
@@ -163,10 +171,7 @@ impl DeviceMemory for Hooked {
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let released = self.inner.release(base, bytes);
-        let interruption = self.interruption.lock().unwrap().take();
-        if let Some(interruption) = interruption {
-            interruption();
-        }
+        call_once(&self.interruption);
         released
     }
 
@@ -183,10 +188,7 @@ impl DeviceMemory for Hooked {
     }
 
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        let interruption = self.recording.lock().unwrap().take();
-        if let Some(interruption) = interruption {
-            interruption();
-        }
+        call_once(&self.recording);
         self.inner.record(event, stream)
     }
 
@@ -204,10 +206,7 @@ impl DeviceMemory for Hooked {
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         let waited = self.inner.synchronize(stream);
-        let interruption = self.waiting.lock().unwrap().take();
-        if let Some(interruption) = interruption {
-            interruption();
-        }
+        call_once(&self.waiting);
         waited
     }
 
@@ -298,10 +297,7 @@ impl Contents for Hooked {
     }
 
     fn finish(&self, mark: CopyMark) -> DeviceResult<()> {
-        let interruption = self.copying.lock().unwrap().take();
-        if let Some(interruption) = interruption {
-            interruption();
-        }
+        call_once(&self.copying);
         self.kept().finish(mark)
     }
 
@@ -332,10 +328,7 @@ impl VirtualMemory for Hooked {
     }
 
     fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
-        let interruption = self.exporting.lock().unwrap().take();
-        if let Some(interruption) = interruption {
-            interruption();
-        }
+        call_once(&self.exporting);
         self.inner.export(handle)
     }
 
