@@ -151,7 +151,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         Ok(ParkReport::of(arena, target))
     }
 
-    /// Returns what is on the device, by name, for example once everything was parked. Heaps are
+    /// Returns the memory in use on the device, by name, for example once everything was parked. Heaps are
     /// read in turn, so the sums may disagree slightly while threads allocate.
     ///
     /// Device: called, to tell the free memory.

@@ -42,7 +42,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
     }
 
     /// Passes one event after the other for a request, and calls `done` after each that has freed a
-    /// block. Returns the first value of `done`, or `None` if no event is left that can be passed. Passes
+    /// block. Returns the first value of `done`, or `None` if no event can be passed any more. Passes
     /// none while a graph is captured.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
         }
     }
 
-    /// Orders the own streams of the blocks that the first event of a queue covers behind the event.
+    /// Orders the own streams of the blocks covered by the first event of a queue behind the event.
     /// Returns the number of ended waits.
     fn pass_first(&self, group: u32, queue: usize) -> Result<u32, Error> {
         let device = self.0;

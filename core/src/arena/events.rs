@@ -230,7 +230,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Returns whether a graph being captured uses a pending block on another stream. The graph orders the use,
+    /// Returns whether a graph being captured uses a pending block on a further stream. The graph orders the use,
     /// which needs no event, and may do other work beside it until the capture ends.
     fn is_captured(&self, heap: &mut Heap<S>, block: u32) -> bool {
         self.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)

@@ -1,4 +1,4 @@
-//! The end of pending blocks: a block becomes free with the last of its uses and waits.
+//! The end of pending blocks: with the last use and the last wait, a block becomes free.
 
 use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;
@@ -11,7 +11,7 @@ use crate::tables::slot_table::NONE;
 pub(super) struct Finish<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Finish<'_, D, R, S> {
-    /// Ends a wait of each of some pending blocks of a heap, and frees those that wait for nothing else.
+    /// Ends a wait of each of some pending blocks of a heap, and frees the blocks without further waits.
     pub(super) fn end_waits(&self, slot: u32, blocks: impl Iterator<Item = u32>) {
         let mut heap = self.0.heaps.lock(slot);
         for block in blocks {
@@ -37,7 +37,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Finish<'_, D, R, S> {
         self.settle(slot, due);
     }
 
-    /// Makes a pending block free if no user stream and no event is left. Returns what is due without the lock.
+    /// Makes a pending block free if no user stream and no event is left. Returns the work due without the lock.
     fn unpend_if_unused(&self, slot: u32, heap: &mut Heap<S>, block: u32) -> Due {
         // `events` includes the bit for the frontier, so a free at a count is covered too.
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
@@ -50,7 +50,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Finish<'_, D, R, S> {
         Due { peaks, release: self.0.flags.has(flags::DIRECT) }
     }
 
-    /// Does what is due in the heap of `slot`. Reconciling reads the counters of other heaps, and a release calls the
+    /// Does the work due in the heap of `slot`. Reconciling reads the counters of other heaps, and a release calls the
     /// device, so no lock is held.
     fn settle(&self, slot: u32, due: Due) {
         if due.peaks {
@@ -62,7 +62,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Finish<'_, D, R, S> {
     }
 }
 
-/// What is due after the end of a wait, once the heap is unlocked.
+/// Work due after the end of a wait, once the heap is unlocked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Due {
     /// The peaks must be reconciled.

@@ -156,7 +156,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
     /// Orders the own stream of one block after the other behind the block's uses, the oldest block first,
     /// and calls `done` after each. Takes blocks of the heap in `slot`; without one, of all heaps of the
     /// default pool: a graph may use the memory of a private pool on any stream. Returns the first value of
-    /// `done`, or `None` if no block is left that can be ordered. The caller has the permission to record.
+    /// `done`, or `None` if no block can be ordered any more. The caller has the permission to record.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. The block stays pending then.

@@ -495,7 +495,7 @@ impl<S: Storage> Pages<S> {
         }
     }
 
-    /// Returns whether `page` is mapped at its home and no operation holds it.
+    /// Returns whether `page` is mapped at home and held by no operation.
     pub(crate) fn is_home(&self, page: u32) -> bool {
         self.table[page].place == Place::Home
     }

@@ -110,7 +110,7 @@ impl<S: Storage> DeferredBlocks<S> {
         }
     }
 
-    /// Keeps a tried block at its place: work of its own stream could come before the end of its uses.
+    /// Keeps a tried block at the present place: work of the own stream could come before the end of the uses.
     pub(crate) fn keep_marked(&mut self, block: Deferred) {
         if let Some(number) = self.tried(block) {
             self.entries[number].busy = false;

@@ -78,7 +78,7 @@ struct Queue {
     recording: u32,
     /// A thread polls the first event. Set ⟹ no other thread may remove a block that the event covers.
     busy: bool,
-    /// The last event recorded for a request was complete at once, or the stream was idle: it has little to do. The
+    /// The last event recorded for a request was complete at once, or the stream was idle: the stream has little to do. The
     /// next event is then recorded for a request, too, and not for the first block: half the calls.
     /// Kept while the queue is vacant.
     quick: bool,
@@ -331,9 +331,9 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Begins the question whether the stream of a queue is idle, which would free all blocks that wait for the stream now.
+    /// Begins the question whether the stream of a queue is idle, which would free all blocks waiting for the stream now.
     /// Returns `None` if there is little hope, if fewer than `least` blocks are open, if the queue has an event, which may
-    /// be all that keeps the stream busy, or if another thread works on the queue. The caller asks with no lock held, and
+    /// keep the stream busy alone, or if another thread works on the queue. The caller asks with no lock held, and
     /// then calls [`finish_question`](Self::finish_question).
     pub(crate) fn begin_question(&mut self, queue: usize, least: u32) -> Option<StreamId> {
         let entry = self.queues.get_mut(queue).filter(|entry| entry.hopeful && entry.open >= least)?;
@@ -346,7 +346,7 @@ impl<S: Storage> EventQueues<S> {
     }
 
     /// Ends what [`begin_question`](Self::begin_question) began, or [`begin_recording`](Self::begin_recording) if no event was
-    /// needed, by the device's answer. If the stream was idle, the blocks that waited when the question began leave the
+    /// needed, by the device's answer. If the stream was idle, the blocks waiting at the beginning of the question leave the
     /// queue. Returns the first of them, for [`take_finished`](Self::take_finished), or `NONE`.
     pub(crate) fn finish_question(&mut self, queue: usize, idle: Option<bool>) -> u32 {
         let entry = &mut self.queues[queue];
@@ -422,7 +422,7 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Returns the heaps of the blocks that the first event of a busy queue covers, each once: all of them
+    /// Returns the heaps of the blocks covered by the first event of a busy queue, each once: all of them
     /// unless they are more than [`FINISHED`].
     pub(crate) fn covered_heaps(&self, queue: usize) -> heapless::Vec<u32, FINISHED> {
         let mut heaps = heapless::Vec::new();

@@ -243,7 +243,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         page.is_movable() && self.device().page_pool.lock().is_home(page.page)
     }
 
-    /// Returns whether the page may be unmapped: what it is to contain when it wakes has been noted.
+    /// Returns whether the page may be unmapped: the contents after waking have been noted.
     fn is_ready(&self, home: HomePage, mode: ParkMode) -> bool {
         match self.device().arena.page_pool.lock()[home.page].kept {
             Kept::Nothing => mode == ParkMode::Drop,
