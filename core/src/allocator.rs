@@ -14,6 +14,7 @@ mod pools;
 mod ranges;
 #[cfg(feature = "alloc")]
 mod restore;
+mod tuning;
 mod uses;
 #[cfg(feature = "alloc")]
 mod would_fit;
@@ -26,6 +27,9 @@ pub use parking::Parking;
 #[cfg(feature = "alloc")]
 pub use place::Placer;
 pub use ranges::{Range, RangeAllocator};
+pub use tuning::Tuning;
+#[cfg(feature = "alloc")]
+pub use tuning::Window;
 #[cfg(feature = "alloc")]
 pub use would_fit::{Bound, Fit, Rehearsal};
 
@@ -33,6 +37,7 @@ use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
 use crate::arena::invalid_pointer::not_in_heap;
+use crate::arena::tuning::Tuned;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
@@ -417,8 +422,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn configure(&self, config: &Config) {
         let _checked = self.checked("configure", None);
         for arena in self.arenas.iter() {
-            *arena.settings.config.lock() = config.clone();
-            arena.apply_config();
+            Tuned(arena).replace_config(config);
         }
     }
 

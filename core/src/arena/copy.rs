@@ -29,6 +29,7 @@ pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
     let ordered = arena.ordered.lock().clone();
     let epochs = arena.epochs.lock().clone();
     let frontier = arena.frontier.lock().clone();
+    let tuning = arena.tuning.lock().clone();
     Ok(Arena {
         driver: arena.driver.for_device(device),
         number: 0,
@@ -52,6 +53,7 @@ pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
         device_peaks: CachePadded(arena.device_peaks.copy()),
         ledger: arena.ledger.copy(),
         single_search: AtomicU32::new(arena.single_search.load(Ordering::Relaxed)),
+        tuning: Ranked::new(Rank::Tuning, tuning),
         sites: CallSites::default(),
         parking: AtomicU32::new(0),
         reports_events: AtomicU32::new(0),

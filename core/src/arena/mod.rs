@@ -44,6 +44,8 @@ mod ledger;
 mod malloc;
 mod mapper;
 mod obtain;
+#[cfg(feature = "alloc")]
+pub(crate) mod old_form;
 mod oom;
 pub(crate) mod ordered;
 pub(crate) mod parking;
@@ -67,12 +69,15 @@ mod release;
 pub(crate) mod request;
 #[cfg(feature = "alloc")]
 pub(crate) mod restore;
+#[cfg_attr(not(feature = "alloc"), path = "no_retired.rs")]
+pub(crate) mod retired;
 mod routes;
 pub(crate) mod settings;
 #[cfg(feature = "alloc")]
 mod snapshot;
 mod stitched;
 mod tracing;
+pub(crate) mod tuning;
 mod vacate;
 mod virtual_calls;
 
@@ -83,6 +88,7 @@ use crate::arena::ledger::Ledger;
 use crate::arena::plans::Plans;
 use crate::arena::ranges::table::RangeTable;
 use crate::arena::settings::Settings;
+use crate::arena::tuning::{Tuned, TuningState};
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
@@ -143,6 +149,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub ledger: Ledger,
     /// 0 ⟺ a request searches the free blocks again after it has waited for events.
     pub single_search: AtomicU32,
+    /// What `tune:auto` has done, and the settings that it has replaced.
+    pub tuning: Ranked<R, TuningState>,
     /// The call sites of blocks and segments.
     pub sites: CallSites<R>,
     /// 1 while a call parks or wakes memory.
@@ -202,6 +210,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             device_peaks: CachePadded(DevicePeaks::new(config.max_split_size())),
             ledger: Ledger::new(),
             single_search: AtomicU32::new(0),
+            tuning: Ranked::new(Rank::Tuning, TuningState::default()),
             sites: CallSites::default(),
             parking: AtomicU32::new(0),
             reports_events: AtomicU32::new(0),
@@ -210,6 +219,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         };
         arena.flags.set(flags::DIRECT, config.policy() == Policy::Direct);
         arena.apply_config();
+        Tuned(&arena).follow();
         arena
     }
 }

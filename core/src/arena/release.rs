@@ -8,6 +8,7 @@
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::request::Request;
+use crate::arena::retired::RetiredSegments;
 use crate::arena::{Arena, OnDevice, flags, ranges};
 use crate::config::Policy;
 use crate::config::rounding::PoolKind;
@@ -110,7 +111,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Releaser<'_, D, R, S> {
 
     /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory. A heap asleep has none; it
     /// gives up the places of freed pages. The caller uses the pair, so that no park of it begins.
-    fn unmap_cached(&self, slot: u32) -> Result<(), Error> {
+    pub(super) fn unmap_cached(&self, slot: u32) -> Result<(), Error> {
         let Some(mapper) = self.device.mapper() else { return Ok(()) };
         if self.device.heaps.lock(slot).asleep { mapper.try_to_give_up_freed(slot) } else { mapper.unmap_cached(slot) }
     }
@@ -164,7 +165,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Releaser<'_, D, R, S> {
     ///
     /// The first failure. The release goes on after a failure unless the context is lost.
     pub(crate) fn empty_heaps(&self, only: Option<u32>) -> Result<(), Error> {
-        let mut failed = Ok(());
+        let mut failed = if only.is_none() { RetiredSegments(self.device.arena).release(true) } else { Ok(()) };
         let mut release = |pool: u32, kinds: [PoolKind; 2]| {
             for kind in kinds {
                 for pair in self.device.heaps.pairs_of(pool) {
@@ -240,6 +241,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Releaser<'_, D, R, S> {
     /// granules of expandable segments. Does not wait for pending events.
     pub(crate) fn trim(&self, keep: u64) -> Result<(), Error> {
         ranges::collect(self.device, u32::MAX);
+        if self.device.ledger.reserved() > keep {
+            RetiredSegments(self.device.arena).release(true)?;
+        }
         while self.device.ledger.reserved() > keep {
             // One walk over the heaps for each segment: only the largest of each heap is compared.
             let largest = self.device.heaps.releasable_slots().filter_map(|(_used, slot)| {
@@ -305,7 +309,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 .into_iter()
                 .find_map(|kind| self.heaps.pairs_of(pool).find_map(|pair| self.first_of_heap(pair.slot(kind))))
         };
-        of_pool(0, [PoolKind::Large, PoolKind::Small])
+        RetiredSegments(self)
+            .first()
+            .or_else(|| of_pool(0, [PoolKind::Large, PoolKind::Small]))
             .or_else(|| self.heaps.unused_pools().find_map(|pool| of_pool(pool, [PoolKind::Small, PoolKind::Large])))
     }
 

@@ -12,11 +12,15 @@ use crate::arena::{Arena, flags};
 use crate::device::DeviceMemory;
 use crate::device::oom::OutOfMemory;
 use crate::heap::Heap;
+use crate::pool::PoolId;
 use crate::sync::{Lock, Ordering};
 use crate::tables::{Lazy, Storage};
 use crate::trace::ring::{Record, What};
 use crate::trace::{Action, CallSite, TraceEntry};
 use crate::units::{DevicePtr, StreamId};
+
+/// The events of the window that `tune:auto` searches with: 5 MiB of host memory.
+const WINDOW: usize = if cfg!(feature = "alloc") { 1 << 17 } else { 0 };
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Starts recording the latest `capacity` events, or stops recording for 0. Drops earlier
@@ -27,8 +31,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // ticks passed here, and the new ring passes over events up to these ticks.
         self.flags.set(flags::TRACE, false);
         self.sites.clear();
-        let started = self.heaps.trace.start(capacity, self.recorder().ticks());
-        self.flags.set(flags::TRACE, started && capacity > 0 || self.recorder().reports());
+        let window = if self.settings.config.lock().tunes() { WINDOW } else { 0 };
+        let started = self.heaps.trace.start(capacity, window, self.recorder().ticks());
+        self.flags.set(flags::TRACE, self.heaps.trace.has_room() || self.recorder().reports());
         started
     }
 
@@ -80,7 +85,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
     /// Adds a record, stamped with the current ticks, to the buffer of a heap.
     #[inline(always)]
     fn push(&self, heap: &mut Heap<S>, what: What, site: u32, addr: DevicePtr, bytes: u64, stream: StreamId) {
-        let record = Record { what, site, addr, size: bytes, stream, ticks: self.ticks() };
+        let is_private = heap.pool != 0;
+        let record = Record { what, is_private, site, addr, size: bytes, stream, ticks: self.ticks() };
         // Flushed as soon as the buffer is full, so `push` always finds room for one record. The
         // ring's lock is then taken once in 32 records.
         if self.reports() {
@@ -159,6 +165,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
     pub(crate) fn release(&self, heap: &mut Heap<S>, action: Action, base: DevicePtr, bytes: u64) {
         let site = self.0.sites.segment(base);
         self.push(heap, What::One(action), site, base, bytes, heap.stream);
+    }
+
+    /// Records a change of the settings. `bytes` as the action says.
+    pub(crate) fn settings(&self, action: Action, bytes: u64) {
+        let (addr, stream) = (DevicePtr::NULL, StreamId::DEFAULT);
+        let what = What::One(action);
+        let record = Record { what, is_private: false, site: 0, addr, size: bytes, stream, ticks: self.ticks() };
+        if self.reports() {
+            for entry in record.events() {
+                self.0.driver.device().on_event(&TraceEntry { time_us: 0, ..entry }, PoolId::DEFAULT);
+            }
+        }
+        self.0.heaps.trace.add(record);
     }
 
     /// Records the failure of a request for want of memory. The event's address is the number of

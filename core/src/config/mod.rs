@@ -32,6 +32,9 @@ pub const RESERVE_CLASSES: usize = 8;
 /// The longest name of a stream class, in bytes.
 pub const RESERVE_CLASS_BYTES: usize = 32;
 
+/// The default of `tune_budget_ms`.
+const TUNE_BUDGET_MS: u64 = 2000;
+
 /// The largest size that can be set, in MiB: the allocator's own limit, so that the sum of two
 /// sizes cannot overflow.
 const MOST_MIB: u64 = MAX_REQUEST / MIB;
@@ -86,6 +89,8 @@ pub struct Config {
     release_lock_on_device_malloc: bool,
     graph_capture_record_stream_reuse: bool,
     parity: bool,
+    tune: bool,
+    tune_budget_ms: u64,
     pinned: Pinned,
 }
 
@@ -193,6 +198,8 @@ impl Config {
             release_lock_on_device_malloc: false,
             graph_capture_record_stream_reuse: false,
             parity: true,
+            tune: false,
+            tune_budget_ms: TUNE_BUDGET_MS,
             pinned: Pinned::DEFAULT,
         }
     }
@@ -382,6 +389,19 @@ impl Config {
         self.parity
     }
 
+    /// Returns whether the settings of placement adjust themselves (`tune:auto`).
+    #[inline]
+    #[must_use]
+    pub const fn tunes(&self) -> bool {
+        self.tune
+    }
+
+    /// Returns the most processor time of a search for settings, in milliseconds (`tune_budget_ms`).
+    #[must_use]
+    pub const fn tune_budget_ms(&self) -> u64 {
+        self.tune_budget_ms
+    }
+
     /// Returns the settings of host memory, which have no effect. Only a string can set them.
     #[must_use]
     pub const fn pinned(&self) -> &Pinned {
@@ -539,6 +559,25 @@ impl Config {
     /// Sets `parity`.
     pub fn set_parity(&mut self, on: bool) {
         self.parity = on;
+    }
+
+    /// Sets `tune`. The setting has an effect under the caching policy alone.
+    pub fn set_tunes(&mut self, on: bool) {
+        self.tune = on;
+    }
+
+    /// Takes the settings of placement over from `other`: all that may change while an allocator of
+    /// the caching policy lives, and that a search for settings varies. Every other setting stays.
+    pub fn take_placement(&mut self, other: &Self) {
+        self.large_segment_size = other.large_segment_size;
+        self.max_split_size = other.max_split_size;
+        self.max_non_split_rounding = other.max_non_split_rounding;
+        self.garbage_collection_threshold = other.garbage_collection_threshold;
+        self.compact = other.compact;
+        self.roundup_power2_divisions = other.roundup_power2_divisions;
+        self.exact_segments = other.exact_segments;
+        self.expandable_segments = other.expandable_segments;
+        self.parity = other.parity;
     }
 
     /// Returns the values that `large_segment_size_mb` may take while `max_split_size_mb` stays.

@@ -41,7 +41,7 @@ const NOT_PINNED: &str = "No effect: pinned memory has the settings of other mem
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 /// Every setting, in the order of the keys.
-pub static REFERENCE: [SettingReference; 40] = [
+pub static REFERENCE: [SettingReference; 42] = [
     setting(
         key::ALLOW_GROWTH,
         Value("True"),
@@ -233,6 +233,21 @@ pub static REFERENCE: [SettingReference; 40] = [
         Value("False"),
         "True",
         "A segment beyond `per_process_memory_fraction` is refused at once. Nothing is released and nothing is retried.",
+    ),
+    setting(
+        key::TUNE,
+        Value("off"),
+        "auto",
+        "With `auto`, the allocator records its latest requests, searches the settings of the caching policy for less \
+         reserved memory, and puts the best in force at an announced iteration or during upkeep. It takes back what does \
+         not hold what the search has predicted.",
+    ),
+    setting(
+        key::TUNE_BUDGET_MS,
+        Value("2000"),
+        "500",
+        "The longest search of `tune:auto`, on one thread of low priority. The thread rests for nine times as long \
+         afterwards.",
     ),
 ];
 

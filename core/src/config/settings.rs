@@ -2,7 +2,7 @@
 
 use super::parse::{Value, for_each_entry};
 use super::policy::{Bfc, Buddy, PLANNED, Planned, Policy, Scope, SizeClass, Slab, Stitched};
-use super::{Accepted, Config, ConfigError, FRACTION, MOST_MIB, Pinned, THRESHOLD, Word};
+use super::{Accepted, Config, ConfigError, FRACTION, MOST_MIB, Pinned, THRESHOLD, TUNE_BUDGET_MS, Word};
 use crate::config::rounding::{Divisions, INTERVALS};
 use crate::units::MIB;
 use core::fmt;
@@ -47,6 +47,8 @@ pub(super) mod key {
     pub(crate) const SLACK: &str = "slack";
     pub(crate) const STRICT_STALL: &str = "strict_stall";
     pub(crate) const THROW_ON_CUDAMALLOC_OOM: &str = "throw_on_cudamalloc_oom";
+    pub(crate) const TUNE: &str = "tune";
+    pub(crate) const TUNE_BUDGET_MS: &str = "tune_budget_ms";
     /// Another name of [`PINNED_USE_CUDA_HOST_REGISTER`].
     pub(crate) const PINNED_USE_HIP_HOST_REGISTER: &str = "pinned_use_hip_host_register";
     /// Another name of [`RELEASE_LOCK_ON_CUDAMALLOC`].
@@ -90,7 +92,7 @@ impl Setting {
 }
 
 /// All settings, sorted by key.
-pub(super) static SETTINGS: [Setting; 40] = [
+pub(super) static SETTINGS: [Setting; 42] = [
     bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
     setting(key::ARENA_MB, |config, key, value| {
         let mib: u32 = value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?;
@@ -239,6 +241,26 @@ pub(super) static SETTINGS: [Setting; 40] = [
         value.read_boolean(key, &mut config.throw_on_device_oom)
     })
     .of(Scope::EVERY),
+    setting(key::TUNE, |config, key, value| {
+        let is_auto = match &value {
+            Value::Word(word) => match word.whole() {
+                Some("auto") => Some(true),
+                Some("off") => Some(false),
+                _ => None,
+            },
+            Value::List(_) => None,
+        };
+        // A plan is for requests of fixed sizes, and a search changes how sizes are rounded.
+        if is_auto == Some(true) && config.planned.is_some() {
+            return Err(value.refused(key, NOT_PLANNED));
+        }
+        config.tune = is_auto.ok_or_else(|| value.refused(key, TUNES))?;
+        Ok(())
+    }),
+    setting(key::TUNE_BUDGET_MS, |config, key, value| {
+        config.tune_budget_ms = value.number(key, MILLISECONDS)?;
+        Ok(())
+    }),
 ];
 
 /// `PyTorch`'s own limit (2.0–2.15).
@@ -251,6 +273,8 @@ const MOST_OBJECT_KIB: u64 = 512;
 const OBJECTS: Accepted = Accepted::Text("a whole number of KiB from 1 to 512");
 const MILLISECONDS: Accepted = Accepted::Text("a whole number of milliseconds");
 const MICROSECONDS: Accepted = Accepted::Text("a whole number of microseconds");
+const TUNES: Accepted = Accepted::Text("`auto` or `off`");
+const NOT_PLANNED: Accepted = Accepted::Text("`off` under `policy:planned`, whose plans are for fixed settings");
 const POLICY_NAMES: Accepted =
     Accepted::Text("`caching`, `bfc`, `buddy`, `size_class`, `slab`, `stitched`, `direct` or `planned`");
 const FALLBACKS: Accepted = Accepted::Text("`caching`, `bfc`, `buddy`, `size_class`, `slab` or `stitched`");
@@ -391,6 +415,8 @@ impl fmt::Display for Config {
         out.flag(key::RELEASE_LOCK_ON_CUDAMALLOC, self.release_lock_on_device_malloc)?;
         out.flag(key::GRAPH_CAPTURE_RECORD_STREAM_REUSE, self.graph_capture_record_stream_reuse)?;
         out.some(key::PARITY, (!self.parity).then_some("False"))?;
+        out.some(key::TUNE, self.tune.then_some("auto"))?;
+        out.some(key::TUNE_BUDGET_MS, other(self.tune_budget_ms, TUNE_BUDGET_MS))?;
         out.pinned(&self.pinned)
     }
 }

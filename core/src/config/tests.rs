@@ -231,7 +231,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 40 keys";
+    let list = " docs/configuration.md lists the 42 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),
@@ -584,6 +584,26 @@ proptest! {
         config.set_roundup_power2_divisions(Divisions::new(of_interval).unwrap());
         prop_assert_eq!(&parsed(&config.to_string()), &config);
     }
+}
+
+#[test]
+fn settings_adjust_themselves_under_the_caching_policy_alone() {
+    let config = parsed("tune:auto,tune_budget_ms:500");
+    assert_eq!((config.tunes(), config.tune_budget_ms()), (true, 500));
+    assert_eq!(config.to_string(), "tune:auto,tune_budget_ms:500");
+    assert_eq!((parsed("tune:off"), parsed("").tune_budget_ms()), (Config::new(), 2000));
+    for (text, start) in [
+        ("tune:on", "tune does not take `on`, only `auto` or `off`"),
+        ("tune:[auto:1]", "tune does not take "),
+        ("policy:stitched,tune:auto", "tune is not a key of policy `stitched`; its keys are "),
+        ("policy:planned,tune:auto", "tune does not take `auto`, only `off` under `policy:planned`, whose plans"),
+        ("tune:auto,policy:planned", "tune does not take `auto`, only `off` under `policy:planned`, whose plans"),
+        ("policy:planned,fallback:bfc,tune:auto", "tune is not a key of policy `bfc`"),
+    ] {
+        let error = Config::parse(text).expect_err(text).to_string();
+        assert!(error.starts_with(start), "{text}: {error}");
+    }
+    assert_eq!(parsed("policy:planned,tune:off").to_string(), "policy:planned");
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub(crate) enum Rank {
     Frontier,
     /// What the planned policy has observed, and its plans.
     Planner,
+    /// What `tune:auto` has done.
+    Tuning,
     /// The writer of the page map.
     PageMapWriter,
     /// The peaks of the statistics.
@@ -97,7 +99,7 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 18] = [
+        const ALL: [Self; 19] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
@@ -112,6 +114,7 @@ mod paranoid {
             Self::Epochs,
             Self::Frontier,
             Self::Planner,
+            Self::Tuning,
             Self::PageMapWriter,
             Self::Peaks,
             Self::TraceRing,
@@ -130,6 +133,7 @@ mod paranoid {
                 | Self::Epochs
                 | Self::Frontier
                 | Self::Planner
+                | Self::Tuning
                 | Self::PageMapWriter
                 | Self::Peaks => Self::Ended,
                 Self::TraceRing | Self::CallSites => Self::TraceRing,

@@ -36,6 +36,12 @@ pub enum Action {
     /// A request failed. The address field has the number of free bytes on the device, and the size
     /// is that of the block the request needed.
     OutOfMemory,
+    /// Other settings came into force (`tune:auto`). The size is the peak of reserved memory that
+    /// the search predicts for the requests of the window, in bytes.
+    SettingsChanged,
+    /// Settings were taken back (`tune:auto`). The size is the peak of reserved memory measured with
+    /// them, in bytes.
+    SettingsTakenBack,
 }
 
 impl Action {
@@ -50,6 +56,8 @@ impl Action {
             Self::SegmentMap => "segment_map",
             Self::SegmentUnmap => "segment_unmap",
             Self::OutOfMemory => "oom",
+            // Readers of PyTorch's snapshots know this name for what is no event of memory.
+            Self::SettingsChanged | Self::SettingsTakenBack => "user_defined",
         }
     }
 }

@@ -11,6 +11,9 @@ use crate::units::{DevicePtr, StreamId};
 pub(crate) struct Record {
     /// The kind of the event or pair.
     pub what: What,
+    /// Whether the heap belongs to a private pool.
+    #[cfg_attr(not(feature = "alloc"), expect(dead_code, reason = "only a build with `alloc` has windows"))]
+    pub is_private: bool,
     /// The call site; 0 if unknown.
     pub site: u32,
     /// The address of the block or segment.
@@ -36,6 +39,7 @@ impl Record {
     /// Fills the ring at the start. Overwritten before it is read.
     const NONE: Self = Self {
         what: What::One(Action::Alloc),
+        is_private: false,
         site: 0,
         addr: DevicePtr::NULL,
         size: 0,
@@ -50,7 +54,7 @@ impl Record {
 
     /// Iterates over the record's events, oldest first, with times in ticks.
     pub(crate) fn events(&self) -> impl Iterator<Item = TraceEntry> + Clone {
-        let &Self { what, site, addr, size, stream, ticks } = self;
+        let &Self { what, site, addr, size, stream, ticks, .. } = self;
         let (first, second) = match what {
             What::One(action) => (action, None),
             What::FreedAtOnce => (Action::FreeRequested, Some((Action::FreeCompleted, ticks + 1))),
@@ -97,8 +101,11 @@ struct Ring<S: Storage> {
     entries: S::Table<Record>,
     /// The number of records ever stored.
     recorded: u64,
-    /// The number of events that a reader gets at most.
+    /// The number of events that a reader gets at most. 0 if only the window of `tune:auto` is
+    /// recorded.
     capacity: usize,
+    /// The number of latest records for the window of `tune:auto`; 0 without it.
+    window: usize,
     /// Readers get events after this time only. Records up to this time have been overwritten, so
     /// the rest of them would tell an incomplete story. Events that a heap still buffers may be
     /// older, too.
@@ -107,15 +114,15 @@ struct Ring<S: Storage> {
 
 impl<R: Lock, S: Storage> Default for Trace<R, S> {
     fn default() -> Self {
-        let ring = Ring::with(S::Table::default(), 0, 0);
+        let ring = Ring::with(S::Table::default(), [0, 0], 0);
         Self { ring: Ranked::new(Rank::TraceRing, ring), events: AtomicU64::new(0) }
     }
 }
 
 impl<S: Storage> Ring<S> {
     /// Creates a ring with these entries.
-    fn with(entries: S::Table<Record>, capacity: usize, lost: u64) -> Self {
-        Self { entries, recorded: 0, capacity, lost }
+    fn with(entries: S::Table<Record>, [capacity, window]: [usize; 2], lost: u64) -> Self {
+        Self { entries, recorded: 0, capacity, window, lost }
     }
 
     /// Moves the records of a buffer into the ring.
@@ -124,6 +131,12 @@ impl<S: Storage> Ring<S> {
             return;
         }
         let taken = &mut *buffer.entries;
+        self.store(taken);
+        taken.clear();
+    }
+
+    /// Stores records, oldest first, over the oldest of the ring.
+    fn store(&mut self, taken: &[Record]) {
         let entries = &mut self.entries[..];
         let len = entries.len();
         // Records before `lost` would never be read, so they must not overwrite later ones. There
@@ -144,7 +157,6 @@ impl<S: Storage> Ring<S> {
             self.recorded += now.len() as u64;
             left = later;
         }
-        taken.clear();
     }
 
     /// Sorts the ring by time, and iterates over the events to be read.
@@ -182,25 +194,59 @@ impl<S: Storage> Buffer<S> {
 }
 
 impl<R: Lock, S: Storage> Trace<R, S> {
-    /// Empties the ring, and gives it room for `capacity` events. Returns false if the memory is
-    /// exhausted.
-    pub(crate) fn start(&self, capacity: usize, now: u64) -> bool {
+    /// Empties the ring, and gives it room for `capacity` events of a reader, and for a window of
+    /// `window` events. Returns false if the memory is exhausted.
+    pub(crate) fn start(&self, capacity: usize, window: usize, now: u64) -> bool {
         let mut entries = S::Table::<Record>::default();
-        if capacity > 0 {
+        let most = capacity.max(window);
+        if most > 0 {
             // Try without the slack before giving up.
-            let room = [capacity.saturating_add(SLACK), capacity].into_iter().find(|&room| entries.make_room(room));
+            let room = [most.saturating_add(SLACK), most].into_iter().find(|&room| entries.make_room(room));
             let Some(room) = room else { return false };
             for _ in 0..room {
                 entries.add(Record::NONE);
             }
         }
-        *self.ring.lock() = Ring::with(entries, capacity, now);
+        *self.ring.lock() = Ring::with(entries, [capacity, window], now);
         true
     }
 
     /// Returns whether the ring has room for events.
     pub(crate) fn has_room(&self) -> bool {
-        self.ring.lock().capacity > 0
+        let ring = self.ring.lock();
+        ring.capacity.max(ring.window) > 0
+    }
+
+    /// Returns the room for a reader's events, and for the window of `tune:auto`.
+    pub(crate) fn room(&self) -> [usize; 2] {
+        let ring = self.ring.lock();
+        [ring.capacity, ring.window]
+    }
+
+    /// Stores an event that belongs to no heap.
+    pub(crate) fn add(&self, record: Record) {
+        self.ring.lock().store(&[record]);
+    }
+
+    /// Copies the stored events of the default pool, oldest first, with times in ticks. The ring is
+    /// locked only while its records are copied.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn window(&self) -> alloc::vec::Vec<TraceEntry> {
+        let room = self.ring.lock().entries.len();
+        let mut records: alloc::vec::Vec<Record> = alloc::vec::Vec::new();
+        if records.try_reserve_exact(room).is_err() {
+            return records.iter().flat_map(Record::events).collect();
+        }
+        let lost = {
+            let ring = self.ring.lock();
+            // Another thread may have begun a longer trace since: no more than there is room for.
+            let kept = (ring.recorded as usize).min(ring.entries.len()).min(room);
+            records.extend_from_slice(&ring.entries[..kept]);
+            ring.lost
+        };
+        records.retain(|record| record.ticks > lost && !record.is_private);
+        records.sort_unstable_by_key(|record| record.ticks);
+        records.iter().flat_map(Record::events).collect()
     }
 
     /// Moves the events of a heap into the ring.

@@ -1,0 +1,70 @@
+//! Segments that have retired after a change of the settings: no request gets them any more, and they go
+//! back to the device once it has finished with them.
+//!
+//! An event on the segments' own stream tells that. Nothing here waits for the device.
+
+use crate::arena::{Arena, flags};
+use crate::device::{DeviceMemory, Event};
+use crate::error::Error;
+use crate::stats::Event as Counted;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DevicePtr;
+use alloc::vec::Vec;
+
+/// Segments of one stream that have retired together. They are in no heap and not in the page map, and
+/// count as held from the device.
+#[derive(Clone)]
+pub(crate) struct Retired {
+    /// Recorded behind the last work that may use the segments. Without one, they wait until cached
+    /// memory is released.
+    pub event: Option<Event>,
+    pub segments: Vec<(DevicePtr, u64)>,
+}
+
+/// All segments that have retired.
+pub(crate) type RetiredList = Vec<Retired>;
+
+/// The retired segments of one device.
+pub(crate) struct RetiredSegments<'a, D, R: Lock, S: Storage>(pub &'a Arena<D, R, S>);
+
+impl<D: DeviceMemory, R: Lock, S: Storage> RetiredSegments<'_, D, R, S> {
+    /// Returns the bytes of all retired segments.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.tuning.lock().retired.iter().flat_map(|group| &group.segments).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Returns the address of the first retired segment.
+    pub(crate) fn first(&self) -> Option<DevicePtr> {
+        self.0.tuning.lock().retired.iter().flat_map(|group| &group.segments).map(|&(base, _)| base).next()
+    }
+
+    /// Gives retired segments back with which the device has finished. With `all`, gives every retired
+    /// segment back, which may wait for the device.
+    ///
+    /// # Errors
+    /// The last failure. All other segments are given back even so.
+    pub(crate) fn release(&self, all: bool) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        // Taken out, so that each group belongs to one thread.
+        let groups = core::mem::take(&mut self.0.tuning.lock().retired);
+        for group in groups {
+            let is_complete = |event| self.0.call(|device| device.is_complete(event)) == Ok(true);
+            if !all && !group.event.is_some_and(is_complete) || self.0.flags.has(flags::LOST) {
+                self.0.tuning.lock().retired.push(group);
+                continue;
+            }
+            if let Some(event) = group.event {
+                outcome = outcome.and(self.0.call(|device| device.destroy_event(event)).map_err(Error::from));
+            }
+            for (base, bytes) in group.segments {
+                self.0.device_peaks.count(Counted::DeviceFree);
+                match self.0.release_memory(base, bytes) {
+                    Ok(()) => self.0.tuning.lock().report.given_back_bytes += bytes,
+                    Err(error) => outcome = Err(error),
+                }
+            }
+        }
+        outcome
+    }
+}
