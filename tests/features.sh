@@ -26,6 +26,7 @@ sets=(
   "cachalot-atomic-file"
   "cachalot-snapshot"
   "cachalot-replay"
+  "cachalot-tuner"
   "cachalot-cli"
 )
 

@@ -9,8 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # In the order of their dependencies, as they are published. Every other crate says `publish = false`.
-published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-snapshot cachalot-cuda cachalot cachalot-replay
-  cachalot-cli)
+published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-snapshot cachalot-cuda cachalot-tuner cachalot
+  cachalot-replay cachalot-cli)
 headers=(cachalot.h cachalot.hpp cachalot_cub.hpp cachalot_cuda_mr.hpp cachalot_torch.h)
 
 fail() {

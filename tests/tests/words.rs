@@ -25,7 +25,7 @@ const LIMITS: [(&str, f64); 15] = [
     ("cli/src/commands/plan", 4.0),
     ("replay/src/inspect", 4.0),
     ("replay/src/plan", 4.0),
-    ("replay/src/program", 4.0),
+    ("tuner/src/program", 4.0),
     ("replay/src/trace", 4.0),
 ];
 

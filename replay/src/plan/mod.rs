@@ -8,7 +8,7 @@
 
 pub mod operators;
 pub mod record;
-pub mod section;
+pub use cachalot_tuner::section;
 pub mod solve;
 pub mod table;
 

@@ -4,11 +4,11 @@
 //! reused. The section is a repeated part (a training step) if the record repeats, otherwise the
 //! whole record. A repeated section begins where the fewest bytes live on from before.
 
-use super::section::{Repetition, repetition};
 use super::{Reading, Source, Task};
 use crate::trace::{Action, BadInput, Start, Trace};
 use cachalot_core::UNIT;
 use cachalot_planner::{Buffer, Plan, Problem};
+use cachalot_tuner::section::{Repetition, repetition};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;

@@ -1,14 +1,15 @@
 //! The answer in one sentence: how much reserved memory is free but stuck, and which setting would
 //! have held less.
 
-use super::judge::{DEVICE_BYTES, Part, cost};
-use super::space::Space;
+use super::{Part, Space};
 use crate::program::{Program, Run, Settings, allocator};
 use crate::replay;
 use crate::trace::Trace;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
 use cachalot_core::{BlockState, Config, SnapshotSegment};
 use cachalot_snapshot::Snapshot;
+use cachalot_tuner::Realm;
+use cachalot_tuner::judge::{DEVICE_BYTES, cost};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -117,7 +118,8 @@ pub fn answer_of(trace: &Trace) -> Option<Answer> {
 /// `expandable_segments:True`, and a still longer program not at all.
 pub fn answer(part: &Part, baseline: &Config, costs: &DriverCosts) -> Option<Answer> {
     let length = part.program.operations.len();
-    let mut candidates = Space { is_torch: true, has_limit: part.limit.is_some() }.first();
+    let mut candidates =
+        Space { realm: Realm::Torch, has_limit: part.limit.is_some(), has_virtual_memory: true }.first();
     if (candidates.len() + 2) * length > MOST_OPERATIONS {
         candidates.retain(|candidate| candidate.text() == super::EXPANDABLE);
     }

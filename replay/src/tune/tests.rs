@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::program::{Operation, Program};
-use cachalot_core::StreamId;
+use cachalot_core::simulated::DriverCosts;
+use cachalot_core::{Config, StreamId};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;

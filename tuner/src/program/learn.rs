@@ -2,7 +2,7 @@
 //! from a plan.
 
 use super::{Operation, Program};
-use crate::plan::section::{Repetition, repetition};
+use crate::section::{Repetition, repetition};
 
 impl Program {
     /// Returns the program with announcements of iterations. If the requests repeat, each
@@ -47,7 +47,7 @@ impl Program {
     }
 
     /// Returns the number of the operation after which a plan takes effect.
-    pub(crate) fn plan_begins(&self) -> Option<usize> {
+    pub fn plan_begins(&self) -> Option<usize> {
         self.at_plan().0.len().checked_sub(1)
     }
 }

@@ -1,9 +1,35 @@
 //! Figures of a candidate over several programs, and rules for a recommendation.
 
-use super::judge::Cost;
-use super::{Aim, Budget};
+use crate::judge::Cost;
 use cachalot_core::MIB;
 use serde::Serialize;
+
+/// What to make small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Aim {
+    /// The peak of reserved memory.
+    Memory,
+    /// The time in the driver.
+    Time,
+}
+
+/// The bounds of a recommendation. Both hold for every program.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Budget {
+    /// Most driver time of a request on average, in microseconds, with [`Aim::Memory`]. The first 10
+    /// ms of a program do not count. A program that needs more with the baseline may keep what it
+    /// needs.
+    pub us_per_request: f64,
+    /// Most reserved memory as a multiple of the baseline's, with [`Aim::Time`].
+    pub memory_factor: f64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { us_per_request: 10.0, memory_factor: 1.0 }
+    }
+}
 
 /// A segment of the caching policy for several large blocks, in bytes.
 const SEGMENT: u64 = 20 * MIB;
@@ -68,7 +94,7 @@ fn mean_log(costs: &[Cost], base: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
 }
 
 /// Sums up costs beside those of the baseline.
-pub(super) fn summary(costs: &[Cost], base: &[Cost], aim: Aim) -> Summary {
+pub(crate) fn summary(costs: &[Cost], base: &[Cost], aim: Aim) -> Summary {
     let compared = costs.iter().zip(base).filter(|(cost, base)| cost.ooms >= base.ooms);
     let worst = compared.map(|(cost, base)| aim.of(cost) / aim.of(base) - 1.0);
     let sum = |of: fn(&Cost) -> u64| costs.iter().map(of).sum::<u64>();
@@ -84,19 +110,19 @@ pub(super) fn summary(costs: &[Cost], base: &[Cost], aim: Aim) -> Summary {
 }
 
 /// Returns what is to be made small, as the mean logarithm over the programs. Less is better.
-pub(super) fn score(costs: &[Cost], base: &[Cost], aim: Aim) -> f64 {
+pub(crate) fn score(costs: &[Cost], base: &[Cost], aim: Aim) -> f64 {
     mean_log(costs, base, |cost| aim.of(cost))
 }
 
 /// Returns what else is spent, as the mean logarithm over the programs.
-pub(super) fn spent(costs: &[Cost], base: &[Cost], aim: Aim) -> f64 {
+pub(crate) fn spent(costs: &[Cost], base: &[Cost], aim: Aim) -> f64 {
     let other = if aim == Aim::Memory { Aim::Time } else { Aim::Memory };
     mean_log(costs, base, |cost| other.of(cost))
 }
 
 /// Returns whether a candidate exceeds the budget in some program. A program that fails less often
 /// may spend more.
-pub(super) fn is_over_budget(costs: &[Cost], base: &[Cost], aim: Aim, budget: Budget) -> bool {
+pub(crate) fn is_over_budget(costs: &[Cost], base: &[Cost], aim: Aim, budget: Budget) -> bool {
     let mut compared = costs.iter().zip(base).filter(|(cost, base)| cost.ooms >= base.ooms);
     compared.any(|(cost, base)| match aim {
         Aim::Memory => {
@@ -109,7 +135,7 @@ pub(super) fn is_over_budget(costs: &[Cost], base: &[Cost], aim: Aim, budget: Bu
 
 /// Returns whether a candidate makes some program worse: by more than the part `most`, or with more
 /// failed requests. A program that fails less often may need more.
-pub(super) fn is_worse(costs: &[Cost], base: &[Cost], aim: Aim, most: f64) -> bool {
+pub(crate) fn is_worse(costs: &[Cost], base: &[Cost], aim: Aim, most: f64) -> bool {
     costs.iter().zip(base).any(|(cost, base)| {
         let harm = aim.of(cost) > aim.of(base) * (1.0 + most);
         cost.ooms > base.ooms || (cost.ooms == base.ooms && harm)
@@ -119,7 +145,7 @@ pub(super) fn is_worse(costs: &[Cost], base: &[Cost], aim: Aim, most: f64) -> bo
 /// Returns the costs of a program that the search sees, without a difference below a segment: up to
 /// 20 MiB more are the granularity of a policy, not a loss. A small program would refuse every
 /// setting otherwise. Programs held back have no such allowance.
-pub(super) fn without_granularity(cost: &Cost, base: &Cost) -> Cost {
+pub(crate) fn without_granularity(cost: &Cost, base: &Cost) -> Cost {
     let is_near = cost.reserved_bytes > base.reserved_bytes && cost.reserved_bytes - base.reserved_bytes < SEGMENT;
     Cost { reserved_bytes: if is_near { base.reserved_bytes } else { cost.reserved_bytes }, ..*cost }
 }

@@ -8,7 +8,10 @@ use std::time::Instant;
 /// nanoseconds. With an announced plan only calls after the plan's start count.
 ///
 /// Between two runs all blocks are freed, and the cache stays, as in a program with repeated steps.
-pub(crate) fn nanoseconds_per_call(run: &mut Run<impl Subject>, program: &Program, repeat: u32) -> Result<f64, Error> {
+///
+/// # Errors
+/// Those of the allocator.
+pub fn nanoseconds_per_call(run: &mut Run<impl Subject>, program: &Program, repeat: u32) -> Result<f64, Error> {
     let (before, served) = program.at_plan();
     let mut times = Vec::with_capacity(repeat as usize);
     for _ in 0..repeat {

@@ -1,6 +1,6 @@
 //! The programs to search with, and the programs held back for the check.
 
-use super::judge::Part;
+use crate::judge::Part;
 use crate::program::{Operation, Program};
 use fastrand::Rng;
 

@@ -11,12 +11,10 @@ mod time;
 
 pub use leave_out::LeftOut;
 pub use passes::DriverTime;
-pub(crate) use passes::{Position, Refusal};
-pub(crate) use run::Run;
-pub(crate) use subject::DEVICE;
-pub use subject::{OnDevice, Settings, Subject, allocator};
-pub use time::median;
-pub(crate) use time::nanoseconds_per_call;
+pub use passes::{Passes, Position, Refusal};
+pub use run::Run;
+pub use subject::{DEVICE, Settings, Subject, allocator};
+pub use time::{median, nanoseconds_per_call};
 
 use cachalot_core::StreamId;
 

@@ -1,12 +1,16 @@
 //! One program with one configuration: peak of reserved memory, driver time, failed requests.
 
 use crate::program::{Program, Run, Settings, allocator};
-use cachalot_core::Config;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
+use cachalot_core::{Allocator, Config, Growable};
 use serde::Serialize;
+use spin::mutex::SpinMutex;
 
 /// The memory of the simulated device, unless the limit is higher: the memory of an H200.
-pub(super) const DEVICE_BYTES: u64 = 139 << 30;
+pub const DEVICE_BYTES: u64 = 139 << 30;
+
+/// The allocator that judges. One thread uses it, so its locks never wait.
+pub type OnDevice = Allocator<SimulatedDevice, SpinMutex<()>, Growable>;
 
 /// Number of operations between two looks at the clock.
 const BETWEEN_LOOKS: usize = 1024;
@@ -42,7 +46,7 @@ impl Cost {
 
 /// A run that led to no cost.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Unfinished {
+pub enum Unfinished {
     /// The time was over.
     Stopped,
     /// The allocator refused operation number `.0`, for another reason than lack of memory.
@@ -64,7 +68,7 @@ pub struct Part {
 ///
 /// # Errors
 /// `stop` returned true, or the allocator refused a call.
-pub(super) fn cost(
+pub fn cost(
     part: &Part,
     config: &Config,
     costs: &DriverCosts,
@@ -75,7 +79,7 @@ pub(super) fn cost(
     // No other thread frees memory, so a wait for one is in vain.
     device.set_patience(0);
     let settings = Settings { config: config.clone(), limit: part.limit };
-    let mut run = Run::new(allocator(device, &settings).map_err(refused(0))?);
+    let mut run: Run<OnDevice> = Run::new(allocator(device, &settings).map_err(refused(0))?);
     for (chunk, operations) in part.program.operations.chunks(BETWEEN_LOOKS).enumerate() {
         if stop() {
             return Err(Unfinished::Stopped);

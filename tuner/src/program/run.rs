@@ -6,26 +6,27 @@ use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{DevicePtr, Error, StreamId};
 
 /// A run of a program.
-pub(crate) struct Run<A> {
+#[derive(Debug)]
+pub struct Run<A> {
     /// The allocator.
-    pub(crate) allocator: A,
+    pub allocator: A,
     /// The block of every slot, or null for an empty slot.
-    pub(crate) blocks: Vec<DevicePtr>,
+    pub blocks: Vec<DevicePtr>,
     /// Time of each of two calls of upkeep between two passes, in microseconds; 0 for no call.
-    pub(crate) upkeep_us: u64,
+    pub upkeep_us: u64,
     /// The streams of the present capture.
     capturing: Vec<StreamId>,
     /// Number of requests that ran out of memory.
-    pub(crate) ooms: u64,
+    pub ooms: u64,
     /// Size of the largest failed request in bytes.
-    pub(crate) largest_failed: u64,
+    pub largest_failed: u64,
     /// Number of failed requests that succeeded in the recorded program.
-    pub(crate) new_ooms: u64,
+    pub new_ooms: u64,
 }
 
 impl<A: Subject> Run<A> {
     /// Starts a run on a fresh allocator.
-    pub(crate) fn new(allocator: A) -> Self {
+    pub fn new(allocator: A) -> Self {
         Self {
             allocator,
             blocks: Vec::new(),
@@ -38,12 +39,15 @@ impl<A: Subject> Run<A> {
     }
 
     /// Returns the device.
-    pub(crate) fn device(&self) -> &SimulatedDevice {
+    pub fn device(&self) -> &SimulatedDevice {
         self.allocator.device()
     }
 
     /// Makes a call. Running out of memory is an outcome, not an error.
-    pub(crate) fn perform(&mut self, operation: Operation) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// The allocator refused the call for another reason.
+    pub fn perform(&mut self, operation: Operation) -> Result<(), Error> {
         match operation {
             Operation::Malloc { bytes, stream, slot } => {
                 let block = self.malloc(bytes, stream)?;
@@ -107,12 +111,15 @@ impl<A: Subject> Run<A> {
     }
 
     /// Makes several calls.
-    pub(crate) fn perform_all(&mut self, operations: &[Operation]) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn perform_all(&mut self, operations: &[Operation]) -> Result<(), Error> {
         operations.iter().try_for_each(|&operation| self.perform(operation))
     }
 
     /// Returns whether a graph is being captured.
-    pub(crate) fn is_capturing(&self) -> bool {
+    pub fn is_capturing(&self) -> bool {
         !self.capturing.is_empty()
     }
 }

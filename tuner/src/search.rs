@@ -1,14 +1,16 @@
 //! The search: rounds of candidates, ranked by the programs seen, and checked with those held back.
 
-use super::judge::{Cost, Part, Unfinished, cost};
-use super::space::{Candidate, Space};
-use super::verdict::{Note, is_over_budget, is_worse, score, spent, summary, without_granularity};
-use super::{Options, Outcome, Parts, Tried};
+use crate::judge::{Cost, Part, Unfinished, cost};
+use crate::options::{Options, Outcome, Tried};
+use crate::space::{Candidate, Space};
+use crate::split::Parts;
+use crate::verdict::{Note, is_over_budget, is_worse, score, spent, summary, without_granularity};
 use cachalot_core::Config;
 use fastrand::Rng;
-use rayon::prelude::*;
 use std::cmp::Ordering;
 use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Candidates of a round. A fixed number, so that results do not depend on the number of threads.
@@ -30,6 +32,22 @@ const EXCHANGE: f64 = 0.001;
 /// held back.
 const LEAST_GAIN: f64 = 0.005;
 const LEAST_GAIN_HELD: f64 = 0.002;
+
+/// Runs the jobs of a round: on one thread, or on several. The result of a search does not depend on it.
+pub trait Runner: Sync {
+    /// Calls `job` once with each number below `count`, and returns after the last call.
+    fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync));
+}
+
+/// Runs jobs one after another, on the calling thread.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InTurn;
+
+impl Runner for InTurn {
+    fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        (0..count).for_each(job);
+    }
+}
 
 /// How far a search is.
 #[derive(Debug)]
@@ -59,9 +77,12 @@ struct Entry {
 }
 
 /// A search in progress.
-pub(super) struct Search<'a> {
+pub(crate) struct Search<'a> {
     parts: &'a Parts,
     options: &'a Options,
+    runner: &'a dyn Runner,
+    /// The configuration that gains are measured against.
+    baseline: Config,
     /// Costs of the baseline, for the programs seen and for those held back.
     base: Vec<Cost>,
     base_held: Vec<Cost>,
@@ -77,11 +98,16 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     /// Measures the baseline.
-    pub(super) fn new(parts: &'a Parts, options: &'a Options, baseline: &Config) -> Result<Self, String> {
+    pub(crate) fn new(
+        parts: &'a Parts,
+        options: &'a Options,
+        runner: &'a dyn Runner,
+        baseline: &Config,
+    ) -> Result<Self, String> {
         let measure = |list: &[Part]| {
-            run_all(list, &[baseline], options, None).remove(0).map_err(|(part, error)| match error {
+            run_all(list, &[baseline], options, runner, None).remove(0).map_err(|(part, error)| match error {
                 Unfinished::Refused(at, why) => format!("{part}: the baseline refused call {}: {why}", at + 1),
-                Unfinished::Stopped => unreachable!("the baseline has no deadline"),
+                Unfinished::Stopped => format!("{part}: the search was abandoned"),
             })
         };
         Ok(Self {
@@ -89,6 +115,8 @@ impl<'a> Search<'a> {
             base_held: measure(&parts.held)?,
             parts,
             options,
+            runner,
+            baseline: baseline.clone(),
             entries: Vec::new(),
             known: HashSet::new(),
             random: Rng::with_seed(options.seed),
@@ -98,14 +126,14 @@ impl<'a> Search<'a> {
     }
 
     /// Tries candidates of a space, and confirms the best after each round.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         space: Space,
         most: usize,
         deadline: Option<Instant>,
         watch: &mut dyn FnMut(&Progress<'_>),
     ) {
-        let place = usize::from(!space.is_torch);
+        let place = usize::from(!space.is_torch());
         let mut tried = 0;
         let mut waiting: Vec<Candidate> = space.first();
         waiting.reverse();
@@ -117,10 +145,15 @@ impl<'a> Search<'a> {
             self.best[place] = self.confirm(space, deadline);
             let best =
                 self.best[place].map(|best| (self.entries[best].text.as_str(), self.entries[best].score.exp_m1()));
-            watch(&Progress { tried, most, is_torch: space.is_torch, best });
+            watch(&Progress { tried, most, is_torch: space.is_torch(), best });
         }
         // The space of cachalot includes all that was tried for PyTorch, also if time was over.
         self.best[place] = self.confirm(space, deadline).or(self.best[place]);
+    }
+
+    /// Returns the configuration of a candidate: of its own, or over the baseline's.
+    fn config_of(&self, candidate: &Candidate) -> Option<Config> {
+        if self.options.living { candidate.over(&self.baseline) } else { candidate.config() }
     }
 
     /// Returns up to `most` new candidates: those waiting, then simpler forms of the best, then
@@ -144,7 +177,7 @@ impl<'a> Search<'a> {
                 space.propose(one, other, &mut self.random)
             };
             if self.known.insert(candidate.text())
-                && let Some(config) = candidate.config()
+                && let Some(config) = self.config_of(&candidate)
             {
                 attempts = 0;
                 round.push((candidate, config));
@@ -175,7 +208,7 @@ impl<'a> Search<'a> {
     /// Runs candidates on all programs seen. Returns whether there is time left.
     fn measure(&mut self, round: Vec<(Candidate, Config)>, tried: &mut usize, deadline: Option<Instant>) -> bool {
         let configs: Vec<&Config> = round.iter().map(|(_, config)| config).collect();
-        let costs = run_all(&self.parts.seen, &configs, self.options, deadline);
+        let costs = run_all(&self.parts.seen, &configs, self.options, self.runner, deadline);
         let &Options { aim, budget, most_harm, .. } = self.options;
         let mut is_stopped = false;
         for ((candidate, config), costs) in round.into_iter().zip(costs) {
@@ -209,7 +242,7 @@ impl<'a> Search<'a> {
     /// Returns the numbers of the entries of a space, the best first.
     fn ranking(&self, space: Space) -> Vec<usize> {
         let mut numbers: Vec<usize> = (0..self.entries.len()).collect();
-        numbers.retain(|&at| !space.is_torch || self.entries[at].candidate.is_of_torch());
+        numbers.retain(|&at| !space.is_torch() || self.entries[at].candidate.is_of_torch());
         numbers.sort_by(|&one, &other| order(&self.entries[one], &self.entries[other]));
         numbers
     }
@@ -230,7 +263,7 @@ impl<'a> Search<'a> {
             if entry.held.is_some() {
                 return Some(at);
             }
-            match run_all(&self.parts.held, &[&entry.config], self.options, deadline).remove(0) {
+            match run_all(&self.parts.held, &[&entry.config], self.options, self.runner, deadline).remove(0) {
                 Ok(held) => {
                     let base = &self.base_held;
                     let gains = self.parts.held.is_empty()
@@ -255,15 +288,17 @@ impl<'a> Search<'a> {
     }
 
     /// Checks a configuration that was tried with the programs held back, for comparison only.
-    pub(super) fn yardstick(&mut self, text: &str) {
+    pub(crate) fn yardstick(&mut self, text: &str) {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.text == text && entry.held.is_none()) else {
             return;
         };
-        entry.held = run_all(&self.parts.held, &[&entry.config], self.options, self.options.deadline).remove(0).ok();
+        entry.held = run_all(&self.parts.held, &[&entry.config], self.options, self.runner, self.options.deadline)
+            .remove(0)
+            .ok();
     }
 
     /// Returns the result.
-    pub(super) fn finish(mut self) -> Outcome {
+    pub(crate) fn finish(mut self) -> Outcome {
         let aim = self.options.aim;
         for best in self.best.into_iter().flatten() {
             self.entries[best].note = Note::Best;
@@ -305,21 +340,32 @@ fn order(one: &Entry, other: &Entry) -> Ordering {
     key(one).cmp(&key(other)).then(prices).then_with(|| one.text.cmp(&other.text))
 }
 
-/// Runs all programs with all configurations, on all cores. Returns for each configuration the
-/// costs of all programs, or the first program without a cost.
+/// The costs of all programs with one configuration, or the first program without a cost.
+type Costs = Result<Vec<Cost>, (String, Unfinished)>;
+
+/// Runs all programs with all configurations. Returns the costs of each configuration.
 fn run_all(
     parts: &[Part],
     configs: &[&Config],
     options: &Options,
+    runner: &dyn Runner,
     deadline: Option<Instant>,
-) -> Vec<Result<Vec<Cost>, (String, Unfinished)>> {
-    let stop = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+) -> Vec<Costs> {
+    // The baseline has no deadline, and every search can be abandoned.
+    let is_abandoned = || options.abandoned.as_ref().is_some_and(|flag| flag.load(Relaxed));
+    let stop = || is_abandoned() || deadline.is_some_and(|deadline| Instant::now() >= deadline);
     let pairs: Vec<(&Config, &Part)> =
         configs.iter().flat_map(|&config| parts.iter().map(move |part| (config, part))).collect();
-    let run = |&(config, part): &(&Config, &Part)| {
-        cost(part, config, &options.costs, &stop).map_err(|error| (part.name.clone(), error))
-    };
-    let mut costs: Vec<_> = pairs.par_iter().map(run).collect();
-    let rest = |_: &&Config| costs.drain(..parts.len()).collect();
-    configs.iter().map(rest).collect()
+    let found: Vec<Mutex<Option<Result<Cost, Unfinished>>>> = pairs.iter().map(|_| Mutex::new(None)).collect();
+    runner.run(pairs.len(), &|at| {
+        let (config, part) = pairs[at];
+        let cost = cost(part, config, &options.costs, &stop);
+        *found[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(cost);
+    });
+    let costs = found.into_iter().zip(&pairs).map(|(found, (_, part))| {
+        let cost = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        cost.unwrap_or(Err(Unfinished::Stopped)).map_err(|error| (part.name.clone(), error))
+    });
+    let mut costs: Vec<Result<Cost, (String, Unfinished)>> = costs.collect();
+    configs.iter().map(|_| costs.drain(..parts.len()).collect()).collect()
 }

@@ -2,13 +2,13 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, PlannedReport, PoolId, PoolOptions, Route,
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, Lock, PlannedReport, PoolId, PoolOptions, Route,
     SnapshotSegment, StreamId,
 };
 use std::time::{Duration, Instant};
 
 /// The device of a program.
-pub(crate) const DEVICE: DeviceIndex = DeviceIndex(0);
+pub const DEVICE: DeviceIndex = DeviceIndex(0);
 
 /// The pool shared by all captured graphs of a program. A record does not name the pool. `PyTorch`
 /// gives the first pool of graphs an equal name.
@@ -55,15 +55,15 @@ pub trait Subject {
     fn snapshot(&self) -> Vec<SnapshotSegment>;
 }
 
-/// The core's allocator over a simulated device.
-pub type OnDevice = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
-
 /// Creates an allocator over `device`.
 ///
 /// # Errors
 /// The errors of the allocator.
-pub fn allocator(device: SimulatedDevice, settings: &Settings) -> Result<OnDevice, Error> {
-    let allocator = OnDevice::new([device], &settings.config)?;
+pub fn allocator<R: Lock>(
+    device: SimulatedDevice,
+    settings: &Settings,
+) -> Result<Allocator<SimulatedDevice, R, Growable>, Error> {
+    let allocator = Allocator::new([device], &settings.config)?;
     // Without a limit in the settings, a fraction in the configuration stays in force.
     if settings.limit.is_some() {
         allocator.set_limit(DEVICE, settings.limit)?;
@@ -71,7 +71,7 @@ pub fn allocator(device: SimulatedDevice, settings: &Settings) -> Result<OnDevic
     Ok(allocator)
 }
 
-impl Subject for OnDevice {
+impl<R: Lock> Subject for Allocator<SimulatedDevice, R, Growable> {
     fn device(&self) -> &SimulatedDevice {
         Allocator::device(self, DEVICE).expect("an allocator under test has one device")
     }
@@ -132,7 +132,7 @@ impl Subject for OnDevice {
 
 /// Announces an iteration. Plans the observed iteration, if any, and lets the plan take effect at
 /// once. The first plan resets the peaks of the statistics.
-fn announce(allocator: &OnDevice) -> Result<(), Error> {
+fn announce<R: Lock>(allocator: &Allocator<SimulatedDevice, R, Growable>) -> Result<(), Error> {
     allocator.iteration(DEVICE)?;
     if let Some(observed) = allocator.observed(DEVICE)? {
         let config = allocator.config(DEVICE)?;

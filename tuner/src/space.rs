@@ -75,18 +75,31 @@ const CACHALOT: [PolicySpace; 6] = [
     },
 ];
 
+/// Which settings are searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Realm {
+    /// Those of `PyTorch`'s own allocator.
+    Torch,
+    /// Every policy of cachalot with its settings.
+    All,
+    /// Those of cachalot's caching policy, which may change while an allocator lives.
+    Living,
+}
+
 /// What may be recommended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Space {
-    /// Whether only `PyTorch`'s own settings are searched.
-    pub(super) is_torch: bool,
+pub struct Space {
+    /// Which settings are searched.
+    pub realm: Realm,
     /// Whether some program has a memory limit. Garbage collection has no effect without a limit.
-    pub(super) has_limit: bool,
+    pub has_limit: bool,
+    /// Whether the device has virtual memory, which expandable segments need.
+    pub has_virtual_memory: bool,
 }
 
 /// A policy with a value for some settings. The default value of a setting is left out.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Candidate {
+pub struct Candidate {
     policy: &'static str,
     /// Keys with values, in the order of the space.
     settings: Vec<(&'static str, &'static str)>,
@@ -102,7 +115,7 @@ impl Candidate {
     }
 
     /// Returns the configuration string. The default policy is left out.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = String::new();
         if self.policy != DEFAULT_POLICY {
             let _ = write!(text, "policy:{}", self.policy);
@@ -115,23 +128,32 @@ impl Candidate {
     }
 
     /// Returns the configuration, or `None` for values that exclude each other.
-    pub(super) fn config(&self) -> Option<Config> {
+    pub fn config(&self) -> Option<Config> {
         Config::parse(&self.text()).ok()
     }
 
+    /// Returns `base` with the candidate's settings in the place of all that a search can change.
+    /// `None` for values that exclude each other.
+    pub fn over(&self, base: &Config) -> Option<Config> {
+        let own = self.config()?;
+        let mut config = base.clone();
+        config.take_placement(&own);
+        Some(config)
+    }
+
     /// Returns the number of settings, the policy included.
-    pub(super) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.settings.len() + usize::from(self.policy != DEFAULT_POLICY)
     }
 
     /// Returns whether `PyTorch`'s own allocator understands the candidate.
-    pub(super) fn is_of_torch(&self) -> bool {
+    pub(crate) fn is_of_torch(&self) -> bool {
         let known = |key: &str| TORCH.settings.iter().any(|setting| setting.key == key);
         self.policy == DEFAULT_POLICY && self.settings.iter().all(|(key, _)| known(key))
     }
 
     /// Returns, for each setting, the candidate without the setting.
-    pub(super) fn simpler(&self) -> impl Iterator<Item = Self> {
+    pub(crate) fn simpler(&self) -> impl Iterator<Item = Self> {
         (0..self.settings.len()).map(|at| {
             let mut simpler = self.clone();
             simpler.settings.remove(at);
@@ -147,18 +169,32 @@ impl Candidate {
 
 impl Space {
     fn policies(self) -> &'static [PolicySpace] {
-        if self.is_torch { std::slice::from_ref(&TORCH) } else { &CACHALOT }
+        match self.realm {
+            Realm::Torch => std::slice::from_ref(&TORCH),
+            Realm::All => &CACHALOT,
+            Realm::Living => &CACHALOT[..1],
+        }
     }
 
     fn settings(self, policy: &str) -> impl Iterator<Item = &'static Setting> {
         let settings =
             self.policies().iter().find(|space| space.policy == policy).map_or(&[][..], |space| space.settings);
-        settings.iter().filter(move |setting| self.has_limit || setting.key != COLLECTION.key)
+        settings.iter().filter(move |setting| self.has(setting.key))
+    }
+
+    /// Returns whether a setting of the realm can have an effect.
+    fn has(self, key: &str) -> bool {
+        (self.has_limit || key != COLLECTION.key) && (self.has_virtual_memory || key != EXPANDABLE.key)
+    }
+
+    /// Returns whether only `PyTorch`'s own settings are searched.
+    pub(crate) fn is_torch(self) -> bool {
+        self.realm == Realm::Torch
     }
 
     /// Returns the fixed candidates that every search begins with: the defaults of every policy,
     /// and the settings that help most often.
-    pub(super) fn first(self) -> Vec<Candidate> {
+    pub fn first(self) -> Vec<Candidate> {
         let caching = || Candidate::defaults(DEFAULT_POLICY);
         let mut first = vec![
             caching(),
@@ -173,21 +209,24 @@ impl Space {
         if self.has_limit {
             first.push(caching().with(COLLECTION.key, "0.8"));
         }
-        if !self.is_torch {
+        if self.realm == Realm::All {
             let others = CACHALOT.iter().filter(|space| space.policy != DEFAULT_POLICY);
             first.extend(others.map(|space| Candidate::defaults(space.policy)));
             first.push(Candidate::defaults("bfc").with(EXPANDABLE.key, "True"));
+        }
+        if !self.is_torch() {
             first.push(caching().with("compact", "0.05"));
             first.push(caching().with("exact_segments", "True"));
             first.push(caching().with("parity", "False"));
             first.push(caching().with(EXPANDABLE.key, "True").with("parity", "False"));
         }
+        first.retain(|candidate| candidate.settings.iter().all(|&(key, _)| self.has(key)));
         first
     }
 
     /// Returns a neighbour of the parents: settings of both, if they share a policy, then one or
     /// two settings changed.
-    pub(super) fn propose(self, one: &Candidate, other: &Candidate, random: &mut Rng) -> Candidate {
+    pub(crate) fn propose(self, one: &Candidate, other: &Candidate, random: &mut Rng) -> Candidate {
         let mut child = one.clone();
         if one.policy == other.policy {
             for setting in self.settings(one.policy) {
@@ -237,7 +276,7 @@ mod tests {
 
     #[test]
     fn only_known_settings_are_pytorchs() {
-        let torch = Space { is_torch: true, has_limit: true };
+        let torch = Space { realm: Realm::Torch, has_limit: true, has_virtual_memory: true };
         assert!(torch.first().iter().all(Candidate::is_of_torch));
         let mut random = Rng::with_seed(1);
         let parents = torch.first();
@@ -245,16 +284,34 @@ mod tests {
             let child = torch.propose(&parents[round % parents.len()], &parents[1], &mut random);
             assert!(child.is_of_torch(), "{}", child.text());
         }
-        let others = Space { is_torch: false, ..torch }.first().into_iter().filter(|one| !one.is_of_torch());
+        let others = Space { realm: Realm::All, ..torch }.first().into_iter().filter(|one| !one.is_of_torch());
         assert!(others.count() >= 9);
     }
 
     #[test]
     fn without_a_limit_nothing_is_collected() {
-        let space = Space { is_torch: true, has_limit: false };
+        let space = Space { realm: Realm::Torch, has_limit: false, has_virtual_memory: true };
         let (parents, mut random) = (space.first(), Rng::with_seed(7));
         let children = (0..300).map(|at| space.propose(&parents[at % 3], &parents[(at + 1) % 3], &mut random));
         assert!(children.chain(space.first()).all(|one| !one.text().contains(COLLECTION.key)));
+    }
+
+    #[test]
+    fn a_living_allocator_keeps_its_policy_and_its_other_settings() {
+        let space = Space { realm: Realm::Living, has_limit: false, has_virtual_memory: false };
+        let (parents, mut random) = (space.first(), Rng::with_seed(3));
+        let base = Config::parse("per_process_memory_fraction:0.5,max_split_size_mb:64,large_segment_size_mb:32");
+        let base = base.expect("a configuration");
+        for at in 0..200 {
+            let child = space.propose(&parents[at % parents.len()], &parents[at % 3], &mut random);
+            let Some(config) = child.over(&base) else { continue };
+            assert_eq!(config.policy(), base.policy());
+            assert!(!config.expandable_segments(), "{}", child.text());
+            assert!((config.per_process_memory_fraction() - 0.5).abs() < 1e-9);
+            let own = child.config().expect("a configuration");
+            assert_eq!(config.max_split_size(), own.max_split_size());
+        }
+        assert_eq!(parents[0].over(&base).expect("defaults").large_segment_size(), 20 << 20);
     }
 
     #[test]

@@ -56,26 +56,27 @@ impl DriverTime {
 }
 
 /// A position in the passes.
-#[derive(Clone, Copy)]
-pub(crate) struct Position {
+#[derive(Debug, Clone, Copy)]
+pub struct Position {
     /// Number of the pass, from 0.
-    pub(crate) pass: u32,
+    pub pass: u32,
     /// Number of the operation in the pass, from 0.
-    pub(crate) operation: usize,
+    pub operation: usize,
 }
 
 /// The results of all passes of a program.
-pub(crate) struct Passes {
+#[derive(Debug)]
+pub struct Passes {
     /// Peak of the requested bytes of all live blocks, counted from the moment a plan takes effect
     /// if announced.
-    pub(crate) peak_live_bytes: u64,
+    pub peak_live_bytes: u64,
     /// The driver time.
-    pub(crate) driver: DriverTime,
+    pub driver: DriverTime,
 }
 
 /// The operation of a pass refused by an allocator for another reason than lack of memory, with the
 /// reason.
-pub(crate) type Refusal = (usize, Error);
+pub type Refusal = (usize, Error);
 
 impl Program {
     /// Returns memory and work left at the end of the program.
@@ -105,7 +106,10 @@ impl Program {
 impl<A: Subject> Run<A> {
     /// Runs a program `passes` times. Calls `watch` after each call. Between two passes all blocks
     /// of the program are freed, and the cache stays.
-    pub(crate) fn perform_passes(
+    ///
+    /// # Errors
+    /// The first refusal for another reason than lack of memory, with the number of the operation.
+    pub fn perform_passes(
         &mut self,
         program: &Program,
         passes: u32,
@@ -147,7 +151,10 @@ impl<A: Subject> Run<A> {
 
     /// Frees all blocks left by a program in the order of the requests, so that the program can run
     /// again. Completes pending frees and destroys graphs. The cache stays.
-    pub(crate) fn clean_up(&mut self, program: &Program) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// Those of the allocator.
+    pub fn clean_up(&mut self, program: &Program) -> Result<(), Error> {
         if self.is_capturing() {
             self.perform(Operation::EndCapture)?;
         }
@@ -167,7 +174,8 @@ impl<A: Subject> Run<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::{DEVICE, OnDevice, Settings, allocator};
+    use crate::judge::OnDevice;
+    use crate::program::{DEVICE, Settings, allocator};
     use cachalot_core::simulated::{Call, SimulatedDevice};
     use cachalot_core::{Action, Config, MIB};
 
