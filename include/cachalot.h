@@ -36,6 +36,7 @@
  *   - let a second GPU access memory: cachalot_enable_peer_access
  *   - allocate pinned memory of the host: CACHALOT_HOST
  *   - plan repeated iterations: cachalot_iteration, cachalot_planned
+ *   - let settings adjust themselves: "tune:auto", cachalot_iteration or cachalot_maintain_every, cachalot_tuned
  *   - read statistics: cachalot_stats, cachalot_stat, cachalot_stats_for_each, cachalot_reset_peaks, cachalot_metrics
  *   - react when memory runs out: cachalot_on_shortage, cachalot_on_out_of_memory
  *   - see every block, or what happened: cachalot_snapshot_to_file, cachalot_trace_start, cachalot_on_stack
@@ -428,6 +429,13 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * throw_on_cudamalloc_oom (every policy): `True` or `False`; default `False`.
  *     A segment beyond `per_process_memory_fraction` is refused at once. Nothing is released and
  *     nothing is retried.
+ * tune (`caching`): `auto` or `off`; default `off`.
+ *     With `auto`, the allocator records its latest requests, searches the settings of the caching
+ *     policy for less reserved memory, and puts the best in force at an announced iteration or
+ *     during upkeep. It takes back what does not hold what the search has predicted.
+ * tune_budget_ms (`caching`): a whole number of milliseconds; default `2000`.
+ *     The longest search of `tune:auto`, on one thread of low priority. The thread rests for nine
+ *     times as long afterwards.
  * End of the generated settings.
  */
 typedef struct cachalot_options {
@@ -653,6 +661,37 @@ typedef struct cachalot_plan_report {
   uint32_t reserved;          /**< 0. */
 } cachalot_plan_report;
 
+/** The stage of `tune:auto`. */
+typedef int32_t cachalot_tune_stage;
+/** The values of cachalot_tune_stage. */
+enum {
+  CACHALOT_TUNE_OFF = 1,       /**< The setting is off. */
+  CACHALOT_TUNE_RECORDING = 2, /**< Requests are recorded. */
+  CACHALOT_TUNE_SEARCHING = 3, /**< A search is running in the background. */
+  CACHALOT_TUNE_TRIAL = 4      /**< Other settings are in force, and are being measured. */
+};
+
+/** A report on `tune:auto` on a device: what it did, and why. Counts start with the allocator. Bytes are of the default
+ * pool. */
+typedef struct cachalot_tune_report {
+  size_t struct_size;        /**< sizeof(cachalot_tune_report). */
+  uint64_t windows;          /**< Windows of requests that were read: one for each search and each trial. */
+  uint64_t searches;         /**< Searches that ended. */
+  uint64_t candidates;       /**< Configurations that were run on a window. */
+  uint64_t without_gain;     /**< Searches that found nothing better. */
+  uint64_t switches;         /**< Settings that came into force. */
+  uint64_t held;             /**< Trials that held what was predicted. */
+  uint64_t taken_back;       /**< Settings that were taken back. */
+  uint64_t search_us;        /**< The time of all searches, in microseconds. */
+  uint64_t before_bytes;     /**< The peak of reserved memory in the window of the latest switch. */
+  uint64_t predicted_bytes;  /**< The peak predicted for this window with the new settings. */
+  uint64_t after_bytes;      /**< The peak of reserved memory in the latest trial that ended. */
+  uint64_t given_back_bytes; /**< Idle memory given back after switches. */
+  uint64_t retired_bytes;    /**< Segments that go back once the GPU has finished with them; in no other sum. */
+  cachalot_tune_stage stage; /**< The stage. */
+  int32_t tuned;             /**< 1: the settings in force are other than the program's; otherwise 0. */
+} cachalot_tune_report;
+
 /** The report on a request that failed because memory ran out. */
 typedef struct cachalot_oom_report {
   size_t struct_size;                    /**< The library's size: check the size before reading later fields. */
@@ -688,7 +727,9 @@ enum {
   CACHALOT_ACTION_SEGMENT_FREE = 5,   /**< A segment is released to the driver. */
   CACHALOT_ACTION_SEGMENT_MAP = 6,    /**< A part of an expandable segment was mapped. */
   CACHALOT_ACTION_SEGMENT_UNMAP = 7,  /**< A part of an expandable segment is unmapped. */
-  CACHALOT_ACTION_OOM = 8             /**< A request failed; `address` is the number of the device's free bytes. */
+  CACHALOT_ACTION_OOM = 8,            /**< A request failed; `address` is the number of the device's free bytes. */
+  CACHALOT_ACTION_SETTINGS_CHANGED = 9,    /**< `tune:auto` put settings in force; `bytes` is the predicted peak. */
+  CACHALOT_ACTION_SETTINGS_TAKEN_BACK = 10 /**< `tune:auto` took settings back; `bytes` is the measured peak. */
 };
 
 /** An event of a trace. */
@@ -755,6 +796,8 @@ typedef struct cachalot_device {
   {sizeof(cachalot_statistics),                                                                                        \
    {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0},     \
    0, 0, 0, 0, 0}
+/** Initialises cachalot_tune_report. */
+#define CACHALOT_TUNE_REPORT_INIT {sizeof(cachalot_tune_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_plan_report. */
 #define CACHALOT_PLAN_REPORT_INIT {sizeof(cachalot_plan_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -1021,6 +1064,19 @@ CACHALOT_API cachalot_status cachalot_iteration(const cachalot_allocator *alloca
 /** Reports on the planned policy. Under another policy, the stage is CACHALOT_STAGE_WAITING and every count is 0. */
 CACHALOT_API cachalot_status cachalot_planned(const cachalot_allocator *allocator, int device,
                                               cachalot_plan_report *out);
+
+/* ---- Settings that adjust themselves ---- */
+
+/** Reports on `tune:auto`. The library records the latest requests, searches the settings of the caching policy in the
+ * background, and puts the best in force at an idle moment: in cachalot_iteration, in cachalot_maintain, and in the
+ * upkeep of cachalot_maintain_every. Without any of these calls nothing changes. No settings change while a graph is
+ * being captured. cachalot_config returns the settings in force, and cachalot_configure ends those that were found.
+ *
+ * Settings come into force if they save 2 % or more of the reserved memory of the recorded requests, of which the later
+ * part is held back from the search. They are taken back if they save less than half of what was predicted. Idle memory
+ * of the old form goes back to the driver, never under a request and without a wait for the GPU. */
+CACHALOT_API cachalot_status cachalot_tuned(const cachalot_allocator *allocator, int device,
+                                            cachalot_tune_report *out);
 
 /* ---- Private pools and graphs ---- */
 

@@ -478,6 +478,13 @@ class allocator {
     return report;
   }
 
+  /** What `tune:auto` has done. */
+  cachalot_tune_report tuned(int device = 0) const {
+    cachalot_tune_report report = CACHALOT_TUNE_REPORT_INIT;
+    check(cachalot_tuned(get(), device, &report));
+    return report;
+  }
+
   // ---- Statistics ----
 
   /** The statistics of a device. */

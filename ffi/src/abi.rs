@@ -37,6 +37,7 @@ pub type cachalot_park_state = i32;
 pub type cachalot_outcome = i32;
 pub type cachalot_bound = i32;
 pub type cachalot_stage = i32;
+pub type cachalot_tune_stage = i32;
 pub type cachalot_action = i32;
 pub type cachalot_format = i32;
 
@@ -86,6 +87,11 @@ pub const CACHALOT_STAGE_PLANNING: cachalot_stage = 3;
 pub const CACHALOT_STAGE_READY: cachalot_stage = 4;
 pub const CACHALOT_STAGE_SERVING: cachalot_stage = 5;
 
+pub const CACHALOT_TUNE_OFF: cachalot_tune_stage = 1;
+pub const CACHALOT_TUNE_RECORDING: cachalot_tune_stage = 2;
+pub const CACHALOT_TUNE_SEARCHING: cachalot_tune_stage = 3;
+pub const CACHALOT_TUNE_TRIAL: cachalot_tune_stage = 4;
+
 pub const CACHALOT_ACTION_ALLOC: cachalot_action = 1;
 pub const CACHALOT_ACTION_FREE_REQUESTED: cachalot_action = 2;
 pub const CACHALOT_ACTION_FREE_COMPLETED: cachalot_action = 3;
@@ -94,6 +100,8 @@ pub const CACHALOT_ACTION_SEGMENT_FREE: cachalot_action = 5;
 pub const CACHALOT_ACTION_SEGMENT_MAP: cachalot_action = 6;
 pub const CACHALOT_ACTION_SEGMENT_UNMAP: cachalot_action = 7;
 pub const CACHALOT_ACTION_OOM: cachalot_action = 8;
+pub const CACHALOT_ACTION_SETTINGS_CHANGED: cachalot_action = 9;
+pub const CACHALOT_ACTION_SETTINGS_TAKEN_BACK: cachalot_action = 10;
 
 pub const CACHALOT_JSON: cachalot_format = 1;
 pub const CACHALOT_PICKLE: cachalot_format = 2;
@@ -311,6 +319,27 @@ pub struct cachalot_plan_report {
     pub occupied: u64,
     pub stage: cachalot_stage,
     pub reserved: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct cachalot_tune_report {
+    pub struct_size: usize,
+    pub windows: u64,
+    pub searches: u64,
+    pub candidates: u64,
+    pub without_gain: u64,
+    pub switches: u64,
+    pub held: u64,
+    pub taken_back: u64,
+    pub search_us: u64,
+    pub before_bytes: u64,
+    pub predicted_bytes: u64,
+    pub after_bytes: u64,
+    pub given_back_bytes: u64,
+    pub retired_bytes: u64,
+    pub stage: cachalot_tune_stage,
+    pub tuned: i32,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,9 @@
 use crate::abi::{
     CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_COMPLETED, CACHALOT_ACTION_FREE_REQUESTED, CACHALOT_ACTION_OOM,
     CACHALOT_ACTION_SEGMENT_ALLOC, CACHALOT_ACTION_SEGMENT_FREE, CACHALOT_ACTION_SEGMENT_MAP,
-    CACHALOT_ACTION_SEGMENT_UNMAP, cachalot_action, cachalot_mapping_callback, cachalot_oom_callback,
-    cachalot_oom_report, cachalot_pool, cachalot_shortage_callback, cachalot_torch_event,
-    cachalot_torch_event_callback,
+    CACHALOT_ACTION_SEGMENT_UNMAP, CACHALOT_ACTION_SETTINGS_CHANGED, CACHALOT_ACTION_SETTINGS_TAKEN_BACK,
+    cachalot_action, cachalot_mapping_callback, cachalot_oom_callback, cachalot_oom_report, cachalot_pool,
+    cachalot_shortage_callback, cachalot_torch_event, cachalot_torch_event_callback,
 };
 use crate::births::Births;
 use crate::filters::Filters;
@@ -200,6 +200,8 @@ pub(crate) fn number_of(action: Action) -> cachalot_action {
         Action::SegmentMap => CACHALOT_ACTION_SEGMENT_MAP,
         Action::SegmentUnmap => CACHALOT_ACTION_SEGMENT_UNMAP,
         Action::OutOfMemory => CACHALOT_ACTION_OOM,
+        Action::SettingsChanged => CACHALOT_ACTION_SETTINGS_CHANGED,
+        Action::SettingsTakenBack => CACHALOT_ACTION_SETTINGS_TAKEN_BACK,
         _ => 0,
     }
 }

@@ -16,9 +16,10 @@ use crate::status::{
     CACHALOT_ERROR_BUSY, CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE, Host,
     Outcome, Status,
 };
+use crate::tuning::AutoTuner;
 use crate::upkeep::Upkeep;
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceIndex, DeviceResult, Growable, StreamId};
+use cachalot_core::{Allocator, Config, DeviceIndex, DeviceResult, Growable, StreamId, Tuning};
 use cachalot_cuda::driver::types::{CuContext, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, HostDevice, StreamIdentity, Streams};
 use core::ffi::c_int;
@@ -71,6 +72,7 @@ pub(crate) struct Instance {
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
     pub(crate) planner: Planner,
+    pub(crate) tuner: Arc<AutoTuner>,
 }
 
 /// The options after parsing.
@@ -103,8 +105,14 @@ impl Instance {
             stacks: Arc::clone(&stacks),
         });
         let allocator = Allocator::new(devices, &parsed.config)?;
-        let instance =
-            Box::new(Self { upkeep: Upkeep::default(), allocator, callbacks, stacks, planner: Planner::default() });
+        let instance = Box::new(Self {
+            upkeep: Upkeep::default(),
+            allocator,
+            callbacks,
+            stacks,
+            planner: Planner::default(),
+            tuner: Arc::default(),
+        });
         for device in instance.devices() {
             if parsed.limit.is_some() {
                 instance.allocator.set_limit(device, parsed.limit)?;
@@ -147,7 +155,8 @@ impl Instance {
     /// memory.
     pub(crate) fn configure(&self, text: &str) -> Outcome {
         let Some(first) = self.devices().next() else { return Ok(()) };
-        let mut config = self.allocator.config(first)?;
+        // Not the settings that `tune:auto` has found: they end with a change by the program.
+        let mut config = Tuning::of(&self.allocator, first)?.own_config()?;
         let fraction = config.per_process_memory_fraction();
         config.update(text)?;
         if config.per_process_memory_fraction().to_bits() != fraction.to_bits() {

@@ -61,6 +61,7 @@ mod planner;
 mod snapshot;
 mod stacks;
 mod supplies;
+mod tuning;
 mod upkeep;
 mod warning;
 
@@ -71,7 +72,7 @@ pub use cachalot_core as core_api;
 pub use cachalot_core::simulated::SimulatedDevice;
 pub use cachalot_core::{
     Allocation, Allocator, Block, BlockAllocator, Bound, Buffer, Config, DeviceIndex, DevicePtr, Error, FailedDrop,
-    Fit, Growable, Range, RangeAllocator, Rehearsal, StreamId,
+    Fit, Growable, Range, RangeAllocator, Rehearsal, StreamId, Tuning,
 };
 pub use cachalot_cuda as cuda;
 pub use cachalot_cuda::{CudaDevice, Driver, HOST_STREAM, HostDevice};
@@ -79,3 +80,4 @@ pub use cachalot_snapshot::metrics::of_allocator as metrics;
 pub use lock::HeapLock;
 pub use open::{CudaAllocator, HostAllocator, OpenError, SimulatedAllocator, open_cuda, open_host, open_simulated};
 pub use planner::Planner;
+pub use tuning::AutoTuner;

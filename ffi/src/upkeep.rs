@@ -1,9 +1,10 @@
 //! Upkeep by a thread of the library: calls [`Pages::maintain`](cachalot_core::Pages::maintain) for
-//! every device, again and again.
+//! every device, again and again, and lets `tune:auto` do its work.
 
 use crate::device::Device;
 use crate::lock::HeapLock;
 use crate::status::{CACHALOT_ERROR_BUSY, Outcome, Status};
+use crate::tuning::AutoTuner;
 use cachalot_core::{Allocator, DeviceIndex, Growable};
 use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -46,7 +47,13 @@ impl Upkeep {
     ///
     /// # Safety
     /// [`stop`](Self::stop) is called before `allocator` is dropped or moved.
-    pub(crate) unsafe fn set(&self, allocator: &Shared, interval: Option<Duration>, max_us: u64) -> Outcome {
+    pub(crate) unsafe fn set(
+        &self,
+        allocator: &Shared,
+        tuner: &Arc<AutoTuner>,
+        interval: Option<Duration>,
+        max_us: u64,
+    ) -> Outcome {
         let Some(interval) = interval else {
             self.stop();
             return Ok(());
@@ -56,10 +63,11 @@ impl Upkeep {
         self.orders.1.notify_all();
         if thread.is_none() {
             let (orders, allocator) = (Arc::clone(&self.orders), Borrowed(core::ptr::from_ref(allocator)));
+            let tuner = Arc::clone(tuner);
             let run = move || {
                 let borrowed = allocator;
                 // SAFETY: the caller of `set` joins the thread before the end of the allocator.
-                run(&orders, unsafe { &*borrowed.0 });
+                run(&orders, unsafe { &*borrowed.0 }, &tuner);
             };
             let started = Builder::new().name("cachalot-upkeep".into()).spawn(run);
             *thread =
@@ -87,13 +95,14 @@ impl Drop for Upkeep {
 }
 
 /// Keeps up every device of `allocator` until the orders end the thread.
-fn run(orders: &(Mutex<Option<Pace>>, Condvar), allocator: &Shared) {
+fn run(orders: &(Mutex<Option<Pace>>, Condvar), allocator: &Shared, tuner: &AutoTuner) {
     let mut guard = locked(&orders.0);
     while let Some(Pace { interval: Some(interval), max_us }) = *guard {
         drop(guard);
         for device in (0..allocator.device_count()).map(DeviceIndex) {
             // A failure is counted by the allocator, or is met by the next request.
             let _left = allocator.pages(device).and_then(|pages| pages.maintain(max_us));
+            let _tuned = tuner.idle(allocator, device);
         }
         guard = locked(&orders.0);
         // A change of the orders ends the pause.

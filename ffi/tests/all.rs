@@ -18,4 +18,5 @@ mod torch;
 mod torch_graph_reuse;
 mod torch_python;
 mod torch_supplied;
+mod tuned;
 mod two_streams;

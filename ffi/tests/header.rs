@@ -71,12 +71,14 @@ int main(void) {
   cachalot_device device = CACHALOT_DEVICE_INIT;
   cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
   cachalot_plan_report plan = CACHALOT_PLAN_REPORT_INIT;
+  cachalot_tune_report tune = CACHALOT_TUNE_REPORT_INIT;
   const cachalot_pool pool = {0, 0};
   printf("%d %u %s\n", CACHALOT_VERSION, (unsigned)cachalot_version(), cachalot_version_string());
   printf("%d %d %d\n", CACHALOT_VERSION_MAJOR, CACHALOT_VERSION_MINOR, CACHALOT_VERSION_PATCH);
   printf("%d\n", options.struct_size == sizeof options && block.struct_size == sizeof block &&
     outlook.struct_size == sizeof outlook && fit.struct_size == sizeof fit && device.struct_size == sizeof device &&
-    statistics.struct_size == sizeof statistics && plan.struct_size == sizeof plan && plan.stage == 0 && options.flags == 0 && statistics.leaked_bytes == 0 && pool.first == 0);
+    statistics.struct_size == sizeof statistics && plan.struct_size == sizeof plan && plan.stage == 0 &&
+    tune.struct_size == sizeof tune && tune.tuned == 0 && options.flags == 0 && statistics.leaked_bytes == 0 && pool.first == 0);
   return 0;
 }
 "#;
@@ -307,7 +309,9 @@ fn constants_are_the_librarys() {
             CACHALOT_BOUND_NONE CACHALOT_BOUND_LIMIT CACHALOT_BOUND_FRACTION CACHALOT_BOUND_DEVICE CACHALOT_BOUND_OTHER
             CACHALOT_ACTION_ALLOC CACHALOT_ACTION_FREE_REQUESTED CACHALOT_ACTION_FREE_COMPLETED
             CACHALOT_ACTION_SEGMENT_ALLOC CACHALOT_ACTION_SEGMENT_FREE CACHALOT_ACTION_SEGMENT_MAP
-            CACHALOT_ACTION_SEGMENT_UNMAP CACHALOT_ACTION_OOM CACHALOT_JSON CACHALOT_PICKLE);
+            CACHALOT_ACTION_SEGMENT_UNMAP CACHALOT_ACTION_OOM CACHALOT_ACTION_SETTINGS_CHANGED
+            CACHALOT_ACTION_SETTINGS_TAKEN_BACK CACHALOT_TUNE_OFF CACHALOT_TUNE_RECORDING CACHALOT_TUNE_SEARCHING
+            CACHALOT_TUNE_TRIAL CACHALOT_JSON CACHALOT_PICKLE);
         // The constant printed as a signed number.
         let known =
             if name == "CACHALOT_NO_LIMIT" { Some(i128::from(abi::CACHALOT_NO_LIMIT.cast_signed())) } else { known };

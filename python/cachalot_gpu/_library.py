@@ -121,6 +121,29 @@ class Remaining(Structure):
     ]
 
 
+class TuneReport(Structure):
+    """``cachalot_tune_report``: what ``tune:auto`` has done."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("windows", c_uint64),
+        ("searches", c_uint64),
+        ("candidates", c_uint64),
+        ("without_gain", c_uint64),
+        ("switches", c_uint64),
+        ("held", c_uint64),
+        ("taken_back", c_uint64),
+        ("search_us", c_uint64),
+        ("before_bytes", c_uint64),
+        ("predicted_bytes", c_uint64),
+        ("after_bytes", c_uint64),
+        ("given_back_bytes", c_uint64),
+        ("retired_bytes", c_uint64),
+        ("stage", c_int32),
+        ("tuned", c_int32),
+    ]
+
+
 class ParkReport(Structure):
     """``cachalot_park_report``: where the memory of a tag is, with all sizes in bytes."""
 
@@ -163,6 +186,8 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_device_count": (Status, _HANDLE, POINTER(c_int)),
     "cachalot_device_info": (Status, _HANDLE, c_int, POINTER(Device)),
     "cachalot_empty_cache": (Status, _HANDLE, c_int),
+    "cachalot_iteration": (Status, _HANDLE, c_int),
+    "cachalot_tuned": (Status, _HANDLE, c_int, POINTER(TuneReport)),
     "cachalot_maintain": (Status, _HANDLE, c_int, c_uint64, POINTER(c_int)),
     "cachalot_maintain_every": (Status, _HANDLE, c_uint64, c_uint64),
     "cachalot_record_use": (Status, _HANDLE, c_void_p, c_void_p),

@@ -15,6 +15,7 @@ pub(crate) mod pools;
 mod ranges;
 mod simulated;
 mod statistics;
+mod tuning;
 mod version;
 
 pub use allocators::*;
@@ -29,4 +30,5 @@ pub use pools::*;
 pub use ranges::*;
 pub use simulated::*;
 pub use statistics::*;
+pub use tuning::*;
 pub use version::*;

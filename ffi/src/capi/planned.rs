@@ -20,7 +20,8 @@ unsafe impl Versioned for cachalot_plan_report {
 pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        Ok(instance.planner.iteration(&instance.allocator, device)?)
+        instance.planner.iteration(&instance.allocator, device)?;
+        Ok(instance.tuner.idle(&instance.allocator, device)?)
     })
 }
 

@@ -62,6 +62,7 @@ from ._statistics import (
     reset_peak_memory_stats,
 )
 from ._streams import record_use
+from ._tuning import iteration, tuned
 
 __all__ = [
     "configure",
@@ -71,6 +72,7 @@ __all__ = [
     "enable_pinned",
     "enabled",
     "get_per_process_memory_fraction",
+    "iteration",
     "list_gpu_processes",
     "maintain",
     "maintain_every",
@@ -100,6 +102,7 @@ __all__ = [
     "tag",
     "tag_pool",
     "tagged_pool",
+    "tuned",
     "wake",
     "wake_start",
     "wake_wait",

@@ -17,7 +17,8 @@ def maintain(max_us: int = 2000, device: Device = None) -> bool:
     """Does what requests under ``policy:stitched`` have put off, for about ``max_us`` microseconds
     of the driver's time: removes the mappings that moved pages have left, and returns memory beyond
     the budget to the driver. Never waits for the device. Returns whether something is left for
-    another call. Under other policies there is nothing to do."""
+    another call. With ``tune:auto`` settings come into force here. Under other policies there is
+    nothing to do."""
     more = ctypes.c_int()
     _library.library().cachalot_maintain(_handle.require(), device_index(device), max_us, ctypes.byref(more))
     return bool(more.value)

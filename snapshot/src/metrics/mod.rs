@@ -10,7 +10,7 @@ mod figures;
 mod text;
 
 use crate::model::Snapshot;
-use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Stats, Storage};
+use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Stats, Storage, TuneReport, TuneStage, Tuning};
 use figures::Figures;
 use text::{Family, Kind, Text};
 
@@ -67,6 +67,17 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
     }
     text.by_device(&gauge("cachalot_limit_bytes", "bytes", "Most memory that may be held from the device."), &limits);
     text.by_device(&gauge("cachalot_leaked_bytes", "bytes", "Memory whose release failed."), &leaked);
+    let mut tuned = Vec::new();
+    for device in (0..allocator.device_count()).map(DeviceIndex) {
+        let report = Tuning::of(allocator, device)?.report()?;
+        // Devices that are not tuned have no figures.
+        tuned.extend((report.stage != TuneStage::Off).then_some((i64::from(device.0), report)));
+    }
+    for (family, of) in tuning().into_iter().filter(|_| !tuned.is_empty()) {
+        let values: Vec<(i64, i64)> =
+            tuned.iter().map(|(device, report)| (*device, of(report).cast_signed())).collect();
+        text.by_device(&family, &values);
+    }
     Ok(text.end())
 }
 
@@ -101,6 +112,27 @@ fn families() -> [(Family, OfStats); 9] {
         }),
         (counter("cachalot_out_of_memory_failures", "failures", "Requests that failed for want of memory."), |stats| {
             stats.ooms().cast_signed()
+        }),
+    ]
+}
+
+/// The figure of a family, from what `tune:auto` has done on a device.
+type OfTuning = fn(&TuneReport) -> u64;
+
+/// Returns the families of `tune:auto`.
+fn tuning() -> [(Family, OfTuning); 6] {
+    [
+        (counter("cachalot_tune_searches", "searches", "Searches for settings that ended."), |tuned| tuned.searches),
+        (counter("cachalot_tune_switches", "switches", "Settings that came into force."), |tuned| tuned.switches),
+        (counter("cachalot_tune_reversals", "reversals", "Settings that were taken back."), |tuned| tuned.taken_back),
+        (gauge("cachalot_tune_before_bytes", "bytes", "Peak of reserved memory before the latest switch."), |tuned| {
+            tuned.before_bytes
+        }),
+        (gauge("cachalot_tune_after_bytes", "bytes", "Peak of reserved memory in the latest trial."), |tuned| {
+            tuned.after_bytes
+        }),
+        (gauge("cachalot_tune_retired_bytes", "bytes", "Segments that wait for the device to go back."), |tuned| {
+            tuned.retired_bytes
         }),
     ]
 }

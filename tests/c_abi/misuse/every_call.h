@@ -28,6 +28,7 @@ static cachalot_park_report any_park UNUSED = CACHALOT_PARK_REPORT_INIT;
 static cachalot_remaining_memory any_remaining UNUSED = CACHALOT_REMAINING_MEMORY_INIT;
 static cachalot_statistics any_statistics UNUSED = CACHALOT_STATISTICS_INIT;
 static cachalot_plan_report any_plan UNUSED = CACHALOT_PLAN_REPORT_INIT;
+static cachalot_tune_report any_tune UNUSED = CACHALOT_TUNE_REPORT_INIT;
 
 static inline int ignore_stat(void *userdata, const char *key, int64_t value) {
   (void)userdata, (void)key, (void)value;
@@ -76,6 +77,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_set_memory_fraction, (allocator, device, 0.5))                                     \
   DEVICE_CALL(cachalot_iteration, (allocator, device))                                                    \
   DEVICE_CALL(cachalot_planned, (allocator, device, &any_plan))                                           \
+  DEVICE_CALL(cachalot_tuned, (allocator, device, &any_tune))                                             \
   DEVICE_CALL(cachalot_pool_create, (allocator, device, 0, &any_pool))                                    \
   DEVICE_CALL(cachalot_pool_retain, (allocator, device, pool, 0))                                         \
   DEVICE_CALL(cachalot_pool_release, (allocator, device, pool))                                           \
