@@ -7,9 +7,11 @@
 //! measure    all subjects in turn, in rounds         → the table, or criterion
 //! stitching  recorded programs in passes           → utilisation and driver time of policies
 //! frontier   the same programs with the setting `compact` → a table and a picture
+//! auto       the same programs with `tune:auto`      → reserved memory beside the best static setting
 //! recorder   the C ABI with its trace on or off      → the cost of recording, and a snapshot
 //! ```
 
+pub mod auto;
 pub mod btree;
 pub mod cachalot;
 pub mod crowd;
