@@ -79,7 +79,7 @@ pub(super) enum Answer {
     Holds,
     /// The trial does not hold what was predicted.
     Fails(Trial),
-    /// The time was over, or the job was abandoned. A trial is to be measured again.
+    /// The job was abandoned. A trial is to be measured again.
     Unfinished(Option<Trial>),
 }
 
@@ -94,8 +94,9 @@ impl Job {
     /// Does the work. Ends early once `abandoned` is set.
     pub fn run(self, abandoned: &Arc<AtomicBool>) -> Finding {
         let begin = Instant::now();
+        // What was found in time is checked with the whole window: two runs more.
         let deadline = self.limits.time.map(|time| begin + time);
-        let stop = || abandoned.load(Ordering::Relaxed) || deadline.is_some_and(|end| Instant::now() >= end);
+        let stop = || abandoned.load(Ordering::Relaxed);
         let Self { seen: Seen { program, requests, reserved_bytes }, config, limit, serial, .. } = self;
         let whole = Part { name: String::new(), program, limit };
         let costs = DriverCosts::h200();
@@ -143,7 +144,6 @@ fn search(
         return (Answer::Nothing, candidates);
     }
     let of = |config: &Config| cost(whole, config, &options.costs, stop).ok();
-    // Without time for the whole window nothing is known of it.
     let (Some(base), Some(new)) = (of(config), of(&found)) else { return (Answer::Unfinished(None), candidates) };
     let gain = gain(&base, &new);
     let is_dear = is_over_budget(&[new], &[base], Aim::Memory, Budget::default());
