@@ -32,6 +32,8 @@ mod documentation {
     struct Planned;
     #[doc = include_str!("../../../docs/planning.md")]
     struct Planning;
+    #[doc = include_str!("../../../docs/auto.md")]
+    struct Auto;
     #[doc = include_str!("../../../atomic-file/README.md")]
     struct AtomicFile;
     #[doc = include_str!("../../../planner/README.md")]
