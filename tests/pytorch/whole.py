@@ -16,6 +16,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
@@ -102,10 +103,12 @@ def python_history() -> Figures:
     del used
     torch.cuda.synchronize()
     block(100)
+    whole_segment = block(30 * MIB)
     snapshot = torch.cuda.memory._snapshot()
     trace = snapshot["device_traces"][torch.cuda.current_device()]
     segments = [piece for segment in snapshot["segments"] for piece in segment["blocks"]]
     named = [any(frame["name"] == "make" for frame in piece.get("frames", [])) for piece in segments]
+    with_stack = [[segment["total_size"], bool(segment.get("frames"))] for segment in snapshot["segments"]]
     torch.cuda.memory._record_memory_history(None)
     after = torch.cuda.memory._snapshot()["device_traces"]
     events = [
@@ -113,7 +116,8 @@ def python_history() -> Figures:
         for event in trace
     ]
     times = [event["time_us"] for event in trace]
-    return [events, named, times == sorted(times), sum(map(len, after)), kept.numel()]
+    live = kept.numel() + whole_segment.numel()
+    return [events, named, sorted(with_stack), times == sorted(times), sum(map(len, after)), live]
 
 
 @case("history with C++ stacks, in the viewer")
@@ -539,42 +543,48 @@ def put_in_place(mode: str) -> None:
         cachalot_gpu.torch.enable()
 
 
-def run(name: str, mode: str) -> Figures:
-    """Runs a case in a process of its own. Returns the figures, or a text with the error."""
+LONGEST = 240
+"""The seconds after which a case has failed."""
+
+
+def run(name: str, mode: str) -> tuple[Figures, float]:
+    """Runs a case in a process of its own. Returns the figures, or a text with the error, and the seconds."""
+    begin = time.monotonic()
     command = [sys.executable, "-W", "ignore", __file__, "--case", name, mode]
     settings = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CACHALOT_CONF"}
     variables = {key: value for key, value in os.environ.items() if key not in settings} | ENVIRONMENT[name]
     try:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LONGEST, check=False)
     except subprocess.TimeoutExpired:
-        return "Timeout"
+        return "Timeout", LONGEST
+    seconds = time.monotonic() - begin
     lines = [line for line in done.stdout.splitlines() if line.startswith("FIGURES ")]
     if done.returncode or not lines:
-        return "Failed: " + (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1][:300]
-    return json.loads(lines[-1].removeprefix("FIGURES "))
+        return "Failed: " + (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1][:300], seconds
+    return json.loads(lines[-1].removeprefix("FIGURES ")), seconds
 
 
 def main(out: Path) -> int:
-    """Runs every case in every way, and writes a table."""
+    """Runs every case in every way, and writes a table, which grows case by case."""
     ways = ("native", "whole", "plugin")
-    with ThreadPoolExecutor(6) as pool:
-        results = {name: [pool.submit(run, name, way) for way in ways] for name in CASES}
     table = ["| | PyTorch's allocator | cachalot | as a plug-in |", "|---|---|---|---|"]
     failed = 0
-    for name, futures in results.items():
-        native, whole, plugin = (future.result() for future in futures)
-        is_error = [isinstance(figures, str) for figures in (native, whole, plugin)]
-        equal = not any(is_error[:2]) and native == whole
-        expected = is_error[2] or name in WORKS_AS_A_PLUGIN or plugin != native
-        if not (equal and expected):
-            failed += 1
-            print(f"DIFFERS: {name}\n  native {native}\n  whole  {whole}\n  plugin {plugin}")
-        words = ["fails" if error else "works" for error in is_error]
-        if not is_error[1] and not equal:
-            words[1] = "other figures"
-        table.append(f"| {name} | {' | '.join(words)} |")
-    out.write_text("\n".join(table) + "\n")
-    print("\n".join(table))
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        results = {name: [pool.submit(run, name, way) for way in ways] for name in CASES}
+        for name, futures in results.items():
+            (native, whole, plugin), seconds = zip(*(future.result() for future in futures))
+            is_error = [isinstance(figures, str) for figures in (native, whole, plugin)]
+            equal = not any(is_error[:2]) and native == whole
+            expected = is_error[2] or name in WORKS_AS_A_PLUGIN or plugin != native
+            if not (equal and expected):
+                failed += 1
+                print(f"DIFFERS: {name}\n  native {native}\n  whole  {whole}\n  plugin {plugin}")
+            words = ["fails" if error else "works" for error in is_error]
+            if not is_error[1] and not equal:
+                words[1] = "other figures"
+            table.append(f"| {name} | {' | '.join(words)} |")
+            print(table[-1], "seconds:", *(f"{time:.0f}" for time in seconds), flush=True)
+            out.write_text("\n".join(table) + "\n")
     print(f"{len(results) - failed} of {len(results)} cases are equal")
     return 1 if failed else 0
 
