@@ -8,7 +8,7 @@ use cachalot_core::{
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, MIB};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 type Interrupted = Allocator<Hooked, parking_lot::RawMutex, Growable>;
 
@@ -150,4 +150,27 @@ fn snapshots_and_reports_say_what_is_parked() {
         assert_eq!(remaining.used, device(&allocator).inner.used());
         blocks.into_iter().for_each(|(at, _)| allocator.free(at).unwrap());
     }
+}
+
+#[test]
+fn a_request_beside_a_park_gets_one_new_page() {
+    let allocator = allocator("policy:stitched,slack:0");
+    let blocks = numbered(&allocator);
+    let pages_of = |allocator: &Interrupted| {
+        let block = allocator.malloc(DEVICE, 32 * MIB, TWO).unwrap();
+        let mut pages = 0;
+        allocator.pages(DEVICE).unwrap().extents(block, |_| pages += 1).unwrap();
+        allocator.free(block).unwrap();
+        allocator.empty_cache(DEVICE).unwrap();
+        pages
+    };
+    // Four pages at least otherwise, so that parts can move later.
+    assert!(pages_of(&allocator) >= 4);
+    let (other, done) = (Arc::downgrade(&allocator), Arc::new(OnceLock::new()));
+    let found = Arc::clone(&done);
+    device(&allocator).on_finish(move || found.set(pages_of(&other.upgrade().unwrap())).unwrap());
+    park(&allocator, ParkMode::Keep).unwrap();
+    assert_eq!(done.get(), Some(&1));
+    wake(&allocator).unwrap();
+    blocks.iter().for_each(|&(at, number)| assert_eq!(device(&allocator).inner.read(at), Some(number)));
 }
