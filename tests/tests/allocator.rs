@@ -14,6 +14,7 @@ mod histories;
 mod idle_streams;
 mod memory_map;
 mod parking;
+mod pinned_programs;
 mod planned;
 mod policies;
 mod pools_in_turn;
