@@ -18,7 +18,7 @@ mod split;
 mod tests;
 mod verdict;
 
-pub use answer::{Answer, Better, Stuck, answer, answer_of, stuck};
+pub use answer::{Answer, Better, MOST_EVENTS, Stuck, answer, answer_of, stuck};
 pub use judge::{Cost, Part};
 pub use search::Progress;
 pub use split::{HoldBack, Parts};

@@ -75,7 +75,7 @@ impl Begin {
                 let pool = if pool == UNKNOWN { alike.map_or(UNKNOWN, |part| part.pool) } else { pool };
                 self.parts.insert(addr, Part { end, stream, pool, expandable, stack: BEFORE });
             }
-            Action::OutOfMemory | Action::Mark | Action::Other => {}
+            Action::OutOfMemory | Action::Mark | Action::Snapshot | Action::Unknown => {}
         }
     }
 
@@ -136,6 +136,7 @@ mod tests {
             names: Rc::new(Names::default()),
             stacks: Rc::new(Stacks::default()),
             has_times: false,
+            answer: None,
         }
     }
 

@@ -117,7 +117,7 @@ impl Memory {
                 self.obtain(addr, part, state, watch);
             }
             Action::Release { .. } => self.release(addr, addr.saturating_add(size), state, watch),
-            Action::OutOfMemory | Action::Mark | Action::Other => {}
+            Action::OutOfMemory | Action::Mark | Action::Snapshot | Action::Unknown => {}
         }
     }
 

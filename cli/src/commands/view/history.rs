@@ -1,6 +1,7 @@
 //! The history of a device, in a form small enough for 10 million events.
 
 use super::stacks::Stacks;
+use cachalot_replay::tune::Answer;
 use cachalot_snapshot::Annotation;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -23,8 +24,10 @@ pub(super) enum Action {
     OutOfMemory,
     /// A mark of the program, with the text as a note.
     Mark,
-    /// Anything else. The event keeps its number.
-    Other,
+    /// A snapshot was taken. The event keeps its number.
+    Snapshot,
+    /// An action that no version known here has. The event keeps its number.
+    Unknown,
 }
 
 /// An event.
@@ -127,4 +130,7 @@ pub(super) struct History {
     pub(super) stacks: Rc<Stacks>,
     /// Whether times are recorded.
     pub(super) has_times: bool,
+    /// What a replay of the record tells. `None` without events, for a record that is too long or
+    /// cannot be replayed, and for a replay.
+    pub(super) answer: Option<Answer>,
 }

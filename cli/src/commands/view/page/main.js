@@ -300,7 +300,8 @@ function answerOf(source) {
   const sentence = element("p", { className: "sentence" });
   // The share that is stuck stands out.
   const [, before, share, after] = answer.text.match(/^(.*?)([\d.]+ %(?= of what))(.*)$/s) ?? [null, answer.text, "", ""];
-  sentence.append(before, element("b", {}, share), after);
+  sentence.append(before, element("b", {}, share),
+    ...after.split("`").map((part, at) => (at % 2 ? element("code", {}, part) : part)));
   const tiles = [
     ["reserved at the peak", answer.reserved], ["in use then", answer.active], ["in holes then", answer.in_holes],
     ["idle then", answer.idle], ["most in use", answer.most_active],
