@@ -1,0 +1,191 @@
+//! The setting `reclaim:auto`: idle memory goes back to the device by what it is worth.
+//!
+//! ```text
+//! look (heap/idle.rs) ─▶ predictor: time to the next use ─┐
+//! cost of giving back and obtaining again (budget.rs) ────┴─▶ worth it? ─▶ quiet? ─▶ budget left? ─▶ device
+//! ```
+//!
+//! Everything happens in [`maintain`](crate::Pages::maintain): requests and frees do nothing for it, and find
+//! less cached memory at most. A unit is given back if it is not expected to be needed for as long as its
+//! part of the budget takes to pay the driver's calls. The budget itself bounds the driver's time
+//! whatever is expected: giving back and obtaining again are paid together, when a unit is given back.
+//!
+//! Nothing waits for the device. All work that used a unit is known to be complete (arena/quiet.rs). A
+//! driver waits for running work of any kind before it frees a segment, so segments go back while all
+//! streams that the allocator knows are idle; pages are unmapped at any time. Nothing is given back
+//! while a graph is captured, nor of private pools.
+
+mod budget;
+mod give;
+mod predictor;
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests;
+
+use self::budget::Budget;
+use self::predictor::{Obtained, Predictor};
+use crate::arena::{Arena, OnDevice, flags};
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::idle::{Found, Moment};
+use crate::stats::ReclaimStats;
+use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
+use core::cell::Cell;
+
+/// What `reclaim:auto` has learned of one device, and what it may spend.
+#[derive(Debug)]
+pub(crate) struct IdleMemory {
+    predictor: Predictor,
+    budget: Budget,
+    /// The time of the last look, in microseconds of the device's clock; 0 before the first.
+    last_us: u64,
+    pub stats: ReclaimStats,
+}
+
+impl IdleMemory {
+    pub(crate) const fn new() -> Self {
+        Self {
+            predictor: Predictor::new(),
+            budget: Budget::new(),
+            last_us: 0,
+            stats: ReclaimStats {
+                looks: 0,
+                given_back: 0,
+                given_back_units: 0,
+                obtained_again: 0,
+                obtained_again_units: 0,
+                too_early_units: 0,
+                driver_us: 0,
+                observed_units: 0,
+                idle: 0,
+                needed_soon: 0,
+                busy: 0,
+                unpaid: 0,
+                budget_us: 0,
+                caution: 0,
+            },
+        }
+    }
+}
+
+/// The shortest time between two looks, in microseconds.
+const LOOK_US: u64 = 1000;
+
+/// One call of `maintain`.
+struct Round {
+    /// The time of the look.
+    now: Moment,
+    /// The part of the time that the driver may take.
+    share: f64,
+    /// Bytes held from the device at the beginning.
+    held: u64,
+    /// The driver time that is left to the call, in nanoseconds.
+    left: Cell<u64>,
+    /// Whether a segment was not given back because a stream had work.
+    blocked: Cell<bool>,
+}
+
+/// Gives idle memory of one device back.
+pub(crate) struct Keeper<'a, D, R: Lock, S: Storage> {
+    device: OnDevice<'a, D, R, S>,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+    /// Returns the operations of `reclaim:auto`.
+    pub(crate) fn keeper(self) -> Keeper<'a, D, R, S> {
+        Keeper { device: self }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Returns what `reclaim:auto` has done.
+    pub(crate) fn reclaim_stats(&self) -> ReclaimStats {
+        let idle = self.idle.lock();
+        ReclaimStats { budget_us: idle.budget.left() / 1000, caution: idle.predictor.caution(), ..idle.stats }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
+    /// Looks at the heaps of the default pool, and gives back what is worth it, for about `max_us` microseconds of
+    /// driver time. Returns true if the time has ended before all of it was given back. Does nothing unless
+    /// the setting is on and the device has a clock.
+    ///
+    /// # Errors
+    /// The first error of the device. The bytes of the unit are counted as leaked, and the rest is left to
+    /// the next call. [`Error::TableFull`] if a block cannot be cut.
+    pub(crate) fn maintain(&self, max_us: u64) -> Result<bool, Error> {
+        let device = self.device;
+        let Some(share) = device.settings.config.lock().reclaim() else { return Ok(false) };
+        let memory = device.driver.device();
+        let now_us = memory.time_us(memory.ticks());
+        if now_us == 0 || device.flags.has(flags::DIRECT) {
+            return Ok(false);
+        }
+        let round = Round {
+            now: Moment((now_us / 1000) as u32),
+            share,
+            held: device.ledger.reserved(),
+            left: Cell::new(max_us.saturating_mul(1000)),
+            blocked: Cell::new(false),
+        };
+        if !self.look(&round, now_us) {
+            return Ok(false);
+        }
+        device.quiet().poll();
+        self.give_back(&round)
+    }
+
+    /// Looks at every heap of the default pool. Returns false if the last look was just before.
+    fn look(&self, round: &Round, now_us: u64) -> bool {
+        let device = self.device;
+        let between = {
+            let mut idle = device.idle.lock();
+            let passed = now_us.saturating_sub(idle.last_us);
+            if passed < LOOK_US {
+                return false;
+            }
+            if idle.last_us > 0 {
+                idle.budget.earn(passed, round.share);
+            }
+            idle.last_us = now_us;
+            idle.stats.looks += 1;
+            idle.stats.idle = 0;
+            idle.predictor.settle(round.now);
+            // What has happened since the last look, happened in the middle on average.
+            Moment(round.now.0.wrapping_sub((passed / 2000) as u32))
+        };
+        let mut too_early = false;
+        for used in device.heaps.pairs_of(0) {
+            for kind in [PoolKind::Large, PoolKind::Small] {
+                let mut heap = device.heaps.lock(used.slot(kind));
+                if heap.asleep {
+                    continue;
+                }
+                // What is freed from now on has a stamp that no free block has yet.
+                heap.clock = device.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
+                let mut idle = device.idle.lock();
+                let IdleMemory { predictor, stats, .. } = &mut *idle;
+                heap.look(round.now, |found| match found {
+                    Found::Idle { bytes } => stats.idle += bytes,
+                    Found::UsedAgain { bytes, idle } => {
+                        stats.observed_units += 1;
+                        predictor.use_again(bytes, idle, between);
+                    }
+                    Found::New { bytes } => {
+                        if let Obtained::Again { too_early: early } = predictor.obtain(bytes, between) {
+                            stats.obtained_again += bytes;
+                            stats.obtained_again_units += 1;
+                            stats.too_early_units += u64::from(early);
+                            too_early |= early;
+                        }
+                    }
+                });
+            }
+        }
+        if too_early {
+            device.idle.lock().predictor.distrust();
+        }
+        true
+    }
+}

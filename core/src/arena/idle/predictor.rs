@@ -1,0 +1,282 @@
+//! Predicts for how long idle memory stays idle, from how long memory of such a size was idle before.
+//!
+//! ```text
+//! ended idle times   ▂ ▂ █ ▁ . . . ▃ .      log2 of milliseconds, for each class of sizes
+//!                            ▲ the unit's age: the mean of what lies to the right, less the age
+//! ```
+//!
+//! A training step uses most of its memory once: nearly all ended times are a step long, and a unit that
+//! is idle for longer belongs to no step any more. Beyond all ended times, memory is expected to stay idle
+//! for as long again as it has been. A few imagined units with that expectation stand beside the ended
+//! times, so that a single long one decides nothing.
+//!
+//! A unit that was given back has no end of its own. A unit of the same class that is obtained later ends
+//! its time. If that comes before the cost of both calls is repaid, the decision was wrong, and further
+//! ones are more cautious.
+
+use crate::heap::idle::{Idle, Moment};
+
+/// The classes of sizes: each a power of two, from 1 MiB.
+const CLASSES: usize = 20;
+
+/// The lengths of idle times that are told apart: each a power of two, from 1 ms.
+const LENGTHS: usize = 24;
+
+/// An ended time counts half as much once a class has so many newer ones.
+const MEMORY: u32 = 2048;
+
+/// The number of imagined units that stay idle for as long again.
+const IMAGINED: u64 = 2;
+
+/// The groups of units given back that are remembered.
+const GROUPS: usize = 64;
+
+/// The most that caution rises to: 2^10 times the time that is worth the cost.
+const MOST_CAUTION: u32 = 10;
+
+/// So many units that were not obtained too early lower the caution by one.
+const TRUST: u32 = 16;
+
+/// Units of one class that were given back at one time.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    class: u8,
+    count: u32,
+    /// Their age when they were given back, in milliseconds: that of the youngest.
+    age: u32,
+    /// When they were given back.
+    at: Moment,
+    /// The milliseconds from then on for which giving them back is worth the cost.
+    worth: u32,
+}
+
+/// What a unit was that has been obtained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Obtained {
+    /// More than was held before.
+    More,
+    /// In place of a unit that was given back.
+    Again {
+        /// Whether the unit had better been kept.
+        too_early: bool,
+    },
+}
+
+/// The idle times of one device.
+#[derive(Debug)]
+pub(crate) struct Predictor {
+    /// How many idle times of each class and length have ended.
+    ended: [[u16; LENGTHS]; CLASSES],
+    groups: [Option<Group>; GROUPS],
+    /// The place of the oldest group.
+    oldest: usize,
+    caution: u32,
+    /// Units that were not obtained too early, since the caution has changed.
+    trusted: u32,
+}
+
+impl Predictor {
+    pub(super) const fn new() -> Self {
+        Self { ended: [[0; LENGTHS]; CLASSES], groups: [None; GROUPS], oldest: 0, caution: 0, trusted: 0 }
+    }
+
+    /// Notes that a unit of `bytes` was used after `ms` milliseconds.
+    pub(super) fn end(&mut self, bytes: u64, ms: u32) {
+        let ended = &mut self.ended[class(bytes)];
+        ended[length(ms)] += 1;
+        if ended.iter().map(|&count| u32::from(count)).sum::<u32>() >= MEMORY {
+            ended.iter_mut().for_each(|count| *count /= 2);
+        }
+    }
+
+    /// Returns for how many milliseconds more a unit of `bytes` is expected to stay idle, which has been so
+    /// for `age` milliseconds.
+    pub(super) fn remaining(&self, bytes: u64, age: u32) -> u64 {
+        let age = u64::from(age);
+        let (mut count, mut sum) = (IMAGINED, IMAGINED * age);
+        for (length, &ended) in self.ended[class(bytes)].iter().enumerate() {
+            // In the middle of its power of two.
+            let ms = 3 << length >> 1;
+            if ms > age {
+                (count, sum) = (count + u64::from(ended), sum + u64::from(ended) * (ms - age));
+            }
+        }
+        sum / count
+    }
+
+    /// Returns what the time to the next use is divided by before it is compared with the time that is worth the
+    /// cost: a power of two.
+    pub(super) fn caution(&self) -> u32 {
+        self.caution
+    }
+
+    /// Notes that `count` units of `bytes`, idle for `age` milliseconds, were given back. That is worth the cost if
+    /// they are not needed for `worth` milliseconds.
+    pub(super) fn give_back(&mut self, bytes: u64, count: u32, age: u32, now: Moment, worth: u64) {
+        let class = class(bytes) as u8;
+        let worth = u32::try_from(worth).unwrap_or(u32::MAX);
+        let same = |group: &&mut Group| group.class == class && group.at == now;
+        if let Some(group) = self.groups.iter_mut().flatten().find(same) {
+            group.count += count;
+            (group.age, group.worth) = (group.age.min(age), group.worth.max(worth));
+            return;
+        }
+        self.groups[self.oldest] = Some(Group { class, count, age, at: now, worth });
+        self.oldest = (self.oldest + 1) % GROUPS;
+    }
+
+    /// Notes that a unit of `bytes` was obtained, in place of the unit of that class that was given back last.
+    pub(super) fn obtain(&mut self, bytes: u64, now: Moment) -> Obtained {
+        let wanted = class(bytes);
+        let newest_first = (1..=GROUPS).map(|back| (self.oldest + GROUPS - back) % GROUPS);
+        let found = newest_first.clone().find(|&at| self.groups[at].is_some_and(|group| usize::from(group.class) == wanted));
+        let Some((at, group)) = found.and_then(|at| Some((at, self.groups[at]?))) else { return Obtained::More };
+        self.groups[at] = (group.count > 1).then_some(Group { count: group.count - 1, ..group });
+        let away = now.0.wrapping_sub(group.at.0);
+        self.end(bytes, group.age.saturating_add(away));
+        let too_early = away < group.worth;
+        if too_early {
+            self.trusted = 0;
+        }
+        Obtained::Again { too_early }
+    }
+
+    /// Makes further decisions more cautious: units were obtained too early since the last look.
+    pub(super) fn distrust(&mut self) {
+        self.caution = (self.caution + 1).min(MOST_CAUTION);
+        self.trusted = 0;
+    }
+
+    /// Counts the units that were given back and not needed while that was worth the cost, and less caution with
+    /// enough of them.
+    pub(super) fn settle(&mut self, now: Moment) {
+        for group in self.groups.iter_mut().flatten() {
+            let away = now.0.wrapping_sub(group.at.0);
+            // `worth` 0: counted before.
+            if group.worth > 0 && away >= group.worth {
+                group.worth = 0;
+                self.trusted = self.trusted.saturating_add(group.count);
+            }
+        }
+        let steps = (self.trusted / TRUST).min(self.caution);
+        (self.caution, self.trusted) = (self.caution - steps, self.trusted % TRUST);
+    }
+
+    /// Notes what a look finds of a unit that was used again.
+    pub(super) fn use_again(&mut self, bytes: u64, idle: Idle, between: Moment) {
+        if let Some(ms) = idle.age(between) {
+            self.end(bytes, ms);
+        }
+    }
+}
+
+/// Returns the class of a size.
+fn class(bytes: u64) -> usize {
+    (bytes.max(1 << 20).ilog2() as usize - 20).min(CLASSES - 1)
+}
+
+/// Returns the place of an idle time among the lengths.
+fn length(ms: u32) -> usize {
+    (ms.max(1).ilog2() as usize).min(LENGTHS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::MIB;
+
+    const UNIT: u64 = 20 * MIB;
+
+    #[test]
+    fn without_experience_memory_stays_idle_for_as_long_again() {
+        let predictor = Predictor::new();
+        for age in [0, 1, 300, 70_000] {
+            assert_eq!(predictor.remaining(UNIT, age), u64::from(age));
+        }
+    }
+
+    #[test]
+    fn the_period_of_a_program_is_seen_in_its_own_class_of_sizes() {
+        let mut predictor = Predictor::new();
+        (0..1000).for_each(|_| predictor.end(UNIT, 300));
+        let soon = predictor.remaining(UNIT, 10);
+        assert!((250..400).contains(&soon), "{soon}");
+        let step = predictor.remaining(UNIT, 200);
+        assert!((100..200).contains(&step), "{step}");
+        // The unit has missed the step that it belonged to.
+        assert_eq!(predictor.remaining(UNIT, 2000), 2000);
+        assert_eq!(predictor.remaining(200 * MIB, 10), 10, "another class");
+    }
+
+    #[test]
+    fn of_two_periods_the_longer_one_is_expected_once_the_shorter_one_has_passed() {
+        let mut predictor = Predictor::new();
+        (0..900).for_each(|_| predictor.end(UNIT, 100));
+        (0..100).for_each(|_| predictor.end(UNIT, 10_000));
+        let (at_once, later) = (predictor.remaining(UNIT, 0), predictor.remaining(UNIT, 500));
+        assert!(at_once < 2000 && later > 9000, "{at_once}, {later}");
+    }
+
+    #[test]
+    fn a_single_long_time_decides_nothing() {
+        let mut predictor = Predictor::new();
+        (0..1000).for_each(|_| predictor.end(UNIT, 100));
+        predictor.end(UNIT, 60_000);
+        assert!(predictor.remaining(UNIT, 1000) < 20_000);
+    }
+
+    #[test]
+    fn old_times_are_forgotten() {
+        let mut predictor = Predictor::new();
+        (0..MEMORY).for_each(|_| predictor.end(UNIT, 10_000));
+        (0..20 * MEMORY).for_each(|_| predictor.end(UNIT, 100));
+        assert!(predictor.remaining(UNIT, 0) < 150, "{}", predictor.remaining(UNIT, 0));
+        assert_eq!(predictor.ended[class(UNIT)][length(10_000)], 0);
+    }
+
+    #[test]
+    fn a_unit_obtained_in_place_of_another_ends_its_time() {
+        let mut predictor = Predictor::new();
+        predictor.give_back(UNIT, 2, 1000, Moment(5000), 4000);
+        assert_eq!(predictor.obtain(200 * MIB, Moment(6000)), Obtained::More, "another class");
+        assert_eq!(predictor.obtain(UNIT, Moment(6000)), Obtained::Again { too_early: true });
+        assert_eq!(predictor.obtain(UNIT, Moment(9500)), Obtained::Again { too_early: false });
+        assert_eq!(predictor.obtain(UNIT, Moment(9500)), Obtained::More);
+        let ended = predictor.ended[class(UNIT)];
+        // 1000 + 1000 ms, and 1000 + 4500 ms.
+        assert_eq!((ended[length(2000)], ended[length(5500)]), (1, 1));
+    }
+
+    #[test]
+    fn caution_rises_with_mistakes_and_falls_with_units_that_stay_away() {
+        let mut predictor = Predictor::new();
+        for _ in 0..20 {
+            predictor.distrust();
+        }
+        assert_eq!(predictor.caution(), MOST_CAUTION);
+        predictor.give_back(UNIT, 3 * TRUST, 1000, Moment(0), 4000);
+        predictor.settle(Moment(3999));
+        assert_eq!(predictor.caution(), MOST_CAUTION);
+        predictor.settle(Moment(4000));
+        assert_eq!(predictor.caution(), MOST_CAUTION - 3);
+        predictor.settle(Moment(9000));
+        assert_eq!(predictor.caution(), MOST_CAUTION - 3, "counted once");
+    }
+
+    #[test]
+    fn the_clock_may_run_over() {
+        let mut predictor = Predictor::new();
+        predictor.give_back(UNIT, 1, 100, Moment(u32::MAX - 50), 200);
+        assert_eq!(predictor.obtain(UNIT, Moment(50)), Obtained::Again { too_early: true });
+    }
+
+    #[test]
+    fn only_the_latest_groups_are_remembered() {
+        let mut predictor = Predictor::new();
+        for at in 0..=GROUPS as u32 {
+            predictor.give_back(UNIT, 1, 0, Moment(at), 10);
+        }
+        let again = (0..=GROUPS).filter(|_| predictor.obtain(UNIT, Moment(1000)) != Obtained::More).count();
+        assert_eq!(again, GROUPS);
+    }
+}
