@@ -14,9 +14,18 @@ use crate::trace::Action;
 use crate::units::NO_STREAM;
 use core::cell::Cell;
 
+/// What giving back came to.
+#[derive(Clone, Copy)]
+pub(super) struct Given {
+    /// The time has ended before all that is worth it was given back.
+    pub(super) more: bool,
+    /// Events were recorded that will tell when work has ended.
+    pub(super) began: bool,
+}
+
 /// What an attempt to give units back came to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Given {
+enum Attempt {
     /// Some units went back.
     Some,
     /// There is nothing that is worth it, quiet and paid.
@@ -43,12 +52,6 @@ impl Chosen {
     }
 }
 
-/// Why the worthy units of a heap were kept.
-struct Kept {
-    /// Some may still be in use, and no event will tell when they are not.
-    wants_event: bool,
-}
-
 /// The worth of units at one moment.
 struct Worth<'a> {
     idle: &'a IdleMemory,
@@ -61,8 +64,11 @@ impl Worth<'_> {
         worth_ms(self.idle.budget.cost(unit, bytes).both(), bytes, self.round.held, self.round.share)
     }
 
-    /// Returns whether a unit is expected not to be needed for so long.
+    /// Returns whether a unit is expected not to be needed for so long, or more is held than ever before.
     fn holds(&self, unit: Unit, IdleUnit { bytes, age, .. }: IdleUnit) -> bool {
+        if bytes <= self.round.excess.get() {
+            return true;
+        }
         let predictor = &self.idle.predictor;
         predictor.remaining(bytes, age) >> predictor.caution() >= self.ms(unit, bytes)
     }
@@ -76,56 +82,58 @@ impl Worth<'_> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
-    /// Gives back every unit that is worth it, as long as there is time and budget. Returns true if the time has
-    /// ended before.
-    pub(super) fn give_back(&self, round: &Round) -> Result<bool, Error> {
+    /// Gives back every unit that is worth it, as long as there is time and budget.
+    ///
+    /// # Errors
+    /// The first error of the device; nothing is given back after it.
+    pub(super) fn give_back(&self, round: &Round) -> Result<Given, Error> {
         let device = self.device;
         let kept: [Cell<u64>; 3] = Default::default();
-        let (mut more, mut result) = (false, Ok(()));
+        let (mut given, mut result) = (Given { more: false, began: false }, Ok(()));
         for used in device.heaps.pairs_of(0) {
             for slot in [PoolKind::Large, PoolKind::Small].map(|kind| used.slot(kind)) {
                 // Nothing is given back while a graph is captured: the driver may refuse, and the capture fail.
                 while result.is_ok() && !device.flags.has(flags::CAPTURE) {
                     match self.give_segment(slot, round).and_then(|given| {
-                        if given == Given::Nothing { self.give_pages(slot, round) } else { Ok(given) }
+                        if given == Attempt::Nothing { self.give_pages(slot, round) } else { Ok(given) }
                     }) {
-                        Ok(Given::Some) => {}
-                        Ok(Given::Nothing) => break,
-                        Ok(Given::NoTime) => {
-                            more = true;
+                        Ok(Attempt::Some) => {}
+                        Ok(Attempt::Nothing) => break,
+                        Ok(Attempt::NoTime) => {
+                            given.more = true;
                             break;
                         }
                         Err(error) => result = Err(error),
                     }
                 }
                 // What is free now is quiet at one of the next calls.
-                if self.count_kept(slot, round, &kept).wants_event {
-                    device.quiet().begin(slot);
+                if self.count_kept(slot, round, &kept) {
+                    given.began |= device.quiet().begin(slot);
                 }
             }
         }
         let stats = &mut device.idle.lock().stats;
         [stats.needed_soon, stats.busy, stats.unpaid] = kept.map(Cell::into_inner);
-        result.map(|()| more)
+        result.map(|()| given)
     }
 
     /// Gives the largest segment of the heap in `slot` back that is worth it.
-    fn give_segment(&self, slot: u32, round: &Round) -> Result<Given, Error> {
+    fn give_segment(&self, slot: u32, round: &Round) -> Result<Attempt, Error> {
         let device = self.device;
         let chosen = self.choose_segment(&device.heaps.lock(slot), round);
-        let Some((_, Chosen { count, .. })) = chosen else { return Ok(Given::Nothing) };
+        let Some((_, Chosen { count, .. })) = chosen else { return Ok(Attempt::Nothing) };
         if count == 0 {
             return Ok(self.lacking(round));
         }
         // The driver would wait for running work.
         if round.blocked.get() || !self.is_at_rest() {
             round.blocked.set(true);
-            return Ok(Given::Nothing);
+            return Ok(Attempt::Nothing);
         }
         let heap = device.heaps.lock(slot);
         // Another thread may have taken the segment meanwhile: choose again.
         let Some((block, chosen)) = self.choose_segment(&heap, round).filter(|(_, chosen)| chosen.count > 0) else {
-            return Ok(Given::Nothing);
+            return Ok(Attempt::Nothing);
         };
         self.give(round, chosen, || device.releaser().release_segment(slot, heap, block).map(|_| ()))
     }
@@ -142,16 +150,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
     }
 
     /// Gives neighbouring pages of the heap in `slot` back that are worth it.
-    fn give_pages(&self, slot: u32, round: &Round) -> Result<Given, Error> {
+    fn give_pages(&self, slot: u32, round: &Round) -> Result<Attempt, Error> {
         let device = self.device;
         let mut heap = device.heaps.lock(slot);
-        let Some((block, range, chosen)) = self.choose_pages(&heap, round) else { return Ok(Given::Nothing) };
+        let Some((block, range, chosen)) = self.choose_pages(&heap, round) else { return Ok(Attempt::Nothing) };
         if chosen.count == 0 {
             drop(heap);
             return Ok(self.lacking(round));
         }
         // Asking a device for its virtual memory may open the device, but the heap has pages.
-        let Some(mapper) = device.mapper() else { return Ok(Given::Nothing) };
+        let Some(mapper) = device.mapper() else { return Ok(Attempt::Nothing) };
         if heap.make_room().is_err() || !heap.make_room_for_range() {
             return Err(Error::TableFull("blocks"));
         }
@@ -187,38 +195,43 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
     }
 
     /// Gives the chosen units back by `release`, and accounts for them.
-    fn give(&self, round: &Round, chosen: Chosen, release: impl FnOnce() -> Result<(), Error>) -> Result<Given, Error> {
+    fn give(&self, round: &Round, chosen: Chosen, release: impl FnOnce() -> Result<(), Error>) -> Result<Attempt, Error> {
         let device = self.device;
         let (result, ticks) = device.driver.timed(release);
         let us = device.driver.ticks_to_us(ticks);
         let Chosen { unit, bytes, count, age, cost } = chosen;
         let units = u64::from(count);
         round.left.set(round.left.get().saturating_sub((us * 1000).max(chosen.give_ns())));
+        let excess = round.excess.get();
+        round.excess.set(excess.saturating_sub(bytes * units));
         let mut idle = device.idle.lock();
         let IdleMemory { predictor, budget, stats, .. } = &mut *idle;
         budget.spend((us * 1000).saturating_add(cost.obtain.saturating_mul(units)));
         stats.driver_us += us;
         result?;
         budget.learn(unit, chosen.give_ns(), us * 1000);
-        predictor.give_back(bytes, count, age, round.now, worth_ms(cost.both(), bytes, round.held, round.share));
+        // Whatever follows, giving back an excess was right.
+        let worth = if bytes <= excess { 0 } else { worth_ms(cost.both(), bytes, round.held, round.share) };
+        predictor.give_back(bytes, count, age, round.now, worth);
         stats.given_back += bytes * units;
         stats.given_back_units += units;
-        Ok(Given::Some)
+        Ok(Attempt::Some)
     }
 
     /// Returns which of time and budget is lacking.
-    fn lacking(&self, round: &Round) -> Given {
+    fn lacking(&self, round: &Round) -> Attempt {
         // With less than the cheapest unit costs.
         let least = self.device.idle.lock().budget.cost(Unit::Segment, 0).give;
-        if round.left.get() < 2 * least { Given::NoTime } else { Given::Nothing }
+        if round.left.get() < 2 * least { Attempt::NoTime } else { Attempt::Nothing }
     }
 
-    /// Adds the idle bytes of a heap to `kept`: needed soon, busy and unpaid.
-    fn count_kept(&self, slot: u32, round: &Round, kept: &[Cell<u64>; 3]) -> Kept {
+    /// Adds the idle bytes of a heap to `kept`: needed soon, busy and unpaid. Returns whether some may still be in use, and
+    /// no event will tell when they are not.
+    fn count_kept(&self, slot: u32, round: &Round, kept: &[Cell<u64>; 3]) -> bool {
         let device = self.device;
         let heap = device.heaps.lock(slot);
         if heap.is_empty() || !heap.sets.is_made() {
-            return Kept { wants_event: false };
+            return false;
         }
         let covered = heap.sets.quiet.max(device.epochs.lock().newest(slot));
         let wants_event = Cell::new(false);
@@ -237,7 +250,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
         };
         let _none = heap.idle_segment(round.now, |unit| count(Unit::Segment, unit));
         let _none = heap.idle_page(round.now, |unit| count(Unit::Page, unit));
-        Kept { wants_event: wants_event.get() }
+        wants_event.get()
     }
 
     /// Returns whether every stream with a pair has finished its work, so that the driver frees a segment without a

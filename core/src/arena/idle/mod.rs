@@ -7,7 +7,8 @@
 //!
 //! Everything happens in [`maintain`](crate::Pages::maintain): requests and frees do nothing for it, and find
 //! less cached memory at most. A unit is given back if it is not expected to be needed for as long as its
-//! part of the budget takes to pay the driver's calls. The budget itself bounds the driver's time
+//! part of the budget takes to pay the driver's calls, or if more is held than before anything was given
+//! back. The budget itself bounds the driver's time
 //! whatever is expected: giving back and obtaining again are paid together, when a unit is given back.
 //!
 //! Nothing waits for the device. All work that used a unit is known to be complete (arena/quiet.rs). A
@@ -22,13 +23,14 @@ mod predictor;
 mod tests;
 
 use self::budget::Budget;
+use self::give::Given;
 use self::predictor::{Obtained, Predictor};
 use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::idle::{Found, Moment};
-use crate::stats::ReclaimStats;
+use crate::stats::{ReclaimStats, Stat};
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use core::cell::Cell;
@@ -40,6 +42,8 @@ pub(crate) struct IdleMemory {
     budget: Budget,
     /// The time of the last look, in microseconds of the device's clock; 0 before the first.
     last_us: u64,
+    /// The most bytes held, and the most in use, until memory was given back for the first time.
+    before: [u64; 2],
     pub stats: ReclaimStats,
 }
 
@@ -49,6 +53,7 @@ impl IdleMemory {
             predictor: Predictor::new(),
             budget: Budget::new(),
             last_us: 0,
+            before: [0; 2],
             stats: ReclaimStats {
                 looks: 0,
                 given_back: 0,
@@ -82,6 +87,8 @@ struct Round {
     held: u64,
     /// The driver time that is left to the call, in nanoseconds.
     left: Cell<u64>,
+    /// Bytes held beyond what the program held before anything was given back.
+    excess: Cell<u64>,
     /// Whether a segment was not given back because a stream had work.
     blocked: Cell<bool>,
 }
@@ -127,13 +134,36 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
             share,
             held: device.ledger.reserved(),
             left: Cell::new(max_us.saturating_mul(1000)),
+            excess: Cell::new(self.excess()),
             blocked: Cell::new(false),
         };
         if !self.look(&round, now_us) {
             return Ok(false);
         }
         device.quiet().poll();
-        self.give_back(&round)
+        let Given { more, began } = self.give_back(&round)?;
+        if !began {
+            return Ok(more);
+        }
+        // What was free is quiet at once on a stream without unfinished work.
+        device.quiet().poll();
+        Ok(self.give_back(&round)?.more)
+    }
+
+    /// Returns how many bytes are held beyond the most that the program held before anything was given back, and beyond
+    /// what its use has grown by since. Where segments have gone, requests obtain others, of other sizes: the memory held could
+    /// become more than without the setting.
+    fn excess(&self) -> u64 {
+        let device = self.device;
+        let held = device.ledger.reserved();
+        let most = device.device_peaks.most_with(Stat::ReservedBytes, device.all_counters(), 0);
+        let live = device.most_live_with(0);
+        let mut idle = device.idle.lock();
+        if idle.stats.given_back == 0 {
+            idle.before = [most, live];
+        }
+        let [held_before, live_before] = idle.before;
+        held.saturating_sub(held_before.saturating_add(live.saturating_sub(live_before)))
     }
 
     /// Looks at every heap of the default pool. Returns false if the last look was just before.
@@ -155,7 +185,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
             // What has happened since the last look, happened in the middle on average.
             Moment(round.now.0.wrapping_sub((passed / 2000) as u32))
         };
-        let mut too_early = false;
         for used in device.heaps.pairs_of(0) {
             for kind in [PoolKind::Large, PoolKind::Small] {
                 let mut heap = device.heaps.lock(used.slot(kind));
@@ -177,14 +206,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
                             stats.obtained_again += bytes;
                             stats.obtained_again_units += 1;
                             stats.too_early_units += u64::from(early);
-                            too_early |= early;
                         }
                     }
                 });
             }
-        }
-        if too_early {
-            device.idle.lock().predictor.distrust();
         }
         true
     }

@@ -11,8 +11,8 @@
 //! times, so that a single long one decides nothing.
 //!
 //! A unit that was given back has no end of its own. A unit of the same class that is obtained later ends
-//! its time. If that comes before the cost of both calls is repaid, the decision was wrong, and further
-//! ones are more cautious.
+//! its time. If that comes before the cost of both calls is repaid, the unit had better been kept. With
+//! many of those, further decisions are more cautious.
 
 use crate::heap::idle::{Idle, Moment};
 
@@ -31,11 +31,15 @@ const IMAGINED: u64 = 2;
 /// The groups of units given back that are remembered.
 const GROUPS: usize = 64;
 
-/// The most that caution rises to: 2^10 times the time that is worth the cost.
-const MOST_CAUTION: u32 = 10;
+/// The most that caution rises to: 2^2 times the time that is worth the cost. The budget bounds the cost of
+/// mistakes whatever the caution is.
+const MOST_CAUTION: u32 = 2;
 
-/// So many units that were not obtained too early lower the caution by one.
-const TRUST: u32 = 16;
+/// After so many units the share of those obtained too early changes the caution.
+const TRIAL: u32 = 32;
+
+/// Caution falls by one after so many milliseconds without a unit to judge by.
+const PATIENCE_MS: u32 = 60_000;
 
 /// Units of one class that were given back at one time.
 #[derive(Clone, Copy, Debug)]
@@ -71,13 +75,16 @@ pub(crate) struct Predictor {
     /// The place of the oldest group.
     oldest: usize,
     caution: u32,
-    /// Units that were not obtained too early, since the caution has changed.
-    trusted: u32,
+    /// Units that were obtained too early, and units that were not, since the caution was last judged.
+    early: u32,
+    late: u32,
+    /// When the caution was last judged, or a unit was.
+    judged: Moment,
 }
 
 impl Predictor {
     pub(super) const fn new() -> Self {
-        Self { ended: [[0; LENGTHS]; CLASSES], groups: [None; GROUPS], oldest: 0, caution: 0, trusted: 0 }
+        Self { ended: [[0; LENGTHS]; CLASSES], groups: [None; GROUPS], oldest: 0, caution: 0, early: 0, late: 0, judged: Moment(0) }
     }
 
     /// Notes that a unit of `bytes` was used after `ms` milliseconds.
@@ -136,30 +143,32 @@ impl Predictor {
         self.end(bytes, group.age.saturating_add(away));
         let too_early = away < group.worth;
         if too_early {
-            self.trusted = 0;
+            self.early += 1;
         }
         Obtained::Again { too_early }
     }
 
-    /// Makes further decisions more cautious: units were obtained too early since the last look.
-    pub(super) fn distrust(&mut self) {
-        self.caution = (self.caution + 1).min(MOST_CAUTION);
-        self.trusted = 0;
-    }
-
-    /// Counts the units that were given back and not needed while that was worth the cost, and less caution with
-    /// enough of them.
+    /// Counts the units that were given back and not needed while that was worth the cost, and judges by them: more
+    /// caution if over half of the units were obtained too early, less if under a quarter.
     pub(super) fn settle(&mut self, now: Moment) {
         for group in self.groups.iter_mut().flatten() {
             let away = now.0.wrapping_sub(group.at.0);
             // `worth` 0: counted before.
             if group.worth > 0 && away >= group.worth {
                 group.worth = 0;
-                self.trusted = self.trusted.saturating_add(group.count);
+                self.late = self.late.saturating_add(group.count);
             }
         }
-        let steps = (self.trusted / TRUST).min(self.caution);
-        (self.caution, self.trusted) = (self.caution - steps, self.trusted % TRUST);
+        let units = self.early.saturating_add(self.late);
+        if units < TRIAL && now.0.wrapping_sub(self.judged.0) < PATIENCE_MS {
+            return;
+        }
+        if self.early > units / 2 {
+            self.caution = (self.caution + 1).min(MOST_CAUTION);
+        } else if self.early <= units / 4 {
+            self.caution = self.caution.saturating_sub(1);
+        }
+        (self.early, self.late, self.judged) = (0, 0, now);
     }
 
     /// Notes what a look finds of a unit that was used again.
@@ -248,19 +257,27 @@ mod tests {
     }
 
     #[test]
-    fn caution_rises_with_mistakes_and_falls_with_units_that_stay_away() {
+    fn caution_follows_the_share_of_mistakes_and_fades() {
         let mut predictor = Predictor::new();
-        for _ in 0..20 {
-            predictor.distrust();
+        for trial in 0..10 {
+            let at = Moment(1000 * trial);
+            predictor.give_back(UNIT, TRIAL, 1000, at, 100);
+            for _ in 0..TRIAL {
+                assert_eq!(predictor.obtain(UNIT, Moment(at.0 + 10)), Obtained::Again { too_early: true });
+            }
+            predictor.settle(Moment(at.0 + 20));
+            assert_eq!(predictor.caution(), (trial + 1).min(MOST_CAUTION));
         }
+        predictor.give_back(UNIT, TRIAL, 1000, Moment(20_000), 4000);
+        predictor.settle(Moment(23_999));
         assert_eq!(predictor.caution(), MOST_CAUTION);
-        predictor.give_back(UNIT, 3 * TRUST, 1000, Moment(0), 4000);
-        predictor.settle(Moment(3999));
-        assert_eq!(predictor.caution(), MOST_CAUTION);
-        predictor.settle(Moment(4000));
-        assert_eq!(predictor.caution(), MOST_CAUTION - 3);
-        predictor.settle(Moment(9000));
-        assert_eq!(predictor.caution(), MOST_CAUTION - 3, "counted once");
+        predictor.settle(Moment(24_000));
+        assert_eq!(predictor.caution(), MOST_CAUTION - 1);
+        predictor.settle(Moment(24_001));
+        predictor.settle(Moment(24_000 + PATIENCE_MS - 1));
+        assert_eq!(predictor.caution(), MOST_CAUTION - 1, "counted once");
+        predictor.settle(Moment(24_000 + PATIENCE_MS));
+        assert_eq!(predictor.caution(), MOST_CAUTION - 2);
     }
 
     #[test]

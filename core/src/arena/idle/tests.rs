@@ -260,7 +260,7 @@ fn memory_obtained_again_too_early_makes_decisions_more_cautious() {
     cache(&allocator, &[40, 200, 60]);
     let mut last = 0;
     let mut caution = 0;
-    for _ in 0..6 {
+    for _ in 0..30 {
         // The worst moment: just after memory went back.
         while stats(&allocator).given_back == last {
             pass(&allocator, 10, 10);
@@ -271,7 +271,7 @@ fn memory_obtained_again_too_early_makes_decisions_more_cautious() {
         caution = caution.max(stats(&allocator).caution);
     }
     let stats = stats(&allocator);
-    assert!(stats.too_early_units >= 3 && caution >= 2, "{caution}, {stats:?}");
+    assert!(stats.too_early_units > 30 && caution >= 1, "{caution}, {stats:?}");
 }
 
 #[test]
