@@ -405,7 +405,10 @@ impl fmt::Display for Config {
         out.flag(key::GRAPH_CAPTURE_RECORD_STREAM_REUSE, self.graph_capture_record_stream_reuse)?;
         out.some(key::PARITY, (!self.parity).then_some("False"))?;
         out.some(key::RECLAIM, self.reclaim.then_some("auto"))?;
-        out.some(key::RECLAIM_BUDGET, (self.reclaim_budget != default.reclaim_budget).then_some(Exact(self.reclaim_budget)))?;
+        out.some(
+            key::RECLAIM_BUDGET,
+            (self.reclaim_budget != default.reclaim_budget).then_some(Exact(self.reclaim_budget)),
+        )?;
         out.pinned(&self.pinned)
     }
 }

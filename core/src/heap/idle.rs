@@ -215,14 +215,7 @@ impl<S: Storage> Heap<S> {
 
 /// Tells what a look finds of a unit that had `before`, and returns what the unit has now. `untouched`: not used
 /// since the last look, if it was idle then.
-fn seen(
-    before: Idle,
-    is_idle: bool,
-    untouched: bool,
-    bytes: u64,
-    now: Moment,
-    tell: &mut impl FnMut(Found),
-) -> Idle {
+fn seen(before: Idle, is_idle: bool, untouched: bool, bytes: u64, now: Moment, tell: &mut impl FnMut(Found)) -> Idle {
     let was_idle = before.age(now).is_some();
     if before == Idle::NEW {
         tell(Found::New { bytes });

@@ -34,7 +34,7 @@ pub struct ReclaimStats {
     pub unpaid: u64,
     /// The driver time that is left of the budget, in microseconds.
     pub budget_us: u64,
-    /// By what the time to the next use must exceed the time that is worth the cost, as a power of
-    /// two. Rises with units obtained too early, and falls with units that were not.
+    /// By what the time that is worth the cost is multiplied, as a power of two. Rises with units
+    /// obtained too early, and falls with units that were not.
     pub caution: u32,
 }

@@ -70,7 +70,7 @@ impl Worth<'_> {
             return true;
         }
         let predictor = &self.idle.predictor;
-        predictor.remaining(bytes, age) >> predictor.caution() >= self.ms(unit, bytes)
+        predictor.stays_idle(bytes, age, self.ms(unit, bytes).saturating_mul(1 << predictor.caution()))
     }
 
     /// Returns how many units of `bytes` can be given back with the time and the budget that are left.
@@ -195,7 +195,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
     }
 
     /// Gives the chosen units back by `release`, and accounts for them.
-    fn give(&self, round: &Round, chosen: Chosen, release: impl FnOnce() -> Result<(), Error>) -> Result<Attempt, Error> {
+    fn give(
+        &self,
+        round: &Round,
+        chosen: Chosen,
+        release: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<Attempt, Error> {
         let device = self.device;
         let (result, ticks) = device.driver.timed(release);
         let us = device.driver.ticks_to_us(ticks);

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! ended idle times   ▂ ▂ █ ▁ . . . ▃ .      log2 of milliseconds, for each class of sizes
-//!                            ▲ the unit's age: the mean of what lies to the right, less the age
+//!                            ▲ the unit's age: how many of those to the right lasted for long enough?
 //! ```
 //!
 //! A training step uses most of its memory once: nearly all ended times are a step long, and a unit that
-//! is idle for longer belongs to no step any more. Beyond all ended times, memory is expected to stay idle
-//! for as long again as it has been. A few imagined units with that expectation stand beside the ended
-//! times, so that a single long one decides nothing.
+//! is idle for longer belongs to no step any more. Where short times and long ones occur, nothing is decided
+//! before the short ones have passed. Beyond all ended times, memory is expected to stay idle for as long
+//! again as it has been. A few imagined units with that expectation stand beside the ended times, so that a
+//! single long one decides nothing.
 //!
 //! A unit that was given back has no end of its own. A unit of the same class that is obtained later ends
 //! its time. If that comes before the cost of both calls is repaid, the unit had better been kept. With
@@ -84,7 +85,15 @@ pub(crate) struct Predictor {
 
 impl Predictor {
     pub(super) const fn new() -> Self {
-        Self { ended: [[0; LENGTHS]; CLASSES], groups: [None; GROUPS], oldest: 0, caution: 0, early: 0, late: 0, judged: Moment(0) }
+        Self {
+            ended: [[0; LENGTHS]; CLASSES],
+            groups: [None; GROUPS],
+            oldest: 0,
+            caution: 0,
+            early: 0,
+            late: 0,
+            judged: Moment(0),
+        }
     }
 
     /// Notes that a unit of `bytes` was used after `ms` milliseconds.
@@ -96,23 +105,23 @@ impl Predictor {
         }
     }
 
-    /// Returns for how many milliseconds more a unit of `bytes` is expected to stay idle, which has been so
-    /// for `age` milliseconds.
-    pub(super) fn remaining(&self, bytes: u64, age: u32) -> u64 {
+    /// Returns whether a unit of `bytes` that has been idle for `age` milliseconds is expected to stay so for
+    /// `ms` more: whether three quarters of the units did that were idle for longer than `age`.
+    pub(super) fn stays_idle(&self, bytes: u64, age: u32, ms: u64) -> bool {
         let age = u64::from(age);
-        let (mut count, mut sum) = (IMAGINED, IMAGINED * age);
+        let (mut longer, mut stayed) = (IMAGINED, if age >= ms { IMAGINED } else { 0 });
         for (length, &ended) in self.ended[class(bytes)].iter().enumerate() {
             // In the middle of its power of two.
-            let ms = 3 << length >> 1;
-            if ms > age {
-                (count, sum) = (count + u64::from(ended), sum + u64::from(ended) * (ms - age));
+            let lasted = 3 << length >> 1;
+            if lasted > age {
+                longer += u64::from(ended);
+                stayed += if lasted - age >= ms { u64::from(ended) } else { 0 };
             }
         }
-        sum / count
+        4 * stayed >= 3 * longer
     }
 
-    /// Returns what the time to the next use is divided by before it is compared with the time that is worth the
-    /// cost: a power of two.
+    /// Returns what the time that is worth the cost is multiplied by, as a power of two.
     pub(super) fn caution(&self) -> u32 {
         self.caution
     }
@@ -136,7 +145,8 @@ impl Predictor {
     pub(super) fn obtain(&mut self, bytes: u64, now: Moment) -> Obtained {
         let wanted = class(bytes);
         let newest_first = (1..=GROUPS).map(|back| (self.oldest + GROUPS - back) % GROUPS);
-        let found = newest_first.clone().find(|&at| self.groups[at].is_some_and(|group| usize::from(group.class) == wanted));
+        let found =
+            newest_first.clone().find(|&at| self.groups[at].is_some_and(|group| usize::from(group.class) == wanted));
         let Some((at, group)) = found.and_then(|at| Some((at, self.groups[at]?))) else { return Obtained::More };
         self.groups[at] = (group.count > 1).then_some(Group { count: group.count - 1, ..group });
         let away = now.0.wrapping_sub(group.at.0);
@@ -196,11 +206,16 @@ mod tests {
 
     const UNIT: u64 = 20 * MIB;
 
+    /// The longest of these times for which a unit is expected to stay idle.
+    fn longest(predictor: &Predictor, age: u32) -> u64 {
+        (0..20).map(|log2| 1 << log2).take_while(|&ms| predictor.stays_idle(UNIT, age, ms)).last().unwrap_or(0)
+    }
+
     #[test]
     fn without_experience_memory_stays_idle_for_as_long_again() {
         let predictor = Predictor::new();
-        for age in [0, 1, 300, 70_000] {
-            assert_eq!(predictor.remaining(UNIT, age), u64::from(age));
+        for (age, ms) in [(0, 0), (1, 1), (300, 256), (70_000, 65_536)] {
+            assert_eq!(longest(&predictor, age), ms);
         }
     }
 
@@ -208,22 +223,17 @@ mod tests {
     fn the_period_of_a_program_is_seen_in_its_own_class_of_sizes() {
         let mut predictor = Predictor::new();
         (0..1000).for_each(|_| predictor.end(UNIT, 300));
-        let soon = predictor.remaining(UNIT, 10);
-        assert!((250..400).contains(&soon), "{soon}");
-        let step = predictor.remaining(UNIT, 200);
-        assert!((100..200).contains(&step), "{step}");
-        // The unit has missed the step that it belonged to.
-        assert_eq!(predictor.remaining(UNIT, 2000), 2000);
-        assert_eq!(predictor.remaining(200 * MIB, 10), 10, "another class");
+        assert_eq!((longest(&predictor, 10), longest(&predictor, 200)), (256, 128));
+        assert_eq!(longest(&predictor, 2000), 1024, "the unit has missed the step that it belonged to");
+        assert!(!predictor.stays_idle(200 * MIB, 10, 100), "another class");
     }
 
     #[test]
     fn of_two_periods_the_longer_one_is_expected_once_the_shorter_one_has_passed() {
         let mut predictor = Predictor::new();
-        (0..900).for_each(|_| predictor.end(UNIT, 100));
-        (0..100).for_each(|_| predictor.end(UNIT, 10_000));
-        let (at_once, later) = (predictor.remaining(UNIT, 0), predictor.remaining(UNIT, 500));
-        assert!(at_once < 2000 && later > 9000, "{at_once}, {later}");
+        (0..700).for_each(|_| predictor.end(UNIT, 100));
+        (0..300).for_each(|_| predictor.end(UNIT, 10_000));
+        assert_eq!((longest(&predictor, 0), longest(&predictor, 500)), (64, 8192));
     }
 
     #[test]
@@ -231,7 +241,7 @@ mod tests {
         let mut predictor = Predictor::new();
         (0..1000).for_each(|_| predictor.end(UNIT, 100));
         predictor.end(UNIT, 60_000);
-        assert!(predictor.remaining(UNIT, 1000) < 20_000);
+        assert_eq!(longest(&predictor, 1000), 512);
     }
 
     #[test]
@@ -239,7 +249,7 @@ mod tests {
         let mut predictor = Predictor::new();
         (0..MEMORY).for_each(|_| predictor.end(UNIT, 10_000));
         (0..20 * MEMORY).for_each(|_| predictor.end(UNIT, 100));
-        assert!(predictor.remaining(UNIT, 0) < 150, "{}", predictor.remaining(UNIT, 0));
+        assert_eq!(longest(&predictor, 0), 64);
         assert_eq!(predictor.ended[class(UNIT)][length(10_000)], 0);
     }
 
