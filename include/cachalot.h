@@ -407,6 +407,14 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * policy (every policy): `caching`, `bfc`, `buddy`, `size_class`, `slab`, `stitched`, `direct` or
  * `planned`; default `caching`.
  *     The rules for the placement of blocks. The policy of an allocator cannot change.
+ * reclaim (`caching` and `bfc`): `off` or `auto`; default `off`.
+ *     With `auto`, upkeep (`cachalot_maintain`) gives cached memory back to the driver by what it
+ *     is worth: if it is not expected to be needed for as long as the driver's calls take to pay
+ *     for within `reclaim_budget`. No request and no free does more for that, and nothing waits for
+ *     the device. Off: cached memory goes back when the memory is short, or on demand.
+ * reclaim_budget (`caching` and `bfc`): a number from 0 to 1; default `0.01`.
+ *     The largest part of the time for the driver's calls that give idle memory back under
+ *     `reclaim:auto`, and obtain it again. Less gives less memory back, and later.
  * region_garbage_collection (`bfc`): `True` or `False`; default `True`.
  *     Wholly free segments are released for a request without any other memory.
  * release_lock_on_cudamalloc (every policy): `True` or `False`; default `False`.

@@ -1,6 +1,8 @@
 //! `reclaim:auto` beside programs whose work takes time: no memory in use is unmapped, the device is not waited for, no
 //! block changes, and each request is decided as the segments of that moment demand.
 
+use cachalot_core::config::Policy;
+use cachalot_core::config::rounding::PoolKind;
 use cachalot_core::simulated::{Call, Failure, Outstanding};
 use cachalot_core::{BlockState, DeviceError, DeviceMemory, DevicePtr, Error, ErrorKind, Forecast, StreamId};
 use cachalot_tests::host::{DEVICE, MIB};
@@ -77,16 +79,17 @@ fn take(working: &mut Working, step: &Step) -> Outcome {
 fn malloc(working: &mut Working, bytes: u64, stream: StreamId) -> Outcome {
     let allocator = &working.host.allocator;
     let config = allocator.config(DEVICE).map_err(|error| error.to_string())?;
-    let size = config.policy().round(bytes, config.policy().small_max());
-    let best = (config.to_string() == CONFIGS[0]).then(|| best_fit(working, size, stream));
-    let forecast = working.host.allocator.forecast(DEVICE, bytes, stream).map_err(|error| error.to_string())?;
+    let is_native = config.policy() == Policy::Caching && !config.expandable_segments();
+    let best = is_native.then(|| best_fit(working, bytes.next_multiple_of(512), stream));
+    // The forecast asks the device, too, which may be about to fail.
+    let forecast = allocator.forecast(DEVICE, bytes, stream);
     let (held, calls) = (working.held.len(), working.host.device().calls(Call::Obtain));
     let outcome = working.malloc(bytes, stream)?;
     if working.held.len() == held {
         return Ok(outcome);
     }
     let ptr = working.held[held].ptr;
-    if let Forecast::Hit(expected) = forecast
+    if let Ok(Forecast::Hit(expected)) = forecast
         && expected != ptr
     {
         return Err(format!("{bytes} bytes at {ptr}, and {expected} was forecast"));
@@ -103,7 +106,7 @@ fn best_fit(working: &Working, size: u64, stream: StreamId) -> Option<DevicePtr>
     let mut best: Option<(u64, DevicePtr)> = None;
     let is_small = size <= MIB;
     for segment in working.host.allocator.snapshot() {
-        if segment.stream != stream || (segment.kind == cachalot_core::config::rounding::PoolKind::Small) != is_small {
+        if segment.stream != stream || (segment.kind == PoolKind::Small) != is_small {
             continue;
         }
         let mut address = segment.address;
@@ -182,7 +185,8 @@ fn phases() -> Vec<Step> {
 
 #[test]
 fn memory_of_an_earlier_phase_goes_back_beside_the_work_of_the_next() {
-    for config in CONFIGS {
+    // Best fit with coalescing has one large segment for all, in which the second phase lies.
+    for config in CONFIGS.into_iter().filter(|&config| config != CONFIGS[2]) {
         let mut working = Working::new(config, CAPACITY);
         for step in phases() {
             assert!(matches!(take(&mut working, &step), Ok(None)), "`{config}`, {step:?}");

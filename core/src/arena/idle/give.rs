@@ -64,13 +64,15 @@ impl Worth<'_> {
         worth_ms(self.idle.budget.cost(unit, bytes).both(), bytes, self.round.held, self.round.share)
     }
 
-    /// Returns whether a unit is expected not to be needed for so long, or more is held than ever before.
-    fn holds(&self, unit: Unit, IdleUnit { bytes, age, .. }: IdleUnit) -> bool {
-        if bytes <= self.round.excess.get() {
-            return true;
-        }
+    /// Returns whether a unit is expected not to be needed for so long.
+    fn is_expected(&self, unit: Unit, IdleUnit { bytes, age, .. }: IdleUnit) -> bool {
         let predictor = &self.idle.predictor;
         predictor.stays_idle(bytes, age, self.ms(unit, bytes).saturating_mul(1 << predictor.caution()))
+    }
+
+    /// Returns whether a unit is worth giving back: it is expected not to be needed, or more is held than ever before.
+    fn holds(&self, unit: Unit, idle: IdleUnit) -> bool {
+        idle.bytes <= self.round.excess.get() || self.is_expected(unit, idle)
     }
 
     /// Returns how many units of `bytes` can be given back with the time and the budget that are left.
@@ -152,14 +154,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
     /// Gives neighbouring pages of the heap in `slot` back that are worth it.
     fn give_pages(&self, slot: u32, round: &Round) -> Result<Attempt, Error> {
         let device = self.device;
+        // Asking a device for its virtual memory may open the device, and no lock may be held; with pages it is open.
+        if device.page_pool.lock().bytes.home == 0 {
+            return Ok(Attempt::Nothing);
+        }
+        let Some(mapper) = device.mapper() else { return Ok(Attempt::Nothing) };
         let mut heap = device.heaps.lock(slot);
         let Some((block, range, chosen)) = self.choose_pages(&heap, round) else { return Ok(Attempt::Nothing) };
         if chosen.count == 0 {
             drop(heap);
             return Ok(self.lacking(round));
         }
-        // Asking a device for its virtual memory may open the device, but the heap has pages.
-        let Some(mapper) = device.mapper() else { return Ok(Attempt::Nothing) };
         if heap.make_room().is_err() || !heap.make_room_for_range() {
             return Err(Error::TableFull("blocks"));
         }
@@ -184,9 +189,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
         let (block, last) = heap.idle_page(round.now, wanted)?;
         let IdleUnit { at, bytes, age, .. } = last;
         let mut chosen = Chosen { unit: Unit::Page, bytes, count: 0, age, cost: idle.budget.cost(Unit::Page, bytes) };
-        let most = worth.payable(Unit::Page, bytes);
+        let is_expected = worth.is_expected(Unit::Page, last);
+        // No more of the pages that will be needed than the excess.
+        let enough = if is_expected { u64::MAX } else { round.excess.get() / bytes };
+        let most = enough.min(u64::from(worth.payable(Unit::Page, bytes)));
         let below = heap.idle_pages_below(block, last, round.now);
-        let run = core::iter::once(last).chain(below).take_while(|unit| unit.bytes == bytes && wanted(*unit));
+        let run = core::iter::once(last).chain(below).take_while(|unit| {
+            unit.bytes == bytes && wanted(*unit) && worth.is_expected(Unit::Page, *unit) == is_expected
+        });
         let mut from = at;
         for unit in run.take(most as usize) {
             (chosen.count, from) = (chosen.count + 1, unit.at);
