@@ -407,7 +407,7 @@ impl fmt::Display for Config {
         out.some(key::RECLAIM, self.reclaim.then_some("auto"))?;
         out.some(
             key::RECLAIM_BUDGET,
-            (self.reclaim_budget != default.reclaim_budget).then_some(Exact(self.reclaim_budget)),
+            (self.reclaim_budget.to_bits() != default.reclaim_budget.to_bits()).then_some(Exact(self.reclaim_budget)),
         )?;
         out.pinned(&self.pinned)
     }

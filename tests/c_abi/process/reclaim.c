@@ -40,6 +40,9 @@ int main(int argc, char **argv) {
     /* Small blocks come from other segments. */
     NEEDED(cachalot_malloc(allocator, 0, 1000, NULL, &block));
     NEEDED(cachalot_free(allocator, block));
+    if (scene_options.flags & CACHALOT_SIMULATED) {
+      NEEDED(cachalot_simulate_progress(allocator, 0, NULL));
+    }
     usleep(1000);
   }
   NEEDED(cachalot_maintain_every(allocator, 0, 0));

@@ -175,8 +175,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
         drop(heap);
         self.give(round, chosen, || {
             let unmapped = mapper.unmap_detached(slot, detached, range);
-            // As many as were added: elastic ranges keep their own spare pages.
-            (0..chosen.count).try_fold((), |(), _| mapper.destroy_spare().map(|_| ())).and(unmapped)
+            // As many as were added: elastic ranges keep their own spare pages. All are tried.
+            (0..chosen.count).fold(unmapped, |result, _| result.and(mapper.destroy_spare().map(|_| ())))
         })
     }
 
