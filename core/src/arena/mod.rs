@@ -39,7 +39,7 @@ mod free;
 mod free_at;
 mod gathered;
 pub(crate) mod heaps;
-mod idle;
+pub(crate) mod idle;
 pub(crate) mod invalid_pointer;
 mod invariants;
 mod ledger;

@@ -5,8 +5,8 @@
 //! blocks   | allocated | free | allocated | unmapped   |   linked by `prev` and `next`
 //! ```
 
+use crate::heap::age::Idle;
 use crate::heap::bins;
-use crate::heap::idle::Idle;
 use crate::tables::Storage;
 use crate::tables::hash_index::Indexed;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};

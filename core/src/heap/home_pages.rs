@@ -9,8 +9,8 @@
 //! pages do. A page that moves leaves its old mapping *stale*: the addresses stay mapped until the
 //! work that used them is complete, and no block is ever placed there again.
 
+use crate::heap::age::Idle;
 use crate::heap::block::{Block, Blocks, State};
-use crate::heap::idle::Idle;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};

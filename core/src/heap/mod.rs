@@ -24,6 +24,7 @@ use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
+pub(crate) mod age;
 pub(crate) mod bins;
 pub(crate) mod block;
 pub(crate) mod check;
@@ -327,7 +328,7 @@ impl<S: Storage> Heap<S> {
         if backing == Backing::Expandable {
             // The entry of a block that is split is that of the rest, which stays free.
             let split = self.blocks[block].is_free();
-            self.note_high(addr, if split { size } else { whole });
+            self.high = self.high.max(addr + if split { size } else { whole });
         }
         served
     }

@@ -1,11 +1,11 @@
-//! What it costs to give a unit back and to obtain it again, and the driver time that may be spent on it.
+//! The cost to give a unit back and to obtain the memory again, and the budget of driver time.
 //!
-//! The costs are those of an H200's driver (580), corrected by what giving back has taken on the device at
+//! The costs are an H200's (driver 580), corrected by the measured times of the device at
 //! hand.
 
 use crate::units::MIB;
 
-/// What a unit consists of.
+/// The kind of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(super) enum Unit {
@@ -31,16 +31,16 @@ impl Cost {
     }
 }
 
-/// Budget that is not spent is kept for so long, in microseconds.
+/// Unspent budget is kept for so long, in microseconds.
 const KEPT_US: u64 = 60_000_000;
 
-/// Memory that is needed sooner, in milliseconds, is of no use to another process, which takes as long to start.
+/// Memory needed sooner, in milliseconds, is of no use to another process, which takes as long to start.
 const LEAST_MS: u64 = 5000;
 
 /// How much slower or faster than the H200's a driver may count, as a factor.
 const MOST_PACE: f64 = 64.0;
 
-/// The driver time that is left, and the pace of the driver.
+/// The driver time left, and the pace of the driver.
 #[derive(Debug)]
 pub(super) struct Budget {
     /// Nanoseconds to be spent.
@@ -54,19 +54,19 @@ impl Budget {
         Self { left: 0, pace: [1.0; 2] }
     }
 
-    /// Adds `share` of `us` microseconds that have passed.
+    /// Adds `share` of `us` microseconds passed.
     pub(super) fn earn(&mut self, us: u64, share: f64) {
         // The conversions round towards zero and saturate.
         let most = (KEPT_US as f64 * 1000.0 * share) as u64;
         self.left = self.left.saturating_add((us.min(KEPT_US) as f64 * 1000.0 * share) as u64).min(most);
     }
 
-    /// Returns the nanoseconds that are left.
+    /// Returns the nanoseconds left.
     pub(super) fn left(&self) -> u64 {
         self.left
     }
 
-    /// Takes what giving back has taken, and obtaining again will take, off the budget.
+    /// Takes the time of giving back and of obtaining again off the budget.
     pub(super) fn spend(&mut self, ns: u64) {
         self.left = self.left.saturating_sub(ns);
     }
@@ -82,7 +82,7 @@ impl Budget {
         }
     }
 
-    /// Notes that giving back units with an estimated cost of `estimated` nanoseconds has taken `taken`.
+    /// Notes the time `taken` to give back units with an estimated cost of `estimated` nanoseconds.
     pub(super) fn learn(&mut self, unit: Unit, estimated: u64, taken: u64) {
         if estimated > 0 && taken > 0 {
             let pace = &mut self.pace[unit as usize];
@@ -92,9 +92,9 @@ impl Budget {
     }
 }
 
-/// Returns for how many milliseconds a unit of `bytes`, of `held` bytes in all, must not be needed so that giving
-/// it back is worth `cost_ns`: as long as its part of the budget pays that. If all memory is used once
-/// in such a time, all of it together uses up the whole budget. At least [`LEAST_MS`].
+/// Returns for how many milliseconds a unit of `bytes`, of `held` bytes in all, must not be needed so giving
+/// back is worth `cost_ns`: as long as the unit's part of the budget takes to pay. If all memory is used once
+/// in the time, all memory together uses up the whole budget. At least [`LEAST_MS`].
 pub(super) fn worth_ms(cost_ns: u64, bytes: u64, held: u64, share: f64) -> u64 {
     let part = bytes as f64 / held.max(bytes) as f64;
     // Saturates; a share of 0 pays nothing.

@@ -1,4 +1,4 @@
-//! Gives idle units back: which are worth it, and the calls of the device.
+//! Gives idle units back: which are worthwhile, and the calls of the device.
 
 use super::budget::{Cost, Unit, worth_ms};
 use super::{IdleMemory, Keeper, Round, flags};
@@ -6,42 +6,43 @@ use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
+use crate::heap::age::IdleUnit;
 use crate::heap::expandable::Range;
-use crate::heap::idle::IdleUnit;
+use crate::heap::idle::IdleUnits;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::{Lazy, Storage};
 use crate::trace::Action;
 use crate::units::NO_STREAM;
 use core::cell::Cell;
 
-/// What giving back came to.
+/// The result of giving back.
 #[derive(Clone, Copy)]
 pub(super) struct Given {
-    /// The time has ended before all that is worth it was given back.
+    /// The time has ended before all worthwhile units were given back.
     pub(super) more: bool,
-    /// Events were recorded that will tell when work has ended.
+    /// Events were recorded, which will tell the end of work.
     pub(super) began: bool,
 }
 
-/// What an attempt to give units back came to.
+/// The result of an attempt to give units back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     /// Some units went back.
     Some,
-    /// There is nothing that is worth it, quiet and paid.
+    /// Nothing is worthwhile, quiet and paid.
     Nothing,
     /// The time of the call has ended.
     NoTime,
 }
 
-/// Units to give back: a segment, or neighbouring pages of one length.
+/// Units to give back: a segment, or neighbouring pages of equal length.
 #[derive(Clone, Copy)]
 struct Chosen {
     unit: Unit,
     /// Bytes of each.
     bytes: u64,
     count: u32,
-    /// The age of one of them, in milliseconds.
+    /// The age of a unit, in milliseconds.
     age: u32,
     cost: Cost,
 }
@@ -52,7 +53,7 @@ impl Chosen {
     }
 }
 
-/// The worth of units at one moment.
+/// The worth of units at a moment.
 struct Worth<'a> {
     idle: &'a IdleMemory,
     round: &'a Round,
@@ -70,12 +71,12 @@ impl Worth<'_> {
         predictor.stays_idle(bytes, age, self.ms(unit, bytes).saturating_mul(1 << predictor.caution()))
     }
 
-    /// Returns whether a unit is worth giving back: it is expected not to be needed, or more is held than ever before.
+    /// Returns whether a unit is worthwhile: expected not to be needed, or more is held than ever before.
     fn holds(&self, unit: Unit, idle: IdleUnit) -> bool {
         idle.bytes <= self.round.excess.get() || self.is_expected(unit, idle)
     }
 
-    /// Returns how many units of `bytes` can be given back with the time and the budget that are left.
+    /// Returns how many units of `bytes` can be given back with the time and the budget left.
     fn payable(&self, unit: Unit, bytes: u64) -> u32 {
         let cost = self.idle.budget.cost(unit, bytes);
         let count = (self.round.left.get() / cost.give.max(1)).min(self.idle.budget.left() / cost.both().max(1));
@@ -84,10 +85,10 @@ impl Worth<'_> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
-    /// Gives back every unit that is worth it, as long as there is time and budget.
+    /// Gives back every worthwhile unit, within time and budget.
     ///
     /// # Errors
-    /// The first error of the device; nothing is given back after it.
+    /// The first error of the device; then nothing more is given back.
     pub(super) fn give_back(&self, round: &Round) -> Result<Given, Error> {
         let device = self.device;
         let kept: [Cell<u64>; 3] = Default::default();
@@ -119,7 +120,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
         result.map(|()| given)
     }
 
-    /// Gives the largest segment of the heap in `slot` back that is worth it.
+    /// Gives the largest worthwhile segment of the heap in `slot` back.
     fn give_segment(&self, slot: u32, round: &Round) -> Result<Attempt, Error> {
         let device = self.device;
         let chosen = self.choose_segment(&device.heaps.lock(slot), round);
@@ -140,18 +141,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
         self.give(round, chosen, || device.releaser().release_segment(slot, heap, block).map(|_| ()))
     }
 
-    /// Chooses the largest segment of a heap that is quiet and worth it, as a block. The count is 0 if it cannot be
+    /// Chooses the largest quiet and worthwhile segment of a heap, as a block. The count is 0 if the cost cannot be
     /// paid.
     fn choose_segment(&self, heap: &Heap<S>, round: &Round) -> Option<(u32, Chosen)> {
         let idle = self.device.idle.lock();
         let worth = Worth { idle: &idle, round };
+        let units = IdleUnits(heap);
         let (block, IdleUnit { bytes, age, .. }) =
-            heap.idle_segment(round.now, |unit| heap.is_quiet(unit) && worth.holds(Unit::Segment, unit))?;
+            units.idle_segment(round.now, |unit| units.is_quiet(unit) && worth.holds(Unit::Segment, unit))?;
         let (cost, count) = (idle.budget.cost(Unit::Segment, bytes), worth.payable(Unit::Segment, bytes).min(1));
         Some((block, Chosen { unit: Unit::Segment, bytes, count, age, cost }))
     }
 
-    /// Gives neighbouring pages of the heap in `slot` back that are worth it.
+    /// Gives neighbouring worthwhile pages of the heap in `slot` back.
     fn give_pages(&self, slot: u32, round: &Round) -> Result<Attempt, Error> {
         let device = self.device;
         // Asking a device for its virtual memory may open the device, and no lock may be held; with pages it is open.
@@ -180,20 +182,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
         })
     }
 
-    /// Chooses neighbouring pages of a heap that are quiet and worth it, with the free block around them. The count is
+    /// Chooses neighbouring quiet and worthwhile pages of a heap, with the free block around them. The count is
     /// 0 if none can be paid.
     fn choose_pages(&self, heap: &Heap<S>, round: &Round) -> Option<(u32, Range, Chosen)> {
         let idle = self.device.idle.lock();
         let worth = Worth { idle: &idle, round };
-        let wanted = |unit| heap.is_quiet(unit) && worth.holds(Unit::Page, unit);
-        let (block, last) = heap.idle_page(round.now, wanted)?;
+        let units = IdleUnits(heap);
+        let wanted = |unit| units.is_quiet(unit) && worth.holds(Unit::Page, unit);
+        let (block, last) = units.idle_page(round.now, wanted)?;
         let IdleUnit { at, bytes, age, .. } = last;
         let mut chosen = Chosen { unit: Unit::Page, bytes, count: 0, age, cost: idle.budget.cost(Unit::Page, bytes) };
         let is_expected = worth.is_expected(Unit::Page, last);
         // No more of the pages that will be needed than the excess.
         let enough = if is_expected { u64::MAX } else { round.excess.get() / bytes };
         let most = enough.min(u64::from(worth.payable(Unit::Page, bytes)));
-        let below = heap.idle_pages_below(block, last, round.now);
+        let below = units.idle_pages_below(block, last, round.now);
         let run = core::iter::once(last).chain(below).take_while(|unit| {
             unit.bytes == bytes && wanted(*unit) && worth.is_expected(Unit::Page, *unit) == is_expected
         });
@@ -201,7 +204,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
         for unit in run.take(most as usize) {
             (chosen.count, from) = (chosen.count + 1, unit.at);
         }
-        Some((block, heap.range_of(block, from, at + bytes), chosen))
+        Some((block, units.range_of(block, from, at + bytes), chosen))
     }
 
     /// Gives the chosen units back by `release`, and accounts for them.
@@ -251,10 +254,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
         let covered = heap.sets.quiet.max(device.epochs.lock().newest(slot));
         let wants_event = Cell::new(false);
         let idle = device.idle.lock();
-        let worth = Worth { idle: &idle, round };
+        let (worth, units) = (Worth { idle: &idle, round }, IdleUnits(&heap));
         let count = |kind: Unit, unit: IdleUnit| {
             let blocked = kind == Unit::Segment && round.blocked.get();
-            let why = match (worth.holds(kind, unit), heap.is_quiet(unit)) {
+            let why = match (worth.holds(kind, unit), units.is_quiet(unit)) {
                 (false, _) => 0,
                 (true, true) if !blocked => 2,
                 (true, _) => 1,
@@ -263,8 +266,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
             wants_event.set(wants_event.get() || why == 1 && unit.freed_at >= covered);
             false
         };
-        let _none = heap.idle_segment(round.now, |unit| count(Unit::Segment, unit));
-        let _none = heap.idle_page(round.now, |unit| count(Unit::Page, unit));
+        let _none = units.idle_segment(round.now, |unit| count(Unit::Segment, unit));
+        let _none = units.idle_page(round.now, |unit| count(Unit::Page, unit));
         wants_event.get()
     }
 

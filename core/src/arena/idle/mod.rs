@@ -1,19 +1,19 @@
-//! The setting `reclaim:auto`: idle memory goes back to the device by what it is worth.
+//! The setting `reclaim:auto`: idle memory goes back to the device by its worth.
 //!
 //! ```text
 //! look (heap/idle.rs) ─▶ predictor: time to the next use ─┐
-//! cost of giving back and obtaining again (budget.rs) ────┴─▶ worth it? ─▶ quiet? ─▶ budget left? ─▶ device
+//! cost of giving back and obtaining again (budget.rs) ────┴─▶ worthwhile? ─▶ quiet? ─▶ budget left? ─▶ device
 //! ```
 //!
-//! Everything happens in [`maintain`](crate::Pages::maintain): requests and frees do nothing for it, and find
-//! less cached memory at most. A unit is given back if it is not expected to be needed for as long as its
+//! Everything happens in [`maintain`](crate::Pages::maintain): requests and frees do nothing for the setting, and find
+//! less cached memory at most. A unit is given back if the prediction is no use for as long as the
 //! part of the budget takes to pay the driver's calls, or if more is held than before anything was given
-//! back. The budget itself bounds the driver's time
-//! whatever is expected: giving back and obtaining again are paid together, when a unit is given back.
+//! back. The budget bounds the driver's time
+//! under all predictions: giving back and obtaining again are paid together, when a unit is given back.
 //!
-//! Nothing waits for the device. All work that used a unit is known to be complete (arena/quiet.rs). A
-//! driver waits for running work of any kind before it frees a segment, so segments go back while all
-//! streams that the allocator knows are idle; pages are unmapped at any time. Nothing is given back
+//! Nothing waits for the device. All work on a unit is known to be complete (arena/quiet.rs). A
+//! driver waits for running work of any kind before a free of a segment, so segments go back while all
+//! streams known to the allocator are idle; pages are unmapped at any time. Nothing is given back
 //! while a graph is captured, nor of private pools.
 
 mod budget;
@@ -25,17 +25,18 @@ mod tests;
 use self::budget::Budget;
 use self::give::Given;
 use self::predictor::{Obtained, Predictor};
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::heap::idle::{Found, Moment};
+use crate::heap::age::{Found, Moment};
+use crate::heap::idle::LookedAt;
 use crate::stats::{ReclaimStats, Stat};
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use core::cell::Cell;
 
-/// What `reclaim:auto` has learned of one device, and what it may spend.
+/// Experience and budget of `reclaim:auto` on a device.
 #[derive(Debug)]
 pub(crate) struct IdleMemory {
     predictor: Predictor,
@@ -44,7 +45,7 @@ pub(crate) struct IdleMemory {
     last_us: u64,
     /// The most bytes held, and the most in use, until memory was given back for the first time.
     before: [u64; 2],
-    pub stats: ReclaimStats,
+    stats: ReclaimStats,
 }
 
 impl IdleMemory {
@@ -74,48 +75,45 @@ impl IdleMemory {
     }
 }
 
+impl IdleMemory {
+    /// Returns the figures so far.
+    pub(crate) fn stats(&self) -> ReclaimStats {
+        ReclaimStats { budget_us: self.budget.left() / 1000, caution: self.predictor.caution(), ..self.stats }
+    }
+}
+
 /// The shortest time between two looks, in microseconds.
 const LOOK_US: u64 = 1000;
 
-/// One call of `maintain`.
+/// A call of `maintain`.
 struct Round {
     /// The time of the look.
     now: Moment,
-    /// The part of the time that the driver may take.
+    /// The part of the time for the driver.
     share: f64,
     /// Bytes held from the device at the beginning.
     held: u64,
-    /// The driver time that is left to the call, in nanoseconds.
+    /// The driver time left to the call, in nanoseconds.
     left: Cell<u64>,
-    /// Bytes held beyond what the program held before anything was given back.
+    /// Bytes held beyond those before anything was given back.
     excess: Cell<u64>,
     /// Whether a segment was not given back because a stream had work.
     blocked: Cell<bool>,
 }
 
-/// Gives idle memory of one device back.
+/// Gives idle memory of a device back.
 pub(crate) struct Keeper<'a, D, R: Lock, S: Storage> {
     device: OnDevice<'a, D, R, S>,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
-    /// Returns the operations of `reclaim:auto`.
-    pub(crate) fn keeper(self) -> Keeper<'a, D, R, S> {
-        Keeper { device: self }
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Keeper<'a, D, R, S> {
+    /// Returns the operations on `device`.
+    pub(crate) fn on(device: OnDevice<'a, D, R, S>) -> Self {
+        Self { device }
     }
-}
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Returns what `reclaim:auto` has done.
-    pub(crate) fn reclaim_stats(&self) -> ReclaimStats {
-        let idle = self.idle.lock();
-        ReclaimStats { budget_us: idle.budget.left() / 1000, caution: idle.predictor.caution(), ..idle.stats }
-    }
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
-    /// Looks at the heaps of the default pool, and gives back what is worth it, for about `max_us` microseconds of
-    /// driver time. Returns true if the time has ended before all of it was given back. Does nothing unless
+    /// Looks at the heaps of the default pool, and gives back worthwhile units, for about `max_us` microseconds of
+    /// driver time. Returns true if the time has ended before all of them were given back. Does nothing unless
     /// the setting is on and the device has a clock.
     ///
     /// # Errors
@@ -150,8 +148,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
         Ok(self.give_back(&round)?.more)
     }
 
-    /// Returns how many bytes are held beyond the most that the program held before anything was given back, and beyond
-    /// what its use has grown by since. Where segments have gone, requests obtain others, of other sizes: the memory held could
+    /// Returns how many bytes are held beyond the most held before anything was given back, and beyond
+    /// the growth of the use since. Where segments have gone, requests obtain segments of different sizes: the memory held could
     /// become more than without the setting.
     fn excess(&self) -> u64 {
         let device = self.device;
@@ -195,7 +193,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
                 heap.clock = device.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
                 let mut idle = device.idle.lock();
                 let IdleMemory { predictor, stats, .. } = &mut *idle;
-                heap.look(round.now, |found| match found {
+                LookedAt(&mut heap).look(round.now, |found| match found {
                     Found::Idle { bytes } => stats.idle += bytes,
                     Found::UsedAgain { bytes, idle } => {
                         stats.observed_units += 1;

@@ -1,53 +1,53 @@
-//! Predicts for how long idle memory stays idle, from how long memory of such a size was idle before.
+//! Predicts for how long idle memory stays idle, from how long memory of similar size was idle before.
 //!
 //! ```text
 //! ended idle times   ▂ ▂ █ ▁ . . . ▃ .      log2 of milliseconds, for each class of sizes
-//!                            ▲ the unit's age: how many of those to the right lasted for long enough?
+//!                            ▲ the unit's age: how many to the right lasted for long enough?
 //! ```
 //!
-//! A training step uses most of its memory once: nearly all ended times are a step long, and a unit that
-//! is idle for longer belongs to no step any more. Where short times and long ones occur, nothing is decided
-//! before the short ones have passed. Beyond all ended times, memory is expected to stay idle for as long
-//! again as it has been. A few imagined units with that expectation stand beside the ended times, so that a
-//! single long one decides nothing.
+//! A training step uses most memory once: nearly all ended times are a step long, and a unit
+//! idle for longer belongs to no step any more. Where short and long times occur, nothing is decided
+//! before the short times have passed. Beyond all ended times, memory is expected to stay idle for as long
+//! again as it has been. A few imagined units with equal expectation stand beside the ended times, so a
+//! single long time decides nothing.
 //!
-//! A unit that was given back has no end of its own. A unit of the same class that is obtained later ends
-//! its time. If that comes before the cost of both calls is repaid, the unit had better been kept. With
-//! many of those, further decisions are more cautious.
+//! A unit given back has no end. A later unit of the class ends
+//! the time. If obtained before the cost of both calls is repaid, the unit had better been kept. With
+//! many mistakes, further decisions are more cautious.
 
-use crate::heap::idle::{Idle, Moment};
+use crate::heap::age::{Idle, Moment};
 
 /// The classes of sizes: each a power of two, from 1 MiB.
 const CLASSES: usize = 20;
 
-/// The lengths of idle times that are told apart: each a power of two, from 1 ms.
+/// The number of lengths of idle times: each a power of two, from 1 ms.
 const LENGTHS: usize = 24;
 
-/// An ended time counts half as much once a class has so many newer ones.
+/// An ended time counts half as much once a class has so many newer times.
 const MEMORY: u32 = 2048;
 
-/// The number of imagined units that stay idle for as long again.
+/// The number of imagined units, which stay idle for as long again.
 const IMAGINED: u64 = 2;
 
-/// The groups of units given back that are remembered.
+/// The number of remembered groups of units.
 const GROUPS: usize = 64;
 
-/// The most that caution rises to: 2^2 times the time that is worth the cost. The budget bounds the cost of
-/// mistakes whatever the caution is.
+/// The highest caution: 2^2 times the worthwhile time. The budget bounds the cost of
+/// mistakes at any caution.
 const MOST_CAUTION: u32 = 2;
 
-/// After so many units the share of those obtained too early changes the caution.
+/// After so many units the share of units obtained too early changes the caution.
 const TRIAL: u32 = 32;
 
-/// Caution falls by one after so many milliseconds without a unit to judge by.
+/// Caution falls by 1 after so many milliseconds without a unit to judge by.
 const PATIENCE_MS: u32 = 60_000;
 
-/// Units of one class that were given back at one time.
+/// Units of a class, given back at the same time.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     class: u8,
     count: u32,
-    /// Their age when they were given back, in milliseconds: that of the youngest.
+    /// Their age when they were given back, in milliseconds, of the youngest.
     age: u32,
     /// When they were given back.
     at: Moment,
@@ -55,19 +55,19 @@ struct Group {
     worth: u32,
 }
 
-/// What a unit was that has been obtained.
+/// The kind of a unit just obtained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Obtained {
     /// More than was held before.
     More,
-    /// In place of a unit that was given back.
+    /// In place of a unit given back.
     Again {
         /// Whether the unit had better been kept.
         too_early: bool,
     },
 }
 
-/// The idle times of one device.
+/// The idle times of a device.
 #[derive(Debug)]
 pub(crate) struct Predictor {
     /// How many idle times of each class and length have ended.
@@ -76,7 +76,7 @@ pub(crate) struct Predictor {
     /// The place of the oldest group.
     oldest: usize,
     caution: u32,
-    /// Units that were obtained too early, and units that were not, since the caution was last judged.
+    /// Units obtained too early, and units not, since the caution was last judged.
     early: u32,
     late: u32,
     /// When the caution was last judged, or a unit was.
@@ -96,7 +96,7 @@ impl Predictor {
         }
     }
 
-    /// Notes that a unit of `bytes` was used after `ms` milliseconds.
+    /// Notes the use of a unit of `bytes` after `ms` milliseconds.
     pub(super) fn end(&mut self, bytes: u64, ms: u32) {
         let ended = &mut self.ended[class(bytes)];
         ended[length(ms)] += 1;
@@ -105,8 +105,8 @@ impl Predictor {
         }
     }
 
-    /// Returns whether a unit of `bytes` that has been idle for `age` milliseconds is expected to stay so for
-    /// `ms` more: whether three quarters of the units did that were idle for longer than `age`.
+    /// Returns whether a unit of `bytes`, idle for `age` milliseconds, is expected to stay so for
+    /// `ms` more: whether three quarters of the units did, among all idle for longer than `age`.
     pub(super) fn stays_idle(&self, bytes: u64, age: u32, ms: u64) -> bool {
         let age = u64::from(age);
         let (mut longer, mut stayed) = (IMAGINED, if age >= ms { IMAGINED } else { 0 });
@@ -121,12 +121,12 @@ impl Predictor {
         4 * stayed >= 3 * longer
     }
 
-    /// Returns what the time that is worth the cost is multiplied by, as a power of two.
+    /// Returns the factor of the worthwhile time, as a power of two.
     pub(super) fn caution(&self) -> u32 {
         self.caution
     }
 
-    /// Notes that `count` units of `bytes`, idle for `age` milliseconds, were given back. That is worth the cost if
+    /// Notes `count` units of `bytes`, idle for `age` milliseconds, as given back. Worth the cost if
     /// they are not needed for `worth` milliseconds.
     pub(super) fn give_back(&mut self, bytes: u64, count: u32, age: u32, now: Moment, worth: u64) {
         let class = class(bytes) as u8;
@@ -141,7 +141,7 @@ impl Predictor {
         self.oldest = (self.oldest + 1) % GROUPS;
     }
 
-    /// Notes that a unit of `bytes` was obtained, in place of the unit of that class that was given back last.
+    /// Notes a unit of `bytes` as obtained, in place of the last unit given back in the class.
     pub(super) fn obtain(&mut self, bytes: u64, now: Moment) -> Obtained {
         let wanted = class(bytes);
         let newest_first = (1..=GROUPS).map(|back| (self.oldest + GROUPS - back) % GROUPS);
@@ -158,7 +158,7 @@ impl Predictor {
         Obtained::Again { too_early }
     }
 
-    /// Counts the units that were given back and not needed while that was worth the cost, and judges by them: more
+    /// Counts the units given back and not needed for the worthwhile time, and judges by them: more
     /// caution if over half of the units were obtained too early, less if under a quarter.
     pub(super) fn settle(&mut self, now: Moment) {
         for group in self.groups.iter_mut().flatten() {
@@ -181,7 +181,7 @@ impl Predictor {
         (self.early, self.late, self.judged) = (0, 0, now);
     }
 
-    /// Notes what a look finds of a unit that was used again.
+    /// Notes the end of the idle time of a unit.
     pub(super) fn use_again(&mut self, bytes: u64, idle: Idle, between: Moment) {
         if let Some(ms) = idle.age(between) {
             self.end(bytes, ms);
@@ -206,7 +206,7 @@ mod tests {
 
     const UNIT: u64 = 20 * MIB;
 
-    /// The longest of these times for which a unit is expected to stay idle.
+    /// The longest power of two for which a unit is expected to stay idle.
     fn longest(predictor: &Predictor, age: u32) -> u64 {
         (0..20).map(|log2| 1 << log2).take_while(|&ms| predictor.stays_idle(UNIT, age, ms)).last().unwrap_or(0)
     }
