@@ -7,6 +7,7 @@
 //! measure    all subjects in turn, in rounds         → the table, or criterion
 //! stitching  recorded programs in passes           → utilisation and driver time of policies
 //! frontier   the same programs with the setting `compact` → a table and a picture
+//! reclaim    recorded programs with pauses           → memory given back by `reclaim:auto`, over time
 //! recorder   the C ABI with its trace on or off      → the cost of recording, and a snapshot
 //! ```
 
@@ -21,6 +22,7 @@ pub mod machine;
 pub mod measure;
 pub mod peers;
 pub mod program;
+pub mod reclaim;
 pub mod recorder;
 pub mod report;
 pub mod settings;

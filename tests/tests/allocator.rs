@@ -20,6 +20,7 @@ mod policies;
 mod pools_in_turn;
 mod pytorch_memory;
 mod pytorch_pools;
+mod reclaim_auto;
 mod routes;
 mod stitched;
 mod stitched_pending;

@@ -479,7 +479,7 @@ mod tests {
             heap.sets.pages.make_room(pages).unwrap();
             for page in 0..pages {
                 let at = base + u64::from(page) * STEP;
-                heap.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 0, arriving: false, asleep: false });
+                heap.sets.pages.insert(HomePage::new(at, STEP, page));
             }
             let _free = PagedHeap(heap).extend(held, u64::from(pages) * STEP, counters);
             for page in 0..pages {

@@ -36,6 +36,8 @@ pub(crate) enum Rank {
     Epochs,
     /// Frees at a count.
     Frontier,
+    /// What `reclaim:auto` has learned of idle memory.
+    Idle,
     /// What the planned policy has observed, and its plans.
     Planner,
     /// The writer of the page map.
@@ -97,7 +99,7 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 18] = [
+        const ALL: [Self; 19] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
@@ -111,6 +113,7 @@ mod paranoid {
             Self::Ordered,
             Self::Epochs,
             Self::Frontier,
+            Self::Idle,
             Self::Planner,
             Self::PageMapWriter,
             Self::Peaks,
@@ -129,6 +132,7 @@ mod paranoid {
                 | Self::Ordered
                 | Self::Epochs
                 | Self::Frontier
+                | Self::Idle
                 | Self::Planner
                 | Self::PageMapWriter
                 | Self::Peaks => Self::Ended,

@@ -12,7 +12,7 @@ mod time;
 pub use leave_out::LeftOut;
 pub use passes::DriverTime;
 pub(crate) use passes::{Position, Refusal};
-pub(crate) use run::Run;
+pub use run::Run;
 pub(crate) use subject::DEVICE;
 pub use subject::{OnDevice, Settings, Subject, allocator};
 pub use time::median;

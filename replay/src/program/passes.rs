@@ -147,7 +147,10 @@ impl<A: Subject> Run<A> {
 
     /// Frees all blocks left by a program in the order of the requests, so that the program can run
     /// again. Completes pending frees and destroys graphs. The cache stays.
-    pub(crate) fn clean_up(&mut self, program: &Program) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// The allocator's errors.
+    pub fn clean_up(&mut self, program: &Program) -> Result<(), Error> {
         if self.is_capturing() {
             self.perform(Operation::EndCapture)?;
         }

@@ -6,9 +6,10 @@ use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{DevicePtr, Error, StreamId};
 
 /// A run of a program.
-pub(crate) struct Run<A> {
+#[derive(Debug)]
+pub struct Run<A> {
     /// The allocator.
-    pub(crate) allocator: A,
+    pub allocator: A,
     /// The block of every slot, or null for an empty slot.
     pub(crate) blocks: Vec<DevicePtr>,
     /// Time of each of two calls of upkeep between two passes, in microseconds; 0 for no call.
@@ -16,7 +17,7 @@ pub(crate) struct Run<A> {
     /// The streams of the present capture.
     capturing: Vec<StreamId>,
     /// Number of requests that ran out of memory.
-    pub(crate) ooms: u64,
+    pub ooms: u64,
     /// Size of the largest failed request in bytes.
     pub(crate) largest_failed: u64,
     /// Number of failed requests that succeeded in the recorded program.
@@ -25,7 +26,7 @@ pub(crate) struct Run<A> {
 
 impl<A: Subject> Run<A> {
     /// Starts a run on a fresh allocator.
-    pub(crate) fn new(allocator: A) -> Self {
+    pub fn new(allocator: A) -> Self {
         Self {
             allocator,
             blocks: Vec::new(),
@@ -38,12 +39,15 @@ impl<A: Subject> Run<A> {
     }
 
     /// Returns the device.
-    pub(crate) fn device(&self) -> &SimulatedDevice {
+    pub fn device(&self) -> &SimulatedDevice {
         self.allocator.device()
     }
 
     /// Makes a call. Running out of memory is an outcome, not an error.
-    pub(crate) fn perform(&mut self, operation: Operation) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// The allocator's other errors.
+    pub fn perform(&mut self, operation: Operation) -> Result<(), Error> {
         match operation {
             Operation::Malloc { bytes, stream, slot } => {
                 let block = self.malloc(bytes, stream)?;
