@@ -1,9 +1,8 @@
 //! Failed requests: the memory at the failure, and the changes with which the request would have
 //! succeeded.
 
-use super::Place;
 use super::lines;
-use super::past::{self, Memory};
+use super::past::{self, Memory, Place};
 use crate::memory::Part;
 use cachalot_snapshot::{Event, Snapshot};
 use serde::Serialize;

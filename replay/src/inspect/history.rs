@@ -1,19 +1,9 @@
 //! The history of a device: what each event changes, on which stream and in which pool.
 
 use super::Sums;
-use super::past::{self, Memory};
+use super::past::{self, Memory, Place};
 use cachalot_snapshot::{Snapshot, Stack};
 use std::collections::{BTreeMap, HashMap};
-
-/// The stream and the pool of a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// The stream.
-    pub stream: i64,
-    /// The pool. `(0, 0)` is the default pool, and `None` is unknown: a segment released before the
-    /// end.
-    pub pool: Option<(u64, u64)>,
-}
 
 /// The effect of an event, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

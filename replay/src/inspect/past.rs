@@ -1,8 +1,18 @@
 //! The memory of a device as a snapshot shows it: at the end, and before each event.
 
-use super::{Place, State, blocks};
+use super::{State, blocks};
 use crate::memory::{self, Block, Part};
 use cachalot_snapshot::{Event, Snapshot};
+
+/// The stream and the pool of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The stream.
+    pub stream: i64,
+    /// The pool. `(0, 0)` is the default pool, and `None` is unknown: a segment released before the
+    /// end.
+    pub pool: Option<(u64, u64)>,
+}
 
 /// The memory of a device. The pool of a segment that is gone at the end is unknown.
 pub(super) type Memory = memory::Memory<Place, ()>;
