@@ -176,9 +176,15 @@ impl<P: Copy, B: Copy> Memory<P, B> {
     /// Undoes a free by the program: the block is no longer pending. `of` is for a block that was not
     /// known.
     pub fn undo_free_requested(&mut self, address: u64, bytes: u64, of: B) {
-        let known = self.blocks.get(&address).copied();
-        let block = known.unwrap_or(Block { size: rounded(bytes), pending: true, of });
-        self.set_block(address, Some(Block { pending: false, ..block }));
+        match self.blocks.get_mut(&address) {
+            Some(block) if block.pending => {
+                block.pending = false;
+                self.pending = self.pending.saturating_sub(block.size);
+                self.allocated = self.allocated.saturating_add(block.size);
+            }
+            Some(_) => {}
+            None => _ = self.set_block(address, Some(Block { size: rounded(bytes), pending: false, of })),
+        }
     }
 
     /// Undoes the completion of a free: the block is pending.
