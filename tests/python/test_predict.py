@@ -139,6 +139,24 @@ class Predictions(unittest.TestCase):
             for size, expected in zip(found, [size for size in sizes if size], strict=True):
                 self.assertLess(abs(size - expected), MIB, (shape, filters, kind, found))
 
+    def test_attention_that_is_written_out_has_its_probabilities(self):
+        """`sdpa_kernel(SDPBackend.MATH)` is obeyed."""
+        import torch
+        from cachalot_gpu import predict
+
+        def step():
+            query = torch.empty(2, 4, 128, 64, device="cuda", requires_grad=True)
+            torch.nn.functional.scaled_dot_product_attention(query, query, query)
+
+        def written_out():
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+                step()
+
+        probabilities = 2 * 4 * 128 * 128 * 4
+        counts = [sum(size == probabilities for _, _, size in predict.record(of).events) for of in (step, written_out)]
+        self.assertEqual(counts[0], 0)
+        self.assertGreaterEqual(counts[1], 2)
+
     def test_parts_of_a_gradient_are_copied(self):
         """A gradient that is a part of the gradient of `cat` is copied before it is scaled down."""
         import torch

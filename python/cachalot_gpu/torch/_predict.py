@@ -357,7 +357,14 @@ def _attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
                 attn_mask = attn_mask.to(kind)
         if query.device.type != "cuda" or query.dim() != 4:
             return otherwise(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        if query.dtype != torch.float32 and attn_mask is None and query.shape[-1] <= 256:
+        enabled = torch.backends.cuda
+        uses_flash = enabled.flash_sdp_enabled() and query.dtype != torch.float32 and attn_mask is None
+        if not enabled.mem_efficient_sdp_enabled() and not (uses_flash and query.shape[-1] <= 256):
+            # Attention that is written out, as under `sdpa_kernel(SDPBackend.MATH)`.
+            math = _aten._scaled_dot_product_attention_math
+            arguments = (query, key, value, attn_mask, dropout_p, is_causal)
+            return math(*arguments, scale=scale, enable_gqa=enable_gqa)[0]
+        if uses_flash and query.shape[-1] <= 256:
             if key.shape[1] != query.shape[1] and not enable_gqa:
                 raise ValueError("query and key have different numbers of heads")
             width = query.shape[-1]

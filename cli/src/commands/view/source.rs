@@ -1,8 +1,9 @@
 //! Reads histories from snapshots and from records, and makes histories by replay.
 
-use super::history::{Action, Block, End, Event, History, Names, Part, UNKNOWN};
+use super::history::{Action, Event, History, Memory, Names, Origin, UNKNOWN};
 use super::stacks::{NO_STACK, Stacks};
 use cachalot_core::{Config, TraceEntry};
+use cachalot_replay::memory::{Block, Part};
 use cachalot_replay::replay::{self, Options, ReplayError};
 use cachalot_replay::trace::{self, BadInput, BlockState, Note, Place, Trace, snapshot};
 use cachalot_replay::tune;
@@ -125,7 +126,7 @@ fn of_snapshot(
     mut stacks: Stacks,
 ) -> Vec<History> {
     let config = snapshot.allocator_settings.and_then(|settings| settings.string).unwrap_or_default();
-    let mut ends: BTreeMap<i64, End> = BTreeMap::new();
+    let mut ends: BTreeMap<i64, Memory> = BTreeMap::new();
     for segment in &snapshot.segments {
         add(ends.entry(segment.device).or_default(), segment, &mut names, &mut stacks);
     }
@@ -152,15 +153,15 @@ fn of_snapshot(
 }
 
 /// Adds a segment to the memory at the end.
-fn add(end: &mut End, segment: &Segment, names: &mut Names, stacks: &mut Stacks) {
-    let part = Part {
-        end: segment.address.saturating_add(segment.total_size),
+fn add(end: &mut Memory, segment: &Segment, names: &mut Names, stacks: &mut Stacks) {
+    let origin = Origin {
         stream: names.stream(segment.stream),
         pool: segment.segment_pool_id.map_or(UNKNOWN, |pool| names.pool(pool)),
         expandable: segment.is_expandable.unwrap_or_default(),
         stack: stacks.number(segment.frames.as_ref(), None),
     };
-    end.parts.insert(segment.address, part);
+    let behind = segment.address.saturating_add(segment.total_size);
+    end.insert(segment.address, Part { end: behind, of: origin });
     let mut at = segment.address;
     for block in &segment.blocks {
         // The oldest snapshots have no addresses of blocks.
@@ -169,7 +170,7 @@ fn add(end: &mut End, segment: &Segment, names: &mut Names, stacks: &mut Stacks)
         if block.state != "inactive" {
             let pending = matches!(&*block.state, "active_pending_free" | "active_awaiting_free");
             let stack = stacks.number(block.frames.as_ref(), None);
-            end.blocks.insert(address, Block { size: block.size, pending, stack });
+            end.set_block(address, Some(Block { size: block.size, pending, of: stack }));
         }
     }
 }
@@ -189,7 +190,7 @@ fn of_record(trace: &Trace, label: &str) -> History {
     };
     let events = trace.events.iter().map(event).collect();
     let end = trace.expected.as_ref().filter(|expected| !expected.segments.is_empty()).map(|expected| {
-        let mut end = End::default();
+        let mut end = Memory::default();
         for segment in &expected.segments {
             add(&mut end, &of_segment(segment), &mut names, &mut stacks);
         }
@@ -302,7 +303,7 @@ fn replay_one(
         }
     };
     let events = end.events.iter().map(event).collect();
-    let mut memory = End::default();
+    let mut memory = Memory::default();
     let mut stacks = Stacks::default();
     for segment in &end.segments {
         add(&mut memory, &of_core(segment), &mut names, &mut stacks);
@@ -325,7 +326,8 @@ fn replay_one(
 /// event, by address.
 fn requests(history: &History) -> Vec<(u32, i64)> {
     let begin = super::begin::begin(history);
-    let mut before: Vec<(u64, u32)> = begin.blocks.iter().map(|(&address, block)| (address, block.stack)).collect();
+    let mut before: Vec<(u64, u32)> =
+        begin.memory.blocks().iter().map(|(&address, block)| (address, block.of)).collect();
     before.sort_unstable();
     let first = history.events.first().map_or(0, |event| event.time);
     let of_program = history.events.iter().filter(|event| matches!(event.action, Action::Alloc | Action::OutOfMemory));
