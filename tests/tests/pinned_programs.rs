@@ -28,14 +28,14 @@ fn replay(file: &Path) -> Peaks {
     let allocator: Allocator<_, parking_lot::RawMutex, Growable> = Allocator::new([device], &config).unwrap();
     let mut live: HashMap<u64, (DevicePtr, u64)> = HashMap::new();
     let (mut asked, mut most_asked) = (0, 0);
-    let lines = csv::ReaderBuilder::new()
+    let calls = csv::ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
         .from_reader(GzDecoder::new(File::open(file).expect("a record")));
-    for line in lines.into_records() {
-        let line = line.expect("a line of the record");
-        let number = |at: usize| line[at].parse::<u64>().expect("a number");
-        match &line[0] {
+    for call in calls.into_records() {
+        let call = call.expect("a line of the record");
+        let number = |at: usize| call[at].parse::<u64>().expect("a number");
+        match &call[0] {
             "a" => {
                 let bytes = number(2);
                 let block = allocator.malloc(DEVICE, bytes, HOST_STREAM).expect("the device is large");

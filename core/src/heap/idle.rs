@@ -86,7 +86,7 @@ impl<S: Storage> LookedAt<'_, S> {
 /// The idle units of a heap.
 pub(crate) struct IdleUnits<'a, S: Storage>(pub &'a Heap<S>);
 
-impl<'a, S: Storage> IdleUnits<'a, S> {
+impl<S: Storage> IdleUnits<'_, S> {
     /// Returns whether no work uses an idle unit of the heap any longer.
     pub(crate) fn is_quiet(&self, unit: IdleUnit) -> bool {
         unit.freed_at < self.0.sets.quiet
