@@ -21,6 +21,7 @@ mod pytorch_memory;
 mod pytorch_pools;
 mod routes;
 mod stitched;
+mod stitched_lending;
 mod stitched_pending;
 mod streams;
 mod supplied;

@@ -30,6 +30,7 @@ pub(crate) mod check;
 pub(crate) mod expandable;
 pub(crate) mod free_index;
 pub(crate) mod home_pages;
+mod lend;
 #[cfg(feature = "alloc")]
 pub(crate) mod planned_segment;
 #[cfg(feature = "alloc")]
