@@ -1,5 +1,5 @@
-//! Free blocks that streams lend to others under the stitched policy: what is free beside live blocks in a
-//! page serves a request of another stream, in order, and without a page that moves.
+//! Free blocks lent between streams under the stitched policy: free memory beside live blocks of a page serves
+//! a request of another stream, in order, and no page moves.
 
 use cachalot_core::simulated::{Call, Failure, Outstanding};
 use cachalot_core::{BlockState, DeviceError, DevicePtr, ErrorKind, PoolOptions, Route, StreamId};
@@ -13,8 +13,8 @@ const TWO: StreamId = StreamId(2);
 /// A device with room for every budget.
 const CAPACITY: u64 = 1 << 30;
 
-/// A program in which the first stream has 3 MiB free between two live blocks, which no whole page has
-/// (4 to 6 MiB of the range). Returns the address of the free bytes.
+/// A program whose first stream has 3 MiB free between two live blocks: 3 to 6 MiB of the range, with only one whole
+/// page. Returns the address of the free bytes.
 fn with_hole(options: &str) -> (Working, DevicePtr) {
     let mut working = Working::new(&format!("policy:stitched,slack:0{options}"), CAPACITY);
     // The peak of live memory is that of the first block, 12 MiB.
@@ -144,8 +144,8 @@ fn a_use_announced_by_the_borrower_does_not_end_the_loan() {
     check(&working);
 }
 
-/// Until its free, a block is described as one of the stream that requested it. The device records events behind the
-/// work of a stream that has ended.
+/// Until its free, a lent block belongs to the requesting stream. The device records events behind the work of
+/// ended streams.
 #[test]
 fn a_borrower_that_ends_leaves_its_work_before_that_of_the_lender() {
     let (mut working, hole) = with_hole("");
@@ -161,7 +161,7 @@ fn a_borrower_that_ends_leaves_its_work_before_that_of_the_lender() {
     check(&working);
 }
 
-/// A thread that continues after it has announced its end uses its blocks on its stream again.
+/// After the announced end of its stream, a thread may go on and use its blocks there again.
 #[test]
 fn a_stream_whose_end_was_announced_goes_on_with_what_it_has_borrowed() {
     let (mut working, hole) = with_hole("");
