@@ -23,6 +23,7 @@ mod pytorch_pools;
 mod reclaim_auto;
 mod routes;
 mod stitched;
+mod stitched_lending;
 mod stitched_pending;
 mod streams;
 mod supplied;

@@ -174,3 +174,30 @@ fn a_request_beside_a_park_gets_one_new_page() {
     wake(&allocator).unwrap();
     blocks.iter().for_each(|&(at, number)| assert_eq!(device(&allocator).inner.read(at), Some(number)));
 }
+
+#[test]
+fn blocks_lent_to_another_stream_stay_awake_and_parked_ones_are_not_lent() {
+    for mode in [ParkMode::Keep, ParkMode::Drop, ParkMode::Zero] {
+        let allocator = allocator("policy:stitched,slack:0");
+        // A hole of 20 MiB between live blocks: no page of it can move without unmapping, and it is lent as it is.
+        let blocks = [41, 21, 41].map(|mib| allocator.malloc(DEVICE, mib * MIB + 512, ONE).unwrap());
+        allocator.free(blocks[1]).unwrap();
+        let lent = allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
+        assert!((blocks[0]..blocks[2]).contains(&lent), "it is lent");
+        assert!(device(&allocator).inner.write(lent, 77));
+        park(&allocator, mode).unwrap();
+        allocator.check_invariants().unwrap();
+        assert!(report(&allocator).parked >= 70 * MIB, "{:?}", report(&allocator));
+        assert!(device(&allocator).inner.is_accessible(lent, 20 * MIB), "the other stream is not parked");
+        assert_eq!(device(&allocator).inner.read(lent), Some(77));
+        allocator.free(lent).unwrap();
+        let other = allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
+        assert!(!(blocks[0]..blocks[2]).contains(&other), "a parked heap lends nothing");
+        wake(&allocator).unwrap();
+        consistency::check(&allocator, DEVICE, None).unwrap();
+        for block in [blocks[0], blocks[2], other] {
+            allocator.free(block).unwrap();
+        }
+        allocator.check_invariants().unwrap();
+    }
+}

@@ -32,6 +32,7 @@ pub(crate) mod expandable;
 pub(crate) mod free_index;
 pub(crate) mod home_pages;
 pub(crate) mod idle;
+mod lend;
 #[cfg(feature = "alloc")]
 pub(crate) mod planned_segment;
 #[cfg(feature = "alloc")]

@@ -202,7 +202,7 @@ impl<S: Storage> PagedHeap<'_, S> {
     }
 
     /// Returns whether the pages of a free block may move.
-    fn admits(&self, wanted: Wanted, block: u32) -> bool {
+    pub(super) fn admits(&self, wanted: Wanted, block: u32) -> bool {
         wanted == Wanted::Free || self.0.blocks[block].freed_at < self.0.sets.quiet
     }
 
@@ -224,7 +224,7 @@ impl<S: Storage> PagedHeap<'_, S> {
 
     /// Returns whether free pages of the heap may move or go back to the device. A heap asleep keeps its pages for
     /// the call that parks or wakes the heap.
-    fn gives_pages(&self) -> bool {
+    pub(super) fn gives_pages(&self) -> bool {
         !self.0.is_empty() && !self.0.asleep
     }
 
