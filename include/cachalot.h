@@ -408,6 +408,14 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * policy (every policy): `caching`, `bfc`, `buddy`, `size_class`, `slab`, `stitched`, `direct` or
  * `planned`; default `caching`.
  *     The rules for the placement of blocks. The policy of an allocator cannot change.
+ * reclaim (`caching` and `bfc`): `off` or `auto`; default `off`.
+ *     With `auto`, upkeep (`cachalot_maintain`) gives cached memory back to the driver by what it
+ *     is worth: if it is not expected to be needed for as long as the driver's calls take to pay
+ *     for within `reclaim_budget`. No request and no free does more for that, and nothing waits for
+ *     the device. Off: cached memory goes back when the memory is short, or on demand.
+ * reclaim_budget (`caching` and `bfc`): a number from 0 to 1; default `0.01`.
+ *     The largest part of the time for the driver's calls that give idle memory back under
+ *     `reclaim:auto`, and obtain it again. Less gives less memory back, and later.
  * region_garbage_collection (`bfc`): `True` or `False`; default `True`.
  *     Wholly free segments are released for a request without any other memory.
  * release_lock_on_cudamalloc (every policy): `True` or `False`; default `False`.
@@ -547,6 +555,28 @@ typedef struct cachalot_pages {
   uint64_t consolidated_bytes; /**< Pages that have replaced shorter ones so far. */
   uint64_t parked_bytes;       /**< Parked memory: addresses without memory of the driver. */
 } cachalot_pages;
+
+/** What cachalot_maintain has given back to the driver under `reclaim:auto`, and what it has kept and why; see
+ * cachalot_reclaim_stats. A unit is a segment without a block in use, or a page of an expandable segment. The figures
+ * from `idle_bytes` on are of the latest call that looked at the memory; the others are sums. */
+typedef struct cachalot_reclaimed {
+  size_t struct_size;            /**< sizeof(cachalot_reclaimed). */
+  uint64_t looks;                /**< Calls that looked at the memory. */
+  uint64_t given_back_bytes;     /**< Memory given back. */
+  uint64_t given_back_units;     /**< Units given back. */
+  uint64_t obtained_again_bytes; /**< Memory that was obtained in place of memory given back. */
+  uint64_t obtained_again_units; /**< Units that were obtained in place of units given back. */
+  uint64_t too_early_units;      /**< Of these, the ones that had better been kept. */
+  uint64_t driver_us;            /**< The time of the driver's calls that gave memory back, in microseconds. */
+  uint64_t observed_units;       /**< Units whose idle time has ended: what predictions are made from. */
+  uint64_t idle_bytes;           /**< Idle memory. */
+  uint64_t needed_soon_bytes;    /**< Of it, what is expected to be needed too soon to be worth giving back. */
+  uint64_t busy_bytes;           /**< What is worth giving back, and cannot go back without a wait for the device. */
+  uint64_t unpaid_bytes;         /**< What is worth giving back, and for which time or budget was lacking. */
+  uint64_t budget_us;            /**< The driver time that is left of the budget, in microseconds. */
+  uint64_t caution;              /**< Memory must be idle for longer by 2 to the power of this. Rises with units
+                                      that had better been kept. */
+} cachalot_reclaimed;
 
 /* What parked memory contains when it wakes, for cachalot_park: one of three, and a flag. */
 #define CACHALOT_PARK_KEEP 0x1u     /**< What it contained before. The host keeps a copy. */
@@ -785,6 +815,8 @@ typedef struct cachalot_device {
 #define CACHALOT_PAGES_INIT                                                                                            \
   {sizeof(cachalot_pages), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0,   \
    0}
+/** Initialises cachalot_reclaimed. */
+#define CACHALOT_RECLAIMED_INIT {sizeof(cachalot_reclaimed), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_park_report. */
 #define CACHALOT_PARK_REPORT_INIT {sizeof(cachalot_park_report), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_remaining_memory. */
@@ -971,9 +1003,10 @@ CACHALOT_API cachalot_status cachalot_empty_cache(const cachalot_allocator *allo
 CACHALOT_API cachalot_status cachalot_trim(const cachalot_allocator *allocator, int device, size_t keep_bytes);
 
 /** Does what requests under `policy:stitched` have put off, for about `max_us` microseconds of the driver's time:
- * removes the mappings that moved pages have left, and returns memory beyond `slack` to the driver. Writes 1 to
- * `more` if something is left for another call, otherwise 0; `more` may be NULL. Under other policies, there is nothing
- * to do. Call it when the program is idle. It never waits for the device. Other threads may call the allocator.
+ * removes the mappings that moved pages have left, and returns memory beyond `slack` to the driver. Under
+ * `reclaim:auto`, gives idle memory back to the driver by what it is worth. Writes 1 to `more` if the time has ended and
+ * something is left for another call, otherwise 0; `more` may be NULL. In other configurations, there is nothing to do.
+ * Call it when the program is idle. It never waits for the device. Other threads may call the allocator.
  *   - Driver: yes, if there is something to do. */
 CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocator, int device, uint64_t max_us,
                                                int *more);
@@ -984,6 +1017,12 @@ CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocat
  *   - Errors: BUSY if no thread can be started. */
 CACHALOT_API cachalot_status cachalot_maintain_every(const cachalot_allocator *allocator, uint64_t interval_us,
                                                      uint64_t max_us);
+
+/** Tells what cachalot_maintain has given back under `reclaim:auto`, and what it has kept and why. Without the setting,
+ * all figures are 0.
+ *   - Errors: STRUCT_SIZE. */
+CACHALOT_API cachalot_status cachalot_reclaim_stats(const cachalot_allocator *allocator, int device,
+                                                    cachalot_reclaimed *out);
 
 /** Tells what the pages of virtual memory are used for, under `policy:stitched` and with expandable segments, and what
  * the driver calls for them have cost.

@@ -368,7 +368,8 @@ class allocator {
   /** Releases free segments until at most `keep_bytes` are reserved. */
   void trim(std::size_t keep_bytes, int device = 0) const { check(cachalot_trim(get(), device, keep_bytes)); }
 
-  /** Does what requests under `policy:stitched` have put off: cachalot_maintain. Returns whether something is left. */
+  /** Does what requests under `policy:stitched` have put off, and gives idle memory back under `reclaim:auto`:
+   * cachalot_maintain. Returns whether something is left. */
   bool maintain(std::uint64_t max_us, int device = 0) const {
     int more = 0;
     check(cachalot_maintain(get(), device, max_us, &more));
@@ -378,6 +379,13 @@ class allocator {
   /** Lets a thread of the library do the same for every device; 0 ends the thread: cachalot_maintain_every. */
   void maintain_every(std::uint64_t interval_us, std::uint64_t max_us) const {
     check(cachalot_maintain_every(get(), interval_us, max_us));
+  }
+
+  /** Tells what maintain has given back under `reclaim:auto`: cachalot_reclaim_stats. */
+  cachalot_reclaimed reclaim_stats(int device = 0) const {
+    cachalot_reclaimed reclaimed = CACHALOT_RECLAIMED_INIT;
+    check(cachalot_reclaim_stats(get(), device, &reclaimed));
+    return reclaimed;
   }
 
   /** Tells what the pages of virtual memory are used for and what they have cost: cachalot_page_stats. */

@@ -98,7 +98,7 @@ class Bench:
         del matrix
         self.cycles_of_ms = self._cycles_of_ms()
         self._free_cache()
-        self.base, self.unparked = self.used(), 0
+        self.base, self.base_held, self.unparked = self.used(), allocator.held() or 0, 0
         self.tensors: dict[str, list[Any]] = {}
         self.outputs: list[tuple[Any, Any]] = []
         self.graphs: list[Any] = []
@@ -214,7 +214,7 @@ class Bench:
             self._free_cache()
             seconds["left"] = self.used() - self.base - self.unparked
             if (held := act.held()) is not None:
-                seconds["held"] = held
+                seconds["held"] = held - self.base_held
         seconds["wake"] = self.timed(act.wake, "weights")
         for tag in others:
             seconds[f"wake {tag}"] = self.timed(act.wake, tag)

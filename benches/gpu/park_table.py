@@ -143,7 +143,7 @@ def main() -> None:
         if (line := figures[name].one("load")).get("weights_pages")
     ]
     pages += [
-        f"* {name}: of what is left with everything parked, the allocator holds {max(held) / MIB:,.1f} MiB\n"
+        f"* {name}: of what is left with everything parked, the allocator holds {max(held) / MIB:,.1f} MiB; the rest is the driver's\n"
         for name in ran
         if (held := figures[name].all_of("held"))
     ]

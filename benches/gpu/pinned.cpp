@@ -93,17 +93,18 @@ struct Host {
   }
 };
 
-static void ready(size_t bytes) {
-  {
-    Host host;
-    Clock::time_point begin = Clock::now();
-    void *const block = host.malloc(bytes);
-    const double had = since(begin);
-    host.free(block);
-    begin = Clock::now();
-    OURS(cachalot_empty_cache(host.allocator, 0));
-    std::printf("ready;cachalot;%.4f;%.4f\n", had, since(begin));
-  }
+static void ready_ours(size_t bytes) {
+  Host host;
+  Clock::time_point begin = Clock::now();
+  void *const block = host.malloc(bytes);
+  const double had = since(begin);
+  host.free(block);
+  begin = Clock::now();
+  OURS(cachalot_empty_cache(host.allocator, 0));
+  std::printf("ready;cachalot;%.4f;%.4f\n", had, since(begin));
+}
+
+static void ready_theirs(size_t bytes) {
   Clock::time_point begin = Clock::now();
   void *block = nullptr;
   CUDA(cuMemHostAlloc(&block, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
@@ -111,6 +112,14 @@ static void ready(size_t bytes) {
   begin = Clock::now();
   CUDA(cuMemFreeHost(block));
   std::printf("ready;cuMemHostAlloc;%.4f;%.4f\n", had, since(begin));
+}
+
+// The first to touch memory of a virtual machine pays for the host's: each comes first once.
+static void ready(size_t bytes) {
+  ready_ours(bytes);
+  ready_theirs(bytes);
+  ready_theirs(bytes);
+  ready_ours(bytes);
 }
 
 static void copy(size_t bytes, CUstream stream) {

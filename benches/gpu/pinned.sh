@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures pinned memory of the host, on a machine with a GPU, 64 GiB of memory, a C++ compiler and CUDA's headers, for
-# tests/results/pinned.md: five minutes.
+# tests/results/pinned.md: three minutes.
 #
 #   cargo build --release -p cachalot      # here or on another machine
 #   benches/gpu/pinned.sh OUT [FOLDER OF libcachalot.so]
@@ -26,7 +26,7 @@ g++ -O2 -std=c++20 -I include -I "$cuda/include" benches/gpu/pinned.cpp -o "$wor
 } >"$out/machine.txt"
 # Each in a process of its own, and in turns, since the speed of a virtual machine changes.
 : >"$out/pinned.txt"
-for _ in 1 2 3 4 5; do
+for _ in 1 2 3; do
   for what in "ready 16" "copy 1024" pair behind; do
     # shellcheck disable=SC2086
     "$work/pinned" $what >>"$out/pinned.txt"

@@ -8,6 +8,7 @@
 //! stitching  recorded programs in passes           → utilisation and driver time of policies
 //! frontier   the same programs with the setting `compact` → a table and a picture
 //! auto       the same programs with `tune:auto`      → reserved memory beside the best static setting
+//! reclaim    recorded programs with pauses           → memory given back by `reclaim:auto`, over time
 //! recorder   the C ABI with its trace on or off      → the cost of recording, and a snapshot
 //! ```
 
@@ -23,6 +24,7 @@ pub mod machine;
 pub mod measure;
 pub mod peers;
 pub mod program;
+pub mod reclaim;
 pub mod recorder;
 pub mod report;
 pub mod settings;

@@ -29,7 +29,7 @@ const MANY_PASSES: u32 = 20;
 
 /// What the sizes of the programs are multiplied by in some variations: programs for which nothing was
 /// chosen, with sizes that are no multiples of a page.
-const SIZE_FACTORS: [f64; 5] = [0.61, 0.83, 1.37, 2.9, 20.0];
+const SIZE_FACTORS: [f64; 7] = [0.61, 0.72, 0.83, 1.37, 1.7, 2.9, 20.0];
 
 /// Time of each of two calls of `maintain` between two passes, in one of the variations.
 const UPKEEP_US: u64 = 2000;

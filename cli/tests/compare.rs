@@ -1,7 +1,7 @@
 //! `cachalot compare`: its figures on programs that can be worked out by hand, its forms of output, and what it refuses.
 
 use crate::common::{self, Finished, cachalot, cachalot_in, folder, trace, write};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,6 +75,7 @@ fn the_caching_policy_shares_two_segments() {
         keys,
         [
             "allocations",
+            "answer",
             "cold_us_per_allocation",
             "config",
             "device_calls",
@@ -317,6 +318,18 @@ fn the_answer_comes_first() {
          `expandable_segments:True` would have held 5.17 GiB instead of 15.73 GiB."
     );
     assert!(rest.starts_with("gnn_graphs: 34,963 operations"), "{rest}");
+}
+
+#[test]
+fn the_first_line_of_json_has_the_answer() {
+    let lines = compare(&["--json", "--policy=caching,bfc"], &[&trace("gnn_graphs.csv.gz")]).json();
+    let answer = &lines[0]["answer"];
+    assert!(answer["sentence"].as_str().is_some_and(|text| text.starts_with("70 % of what is reserved")), "{answer}");
+    let (stuck, better) = (&answer["stuck"], &answer["better"]);
+    assert_eq!((&stuck["hole_segments"], &stuck["idle_segments"]), (&json!(16), &json!(21)));
+    assert_eq!(better["config"], "expandable_segments:True");
+    assert_eq!(better["instead_of_bytes"], lines[0]["peak_reserved_bytes"]);
+    assert!(lines[1].get("answer").is_none(), "{}", lines[1]);
 }
 
 #[test]

@@ -88,6 +88,7 @@ fn json_of(arguments: &[&Path]) -> Vec<Value> {
 
 #[test]
 fn the_page_agrees_with_inspect() {
+    let mut improved = 0;
     let folder = folder("agrees");
     for name in ["mlp_seed__stacks", "multistream_prefetch__stacks"] {
         let file = trace(&format!("{name}.pickle.gz"));
@@ -100,6 +101,8 @@ fn the_page_agrees_with_inspect() {
         assert_eq!(answer["in_holes"], peak["in_holes"], "{name}");
         assert_eq!(answer["idle"], peak["releasable"], "{name}");
         assert_eq!(answer["events"], total["events"], "{name}");
+        assert_eq!(answer["better"], report["answers"][0]["better"], "{name}");
+        improved += u32::from(answer["better"].is_object());
         let sum = |one: &Value, other: &Value| one.as_u64().expect("bytes") + other.as_u64().expect("bytes");
         let in_use = sum(&peak["allocated"], &peak["pending"]);
         assert_eq!(answer["active"], in_use, "{name}");
@@ -111,6 +114,7 @@ fn the_page_agrees_with_inspect() {
             total["reserved"].as_i64().expect("bytes")
         );
     }
+    assert_eq!(improved, 1, "a setting helps multistream_prefetch, and none helps mlp_seed");
 }
 
 #[test]
@@ -224,7 +228,8 @@ fn what_is_printed_is_the_answer() {
     assert_eq!(
         finished.output,
         "gpt2_varlen__oom.csv.gz, device 0: 4 % of what is reserved at the peak is free but stuck: 298.14 MiB in 144 \
-         segments, 1 of them idle. The peak of 7.85 GiB was at event 5,745 of 7,375. A request of 1.26 GiB failed.\n"
+         segments, 1 of them idle; `expandable_segments:True` would have failed 0 requests instead of 1, and held \
+         8.88 GiB. The peak of 7.85 GiB was at event 5,745 of 7,375. A request of 1.26 GiB failed.\n"
     );
     let [line] = json_of(&[&arguments[..], &[Path::new("--json")]].concat()).try_into().expect("one line");
     assert_eq!((&line["label"], &line["answer"]["hole_segments"]), (&json!("gpt2_varlen__oom.csv.gz"), &json!(143)));

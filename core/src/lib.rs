@@ -119,7 +119,7 @@ pub use pool::{PoolId, PoolOptions, Route, Tag};
 pub use snapshot::memory_map;
 #[cfg(feature = "alloc")]
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
-pub use stats::{CallCount, Counter, MemoryCalls, Stats};
+pub use stats::{CallCount, Counter, MemoryCalls, ReclaimStats, Stats};
 pub use sync::Lock;
 #[cfg(feature = "alloc")]
 pub use tables::Growable;

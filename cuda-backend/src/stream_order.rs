@@ -222,8 +222,18 @@ impl CudaDevice {
     /// captures: no event can then be recorded on the legacy stream.
     pub(crate) fn is_number_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.health()?;
-        let handle = match self.streams.target(stream) {
-            Target::Live(stream) => return self.is_created_capturing(stream),
+        let target = self.streams.target(stream);
+        let handle = match target {
+            Target::Live(handle) => {
+                return match self.is_created_capturing(handle) {
+                    // The stream was destroyed, and its host reports none.
+                    Err(error) if is_of_dead_handle(error) && self.is_identified(target) => {
+                        self.streams.retire_gone(stream);
+                        Ok(false)
+                    }
+                    answer => answer,
+                };
+            }
             Target::OwnPerThread => CuStream::PER_THREAD,
             Target::Legacy | Target::OtherPerThread => CuStream::LEGACY,
             Target::Retired => return Ok(false),

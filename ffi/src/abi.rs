@@ -230,6 +230,26 @@ pub struct cachalot_pages {
     pub parked_bytes: u64,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C)]
+pub struct cachalot_reclaimed {
+    pub struct_size: usize,
+    pub looks: u64,
+    pub given_back_bytes: u64,
+    pub given_back_units: u64,
+    pub obtained_again_bytes: u64,
+    pub obtained_again_units: u64,
+    pub too_early_units: u64,
+    pub driver_us: u64,
+    pub observed_units: u64,
+    pub idle_bytes: u64,
+    pub needed_soon_bytes: u64,
+    pub busy_bytes: u64,
+    pub unpaid_bytes: u64,
+    pub budget_us: u64,
+    pub caution: u64,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct cachalot_park_report {

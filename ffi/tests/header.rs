@@ -211,6 +211,10 @@ const LAYOUTS: &[Layout] = layouts! {
         struct_size, mapped_bytes, spare_bytes, stale_bytes, pinned_bytes, moved_bytes, reserve, unreserve, create, destroy, map,
         set_access, unmap, export_fd, stalls, longest_stall_us, consolidated_bytes
     }
+    cachalot_reclaimed {
+        struct_size, looks, given_back_bytes, given_back_units, obtained_again_bytes, obtained_again_units, too_early_units,
+        driver_us, observed_units, idle_bytes, needed_soon_bytes, busy_bytes, unpaid_bytes, budget_us, caution
+    }
     cachalot_counter { current, peak, allocated, freed }
     cachalot_statistics {
         struct_size, allocations, allocated_bytes, active_blocks, active_bytes, requested_bytes, inactive_split_bytes, segments,

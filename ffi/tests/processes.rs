@@ -180,6 +180,18 @@ fn pages_are_told_of_and_pinned_ones_stay() {
     }
 }
 
+/// On simulated devices and on the emulated driver, in the time of the clock.
+#[test]
+fn idle_memory_is_given_back_by_a_thread_of_the_library() {
+    let Some(program) = program("reclaim") else { return };
+    // Each run takes the seconds that memory must be idle for.
+    let [segments, pages] = ["reclaim:auto,reclaim_budget:1", "reclaim:auto,expandable_segments:True,reclaim_budget:1"];
+    for mut command in [simulated(&program), emulated(&program)] {
+        succeed(command.arg(segments));
+    }
+    succeed(emulated(&program).arg(pages));
+}
+
 /// The other process has a driver and a context of its own, and maps the same memory.
 #[test]
 fn a_pinned_block_is_shared_with_another_process() {

@@ -104,6 +104,28 @@ class Pages(Structure):
     ]
 
 
+class Reclaimed(Structure):
+    """``cachalot_reclaimed``: what upkeep has given back to the driver, and what it has kept and why."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("looks", c_uint64),
+        ("given_back_bytes", c_uint64),
+        ("given_back_units", c_uint64),
+        ("obtained_again_bytes", c_uint64),
+        ("obtained_again_units", c_uint64),
+        ("too_early_units", c_uint64),
+        ("driver_us", c_uint64),
+        ("observed_units", c_uint64),
+        ("idle_bytes", c_uint64),
+        ("needed_soon_bytes", c_uint64),
+        ("busy_bytes", c_uint64),
+        ("unpaid_bytes", c_uint64),
+        ("budget_us", c_uint64),
+        ("caution", c_uint64),
+    ]
+
+
 class Remaining(Structure):
     """``cachalot_remaining_memory``: the memory of a device in use, by name, in bytes."""
 
@@ -199,6 +221,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_park_elsewhere": (Status, _HANDLE, c_int, c_uint64, c_int),
     "cachalot_remaining": (Status, _HANDLE, c_int, POINTER(Remaining)),
     "cachalot_park_retain": (Status, _HANDLE, c_int, c_uint64),
+    "cachalot_reclaim_stats": (Status, _HANDLE, c_int, POINTER(Reclaimed)),
     "cachalot_page_stats": (Status, _HANDLE, c_int, POINTER(Pages)),
     "cachalot_set_memory_fraction": (Status, _HANDLE, c_int, c_double),
     "cachalot_stat": (Status, _HANDLE, c_int, c_char_p, POINTER(c_int64)),

@@ -1,8 +1,9 @@
 """Lets PyTorch trace a backward pass for CUDA on a machine without a GPU.
 
-PyTorch's build without CUDA needs nothing. In its build with CUDA, the autograd engine asks the CUDA
-runtime for the current device and stream, also for fake tensors. A small library that is compiled
-and loaded here answers these questions for a device that does not exist. No kernel is ever launched.
+PyTorch's build without CUDA needs nothing. In its build with CUDA, the autograd engine asks the
+CUDA runtime for the current device and stream, also for fake tensors. A small library that is
+compiled and loaded here answers these questions for a device that does not exist. No kernel is
+ever launched.
 """
 
 from __future__ import annotations
@@ -26,6 +27,19 @@ int cudaStreamIsCapturing(void *stream, int *status) { *status = 0; return 0; }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = 0; *active = 0; return 0; }
 """
 """The runtime's and the driver's functions that the engine calls."""
+
+_REFUSED = """
+    cuCtxGetCurrent cuCtxGetLimit cuCtxPopCurrent cuCtxPushCurrent cuDeviceGet cuDeviceGetCount cuDriverGetVersion
+    cuFuncGetAttribute cuFuncSetAttribute cuGetErrorName cuGetErrorString cuKernelGetAttribute cuKernelGetFunction
+    cuKernelGetName cuKernelGetParamInfo cuKernelSetAttribute cuKernelSetCacheConfig cuLaunchCooperativeKernel
+    cuLaunchKernel cuLaunchKernelEx cuLibraryGetGlobal cuLibraryGetKernel cuLibraryGetKernelCount cuLibraryGetModule
+    cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload cuLinkAddData cuLinkComplete cuLinkCreate cuLinkDestroy
+    cuModuleGetFunction cuModuleLoadData cuModuleLoadDataEx cuModuleUnload
+    cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize
+    cuStreamGetCtx cuTensorMapEncodeIm2col cuTensorMapEncodeTiled
+"""
+"""Functions of the driver for which cuDNN looks when it is asked about a GPU. It complains of those
+that are missing, and none of these is of use without a device: they return CUDA_ERROR_NO_DEVICE."""
 
 _loaded = False
 
@@ -64,8 +78,8 @@ def prepare() -> None:
 
 
 def _has_driver() -> bool:
-    """Returns whether a CUDA driver with a device is installed. Does not ask PyTorch, which keeps its
-    first answer."""
+    """Returns whether a CUDA driver with a device is installed. Does not ask PyTorch, which keeps
+    its first answer."""
     if _loaded:
         return False
     try:
@@ -77,8 +91,8 @@ def _has_driver() -> bool:
 
 
 def _load() -> None:
-    """Compiles and loads the library. Its name is the driver's, so that PyTorch's own libraries find
-    it where they ask for the driver."""
+    """Compiles and loads the library. Its name is the driver's, so that PyTorch's own libraries
+    find it where they ask for the driver."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise CachalotError(
@@ -87,7 +101,8 @@ def _load() -> None:
         )
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder) / "no_gpu.c", Path(folder) / "libcuda.so.1"
-        source.write_text(_SOURCE)
+        refused = [f"int {name}(void) {{ return 100; }}\n" for name in _REFUSED.split()]
+        source.write_text(_SOURCE + "".join(refused))
         command = [compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(library), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:

@@ -32,6 +32,7 @@ from .torch._predict import (  # noqa: E402
     OTHER_WORKSPACE,
     Prediction,
     Recorder,
+    left_out,
     predict,
     record,
     replay,
@@ -43,6 +44,7 @@ __all__ = [
     "OTHER_WORKSPACE",
     "Prediction",
     "Recorder",
+    "left_out",
     "predict",
     "record",
     "replay",
@@ -91,7 +93,7 @@ def main(arguments: list[str]) -> int:
         command += ["--json"] if options.json else []
         status = subprocess.run(command, check=False).returncode
     if status == 0 and not options.json:
-        print("\nLeft out:\n" + "\n".join(f"* {what}" for what in LEFT_OUT))
+        print("\nLeft out:\n" + "\n".join(f"* {what}" for what in left_out()))
     return status
 
 

@@ -28,6 +28,7 @@
 //! program     the calls implied by a record
 //! plan        problems for the planner, and solving them on every core
 //! trace       records: CSV, pickles, JSON
+//! memory      the memory of a device at any time of a history
 //! ```
 #![forbid(unsafe_code)]
 #![allow(clippy::result_large_err, reason = "the core's errors are values without a heap, and rare")]
@@ -35,6 +36,7 @@
 pub mod compare;
 pub mod diff;
 pub mod inspect;
+pub mod memory;
 pub mod plan;
 pub mod predict;
 pub mod program;

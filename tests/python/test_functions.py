@@ -220,6 +220,11 @@ class Figures(unittest.TestCase):
         # Cached segments are no pages.
         self.assertEqual(cachalot_gpu.torch.page_stats(), dict.fromkeys(wanted, 0))
 
+    def test_what_was_given_back(self) -> None:
+        stats = cachalot_gpu.torch.reclaim_stats()
+        self.assertEqual(set(stats.values()), {0})
+        self.assertLessEqual({"given_back", "obtained_again", "driver_us", "needed_soon", "caution"}, set(stats))
+
     def test_the_table(self) -> None:
         self.assertEqual(cachalot_gpu.torch.memory_summary(abbreviated=True), f"{5 * MIB} B on 0, True")
 

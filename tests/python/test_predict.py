@@ -109,6 +109,68 @@ class Predictions(unittest.TestCase):
         self.assertEqual(predict.record(tied).events[0], ("a", 1, 256 * 256 * 4))
         self.assertEqual(sum(kind == "a" for kind, *_ in predict.record(tied).events), 1)
 
+    def test_convolutions_have_the_recorded_workspaces(self):
+        """Workspaces of cuDNN 9.19 on an H100 with PyTorch 2.11: forward, gradients of input and filter."""
+        import torch
+        from cachalot_gpu import _cudnn, predict
+
+        library = _cudnn.installed()
+        if library is None or library.version != 91900:
+            self.skipTest("cuDNN 9.19 is not installed")
+        single, half = torch.float32, torch.bfloat16
+        recorded = [
+            ((32, 3, 224, 224), (64, 3, 7, 7), 2, 3, single, [122065680, 0, 134522000]),
+            ((8, 192, 128, 128), (64, 192, 3, 3), 1, 1, single, [101105680, 134660243, 138789543]),
+            ((8, 192, 128, 128), (64, 192, 3, 3), 1, 1, half, [67330195, 67330195, 70279775]),
+            # Products of matrices, and one of few pixels, whose rows are not aligned.
+            ((32, 256, 56, 56), (64, 256, 1, 1), 1, 0, half, [0, 0, 2097152]),
+            ((64, 512, 7, 7), (2048, 512, 1, 1), 1, 0, half, [16056467, 16056336, 16056336]),
+        ]
+        for shape, filters, stride, padding, kind, sizes in recorded:
+
+            def step():
+                data = torch.empty(shape, dtype=kind, device="cuda", requires_grad=True)
+                weight = torch.empty(filters, dtype=kind, device="cuda", requires_grad=True)
+                torch.nn.functional.conv2d(data, weight, stride=stride, padding=padding).sum().backward()
+
+            events = predict.record(step).events
+            freed_next = [one[2] for one, other in zip(events, events[1:]) if one[0] == "a" and other[:2] == ("f", one[1])]
+            found = [size for size in freed_next if size > MIB]
+            for size, expected in zip(found, [size for size in sizes if size], strict=True):
+                self.assertLess(abs(size - expected), MIB, (shape, filters, kind, found))
+
+    def test_attention_that_is_written_out_has_its_probabilities(self):
+        """`sdpa_kernel(SDPBackend.MATH)` is obeyed."""
+        import torch
+        from cachalot_gpu import predict
+
+        def step():
+            query = torch.empty(2, 4, 128, 64, device="cuda", requires_grad=True)
+            torch.nn.functional.scaled_dot_product_attention(query, query, query)
+
+        def written_out():
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+                step()
+
+        probabilities = 2 * 4 * 128 * 128 * 4
+        counts = [sum(size == probabilities for _, _, size in predict.record(of).events) for of in (step, written_out)]
+        self.assertEqual(counts[0], 0)
+        self.assertGreaterEqual(counts[1], 2)
+
+    def test_parts_of_a_gradient_are_copied(self):
+        """A gradient that is a part of the gradient of `cat` is copied before it is scaled down."""
+        import torch
+        from cachalot_gpu import predict
+
+        def step():
+            part, other = (torch.empty(8, 16, 32, 32, device="cuda", requires_grad=True) for _ in range(2))
+            large = torch.nn.functional.interpolate(part, scale_factor=2)
+            torch.cat([large, torch.nn.functional.interpolate(other, scale_factor=2)], 1).square().sum().backward()
+
+        sizes = [size for kind, _, size in predict.record(step).events if kind == "a"]
+        # The two large pictures, and the copies of the two parts of the gradient.
+        self.assertEqual(sizes.count(8 * 16 * 64 * 64 * 4), 4, sizes)
+
     def test_a_script_is_predicted(self):
         """The module runs a script, and prints the table with what it leaves out."""
         with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +181,8 @@ class Predictions(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("train: ", done.stdout)
         self.assertIn("stitched", done.stdout)
-        self.assertIn("Left out:\n* the CUDA context", done.stdout)
+        self.assertIn("\n* the CUDA context", done.stdout)
+        self.assertRegex(done.stdout, r"Left out:\n\* .*workspaces of convolutions")
 
 
 if __name__ == "__main__":

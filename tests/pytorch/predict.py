@@ -20,8 +20,9 @@ import sys
 import time
 from pathlib import Path
 
-AT_ONCE = 5
-"""Programs predicted and measured at one time. The peaks are those of a process, so they do not disturb each other."""
+PREDICTED_AT_ONCE, MEASURED_AT_ONCE = 9, 6
+"""Programs predicted and measured at one time, for 16 cores and 80 GB. The peaks are those of a process, so they do
+not disturb each other."""
 
 STEPS = 3
 """Steps of each program: the second has the optimizer's state, and the third repeats the second."""
@@ -236,6 +237,7 @@ def predict(name):
     """Predicts a program, and returns the figures."""
     import cachalot_gpu.predict as prediction
     import torch
+    from cachalot_gpu import _cudnn
 
     begin = time.time()
     recorder = prediction.record(lambda: train(PROGRAMS[name]))
@@ -246,6 +248,7 @@ def predict(name):
         "requests": sum(1 for kind, *_ in recorder.events if kind == "a"),
         "seconds": time.time() - begin,
         "torch": torch.__version__,
+        "cudnn": _cudnn.named(library.version) if (library := _cudnn.installed()) else "none",
     }
 
 
@@ -265,7 +268,8 @@ def measure(name):
 
 def child(action, name):
     """Runs this script for one program, and returns what it prints."""
-    environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "", "PYTORCH_ALLOC_CONF": ""}
+    # A model is made on the CPU by few threads, because the programs share the cores.
+    environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "", "PYTORCH_ALLOC_CONF": "", "OMP_NUM_THREADS": "2"}
     command = [sys.executable, str(Path(__file__).resolve()), action, name]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
@@ -319,25 +323,27 @@ def page(rows, lines):
 
 def main(out, names):
     """Predicts and measures all programs, some at a time, and writes the page after each."""
-    gpu, rows = has_gpu(), {}
-
-    def run(name):
-        return name, child("--predict", name), child("--measure", name) if gpu else None
-
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        for done in concurrent.futures.as_completed(pool.submit(run, name) for name in names):
-            row = done.result()
-            rows[row[0]] = row
-            print(*row, flush=True)
-            write(out, [rows[name] for name in names if name in rows])
-    return int(any("error" in row[1] or (row[2] and "error" in row[2]) for row in rows.values()))
+    begin, rows = time.time(), {name: [None, None] for name in names}
+    pools = [concurrent.futures.ThreadPoolExecutor(PREDICTED_AT_ONCE)]
+    pools += [concurrent.futures.ThreadPoolExecutor(MEASURED_AT_ONCE)] if has_gpu() else []
+    tasks = {}
+    for column, (pool, action) in enumerate(zip(pools, ("--predict", "--measure"))):
+        tasks |= {pool.submit(child, action, name): (name, column) for name in names}
+    for done in concurrent.futures.as_completed(tasks):
+        name, column = tasks[done]
+        rows[name][column] = done.result()
+        if None not in rows[name][: len(pools)]:
+            print(f"{time.time() - begin:.0f} s", name, *rows[name], flush=True)
+            write(out, [(name, *row) for name, row in rows.items() if None not in row[: len(pools)]])
+    return int(any("error" in part for row in rows.values() for part in row if part))
 
 
 def write(out, rows):
     """Writes the page with what is known so far."""
-    versions = next((row[1]["torch"] for row in rows if "torch" in row[1]), "unknown")
+    first = next((row[1] for row in rows if "torch" in row[1]), {})
     machine = next((row[2]["gpu"] for row in rows if row[2] and "gpu" in row[2]), "no GPU: predictions only")
-    lines = [f"machine: {machine}", f"PyTorch: {versions}", f"date: {time.strftime('%Y-%m-%d')}",
+    lines = [f"machine: {machine}", f"PyTorch: {first.get('torch')}", f"cuDNN: {first.get('cudnn')}",
+             f"date: {time.strftime('%Y-%m-%d')}",
              f"commit: {os.environ.get('CACHALOT_COMMIT', 'unknown')}",
              "command: `python3 tests/pytorch/predict.py OUT.md`"]
     Path(out).write_text(page(rows, lines), encoding="utf-8")

@@ -16,7 +16,8 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Callable
 
@@ -102,10 +103,12 @@ def python_history() -> Figures:
     del used
     torch.cuda.synchronize()
     block(100)
+    whole_segment = block(30 * MIB)
     snapshot = torch.cuda.memory._snapshot()
     trace = snapshot["device_traces"][torch.cuda.current_device()]
     segments = [piece for segment in snapshot["segments"] for piece in segment["blocks"]]
     named = [any(frame["name"] == "make" for frame in piece.get("frames", [])) for piece in segments]
+    with_stack = [[segment["total_size"], bool(segment.get("frames"))] for segment in snapshot["segments"]]
     torch.cuda.memory._record_memory_history(None)
     after = torch.cuda.memory._snapshot()["device_traces"]
     events = [
@@ -113,7 +116,8 @@ def python_history() -> Figures:
         for event in trace
     ]
     times = [event["time_us"] for event in trace]
-    return [events, named, times == sorted(times), sum(map(len, after)), kept.numel()]
+    live = kept.numel() + whole_segment.numel()
+    return [events, named, sorted(with_stack), times == sorted(times), sum(map(len, after)), live]
 
 
 @case("history with C++ stacks, in the viewer")
@@ -539,44 +543,62 @@ def put_in_place(mode: str) -> None:
         cachalot_gpu.torch.enable()
 
 
-def run(name: str, mode: str) -> Figures:
-    """Runs a case in a process of its own. Returns the figures, or a text with the error."""
+LONGEST = 100
+"""The seconds after which a case has failed."""
+
+
+def run(name: str, mode: str) -> tuple[Figures, float]:
+    """Runs a case in a process of its own. Returns the figures, or a text with the error, and the seconds."""
+    begin = time.monotonic()
     command = [sys.executable, "-W", "ignore", __file__, "--case", name, mode]
     settings = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CACHALOT_CONF"}
     variables = {key: value for key, value in os.environ.items() if key not in settings} | ENVIRONMENT[name]
     try:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LONGEST, check=False)
     except subprocess.TimeoutExpired:
-        return "Timeout"
+        return "Timeout", LONGEST
+    seconds = time.monotonic() - begin
     lines = [line for line in done.stdout.splitlines() if line.startswith("FIGURES ")]
     if done.returncode or not lines:
-        return "Failed: " + (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1][:300]
-    return json.loads(lines[-1].removeprefix("FIGURES "))
+        return "Failed: " + (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1][:300], seconds
+    return json.loads(lines[-1].removeprefix("FIGURES ")), seconds
+
+
+WAYS = ("native", "whole", "plugin")
+
+
+def judge(name: str, results: dict[str, tuple[Figures, float]]) -> tuple[bool, str]:
+    """Returns whether a case passes, and its row of the table."""
+    native, whole, plugin = (results[way][0] for way in WAYS)
+    is_error = [isinstance(figures, str) for figures in (native, whole, plugin)]
+    equal = not any(is_error[:2]) and native == whole
+    passes = equal and (is_error[2] or name in WORKS_AS_A_PLUGIN or plugin != native)
+    if not passes:
+        print(f"DIFFERS: {name}\n  native {native}\n  whole  {whole}\n  plugin {plugin}")
+    words = ["fails" if error else "works" for error in is_error]
+    if not is_error[1] and not equal:
+        words[1] = "other figures"
+    return passes, f"| {name} | {' | '.join(words)} |"
 
 
 def main(out: Path) -> int:
-    """Runs every case in every way, and writes a table."""
-    ways = ("native", "whole", "plugin")
-    with ThreadPoolExecutor(6) as pool:
-        results = {name: [pool.submit(run, name, way) for way in ways] for name in CASES}
+    """Runs every case in every way, and writes a table, which grows as the cases end."""
+    results: dict[str, dict[str, tuple[Figures, float]]] = {name: {} for name in CASES}
     table = ["| | PyTorch's allocator | cachalot | as a plug-in |", "|---|---|---|---|"]
-    failed = 0
-    for name, futures in results.items():
-        native, whole, plugin = (future.result() for future in futures)
-        is_error = [isinstance(figures, str) for figures in (native, whole, plugin)]
-        equal = not any(is_error[:2]) and native == whole
-        expected = is_error[2] or name in WORKS_AS_A_PLUGIN or plugin != native
-        if not (equal and expected):
-            failed += 1
-            print(f"DIFFERS: {name}\n  native {native}\n  whole  {whole}\n  plugin {plugin}")
-        words = ["fails" if error else "works" for error in is_error]
-        if not is_error[1] and not equal:
-            words[1] = "other figures"
-        table.append(f"| {name} | {' | '.join(words)} |")
-    out.write_text("\n".join(table) + "\n")
-    print("\n".join(table))
-    print(f"{len(results) - failed} of {len(results)} cases are equal")
-    return 1 if failed else 0
+    passed = 0
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        futures = {pool.submit(run, name, way): (name, way) for name in CASES for way in WAYS}
+        for future in as_completed(futures):
+            name, way = futures[future]
+            results[name][way] = future.result()
+            if len(results[name]) == len(WAYS):
+                passes, row = judge(name, results[name])
+                passed += passes
+                table.append(row)
+                print(row, "seconds:", *(f"{results[name][way][1]:.0f}" for way in WAYS), flush=True)
+                out.write_text("\n".join(table) + "\n")
+    print(f"{passed} of {len(CASES)} cases are equal")
+    return 0 if passed == len(CASES) else 1
 
 
 if __name__ == "__main__":

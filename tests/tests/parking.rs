@@ -8,7 +8,7 @@ use cachalot_core::{
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, MIB};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 type Interrupted = Allocator<Hooked, parking_lot::RawMutex, Growable>;
 
@@ -149,5 +149,55 @@ fn snapshots_and_reports_say_what_is_parked() {
         assert_eq!((remaining.blocks, remaining.parked, remaining.other), (120 * MIB, 0, 0), "`{policy}`");
         assert_eq!(remaining.used, device(&allocator).inner.used());
         blocks.into_iter().for_each(|(at, _)| allocator.free(at).unwrap());
+    }
+}
+
+#[test]
+fn a_request_beside_a_park_gets_one_new_page() {
+    let allocator = allocator("policy:stitched,slack:0");
+    let blocks = numbered(&allocator);
+    let pages_of = |allocator: &Interrupted| {
+        let block = allocator.malloc(DEVICE, 32 * MIB, TWO).unwrap();
+        let mut pages = 0;
+        allocator.pages(DEVICE).unwrap().extents(block, |_| pages += 1).unwrap();
+        allocator.free(block).unwrap();
+        allocator.empty_cache(DEVICE).unwrap();
+        pages
+    };
+    // Four pages at least otherwise, so that parts can move later.
+    assert!(pages_of(&allocator) >= 4);
+    let (other, done) = (Arc::downgrade(&allocator), Arc::new(OnceLock::new()));
+    let found = Arc::clone(&done);
+    device(&allocator).on_finish(move || found.set(pages_of(&other.upgrade().unwrap())).unwrap());
+    park(&allocator, ParkMode::Keep).unwrap();
+    assert_eq!(done.get(), Some(&1));
+    wake(&allocator).unwrap();
+    blocks.iter().for_each(|&(at, number)| assert_eq!(device(&allocator).inner.read(at), Some(number)));
+}
+
+#[test]
+fn blocks_lent_to_another_stream_stay_awake_and_parked_ones_are_not_lent() {
+    for mode in [ParkMode::Keep, ParkMode::Drop, ParkMode::Zero] {
+        let allocator = allocator("policy:stitched,slack:0");
+        // A hole of 20 MiB between live blocks: no page of it can move without unmapping, and it is lent as it is.
+        let blocks = [41, 21, 41].map(|mib| allocator.malloc(DEVICE, mib * MIB + 512, ONE).unwrap());
+        allocator.free(blocks[1]).unwrap();
+        let lent = allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
+        assert!((blocks[0]..blocks[2]).contains(&lent), "it is lent");
+        assert!(device(&allocator).inner.write(lent, 77));
+        park(&allocator, mode).unwrap();
+        allocator.check_invariants().unwrap();
+        assert!(report(&allocator).parked >= 70 * MIB, "{:?}", report(&allocator));
+        assert!(device(&allocator).inner.is_accessible(lent, 20 * MIB), "the other stream is not parked");
+        assert_eq!(device(&allocator).inner.read(lent), Some(77));
+        allocator.free(lent).unwrap();
+        let other = allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
+        assert!(!(blocks[0]..blocks[2]).contains(&other), "a parked heap lends nothing");
+        wake(&allocator).unwrap();
+        consistency::check(&allocator, DEVICE, None).unwrap();
+        for block in [blocks[0], blocks[2], other] {
+            allocator.free(block).unwrap();
+        }
+        allocator.check_invariants().unwrap();
     }
 }

@@ -29,6 +29,15 @@ fn utilisation(name: &str, size_factor: f64, passes: u32, waits: bool) -> f64 {
     compared.figures[0].as_ref().expect("no call is refused").utilisation()
 }
 
+/// A request of half the memory is made of long pages. The short ones are those that exceed the budget.
+#[test]
+fn programs_of_other_sizes_use_what_is_held() {
+    for (size_factor, least) in [(1.37, 0.96), (2.9, 0.96)] {
+        let used = utilisation("llm_generate", size_factor, 6, false);
+        assert!(used >= least, "sizes × {size_factor}: {used:.4}");
+    }
+}
+
 /// Memory that waits for another stream's work is not held twice.
 #[test]
 fn programs_of_several_streams_hold_little_more_than_is_live() {

@@ -2,6 +2,21 @@
 
 use super::bytes::{plural, show};
 use cachalot_replay::tune::{Answer, Better, Stuck};
+use serde::Serialize;
+
+/// An answer as an object of `--json`.
+#[derive(Serialize)]
+pub(crate) struct Told {
+    pub(crate) sentence: String,
+    pub(crate) stuck: Stuck,
+    pub(crate) better: Option<Better>,
+}
+
+impl From<&Answer> for Told {
+    fn from(answer: &Answer) -> Self {
+        Self { sentence: sentence(answer), stuck: answer.peak, better: answer.better.clone() }
+    }
+}
 
 /// Returns the answer in a sentence. When the peak was reached, no free block was of use to the
 /// request, so all free memory counts as stuck.
@@ -10,18 +25,20 @@ pub(crate) fn sentence(answer: &Answer) -> String {
     let all = (hole_bytes + idle_bytes, hole_segments + idle_segments);
     let stuck = stuck(answer.peak.reserved_bytes, all.0, &plural(all.1, "segment"), "at the peak");
     let idle = if idle_segments == 0 { String::new() } else { format!(", {idle_segments} of them idle") };
-    match &answer.better {
-        Some(better) => {
-            let (less, present) = (show(better.reserved_bytes), show(better.instead_of_bytes));
-            let Better { config, ooms, instead_of_ooms, .. } = better;
-            if ooms < instead_of_ooms {
-                let fewer = format!("failed {ooms} requests instead of {instead_of_ooms}");
-                return format!("{stuck}{idle}; `{config}` would have {fewer}, and held {less}.");
-            }
-            format!("{stuck}{idle}; `{config}` would have held {less} instead of {present}.")
-        }
-        None => format!("{stuck}{idle}; no setting of PyTorch's allocator that was tried would have held 2 % less."),
+    format!("{stuck}{idle}; {}.", advice(answer.better.as_ref()))
+}
+
+/// Returns the clause on the setting that would have held less.
+pub(crate) fn advice(better: Option<&Better>) -> String {
+    let Some(better) = better else {
+        return "no setting of PyTorch's allocator that was tried would have held 2 % less".to_owned();
+    };
+    let Better { config, ooms, instead_of_ooms, .. } = better;
+    let (less, present) = (show(better.reserved_bytes), show(better.instead_of_bytes));
+    if ooms < instead_of_ooms {
+        return format!("`{config}` would have failed {ooms} requests instead of {instead_of_ooms}, and held {less}");
     }
+    format!("`{config}` would have held {less} instead of {present}")
 }
 
 /// Returns what is known without a history. Idle segments can be released, and are not stuck.

@@ -1,13 +1,13 @@
 //! `cachalot inspect`: reports on memory snapshots.
 
-use super::answer::{sentence, sentence_at_end};
+use super::answer::{Told, sentence_at_end};
 use super::bytes::{duration, plural, show};
 use super::progress::Progress;
 use super::table::{Column, Look, Table, column, extra};
 use super::{BAD_INPUT, print};
 use cachalot_replay::inspect::{self, Failure, Group, Peak, PeakOf, Remedy, Report, SegmentReport, Totals};
 use cachalot_replay::trace::{BadInput, Trace, snapshot};
-use cachalot_replay::tune::{self, Answer, Better, Stuck};
+use cachalot_replay::tune;
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -135,26 +135,18 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Line<'a> {
     file: &'a str,
-    answers: &'a [Told],
+    answers: &'a [OfRecord],
     #[serde(flatten)]
     report: &'a Report,
 }
 
 /// The sentence about a record, or about a snapshot without events.
 #[derive(Serialize)]
-struct Told {
+struct OfRecord {
     /// Name of the record. `None` without events that can be replayed.
     record: Option<String>,
-    sentence: String,
-    stuck: Stuck,
-    better: Option<Better>,
-}
-
-impl Told {
-    fn of(record: &str, answer: Answer) -> Self {
-        let sentence = sentence(&answer);
-        Self { record: Some(record.to_owned()), sentence, stuck: answer.peak, better: answer.better }
-    }
+    #[serde(flatten)]
+    told: Told,
 }
 
 /// Runs the command.
@@ -189,34 +181,34 @@ pub(crate) fn load(file: &Path) -> Result<Snapshot, BadInput> {
 
 /// Returns a sentence for each record of a snapshot. Without a history that can be replayed, a
 /// sentence about the end.
-fn told(file: &Path, snapshot: &Snapshot) -> Vec<Told> {
+fn told(file: &Path, snapshot: &Snapshot) -> Vec<OfRecord> {
     let traces = Trace::of_snapshot(file, snapshot).unwrap_or_default();
     let progress = Progress::new(traces.len() as u64);
     progress.begin("replaying");
     let answers = traces.iter().filter_map(|trace| {
         let answer = tune::answer_of(trace);
         progress.advance(1);
-        Some(Told::of(&trace.name, answer?))
+        Some(OfRecord { record: Some(trace.name.clone()), told: Told::from(&answer?) })
     });
-    let told: Vec<Told> = answers.collect();
+    let told: Vec<OfRecord> = answers.collect();
     progress.finish();
     if !told.is_empty() {
         return told;
     }
     let stuck = tune::stuck(snapshot);
-    vec![Told { record: None, sentence: sentence_at_end(&stuck), stuck, better: None }]
+    vec![OfRecord { record: None, told: Told { sentence: sentence_at_end(&stuck), stuck, better: None } }]
 }
 
-fn json(file: &str, answers: &[Told], report: &Report) -> io::Result<String> {
+fn json(file: &str, answers: &[OfRecord], report: &Report) -> io::Result<String> {
     serde_json::to_string(&Line { file, answers, report }).map_err(io::Error::from)
 }
 
-fn text(file: &str, told: &[Told], report: &Report, args: &Args) -> String {
+fn text(file: &str, answers: &[OfRecord], report: &Report, args: &Args) -> String {
     let look = &args.look;
     let shown = Stacks { shown: &args.stacks, look };
     let mut text = String::new();
-    for Told { record, sentence, .. } in told {
-        let of = record.as_ref().filter(|_| told.len() > 1).map_or(String::new(), |record| format!("{record}: "));
+    for OfRecord { record, told: Told { sentence, .. } } in answers {
+        let of = record.as_ref().filter(|_| answers.len() > 1).map_or(String::new(), |record| format!("{record}: "));
         let _ = writeln!(text, "{}", look.fold(&format!("{of}{sentence}"), 0));
     }
     let _ = write!(text, "\n{file}\n\n{}\n", totals(&report.totals).render(look));

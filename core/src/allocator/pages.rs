@@ -3,9 +3,10 @@
 
 use crate::allocator::{Allocator, Called};
 use crate::arena::extents::{self, Extent, Extents};
+use crate::arena::idle::Keeper;
 use crate::device::{Descriptor, DeviceMemory};
 use crate::error::Error;
-use crate::stats::MemoryCalls;
+use crate::stats::{MemoryCalls, ReclaimStats};
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::{DeviceIndex, DevicePtr};
@@ -73,7 +74,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// of the driver's time: removes mappings that pages have left, gives memory beyond the
     /// budget back, and replaces short pages that keep meeting by longer ones. Returns true if
     /// something is left for a further call. Under every policy, some mappings that elastic ranges
-    /// have left are removed, too.
+    /// have left are removed, too. Under `reclaim:auto`, idle memory goes back to the device by its worth:
+    /// see [`reclaim_stats`](Self::reclaim_stats).
     ///
     /// A host calls the method when idle, or from a separate thread. Further threads
     /// allocate and free at the same time.
@@ -91,7 +93,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let device = self.allocator.on(self.device)?;
         device.health()?;
         crate::arena::ranges::collect_few(device);
-        device.stitcher().map_or(Ok(false), |stitcher| stitcher.maintain(max_us))
+        let left = Keeper::on(device).maintain(max_us)?;
+        device.stitcher().map_or(Ok(left), |stitcher| Ok(left | stitcher.maintain(max_us)?))
+    }
+
+    /// Returns the figures of `reclaim:auto`: memory that [`maintain`](Self::maintain) has given back and kept. All figures are 0 without the setting.
+    ///
+    /// # Errors
+    /// None for an existing device.
+    pub fn reclaim_stats(&self) -> Result<ReclaimStats, Error> {
+        Ok(self.allocator.arena(self.device)?.idle.lock().stats())
     }
 
     /// Returns what the pages are used for and what they have cost. Heaps are read in turn, so the sums may disagree

@@ -4,6 +4,7 @@
 //! decisions by the same code. Nothing of the original changes, and its device is not called. While
 //! other threads allocate and free, the parts of the copy belong to slightly different moments.
 
+use crate::arena::idle::IdleMemory;
 use crate::arena::{Arena, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -49,6 +50,7 @@ pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
         ordered: Ranked::new(Rank::Ordered, ordered),
         epochs: Ranked::new(Rank::Epochs, epochs),
         frontier: Ranked::new(Rank::Frontier, frontier),
+        idle: Ranked::new(Rank::Idle, IdleMemory::new()),
         peaks: CachePadded(Ranked::new(Rank::Peaks, *arena.peaks.lock())),
         device_peaks: CachePadded(arena.device_peaks.copy()),
         ledger: arena.ledger.copy(),

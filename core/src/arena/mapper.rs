@@ -225,7 +225,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// pages are `arriving` if their old places are not stale yet.
     pub(super) fn list_batch(&self, heap: &mut Heap<S>, batch: &Batch, at: DevicePtr, arriving: bool) {
         for (page, Page { bytes, .. }, at) in self.pages_of(batch, at) {
-            heap.sets.pages.insert(HomePage { at: at.0, bytes, page, pins: 0, arriving, asleep: false });
+            heap.sets.pages.insert(HomePage { arriving, ..HomePage::new(at.0, bytes, page) });
         }
     }
 

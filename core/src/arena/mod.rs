@@ -6,6 +6,7 @@
 //!         ├─▶ compact · quiet   the budget for held memory · what the device has finished with
 //!         ├─▶ obtain · expand   more memory from the device
 //!         └─▶ release           memory back to the device
+//! idle/                         memory given back by what it is worth, at quiet moments
 //! ranges/                       addresses that the program fills with pages and empties
 //! deferred · finish             events after a capture, the end of waits
 //! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
@@ -38,6 +39,7 @@ mod free;
 mod free_at;
 mod gathered;
 pub(crate) mod heaps;
+pub(crate) mod idle;
 pub(crate) mod invalid_pointer;
 mod invariants;
 mod ledger;
@@ -84,6 +86,7 @@ mod virtual_calls;
 use crate::arena::driver::Driver;
 use crate::arena::flags::Flags;
 use crate::arena::heaps::Heaps;
+use crate::arena::idle::IdleMemory;
 use crate::arena::ledger::Ledger;
 use crate::arena::plans::Plans;
 use crate::arena::ranges::table::RangeTable;
@@ -141,6 +144,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub epochs: Ranked<R, Epochs<S>>,
     /// Blocks that wait for the safe frontier.
     pub frontier: Ranked<R, Frontier<S>>,
+    /// What `reclaim:auto` has learned, and its budget.
+    pub idle: Ranked<R, IdleMemory>,
     /// Locked while peaks are reconciled. Holds the slot for which that was done last.
     peaks: CachePadded<Ranked<R, u32>>,
     /// Peaks and event counts of the device.
@@ -206,6 +211,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             ordered: Ranked::new(Rank::Ordered, OrderedBlocks::default()),
             epochs: Ranked::new(Rank::Epochs, Epochs::default()),
             frontier: Ranked::new(Rank::Frontier, Frontier::default()),
+            idle: Ranked::new(Rank::Idle, IdleMemory::new()),
             peaks: CachePadded(Ranked::new(Rank::Peaks, 0)),
             device_peaks: CachePadded(DevicePeaks::new(config.max_split_size())),
             ledger: Ledger::new(),

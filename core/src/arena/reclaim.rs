@@ -181,8 +181,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let allowed = fraction_of(config.per_process_memory_fraction(), total);
         let room = allowed.saturating_sub(self.ledger.reserved());
         let more = match self.stitcher_of(request) {
-            // A request without enough addresses goes on, and fails for want of them.
-            Some(stitcher) => stitcher.new_bytes(request, room)?.unwrap_or(0),
+            Some(stitcher) => stitcher.bytes_to_obtain(request, room)?,
             None => self.segment_bytes(request),
         };
         Ok((more > room).then_some(more))

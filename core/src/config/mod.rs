@@ -91,8 +91,13 @@ pub struct Config {
     parity: bool,
     tune: bool,
     tune_budget_ms: u64,
+    reclaim: bool,
+    reclaim_budget: f64,
     pinned: Pinned,
 }
+
+/// The default of `reclaim_budget`.
+const RECLAIM_BUDGET: f64 = 0.01;
 
 /// The name of a stream class.
 type ClassName = heapless::String<RESERVE_CLASS_BYTES, u8>;
@@ -200,6 +205,8 @@ impl Config {
             parity: true,
             tune: false,
             tune_budget_ms: TUNE_BUDGET_MS,
+            reclaim: false,
+            reclaim_budget: RECLAIM_BUDGET,
             pinned: Pinned::DEFAULT,
         }
     }
@@ -402,6 +409,14 @@ impl Config {
         self.tune_budget_ms
     }
 
+    /// Returns the part of the time that the driver may take for giving idle memory back and obtaining it
+    /// again (`reclaim_budget`), if [`maintain`](crate::Pages::maintain) gives memory back by what it is
+    /// worth (`reclaim:auto`). `None`: it does not.
+    #[must_use]
+    pub fn reclaim(&self) -> Option<f64> {
+        self.reclaim.then_some(self.reclaim_budget)
+    }
+
     /// Returns the settings of host memory, which have no effect. Only a string can set them.
     #[must_use]
     pub const fn pinned(&self) -> &Pinned {
@@ -578,6 +593,23 @@ impl Config {
         self.exact_segments = other.exact_segments;
         self.expandable_segments = other.expandable_segments;
         self.parity = other.parity;
+    }
+
+    /// Sets `reclaim`: true for `auto`.
+    pub fn set_reclaim(&mut self, on: bool) {
+        self.reclaim = on;
+    }
+
+    /// Sets `reclaim_budget`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] unless from 0 to 1.
+    pub fn set_reclaim_budget(&mut self, share: f64) -> Result<(), ConfigError> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(refused(key::RECLAIM_BUDGET, Exact(share), FRACTION));
+        }
+        self.reclaim_budget = share;
+        Ok(())
     }
 
     /// Returns the values that `large_segment_size_mb` may take while `max_split_size_mb` stays.

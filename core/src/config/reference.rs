@@ -41,7 +41,7 @@ const NOT_PINNED: &str = "No effect: pinned memory has the settings of other mem
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 /// Every setting, in the order of the keys.
-pub static REFERENCE: [SettingReference; 42] = [
+pub static REFERENCE: [SettingReference; 44] = [
     setting(
         key::ALLOW_GROWTH,
         Value("True"),
@@ -194,6 +194,22 @@ pub static REFERENCE: [SettingReference; 42] = [
         Value("caching"),
         "bfc",
         "The rules for the placement of blocks. The policy of an allocator cannot change.",
+    ),
+    setting(
+        key::RECLAIM,
+        Value("off"),
+        "auto",
+        "With `auto`, upkeep (`cachalot_maintain`) gives cached memory back to the driver by what it is worth: if it is not \
+         expected to be needed for as long as the driver's calls take to pay for within `reclaim_budget`. No request \
+         and no free does more for that, and nothing waits for the device. Off: cached memory goes back when the \
+         memory is short, or on demand.",
+    ),
+    setting(
+        key::RECLAIM_BUDGET,
+        Value("0.01"),
+        "0.002",
+        "The largest part of the time for the driver's calls that give idle memory back under `reclaim:auto`, and obtain it \
+         again. Less gives less memory back, and later.",
     ),
     setting(
         key::REGION_GARBAGE_COLLECTION,

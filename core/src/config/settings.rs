@@ -40,6 +40,8 @@ pub(super) mod key {
     pub(crate) const PINNED_USE_CUDA_HOST_REGISTER: &str = "pinned_use_cuda_host_register";
     pub(crate) const PLAN_DEADLINE_MS: &str = "plan_deadline_ms";
     pub(crate) const POLICY: &str = "policy";
+    pub(crate) const RECLAIM: &str = "reclaim";
+    pub(crate) const RECLAIM_BUDGET: &str = "reclaim_budget";
     pub(crate) const REGION_GARBAGE_COLLECTION: &str = "region_garbage_collection";
     pub(crate) const RELEASE_LOCK_ON_CUDAMALLOC: &str = "release_lock_on_cudamalloc";
     pub(crate) const RETRY_MS: &str = "retry_ms";
@@ -92,7 +94,7 @@ impl Setting {
 }
 
 /// All settings, sorted by key.
-pub(super) static SETTINGS: [Setting; 42] = [
+pub(super) static SETTINGS: [Setting; 44] = [
     bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
     setting(key::ARENA_MB, |config, key, value| {
         let mib: u32 = value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?;
@@ -209,6 +211,16 @@ pub(super) static SETTINGS: [Setting; 42] = [
     .of(Scope::PLANNED_ONLY),
     // Set before all others, by `apply`.
     setting(key::POLICY, |_, _, _| Ok(())).of(Scope::EVERY),
+    setting(key::RECLAIM, |config, key, value| match value {
+        Value::Word(word) if matches!(word.whole(), Some("off" | "auto")) => {
+            config.set_reclaim(word.whole() == Some("auto"));
+            Ok(())
+        }
+        other => Err(other.refused(key, RECLAIMS)),
+    })
+    .of(Scope::TAGS),
+    setting(key::RECLAIM_BUDGET, |config, key, value| config.set_reclaim_budget(value.number(key, FRACTION)?))
+        .of(Scope::TAGS),
     bfc(key::REGION_GARBAGE_COLLECTION, |config, key, value| {
         value.read_boolean(key, &mut config.bfc().region_garbage_collection)
     }),
@@ -267,6 +279,7 @@ pub(super) static SETTINGS: [Setting; 42] = [
 const MOST_REGISTER_THREADS: u32 = 128;
 const REGISTER_THREADS: Accepted = Accepted::Text("a power of two up to 128");
 const NATIVE: Accepted = Accepted::Text("`native`: the driver's own pool is not an allocator of this library");
+const RECLAIMS: Accepted = Accepted::Text("`off` or `auto`");
 const MOST_ARENA_MIB: u32 = 1 << 20;
 const ARENAS: Accepted = Accepted::Text("a power of two in MiB up to 1048576");
 const MOST_OBJECT_KIB: u64 = 512;
@@ -417,6 +430,11 @@ impl fmt::Display for Config {
         out.some(key::PARITY, (!self.parity).then_some("False"))?;
         out.some(key::TUNE, self.tune.then_some("auto"))?;
         out.some(key::TUNE_BUDGET_MS, other(self.tune_budget_ms, TUNE_BUDGET_MS))?;
+        out.some(key::RECLAIM, self.reclaim.then_some("auto"))?;
+        out.some(
+            key::RECLAIM_BUDGET,
+            (self.reclaim_budget.to_bits() != default.reclaim_budget.to_bits()).then_some(Exact(self.reclaim_budget)),
+        )?;
         out.pinned(&self.pinned)
     }
 }

@@ -61,8 +61,10 @@ fn every_key_is_read() {
          graph_capture_record_stream_reuse:True,parity:False,pinned_use_cuda_host_register:True,\
          pinned_num_register_threads:8,pinned_use_background_threads:True,\
          pinned_reserve_segment_size_mb:512,pinned_max_round_threshold_mb:128,\
-         pinned_max_cached_size_mb:256,pinned_free_catch_all:True",
+         pinned_max_cached_size_mb:256,pinned_free_catch_all:True,reclaim:auto,reclaim_budget:0.002",
     );
+    assert_eq!((config.reclaim(), parsed("reclaim_budget:0.1").reclaim()), (Some(0.002), None));
+    assert_eq!(parsed("policy:bfc,reclaim:off,reclaim:auto").reclaim(), Some(0.01));
     assert_eq!(config.large_segment_size(), 24 * MIB);
     assert_eq!(config.max_split_size(), Some(40 * MIB));
     assert!(config.is_oversize(40 * MIB) && !config.is_oversize(40 * MIB - 512));
@@ -182,6 +184,8 @@ garbage_collection_threshold:nan | NaN | a number above 0 and below 1
 garbage_collection_threshold:0.5x | 0.5x | a number above 0 and below 1
 compact:1.5 | 1.5 | a number from 0 to 1
 compact:-0.1 | -0.1 | a number from 0 to 1
+reclaim:True | True | `off` or `auto`
+reclaim_budget:2 | 2.0 | a number from 0 to 1
 compact:True | True | a number from 0 to 1
 roundup_power2_divisions:3 | 3 | a power of two up to 2147483648
 roundup_power2_divisions:0 | 0 | a power of two up to 2147483648
@@ -231,7 +235,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 42 keys";
+    let list = " docs/configuration.md lists the 44 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),
@@ -535,6 +539,8 @@ fn entry() -> impl Strategy<Value = String> {
         boolean().prop_map(|b| format!("release_lock_on_hipmalloc:{b}")),
         boolean().prop_map(|b| format!("graph_capture_record_stream_reuse:{b}")),
         boolean().prop_map(|b| format!("parity:{b}")),
+        prop::sample::select(vec!["off", "auto"]).prop_map(|mode| format!("reclaim:{mode}")),
+        fraction().prop_map(|f| format!("reclaim_budget:{f:?}")),
         boolean().prop_map(|b| format!("pinned_use_background_threads:{b}")),
     ]
 }

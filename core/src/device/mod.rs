@@ -63,7 +63,8 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Any error of the device.
     fn destroy_event(&self, event: Event) -> DeviceResult<()>;
 
-    /// Records `event` at the present end of `stream`.
+    /// Records `event` at the present end of `stream`. A stream may have ended that has used a block
+    /// freed now: the event is then behind all its work.
     ///
     /// # Errors
     /// Any error of the device. The event then counts as unrecorded, and never as complete.

@@ -5,6 +5,7 @@
 //! blocks   | allocated | free | allocated | unmapped   |   linked by `prev` and `next`
 //! ```
 
+use crate::heap::age::Idle;
 use crate::heap::bins;
 use crate::tables::Storage;
 use crate::tables::hash_index::Indexed;
@@ -295,6 +296,8 @@ pub(crate) struct Segment {
     /// How often the program has pinned blocks of an ordinary segment. A pinned segment is not
     /// released.
     pub pins: u32,
+    /// Since when an ordinary segment is idle.
+    pub idle: Idle,
     /// Whether the segment has live sub-blocks. Always false without a sub-allocator: blocks tile
     /// the segment instead.
     pub live: bool,
@@ -311,6 +314,7 @@ impl Vacant for Segment {
             prev: NONE,
             next,
             pins: 0,
+            idle: Idle::NEW,
             live: false,
         }
     }

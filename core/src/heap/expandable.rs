@@ -262,23 +262,24 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Detaches the part `range` of a free block, so that the part can be unmapped without the
-    /// lock. Returns the detached block. The parts before and behind stay free, as if never
-    /// allocated. Room for two blocks was made.
+    /// lock. Returns the detached block. The parts before and behind stay free since the same
+    /// time, as if never allocated. Room for two blocks was made.
     pub(crate) fn detach_range(&mut self, block: u32, range: Range) -> u32 {
+        let freed_at = self.blocks[block].freed_at;
         debug_assert!(self.blocks[block].addr <= range.at.0 && range.at.0 + range.bytes <= self.blocks[block].end());
         self.sets.detach(block, &mut self.blocks);
         let before = range.at.0 - self.blocks[block].addr;
         if before > 0 {
             let front = self.blocks.cut(block, before, &mut self.segments);
             self.blocks[front].requested = 0;
-            self.sets.insert_free(front, self.clock, self.blocks.entries_mut());
+            self.sets.insert_free(front, freed_at, self.blocks.entries_mut());
         }
         if range.bytes == self.blocks[block].size {
             return block;
         }
         let middle = self.blocks.cut(block, range.bytes, &mut self.segments);
         self.blocks[block].requested = 0;
-        self.sets.insert_free(block, self.clock, self.blocks.entries_mut());
+        self.sets.insert_free(block, freed_at, self.blocks.entries_mut());
         middle
     }
 

@@ -9,6 +9,7 @@
 //! pages do. A page that moves leaves its old mapping *stale*: the addresses stay mapped until the
 //! work that used them is complete, and no block is ever placed there again.
 
+use crate::heap::age::Idle;
 use crate::heap::block::{Block, Blocks, State};
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
@@ -29,9 +30,20 @@ pub(crate) struct HomePage {
     pub arriving: bool,
     /// Whether the page is parked: the addresses stay the page's own, and no memory is mapped there.
     pub asleep: bool,
+    /// Since when the page of an expandable segment is idle.
+    pub idle: Idle,
+    /// If the page is idle: a stamp of the heap's clock, not before the page was last freed.
+    pub freed_at: u64,
+    /// Whether the look in progress has met the page in a free block.
+    pub met: bool,
 }
 
 impl HomePage {
+    /// Returns the entry of `page`, mapped at `at`.
+    pub(crate) fn new(at: u64, bytes: u64, page: u32) -> Self {
+        Self { at, bytes, page, ..Self::vacant(NONE) }
+    }
+
     /// Returns the address just past the last byte.
     pub(crate) fn end(&self) -> u64 {
         self.at + self.bytes
@@ -45,11 +57,21 @@ impl HomePage {
 
 impl Vacant for HomePage {
     fn vacant(next: u32) -> Self {
-        Self { at: 0, bytes: 0, page: next, pins: 0, arriving: false, asleep: false }
+        Self {
+            at: 0,
+            bytes: 0,
+            page: next,
+            pins: 0,
+            arriving: false,
+            asleep: false,
+            idle: Idle::NEW,
+            freed_at: 0,
+            met: false,
+        }
     }
 
     fn vacate(&mut self, next: u32) {
-        self.page = next;
+        (self.page, self.bytes) = (next, 0);
     }
 
     fn next_vacant(&self) -> u32 {
@@ -110,6 +132,17 @@ impl<S: Storage> HomePages<S> {
     /// Returns the first page that begins at `addr` or behind.
     pub(crate) fn from(&self, addr: u64) -> Option<HomePage> {
         self.entry_from(addr).map(|entry| self.entries[entry])
+    }
+
+    /// Returns the entry of the first page that begins at `addr` or behind, to be changed.
+    pub(super) fn page_from(&mut self, addr: u64) -> Option<&mut HomePage> {
+        self.entry_from(addr).map(|entry| &mut self.entries[entry])
+    }
+
+    /// Calls `act` with every page, in no order.
+    pub(super) fn for_each(&mut self, act: impl FnMut(&mut HomePage)) {
+        // A vacant entry has no length.
+        self.entries.entries_mut().iter_mut().filter(|page| page.bytes > 0).for_each(act);
     }
 
     /// Returns the page that contains `addr`.

@@ -24,12 +24,15 @@ use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
+pub(crate) mod age;
 pub(crate) mod bins;
 pub(crate) mod block;
 pub(crate) mod check;
 pub(crate) mod expandable;
 pub(crate) mod free_index;
 pub(crate) mod home_pages;
+pub(crate) mod idle;
+mod lend;
 #[cfg(feature = "alloc")]
 pub(crate) mod planned_segment;
 #[cfg(feature = "alloc")]
@@ -112,6 +115,9 @@ pub(crate) struct Heap<S: Storage> {
     /// The tables that only a heap with memory needs. Allocated by the first [`Heap::make_room`],
     /// because the tables take 33 KiB; always present while the heap has a block.
     pub sets: S::Lazy<Sets<S>>,
+    /// No block of an expandable segment that was allocated since the last [look](crate::heap::idle) ends
+    /// above this address.
+    pub high: u64,
 }
 
 impl<S: Storage> Heap<S> {
@@ -134,6 +140,7 @@ impl<S: Storage> Heap<S> {
             segments: SlotTable::default(),
             newest: NONE,
             sets: S::Lazy::default(),
+            high: 0,
         }
     }
 
@@ -149,7 +156,7 @@ impl<S: Storage> Heap<S> {
         (self.stream, self.pool, self.rules, self.suballocator) = (stream, pool, rules, suballocator);
         if self.sets.is_made() {
             // Stamps of another stream or pool say nothing of this one.
-            self.sets.quiet = 0;
+            (self.sets.quiet, self.sets.mark) = (0, 0);
         }
         self.parkable = false;
         self.mark(false, false);
@@ -317,7 +324,14 @@ impl<S: Storage> Heap<S> {
         requested: u64,
         counters: &HeapCounters,
     ) -> Outcome<DevicePtr> {
-        self.parts().allocate_from(block, size, requested, counters)
+        let Block { addr, size: whole, backing, .. } = self.blocks[block];
+        let served = self.parts().allocate_from(block, size, requested, counters);
+        if backing == Backing::Expandable {
+            // The entry of a block that is split is that of the rest, which stays free.
+            let split = self.blocks[block].is_free();
+            self.high = self.high.max(addr + if split { size } else { whole });
+        }
+        served
     }
 
     /// Finds the allocated block that begins at exactly `ptr`.

@@ -34,6 +34,9 @@ pub(crate) struct Sets<S: Storage> {
     /// longer (see [`epochs`](crate::streams::epochs)). At most the heap's clock; 0: none is known
     /// to be. A heap that changes hands is empty and has dropped its sets, or resets this.
     pub quiet: u64,
+    /// The heap's clock at the last [look](crate::heap::idle): free blocks with an earlier `freed_at` were
+    /// not touched since. 0 before the first look.
+    pub mark: u64,
     /// The latest events of the heap. Empty while events are not recorded.
     pub trace: Buffer<S>,
 }
@@ -50,6 +53,7 @@ impl<S: Storage> Default for Sets<S> {
             copied: CopyMark::default(),
             stale: StaleList::EMPTY,
             quiet: 0,
+            mark: 0,
             trace: Buffer::default(),
         }
     }

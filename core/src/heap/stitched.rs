@@ -202,7 +202,7 @@ impl<S: Storage> PagedHeap<'_, S> {
     }
 
     /// Returns whether the pages of a free block may move.
-    fn admits(&self, wanted: Wanted, block: u32) -> bool {
+    pub(super) fn admits(&self, wanted: Wanted, block: u32) -> bool {
         wanted == Wanted::Free || self.0.blocks[block].freed_at < self.0.sets.quiet
     }
 
@@ -224,7 +224,7 @@ impl<S: Storage> PagedHeap<'_, S> {
 
     /// Returns whether free pages of the heap may move or go back to the device. A heap asleep keeps its pages for
     /// the call that parks or wakes the heap.
-    fn gives_pages(&self) -> bool {
+    pub(super) fn gives_pages(&self) -> bool {
         !self.0.is_empty() && !self.0.asleep
     }
 
@@ -479,7 +479,7 @@ mod tests {
             heap.sets.pages.make_room(pages).unwrap();
             for page in 0..pages {
                 let at = base + u64::from(page) * STEP;
-                heap.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 0, arriving: false, asleep: false });
+                heap.sets.pages.insert(HomePage::new(at, STEP, page));
             }
             let _free = PagedHeap(heap).extend(held, u64::from(pages) * STEP, counters);
             for page in 0..pages {

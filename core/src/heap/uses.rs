@@ -6,12 +6,12 @@
 
 use crate::device::Event;
 use crate::heap::Heap;
-use crate::heap::block::Blocks;
+use crate::heap::block::{Block, Blocks, State};
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
-use crate::units::StreamId;
+use crate::units::{DevicePtr, StreamId};
 
 /// Greatest number of uses returned by a call of [`Uses::begin_waits`] or [`Uses::take_events`].
 pub(crate) const SOME: usize = 8;
@@ -24,6 +24,9 @@ pub(crate) struct Use {
     /// Whether the use was announced during graph capture: the graph orders the use, and no event is
     /// needed.
     captured: bool,
+    /// Whether the block was allocated for this stream, to which the heap has lent it. Set ⟹ `event` is
+    /// `None`, and `captured` is not set.
+    borrowed: bool,
     /// The event recorded at the use; `None` if the event is to be recorded at the free.
     event: Option<Event>,
     /// The next use of the same block, or the next vacant entry.
@@ -32,7 +35,7 @@ pub(crate) struct Use {
 
 impl Vacant for Use {
     fn vacant(next: u32) -> Self {
-        Self { stream: StreamId::DEFAULT, captured: false, event: None, next }
+        Self { stream: StreamId::DEFAULT, captured: false, borrowed: false, event: None, next }
     }
 
     fn next_vacant(&self) -> u32 {
@@ -86,6 +89,31 @@ impl<S: Storage> Heap<S> {
     }
 }
 
+/// The blocks of a heap that are lent to other streams.
+pub(crate) struct LentBlocks<'a, S: Storage>(pub &'a mut Heap<S>);
+
+impl<S: Storage> LentBlocks<'_, S> {
+    /// Returns whether an allocated block lent to another stream has bytes in the addresses from `begin` to
+    /// `end`.
+    pub(crate) fn any_in(&mut self, begin: u64, end: u64) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        let uses = self.0.uses();
+        let is_lent = |block: &Block| {
+            block.state == State::Allocated && block.addr < end && begin < block.end() && uses.loan(block).is_some()
+        };
+        uses.table.len() > 0 && uses.blocks.entries().iter().any(is_lent)
+    }
+
+    /// Ends the loan of the block at `ptr`, which nothing has used since.
+    pub(crate) fn take_back(&mut self, ptr: DevicePtr) {
+        if let Some(block) = self.0.lookup(ptr) {
+            self.0.uses().clear(block);
+        }
+    }
+}
+
 impl<S: Storage> Uses<'_, S> {
     /// Records that `stream` uses `block`; the event is recorded at the free. The heap's own stream, and
     /// a stream that is recorded already, add nothing. `captured` tells whether the use was announced
@@ -103,12 +131,13 @@ impl<S: Storage> Uses<'_, S> {
             known.captured = false;
             return Ok(known.event.take());
         }
-        self.insert(block, Use { stream, captured, event: None, next: NONE })?;
+        self.insert(block, Use { stream, captured, borrowed: false, event: None, next: NONE })?;
         Ok(None)
     }
 
     /// Records that `stream` uses `block`, until `event`. Returns an event no longer needed: of an
-    /// earlier use by the stream, or `event` itself for the heap's own stream.
+    /// earlier use by the stream, or `event` itself for the heap's own stream and for the stream that has
+    /// borrowed the block.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing has changed then.
@@ -122,12 +151,44 @@ impl<S: Storage> Uses<'_, S> {
             return Ok(Some(event));
         }
         if let Some(known) = self.find(block, stream) {
+            if known.borrowed {
+                return Ok(Some(event));
+            }
             // The event covers earlier work of the stream as well.
             known.captured = false;
             return Ok(known.event.replace(event));
         }
-        self.insert(block, Use { stream, captured: false, event: Some(event), next: NONE })?;
+        self.insert(block, Use { stream, captured: false, borrowed: false, event: Some(event), next: NONE })?;
         Ok(None)
+    }
+
+    /// Makes room for one use.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table is full.
+    pub(crate) fn make_room(&mut self) -> Result<(), CapacityError> {
+        if self.table.make_room(1) { Ok(()) } else { Err(CapacityError) }
+    }
+
+    /// Notes that `block`, which nothing uses yet, is lent to `stream`. Room was made.
+    pub(crate) fn lend(&mut self, block: u32, stream: StreamId) {
+        debug_assert!(stream != self.own && self.blocks[block].uses == NONE, "the block has just been allocated");
+        let lent = Use { stream, captured: false, borrowed: true, event: None, next: NONE };
+        self.blocks[block].uses = self.table.insert(lent);
+    }
+
+    /// Returns the stream to which `block` is lent, which may have ended.
+    pub(crate) fn borrower(&self, block: u32) -> Option<StreamId> {
+        self.loan(&self.blocks[block])
+    }
+
+    /// Returns the stream to which a block of the heap is lent.
+    fn loan(&self, block: &Block) -> Option<StreamId> {
+        let mut at = block.uses;
+        while at != NONE && !self.table[at].borrowed {
+            at = self.table[at].next;
+        }
+        (at != NONE).then(|| self.table[at].stream)
     }
 
     fn find(&mut self, block: u32, stream: StreamId) -> Option<&mut Use> {

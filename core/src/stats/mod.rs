@@ -19,11 +19,13 @@
 mod counters;
 mod memory_calls;
 mod peaks;
+mod reclaim;
 
 pub(crate) use counters::HeapCounters;
 pub use memory_calls::{CallCount, MemoryCalls};
 pub(crate) use memory_calls::{MemoryCall, MemoryCallCounters};
 pub(crate) use peaks::{DevicePeaks, KindCounters};
+pub use reclaim::ReclaimStats;
 
 use crate::config::rounding::PoolKind;
 use core::fmt::Write;

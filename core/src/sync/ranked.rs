@@ -36,6 +36,8 @@ pub(crate) enum Rank {
     Epochs,
     /// Frees at a count.
     Frontier,
+    /// What `reclaim:auto` has learned of idle memory.
+    Idle,
     /// What the planned policy has observed, and its plans.
     Planner,
     /// What `tune:auto` has done.
@@ -113,6 +115,7 @@ mod paranoid {
             Self::Ordered,
             Self::Epochs,
             Self::Frontier,
+            Self::Idle,
             Self::Planner,
             Self::Tuning,
             Self::PageMapWriter,
@@ -132,6 +135,7 @@ mod paranoid {
                 | Self::Ordered
                 | Self::Epochs
                 | Self::Frontier
+                | Self::Idle
                 | Self::Planner
                 | Self::Tuning
                 | Self::PageMapWriter

@@ -105,14 +105,14 @@ pub trait Storage: sealed::Sealed + Clone + 'static {
 /// feature `alloc`, its size is to within 5 %, in bytes:
 ///
 /// ```text
-/// DEVICES · (HEAPS · (36,100 + 630 · BLOCKS + 16 · PAGES) + 1,052 · BLOCKS + 32 · PAGES)
+/// DEVICES · (2,700 + HEAPS · (36,100 + 654 · BLOCKS + 16 · PAGES) + 1,052 · BLOCKS + 32 · PAGES)
 /// ```
 ///
 /// | tables | size |
 /// |---|---|
-/// | `Fixed<1, 2, 16, 64>` | 113 KiB |
-/// | `Fixed<1, 4, 32, 64>` | 260 KiB |
-/// | `Fixed<1, 8, 64, 512>` | 743 KiB |
+/// | `Fixed<1, 2, 16, 64>` | 117 KiB |
+/// | `Fixed<1, 4, 32, 64>` | 266 KiB |
+/// | `Fixed<1, 8, 64, 512>` | 753 KiB |
 /// | `Fixed<1, 8, 512, 4096>` | 3.9 MiB |
 ///
 /// `size_of` tells the size of any other choice at compile time. The example

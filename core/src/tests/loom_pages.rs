@@ -85,7 +85,7 @@ impl Device {
             let begin = PagedHeap(&mut locked).place_in(held, batch.bytes);
             let mut at = begin.0;
             for &(page, bytes) in &numbers {
-                locked.sets.pages.insert(HomePage { at, bytes, page, pins: 0, arriving: true, asleep: false });
+                locked.sets.pages.insert(HomePage { arriving: true, ..HomePage::new(at, bytes, page) });
                 at += bytes;
             }
             let extended = PagedHeap(&mut locked).extend(held, batch.bytes, &self.counters[heap]);
@@ -170,14 +170,7 @@ impl Device {
         let mut locked = self.heaps[heap].lock().unwrap();
         locked.sets.pages.make_room(1).unwrap();
         self.pages.lock().unwrap().settle(long);
-        locked.sets.pages.insert(HomePage {
-            at: from,
-            bytes: end - from,
-            page: long,
-            pins: 0,
-            arriving: false,
-            asleep: false,
-        });
+        locked.sets.pages.insert(HomePage::new(from, end - from, long));
         PagedHeap(&mut locked).return_block(block);
         true
     }

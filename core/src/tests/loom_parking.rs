@@ -47,7 +47,7 @@ impl Parkable {
             pages.make_room().unwrap();
             let page = pages.add(PhysicalHandle(1), STEP);
             pages.settle(page);
-            heap.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 0, arriving: false, asleep: false });
+            heap.sets.pages.insert(HomePage::new(at, STEP, page));
         }
         let _free = PagedHeap(&mut heap).extend(held, 2 * STEP, &counters);
         let live = heap.malloc(STEP, STEP, &counters).unwrap().unwrap();

@@ -185,6 +185,18 @@ fn a_destroyed_stream_needs_no_report_if_the_driver_identifies_streams() {
 }
 
 #[test]
+fn a_stream_destroyed_without_a_report_does_not_capture() {
+    for code in [CuResult::INVALID_HANDLE, CuResult::INVALID_CONTEXT] {
+        let device = asking();
+        let number = device.stream_id(STREAM).expect("a number");
+        fake::with(|fake| fake.capturing = (code, CuCaptureStatus::NONE));
+        assert_eq!(device.is_capturing(number), Ok(false));
+        assert_eq!(device.streams().handle(number), None);
+        fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::NONE));
+    }
+}
+
+#[test]
 fn a_context_without_memory_is_synchronized() {
     let device = device();
     let event = device.create_event().expect("an event");

@@ -2,7 +2,8 @@
 //! under a block.
 
 use crate::abi::{
-    CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_calls, cachalot_extent, cachalot_pages, cachalot_status,
+    CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_calls, cachalot_extent, cachalot_pages, cachalot_reclaimed,
+    cachalot_status,
 };
 use crate::boundary;
 use crate::capi::memory::{self, address};
@@ -12,7 +13,7 @@ use crate::lock::HeapLock;
 use crate::marshal::{Out, OutStruct, Versioned};
 use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Outcome, Status};
 use cachalot_core::{
-    CallCount, Descriptor, DevicePtr, Error, Extent, Growable, MemoryCalls, PageStats, Pages, Physical,
+    CallCount, Descriptor, DevicePtr, Error, Extent, Growable, MemoryCalls, PageStats, Pages, Physical, ReclaimStats,
 };
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
@@ -63,6 +64,49 @@ pub extern "C" fn cachalot_maintain_every(
         let interval = (interval_us > 0).then(|| Duration::from_micros(interval_us));
         // SAFETY: `cachalot_destroy` stops the thread before it drops the instance.
         unsafe { instance.upkeep.set(&instance.allocator, &instance.tuner, interval, max_us) }
+    })
+}
+
+// SAFETY: `repr(C)` with its size first, and numbers without padding.
+unsafe impl Versioned for cachalot_reclaimed {
+    const FIRST_SIZE: usize = 120;
+}
+
+/// Tells what upkeep has given back under `reclaim:auto`, and what it has kept and why.
+///
+/// # Safety
+/// `out` is NULL, or a structure as long as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_reclaim_stats(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    out: *mut cachalot_reclaimed,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        let (device, _) = instance.device(device)?;
+        let stats = instance.allocator.pages(device)?.reclaim_stats()?;
+        let ReclaimStats { looks, given_back, given_back_units, obtained_again, obtained_again_units, .. } = stats;
+        let ReclaimStats { too_early_units, driver_us, observed_units, idle, needed_soon, busy, unpaid, .. } = stats;
+        out.write(&cachalot_reclaimed {
+            struct_size: size_of::<cachalot_reclaimed>(),
+            looks,
+            given_back_bytes: given_back,
+            given_back_units,
+            obtained_again_bytes: obtained_again,
+            obtained_again_units,
+            too_early_units,
+            driver_us,
+            observed_units,
+            idle_bytes: idle,
+            needed_soon_bytes: needed_soon,
+            busy_bytes: busy,
+            unpaid_bytes: unpaid,
+            budget_us: stats.budget_us,
+            caution: u64::from(stats.caution),
+        });
+        Ok(())
     })
 }
 

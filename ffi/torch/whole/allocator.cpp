@@ -204,6 +204,11 @@ void *Whole::request(size_t bytes, DeviceIndex device, cudaStream_t stream) {
   {
     const History::Gathered gathered(history, RecordContext::STATE);
     block = cachalot_torch_alloc(bytes, device, stream);
+    if (gathered) {
+      cachalot_block described = CACHALOT_BLOCK_INIT;
+      require(cachalot_base_of(handle(), block, &described));
+      history.note(described);
+    }
   }
   if (c10::memoryProfilingEnabled()) {
     cachalot_block described = CACHALOT_BLOCK_INIT;

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <mutex>
 #include <stack>
 #include <unordered_set>
@@ -90,7 +89,8 @@ class History {
   Ring<AnnotationEntry> annotations;
   std::vector<interface::AllocatorTraceTracker> trackers;
   std::unordered_map<uint64_t, Context> blocks;
-  std::map<uint64_t, std::pair<uint64_t, Context>> segments;
+  /* By the first byte. A segment that was ever split has none: PyTorch's allocator loses the stack at the split. */
+  std::unordered_map<uint64_t, Context> segments;
   std::atomic<RecordContext> level{RecordContext::NEVER};
   std::atomic<CreateContextFn> gatherer{nullptr};
   c10::ApproximateClockToUnixTimeConverter clock;
@@ -120,6 +120,8 @@ class History {
     }
     Gathered(const Gathered &) = delete;
     Gathered &operator=(const Gathered &) = delete;
+    /* Whether the events of the call have a stack. */
+    explicit operator bool() const { return set; }
     ~Gathered() {
       if (set) {
         of_thread().context = nullptr;
@@ -132,6 +134,8 @@ class History {
   bool is_recording();
   void annotate(const std::vector<std::pair<std::string, std::string>> &metadata);
   void track(interface::AllocatorTraceTracker tracker);
+  /* Tells of a block that was allocated: it may have split its segment. */
+  void note(const cachalot_block &block);
   Context of_block(const void *block);
   Context of_segment(const void *base);
   /* The entries of every device, and the annotations. Then adds an entry that marks the snapshot. */
@@ -207,12 +211,13 @@ inline Context History::context_of(const cachalot_torch_event &event) {
       return own != nullptr || block.empty() ? own : block.mapped();
     }
     case CACHALOT_ACTION_SEGMENT_ALLOC:
-    case CACHALOT_ACTION_SEGMENT_MAP:
-      segments[event.address] = {event.bytes, own};
+      if (own != nullptr) {
+        segments[event.address] = own;
+      }
       return own;
     case CACHALOT_ACTION_SEGMENT_FREE: {
       const auto segment = segments.extract(event.address);
-      return own != nullptr || segment.empty() ? own : segment.mapped().second;
+      return own != nullptr || segment.empty() ? own : segment.mapped();
     }
     default:
       return own;
@@ -307,12 +312,15 @@ inline Context History::of_block(const void *block) {
 
 inline Context History::of_segment(const void *base) {
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto address = reinterpret_cast<uint64_t>(base);
-  auto found = segments.upper_bound(address);
-  if (found == segments.begin() || address - (--found)->first >= found->second.first) {
-    return nullptr;
+  const auto found = segments.find(reinterpret_cast<uint64_t>(base));
+  return found == segments.end() ? nullptr : found->second;
+}
+
+inline void History::note(const cachalot_block &block) {
+  if (block.bytes < block.segment_bytes) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    segments.erase(reinterpret_cast<uint64_t>(block.segment_base));
   }
-  return found->second.second;
 }
 
 inline void History::read(const std::vector<size_t> &active, bool with_traces, interface::SnapshotInfo &info) {

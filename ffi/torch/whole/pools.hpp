@@ -8,6 +8,7 @@
 
 #include <c10/cuda/CUDAGuard.h>
 
+#include <map>
 #include <memory>
 
 namespace cachalot_torch {

@@ -33,7 +33,7 @@ from ._limits import (
     mem_get_info,
     set_per_process_memory_fraction,
 )
-from ._pages import maintain, maintain_every, page_stats
+from ._pages import maintain, maintain_every, page_stats, reclaim_stats
 from ._parking import (
     park,
     park_elsewhere,
@@ -93,6 +93,7 @@ __all__ = [
     "pinned_enabled",
     "pool",
     "predict",
+    "reclaim_stats",
     "record_memory_history",
     "record_use",
     "remaining",

@@ -20,21 +20,32 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from .. import _no_gpu
+from .. import _cudnn, _no_gpu
 from .._files import command_path
 from ..errors import CachalotError
+from . import _convolutions
 
 LEFT_OUT = (
     "the CUDA context and the code of libraries (some hundred MiB, outside of the allocator)",
-    "workspaces of cuDNN for convolutions and recurrent layers, which depend on its version and choice of algorithm",
-    "workspaces of cuDNN's attention, and other buffers inside kernels, such as those of sorts",
+    "workspaces of cuDNN for recurrent layers and attention, and other buffers inside kernels, such as those of sorts",
     "memory of NCCL and of other libraries that allocate by themselves",
 )
-"""What a prediction leaves out."""
+"""What every prediction leaves out. :func:`left_out` adds what depends on the machine."""
+
+
+def left_out() -> tuple[str, ...]:
+    """Returns what a prediction on this machine leaves out, or takes from another machine."""
+    library = _cudnn.installed()
+    if library is None:
+        needs = f"cuDNN {_cudnn.named(_cudnn.LEAST_VERSION)} or later, which is not installed"
+        return (f"workspaces of convolutions: {needs} (pip install nvidia-cudnn-cu13)", *LEFT_OUT)
+    used = f"those of cuDNN {_cudnn.named(library.version)} on an H100"
+    return (f"another version of cuDNN or another GPU: workspaces of convolutions are {used}", *LEFT_OUT)
+
 
 HOPPER_WORKSPACE = 32 << 20
-"""The workspace that PyTorch gives to each handle of cuBLAS on compute capability 9.0, in bytes. cuBLASLt
-shares it (PyTorch 2.7 and later)."""
+"""The workspace that PyTorch gives to each handle of cuBLAS on compute capability 9.0, in bytes.
+cuBLASLt shares it (PyTorch 2.7 and later)."""
 
 OTHER_WORKSPACE = (4096 * 2 + 16 * 8) << 10
 """The workspace of a handle on every other GPU, in bytes."""
@@ -110,7 +121,8 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an operation on fake tensors, and records the new storages."""
         if func is _aten._local_scalar_dense.default:
-            # The value is not known. A loss that is printed does not change the memory. A mask is whole.
+            # The value is not known. A loss that is printed does not change the memory. A mask is
+            # whole.
             kind = args[0].dtype
             if kind == torch.bool:
                 return getattr(args[0], "_cachalot_all", False)
@@ -118,6 +130,9 @@ class Recorder(TorchDispatchMode):
         outcome = func(*args, **(kwargs or {}))
         if func is _aten.all.default:
             outcome._cachalot_all = True
+        copies = [self.request(size) for size in _copies(func, args)]
+        if func in (_convolutions.FORWARD, _convolutions.BACKWARD) and args[0].device.type == "cuda":
+            self._convolve(_convolutions.steps(func, args, outcome))
         for value in tree_iter(outcome):
             if isinstance(value, torch.Tensor):
                 self.watch(value)
@@ -127,7 +142,24 @@ class Recorder(TorchDispatchMode):
         if temporaries is not None and args[0].device.type == "cuda":
             for block in reversed([self.request(size) for size in temporaries(args)]):
                 self.free(block)
+        for block in reversed(copies):
+            self.free(block)
         return outcome
+
+    def _convolve(self, steps: Iterator[_convolutions.Step]) -> None:
+        """Records what a convolution requests."""
+        copies = []
+        for kind, value in steps:
+            if kind == "output":
+                self.watch(value)
+            elif value > 0:
+                block = self.request(value)
+                if kind == "copy":
+                    copies.append(block)
+                else:
+                    self.free(block)
+        for block in copies:
+            self.free(block)
 
     def _use_handle(self, product: torch.Tensor) -> None:
         """Records the workspace of a thread's handle of cuBLAS at its first use. It is never freed."""
@@ -165,9 +197,10 @@ def _power(number: int, most: int) -> int:
 
 
 def _column_sum(args: Any) -> list[int]:
-    """Returns the buffers of a sum over the leading dimensions, such as the gradient of a bias: partial
-    sums of the thread blocks that share an output, and a counter for each block of outputs. The
-    arithmetic is that of PyTorch's reduction for contiguous inputs and vectors of four outputs."""
+    """Returns the buffers of a sum over the leading dimensions, such as the gradient of a bias:
+    partial sums of the thread blocks that share an output, and a counter for each block of
+    outputs. The arithmetic is that of PyTorch's reduction for contiguous inputs and vectors of
+    four outputs."""
     tensor, dimensions = args[0], args[1]
     if not dimensions or not tensor.is_contiguous():
         return []
@@ -190,17 +223,39 @@ def _column_sum(args: Any) -> list[int]:
     return [4 * outputs * shared * width * vector, 4 * blocks] if shared > 1 else []
 
 
+def _copy(args: Any) -> list[int]:
+    """Returns the copy of a gradient that is not contiguous, such as a part of the gradient of
+    ``cat``."""
+    return [] if args[0].is_contiguous() else [args[0].numel() * args[0].element_size()]
+
+
+_CONTIGUOUS: dict[Any, int] = {_aten.native_layer_norm.default: 1, _aten.native_layer_norm_backward.default: 2}
+"""Operations that first copy those of their first operands that are not contiguous, and the number
+of these."""
+
+
+def _copies(func: Any, args: Any) -> list[int]:
+    """Returns the copies that an operation makes before its outputs, in bytes."""
+    operands = args[: _CONTIGUOUS.get(func, 0)]
+    return [size for operand in operands if operand.device.type == "cuda" for size in _copy((operand,))]
+
+
 _TEMPORARIES: dict[Any, Callable[[Any], list[int]]] = {
     _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
     _aten.sum.dim_IntList: _column_sum,
+    _aten.upsample_nearest1d_backward.default: _copy,
+    _aten.upsample_nearest2d_backward.default: _copy,
+    _aten.upsample_nearest3d_backward.default: _copy,
+    _aten.upsample_bilinear2d_backward.default: _copy,
+    _aten.upsample_trilinear3d_backward.default: _copy,
 }
 """Buffers that an operation requests and frees itself, in bytes, by operation."""
 
 
 @contextlib.contextmanager
 def _as_on_a_gpu() -> Iterator[None]:
-    """Makes decisions that depend on a GPU as on one: optimizers fuse their loops, autocast is on, and
-    attention of 16 bits is flash attention."""
+    """Makes decisions that depend on a GPU as on one: optimizers fuse their loops, autocast is on,
+    and attention of 16 bits is flash attention."""
     optimizers = importlib.import_module("torch.optim.optimizer")
     amp = importlib.import_module("torch.cuda.amp.common")
     saved = (optimizers._foreach_supported_types[:], amp.amp_definitely_not_available)
@@ -243,9 +298,9 @@ def _transformers() -> Any:
 
 
 class _Mover:
-    """Moves the parameters of modules to another device or type, as ``torch.nn.Module._apply`` does. That
-    exchanges the contents of two fake tensors, which PyTorch refuses; here the module gets new
-    parameters. A parameter that modules share stays shared."""
+    """Moves the parameters of modules to another device or type, as ``torch.nn.Module._apply``
+    does. That exchanges the contents of two fake tensors, which PyTorch refuses; here the module
+    gets new parameters. A parameter that modules share stays shared."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -302,7 +357,14 @@ def _attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
                 attn_mask = attn_mask.to(kind)
         if query.device.type != "cuda" or query.dim() != 4:
             return otherwise(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        if query.dtype != torch.float32 and attn_mask is None and query.shape[-1] <= 256:
+        enabled = torch.backends.cuda
+        uses_flash = enabled.flash_sdp_enabled() and query.dtype != torch.float32 and attn_mask is None
+        if not enabled.mem_efficient_sdp_enabled() and not (uses_flash and query.shape[-1] <= 256):
+            # Attention that is written out, as under `sdpa_kernel(SDPBackend.MATH)`.
+            math = _aten._scaled_dot_product_attention_math
+            arguments = (query, key, value, attn_mask, dropout_p, is_causal)
+            return math(*arguments, scale=scale, enable_gqa=enable_gqa)[0]
+        if uses_flash and query.shape[-1] <= 256:
             if key.shape[1] != query.shape[1] and not enable_gqa:
                 raise ValueError("query and key have different numbers of heads")
             width = query.shape[-1]
@@ -329,9 +391,9 @@ def _attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
 def record(step: Callable[[], Any], workspace_bytes: int = HOPPER_WORKSPACE) -> Recorder:
     """Calls ``step`` with fake tensors, and returns its requests and frees.
 
-    ``step`` makes the model, the optimizer and the data itself, on the device ``"cuda"``. No tensor
-    has memory or values: ``.item()`` returns 1 (``False`` for a boolean, ``True`` for the outcome of
-    ``all()``), and operations whose shapes depend on values fail.
+    ``step`` makes the model, the optimizer and the data itself, on the device ``"cuda"``. No
+    tensor has memory or values: ``.item()`` returns 1 (``False`` for a boolean, ``True`` for the
+    outcome of ``all()``), and operations whose shapes depend on values fail.
     """
     _no_gpu.prepare()
     recorder = Recorder(workspace_bytes)

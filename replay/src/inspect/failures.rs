@@ -2,7 +2,8 @@
 //! succeeded.
 
 use super::lines;
-use super::past::{Memory, Part};
+use super::past::{self, Memory, Place};
+use crate::memory::Part;
 use cachalot_snapshot::{Event, Snapshot};
 use serde::Serialize;
 
@@ -72,7 +73,7 @@ fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failur
     // If the device had enough memory, a limit refused the request, and only released memory makes
     // room below the limit.
     let left = if device_free >= wanted { 0 } else { device_free };
-    let here = |part: &Part| part.stream == event.stream && part.pool.is_none_or(|pool| pool == (0, 0));
+    let here = |part: &Part<Place>| part.of.stream == event.stream && part.of.pool.is_none_or(|pool| pool == (0, 0));
     let mut failure = Failure {
         device,
         event: number as u64,
@@ -81,9 +82,9 @@ fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failur
         wanted,
         stream: event.stream,
         device_free,
-        reserved: memory.reserved,
-        allocated: memory.allocated,
-        pending: memory.pending,
+        reserved: memory.reserved(),
+        allocated: memory.allocated(),
+        pending: memory.pending(),
         cached: 0,
         largest_free_here: 0,
         largest_free_elsewhere: 0,
@@ -93,8 +94,9 @@ fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failur
         remedies: Vec::new(),
         missing: 0,
     };
-    for (&address, part) in &memory.parts {
-        for hole in memory.holes(address, part, false) {
+    let blocks = memory.ordered();
+    for (&address, part) in memory.parts() {
+        for hole in Memory::holes(&blocks, address, part, false) {
             failure.cached = failure.cached.saturating_add(hole.bytes);
             if hole.whole {
                 failure.if_released = failure.if_released.saturating_add(hole.bytes);
@@ -107,7 +109,7 @@ fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failur
             }
         }
         if here(part) {
-            let largest = memory.holes(address, part, true).iter().map(|hole| hole.bytes).max().unwrap_or(0);
+            let largest = Memory::holes(&blocks, address, part, true).iter().map(|hole| hole.bytes).max().unwrap_or(0);
             failure.largest_free_if_waited = failure.largest_free_if_waited.max(largest);
         }
     }
@@ -129,13 +131,13 @@ pub(super) fn failures(snapshot: &Snapshot) -> Vec<Failure> {
         if !trace.iter().any(|event| event.action == "oom") {
             continue;
         }
-        let mut memory = Memory::at_end(snapshot, device);
+        let mut memory = past::at_end(snapshot, device);
         let first = failures.len();
         for (number, event) in trace.iter().enumerate().rev() {
             if event.action == "oom" {
                 failures.push(failure(device, number, event, &memory));
             }
-            memory.undo(event);
+            past::undo(&mut memory, event);
         }
         failures[first..].reverse();
     }

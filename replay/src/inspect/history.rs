@@ -1,19 +1,9 @@
 //! The history of a device: what each event changes, on which stream and in which pool.
 
 use super::Sums;
-use super::past::Memory;
+use super::past::{self, Memory, Place};
 use cachalot_snapshot::{Snapshot, Stack};
 use std::collections::{BTreeMap, HashMap};
-
-/// The stream and the pool of a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// The stream.
-    pub stream: i64,
-    /// The pool. `(0, 0)` is the default pool, and `None` is unknown: a segment released before the
-    /// end.
-    pub pool: Option<(u64, u64)>,
-}
 
 /// The effect of an event, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -72,7 +62,7 @@ impl History {
     pub fn of<'s>(snapshot: &'s Snapshot, device: i64, mut visit: impl FnMut(Life<'s>)) -> Self {
         let trace = usize::try_from(device).ok().and_then(|device| snapshot.device_traces.get(device));
         let trace = trace.map_or(&[][..], |trace| trace);
-        let memory = Memory::at_end(snapshot, device);
+        let memory = past::at_end(snapshot, device);
         let mut back = Backward { memory, numbers: HashMap::new(), places: Vec::new(), open: HashMap::new() };
         back.open_last(snapshot, device);
         let mut steps = Vec::with_capacity(trace.len());
@@ -81,7 +71,7 @@ impl History {
             // The segment is there after the event, or was there before.
             let address = event.addr.unwrap_or(0);
             let place = back.place_of(address);
-            back.memory.undo(event);
+            past::undo(&mut back.memory, event);
             let after = back.sums();
             let place = place
                 .or_else(|| back.place_of(address))
@@ -152,8 +142,8 @@ impl Sums {
 impl<'s> Backward<'s> {
     /// Adds the blocks that are not free at the end.
     fn open_last(&mut self, snapshot: &'s Snapshot, device: i64) {
-        let used: Vec<_> = self.memory.used().collect();
-        for (address, bytes, _) in used {
+        let used: Vec<_> = self.memory.blocks().iter().map(|(&address, block)| (address, block.size)).collect();
+        for (address, bytes) in used {
             let place = self.place_of(address).unwrap_or(Place { stream: 0, pool: None });
             self.open.insert(address, Life { address, bytes, place, stack: None, start: None, freed: None, end: None });
         }
@@ -166,13 +156,12 @@ impl<'s> Backward<'s> {
     }
 
     fn sums(&self) -> Sums {
-        Sums { reserved: self.memory.reserved, allocated: self.memory.allocated, pending: self.memory.pending }
+        Sums { reserved: self.memory.reserved(), allocated: self.memory.allocated(), pending: self.memory.pending() }
     }
 
     /// Returns the place of the segment around an address.
     fn place_of(&self, address: u64) -> Option<Place> {
-        let (&start, part) = self.memory.parts.range(..=address).next_back()?;
-        (address - start < part.bytes).then_some(Place { stream: part.stream, pool: part.pool })
+        self.memory.part_at(address).map(|part| part.of)
     }
 
     fn number(&mut self, place: Place) -> u32 {
@@ -186,7 +175,7 @@ impl<'s> Backward<'s> {
 
     /// Notes a step of a free. The block of a completed free was not known before.
     fn free(&mut self, address: u64, place: Place, set: impl FnOnce(&mut Life<'s>), number: usize) {
-        let Some((address, bytes, _)) = self.memory.used_at(address) else { return };
+        let Some(bytes) = self.memory.blocks().get(&address).map(|block| block.size) else { return };
         let none = Life { address, bytes, place, stack: None, start: None, freed: None, end: Some(number) };
         set(self.open.entry(address).or_insert(none));
     }
@@ -194,12 +183,12 @@ impl<'s> Backward<'s> {
     /// Returns the memory before the first event, by number of the place.
     fn start(&mut self) -> Vec<Sums> {
         let mut start = BTreeMap::<Place, Sums>::new();
-        for part in self.memory.parts.values() {
-            start.entry(Place { stream: part.stream, pool: part.pool }).or_default().reserved += part.bytes;
+        for (&address, part) in self.memory.parts() {
+            start.entry(part.of).or_default().reserved += part.end - address;
         }
-        for (address, bytes, is_pending) in self.memory.used() {
+        for (&address, block) in self.memory.blocks() {
             let sums = start.entry(self.place_of(address).unwrap_or(Place { stream: 0, pool: None })).or_default();
-            *(if is_pending { &mut sums.pending } else { &mut sums.allocated }) += bytes;
+            *(if block.pending { &mut sums.pending } else { &mut sums.allocated }) += block.size;
         }
         start.keys().for_each(|&place| {
             self.number(place);

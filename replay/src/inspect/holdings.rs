@@ -1,7 +1,7 @@
 //! What each call stack holds at a time: blocks, and memory reserved from the device.
 
 use super::groups::{Live, live};
-use super::past::Memory;
+use super::past::{self, Memory};
 use super::peaks::{self, PeakPlace};
 use super::{At, PeakOf};
 use cachalot_snapshot::{Event, Snapshot, Stack};
@@ -42,7 +42,7 @@ pub fn holdings(snapshot: &Snapshot, at: At) -> Vec<Holding<'_>> {
         devices.sort_unstable();
         devices.dedup();
         for device in devices {
-            table.add_segments(snapshot, &Memory::at_end(snapshot, device), device, trace(device));
+            table.add_segments(snapshot, &past::at_end(snapshot, device), device, trace(device));
         }
     } else {
         let other = if at == At::Reserved { PeakOf::Allocated } else { PeakOf::Reserved };
@@ -79,8 +79,7 @@ impl<'s> Table<'s> {
     /// Adds the memory of a device. The latest event before the time that reserved a byte has the
     /// stack of the byte; a byte without an event has the stack of the segment at the end.
     fn add_segments(&mut self, snapshot: &'s Snapshot, memory: &Memory, device: i64, trace: &'s [Event]) {
-        let mut left: BTreeMap<u64, u64> =
-            memory.parts.iter().map(|(&start, part)| (start, start.saturating_add(part.bytes))).collect();
+        let mut left: BTreeMap<u64, u64> = memory.parts().iter().map(|(&start, part)| (start, part.end)).collect();
         for event in trace.iter().rev().filter(|event| matches!(&*event.action, "segment_alloc" | "segment_map")) {
             if left.is_empty() {
                 break;

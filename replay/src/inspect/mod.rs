@@ -11,8 +11,9 @@ mod totals;
 
 pub use failures::{Failure, Remedy};
 pub use groups::Group;
-pub use history::{Change, History, Life, Place};
+pub use history::{Change, History, Life};
 pub use holdings::{Holding, holdings};
+pub use past::Place;
 pub use peaks::{Peak, PeakOf};
 pub use segments::SegmentReport;
 pub use totals::Totals;

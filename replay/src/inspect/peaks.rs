@@ -1,7 +1,8 @@
 //! The state of each device at the peaks of reserved and of allocated memory.
 
 use super::groups::{Group, Live, largest};
-use super::past::Memory;
+use super::past::{self, Memory};
+use crate::memory::Block;
 use cachalot_snapshot::{Event, Snapshot};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -77,10 +78,10 @@ pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&Memory, PeakP
         };
         // Events are undone from the end, so the later peak comes first.
         wanted.sort_by_key(|&(event, _)| Reverse(event));
-        let mut memory = Memory::at_end(snapshot, device);
+        let mut memory = past::at_end(snapshot, device);
         let mut at = trace.len();
         for (event, of) in wanted {
-            trace[event..at].iter().rev().for_each(|event| memory.undo(event));
+            trace[event..at].iter().rev().for_each(|event| past::undo(&mut memory, event));
             at = event;
             visit(&memory, PeakPlace { device, of, event });
         }
@@ -89,11 +90,11 @@ pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&Memory, PeakP
 
 /// Returns the number of events before the first peak of reserved memory, and of allocated memory.
 fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
-    let mut memory = Memory::at_end(snapshot, device);
-    let mut found = [(memory.reserved, trace.len()), (memory.allocated, trace.len())];
+    let mut memory = past::at_end(snapshot, device);
+    let mut found = [(memory.reserved(), trace.len()), (memory.allocated(), trace.len())];
     for (number, event) in trace.iter().enumerate().rev() {
-        memory.undo(event);
-        for (best, now) in found.iter_mut().zip([memory.reserved, memory.allocated]) {
+        past::undo(&mut memory, event);
+        for (best, now) in found.iter_mut().zip([memory.reserved(), memory.allocated()]) {
             if now >= best.0 {
                 *best = (now, number);
             }
@@ -122,16 +123,17 @@ fn peak(memory: &Memory, snapshot: &Snapshot, place: PeakPlace, most: usize) -> 
         of,
         event: event as u64,
         before_end_us: trace.last().and_then(time).zip(now).map(|(end, now)| end.saturating_sub(now)),
-        reserved: memory.reserved,
-        allocated: memory.allocated,
-        pending: memory.pending,
+        reserved: memory.reserved(),
+        allocated: memory.allocated(),
+        pending: memory.pending(),
         releasable: 0,
         in_holes: 0,
         largest_hole: 0,
         largest: largest(&live(memory, snapshot, place), most),
     };
-    for (&address, part) in &memory.parts {
-        for hole in memory.holes(address, part, false) {
+    let blocks = memory.ordered();
+    for (&address, part) in memory.parts() {
+        for hole in Memory::holes(&blocks, address, part, false) {
             if hole.whole {
                 peak.releasable = peak.releasable.saturating_add(hole.bytes);
             } else {
@@ -147,7 +149,7 @@ fn peak(memory: &Memory, snapshot: &Snapshot, place: PeakPlace, most: usize) -> 
 pub(super) fn live<'s>(memory: &Memory, snapshot: &'s Snapshot, place: PeakPlace) -> Vec<Live<'s>> {
     let PeakPlace { device, event: end, .. } = place;
     let trace = usize::try_from(device).map_or(&[][..], |device| &snapshot.device_traces[device]);
-    let mut wanted: HashMap<u64, Option<usize>> = memory.used().map(|(address, ..)| (address, None)).collect();
+    let mut wanted: HashMap<u64, Option<usize>> = memory.blocks().keys().map(|&address| (address, None)).collect();
     for (number, event) in trace[..end].iter().enumerate().rev() {
         if event.action == "alloc"
             && let Some(place) = event.addr.and_then(|address| wanted.get_mut(&address))
@@ -162,20 +164,20 @@ pub(super) fn live<'s>(memory: &Memory, snapshot: &'s Snapshot, place: PeakPlace
     for event in trace[end..].iter().filter(|event| event.action == "alloc") {
         event.addr.and_then(|address| own.remove(&address));
     }
-    let found = |(address, size, is_pending)| {
+    let found = |(address, block): (u64, Block<()>)| {
         let number = wanted.get(&address).copied().flatten();
         let event = number.map(|number| &trace[number]);
         let age = |event: &Event| Some(now?.saturating_sub(event.time_us?));
         Live {
             device,
             stack: event.and_then(|event| event.frames.as_ref()).or_else(|| own.get(&address).copied()),
-            size,
-            is_pending,
+            size: block.size,
+            is_pending: block.pending,
             events: number.map(|number| (end - number) as u64),
             us: event.or(trace.first()).and_then(age),
         }
     };
-    memory.used().map(found).collect()
+    memory.ordered().into_iter().map(found).collect()
 }
 
 /// Returns the stacks in the snapshot's blocks. A block older than the trace has no event with a

@@ -83,6 +83,25 @@ impl Trace {
         Ok(traces)
     }
 
+    /// Returns the record of a device from events that were read one by one. `segments` are those of
+    /// the end, and `config` is empty if unknown.
+    ///
+    /// # Errors
+    /// If there are no events, or the data contradicts itself.
+    pub fn of_events<'s>(
+        file: &Path,
+        events: Vec<Event>,
+        config: String,
+        segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>,
+    ) -> Result<Self, BadInput> {
+        let mut trace = snapshot::trace(file, base_name(file), events, config, segments)?;
+        if trace.events.is_empty() {
+            return Err(BadInput::whole(file, "there are no events"));
+        }
+        trace.complete()?;
+        Ok(trace)
+    }
+
     /// Returns the record from event number `first` on, as if recording had begun there.
     ///
     /// # Errors

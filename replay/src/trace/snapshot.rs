@@ -124,17 +124,9 @@ pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec
         if events.is_empty() {
             continue;
         }
-        traces.push(Trace {
-            name: if several { format!("{name}#{device}") } else { name.to_owned() },
-            file: file.to_owned(),
-            events,
-            start: None,
-            expected: Some(Expected {
-                config: config.clone(),
-                segments: segments_of(file, &snapshot.segments, device)?,
-                ..Expected::default()
-            }),
-        });
+        let name = if several { format!("{name}#{device}") } else { name.to_owned() };
+        let own = snapshot.segments.iter().filter(|segment| segment.device == device);
+        traces.push(trace(file, name, events, config.clone(), own)?);
     }
     if traces.is_empty() {
         return Err(BadInput::whole(file, "the snapshot holds no events: its memory history was not recorded"));
@@ -142,11 +134,19 @@ pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec
     Ok(traces)
 }
 
-fn segments_of(file: &Path, segments: &[cachalot_snapshot::Segment], device: i64) -> Result<Vec<Segment>, BadInput> {
-    let own = segments.iter().filter(|segment| segment.device == device).map(segment);
-    let mut own = own.collect::<Result<Vec<_>, _>>().map_err(|what| BadInput::whole(file, what))?;
-    own.sort_by_key(|segment| segment.address);
-    Ok(own)
+/// Returns the record of a device, with the segments at the end. Does not check for contradictions.
+pub(super) fn trace<'s>(
+    file: &Path,
+    name: String,
+    events: Vec<Event>,
+    config: String,
+    segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>,
+) -> Result<Trace, BadInput> {
+    let segments = segments.map(segment).collect::<Result<Vec<_>, _>>();
+    let mut segments = segments.map_err(|what| BadInput::whole(file, what))?;
+    segments.sort_by_key(|segment| segment.address);
+    let expected = Some(Expected { config, segments, ..Expected::default() });
+    Ok(Trace { name, file: file.to_owned(), events, start: None, expected })
 }
 
 /// Converts a segment, and fills in values missing in old versions. The device becomes 0, because a

@@ -17,6 +17,10 @@ use serde::Serialize;
 /// so that equal files have equal answers.
 const MOST_OPERATIONS: usize = 8_000_000;
 
+/// The most events of a record that has an answer. Each operation is two events or more, and is run
+/// three times at the least.
+pub const MOST_EVENTS: usize = MOST_OPERATIONS / 2;
+
 /// A setting is worth a sentence if the peak falls below this part of the present peak.
 const WORTH: f64 = 0.98;
 
@@ -101,8 +105,7 @@ pub fn stuck(snapshot: &Snapshot) -> Stuck {
 /// Returns the answer of a record: its history is replayed with the recorded settings. `None` if the
 /// history is too long or cannot be replayed.
 pub fn answer_of(trace: &Trace) -> Option<Answer> {
-    // Each operation is two events or more, and is run three times at the least.
-    if trace.events.len() > MOST_OPERATIONS / 2 {
+    if trace.events.len() > MOST_EVENTS {
         return None;
     }
     let baseline = Config::parse(trace.config()).ok()?;

@@ -4,7 +4,7 @@ mod answer;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{Answer, Better, Stuck, answer, answer_of, stuck};
+pub use answer::{Answer, Better, MOST_EVENTS, Stuck, answer, answer_of, stuck};
 pub use cachalot_tuner::judge::{Cost, Part};
 pub use cachalot_tuner::tune::{EXPANDABLE, Options, Outcome, Tried};
 pub use cachalot_tuner::{Aim, Budget, HoldBack, Note, Parts, Progress, Summary};

@@ -10,7 +10,9 @@ mod figures;
 mod text;
 
 use crate::model::Snapshot;
-use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Stats, Storage, TuneReport, TuneStage, Tuning};
+use cachalot_core::{
+    Allocator, DeviceIndex, DeviceMemory, Error, Lock, ReclaimStats, Stats, Storage, TuneReport, TuneStage, Tuning,
+};
 use figures::Figures;
 use text::{Family, Kind, Text};
 
@@ -64,6 +66,16 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
             limits.push((i64::from(device.0), limit.cast_signed()));
         }
         leaked.push((i64::from(device.0), allocator.leaked_bytes(device)?.cast_signed()));
+    }
+    for (family, of) in reclaim_families() {
+        let mut values = Vec::new();
+        for device in (0..allocator.device_count()).map(DeviceIndex) {
+            // Only where the setting is on.
+            if allocator.config(device)?.reclaim().is_some() {
+                values.push((i64::from(device.0), of(&allocator.pages(device)?.reclaim_stats()?).cast_signed()));
+            }
+        }
+        text.by_device(&family, &values);
     }
     text.by_device(&gauge("cachalot_limit_bytes", "bytes", "Most memory that may be held from the device."), &limits);
     text.by_device(&gauge("cachalot_leaked_bytes", "bytes", "Memory whose release failed."), &leaked);
@@ -134,6 +146,43 @@ fn tuning() -> [(Family, OfTuning); 6] {
         (gauge("cachalot_tune_retired_bytes", "bytes", "Segments that wait for the device to go back."), |tuned| {
             tuned.retired_bytes
         }),
+    ]
+}
+
+/// The figure of a family, from what `reclaim:auto` has done on a device.
+type OfReclaim = fn(&ReclaimStats) -> u64;
+
+/// Returns the families of `reclaim:auto`.
+fn reclaim_families() -> [(Family, OfReclaim); 8] {
+    [
+        (counter("cachalot_reclaimed_bytes", "bytes", "Idle memory given back to the device."), |stats| {
+            stats.given_back
+        }),
+        (
+            counter(
+                "cachalot_reclaimed_obtained_again_bytes",
+                "bytes",
+                "Memory obtained in place of memory given back.",
+            ),
+            |stats| stats.obtained_again,
+        ),
+        (
+            counter("cachalot_reclaimed_too_early_units", "units", "Segments and pages that had better been kept."),
+            |stats| stats.too_early_units,
+        ),
+        (
+            counter("cachalot_reclaim_driver_microseconds", "microseconds", "Time of the calls that gave memory back."),
+            |stats| stats.driver_us,
+        ),
+        (gauge("cachalot_idle_bytes", "bytes", "Idle memory at the latest look."), |stats| stats.idle),
+        (
+            gauge("cachalot_idle_needed_soon_bytes", "bytes", "Idle memory that is expected to be needed soon."),
+            |stats| stats.needed_soon,
+        ),
+        (gauge("cachalot_idle_busy_bytes", "bytes", "Idle memory that waits for the device's work."), |stats| {
+            stats.busy
+        }),
+        (gauge("cachalot_idle_unpaid_bytes", "bytes", "Idle memory that waits for budget."), |stats| stats.unpaid),
     ]
 }
 

@@ -24,6 +24,7 @@ static cachalot_outlook any_outlook UNUSED = CACHALOT_OUTLOOK_INIT;
 static cachalot_fit any_fit UNUSED = CACHALOT_FIT_INIT;
 static cachalot_device any_device UNUSED = CACHALOT_DEVICE_INIT;
 static cachalot_pages any_pages UNUSED = CACHALOT_PAGES_INIT;
+static cachalot_reclaimed any_reclaimed UNUSED = CACHALOT_RECLAIMED_INIT;
 static cachalot_park_report any_park UNUSED = CACHALOT_PARK_REPORT_INIT;
 static cachalot_remaining_memory any_remaining UNUSED = CACHALOT_REMAINING_MEMORY_INIT;
 static cachalot_statistics any_statistics UNUSED = CACHALOT_STATISTICS_INIT;
@@ -67,6 +68,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_trim, (allocator, device, 0))                                                      \
   DEVICE_CALL(cachalot_maintain, (allocator, device, 0, NULL))                                            \
   ALLOCATOR_CALL(cachalot_maintain_every, (allocator, 0, 0))                                              \
+  DEVICE_CALL(cachalot_reclaim_stats, (allocator, device, &any_reclaimed))                                \
   DEVICE_CALL(cachalot_page_stats, (allocator, device, &any_pages))                                       \
   ALLOCATOR_CALL(cachalot_extents, (allocator, block, NULL, &any_length))                                 \
   ALLOCATOR_CALL(cachalot_pin, (allocator, block))                                                        \

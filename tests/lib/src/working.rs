@@ -123,15 +123,23 @@ impl Working {
         }
     }
 
-    /// Checks the invariants of the allocator, and that no block has moved.
+    /// Checks the invariants of the allocator, that no block has moved, that no two blocks have the same physical
+    /// memory, and that the allocator describes each block as the program requested it.
     ///
     /// # Errors
     /// A message that names the violated rule.
     pub fn check(&self) -> Result<(), String> {
         consistency::check(&self.host.allocator, DEVICE, None)?;
-        for Held { ptr, bytes, physical, .. } in &self.held {
+        for held in &self.held {
+            let Held { ptr, bytes, stream, physical, .. } = held;
             if self.host.device().physical(*ptr, *bytes).as_ref() != Some(physical) {
                 return Err(format!("the memory under the block at {ptr} has changed"));
+            }
+            let found = self.host.allocator.base_of(ptr.offset(bytes - 1)).map_err(|error| error.to_string())?;
+            let end = found.segment.offset(found.segment_bytes);
+            let is_inside = found.segment <= *ptr && ptr.offset(found.size) <= end;
+            if (found.base, found.requested, found.stream) != (*ptr, *bytes, *stream) || !is_inside {
+                return Err(format!("{held:?} is described as {found:?}"));
             }
         }
         Ok(())

@@ -153,7 +153,7 @@ impl<A: Subject> Run<A> {
     /// again. Completes pending frees and destroys graphs. The cache stays.
     ///
     /// # Errors
-    /// Those of the allocator.
+    /// The allocator's errors.
     pub fn clean_up(&mut self, program: &Program) -> Result<(), Error> {
         if self.is_capturing() {
             self.perform(Operation::EndCapture)?;

@@ -46,7 +46,7 @@ impl<A: Subject> Run<A> {
     /// Makes a call. Running out of memory is an outcome, not an error.
     ///
     /// # Errors
-    /// The allocator refused the call for another reason.
+    /// The allocator's other errors.
     pub fn perform(&mut self, operation: Operation) -> Result<(), Error> {
         match operation {
             Operation::Malloc { bytes, stream, slot } => {

@@ -78,7 +78,9 @@ utilisation, peak_live_bytes, peak_reserved_bytes, device_calls and
 driver_us_by_call (by the driver's names), driver_us, allocations, passes,
 cold_us_per_allocation, steady_us_per_allocation (null for one pass),
 longest_stall_us, ns_per_op, ooms, largest_failed_bytes, fragmentation,
-operations, limit_bytes (null for none), and for the planned policy planned.
+operations, limit_bytes (null for none), and for the planned policy planned. The
+object of the first contender also has answer (sentence, stuck, better), unless
+the program is too long.
 
 Exits with 2 for input that cannot be used, else with 1 if an allocator refused
 a call for another reason than lack of memory. A contender that runs out of

@@ -1,6 +1,7 @@
 //! The lines of `--json`.
 
 use super::Compared;
+use crate::commands::answer::Told;
 use crate::commands::replay::Planned;
 use cachalot_core::simulated::Call;
 use cachalot_replay::compare::{Contender, Figures, driver_name};
@@ -34,15 +35,19 @@ struct Line<'a> {
     limit_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     planned: Option<Planned>,
+    /// Only in the line of the first contender, about which the answer is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<Told>,
 }
 
 /// Prints a line for each trace and contender.
 pub(super) fn write(compared: &[Compared], contenders: &[Contender]) -> io::Result<()> {
     let mut output = io::stdout().lock();
     for trace in compared {
-        for (contender, figures) in contenders.iter().zip(&trace.comparison.figures) {
+        for (number, (contender, figures)) in contenders.iter().zip(&trace.comparison.figures).enumerate() {
             if let Ok(figures) = figures {
-                serde_json::to_writer(&mut output, &line(trace, contender, figures))?;
+                let answer = trace.answer.as_ref().filter(|_| number == 0).map(Told::from);
+                serde_json::to_writer(&mut output, &line(trace, contender, figures, answer))?;
                 writeln!(output)?;
             }
         }
@@ -50,7 +55,7 @@ pub(super) fn write(compared: &[Compared], contenders: &[Contender]) -> io::Resu
     Ok(())
 }
 
-fn line<'a>(trace: &'a Compared, contender: &'a Contender, figures: &Figures) -> Line<'a> {
+fn line<'a>(trace: &'a Compared, contender: &'a Contender, figures: &Figures, answer: Option<Told>) -> Line<'a> {
     Line {
         trace: &trace.name,
         policy: contender.policy,
@@ -73,6 +78,7 @@ fn line<'a>(trace: &'a Compared, contender: &'a Contender, figures: &Figures) ->
         operations: trace.comparison.operations,
         limit_bytes: trace.comparison.limit,
         planned: figures.planned.map(Planned::from),
+        answer,
     }
 }
 

@@ -245,6 +245,7 @@ fn prepare(args: &Args, deadline: Option<Instant>) -> Result<(Parts, Options), (
         deadline,
         torch_only: args.apply_to == ApplyTo::Torch,
         costs,
+        ..Options::default()
     };
     Ok((parts, options))
 }

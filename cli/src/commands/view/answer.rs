@@ -1,10 +1,11 @@
-//! The answer that comes first: how much of the reserved memory is free but stuck, and when the peak
-//! was.
+//! The answer that comes first: how much of the reserved memory is free but stuck, which setting would
+//! have held less, and when the peak was.
 
 use super::history::{Action, History};
 use super::moments::Shown;
-use crate::commands::answer::{releasable, stuck};
+use crate::commands::answer::{advice, releasable, stuck};
 use crate::commands::bytes::{difference, duration, grouped, show};
+use cachalot_replay::tune::Better;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -35,6 +36,8 @@ pub(super) struct Answer {
     pub(super) failures: usize,
     /// Bytes of the largest failed request.
     pub(super) largest_failed: u64,
+    /// The setting that would have held less. `None` if none would, and without a replay.
+    pub(super) better: Option<Better>,
 }
 
 /// Finds the answer for a history. For a replay, `recorded` is the answer for the recorded program.
@@ -58,8 +61,9 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
         most_active: shown.moments.get(shown.peaks[1] as usize).map_or(0, |moment| moment.sums.active),
         failures: failed().count(),
         largest_failed: failed().map(|event| event.size).max().unwrap_or(0),
+        better: history.answer.as_ref().and_then(|answer| answer.better.clone()),
     };
-    answer.text = answer.words();
+    answer.text = answer.words(history.answer.is_some());
     if let Some(recorded) = recorded {
         let change = difference(recorded.reserved, answer.reserved);
         let (now, before) = (show(answer.reserved), show(recorded.reserved));
@@ -70,7 +74,8 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
 }
 
 impl Answer {
-    fn words(&self) -> String {
+    /// Returns the answer in words. Whether a setting would help is known if the history `is_replayed`.
+    fn words(&self, is_replayed: bool) -> String {
         if self.reserved == 0 {
             return "No memory is reserved.".to_owned();
         }
@@ -88,6 +93,9 @@ impl Answer {
             let mut text = stuck(self.reserved, bytes, &plural(segments), "at the peak");
             if self.idle_segments > 0 {
                 let _ = write!(text, ", {} of them idle", grouped(self.idle_segments));
+            }
+            if is_replayed {
+                let _ = write!(text, "; {}", advice(self.better.as_ref()));
             }
             let when = match self.after_us {
                 Some(us) => format!("{} after the first event", duration(us)),

@@ -3,25 +3,25 @@
 //! State `s` is the memory after the first `s` events. A [`Watch`] sees every state, and every block
 //! and part of the device's memory when it ends.
 
-use super::begin::{Begin, rounded};
-use super::history::{Action, Event, UNKNOWN};
+use super::begin::Begin;
+use super::history::{Action, Event, Origin, UNKNOWN};
+use cachalot_replay::memory::{self, rounded};
 use std::collections::BTreeMap;
 
 /// A part of the device's memory: a segment, or contiguous memory of an expandable segment.
+pub(super) type Part = memory::Part<Share>;
+
+/// What is kept of a part.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Part {
-    pub(super) end: u64,
-    pub(super) stream: u16,
-    pub(super) pool: u16,
-    pub(super) expandable: bool,
-    pub(super) stack: u32,
+pub(super) struct Share {
+    pub(super) origin: Origin,
     /// The time of the start, in the terms of the watch.
     pub(super) born: u32,
     /// Bytes of the part's blocks that are not free.
     active: u64,
 }
 
-/// A block that is not free.
+/// A block that is not free, with the place that it has now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Block {
     pub(super) size: u64,
@@ -69,14 +69,14 @@ pub(super) struct Memory {
 pub(super) fn run(events: &[Event], begin: &Begin, watch: &mut impl Watch) {
     let mut memory = Memory::default();
     let born = watch.time(0);
-    for (&address, part) in &begin.parts {
-        let super::history::Part { end, stream, pool, expandable, stack } = *part;
-        memory.obtain(address, Part { end, stream, pool, expandable, stack, born, active: 0 }, 0, watch);
+    for (&address, part) in begin.memory.parts() {
+        let part = Part { end: part.end, of: Share { origin: part.of, born, active: 0 } };
+        memory.obtain(address, part, 0, watch);
     }
-    for (&address, block) in &begin.blocks {
+    for (&address, block) in begin.memory.blocks() {
         let (stream, pool) = memory.owner(address, 0, UNKNOWN);
         let freed = if block.pending { born } else { u32::MAX };
-        let block = Block { size: block.size, stack: block.stack, stream, pool, born, freed };
+        let block = Block { size: block.size, stack: block.of, stream, pool, born, freed };
         memory.allocate(address, block, 0, watch);
     }
     watch.state(0, &memory);
@@ -113,11 +113,12 @@ impl Memory {
             Action::Obtain { expandable } => {
                 let Event { stream, pool, .. } = *event;
                 let end = addr.saturating_add(size);
-                let part = Part { end, stream, pool, expandable, stack, born: watch.time(state), active: 0 };
-                self.obtain(addr, part, state, watch);
+                let origin = Origin { stream, pool, expandable, stack };
+                let of = Share { origin, born: watch.time(state), active: 0 };
+                self.obtain(addr, Part { end, of }, state, watch);
             }
             Action::Release { .. } => self.release(addr, addr.saturating_add(size), state, watch),
-            Action::OutOfMemory | Action::Mark | Action::Other => {}
+            Action::OutOfMemory | Action::Mark | Action::Snapshot | Action::Unknown => {}
         }
     }
 
@@ -130,7 +131,10 @@ impl Memory {
     /// Returns stream and pool of a block: those of the part, or those of the event.
     fn owner(&self, address: u64, stream: u16, pool: u16) -> (u16, u16) {
         match self.part_at(address) {
-            Some((_, part)) => (part.stream, if pool == UNKNOWN { part.pool } else { pool }),
+            Some((_, part)) => {
+                let Origin { stream, pool: own, .. } = part.of.origin;
+                (stream, if pool == UNKNOWN { own } else { pool })
+            }
             None => (stream, pool),
         }
     }
@@ -142,7 +146,7 @@ impl Memory {
             return;
         }
         let before = holes(start, part);
-        part.active = change(part.active);
+        part.of.active = change(part.of.active);
         self.sums.holes = self.sums.holes.saturating_sub(before).saturating_add(holes(start, part));
     }
 
@@ -168,7 +172,8 @@ impl Memory {
             return;
         }
         self.release(address, part.end, state, watch);
-        let alike = |other: &Part| part.expandable && other.expandable && other.stream == part.stream;
+        let Origin { stream, expandable, .. } = part.of.origin;
+        let alike = |other: &Part| expandable && other.of.origin.expandable && other.of.origin.stream == stream;
         let before = self.parts.range(..address).next_back().map(|(&start, part)| (start, *part));
         let before = before.filter(|(_, other)| other.end == address && alike(other));
         let behind = self.parts.get(&part.end).copied().filter(alike).map(|other| (part.end, other));
@@ -176,41 +181,51 @@ impl Memory {
             self.remove(start, state, watch);
             address = address.min(start);
             part.end = part.end.max(other.end);
-            if part.pool == UNKNOWN || other.pool != UNKNOWN {
-                part.pool = other.pool;
+            let (origin, other) = (&mut part.of.origin, other.of.origin);
+            if origin.pool == UNKNOWN || other.pool != UNKNOWN {
+                origin.pool = other.pool;
             }
-            part.stack = other.stack;
+            origin.stack = other.stack;
         }
         self.insert(address, part);
     }
 
     fn insert(&mut self, address: u64, mut part: Part) {
-        part.active = self.blocks.range(address..part.end).map(|(_, block)| block.size).fold(0, u64::saturating_add);
+        part.of.active = self.blocks.range(address..part.end).map(|(_, block)| block.size).fold(0, u64::saturating_add);
         self.sums.reserved = self.sums.reserved.saturating_add(part.end - address);
         self.sums.holes = self.sums.holes.saturating_add(holes(address, &part));
         self.parts.insert(address, part);
     }
 
     fn remove(&mut self, address: u64, state: u32, watch: &mut impl Watch) {
-        let Some(part) = self.parts.remove(&address) else { return };
+        if let Some(part) = self.parts.remove(&address) {
+            self.lose(address, &part, state, watch);
+        }
+    }
+
+    /// Takes a removed part out of the sums.
+    fn lose(&mut self, address: u64, part: &Part, state: u32, watch: &mut impl Watch) {
         self.sums.reserved = self.sums.reserved.saturating_sub(part.end - address);
-        self.sums.holes = self.sums.holes.saturating_sub(holes(address, &part));
-        watch.part(address, &part, state);
+        self.sums.holes = self.sums.holes.saturating_sub(holes(address, part));
+        watch.part(address, part, state);
     }
 
     /// Removes a range from all overlapping parts.
     fn release(&mut self, address: u64, end: u64, state: u32, watch: &mut impl Watch) {
-        let below = self.parts.range(..end).rev().take_while(|(_, part)| part.end > address);
-        let touched: Vec<(u64, Part)> = below.map(|(&start, part)| (start, *part)).collect();
-        for (start, part) in touched {
-            self.remove(start, state, watch);
-            let born = watch.time(state);
-            if start < address {
-                self.insert(start, Part { end: address, born, ..part });
-            }
-            if part.end > end {
-                self.insert(end, Part { born, ..part });
-            }
+        let (mut removed, mut left) = (Vec::new(), Vec::new());
+        memory::cut(
+            &mut self.parts,
+            address,
+            end,
+            |start, part| removed.push((start, part)),
+            |_, start, part| left.push((start, part)),
+        );
+        for (start, part) in removed {
+            self.lose(start, &part, state, watch);
+        }
+        for (start, part) in left {
+            let of = Share { born: watch.time(state), ..part.of };
+            self.insert(start, Part { of, ..part });
         }
     }
 
@@ -218,11 +233,11 @@ impl Memory {
     pub(super) fn free_parts(&self) -> [u64; 2] {
         let count =
             |is: fn(u64, &Part) -> bool| self.parts.iter().filter(|(start, part)| is(**start, part)).count() as u64;
-        [count(|start, part| holes(start, part) > 0), count(|_, part| part.active == 0)]
+        [count(|start, part| holes(start, part) > 0), count(|_, part| part.of.active == 0)]
     }
 }
 
 /// Returns the free bytes of a part with blocks in use.
 fn holes(start: u64, part: &Part) -> u64 {
-    if part.active == 0 { 0 } else { (part.end - start).saturating_sub(part.active) }
+    if part.of.active == 0 { 0 } else { (part.end - start).saturating_sub(part.of.active) }
 }

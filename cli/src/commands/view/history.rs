@@ -1,9 +1,9 @@
 //! The history of a device, in a form small enough for 10 million events.
 
 use super::stacks::Stacks;
+use cachalot_replay::memory;
+use cachalot_replay::tune::Answer;
 use cachalot_snapshot::Annotation;
-use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The kind of an event.
@@ -23,8 +23,10 @@ pub(super) enum Action {
     OutOfMemory,
     /// A mark of the program, with the text as a note.
     Mark,
-    /// Anything else. The event keeps its number.
-    Other,
+    /// A snapshot was taken. The event keeps its number.
+    Snapshot,
+    /// An action that no version known here has. The event keeps its number.
+    Unknown,
 }
 
 /// An event.
@@ -82,10 +84,9 @@ fn number<T: PartialEq>(names: &mut Vec<T>, name: T) -> u16 {
     at as u16
 }
 
-/// Memory from the device.
+/// What is known of memory from the device.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Part {
-    pub(super) end: u64,
+pub(super) struct Origin {
     pub(super) stream: u16,
     /// The pool, or [`UNKNOWN`].
     pub(super) pool: u16,
@@ -93,22 +94,8 @@ pub(super) struct Part {
     pub(super) stack: u32,
 }
 
-/// A block that is not free.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Block {
-    pub(super) size: u64,
-    pub(super) pending: bool,
-    pub(super) stack: u32,
-}
-
-/// The memory at the end.
-#[derive(Clone, Default, Debug)]
-pub(super) struct End {
-    /// By address.
-    pub(super) parts: BTreeMap<u64, Part>,
-    /// By address.
-    pub(super) blocks: FxHashMap<u64, Block>,
-}
+/// The memory at some time, with the number of each block's stack.
+pub(super) type Memory = memory::Memory<Origin, u32>;
 
 /// All events of a device, with the memory at the end.
 #[derive(Debug)]
@@ -120,11 +107,14 @@ pub(super) struct History {
     pub(super) config: String,
     pub(super) events: Vec<Event>,
     /// The memory at the end. `None` if the file does not have the end.
-    pub(super) end: Option<End>,
+    pub(super) end: Option<Memory>,
     pub(super) annotations: Vec<Annotation>,
     pub(super) names: Rc<Names>,
     /// The stacks, shared by all devices of a file.
     pub(super) stacks: Rc<Stacks>,
     /// Whether times are recorded.
     pub(super) has_times: bool,
+    /// What a replay of the record tells. `None` without events, for a record that is too long or
+    /// cannot be replayed, and for a replay.
+    pub(super) answer: Option<Answer>,
 }

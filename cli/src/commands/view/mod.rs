@@ -49,8 +49,11 @@ stuck      free at the peak, and of no use to the request: in holes, or idle
 A page has at most 131,072 moments. Of a longer history each moment stands for
 several events, and shows the state among them with the most memory in use.
 
-The answer is also printed. --json prints an object for each file, device and
-configuration with label, device, config, answer; sizes in bytes.
+The page opens with a sentence on stuck memory, and on the setting of PyTorch's
+allocator with which the recorded history would have held the least. The history
+is replayed for it, unless it has some million events. The sentence is also
+printed. --json prints an object for each file, device and configuration with
+label, device, config, answer (with text and better); sizes in bytes.
 
 Exits with 2 for invalid input, else with 1 if an allocator refused a call for
 another reason than lack of memory.";
@@ -205,7 +208,8 @@ fn sources(args: &Args) -> Result<Vec<Source>, Failed> {
 fn load(file: &Path) -> Result<Vec<History>, String> {
     let progress = Progress::new(fs::metadata(file).map_or(0, |data| data.len()));
     progress.begin("reading");
-    let loaded = source::load(file, |bytes| progress.advance(bytes)).map_err(|error| error.to_string());
+    let loaded = source::load(file, |bytes| progress.advance(bytes), || progress.begin("replaying"))
+        .map_err(|error| error.to_string());
     progress.finish();
     loaded
 }

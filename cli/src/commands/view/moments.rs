@@ -6,8 +6,8 @@
 //! the bounds: 0 for short histories with few enough blocks.
 
 use super::begin::Begin;
-use super::forward::{self, Block, Memory, Part, Sums, Watch};
-use super::history::{Action, Event};
+use super::forward::{self, Block, Memory, Part, Share, Sums, Watch};
+use super::history::{Action, Event, Origin};
 
 /// Approximate bounds of a page.
 #[derive(Clone, Copy, Debug)]
@@ -198,7 +198,8 @@ impl Watch for Sampler<'_> {
     }
 
     fn part(&mut self, address: u64, part: &Part, state: u32) {
-        let &Part { end, stream, pool, expandable, stack, born: birth, .. } = part;
+        let &Part { end, of: Share { origin, born: birth, .. } } = part;
+        let Origin { stream, pool, expandable, stack } = origin;
         let death = self.death(state);
         if birth < death {
             let bytes = end - address;
@@ -228,9 +229,10 @@ impl Watch for Sampler<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::begin::{Begin, rounded};
+    use super::super::begin::Begin;
     use super::super::history::{Action, Event, UNKNOWN};
     use super::{Limits, Shown, shown};
+    use cachalot_replay::memory::rounded;
     use std::collections::BTreeMap;
 
     const ALL: Limits = Limits { moments: 1 << 17, blocks: u64::MAX };

@@ -1,25 +1,83 @@
 //! Reads histories from snapshots and from records, and makes histories by replay.
 
-use super::history::{Action, Block, End, Event, History, Names, Part, UNKNOWN};
+use super::history::{Action, Event, History, Memory, Names, Origin, UNKNOWN};
 use super::stacks::{NO_STACK, Stacks};
 use cachalot_core::{Config, TraceEntry};
+use cachalot_replay::memory::{Block, Part};
 use cachalot_replay::replay::{self, Options, ReplayError};
-use cachalot_replay::trace::{self, BadInput, BlockState, Trace, snapshot};
+use cachalot_replay::trace::{self, BadInput, BlockState, Note, Place, Trace, snapshot};
+use cachalot_replay::tune;
 use cachalot_snapshot::{Segment, Snapshot};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
 /// Returns the history of every device of a file, a snapshot or a record. `watch` gets the number of
-/// bytes after each read.
-pub(super) fn load(file: &Path, watch: impl FnMut(u64)) -> Result<Vec<History>, BadInput> {
+/// bytes after each read, and `begin` is called before the program of a history is replayed.
+pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Result<Vec<History>, BadInput> {
     let label = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    let answer = |trace: &Trace| {
+        begin();
+        tune::answer_of(trace)
+    };
     if snapshot::is_record(file)? {
-        return Ok(Trace::load(file)?.iter().map(|trace| of_record(trace, &label)).collect());
+        let history = |trace: &Trace| History { answer: answer(trace), ..of_record(trace, &label) };
+        return Ok(Trace::load(file)?.iter().map(history).collect());
     }
     let (mut names, mut stacks) = (Names::default(), Stacks::default());
     let read = snapshot::load_with(file, watch, |event| of_event(&event, &mut names, &mut stacks))?;
-    Ok(of_snapshot(read, &label, names, stacks))
+    let settings = read.allocator_settings.as_ref();
+    let config = settings.and_then(|settings| settings.string.clone()).unwrap_or_default();
+    let answers: Vec<_> = (0..)
+        .zip(&read.device_traces)
+        .map(|(device, events)| {
+            let segments = read.segments.iter().filter(|segment| segment.device == device);
+            answer(&trace(file, events, &names, config.clone(), segments)?)
+        })
+        .collect();
+    let mut histories = of_snapshot(read, &label, names, stacks);
+    for history in &mut histories {
+        let device = usize::try_from(history.device).ok();
+        history.answer = device.and_then(|device| answers.get(device)?.clone());
+    }
+    Ok(histories)
+}
+
+/// Returns the events of a device as a record. `None` for more events than an answer may have, and
+/// for events that cannot be replayed.
+fn trace<'s>(
+    file: &Path,
+    events: &[Event],
+    names: &Names,
+    config: String,
+    segments: impl Iterator<Item = &'s Segment>,
+) -> Option<Trace> {
+    if events.is_empty() || events.len() > tune::MOST_EVENTS {
+        return None;
+    }
+    let mut converted = Vec::with_capacity(events.len());
+    for (number, event) in (0..).zip(events) {
+        let action = match event.action {
+            Action::Alloc => trace::Action::Alloc,
+            Action::FreeRequested => trace::Action::FreeRequested,
+            Action::FreeCompleted => trace::Action::FreeCompleted,
+            Action::Obtain { expandable: false } => trace::Action::SegmentAlloc,
+            Action::Obtain { expandable: true } => trace::Action::SegmentMap,
+            Action::Release { expandable: false } => trace::Action::SegmentFree,
+            Action::Release { expandable: true } => trace::Action::SegmentUnmap,
+            Action::OutOfMemory => trace::Action::OutOfMemory,
+            Action::Mark | Action::Snapshot => continue,
+            Action::Unknown => return None,
+        };
+        let addr = if event.action == Action::OutOfMemory { 0 } else { event.addr };
+        let stream = names.streams[usize::from(event.stream)].cast_unsigned();
+        let (size, place) = (event.size, Place::Event(number));
+        if size >= cachalot_core::MAX_REQUEST {
+            return None;
+        }
+        converted.push(trace::Event { action, addr, size, stream, note: Note::None, place });
+    }
+    Trace::of_events(file, converted, config, segments).ok()
 }
 
 fn of_event(event: &cachalot_snapshot::Event, names: &mut Names, stacks: &mut Stacks) -> Event {
@@ -34,7 +92,8 @@ fn of_event(event: &cachalot_snapshot::Event, names: &mut Names, stacks: &mut St
         "segment_unmap" => Action::Release { expandable: true },
         "oom" => Action::OutOfMemory,
         "annotate" | "user_defined" => Action::Mark,
-        _ => Action::Other,
+        "snapshot" => Action::Snapshot,
+        _ => Action::Unknown,
     };
     let metadata = details.and_then(|details| details.user_metadata.as_deref()).filter(|text| !text.is_empty());
     let compiling = details.and_then(|details| details.compile_context.as_deref());
@@ -67,7 +126,7 @@ fn of_snapshot(
     mut stacks: Stacks,
 ) -> Vec<History> {
     let config = snapshot.allocator_settings.and_then(|settings| settings.string).unwrap_or_default();
-    let mut ends: BTreeMap<i64, End> = BTreeMap::new();
+    let mut ends: BTreeMap<i64, Memory> = BTreeMap::new();
     for segment in &snapshot.segments {
         add(ends.entry(segment.device).or_default(), segment, &mut names, &mut stacks);
     }
@@ -88,20 +147,21 @@ fn of_snapshot(
         annotations: annotations.iter().filter(|mark| mark.device == device).cloned().collect(),
         names: Rc::clone(&names),
         stacks: Rc::clone(&stacks),
+        answer: None,
     };
     events.into_iter().map(history).collect()
 }
 
 /// Adds a segment to the memory at the end.
-fn add(end: &mut End, segment: &Segment, names: &mut Names, stacks: &mut Stacks) {
-    let part = Part {
-        end: segment.address.saturating_add(segment.total_size),
+fn add(end: &mut Memory, segment: &Segment, names: &mut Names, stacks: &mut Stacks) {
+    let origin = Origin {
         stream: names.stream(segment.stream),
         pool: segment.segment_pool_id.map_or(UNKNOWN, |pool| names.pool(pool)),
         expandable: segment.is_expandable.unwrap_or_default(),
         stack: stacks.number(segment.frames.as_ref(), None),
     };
-    end.parts.insert(segment.address, part);
+    let behind = segment.address.saturating_add(segment.total_size);
+    end.insert(segment.address, Part { end: behind, of: origin });
     let mut at = segment.address;
     for block in &segment.blocks {
         // The oldest snapshots have no addresses of blocks.
@@ -110,7 +170,7 @@ fn add(end: &mut End, segment: &Segment, names: &mut Names, stacks: &mut Stacks)
         if block.state != "inactive" {
             let pending = matches!(&*block.state, "active_pending_free" | "active_awaiting_free");
             let stack = stacks.number(block.frames.as_ref(), None);
-            end.blocks.insert(address, Block { size: block.size, pending, stack });
+            end.set_block(address, Some(Block { size: block.size, pending, of: stack }));
         }
     }
 }
@@ -130,7 +190,7 @@ fn of_record(trace: &Trace, label: &str) -> History {
     };
     let events = trace.events.iter().map(event).collect();
     let end = trace.expected.as_ref().filter(|expected| !expected.segments.is_empty()).map(|expected| {
-        let mut end = End::default();
+        let mut end = Memory::default();
         for segment in &expected.segments {
             add(&mut end, &of_segment(segment), &mut names, &mut stacks);
         }
@@ -146,6 +206,7 @@ fn of_record(trace: &Trace, label: &str) -> History {
         names: Rc::new(names),
         stacks: Rc::new(stacks),
         has_times: false,
+        answer: None,
     }
 }
 
@@ -223,7 +284,7 @@ fn replay_one(
             cachalot_core::Action::SegmentFree => Action::Release { expandable: false },
             cachalot_core::Action::SegmentUnmap => Action::Release { expandable: true },
             cachalot_core::Action::OutOfMemory => Action::OutOfMemory,
-            _ => Action::Other,
+            _ => Action::Snapshot,
         };
         // Both programs have the same requests in the same order.
         if matches!(action, Action::Alloc | Action::OutOfMemory)
@@ -242,7 +303,7 @@ fn replay_one(
         }
     };
     let events = end.events.iter().map(event).collect();
-    let mut memory = End::default();
+    let mut memory = Memory::default();
     let mut stacks = Stacks::default();
     for segment in &end.segments {
         add(&mut memory, &of_core(segment), &mut names, &mut stacks);
@@ -257,6 +318,7 @@ fn replay_one(
         names: Rc::new(names),
         stacks: Rc::clone(&recorded.stacks),
         has_times: recorded.has_times,
+        answer: None,
     })
 }
 
@@ -264,7 +326,8 @@ fn replay_one(
 /// event, by address.
 fn requests(history: &History) -> Vec<(u32, i64)> {
     let begin = super::begin::begin(history);
-    let mut before: Vec<(u64, u32)> = begin.blocks.iter().map(|(&address, block)| (address, block.stack)).collect();
+    let mut before: Vec<(u64, u32)> =
+        begin.memory.blocks().iter().map(|(&address, block)| (address, block.of)).collect();
     before.sort_unstable();
     let first = history.events.first().map_or(0, |event| event.time);
     let of_program = history.events.iter().filter(|event| matches!(event.action, Action::Alloc | Action::OutOfMemory));

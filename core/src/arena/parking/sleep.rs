@@ -11,6 +11,7 @@ use crate::config::rounding::PoolKind;
 use crate::device::{Contents, CopyMark, DeviceError, DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::home_pages::HomePage;
+use crate::heap::uses::LentBlocks;
 use crate::pages::Kept;
 use crate::stats::Stat;
 use crate::sync::{Lock, Ordering};
@@ -151,12 +152,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// Saves the pages of the heap in `slot` and gives their memory back, group by group:
     /// while a group is unmapped, the next ones are being copied.
     fn put_to_sleep(&self, slot: u32, mode: ParkMode) -> Result<(), Error> {
+        // A heap asleep lends nothing more.
+        let lends = LentBlocks(&mut self.device().heaps.lock(slot)).any_in(0, u64::MAX);
         let mut saved = 0;
         let mut groups = heapless::Deque::<(CopyMark, u64, u64), GROUPS>::new();
         let mut result = Ok(());
         loop {
             while !groups.is_full()
-                && let Some(group) = self.save_group(slot, saved, mode)?
+                && let Some(group) = self.save_group(slot, saved, mode, lends)?
             {
                 saved = group.2;
                 let _room = groups.push_back(group);
@@ -169,7 +172,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             let mut at = from;
             while let Some(page) = page_from(&self.device().heaps, slot, at).filter(|page| page.at < end) {
                 at = page.end();
-                if self.is_parkable(&page) && self.is_ready(page, mode) {
+                if self.is_parkable(slot, &page, lends) && self.is_ready(page, mode) {
                     result = result.and(self.unmap_one(slot, page));
                 }
             }
@@ -183,14 +186,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
 
     /// Begins to save pages of the heap in `slot` from `from` on, of [`GROUP`] bytes or a little more.
     /// Returns a mark behind the copies, and the addresses of the group. `None` behind the last page.
-    fn save_group(&self, slot: u32, from: u64, mode: ParkMode) -> Result<Option<(CopyMark, u64, u64)>, Error> {
+    fn save_group(
+        &self,
+        slot: u32,
+        from: u64,
+        mode: ParkMode,
+        lends: bool,
+    ) -> Result<Option<(CopyMark, u64, u64)>, Error> {
         let device = self.device();
         let (mut end, mut bytes) = (from, 0);
         while bytes < GROUP
             && let Some(page) = page_from(&device.heaps, slot, end)
         {
             end = page.end();
-            if !self.is_parkable(&page) {
+            if !self.is_parkable(slot, &page, lends) {
                 continue;
             }
             bytes += page.bytes;
@@ -237,10 +246,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         );
     }
 
-    /// Returns whether a page is to be parked. A page on the way to another heap since before the park is not the
-    /// target's.
-    fn is_parkable(&self, page: &HomePage) -> bool {
-        page.is_movable() && self.device().page_pool.lock().is_home(page.page)
+    /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to a further heap since before
+    /// the park is not the target's. A block lent to a further stream stays awake, as the stream does. `lends`
+    /// tells whether the heap has such blocks.
+    fn is_parkable(&self, slot: u32, page: &HomePage, lends: bool) -> bool {
+        let device = self.device();
+        page.is_movable()
+            && device.page_pool.lock().is_home(page.page)
+            && !(lends && LentBlocks(&mut device.heaps.lock(slot)).any_in(page.at, page.end()))
     }
 
     /// Returns whether the page may be unmapped: the contents after waking have been noted.

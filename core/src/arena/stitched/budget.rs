@@ -13,7 +13,7 @@ use crate::config::Stitched;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::pages::counts::PageCounts;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 
 /// Estimated time to map a page that is mapped already, in tenths of a microsecond. Measured on an
@@ -23,10 +23,10 @@ const MOVE_TENTHS_US: u32 = 241;
 /// Estimated time to create and map a page, in tenths of a microsecond: create 9 µs more.
 pub(super) const CREATE_TENTHS_US: u32 = 331;
 
-/// Divisor of the memory held for the length of new pages. With 1/512, pages that hold a live block
-/// keep at most some 0.2 % of the memory from moving for each of the places at which free memory
-/// ends (`docs/stitched.md`).
-const PAGES_HELD: u64 = 512;
+/// Divisor of the memory held for the length of new pages. A page with a live block does not move,
+/// with all that is free of it: with 1/2048, a hundred places at which free memory ends in the middle of a
+/// page keep some 2.5 % of the memory (`docs/stitched.md`).
+const PAGES_HELD: u64 = 2048;
 
 /// Length of the longest page of an ordinary request, in bytes.
 const LONGEST_PAGE: u64 = 16 << 20;
@@ -40,12 +40,16 @@ const FEWEST_PAGES: u64 = 4;
 const MOST_PAGES: u64 = 80;
 
 /// Divisor of the memory held for the longest page of any request. A page that holds a live block
-/// does not move, with all that is free of it: at 1/128, 0.8 % of the memory at most, which is less
-/// than the default `slack`. The pages of a request for all memory move in 3.1 ms, 128 · 24.1 µs.
-const LONGEST_HELD: u64 = 128;
+/// does not move, with all that is free of it: at 1/192, 0.5 % of the memory at most, so that two such
+/// pages keep less than the default `slack`. The pages of a request for all memory move in 4.6 ms,
+/// 192 · 24.1 µs.
+const LONGEST_HELD: u64 = 192;
 
 /// Number of new pages for which a request that moves as many pages as the time allows keeps time.
 const PAGES_KEPT: u32 = 6;
+
+/// How many times the bound on time a request that exceeds the budget may take to create short pages.
+const SHORT_PAGES_TIME: u32 = 4;
 
 /// Divisor of the peak of live memory for what requests may hold beyond the budget to save time.
 /// With 1/100, a request that would exceed the budget by more takes longer instead.
@@ -93,26 +97,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         if self.options.strict_stall || bearable { bounded } else { u32::MAX }
     }
 
-    /// Returns the length of the longest page of an ordinary request, in bytes: proportional to the
-    /// memory held.
-    pub(super) fn longest_page(&self) -> u64 {
-        let held = self.device().ledger.reserved() / PAGES_HELD;
+    /// Returns the length of a page of the `parts`-th part of the memory held, in bytes: a power of two, and
+    /// no longer than the longest page of an ordinary request.
+    pub(super) fn page_of(&self, parts: u64) -> u64 {
+        let held = self.device().ledger.reserved() / parts;
         (1 << held.max(1).ilog2()).min(LONGEST_PAGE)
     }
 
-    /// Returns the length of the new pages for a request that `missing` bytes are to be created for,
-    /// after `moves` pages have moved, in bytes.
-    pub(super) fn new_page_sizes(&self, request: &Request, missing: u64, moves: u32) -> u64 {
+    /// Returns the length of the new pages for a request that `missing` bytes are to be created for, of
+    /// which `allowed` are within the budget, after `moves` pages have moved, in bytes.
+    pub(super) fn new_page_sizes(&self, request: &Request, missing: u64, allowed: u64, moves: u32) -> u64 {
         let step = self.step();
         if request.kind == PoolKind::Small {
             return step;
         }
         // The pages of a private pool never move, and a tagged pool is parked and woken page by page.
-        if self.device().heaps.lock(request.slot).parkable {
+        // While another thread parks or wakes memory, each call waits for that thread's calls in the
+        // driver: a request of 32 MiB in four pages took 3.6 ms (H200), so it gets one.
+        if self.device().heaps.lock(request.slot).parkable || self.device().arena.parking.load(Ordering::Relaxed) != 0 {
             return missing.min(LONG_PAGE);
         }
         let held = self.device().ledger.reserved();
-        let longest = (request.size / FEWEST_PAGES).min(self.longest_page());
+        let longest = (request.size / FEWEST_PAGES).min(self.page_of(PAGES_HELD));
         // Where pages have moved, the new ones are created in the time that the moves have left. Not
         // under a limit: long pages move less easily later.
         let mut shortest = if moves > 0 && self.device().ledger.limit_if_set().is_none() {
@@ -125,7 +131,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         if !self.options.strict_stall {
             shortest = shortest.min((held.max(request.size) / LONGEST_HELD).max(step) / step * step);
         }
-        (longest / step * step).max(shortest.next_multiple_of(step)).min(PageCounts::largest(step))
+        let ordinary = (longest / step * step).max(shortest.next_multiple_of(step)).min(PageCounts::largest(step));
+        if missing <= allowed || self.options.strict_stall {
+            return ordinary;
+        }
+        // Beyond the budget no free page is left. What is free shares pages with live blocks, and would
+        // share less of shorter ones.
+        let in_time = self.options.max_stall_us.saturating_mul(10) / CREATE_TENTHS_US;
+        let most = in_time.saturating_mul(SHORT_PAGES_TIME).max(PAGES_KEPT);
+        ordinary.min(missing.div_ceil(u64::from(most)).next_multiple_of(step))
     }
 }
 
@@ -160,9 +174,9 @@ mod tests {
 
     #[test]
     fn no_page_has_a_large_part_of_the_memory_unless_the_bound_on_time_is_strict() {
-        // 1600 MiB are held, and 12 MiB are the most that a page may have of them: 1/128.
+        // 1600 MiB are held, and 8 MiB are the most that a page may have of them: 1/192.
         let (longest, took) = longest_page("");
-        assert_eq!(longest, 12);
+        assert_eq!(longest, 8);
         assert!(took > 2000, "387 pages move: {took} µs");
         // 75 pages move, and six new ones have the rest.
         let (longest, took) = longest_page(",strict_stall:True");

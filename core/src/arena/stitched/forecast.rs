@@ -1,6 +1,7 @@
 //! The forecast of a growth: whether free pages and new memory together would serve a request.
 
 use super::Stitcher;
+use super::lend::Lending;
 use crate::arena::forecast::Forecast;
 use crate::arena::request::Request;
 use crate::device::DeviceMemory;
@@ -19,10 +20,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         if let Some(ptr) = self.peek_other_heap(request) {
             return Ok(Some(Forecast::Hit(ptr)));
         }
+        if let Some(ptr) = Lending(self).peek_loan(request, self.allowance(request))? {
+            return Ok(Some(Forecast::Hit(ptr)));
+        }
         let ledger = &self.device().ledger;
         let room = ledger.limit().saturating_sub(ledger.reserved());
         let new = self.new_bytes(request, room)?;
         Ok(new.is_some_and(|bytes| bytes <= room).then_some(Forecast::Expand))
+    }
+
+    /// Returns how many bytes of new memory a request would obtain that may obtain `room` at most: none if
+    /// another stream would lend a block. A request without enough addresses goes on, and fails for want of
+    /// them.
+    pub(crate) fn bytes_to_obtain(&self, request: &Request, room: u64) -> Result<u64, Error> {
+        let bytes = self.new_bytes(request, room)?.unwrap_or(0);
+        let is_lent = bytes > room && Lending(self).peek_loan(request, self.allowance(request))?.is_some();
+        Ok(if is_lent { 0 } else { bytes })
     }
 
     /// Returns how many bytes of new memory [`grow`](Self::grow) would need for a request: none if a

@@ -147,12 +147,12 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     }
 
     /// Returns which free pages may move for a request at all.
-    fn wanted(&self) -> Wanted {
+    pub(super) fn wanted(&self) -> Wanted {
         if self.options.completed_pages_only { Wanted::Quiet } else { Wanted::Free }
     }
 
     /// Iterates over the pairs whose pages may move for a taker, except for the taker's own pair.
-    fn others(&self, taker: Taker) -> impl Iterator<Item = PairUse<'a, R, S>> {
+    pub(super) fn others(&self, taker: Taker) -> impl Iterator<Item = PairUse<'a, R, S>> {
         self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != taker.own)
     }
 
@@ -174,7 +174,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     }
 
     /// Orders later work on `stream` behind the present work on the stream of `pair`.
-    fn order_behind(&self, pair: u32, stream: StreamId) -> DeviceResult<()> {
+    pub(super) fn order_behind(&self, pair: u32, stream: StreamId) -> DeviceResult<()> {
         let device = self.device();
         let other = device.heaps.lock(slots_of(pair)[0]).stream;
         let event = device.call(D::create_event)?;

@@ -13,19 +13,21 @@
 //! theirs. A stale mapping is removed once its work is complete (stale.rs). Only wholly free pages
 //! move, so no two live blocks ever see one page, and a live block never moves.
 //!
-//! The budget is in budget.rs, the search for pages in gather.rs, giving memory back in
+//! The budget is in budget.rs, the search for pages in gather.rs, blocks of other streams in lend.rs, giving memory back in
 //! maintain.rs, and the replacement of short pages in consolidate.rs.
 
 mod budget;
 mod consolidate;
 mod forecast;
 mod gather;
+mod lend;
 mod maintain;
 mod pending;
 mod stale;
 
 pub(in crate::arena) use gather::{Taker, Wish};
 
+use self::lend::Lending;
 use crate::arena::OnDevice;
 use crate::arena::driver::memory_info;
 use crate::arena::mapper::{Charge, Mapper};
@@ -99,6 +101,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         }
         self.unmap_some_stale();
         let allowed = self.allowance(request);
+        if let Some(ptr) = Lending(self).borrow(request, allowed)? {
+            return Ok(Some(ptr));
+        }
         let served = self.grow_with_pending(request, allowed)?;
         if served.is_some() || allowed == 0 {
             return Ok(served);
@@ -172,7 +177,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             self.gather(request.into(), wanted, &mut moves, batch)?;
             count = batch.count - before;
         }
-        let sizes = self.new_page_sizes(request, missing(batch), count);
+        let sizes = self.new_page_sizes(request, missing(batch), allowed, count);
         while batch.bytes < needed {
             let bytes = sizes.min(missing(batch));
             if !self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {

@@ -11,10 +11,10 @@ function element(name, properties = {}, ...children) {
 
 /** Returns the bytes and blocks of each group at a moment, by name. */
 function totalsAt(source, moment, kind) {
-  const { ofLife, names } = source.grouping(kind, "live");
+  const { items, ofItem, names } = source.grouping(kind, "live");
   const totals = new Map();
   for (const block of source.at(source.blocks, moment)) {
-    const name = names[ofLife[block]];
+    const name = names[ofItem[items[block]]];
     const total = totals.get(name) ?? { bytes: 0, blocks: 0, stack: source.blocks.stack[block] };
     total.bytes += source.blocks.bytes[block];
     total.blocks += 1;

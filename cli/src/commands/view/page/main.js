@@ -23,7 +23,7 @@ function prepare() {
     if (words.length > 0) {
       const all = quantity === "reserved" ? source.parts : source.blocks;
       const found = shown.found.get(source);
-      const matching = source.sum(all, (life) => found[all.stack[life]] === 1);
+      const matching = quantity === "reserved" ? source.matching(all, found) : found.values;
       const total = quantity === "reserved" ? source.reserved : source.active;
       const rest = Float64Array.from(total, (value, at) => Math.max(0, value - matching[at]));
       panel.series = [
@@ -71,7 +71,7 @@ function drawMap(panel) {
   const colours = theme();
   const { group } = shown;
   const kind = group === "state" ? "line" : group;
-  const { ofLife, names } = source.grouping(kind, "live");
+  const { items, ofItem, names } = source.grouping(kind, "live");
   const places = names.map((name) => shown.names.indexOf(name));
   const found = shown.words.length > 0 ? shown.found.get(source) : null;
   // A row of the list selects its whole group, in both maps; a block selects its stack.
@@ -80,10 +80,10 @@ function drawMap(panel) {
   const colour = (block) => {
     const own = source.blocks.stack[block];
     if (found) return found[own] ? colours.accent : null;
-    if (chosen !== null && ofLife[block] !== chosen) return null;
+    if (chosen !== null && ofItem[items[block]] !== chosen) return null;
     if (stack !== null && own !== stack) return null;
     if (group === "state") return colours.states[0];
-    const place = places[ofLife[block]];
+    const place = places[ofItem[items[block]]];
     return place < 0 ? colours.others : colours.groups[place];
   };
   const segments = source.segments(moment);
@@ -161,12 +161,8 @@ shown.matchingNames = (source, kind) => {
   const found = shown.found.get(source);
   const key = `${kind} ${shown.words.join(" ")}`;
   if (found.key !== key) {
-    const { ofLife, names } = source.grouping(kind, "live");
     found.key = key;
-    found.names = new Set();
-    for (let block = 0; block < source.blocks.count; block++) {
-      if (found[source.blocks.stack[block]]) found.names.add(names[ofLife[block]]);
-    }
+    found.names = source.matchingNames(kind, found);
   }
   return found.names;
 };
@@ -258,7 +254,7 @@ function search(text) {
     for (const { source } of shown.panels) {
       const found = source.search(shown.words);
       shown.found.set(source, found);
-      const values = source.sum(source.blocks, (block) => found[source.blocks.stack[block]] === 1);
+      const values = (found.values = source.matching(source.blocks, found));
       const count = found.reduce((sum, flag) => sum + flag, 0);
       const at = values.indexOf(highest(values));
       notes.push(`${plural(count, "stack")} match: at most ${bytes(highest(values))} in use, at event ${grouped(source.state[at])}`);
@@ -300,7 +296,8 @@ function answerOf(source) {
   const sentence = element("p", { className: "sentence" });
   // The share that is stuck stands out.
   const [, before, share, after] = answer.text.match(/^(.*?)([\d.]+ %(?= of what))(.*)$/s) ?? [null, answer.text, "", ""];
-  sentence.append(before, element("b", {}, share), after);
+  sentence.append(before, element("b", {}, share),
+    ...after.split("`").map((part, at) => (at % 2 ? element("code", {}, part) : part)));
   const tiles = [
     ["reserved at the peak", answer.reserved], ["in use then", answer.active], ["in holes then", answer.in_holes],
     ["idle then", answer.idle], ["most in use", answer.most_active],
@@ -428,6 +425,18 @@ function listen() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => setTheme(event.matches ? "dark" : "light"));
 }
 
+/** Prepares later choices and searches while nothing else is to be done. */
+function prepareAhead() {
+  const work = shown.panels.flatMap(({ source }) => source.ahead());
+  const go = (deadline) => {
+    // A piece takes some tens of milliseconds at most, so a click never waits for more than one.
+    do work.shift()?.(); while (work.length > 0 && deadline.timeRemaining() > 30);
+    if (work.length > 0) globalThis.requestIdleCallback(go);
+  };
+  // Safari has no such callbacks before version 26, and makes everything when asked.
+  globalThis.requestIdleCallback?.(go);
+}
+
 async function start() {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   const began = performance.now();
@@ -442,6 +451,7 @@ async function start() {
   $("loading").remove();
   show([...labels].slice(0, 2).map((label) => largest(ofLabel(label))));
   shown.loaded = performance.now() - began;
+  prepareAhead();
 }
 
 // For tests of the page.

@@ -66,20 +66,28 @@ class Source {
     return this.lines[stack];
   }
 
-  /** Returns all text of a stack in lower case, for searches. */
-  searchText(stack) {
-    const frames = this.frames(stack).map((frame) => `${frame.file}:${frame.line} ${frame.name}`);
-    return [this.notes[stack] ?? "", ...frames].join("\n").toLowerCase();
-  }
-
   /** Returns the stacks that contain every word, as a table of flags. */
   search(words) {
-    const found = new Uint8Array(this.stackCount);
-    this.searchTexts ??= Array.from({ length: this.stackCount }, (_, stack) => this.searchText(stack));
-    for (let stack = 0; stack < this.stackCount; stack++) {
-      found[stack] = words.every((word) => this.searchTexts[stack].includes(word)) ? 1 : 0;
+    // No word has a space, so a word lies in one frame or in the note.
+    const { stack_frame } = this.columns;
+    this.searchTexts ??= this.frameTexts();
+    const found = new Uint8Array(this.stackCount).fill(1);
+    for (const word of words) {
+      const inFrame = Uint8Array.from(this.searchTexts, (text) => (text.includes(word) ? 1 : 0));
+      for (let stack = 0; stack < this.stackCount; stack++) {
+        if (found[stack] === 0) continue;
+        let has = (this.notes[stack] ?? "").toLowerCase().includes(word) ? 1 : 0;
+        for (let at = this.stackStart[stack]; has === 0 && at < this.stackStart[stack + 1]; at++) has = inFrame[stack_frame[at]];
+        found[stack] = has;
+      }
     }
     return found;
+  }
+
+  /** Returns the text of every frame in lower case. */
+  frameTexts() {
+    const { frame_name, frame_file, frame_line } = this.columns;
+    return Array.from(frame_line, (line, at) => `${this.texts[frame_file[at]]}:${line} ${this.texts[frame_name[at]]}`.toLowerCase());
   }
 
   /** Sums the bytes of the selected lives at every moment, each from `from` to the end. */
@@ -94,13 +102,66 @@ class Source {
     return sums.subarray(0, this.count);
   }
 
-  /** Returns the name of a group for each life: by stack, line, stream or pool. */
-  nameOf(kind, all) {
-    const ofHeap = (which) => (life) => this.heapNames[all.heap[life]][which];
-    if (kind === "stream") return ofHeap(0);
-    if (kind === "pool") return ofHeap(1);
-    if (kind === "line") return (life) => this.line(all.stack[life]);
-    return (life) => this.stackName(all.stack[life]);
+  /** Sums the bytes of the lives whose stacks are found, at every moment. */
+  matching(all, found) {
+    const sums = new Float64Array(this.count + 1);
+    const { birth, death, bytes, stack } = all;
+    for (let life = 0; life < all.count; life++) {
+      if (found[stack[life]] === 0) continue;
+      sums[birth[life]] += bytes[life];
+      sums[death[life]] -= bytes[life];
+    }
+    for (let moment = 1; moment < this.count; moment++) sums[moment] += sums[moment - 1];
+    return sums.subarray(0, this.count);
+  }
+
+  /** Returns the names of the groups with a stack that is found. */
+  matchingNames(kind, found) {
+    const { items, ofItem, names } = this.grouping(kind, "live");
+    const matching = new Set();
+    if (items === this.blocks.stack) {
+      const weights = this.weights(this.blocks, items, this.stackCount);
+      for (let stack = 0; stack < this.stackCount; stack++) {
+        if (found[stack] === 1 && weights[stack] >= 0) matching.add(names[ofItem[stack]]);
+      }
+      return matching;
+    }
+    for (let block = 0; block < this.blocks.count; block++) {
+      if (found[this.blocks.stack[block]] === 1) matching.add(names[ofItem[items[block]]]);
+    }
+    return matching;
+  }
+
+  /** Returns work that makes later choices and searches quick, in short pieces. */
+  ahead() {
+    const groupings = ["line", "stack", "stream", "pool"].map((kind) => () => ranking([this], kind, "live"));
+    const series = ["stack", "stream", "pool"].map((kind) => () => this.series(kind, "live", ranking([this], kind, "live")));
+    return [() => (this.searchTexts ??= this.frameTexts()), ...groupings, ...series];
+  }
+
+  /** Returns the name of the group of a stack, or of a stream with a pool. */
+  nameOf(kind, item) {
+    if (kind === "stream") return this.heapNames[item][0];
+    if (kind === "pool") return this.heapNames[item][1];
+    return kind === "line" ? this.line(item) : this.stackName(item);
+  }
+
+  /** Returns the weight of each stack, or of each stream with a pool: its memory over time and at the peaks. -1 without
+      memory. Every grouping is made of these, so that no grouping reads all blocks. */
+  weights(all, items, count) {
+    items.weights ??= (() => {
+      const weights = new Float64Array(count).fill(-1);
+      const { birth, death, bytes } = all;
+      const [reserved, active] = this.peaks;
+      for (let life = 0; life < all.count; life++) {
+        const isAt = (peak) => (birth[life] <= peak && peak < death[life] ? 1 : 0);
+        const share = (death[life] - birth[life]) / this.count;
+        const weight = bytes[life] * (share + isAt(active) + 2 * isAt(reserved));
+        weights[items[life]] = Math.max(0, weights[items[life]]) + weight;
+      }
+      return weights;
+    })();
+    return items.weights;
   }
 
   /** Returns a name that tells stacks apart: the line, and a number if several stacks share the line. */
@@ -117,51 +178,57 @@ class Source {
     return this.stackNames[stack];
   }
 
-  /** Returns for each life the number of its group, with the names of all groups and their weights. */
+  /** Returns the item of each life (its stack, or its stream with a pool), the number of the group of each item, and the
+      names of all groups with their weights. */
   grouping(kind, quantity) {
     const key = `${kind} ${quantity}`;
     if (this.groups[key]) return this.groups[key];
     const all = quantity === "reserved" ? this.parts : this.blocks;
-    const name = this.nameOf(kind, all);
-    const byItem = kind === "stream" || kind === "pool" ? all.heap : all.stack;
-    const [numbers, ofItem, names, weights] = [new Map(), new Map(), [], []];
-    const ofLife = new Uint32Array(all.count);
-    for (let life = 0; life < all.count; life++) {
-      let number = ofItem.get(byItem[life]);
+    const isHeap = kind === "stream" || kind === "pool";
+    const items = isHeap ? all.heap : all.stack;
+    const weightOf = this.weights(all, items, isHeap ? this.heapNames.length : this.stackCount);
+    const [numbers, names, weights] = [new Map(), [], []];
+    const ofItem = new Uint32Array(weightOf.length);
+    for (let item = 0; item < weightOf.length; item++) {
+      if (weightOf[item] < 0) continue;
+      const name = this.nameOf(kind, item);
+      let number = numbers.get(name);
       if (number === undefined) {
-        const text = name(life);
-        number = numbers.get(text);
-        if (number === undefined) {
-          number = names.length;
-          numbers.set(text, number);
-          names.push(text);
-          weights.push(0);
-        }
-        ofItem.set(byItem[life], number);
+        number = names.length;
+        numbers.set(name, number);
+        names.push(name);
+        weights.push(0);
       }
-      ofLife[life] = number;
-      const isAt = (peak) => (all.birth[life] <= peak && peak < all.death[life] ? 1 : 0);
-      const share = (all.death[life] - all.birth[life]) / this.count;
-      weights[number] += all.bytes[life] * (share + isAt(this.peaks[1]) + 2 * isAt(this.peaks[0]));
+      ofItem[item] = number;
+      weights[number] += weightOf[item];
     }
-    return (this.groups[key] = { ofLife, names, weights, all });
+    return (this.groups[key] = { items, ofItem, names, weights, all, series: new Map() });
   }
 
   /** Returns the sum of each group at every moment. `order` has the names of the groups of their own. */
   series(kind, quantity, order) {
-    const { ofLife, names, all } = this.grouping(kind, quantity);
+    const { items, ofItem, names, all, series } = this.grouping(kind, quantity);
+    const key = order.join("\n");
+    if (series.has(key)) return series.get(key);
     const places = names.map((name) => {
       const place = order.indexOf(name);
       return place < 0 ? order.length : place;
     });
-    const sums = Array.from({ length: order.length + 1 }, () => new Float64Array(this.count + 1));
+    const placeOf = Uint32Array.from(ofItem, (number) => places[number] ?? order.length);
+    // The sums lie side by side in one array.
+    const width = this.count + 1;
+    const sums = new Float64Array((order.length + 1) * width);
+    const { birth, death, bytes } = all;
     for (let life = 0; life < all.count; life++) {
-      const sum = sums[places[ofLife[life]]];
-      sum[all.birth[life]] += all.bytes[life];
-      sum[all.death[life]] -= all.bytes[life];
+      const start = placeOf[items[life]] * width;
+      sums[start + birth[life]] += bytes[life];
+      sums[start + death[life]] -= bytes[life];
     }
-    for (const sum of sums) for (let at = 1; at < this.count; at++) sum[at] += sum[at - 1];
-    return sums.map((sum) => sum.subarray(0, this.count));
+    const found = [...order, OTHERS].map((_, place) => sums.subarray(place * width, place * width + this.count));
+    for (const sum of found) for (let at = 1; at < this.count; at++) sum[at] += sum[at - 1];
+    series.clear();
+    series.set(key, found);
+    return found;
   }
 
   /** Returns the memory by state at every moment: allocated, pending, in holes, idle. */

@@ -1,0 +1,60 @@
+//! The age of idle memory, as looks at a heap tell (idle.rs).
+
+/// A moment in milliseconds of a device's clock, modulo 2^32: ages up to 49 days are told apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Moment(pub u32);
+
+/// Since when a unit of memory is idle, as far as the looks tell.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Idle(u32);
+
+impl Idle {
+    /// No look has met the unit.
+    pub(crate) const NEW: Self = Self(0);
+    /// The unit was in use at the last look.
+    pub(super) const IN_USE: Self = Self(1);
+
+    pub(super) fn since(now: Moment) -> Self {
+        Self(now.0.max(2))
+    }
+
+    /// Returns for how many milliseconds the unit has been idle, or `None` if in use.
+    pub(crate) fn age(self, now: Moment) -> Option<u32> {
+        (self.0 > Self::IN_USE.0).then(|| now.0.wrapping_sub(self.0))
+    }
+}
+
+/// The finding of a look at a unit of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// The unit was obtained since the last look.
+    New {
+        /// Length in bytes.
+        bytes: u64,
+    },
+    /// The unit was used since the last look, after idleness.
+    UsedAgain {
+        /// Length in bytes.
+        bytes: u64,
+        /// Since when the unit had been idle.
+        idle: Idle,
+    },
+    /// The unit is idle, for the first time or still.
+    Idle {
+        /// Length in bytes.
+        bytes: u64,
+    },
+}
+
+/// An idle segment or page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct IdleUnit {
+    /// Device address of the first byte.
+    pub at: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The milliseconds of idleness.
+    pub age: u32,
+    /// A stamp of the heap's clock, not before the last free.
+    pub freed_at: u64,
+}
