@@ -57,8 +57,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         upkeep_us: 2000,
     };
     let traces = default_programs(&cli.traces)?;
-    let place = |name: &str| traces.iter().position(|trace| trace.name == name);
-    let pairs: Vec<[usize; 2]> = PAIRS.iter().filter_map(|&[one, other]| Some([place(one)?, place(other)?])).collect();
+    let at = |name: &str| traces.iter().position(|trace| trace.name == name);
+    let pairs: Vec<[usize; 2]> = PAIRS.iter().filter_map(|&[one, other]| Some([at(one)?, at(other)?])).collect();
     let tables = report(&traces, &pairs, pace)?;
     let how = HOW.replace("RUN", &cli.run.to_string()).replace("PAUSE", &cli.pause.to_string());
     let how = how.replace("UPKEEP", "2").replace("INTERVAL", &cli.upkeep.to_string());
