@@ -101,7 +101,7 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 19] = [
+        const ALL: [Self; 20] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
