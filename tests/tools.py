@@ -1,4 +1,4 @@
-"""Measures the tools on large snapshots: time and peak memory of `view` and `inspect`, beside PyTorch's own script.
+"""Measures the tools on large snapshots: time and peak memory of `view`, `inspect` and `diff`, beside PyTorch's own script.
 
     CARGO_PROFILE_RELEASE_LTO=off cargo build --release -p cachalot-cli -p cachalot-snapshot --bin cachalot --example synthetic
     eval "$(scripts/setup/memory_viz.sh)"
@@ -45,13 +45,14 @@ def measure(binaries: Path, folder: Path, events: int, frames: int, script: Path
     tools = [
         ("view", [binaries / "cachalot", "view", file, "-o", page], None),
         ("inspect", [binaries / "cachalot", "inspect", file], None),
+        ("diff with itself", [binaries / "cachalot", "diff", file, file], None),
     ]
     if script:
         tools.append(("_memory_viz.py", [sys.executable, script, "trace_plot", file, "-o", page], LIMIT))
     for name, command, limit in tools:
         page.unlink(missing_ok=True)
         status, seconds, cpu, peak = run([str(part) for part in command], limit)
-        output = f"{page.stat().st_size / 1e6:.1f} MB" if page.exists() and name != "inspect" else ""
+        output = f"{page.stat().st_size / 1e6:.1f} MB" if page.exists() else ""
         if status != 0:
             output = f"fails with status {status}"
         what = [f"{megabytes:.0f} MB", f"{events:,}", str(frames), name]
