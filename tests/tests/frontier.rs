@@ -95,6 +95,9 @@ fn any_counts_in_any_order() {
                     reach(&host, reached);
                 }
             }
+            // A block that its stream lent to another one waits for the other's work as well.
+            [STREAM, SIDE].iter().for_each(|&stream| host.device().complete(stream));
+            host.allocator.process_events(DEVICE).unwrap();
             waiting.retain(|&(count, _)| count > reached);
             let mut expected: Vec<_> = waiting.iter().map(|&(_, ptr)| ptr).collect();
             expected.sort_unstable();
