@@ -216,6 +216,9 @@ impl Model {
         let gathered = used && self.gathers() && !captured && !noted;
         let deferred = used && !gathered && (self.is_capturing() || self.is_behind_a_capture(ptr.0));
         let due = if gathered { self.gather(ptr.0) } else { None };
+        if deferred && !self.is_capturing() && !noted {
+            self.fail_behind_a_capture(ptr.0);
+        }
         if used && !deferred && !gathered {
             // Events come first: if recording fails, the state is unchanged.
             self.record_events(ptr.0)?;

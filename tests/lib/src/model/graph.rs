@@ -16,6 +16,8 @@ pub(super) struct Graph {
     before: BTreeMap<StreamId, Work>,
     /// For each deferred block whose uses were all on capturing streams at the free: the work before the free. By address.
     freed_after: BTreeMap<u64, Work>,
+    /// For each deferred block whose events could not be recorded: the capturing stream. By address.
+    behind: BTreeMap<u64, StreamId>,
 }
 
 impl Model {
@@ -74,7 +76,7 @@ impl Model {
             let is_behind = work.is_some_and(|work| !work.is_empty() && work.is_subset(&before));
             if is_behind && self.owner_of(addr).stream == stream {
                 self.deferred.retain(|&other| other != addr);
-                self.graph.freed_after.remove(&addr);
+                self.forget_captured_free(addr);
                 self.memory.block_mut(addr).uses.clear();
                 self.complete_if_unused(addr);
             }
@@ -84,5 +86,19 @@ impl Model {
     /// Forgets the capture of a deferred block whose events are recorded.
     pub(super) fn forget_captured_free(&mut self, addr: u64) {
         self.graph.freed_after.remove(&addr);
+        self.graph.behind.remove(&addr);
+    }
+
+    /// Fails to record the events of a block that a capturing stream uses, which leaves the queues that were made for
+    /// the streams before. The same stream is not tried again while it captures.
+    pub(super) fn fail_behind_a_capture(&mut self, addr: u64) {
+        let captures = |stream: StreamId| self.device.is_capturing(stream) == Ok(true);
+        if self.graph.behind.get(&addr).is_some_and(|&stream| captures(stream)) {
+            return;
+        }
+        let streams = self.needed(addr);
+        let known = streams.iter().position(|&stream| captures(stream)).expect("the caller has found one");
+        self.touch_queues(addr, &streams[..known]);
+        self.graph.behind.insert(addr, streams[known]);
     }
 }

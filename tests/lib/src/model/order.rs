@@ -117,7 +117,7 @@ impl Model {
     }
 
     /// Returns the streams whose events a block needs, the latest use first.
-    fn needed(&self, addr: u64) -> Vec<StreamId> {
+    pub(super) fn needed(&self, addr: u64) -> Vec<StreamId> {
         self.memory.block(addr).uses.iter().rev().filter(|of| !of.captured).map(|of| of.stream).collect()
     }
 
@@ -128,6 +128,21 @@ impl Model {
         uses.any(|of| self.device.is_capturing(of.stream) == Ok(true))
     }
 
+    /// Queues a block behind some streams, and takes the block out again: the queues stay.
+    pub(super) fn touch_queues(&mut self, addr: u64, streams: &[StreamId]) {
+        streams.iter().for_each(|&stream| {
+            self.push(stream, None, addr);
+        });
+        self.cancel(addr);
+    }
+
+    /// Takes a block out of all queues.
+    fn cancel(&mut self, addr: u64) {
+        for queue in &mut self.queues {
+            queue.waits.retain(|&(_, of)| of != addr);
+        }
+    }
+
     /// Records an event on every stream that uses the block, the latest use first: all or none.
     pub(super) fn record_events(&mut self, addr: u64) -> Answer<()> {
         let streams = self.needed(addr);
@@ -135,9 +150,7 @@ impl Model {
         for &stream in &streams {
             let event = self.device.create_event()?;
             if let Err(error) = self.device.record(event, stream) {
-                for queue in &mut self.queues {
-                    queue.waits.retain(|&(_, of)| of != addr);
-                }
+                self.cancel(addr);
                 self.end_waits(addr, streams.len());
                 return Err(error.into());
             }
@@ -301,6 +314,7 @@ impl Model {
         let mut at = 0;
         while at < self.deferred.len() && !self.is_capturing() {
             if self.is_behind_a_capture(self.deferred[at]) {
+                self.fail_behind_a_capture(self.deferred[at]);
                 at += 1;
                 continue;
             }
