@@ -79,6 +79,8 @@ fn take(working: &mut Working, step: &Step) -> Outcome {
 fn malloc(working: &mut Working, bytes: u64, stream: StreamId) -> Outcome {
     let allocator = &working.host.allocator;
     let config = allocator.config(DEVICE).map_err(|error| error.to_string())?;
+    // A request asks after pending frees first, and a forecast does not. A failure is the request's, too.
+    let _polled = allocator.process_events(DEVICE);
     let is_native = config.policy() == Policy::Caching && !config.expandable_segments();
     let best = is_native.then(|| best_fit(working, bytes.next_multiple_of(512), stream));
     // The forecast asks the device, too, which may be about to fail.
@@ -96,7 +98,6 @@ fn malloc(working: &mut Working, bytes: u64, stream: StreamId) -> Outcome {
     }
     let obtained = working.host.device().calls(Call::Obtain) > calls;
     match best {
-        // Pending frees are processed first, so a request may find more than the snapshot shows.
         Some(Some(best)) if obtained => Err(format!("a segment for {bytes} bytes, and {best} is free")),
         _ => Ok(outcome),
     }
