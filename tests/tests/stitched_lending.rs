@@ -42,6 +42,14 @@ fn check(working: &Working) {
     working.check().and_then(|()| working.check_nothing_lost()).unwrap();
 }
 
+/// Frees the lent block, and lets the lender's next request have it again.
+fn assert_goes_back(working: &mut Working, hole: DevicePtr) {
+    assert_eq!(working.free(2), None);
+    assert_eq!(working.malloc(3 * MIB, ONE), Ok(None));
+    assert_eq!(working.held[2].ptr, hole);
+    check(working);
+}
+
 #[test]
 fn a_free_block_of_another_stream_serves_a_request_where_it_lies() {
     let (mut working, hole) = with_hole("");
@@ -138,10 +146,7 @@ fn a_use_announced_by_the_borrower_does_not_end_the_loan() {
     allocator.record_use(hole, TWO).unwrap();
     allocator.record_stream(hole, TWO).unwrap();
     working.work(2).unwrap();
-    assert_eq!(working.free(2), None);
-    assert_eq!(working.malloc(3 * MIB, ONE), Ok(None));
-    assert_eq!(working.held[2].ptr, hole);
-    check(&working);
+    assert_goes_back(&mut working, hole);
 }
 
 /// Until its free, a lent block belongs to the requesting stream. The device records events behind the work of
@@ -168,10 +173,7 @@ fn a_stream_whose_end_was_announced_goes_on_with_what_it_has_borrowed() {
     assert_eq!(working.malloc(3 * MIB, TWO), Ok(None));
     working.host.allocator.stream_destroyed(DEVICE, TWO).unwrap();
     working.work(2).unwrap();
-    assert_eq!(working.free(2), None);
-    assert_eq!(working.malloc(3 * MIB, ONE), Ok(None));
-    assert_eq!(working.held[2].ptr, hole);
-    check(&working);
+    assert_goes_back(&mut working, hole);
 }
 
 #[test]
