@@ -186,7 +186,7 @@ fn mebibytes(bytes: f64) -> String {
     format!("{:.0}", bytes / f64::from(1 << 20))
 }
 
-/// The calls of a recorded program, as far as they are the program's own.
+/// Returns the calls of a recorded program, without `empty_cache` and `record_stream`.
 fn program_of(trace: &Trace) -> Result<Program, ReplayError> {
     let left_out = LeftOut { empty_cache: true, record_stream: true, captures: false };
     Ok(replay::program(trace)?.without(left_out))

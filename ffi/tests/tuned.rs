@@ -94,7 +94,7 @@ impl Subject {
     fn until(&self, work: impl Fn(&Self), is_done: impl Fn(&cachalot_tune_report) -> bool) -> cachalot_tune_report {
         let end = Instant::now() + Duration::from_secs(300);
         loop {
-            // On a busy machine a search takes long: its window is not to grow meanwhile.
+            // On a busy machine a search takes long. The window must not grow until the search has ended.
             if self.tuned().stage != CACHALOT_TUNE_SEARCHING {
                 work(self);
             }

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moment(pub u32);
 
-/// Since when a unit of memory is idle, as far as the looks tell.
+/// The moment at which a look first found a unit of memory idle, or that the unit is new or in use.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Idle(u32);
 

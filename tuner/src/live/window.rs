@@ -1,4 +1,4 @@
-//! A window of an allocator's requests as a program, with the memory that was reserved meanwhile.
+//! A window of an allocator's requests as a program, with the memory that was reserved during the window.
 
 use crate::program::{Operation, Program};
 use cachalot_core::{Action, BlockState, DevicePtr, StreamId, TraceEntry, Window};

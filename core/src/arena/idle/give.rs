@@ -134,7 +134,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
             return Ok(Attempt::Nothing);
         }
         let heap = device.heaps.lock(slot);
-        // Another thread may have taken the segment meanwhile: choose again.
+        // Another thread may have taken the segment since it was chosen: choose again.
         let Some((block, chosen)) = self.choose_segment(&heap, round).filter(|(_, chosen)| chosen.count > 0) else {
             return Ok(Attempt::Nothing);
         };

@@ -172,7 +172,7 @@ fn nothing_of_a_graph_goes_back_and_nothing_at_all_during_a_capture() {
         allocator.end_capture(DEVICE, pool).unwrap();
         pass(&allocator, 60_000, 50);
         assert_eq!(reserved(&allocator), 60, "{config}: the graph uses its pool");
-        // A capture that nobody has announced.
+        // A stream captures a graph, and no `begin_capture` has told the allocator.
         cache(&allocator, &[200]);
         device.set_capturing(STREAM, true);
         pass(&allocator, 60_000, 50);
