@@ -8,7 +8,7 @@ use crate::driver::result::CuResult;
 use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuEvent, CuEventFlags, CuStream};
 use crate::peers::Peers;
 use crate::store::Store;
-use crate::streams::{StreamIdentity, Streams};
+use crate::streams::{StreamIdentity, Streams, Target};
 use crate::virtual_support::Virtual;
 use cachalot_core::{
     CaptureMark, Contents, DeviceError, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId,
@@ -333,6 +333,14 @@ impl DeviceMemory for CudaDevice {
         self.record_number(CuEvent(event.0 as usize), stream)
     }
 
+    /// Records `event` behind the announced work of `stream`, as [`record`](Self::record) does where the host
+    /// reports the end of a stream. Elsewhere behind the event of
+    /// [`stream_in_use`](CudaDevice::stream_in_use). If none was recorded, the call waits on the host for all
+    /// work of the context.
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        self.record_announced_number(CuEvent(event.0 as usize), stream)
+    }
+
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         // SAFETY: takes no host pointers; `create_event` made the event, and no event is queried
         // after destruction.
@@ -367,6 +375,12 @@ impl DeviceMemory for CudaDevice {
     /// the graph.
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
         self.order_number(stream, CuEvent(event.0 as usize))
+    }
+
+    /// False for created streams with [`StreamIdentity::Asked`].
+    fn reports_end(&self, stream: StreamId) -> bool {
+        let is_created = matches!(self.streams.target(stream), Target::Live(_) | Target::Retired);
+        self.identity == StreamIdentity::Reported || !is_created
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {

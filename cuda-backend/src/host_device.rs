@@ -158,6 +158,10 @@ impl DeviceMemory for HostDevice {
         if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.record(event, stream) }
     }
 
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.record_announced(event, stream) }
+    }
+
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         self.cuda.is_complete(event)
     }
@@ -173,6 +177,10 @@ impl DeviceMemory for HostDevice {
 
     fn can_order(&self, stream: StreamId) -> bool {
         stream != HOST_STREAM
+    }
+
+    fn reports_end(&self, stream: StreamId) -> bool {
+        stream == HOST_STREAM || self.cuda.reports_end(stream)
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {

@@ -26,10 +26,16 @@ impl CudaDevice {
     /// [`StreamIdentity::Asked`] also as for [`health`](Self::health).
     #[inline]
     pub fn stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
-        if self.identity == StreamIdentity::Asked
-            && let Some(number) = self.identify(stream)?
-        {
-            return Ok(number);
+        if self.identity == StreamIdentity::Asked {
+            self.health()?;
+            // Querying the id of a capturing stream would invalidate the capture in every mode, and a capturing
+            // stream cannot be destroyed.
+            if Streams::is_created(stream)
+                && !self.is_created_capturing(stream)?
+                && let Some(number) = self.driver_number(stream)?
+            {
+                return Ok(number);
+            }
         }
         self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
     }
@@ -127,18 +133,29 @@ impl CudaDevice {
             return Ok(());
         }
         let _scope = self.context.enter()?;
-        if self.is_identified(target)
-            && let Some(announced) = self.streams.announced(stream)
-        {
-            // The stream may be destroyed, so the handle is not used.
-            return self.record_behind(event, announced);
-        }
         match self.usable(stream)? {
             Some(stream) => self.record_handle(event, stream),
             // The event keeps its earlier, completed state: the allocator never records an event in
             // use.
             None => self.wait_for_retired(stream),
         }
+    }
+
+    /// Records `event` behind the announced work of the stream with the given number; implements
+    /// [`DeviceMemory::record_announced`].
+    pub(crate) fn record_announced_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
+        let target = self.streams.target(stream);
+        let (Target::Live(handle), true) = (target, self.is_identified(target)) else {
+            return self.record_number(event, stream);
+        };
+        // The stream may be destroyed, so the handle is not used.
+        let _scope = self.context.enter()?;
+        let announced = self.streams.announced(stream);
+        if announced.is_empty() {
+            // The stream captured when it used the block. The event keeps its completed state.
+            return self.wait_for_all_of(self.streams.present_context(handle));
+        }
+        self.record_behind(event, &announced)
     }
 
     /// Returns the handle of a created stream that does not capture and that the driver knows by the id of its number: for
@@ -293,18 +310,6 @@ impl CudaDevice {
         self.identity == StreamIdentity::Asked && matches!(target, Target::Live(_))
     }
 
-    /// Returns the present number of a stream, from the driver's own id. `None` if the driver is
-    /// too old, the handle is a default stream's, or the stream captures. Querying the id of a
-    /// capturing stream would invalidate the capture in every mode, and a capturing stream cannot
-    /// be destroyed.
-    fn identify(&self, stream: CuStream) -> DeviceResult<Option<StreamId>> {
-        self.health()?;
-        if !Streams::is_created(stream) || self.is_created_capturing(stream)? {
-            return Ok(None);
-        }
-        self.driver_number(stream)
-    }
-
     /// Returns the present number of a created stream that does not capture, from the driver's own
     /// id. `None` if the driver reports no id.
     fn driver_number(&self, stream: CuStream) -> DeviceResult<Option<StreamId>> {
@@ -449,12 +454,14 @@ impl CudaDevice {
         self.context.check(destroyed)
     }
 
-    /// Records `event` so that it completes after another event, of this context or of another one.
+    /// Records `event` so that it completes after other events, of this context or of others.
     /// The event also waits for earlier work of the bridge: longer than needed, never too short.
-    fn record_behind(&self, event: CuEvent, other: CuEvent) -> DeviceResult<()> {
+    fn record_behind(&self, event: CuEvent, others: &[CuEvent]) -> DeviceResult<()> {
         let bridge = self.bridge()?;
-        // SAFETY: takes no host pointers; events of announced work live as long as the device.
-        self.context.check(unsafe { self.driver().stream_wait_event(bridge, other, 0) })?;
+        for &other in others {
+            // SAFETY: takes no host pointers; events of announced work live as long as the device.
+            self.context.check(unsafe { self.driver().stream_wait_event(bridge, other, 0) })?;
+        }
         self.context.check(self.record_here(event, bridge))
     }
 

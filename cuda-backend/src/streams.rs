@@ -62,8 +62,9 @@ pub enum StreamIdentity {
     /// created stream waits for the stream's whole context, because the handle may be that of a
     /// destroyed stream. The use of a block by another stream is announced with
     /// [`stream_in_use`](crate::CudaDevice::stream_in_use); the block waits for the work that the
-    /// stream had then. Needs a driver of CUDA 12.0 or later; with an older driver equal to
-    /// [`Reported`](Self::Reported).
+    /// stream had then, and if the stream captured then, for the whole context. Memory passes between
+    /// streams only where events of the streams' own requests tell that the work is complete. Needs a
+    /// driver of CUDA 12.0 or later; with an older driver equal to [`Reported`](Self::Reported).
     Asked,
 }
 
@@ -303,12 +304,13 @@ impl Streams {
         earlier.map(|its| its.event).filter(|its| *its != event)
     }
 
-    /// Returns an event behind the announced work of a stream; `None` if none was announced.
-    pub(crate) fn announced(&self, number: StreamId) -> Option<CuEvent> {
+    /// Returns the events behind the announced work of a stream: one of each context whose memory the stream has
+    /// used. None if no work was announced.
+    pub(crate) fn announced(&self, number: StreamId) -> Vec<CuEvent> {
         let handle = number.0 & HANDLE_MASK;
         let retired = self.lock();
-        let mut its = retired.uses.range((handle, 0)..=(handle, usize::MAX));
-        its.find(|(_, its)| its.number == number).map(|(_, its)| its.event)
+        let of_handle = retired.uses.range((handle, 0)..=(handle, usize::MAX));
+        of_handle.filter(|(_, its)| its.number == number).map(|(_, its)| its.event).collect()
     }
 
     /// Removes and returns the events of `context` behind announced work.

@@ -197,6 +197,10 @@ impl DeviceMemory for Device {
         self.memory()?.record(event, stream)
     }
 
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        self.memory()?.record_announced(event, stream)
+    }
+
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         self.memory()?.is_complete(event)
     }
@@ -207,6 +211,10 @@ impl DeviceMemory for Device {
 
     fn can_order(&self, stream: StreamId) -> bool {
         self.memory().is_ok_and(|memory| memory.can_order(stream))
+    }
+
+    fn reports_end(&self, stream: StreamId) -> bool {
+        self.memory().is_ok_and(|memory| memory.reports_end(stream))
     }
 
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {

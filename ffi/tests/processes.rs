@@ -61,7 +61,9 @@ fn a_lost_context_is_remembered_and_not_called() {
 #[test]
 fn handles_of_streams_that_nothing_reported_are_left_alone() {
     let Some(program) = program_with_driver("unreported") else { return };
-    for config in ["", "expandable_segments:True"] {
+    let configs =
+        ["", "expandable_segments:True", "parity:False", "compact:0", "reclaim:auto", "policy:stitched,slack:0"];
+    for config in configs {
         let mut command = emulated(&program);
         let said = without_leaks(command.arg(config).env("CACHALOT_EMU_STRICT", "1"), "unreported");
         assert_eq!(said.as_deref(), Some("unreported: well\n"));

@@ -133,6 +133,14 @@ impl DeviceMemory for Instrumented {
         self.cuda.record(event, stream)
     }
 
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        self.count(Call::Record);
+        if self.mutant == Some(Mutant::SkipRecord) {
+            return Ok(());
+        }
+        self.cuda.record_announced(event, stream)
+    }
+
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         self.count(Call::IsComplete);
         if self.mutant == Some(Mutant::SkipWait) {
@@ -155,6 +163,10 @@ impl DeviceMemory for Instrumented {
             return Ok(());
         }
         self.cuda.order_behind(stream, event)
+    }
+
+    fn reports_end(&self, stream: StreamId) -> bool {
+        self.cuda.reports_end(stream)
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {

@@ -74,6 +74,19 @@ fn streams_need_no_report_if_the_driver_identifies_streams() {
     }
 }
 
+/// The driver ends the process at a call with the handle of a destroyed stream.
+#[test]
+fn the_handles_of_streams_that_went_without_a_report_are_never_used() {
+    let configs = ["", "expandable_segments:True", "parity:False", "compact:0.05", "policy:bfc", STITCHED];
+    for (seed, config) in (51..).zip(configs) {
+        let options = if config.is_empty() { String::new() } else { format!("--config {config}") };
+        let strict = [("CACHALOT_EMU_STRICT", "1")];
+        let Some(output) = run(&format!("{SHORT} --seed {seed} --identity asked {options}"), &strict) else { return };
+        let report = good(&output);
+        assert!(report["guests"].as_u64() > Some(0) && report["visits"].as_u64() > Some(0), "{report}");
+    }
+}
+
 /// Any thread may detect the loss; all threads continue with calls that need no device.
 #[test]
 fn a_device_that_is_lost_among_many_threads_is_not_called_again() {

@@ -29,5 +29,6 @@ mod streams;
 mod supplied;
 mod threads;
 mod trace;
+mod unreported_streams;
 mod utilisation;
 mod would_fit;

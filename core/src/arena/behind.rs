@@ -15,7 +15,7 @@
 //! other is passed, so that no stream waits for more work than the request needs.
 //!
 //! Blocks in private pools stay pending, since graphs may use them on any stream, and so do blocks whose
-//! own stream has ended or captures, and those that the host uses, which would wait. They hold up what
+//! own stream has ended, may have gone or captures, and those that the host uses, which would wait. They hold up what
 //! waits behind them in the queue of the same using stream, until their event is complete. Nothing is
 //! ordered while a graph is captured.
 
@@ -59,12 +59,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
         if device.call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
         }
-        let passed = Ordered(device).pass(None, &mut done)?;
+        let passed = Ordered(device).pass(None, request.stream, &mut done)?;
         if passed.is_some() {
             return Ok(passed);
         }
         for slot in [Some(request.slot), None] {
-            let passed = self.pass_queues(slot, &mut done)?;
+            let passed = self.pass_queues(request.stream, slot, &mut done)?;
             if passed.is_some() {
                 return Ok(passed);
             }
@@ -76,6 +76,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
     /// `slot` is `None`: the first event of each queue, then the next of each.
     fn pass_queues<T>(
         &self,
+        named: StreamId,
         slot: Option<u32>,
         done: &mut impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
@@ -88,7 +89,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
                     let next = device.event_queues.lock(group).next_queue(from, slot);
                     let Some(queue) = next else { break };
                     from = queue + 1;
-                    if self.pass_first(group, queue)? == 0 {
+                    if self.pass_first(named, group, queue)? == 0 {
                         continue;
                     }
                     any = true;
@@ -106,7 +107,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
 
     /// Orders the own streams of the blocks covered by the first event of a queue behind the event.
     /// Returns the number of ended waits.
-    fn pass_first(&self, group: u32, queue: usize) -> Result<u32, Error> {
+    fn pass_first(&self, named: StreamId, group: u32, queue: usize) -> Result<u32, Error> {
         let device = self.0;
         let (event, heaps) = {
             let mut order = device.event_queues.lock(group);
@@ -117,7 +118,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
         let mut streams = heapless::Vec::<StreamId, STREAMS>::new();
         let mut result = Ok(());
         for slot in heaps {
-            match self.order(slot, event, &mut streams) {
+            match self.order(named, slot, event, &mut streams) {
                 Ok(true) => {
                     let _room = passed.push(slot);
                 }
@@ -135,10 +136,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
     /// Orders the own stream of a heap behind an event, unless the stream is one of `streams`, which are
     /// ordered already. Returns false if the stream must not be ordered. The heap has a pending block, so
     /// it keeps its stream.
-    fn order(&self, slot: u32, event: Event, streams: &mut heapless::Vec<StreamId, STREAMS>) -> Result<bool, Error> {
+    fn order(
+        &self,
+        named: StreamId,
+        slot: u32,
+        event: Event,
+        streams: &mut heapless::Vec<StreamId, STREAMS>,
+    ) -> Result<bool, Error> {
         let device = self.0;
         // A graph may use the memory of a private pool on any stream.
-        let Some(own) = Ordered(device).stream_to_order(slot, false)? else { return Ok(false) };
+        let Some(own) = Ordered(device).stream_to_order(slot, named, false)? else { return Ok(false) };
         if streams.contains(&own) {
             return Ok(true);
         }

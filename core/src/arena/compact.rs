@@ -33,7 +33,7 @@ use crate::heap::split_rules::Compacting;
 use crate::stats::Stat;
 use crate::sync::Lock;
 use crate::tables::{Lazy, Storage};
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, StreamId};
 
 /// The decisions of the setting `compact` on one device.
 pub(crate) struct Compact<'a, D, R: Lock, S: Storage> {
@@ -142,7 +142,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
         self.release_quiet(device, request)?;
         // What is free and not quiet becomes quiet for a later request; at once on a stream without
         // unfinished work.
-        if self.excess(request).is_some() && self.begin_epochs(&quiet) {
+        if self.excess(request).is_some() && self.begin_epochs(&quiet, request.stream) {
             quiet.poll();
             self.release_quiet(device, request)?;
         }
@@ -177,9 +177,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
         self.arena.heaps.releasable_of(PoolKind::Large).filter_map(|(_used, slot)| of_heap(slot)).min()
     }
 
-    /// Begins an epoch of each heap with a free segment that no epoch covers yet. Returns whether
-    /// any began.
-    fn begin_epochs(&self, quiet: &Quiet<'_, D, R, S>) -> bool {
+    /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that names
+    /// the stream `named`. Returns whether any began.
+    fn begin_epochs(&self, quiet: &Quiet<'_, D, R, S>, named: StreamId) -> bool {
         let mut began = false;
         for (_used, slot) in self.arena.heaps.releasable_of(PoolKind::Large) {
             let uncovered = {
@@ -189,7 +189,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
                 let covered = quiet.max(self.arena.epochs.lock().newest(slot));
                 next_releasable(&mut heap, FROM_START, |block| block.freed_at >= covered).is_some()
             };
-            began |= uncovered && quiet.begin(slot);
+            began |= uncovered && quiet.begin(slot, named);
         }
         began
     }
@@ -268,7 +268,7 @@ mod tests {
     fn quiesce(allocator: &Simulated, stream: StreamId) {
         let arena = allocator.arena(DEVICE).unwrap();
         let slot = arena.heaps.find_pair(0, stream).unwrap().slot(PoolKind::Large);
-        assert!(arena.quiet().begin(slot));
+        assert!(arena.quiet().begin(slot, STREAM));
         allocator.device(DEVICE).unwrap().complete(stream);
     }
 

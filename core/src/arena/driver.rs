@@ -178,6 +178,15 @@ impl<D: DeviceMemory> Driver<D> {
     }
 }
 
+impl<D: DeviceMemory> Driver<D> {
+    /// Returns whether a call that names the stream `named` may use `stream`, as far as its end is concerned; a
+    /// call that names none has [`NO_STREAM`](crate::units::NO_STREAM). The stream of a heap may also have
+    /// [ended](crate::heap::Heap::ended) with a report.
+    pub(super) fn may_use(&self, stream: StreamId, named: StreamId) -> bool {
+        stream == named || self.device.reports_end(stream)
+    }
+}
+
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// The error that lost the context, if it is lost.
     pub(crate) fn health(&self) -> DeviceResult<()> {
@@ -211,7 +220,7 @@ pub(super) fn memory_info<D: DeviceMemory, R: Lock, S: Storage>(arena: &Arena<D,
     Ok(memory)
 }
 
-/// Records an event at the present end of `stream`: `idle`, or else a new event.
+/// Records an event for `stream` with `record`, one of the device's calls: `idle`, or else a new event.
 ///
 /// # Errors
 /// The first error of the device, with the event unless none was created.
@@ -219,8 +228,9 @@ pub(super) fn record_event<D: DeviceMemory, R: Lock, S: Storage>(
     arena: &Arena<D, R, S>,
     idle: Option<Event>,
     stream: StreamId,
+    record: impl FnOnce(&D, Event, StreamId) -> DeviceResult<()>,
 ) -> Result<Event, (Option<Event>, DeviceError)> {
     let event = idle.map_or_else(|| arena.call(D::create_event), Ok).map_err(|error| (None, error))?;
-    arena.call(|device| device.record(event, stream)).map_err(|error| (Some(event), error))?;
+    arena.call(|device| record(device, event, stream)).map_err(|error| (Some(event), error))?;
     Ok(event)
 }

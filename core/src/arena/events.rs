@@ -263,7 +263,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Records an event at the present end of `stream`, for the caller to queue. Takes an idle
+    /// Records an event behind the announced work of `stream`, for the caller to queue. Takes an idle
     /// event if possible, and makes a new event otherwise.
     fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
         // Reserve room in the queues first: a recorded event must always find a place.
@@ -272,7 +272,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             order.reserve().map_err(|CapacityError| Error::TableFull("events"))?;
             order.take_idle()
         };
-        record_event(self, idle, stream).map_err(|(made, error)| {
+        record_event(self, idle, stream, D::record_announced).map_err(|(made, error)| {
             self.event_queues.lock_of(stream).cancel_reservation(made);
             error.into()
         })

@@ -253,7 +253,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
             return Ok(Polls(device).finish_question(group, queue, Some(true)));
         }
         let recorded = match answer {
-            Ok(_) => record_event(&device, idle, stream),
+            Ok(_) => record_event(&device, idle, stream, D::record_announced),
             Err(error) => Err((idle, error)),
         };
         let event = recorded.map_or_else(|(made, _)| made, Some);

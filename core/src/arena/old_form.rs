@@ -74,7 +74,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
         };
         // An epoch that is complete at once.
         let quiet = self.0.quiet();
-        if !has_pages || !quiet.begin(slot) {
+        if !has_pages || !quiet.begin(slot, NO_STREAM) {
             return false;
         }
         quiet.poll();
@@ -91,7 +91,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
             let mut heap = self.0.heaps.lock(slot);
             let stream = heap.stream;
             // The handle of an ended stream may not be used.
-            if stream == NO_STREAM || heap.ended || segments.try_reserve(1).is_err() {
+            let is_gone = stream == NO_STREAM || heap.ended || !self.0.driver.may_use(stream, NO_STREAM);
+            if is_gone || segments.try_reserve(1).is_err() {
                 break stream;
             }
             let Some((block, _)) = next_releasable(&mut heap, FROM_START, |_| true) else { break stream };

@@ -34,7 +34,7 @@ enum Incomplete {
     /// Leave the block.
     Leave,
     /// Order the block's own stream behind the event; in private pools only with `private`.
-    Order { private: bool },
+    Order { named: StreamId, private: bool },
     /// Wait for the event.
     Wait,
 }
@@ -84,7 +84,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         let device = self.0;
         device.health()?;
         let idle = device.event_queues.lock_of(stream).lend()?;
-        record_event(&device, idle, stream).map_err(|(made, error)| {
+        record_event(&device, idle, stream, D::record).map_err(|(made, error)| {
             device.event_queues.lock_of(stream).end_loan(made);
             error.into()
         })
@@ -150,23 +150,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         if device.call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
         }
-        self.pass(Some(request.slot), &mut || device.search(request))
+        self.pass(Some(request.slot), request.stream, &mut || device.search(request))
     }
 
     /// Orders the own stream of one block after the other behind the block's uses, the oldest block first,
     /// and calls `done` after each. Takes blocks of the heap in `slot`; without one, of all heaps of the
-    /// default pool: a graph may use the memory of a private pool on any stream. Returns the first value of
-    /// `done`, or `None` if no block can be ordered any more. The caller has the permission to record.
+    /// default pool: a graph may use the memory of a private pool on any stream. `named` is the stream that the
+    /// call names. Returns the first value of `done`, or `None` if no block can be ordered any more. The caller
+    /// has the permission to record.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. The block stays pending then.
     pub(super) fn pass<T>(
         &self,
         slot: Option<u32>,
+        named: StreamId,
         done: &mut impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
         let mut from = 0;
-        let order = Incomplete::Order { private: slot.is_some() };
+        let order = Incomplete::Order { named, private: slot.is_some() };
         while let Some(has_ended) = self.advance_one(&mut from, slot, order)? {
             if has_ended {
                 let value = done()?;
@@ -178,15 +180,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         Ok(None)
     }
 
-    /// Returns the stream of the heap in `slot`, if the stream may be ordered behind uses of the heap's
-    /// blocks: not if the stream has ended or captures, nor if the host would wait, nor in a private pool
-    /// unless `private`. The heap has a pending block, so it keeps its stream.
-    pub(super) fn stream_to_order(&self, slot: u32, private: bool) -> Result<Option<StreamId>, Error> {
+    /// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order it behind uses of
+    /// the heap's blocks: not if the stream has ended, may have gone or captures, nor if the host would wait, nor in a
+    /// private pool unless `private`. The heap has a pending block, so it keeps its stream.
+    pub(super) fn stream_to_order(&self, slot: u32, named: StreamId, private: bool) -> Result<Option<StreamId>, Error> {
         let device = self.0;
         let (own, may) = {
             let heap = device.heaps.lock(slot);
             // The handle of an ended stream may not be used.
-            (heap.stream, !heap.ended && (private || heap.pool == 0))
+            (heap.stream, !heap.ended && device.driver.may_use(heap.stream, named) && (private || heap.pool == 0))
         };
         let may = may && device.driver.device().can_order(own) && !device.call(|memory| memory.is_capturing(own))?;
         Ok(may.then_some(own))
@@ -245,7 +247,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         let device = self.0;
         let mut next = device.heaps.lock(slot).blocks[block].uses;
         let own = match incomplete {
-            Incomplete::Order { private } => self.stream_to_order(slot, private)?,
+            Incomplete::Order { named, private } => self.stream_to_order(slot, named, private)?,
             Incomplete::Leave | Incomplete::Wait => None,
         };
         loop {

@@ -10,7 +10,7 @@ use crate::device::DeviceMemory;
 use crate::streams::epochs::Epoch;
 use crate::sync::{Lock, Ordering};
 use crate::tables::{Lazy, Storage};
-use crate::units::NO_STREAM;
+use crate::units::{NO_STREAM, StreamId};
 
 /// The epochs of one device: the operations that call the device.
 pub(crate) struct Quiet<'a, D, R: Lock, S: Storage> {
@@ -27,9 +27,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
     /// Begins an epoch of the heap in `slot`: once the event is complete, all blocks that are free
     /// now are quiet. Returns false, and begins none, while a graph is captured, if the stream has
-    /// ended or captures, if [`MAX_UNFINISHED`](crate::streams::epochs::MAX_UNFINISHED) epochs of
+    /// ended or captures, if the stream may have gone and is not the stream `named` by the call
+    /// ([`reports_end`](DeviceMemory::reports_end)), if
+    /// [`MAX_UNFINISHED`](crate::streams::epochs::MAX_UNFINISHED) epochs of
     /// the heap are unfinished, or if the device refuses. The caller uses the pair.
-    pub(crate) fn begin(&self, slot: u32) -> bool {
+    pub(crate) fn begin(&self, slot: u32, named: StreamId) -> bool {
         let arena = self.arena;
         // Kept until the event is recorded: no capture begins in between.
         let Some(_permission) = arena.driver.may_record(&arena.flags) else { return false };
@@ -39,7 +41,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
         let epoch = {
             let mut heap = arena.heaps.lock(slot);
             // The handle of an ended stream may not be used.
-            if heap.stream == NO_STREAM || heap.ended {
+            if heap.stream == NO_STREAM || heap.ended || !arena.driver.may_use(heap.stream, named) {
                 return false;
             }
             // The count of the pool never decreases and is the clock of a heap that changes hands,
@@ -123,12 +125,12 @@ mod tests {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
         let (quiet, slot) = (allocator.arena(DEVICE).unwrap().quiet(), slot(&allocator));
-        assert!(quiet.begin(slot), "an epoch before the free");
+        assert!(quiet.begin(slot, STREAM), "an epoch before the free");
         allocator.free(block).unwrap();
         device.complete(STREAM);
         quiet.poll();
         assert!(!is_quiet(&allocator), "the event precedes the last work on the block");
-        assert!(quiet.begin(slot));
+        assert!(quiet.begin(slot, STREAM));
         quiet.poll();
         assert!(!is_quiet(&allocator), "the event is pending");
         device.complete(STREAM);
@@ -145,20 +147,20 @@ mod tests {
         let (quiet, slot) = (allocator.arena(DEVICE).unwrap().quiet(), slot(&allocator));
         let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
         allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(2))).unwrap();
-        assert!(!quiet.begin(slot), "a graph is captured on another stream");
+        assert!(!quiet.begin(slot, STREAM), "a graph is captured on another stream");
         allocator.end_capture(DEVICE, pool).unwrap();
         device.set_capturing(STREAM, true);
-        assert!(!quiet.begin(slot), "the stream captures, which nothing announced");
+        assert!(!quiet.begin(slot, STREAM), "the stream captures, which nothing announced");
         device.set_capturing(STREAM, false);
         for _ in 0..MAX_UNFINISHED {
-            assert!(quiet.begin(slot));
+            assert!(quiet.begin(slot, STREAM));
         }
-        assert!(!quiet.begin(slot), "as many epochs as may be unfinished");
+        assert!(!quiet.begin(slot, STREAM), "as many epochs as may be unfinished");
         device.complete(STREAM);
         quiet.poll();
         allocator.stream_destroyed(DEVICE, STREAM).unwrap();
         let recorded = device.calls(Call::Record);
-        assert!(!quiet.begin(slot), "the stream has ended");
+        assert!(!quiet.begin(slot, STREAM), "the stream has ended");
         assert_eq!(device.calls(Call::Record), recorded);
         allocator.free(block).unwrap();
     }
@@ -173,13 +175,13 @@ mod tests {
         for call in [Call::CreateEvent, Call::Record, Call::IsComplete] {
             let nth = device.calls(call) + 1;
             device.fail(Failure { call, nth, persistent: false, error });
-            assert_eq!(quiet.begin(slot), call == Call::IsComplete);
+            assert_eq!(quiet.begin(slot, STREAM), call == Call::IsComplete);
             device.complete(STREAM);
             quiet.poll();
             assert!(!is_quiet(&allocator), "{call:?} failed");
             assert_eq!(allocator.arena(DEVICE).unwrap().epochs.lock().newest(slot), 0, "{call:?} failed");
         }
-        assert!(quiet.begin(slot));
+        assert!(quiet.begin(slot, STREAM));
         device.complete(STREAM);
         quiet.poll();
         assert!(is_quiet(&allocator));
@@ -190,7 +192,7 @@ mod tests {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
         let (quiet, old) = (allocator.arena(DEVICE).unwrap().quiet(), slot(&allocator));
-        assert!(quiet.begin(old));
+        assert!(quiet.begin(old, STREAM));
         allocator.stream_destroyed(DEVICE, STREAM).unwrap();
         allocator.free(block).unwrap();
         allocator.empty_cache(DEVICE).unwrap();

@@ -32,9 +32,9 @@ pub(crate) fn rehearsal_device<D: DeviceMemory, R: Lock, S: Storage>(
     let mut capturing = BTreeSet::new();
     if on.flags.has(flags::CAPTURE) {
         let streams = on.heaps.registry.lock().streams();
-        for stream in streams.into_iter().chain([stream]) {
-            if on.call(|device| device.is_capturing(stream))? {
-                capturing.insert(stream.0);
+        for other in streams.into_iter().chain([stream]) {
+            if on.driver.may_use(other, stream) && on.call(|device| device.is_capturing(other))? {
+                capturing.insert(other.0);
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::stats::Event;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
 use crate::trace::Action;
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, NO_STREAM};
 
 /// Position in the order of a heap's free blocks: (size in bytes, address).
 ///
@@ -323,7 +323,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let stream = heap.stream;
         drop(heap);
         // `unmap_cached` leaves the free granules of a capturing stream mapped.
-        let stays = is_mapped && self.call(|device| device.is_capturing(stream)) == Ok(true);
+        let stays = is_mapped
+            && self.driver.may_use(stream, NO_STREAM)
+            && self.call(|device| device.is_capturing(stream)) == Ok(true);
         (!stays).then_some(first)
     }
 }

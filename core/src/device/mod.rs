@@ -63,12 +63,23 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Any error of the device.
     fn destroy_event(&self, event: Event) -> DeviceResult<()>;
 
-    /// Records `event` at the present end of `stream`. A stream may have ended that has used a block
-    /// freed now: the event is then behind all its work.
+    /// Records `event` at the present end of `stream`.
     ///
     /// # Errors
     /// Any error of the device. The event then counts as unrecorded, and never as complete.
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()>;
+
+    /// Records `event` behind the work of `stream` with blocks that the program has announced
+    /// ([`record_stream`](crate::Allocator::record_stream)). The stream may have ended, with or without a
+    /// [report](Self::reports_end).
+    ///
+    /// The provided method records behind all work of the stream.
+    ///
+    /// # Errors
+    /// Those of [`record`](Self::record).
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        self.record(event, stream)
+    }
 
     /// Returns whether all work before `event` on its stream is done. Does not block.
     ///
@@ -98,6 +109,15 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Returns whether [`order_behind`](Self::order_behind) makes the work of `stream` wait, and not the
     /// host. Where the host would wait, a request obtains memory in preference. Calls no device.
     fn can_order(&self, stream: StreamId) -> bool {
+        let _ = stream;
+        true
+    }
+
+    /// Returns whether the allocator is told of the end of `stream`
+    /// ([`stream_destroyed`](crate::Allocator::stream_destroyed)) before the stream goes. If not, the stream may
+    /// have gone at any moment but during a call that names it, and no other call uses the stream, except for
+    /// [`record_announced`](Self::record_announced) and [`synchronize`](Self::synchronize). Calls no device.
+    fn reports_end(&self, stream: StreamId) -> bool {
         let _ = stream;
         true
     }

@@ -105,6 +105,10 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
         self.on("record").record(event, stream)
     }
 
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        self.on("record_announced").record_announced(event, stream)
+    }
+
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         self.on("is_complete").is_complete(event)
     }
@@ -115,6 +119,10 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
 
     fn can_order(&self, stream: StreamId) -> bool {
         self.0.can_order(stream)
+    }
+
+    fn reports_end(&self, stream: StreamId) -> bool {
+        self.0.reports_end(stream)
     }
 
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {

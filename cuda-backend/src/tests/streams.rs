@@ -3,7 +3,7 @@
 use super::*;
 use crate::StreamIdentity;
 use crate::driver::result::CuResult;
-use crate::driver::types::CuCaptureStatus;
+use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent};
 use crate::fake::{Plan, When};
 use cachalot_core::ErrorKind;
 
@@ -310,15 +310,60 @@ fn announced_work_of_a_stream_that_may_be_gone_is_found_without_its_handle() {
         let events = fake::with(|fake| fake.events.len());
         assert_eq!(device.stream_in_use(stream), Ok(number));
         assert_eq!(fake::with(|fake| fake.events.len()), events, "the event is recorded anew");
-        let made = calls(|| device.record(event, number).expect("recorded"));
+        let made = calls(|| device.record_announced(event, number).expect("recorded"));
         let own = ["cuStreamIsCapturing", "cuStreamGetId", "cuStreamGetCtx", "cuStreamSynchronize"];
         assert!(!made.iter().any(|name| own.contains(name)), "{made:?}");
         assert!(made.contains(&"cuStreamWaitEvent") && !waited_for_context(&made), "{made:?}");
         assert_ne!(recorded_behind(event), Some(stream));
+        device.record(event, number).expect("recorded");
+        if stream == STREAM {
+            assert_eq!(recorded_behind(event), Some(stream), "a call that names the stream covers its later work");
+        }
     }
     device.destroy_event(event).expect("destroyed");
     assert_eq!(device.close(), Ok(()));
     assert_eq!(fake::with(|fake| fake.events.len()), 0);
+}
+
+#[test]
+fn unannounced_work_of_a_stream_that_may_be_gone_is_waited_for_without_its_handle() {
+    let device = asking();
+    let event = device.create_event().expect("an event");
+    let number = device.stream_id(STREAM).expect("a number");
+    let made = calls(|| device.record_announced(event, number).expect("waited"));
+    assert!(waited_for_context(&made), "{made:?}");
+    assert!(!made.iter().any(|name| name.starts_with("cuStream")), "{made:?}");
+}
+
+#[test]
+fn only_a_host_that_is_asked_reports_no_end_and_only_of_created_streams() {
+    let (asking, reported) = (asking(), device());
+    let number = asking.stream_id(STREAM).expect("a number");
+    let own = asking.stream_id(CuStream::PER_THREAD).expect("a number");
+    assert!(!asking.reports_end(number));
+    assert!([StreamId::DEFAULT, own].into_iter().all(|stream| asking.reports_end(stream)));
+    assert!(reported.reports_end(reported.stream_id(STREAM).expect("a number")));
+    // A stream that is known to be gone has nothing left to order.
+    fake::with(|fake| fake.ids.insert(STREAM.0, 4711));
+    assert_ne!(asking.stream_id(STREAM), Ok(number));
+    assert!(!asking.reports_end(number));
+}
+
+#[test]
+fn work_announced_to_two_devices_is_waited_for_as_a_whole() {
+    let device = asking();
+    let number = device.stream_id(STREAM).expect("a number");
+    let events = [CuContext(0x10), device.cu_context()].map(|context| {
+        let event = CuEvent(device.create_event().expect("an event").0 as usize);
+        assert_eq!(device.streams().note_use(number, event, context), None);
+        event
+    });
+    let event = device.create_event().expect("an event");
+    fake::with(|fake| fake.waits.clear());
+    device.record_announced(event, number).expect("recorded");
+    let waits: Vec<_> = fake::with(|fake| fake.waits.iter().map(|(_, awaited)| *awaited).collect());
+    assert_eq!(waits.len(), 2);
+    assert!(events.iter().all(|event| waits.contains(event)), "{waits:?}");
 }
 
 #[test]

@@ -16,7 +16,6 @@ use crate::options::Identity;
 use crate::sizes;
 use crate::stage::{Device, Line};
 use crate::verdict::Kind;
-use crate::visit::Visit;
 use cachalot_core::{DeviceResult, MIB};
 use cachalot_cuda::driver::types::CuStream;
 use cachalot_kernels::Findings;
@@ -127,9 +126,8 @@ impl Worker {
             }
         }
         // One event behind all checks serves every block.
-        match Visit::mark(stage, guest.handle, guest.id) {
-            Ok(visit) => used.iter_mut().for_each(|block| block.add_visit(&visit)),
-            Err(error) => self.device_failed("visit", error),
+        if let Some(visit) = self.end_visit(stage, guest) {
+            used.iter_mut().for_each(|block| block.add_visit(&visit));
         }
         self.counts.visits += used.len() as u64;
         used

@@ -3,10 +3,11 @@
 
 use super::{Place, Worker};
 use crate::block::Block;
-use crate::stage::Line;
+use crate::stage::{Device, Line};
 use crate::visit::Visit;
 use cachalot_core::StreamId;
 use std::mem;
+use std::sync::Arc;
 
 /// Upper bound for the number of blocks on the way to another thread.
 const EXCHANGED: usize = 1024;
@@ -118,12 +119,22 @@ impl Worker {
             return;
         }
         let device = &self.shared.devices[self.places[place].device];
-        match Visit::mark(device, line.handle, line.id) {
-            Ok(visit) => {
-                blocks.iter_mut().filter(|block| block.is_foreign_to(line)).for_each(|block| block.add_visit(&visit));
-            }
-            Err(error) => self.device_failed("visit", error),
+        if let Some(visit) = self.end_visit(device, line) {
+            blocks.iter_mut().filter(|block| block.is_foreign_to(line)).for_each(|block| block.add_visit(&visit));
         }
+    }
+
+    /// Records the end of the work that a stream has queued with announced blocks, and tells the allocator's device
+    /// of the work: the stream may go without a report.
+    pub(super) fn end_visit(&mut self, device: &'static Device, line: Line) -> Option<Arc<Visit>> {
+        let visit = Visit::mark(device, line.handle, line.id);
+        // Told last, so that the visit has ended when the allocator's event is complete.
+        if let Err(error) = device.cuda.stream_in_use(line.handle) {
+            // A free would wait for earlier work only.
+            let waited = device.synchronize(line.handle);
+            self.device_failed("stream_in_use", waited.err().unwrap_or(error));
+        }
+        visit.inspect_err(|error| self.device_failed("visit", *error)).ok()
     }
 
     /// Moves some blocks to another stream, which waits for the present stream, checks the blocks,

@@ -192,6 +192,11 @@ impl DeviceMemory for Hooked {
         self.inner.record(event, stream)
     }
 
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        call_once(&self.recording);
+        self.inner.record_announced(event, stream)
+    }
+
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         self.inner.is_complete(event)
     }

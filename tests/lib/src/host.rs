@@ -29,10 +29,16 @@ impl Host {
     /// # Panics
     /// If the configuration is invalid.
     pub fn new(config: &str, capacity: u64) -> Self {
+        Self::on(config, SimulatedDevice::new(capacity).with_exports())
+    }
+
+    /// Creates an allocator over a device, with a configuration in PyTorch's syntax.
+    ///
+    /// # Panics
+    /// If the configuration is invalid.
+    pub fn on(config: &str, device: SimulatedDevice) -> Self {
         let config = Config::parse(config).expect("the configuration is valid");
-        let allocator =
-            Allocator::new([SimulatedDevice::new(capacity).with_exports()], &config).expect("one device fits");
-        Self { allocator }
+        Self { allocator: Allocator::new([device], &config).expect("one device fits") }
     }
 
     /// Returns the device.

@@ -43,7 +43,12 @@ impl Working {
     /// # Panics
     /// If the configuration is invalid.
     pub fn new(config: &str, capacity: u64) -> Self {
-        Self { host: Host::new(config, capacity), held: Vec::new(), capturing: BTreeSet::new() }
+        Self::of(Host::new(config, capacity))
+    }
+
+    /// Starts a program on the device of a host.
+    pub fn of(host: Host) -> Self {
+        Self { host, held: Vec::new(), capturing: BTreeSet::new() }
     }
 
     /// Allocates a block on a stream, and queues work there that writes the block. Does nothing on

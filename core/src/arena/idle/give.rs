@@ -111,7 +111,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
                 }
                 // What is free now is quiet at one of the next calls.
                 if self.count_kept(slot, round, &kept) {
-                    given.began |= device.quiet().begin(slot);
+                    given.began |= device.quiet().begin(slot, NO_STREAM);
                 }
             }
         }
@@ -290,6 +290,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
             match device.call(|memory| memory.is_idle(stream)) {
                 Ok(Some(idle)) => idle,
                 // Without an answer, the events have told of the work on the segment, which is what can be known.
+                Ok(None) if !device.driver.may_use(stream, NO_STREAM) => true,
                 Ok(None) => device.call(|memory| memory.is_capturing(stream)) == Ok(false),
                 Err(_) => false,
             }

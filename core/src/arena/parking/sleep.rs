@@ -17,7 +17,7 @@ use crate::stats::Stat;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::trace::Action;
-use crate::units::{DevicePtr, StreamId};
+use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
 /// How often a park looks whether the requests in progress have left, 20 µs apart: five seconds. A
 /// longer request waits for the program, possibly for the parking thread.
@@ -98,7 +98,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         let _permission = Elastic { mapper: self.mapper }.permission().ok_or(in_capture)?;
         for used in self.pairs() {
             let stream = device.heaps.lock(used.slot(PoolKind::Small)).stream;
-            if device.call(|memory| memory.is_capturing(stream))? {
+            if device.driver.may_use(stream, NO_STREAM) && device.call(|memory| memory.is_capturing(stream))? {
                 return Err(in_capture.into());
             }
         }

@@ -71,7 +71,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         for pair in device.arena.heaps.pairs_of(0) {
             let stream = device.heaps.lock(super::gather::slots_of(pair.pair)[0]).stream;
             // Another stream that captures can neither be ordered before the request nor waited for.
-            if pair.pair != request.slot / 2 && device.call(|memory| memory.is_capturing(stream))? {
+            if pair.pair != request.slot / 2
+                && (!device.driver.may_use(stream, request.stream)
+                    || device.call(|memory| memory.is_capturing(stream))?)
+            {
                 continue;
             }
             self.count_free(Wanted::Free, pair.pair, &mut counts);

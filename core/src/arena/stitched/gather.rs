@@ -20,7 +20,7 @@ use crate::pages::Batch;
 use crate::pages::counts::PageCounts;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::units::StreamId;
+use crate::units::{NO_STREAM, StreamId};
 
 /// How large a batch is to become, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,8 +59,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         let end = wish.end;
         let completed_only = self.options.completed_pages_only;
         if let Some(own) = taker.own {
+            // No other call may begin an epoch of a stream that only its own requests may use.
+            if completed_only || !self.device().driver.may_use(taker.stream, NO_STREAM) {
+                self.begin_epochs(own, taker.stream);
+            }
             if completed_only {
-                self.begin_epochs(own);
                 self.device().quiet().poll();
             }
             self.take_from(self.wanted(), own, wish, moves, batch);
@@ -73,7 +76,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
             if completed_only {
                 // The free pages of this moment are quiet for one of the next requests.
-                self.begin_epochs(other.pair);
+                self.begin_epochs(other.pair, taker.stream);
             }
             if batch.bytes >= end {
                 return Ok(());
@@ -105,7 +108,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         batch: &mut Batch,
     ) -> Result<(), Error> {
         // The handle of an ended stream may not be used.
-        if self.device().heaps.lock(slots_of(pair)[0]).ended {
+        let (stream, ended) = {
+            let heap = self.device().arena.heaps.lock(slots_of(pair)[0]);
+            (heap.stream, heap.ended)
+        };
+        if ended || !self.device().driver.may_use(stream, taker.stream) {
             return Ok(());
         }
         // Taken before the event is recorded: a page that is freed later may have later work.
@@ -185,10 +192,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         ordered.and(destroyed)
     }
 
-    /// Begins an epoch of both heaps of `pair`, so that what is free now becomes quiet.
-    pub(super) fn begin_epochs(&self, pair: u32) {
+    /// Begins an epoch of both heaps of `pair`, so that what is free now becomes quiet, for a call that names the
+    /// stream `named`.
+    pub(super) fn begin_epochs(&self, pair: u32, named: StreamId) {
         for slot in slots_of(pair) {
-            self.device().quiet().begin(slot);
+            self.device().quiet().begin(slot, named);
         }
     }
 }

@@ -32,7 +32,7 @@ use crate::heap::uses::LentBlocks;
 use crate::pages::counts::PageCounts;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, NO_STREAM};
 
 /// The free blocks of a device, to be lent between streams.
 pub(super) struct Lending<'s, 'a, D, R: Lock, S: Storage>(pub &'s Stitcher<'a, D, R, S>);
@@ -77,7 +77,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Lending<'_, '_, D, R, S> {
         if self.0.options.completed_pages_only || !super::may_move(request) || device.flags.has(flags::CAPTURE) {
             return Ok(None);
         }
-        if !device.driver.device().can_order(request.stream) {
+        // A borrower that may have gone by the free could not be waited for then.
+        if !device.driver.device().can_order(request.stream) || !device.driver.may_use(request.stream, NO_STREAM) {
             return Ok(None);
         }
         let Some(missing) = self.0.new_bytes(request, u64::MAX)?.filter(|&bytes| bytes > allowed) else {
@@ -96,7 +97,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Lending<'_, '_, D, R, S> {
                     (heap.stream, PagedHeap(&mut heap).lendable(request.size))
                 };
                 let Some(bytes) = fit.filter(|&bytes| best.is_none_or(|(least, _)| bytes < least)) else { continue };
-                if !device.call(|memory| memory.is_capturing(stream))? {
+                if device.driver.may_use(stream, request.stream)
+                    && !device.call(|memory| memory.is_capturing(stream))?
+                {
                     best = Some((bytes, slot));
                 }
             }

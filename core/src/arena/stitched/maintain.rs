@@ -16,7 +16,7 @@ use crate::pages::Batch;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::trace::Action;
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, NO_STREAM};
 
 /// Estimated time to unmap a page, in tenths of a microsecond (measured on an H100: 14 to 17 µs).
 const UNMAP_TENTHS_US: u64 = 150;
@@ -56,7 +56,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let short = self.consolidate(&mut left)?;
         // The free pages of this moment are quiet at one of the next calls.
         for used in device.heaps.pairs_of(0) {
-            self.begin_epochs(used.pair);
+            self.begin_epochs(used.pair, NO_STREAM);
         }
         Ok(stale | indebted | short)
     }
@@ -77,7 +77,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         device.quiet().poll();
         if self.give_back(&mut left, excess)? {
             for used in device.arena.heaps.pairs_of(0) {
-                self.begin_epochs(used.pair);
+                self.begin_epochs(used.pair, NO_STREAM);
                 let (stream, ended) = {
                     let heap = device.heaps.lock(slots_of(used.pair)[0]);
                     (heap.stream, heap.ended)

@@ -99,7 +99,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         if let Some(ptr) = self.search_other_heap(request)? {
             return Ok(Some(ptr));
         }
-        self.unmap_some_stale();
+        self.unmap_some_stale(request);
         let allowed = self.allowance(request);
         if let Some(ptr) = Lending(self).borrow(request, allowed)? {
             return Ok(Some(ptr));

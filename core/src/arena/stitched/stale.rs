@@ -6,6 +6,7 @@
 //! are removed in batches, off the way of requests where possible.
 
 use super::Stitcher;
+use crate::arena::request::Request;
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::block::State;
@@ -23,7 +24,7 @@ const FEW: u32 = 16;
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// Removes a few stale mappings of heaps that have many. Errors are noted, not reported: a
     /// mapping that cannot be removed is counted, and the request goes on.
-    pub(super) fn unmap_some_stale(&self) {
+    pub(super) fn unmap_some_stale(&self, request: &Request) {
         let device = self.device();
         let mut polled = false;
         for slot in device.heaps.slot_numbers() {
@@ -38,7 +39,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
                     device.quiet().poll();
                 }
                 let _counted = self.unmap_stale(slot, FEW);
-                device.quiet().begin(slot);
+                device.quiet().begin(slot, request.stream);
             }
         }
     }

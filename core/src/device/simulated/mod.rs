@@ -534,6 +534,17 @@ impl State {
         }
     }
 
+    /// Records an event at the present end of a stream.
+    fn record(&mut self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        self.enter(Call::Record, 0)?;
+        if !self.events.contains_key(&event.0) {
+            return Err(INVALID);
+        }
+        let place = self.streams.queue(stream)?;
+        self.events.insert(event.0, Some(place));
+        Ok(())
+    }
+
     /// Returns whether an event is complete.
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         match self.events.get(&event.0) {
@@ -601,13 +612,12 @@ impl DeviceMemory for SimulatedDevice {
 
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        state.enter(Call::Record, 0)?;
-        if !state.events.contains_key(&event.0) {
-            return Err(INVALID);
-        }
-        let place = state.streams.queue(stream)?;
-        state.events.insert(event.0, Some(place));
-        Ok(())
+        state.streams.assert_there(stream);
+        state.record(event, stream)
+    }
+
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        self.0.lock().record(event, stream)
     }
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
@@ -628,12 +638,17 @@ impl DeviceMemory for SimulatedDevice {
 
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
         let mut state = self.0.lock();
+        state.streams.assert_there(stream);
         state.enter(Call::OrderBehind, 0)?;
         match state.events.get(&event.0).copied() {
             None => Err(INVALID),
             Some(None) => Ok(()),
             Some(Some(place)) => state.streams.wait(stream, place),
         }
+    }
+
+    fn reports_end(&self, _: StreamId) -> bool {
+        !self.0.lock().streams.reports_no_end
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
@@ -654,6 +669,7 @@ impl DeviceMemory for SimulatedDevice {
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         let mut state = self.0.lock();
+        state.streams.assert_there(stream);
         state.enter(Call::IsCapturing, 0)?;
         Ok(state.streams.is_capturing(stream))
     }

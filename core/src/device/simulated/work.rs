@@ -10,7 +10,7 @@
 
 use super::{DeviceError, DevicePtr, DeviceResult, ErrorKind, PhysicalHandle, SimulatedDevice};
 use crate::units::StreamId;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -64,6 +64,19 @@ impl SimulatedDevice {
         self
     }
 
+    /// Makes the device one whose streams go [without a report](crate::DeviceMemory::reports_end).
+    #[must_use]
+    pub fn with_unreported_ends(self) -> Self {
+        self.0.lock().streams.reports_no_end = true;
+        self
+    }
+
+    /// Lets a stream go without a report. Its work goes on. A call for the allocator that uses the stream
+    /// afterwards, other than those permitted for such a stream, panics.
+    pub fn let_go(&self, stream: StreamId) {
+        self.0.lock().streams.gone.insert(stream);
+    }
+
     /// Queues work on `stream` that uses the `bytes` from `at` on. The work is done when `stream`
     /// has come so far. Until then the memory cannot be unmapped.
     ///
@@ -99,9 +112,18 @@ pub(super) struct Streams {
     done_at_once: bool,
     /// The streams have no work but what the device was told of.
     tells_idle: bool,
+    /// The allocator is told of no end of a stream.
+    pub(super) reports_no_end: bool,
+    /// Streams that have gone without a report.
+    gone: BTreeSet<StreamId>,
 }
 
 impl Streams {
+    /// Panics if a stream has gone: a real driver may crash on its handle.
+    pub(super) fn assert_there(&self, stream: StreamId) {
+        assert!(!self.gone.contains(&stream), "{stream:?} has gone");
+    }
+
     /// Returns whether everything up to `place` is complete.
     pub(super) fn is_complete(&self, (stream, place): Place) -> bool {
         self.by_id.get(&stream).is_none_or(|stream| stream.complete >= place)
