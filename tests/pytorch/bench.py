@@ -2,10 +2,10 @@
 
     python bench.py [--only "ALLOCATOR;ALLOCATOR..."] OUT.md [WORKLOAD...]
 
-Each allocator has a process of its own, which runs the workloads one after another. At each, the processes take short
-turns, one process at a time, so that a drift of the machine's clock hits all alike, and all on the same few processors:
-one that another virtual machine disturbs would slow one of them alone. Every second round has the opposite order, so
-that none always follows the same other. "× torch" is the median, over every step, of what it took under PyTorch's
+At each workload, each allocator has a process of its own: the peak of an earlier workload would be part of the budget
+of `policy:stitched`. The processes take short turns, one process at a time, so that a drift of the machine's clock
+hits all alike, and all on the same few processors: one that another virtual machine disturbs would slow one of them
+alone. Every second round has the opposite order, so that none always follows the same other. "× torch" is the median, over every step, of what it took under PyTorch's
 allocator over what the same step took here: a burst of noise moves it little. "=" stands behind what is the same as
 under PyTorch's allocator: the losses of every turn, and the peaks to the byte. "reserved ÷ allocated" divides the two
 peaks. With `--only`, the named allocators run, and always PyTorch's. Ends with status 1 if a goal is missed.
@@ -14,7 +14,6 @@ peaks. With `--only`, the named allocators run, and always PyTorch's. Ends with 
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import select
@@ -74,16 +73,17 @@ class Child:
         torch.cuda.init()
         torch.zeros(1, device="cuda")
 
-    def listen(self) -> None:
-        """Answers each line: a workload begins that workload, a number does so many steps of it."""
-        import cachalot_gpu.torch
+    def listen(self, workload: str) -> None:
+        """Begins a workload, and answers each line, a number, by doing so many steps of it."""
         import workloads
 
-        torch, number, step = self.torch, 0, None
-        inside = contextlib.ExitStack()
-        print("{}", flush=True)
-        for line in map(str.strip, sys.stdin):
-            if line.isdigit():
+        torch, number = self.torch, 0
+        with contextlib.ExitStack() as inside:
+            if self.new_pool:
+                inside.enter_context(torch.cuda.use_mem_pool(self.new_pool()))
+            step = workloads.WORKLOADS[workload]()
+            print("{}", flush=True)
+            for line in sys.stdin:
                 times = [time.perf_counter()]
                 for _ in range(int(line)):
                     loss = step(number)
@@ -93,28 +93,17 @@ class Child:
                 seconds = [after - before for before, after in zip(times, times[1:])]
                 answer = {"seconds": seconds, "loss": loss.item()}
                 answer |= {"reserved": torch.cuda.max_memory_reserved(), "allocated": torch.cuda.max_memory_allocated()}
-            else:
-                step = loss = None
-                inside.close()
-                gc.collect()
-                torch.cuda.empty_cache()
-                cachalot_gpu.torch.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
-                inside = contextlib.ExitStack()
-                if self.new_pool:
-                    inside.enter_context(torch.cuda.use_mem_pool(self.new_pool()))
-                number, step, answer = 0, workloads.WORKLOADS[line](), {}
-            print(json.dumps(answer), flush=True)
+                print(json.dumps(answer), flush=True)
 
 
 class Worker:
     """One of those processes, as the parent sees it."""
 
-    def __init__(self, allocator: str) -> None:
+    def __init__(self, allocator: str, workload: str) -> None:
         environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         if config := ALLOCATORS[allocator][0]:
             environment["PYTORCH_CUDA_ALLOC_CONF"] = config
-        command = [sys.executable, __file__, "--child", allocator]
+        command = [sys.executable, __file__, "--child", allocator, workload]
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -130,12 +119,12 @@ class Worker:
             return answer
         raise SystemExit(f"{self.process.args} has ended, or took more than {PATIENCE_S} s")
 
-    def told(self, line: str) -> dict[str, Any]:
-        """Its answer to a line, and how much memory it has then as the driver sees it."""
+    def told(self, steps: int) -> None:
+        """Has it do some steps; keeps its answer, and how much memory it has then as the driver sees it."""
         assert self.process.stdin
-        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
-        return self.heard() | {"process": process_memory(self.process.pid)}
+        self.answers.append(self.heard() | {"process": process_memory(self.process.pid)})
 
 
 def process_memory(pid: int) -> int:
@@ -164,15 +153,12 @@ def quietest() -> set[int]:
 
 def measure(workload: str, workers: dict[str, Worker]) -> int:
     """Has all of them run it, in turns; the answers stay with them. How many steps each turn had."""
-    for worker in workers.values():
-        worker.told(workload)
-        worker.answers = []
     turns = [WARM_UP_STEPS, WARM_UP_STEPS, *[0] * BLOCKS * TURNS_OF_A_BLOCK]
     order = list(workers.items())
     for number in range(len(turns)):
         order.reverse()
         for allocator, worker in order:
-            worker.answers.append(worker.told(str(turns[number])))
+            worker.told(turns[number])
             print(workload, allocator, turns[number], worker.answers[-1], file=sys.stderr, flush=True)
         if number == 1:
             # The second turn is warm: the others take a fixed time, and the same steps for all.
@@ -228,11 +214,11 @@ def main() -> int:
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; known are {'; '.join(ALLOCATORS)}")
     out, *names = arguments
     os.sched_setaffinity(0, quietest())
-    workers = {allocator: Worker(allocator) for allocator in ALLOCATORS if allocator in chosen}
-    for worker in workers.values():
-        worker.heard()
     parts, missed = [], []
     for name in names or WORKLOADS:
+        workers = {allocator: Worker(allocator, name) for allocator in ALLOCATORS if allocator in chosen}
+        for worker in workers.values():
+            worker.heard()
         steps = measure(name, workers)
         base = workers["torch"].answers
         rows = [row(allocator, worker.answers, base) for allocator, worker in workers.items()]
@@ -240,8 +226,8 @@ def main() -> int:
         parts += [f"### {name}\n", HEAD, *(text for text, _ in rows), "", count, ""]
         missed += [f"{name}, {goal}" for _, goals in rows for goal in goals]
         Path(out).write_text("\n".join(parts))
-    for worker in workers.values():
-        worker.process.communicate(timeout=PATIENCE_S)
+        for worker in workers.values():
+            worker.process.communicate(timeout=PATIENCE_S)
     print("\n".join(parts))
     print("every goal is reached" if not missed else "missed: " + "; ".join(missed))
     return 1 if missed else 0
@@ -249,6 +235,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        Child(sys.argv[2]).listen()
+        Child(sys.argv[2]).listen(sys.argv[3])
     else:
         sys.exit(main())
