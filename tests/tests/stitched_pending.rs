@@ -43,6 +43,10 @@ fn used_mib(working: &Working) -> u64 {
     working.host.device().used() / MIB
 }
 
+fn moved_mib(working: &Working) -> u64 {
+    working.host.allocator.pages(DEVICE).unwrap().stats().unwrap().moved / MIB
+}
+
 fn pending_mib(working: &Working) -> i64 {
     let of = |name: &str| working.host.stat(&format!("{name}.all.current"));
     (of("active_bytes") - of("allocated_bytes")) / MIB as i64
@@ -74,9 +78,29 @@ fn pages_of_a_pending_block_move_to_another_stream() {
     assert_eq!(working.malloc(30 * MIB, TWO), Ok(None));
     // One event covers the second and the third block.
     assert_eq!((pending_mib(&working), used_mib(&working)), (0, 60));
-    let moved = working.host.allocator.pages(DEVICE).unwrap().stats().unwrap().moved;
-    assert_eq!(moved, 30 * MIB);
+    assert_eq!(moved_mib(&working), 30);
     check(&working);
+}
+
+/// Memory pends for a moment, and the room for it stays.
+#[test]
+fn the_budget_has_room_for_pending_memory_up_to_a_part_of_the_peak() {
+    let mut working = with("");
+    assert_eq!(working.malloc(400 * MIB, ONE), Ok(None));
+    assert_eq!(working.free(0), None);
+    assert_eq!(working.malloc(380 * MIB, ONE), Ok(None));
+    pend(&mut working, 20, &[(ONE, SIDE)]);
+    assert_eq!((used_mib(&working), pending_mib(&working)), (400, 20));
+    let before = calls(&working, Call::OrderBehind);
+    // 20 MiB pend, and there is room for 400 / 40 of them.
+    for is_ordered in [false, true] {
+        assert_eq!(working.malloc(10 * MIB, TWO), Ok(None));
+        assert_eq!((used_mib(&working), calls(&working, Call::OrderBehind) > before), (410, is_ordered));
+    }
+    check(&working);
+    assert_eq!(pending_mib(&working), 0);
+    working.host.allocator.pages(DEVICE).unwrap().maintain(1000).unwrap();
+    assert_eq!(used_mib(&working), 410);
 }
 
 #[test]
@@ -236,7 +260,7 @@ fn a_prefetcher_holds_little_more_than_it_uses_and_copies_while_it_computes() {
         }
     }
     let (held, live) = (host.stat("reserved_bytes.all.peak"), host.stat("allocated_bytes.all.peak"));
-    assert!(held * 100 <= live * 103, "{held} bytes for {live}");
+    assert!(held * 100 <= live * 105, "{held} bytes for {live}");
     assert_eq!(host.device().calls(Call::Wait), 1, "the host of the test has waited");
 }
 

@@ -39,6 +39,7 @@ pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
         heaps: arena.heaps.copy()?,
         plans: arena.plans.copy(),
         most_awake: count(&arena.most_awake),
+        most_pending: count(&arena.most_pending),
         moved_bytes: count(&arena.moved_bytes),
         consolidated_bytes: count(&arena.consolidated_bytes),
         memory_calls: MemoryCallCounters::new(),

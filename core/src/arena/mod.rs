@@ -122,6 +122,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// The most bytes allocated and awake at one time; 0 until memory is parked. Until then all allocated
     /// bytes are awake.
     pub most_awake: AtomicU64,
+    /// The most bytes that were pending when a request lacked memory under the stitched policy.
+    pub most_pending: AtomicU64,
     /// Bytes of all pages that have moved.
     pub moved_bytes: AtomicU64,
     /// Bytes of all pages that have replaced shorter ones.
@@ -200,6 +202,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
             most_awake: AtomicU64::new(0),
+            most_pending: AtomicU64::new(0),
             moved_bytes: AtomicU64::new(0),
             consolidated_bytes: AtomicU64::new(0),
             memory_calls: MemoryCallCounters::new(),
