@@ -76,9 +76,9 @@ fn pages_of_a_pending_block_move_to_another_stream() {
     let mut working = with("");
     pend(&mut working, 20, &[(ONE, SIDE); 3]);
     assert_eq!(working.malloc(30 * MIB, TWO), Ok(None));
-    // One event covers the second and the third block.
-    assert_eq!((pending_mib(&working), used_mib(&working)), (0, 60));
-    assert_eq!(moved_mib(&working), 30);
+    // One event covers the second and the third block. One page is new: the room for pending memory, 60 / 28 MiB.
+    assert_eq!((pending_mib(&working), used_mib(&working)), (0, 62));
+    assert_eq!(moved_mib(&working), 28);
     check(&working);
 }
 
@@ -86,21 +86,21 @@ fn pages_of_a_pending_block_move_to_another_stream() {
 #[test]
 fn the_budget_has_room_for_pending_memory_up_to_a_part_of_the_peak() {
     let mut working = with("");
-    assert_eq!(working.malloc(400 * MIB, ONE), Ok(None));
+    assert_eq!(working.malloc(280 * MIB, ONE), Ok(None));
     assert_eq!(working.free(0), None);
-    assert_eq!(working.malloc(380 * MIB, ONE), Ok(None));
+    assert_eq!(working.malloc(260 * MIB, ONE), Ok(None));
     pend(&mut working, 20, &[(ONE, SIDE)]);
-    assert_eq!((used_mib(&working), pending_mib(&working)), (400, 20));
+    assert_eq!((used_mib(&working), pending_mib(&working)), (280, 20));
     let before = calls(&working, Call::OrderBehind);
-    // 20 MiB pend, and there is room for 400 / 40 of them.
+    // 20 MiB pend, and there is room for 280 / 28 of them.
     for is_ordered in [false, true] {
         assert_eq!(working.malloc(10 * MIB, TWO), Ok(None));
-        assert_eq!((used_mib(&working), calls(&working, Call::OrderBehind) > before), (410, is_ordered));
+        assert_eq!((used_mib(&working), calls(&working, Call::OrderBehind) > before), (290, is_ordered));
     }
     check(&working);
     assert_eq!(pending_mib(&working), 0);
     working.host.allocator.pages(DEVICE).unwrap().maintain(1000).unwrap();
-    assert_eq!(used_mib(&working), 410);
+    assert_eq!(used_mib(&working), 290);
 }
 
 #[test]
@@ -262,6 +262,62 @@ fn a_prefetcher_holds_little_more_than_it_uses_and_copies_while_it_computes() {
     let (held, live) = (host.stat("reserved_bytes.all.peak"), host.stat("allocated_bytes.all.peak"));
     assert!(held * 100 <= live * 105, "{held} bytes for {live}");
     assert_eq!(host.device().calls(Call::Wait), 1, "the host of the test has waited");
+}
+
+/// Steps of a convolutional network whose input is copied and converted on a stream of its own. The host is ahead of
+/// the device within a step, and waits at the end of each. Returns the pages mapped in the latter half, and the
+/// bytes held for the bytes live.
+fn train_with_prefetcher() -> (u64, f64) {
+    let (main, feeding) = (ONE, TWO);
+    let host = Host::new("policy:stitched", 1 << 40);
+    let malloc = |kib: u64, stream| {
+        let ptr = host.malloc_on(kib << 10, stream);
+        host.device().launch(stream, ptr, kib << 10).unwrap();
+        ptr
+    };
+    let batches = [48, 96, 64, 96, 48];
+    // A sample has 588 KiB in single precision.
+    let fetch = |step: usize| {
+        let batch = batches[step % 5];
+        let copied = malloc(batch * 588, feeding);
+        let half = malloc(batch * 294, feeding);
+        host.free(copied);
+        let images = malloc(batch * 588, feeding);
+        host.free(half);
+        images
+    };
+    let mut coming = fetch(0);
+    let mut mapped = 0;
+    for step in 0..60 {
+        if step == 30 {
+            mapped = host.device().calls(Call::Map);
+        }
+        wait_stream(&host, main, feeding);
+        let images = std::mem::replace(&mut coming, fetch(step + 1));
+        host.allocator.record_stream(images, main).unwrap();
+        let batch = batches[step % 5];
+        // Outputs of a layer for a sample: 3136 KiB, and half of those of the layer before.
+        let sizes: Vec<_> = (0..16).map(|layer| batch * 3136 >> (layer / 4)).collect();
+        let outputs: Vec<_> = sizes.iter().map(|&kib| malloc(kib, main)).collect();
+        let mut gradient = malloc(4, main);
+        for (&kib, output) in sizes.iter().zip(outputs).rev() {
+            let next = malloc(kib, main);
+            host.free(output);
+            host.free(std::mem::replace(&mut gradient, next));
+        }
+        host.free(gradient);
+        host.free(images);
+        [main, feeding].into_iter().for_each(|stream| host.device().complete(stream));
+    }
+    let (held, live) = (host.stat("reserved_bytes.all.peak"), host.stat("allocated_bytes.all.peak"));
+    (host.device().calls(Call::Map) - mapped, held as f64 / live as f64)
+}
+
+/// Without the room for pending memory in the budget, 51 pages are mapped.
+#[test]
+fn a_prefetcher_that_repeats_itself_comes_to_map_nothing() {
+    let (mapped, held) = train_with_prefetcher();
+    assert!(mapped == 0 && held <= 1.025, "{mapped} pages, {held:.3}");
 }
 
 /// A program in which requests are ordered behind the uses of pending blocks of their own heap and of others.

@@ -38,11 +38,11 @@ fn programs_of_other_sizes_use_what_is_held() {
     }
 }
 
-/// Of the memory that waits for another stream's work, no more is held twice than 2.5 % of the peak.
+/// Of the memory that waits for another stream's work, no more is held twice than 3.6 % of the peak.
 #[test]
 fn programs_of_several_streams_hold_little_more_than_is_live() {
     for name in ["multistream_prefetch", "multistream_prefetch__expandable"] {
-        for (passes, least) in [(1, 0.96), (6, 0.96)] {
+        for (passes, least) in [(1, 0.95), (6, 0.95)] {
             let used = utilisation(name, 1.0, passes, true);
             assert!(used >= least, "{name}, {passes} passes: {used:.4}");
         }

@@ -56,10 +56,10 @@ const PAGES_KEPT: u32 = 6;
 /// How many times the bound on time a request that exceeds the budget may take to create short pages.
 const SHORT_PAGES_TIME: u32 = 4;
 
-/// Divisor of the peak of live memory for the room for pending memory. With 1/40, no more than 2.5 % of the peak is
+/// Divisor of the peak of live memory for the room for pending memory. With 1/28, no more than 3.6 % of the peak is
 /// held beside the slack. A prefetcher that has 2.2 % pending took 6 ms of driver time for a step of 16 ms without
 /// the room, and 1 ms with it (H100).
-const PENDING_HELD: u64 = 40;
+const PENDING_HELD: u64 = 28;
 
 /// Divisor of the peak of live memory for what requests may hold beyond the budget to save time.
 /// With 1/100, a request that would exceed the budget by more takes longer instead.

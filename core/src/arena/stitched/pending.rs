@@ -1,7 +1,7 @@
 //! Pending memory in the place of growth beyond the budget.
 //!
-//! A pending block is no longer the program's, so it does not count as live: the budget leaves it no room
-//! beside the peak of live memory. A request beyond the budget has the streams of pending
+//! A pending block is no longer the program's, so it does not count as live: the budget leaves it little
+//! room beside the peak of live memory. A request beyond the budget has the streams of pending
 //! blocks ordered behind the blocks' uses first, until the free pages suffice (see
 //! [`behind`](crate::arena::behind)).
 
