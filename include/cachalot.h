@@ -1289,7 +1289,7 @@ CACHALOT_API cachalot_status cachalot_range_decommit(cachalot_range range, size_
 
 /** Releases a range: gives all its memory up, behind the work submitted so far to every stream that a commit or a
  * decommit of the range has named. Of several such streams, one waits for the others. The addresses are released once
- * that work is done; the host does not wait.
+ * that work is done; the host does not wait, except with CACHALOT_ASK_STREAM_ID, where such a stream may be gone.
  *   - Driver: yes.
  *   - Errors: UNKNOWN_RANGE, TABLE_FULL; CAPTURING while a graph is captured. The program then still holds the
  *     range. */

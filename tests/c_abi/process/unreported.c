@@ -81,6 +81,99 @@ static void many_streams(void) {
   }
 }
 
+/* Upkeep, predictions and descriptions while free memory of streams that are gone is cached. */
+static void upkeep(void) {
+  const handle gone = stream(), own = stream();
+  const size_t sizes[] = {BYTES, 3 * (size_t)BYTES};
+  void *block = block_of(gone);
+  CHECK(cachalot_free(allocator, block_of(own)));
+  CHECK(cuStreamDestroy_v2(gone));
+  CHECK(cachalot_free(allocator, block));
+  for (int round = 0; round < 4; ++round) {
+    cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
+    cachalot_fit fit = CACHALOT_FIT_INIT;
+    CHECK(cachalot_maintain(allocator, 0, 5000, NULL));
+    CHECK(cachalot_forecast(allocator, 0, 3 * (size_t)BYTES, own, &outlook));
+    CHECK(cachalot_would_fit(allocator, 0, sizes, 2, own, &fit));
+    CHECK(cachalot_trim(allocator, 0, BYTES));
+    block = block_of(own);
+    CHECK(cachalot_free(allocator, block));
+  }
+  CHECK(cuStreamDestroy_v2(own));
+}
+
+/* Streams that have used a range are destroyed before the range is used again, and before it is released. */
+static void ranges(void) {
+  enum { PAGE = 2 << 20 };
+  cachalot_range range;
+  for (int released_by_others = 0; released_by_others < 2; ++released_by_others) {
+    const handle first = stream(), second = stream(), third = stream();
+    void *base;
+    CHECK(cachalot_range_reserve(allocator, 0, 8 * (size_t)PAGE, &range));
+    base = range.base;
+    CHECK(cachalot_range_commit(range, 0, 4 * (size_t)PAGE, first));
+    CHECK(cuMemsetD8Async((unsigned long long)(size_t)base, 3, 4 * (size_t)PAGE, first));
+    CHECK(cachalot_range_decommit(range, 0, 2 * (size_t)PAGE, first));
+    CHECK(cuStreamDestroy_v2(first));
+    CHECK(cachalot_range_commit(range, 0, 2 * (size_t)PAGE, second));
+    CHECK(cuMemsetD8Async((unsigned long long)(size_t)base, 4, PAGE, second));
+    CHECK(cachalot_free(allocator, block_of(third)));
+    if (released_by_others) {
+      CHECK(cachalot_range_decommit(range, 0, 4 * (size_t)PAGE, third));
+    }
+    CHECK(cuStreamDestroy_v2(second));
+    CHECK(cachalot_range_release(range));
+    CHECK(cachalot_free(allocator, block_of(third)));
+    CHECK(cuStreamDestroy_v2(third));
+  }
+}
+
+/* The memory of a pool is parked and wakes after a stream that has used it is gone. Not every configuration parks. */
+static void parking(void) {
+  enum { TAG = 7 };
+  const handle gone = stream(), own = stream();
+  cachalot_pool pool;
+  void *blocks[2];
+  CHECK(cachalot_pool_create(allocator, 0, 0, &pool));
+  if (cachalot_pool_tag(allocator, 0, pool, TAG) == CACHALOT_OK) {
+    CHECK(cachalot_pool_begin(allocator, 0, pool, CACHALOT_ROUTE_ALL, NULL));
+    blocks[0] = block_of(gone);
+    blocks[1] = block_of(own);
+    CHECK(cachalot_pool_end(allocator, 0, pool));
+    CHECK(cachalot_pool_release(allocator, 0, pool));
+    CHECK(cuStreamDestroy_v2(gone));
+    CHECK(cachalot_park(allocator, 0, TAG, CACHALOT_PARK_KEEP | CACHALOT_PARK_STREAMS));
+    CHECK(cachalot_free(allocator, block_of(own)));
+    CHECK(cachalot_wake(allocator, 0, TAG));
+    CHECK(cachalot_free(allocator, blocks[0]));
+    CHECK(cachalot_free(allocator, blocks[1]));
+  } else {
+    CHECK(cuStreamDestroy_v2(gone));
+  }
+  CHECK(cachalot_pool_release(allocator, 0, pool));
+  CHECK(cuStreamDestroy_v2(own));
+}
+
+/* A stream that copies from a pinned block of the host is destroyed before the block is freed. */
+static void pinned(void) {
+  cachalot_options options = CACHALOT_OPTIONS_INIT;
+  cachalot_allocator *host;
+  const handle copies = stream();
+  void *block, *next;
+  options.flags = CACHALOT_ASK_STREAM_ID | CACHALOT_HOST;
+  CHECK(cachalot_create(&options, &host));
+  CHECK(cachalot_malloc(host, 0, BYTES, NULL, &block));
+  CHECK(cachalot_record_stream(host, block, copies));
+  CHECK(cuStreamDestroy_v2(copies));
+  CHECK(cachalot_free(host, block));
+  CHECK(cachalot_malloc(host, 0, BYTES, NULL, &next));
+  CHECK(cachalot_free(host, next));
+  CHECK(cachalot_process_events(host, 0));
+  CHECK(cachalot_empty_cache(host, 0));
+  CHECK(cachalot_check(host));
+  CHECK(cachalot_destroy(host));
+}
+
 int main(int argc, char **argv) {
   cachalot_options options = CACHALOT_OPTIONS_INIT;
   handle context;
@@ -93,8 +186,12 @@ int main(int argc, char **argv) {
   own_streams();
   other_streams();
   many_streams();
+  upkeep();
+  ranges();
+  parking();
   CHECK(cachalot_check(allocator));
   CHECK(cachalot_destroy(allocator));
+  pinned();
   CHECK(cuDevicePrimaryCtxRelease_v2(0));
   puts("unreported: well");
   return 0;

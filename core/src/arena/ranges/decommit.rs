@@ -167,10 +167,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         }
     }
 
+    /// Waits for the work of every stream with uses of a range that may have gone: no event can be recorded there.
+    fn wait_for_unreported(&self, range: u32) -> Result<(), Error> {
+        let device = self.device();
+        let mut nth = 0;
+        loop {
+            let next = device.ranges.lock().used_by(range, nth);
+            let Some(stream) = next else { return Ok(()) };
+            if device.driver.may_use(stream, NO_STREAM) {
+                nth += 1;
+                continue;
+            }
+            device.call(|memory| memory.synchronize(stream))?;
+            device.ranges.lock().forget_uses(range, Some(stream));
+        }
+    }
+
     /// Records an event behind the present work of every stream with uses of a range. The first
     /// stream waits for the rest, so a single event tells of all.
     fn depart_all(&self, range: u32) -> Result<u32, Error> {
         let device = self.device();
+        self.wait_for_unreported(range)?;
         let (first, ended) = {
             let mut ranges = device.ranges.lock();
             (ranges.used_by(range, 0), ranges.range(range).ended)
