@@ -218,8 +218,10 @@ impl Instance {
                 simulated.keep_addresses();
             }
             let allocated = stats.allocated_bytes().current;
+            // The cache was emptied, so only these keep memory without a block.
+            let why = if blocks == 0 && leaked == 0 { ": a private pool has users, or pages are pinned" } else { "" };
             let text = format!(
-                "device {}: {blocks} blocks of {allocated} bytes are still held, {held} bytes of segments were not given back",
+                "device {}: {blocks} blocks of {allocated} bytes are still held, {held} bytes of segments were not given back{why}",
                 index.0
             );
             return Err(Status::new(CACHALOT_ERROR_STILL_HELD, text));

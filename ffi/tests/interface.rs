@@ -501,6 +501,7 @@ fn what_is_still_held_at_the_end_is_told() {
         assert_eq!(cachalot_destroy(subject.0), CACHALOT_ERROR_STILL_HELD);
         let blocks = format!("{} blocks", u32::from(keep_block));
         assert!(last_error().contains(&blocks) && last_error().contains("2097152 bytes"), "{}", last_error());
+        assert_eq!(last_error().ends_with("a private pool has users, or pages are pinned"), !keep_block);
         assert_eq!(cachalot_destroy(subject.0), CACHALOT_ERROR_INVALID_HANDLE);
     }
 }

@@ -297,7 +297,7 @@ fn train_with_prefetcher() -> (u64, f64) {
         host.allocator.record_stream(images, main).unwrap();
         let batch = batches[step % 5];
         // Outputs of a layer for a sample: 3136 KiB, and half of those of the layer before.
-        let sizes: Vec<_> = (0..16).map(|layer| batch * 3136 >> (layer / 4)).collect();
+        let sizes: Vec<_> = (0..16).map(|layer| (batch * 3136) >> (layer / 4)).collect();
         let outputs: Vec<_> = sizes.iter().map(|&kib| malloc(kib, main)).collect();
         let mut gradient = malloc(4, main);
         for (&kib, output) in sizes.iter().zip(outputs).rev() {
