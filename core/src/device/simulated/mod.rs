@@ -6,10 +6,7 @@
 //! advance the device's own clock and take no real time: a call by the time that it would take on a
 //! real device. Any call can be made to fail.
 
-use crate::device::{
-    CaptureMark, Contents, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo,
-    PhysicalHandle, VirtualMemory,
-};
+use crate::device::{CaptureMark, DeviceError, DeviceResult, ErrorKind, Event, PhysicalHandle};
 use crate::pool::PoolId;
 use crate::units::{DevicePtr, StreamId};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,103 +16,24 @@ use core::ops::Range;
 use spin::Mutex;
 
 mod addresses;
+mod calls;
 mod contents;
 mod costs;
+mod device_memory;
 mod graph;
+mod mappings;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod work;
 
 pub use addresses::{AddressSpace, Space};
+pub use calls::{Call, Failure};
 use contents::HostMemory;
 use costs::Meter;
 pub use costs::{CostPoint, DriverCosts};
 use graph::Graph;
-use work::{Piece, Place, Streams};
-
-/// The calls of [`DeviceMemory`], [`VirtualMemory`] and [`Contents`], for counting calls and for making calls
-/// fail.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[allow(missing_docs, reason = "each is the method of the same name")]
-pub enum Call {
-    Obtain,
-    Release,
-    MemoryInfo,
-    CreateEvent,
-    DestroyEvent,
-    Record,
-    IsComplete,
-    IsIdle,
-    Wait,
-    OrderBehind,
-    Synchronize,
-    IsCapturing,
-    MarkCapture,
-    IsBehind,
-    Reserve,
-    Unreserve,
-    Create,
-    Destroy,
-    Map,
-    SetAccess,
-    Unmap,
-    Export,
-    SynchronizeAll,
-    Prepare,
-    Save,
-    Restore,
-    Zero,
-    Mark,
-    Finish,
-}
-
-impl Call {
-    /// All calls.
-    pub const ALL: [Self; 29] = [
-        Self::Obtain,
-        Self::Release,
-        Self::MemoryInfo,
-        Self::CreateEvent,
-        Self::DestroyEvent,
-        Self::Record,
-        Self::IsComplete,
-        Self::IsIdle,
-        Self::Wait,
-        Self::OrderBehind,
-        Self::Synchronize,
-        Self::IsCapturing,
-        Self::MarkCapture,
-        Self::IsBehind,
-        Self::Reserve,
-        Self::Unreserve,
-        Self::Create,
-        Self::Destroy,
-        Self::Map,
-        Self::SetAccess,
-        Self::Unmap,
-        Self::Export,
-        Self::SynchronizeAll,
-        Self::Prepare,
-        Self::Save,
-        Self::Restore,
-        Self::Zero,
-        Self::Mark,
-        Self::Finish,
-    ];
-}
-
-/// A failure to inject, with [`SimulatedDevice::fail`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Failure {
-    /// The call that fails.
-    pub call: Call,
-    /// The first call that fails, counted from 1 since the device was created.
-    pub nth: u64,
-    /// Makes all later calls fail too.
-    pub persistent: bool,
-    /// The error returned. [`ErrorKind::ContextLost`] makes every later call of any kind fail.
-    pub error: DeviceError,
-}
+use mappings::Physical;
+use work::{Place, Streams};
 
 /// The device's resources that are not released.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -130,7 +48,8 @@ pub struct Outstanding {
     pub handles: usize,
 }
 
-/// A device in memory: implements [`DeviceMemory`], [`VirtualMemory`] and [`Contents`] without hardware.
+/// A device in memory: implements [`DeviceMemory`](crate::device::DeviceMemory),
+/// [`VirtualMemory`](crate::device::VirtualMemory) and [`Contents`](crate::device::Contents) without hardware.
 #[derive(Debug)]
 pub struct SimulatedDevice(Mutex<State>);
 
@@ -146,19 +65,6 @@ const LAST_ADDRESS: u64 = 1 << 58;
 
 /// The least number of addresses that a device takes from its space at a time.
 const SPAN: u64 = 1 << 40;
-
-/// The memory of a physical handle.
-#[derive(Clone, Debug, Default)]
-struct Physical {
-    /// The size in bytes.
-    bytes: u64,
-    /// The number of mappings.
-    mappings: u32,
-    /// The handle was destroyed. The memory is released with the last mapping.
-    dropped: bool,
-    /// The contents, as one number.
-    contents: u64,
-}
 
 /// Everything of a device, under its lock.
 #[derive(Clone, Debug)]
@@ -467,27 +373,6 @@ impl State {
         Err(failure.error)
     }
 
-    /// Returns the physical memory under a range of addresses, or `None` if part of the range cannot
-    /// be accessed.
-    fn pieces(&self, addresses: Range<u64>) -> Option<Vec<Piece>> {
-        let Range { start: mut at, end } = addresses;
-        let mut pieces = Vec::new();
-        while at < end {
-            let segment = self.segments.range(..=at).next_back().filter(|(base, len)| *base + *len > at);
-            let mapping = self.mappings.range(..=at).next_back().filter(|(base, mapping)| *base + mapping.0 > at);
-            let (piece, reached) = match (segment, mapping) {
-                (Some((base, len)), _) => ((0, at..end.min(base + len)), base + len),
-                (None, Some((base, &(len, handle, true)))) => {
-                    ((handle, at - base..end.min(base + len) - base), base + len)
-                }
-                _ => return None,
-            };
-            pieces.push(piece);
-            at = reached;
-        }
-        Some(pieces)
-    }
-
     /// Returns an address with room for `bytes`: from the script, else released before, else fresh.
     fn take_address(&mut self, bytes: u64) -> DeviceResult<u64> {
         if let Some(address) = self.script.pop_front() {
@@ -523,17 +408,6 @@ impl State {
         Ok(())
     }
 
-    /// Releases the memory of a destroyed handle without mappings.
-    fn collect(&mut self, handle: u64) {
-        if let Some(physical) = self.physical.get(&handle)
-            && physical.dropped
-            && physical.mappings == 0
-        {
-            self.used -= physical.bytes;
-            self.physical.remove(&handle);
-        }
-    }
-
     /// Records an event at the present end of a stream.
     fn record(&mut self, event: Event, stream: StreamId) -> DeviceResult<()> {
         self.enter(Call::Record, 0)?;
@@ -561,294 +435,5 @@ impl Drop for State {
         for span in self.spans.drain(..) {
             self.space.release_memory(span);
         }
-    }
-}
-
-impl DeviceMemory for SimulatedDevice {
-    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        let mut state = self.0.lock();
-        state.enter(Call::Obtain, bytes)?;
-        state.use_memory(bytes)?;
-        let address = state.take_address(bytes).inspect_err(|_| state.used -= bytes)?;
-        state.segments.insert(address, bytes);
-        Ok(DevicePtr(address))
-    }
-
-    fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        state.enter(Call::Release, bytes)?;
-        if state.segments.get(&base.0) != Some(&bytes) {
-            return Err(INVALID);
-        }
-        // Like the CUDA driver: waits for all work that uses the segment.
-        state.streams.finish(&(base.0..base.0 + bytes));
-        state.segments.remove(&base.0);
-        state.supplied.remove(&base.0);
-        state.used -= bytes;
-        state.vacant.entry(bytes).or_default().insert(base.0);
-        Ok(())
-    }
-
-    fn memory_info(&self) -> DeviceResult<MemoryInfo> {
-        let mut state = self.0.lock();
-        state.enter(Call::MemoryInfo, 0)?;
-        Ok(MemoryInfo { free: state.capacity - state.used, total: state.capacity })
-    }
-
-    fn create_event(&self) -> DeviceResult<Event> {
-        let mut state = self.0.lock();
-        state.enter(Call::CreateEvent, 0)?;
-        state.events_made += 1;
-        let event = state.events_made;
-        state.events.insert(event, None);
-        Ok(Event(event))
-    }
-
-    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        state.enter(Call::DestroyEvent, 0)?;
-        state.events.remove(&event.0).map(|_| ()).ok_or(INVALID)
-    }
-
-    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        state.streams.assert_there(stream);
-        state.record(event, stream)
-    }
-
-    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        self.0.lock().record(event, stream)
-    }
-
-    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
-        let mut state = self.0.lock();
-        state.enter(Call::IsComplete, 0)?;
-        state.is_complete(event)
-    }
-
-    fn wait(&self, event: Event) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        state.enter(Call::Wait, 0)?;
-        state.is_complete(event)?;
-        if let Some(Some(place)) = state.events.get(&event.0).copied() {
-            state.streams.complete(place);
-        }
-        Ok(())
-    }
-
-    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        state.streams.assert_there(stream);
-        state.enter(Call::OrderBehind, 0)?;
-        match state.events.get(&event.0).copied() {
-            None => Err(INVALID),
-            Some(None) => Ok(()),
-            Some(Some(place)) => state.streams.wait(stream, place),
-        }
-    }
-
-    fn reports_end(&self, _: StreamId) -> bool {
-        !self.0.lock().streams.reports_no_end
-    }
-
-    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        state.enter(Call::Synchronize, 0)?;
-        state.streams.synchronize(stream)
-    }
-
-    fn synchronize_all(&self) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        state.enter(Call::SynchronizeAll, 0)?;
-        state.streams.synchronize_all()
-    }
-
-    fn contents(&self) -> Option<&dyn Contents> {
-        Some(self)
-    }
-
-    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
-        let mut state = self.0.lock();
-        state.streams.assert_there(stream);
-        state.enter(Call::IsCapturing, 0)?;
-        Ok(state.streams.is_capturing(stream))
-    }
-
-    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
-        let mut state = self.0.lock();
-        // A device that cannot tell is not asked.
-        let idle = state.streams.is_idle(stream);
-        idle.map(|idle| state.enter(Call::IsIdle, 0).map(|()| idle)).transpose()
-    }
-
-    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
-        let mut state = self.0.lock();
-        let entered = state.enter(Call::MarkCapture, 0);
-        if let (Err(_), Some(mark)) = (entered, mark) {
-            state.graph.remove_mark(mark);
-        }
-        entered.map(|()| state.graph.mark(stream, mark))
-    }
-
-    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
-        let mut state = self.0.lock();
-        state.enter(Call::IsBehind, 0)?;
-        Ok(state.graph.is_behind(stream, mark))
-    }
-
-    fn remove_mark(&self, mark: CaptureMark) {
-        self.0.lock().graph.remove_mark(mark);
-    }
-
-    fn supplies(&self, pool: PoolId) -> bool {
-        self.0.lock().supplied_pools.contains(&pool)
-    }
-
-    fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
-        let base = self.obtain(bytes)?;
-        self.0.lock().supplied.insert(base.0, pool);
-        Ok(base)
-    }
-
-    fn leads(&self, route: u64, stream: StreamId) -> bool {
-        self.0.lock().led.get(&route).is_some_and(|streams| streams.contains(&stream))
-    }
-
-    /// Advances the clock. Returns false for pauses beyond the tolerance.
-    fn pause(&self, us: u64) -> bool {
-        let mut state = self.0.lock();
-        let end = state.clock_us.saturating_add(us);
-        let patient = end <= state.patience_us;
-        if patient {
-            state.clock_us = end;
-        }
-        patient
-    }
-
-    /// Returns the time of all pauses and calls in nanoseconds, plus two for every earlier reading.
-    fn ticks(&self) -> u64 {
-        let mut state = self.0.lock();
-        state.looks += 2;
-        state.clock_us.saturating_mul(1000).saturating_add(state.meter.total_ns()).saturating_add(state.looks)
-    }
-
-    /// Counts from the creation of the device, not from the Unix epoch.
-    fn time_us(&self, ticks: u64) -> u64 {
-        ticks / 1000
-    }
-
-    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        (self.0.lock().granularity != 0).then_some(self)
-    }
-}
-
-impl VirtualMemory for SimulatedDevice {
-    fn granularity(&self) -> u64 {
-        self.0.lock().granularity
-    }
-
-    fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        let mut state = self.0.lock();
-        state.enter(Call::Reserve, bytes)?;
-        let address = state.take_address(bytes)?;
-        state.reservations.insert(address, bytes);
-        Ok(DevicePtr(address))
-    }
-
-    fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        state.enter(Call::Unreserve, bytes)?;
-        let mapped = state.mappings.range(base.0..base.0 + bytes).next().is_some();
-        if mapped || state.reservations.get(&base.0) != Some(&bytes) {
-            return Err(INVALID);
-        }
-        state.reservations.remove(&base.0);
-        state.vacant.entry(bytes).or_default().insert(base.0);
-        Ok(())
-    }
-
-    fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
-        let mut state = self.0.lock();
-        state.enter(Call::Create, bytes)?;
-        if !bytes.is_multiple_of(state.granularity) {
-            return Err(INVALID);
-        }
-        state.use_memory(bytes)?;
-        state.handles += 1;
-        let handle = state.handles;
-        state.physical.insert(handle, Physical { bytes, contents: UNWRITTEN | handle, ..Physical::default() });
-        Ok(PhysicalHandle(handle))
-    }
-
-    fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        let bytes = state.physical.get(&handle.0).map_or(0, |physical| physical.bytes);
-        state.enter(Call::Destroy, bytes)?;
-        let physical = state.physical.get_mut(&handle.0).filter(|physical| !physical.dropped).ok_or(INVALID)?;
-        physical.dropped = true;
-        state.collect(handle.0);
-        Ok(())
-    }
-
-    fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        state.enter(Call::Map, bytes)?;
-        let end = at.0 + bytes;
-        let reserved = state.reservations.range(..=at.0).next_back().is_some_and(|(base, len)| base + len >= end);
-        let before = state.mappings.range(..end).next_back();
-        let overlaps = before.is_some_and(|(base, mapping)| base + mapping.0 > at.0);
-        let physical = state.physical.get(&handle.0).filter(|physical| !physical.dropped && physical.bytes == bytes);
-        if !reserved || overlaps || physical.is_none() {
-            return Err(INVALID);
-        }
-        if let Some(physical) = state.physical.get_mut(&handle.0) {
-            physical.mappings += 1;
-        }
-        state.mappings.insert(at.0, (bytes, handle.0, false));
-        Ok(())
-    }
-
-    fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        let State { mappings, meter, .. } = &mut *state;
-        // The driver sets the access of each mapping by itself.
-        meter.charge(Call::SetAccess, mappings.range(at.0..at.0 + bytes).map(|(_, mapping)| mapping.0));
-        state.count(Call::SetAccess)?;
-        let covered: u64 = state.mappings.range(at.0..at.0 + bytes).map(|(_, mapping)| mapping.0).sum();
-        if covered != bytes {
-            return Err(INVALID);
-        }
-        for mapping in state.mappings.range_mut(at.0..at.0 + bytes) {
-            mapping.1.2 = true;
-        }
-        Ok(())
-    }
-
-    fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        let mut state = self.0.lock();
-        state.enter(Call::Unmap, bytes)?;
-        let (_, handle, _) = state.mappings.get(&at.0).copied().filter(|mapping| mapping.0 == bytes).ok_or(INVALID)?;
-        // Unlike `release`, this does not wait: the work would fault.
-        let range = at.0..at.0 + bytes;
-        if state.streams.uses(&range) || state.host.copies(&range) {
-            return Err(INVALID);
-        }
-        state.mappings.remove(&at.0);
-        if let Some(physical) = state.physical.get_mut(&handle) {
-            physical.mappings -= 1;
-        }
-        state.collect(handle);
-        Ok(())
-    }
-
-    /// Returns the number of the handle, if the device [exports](SimulatedDevice::with_exports).
-    fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
-        let mut state = self.0.lock();
-        state.enter(Call::Export, 0)?;
-        if !state.exports {
-            return Err(DeviceError::new(ErrorKind::Unsupported, 0));
-        }
-        let live = state.physical.get(&handle.0).is_some_and(|physical| !physical.dropped);
-        i32::try_from(handle.0).ok().filter(|_| live).map(Descriptor).ok_or(INVALID)
     }
 }
