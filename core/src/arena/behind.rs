@@ -15,8 +15,8 @@
 //! other is passed, so that no stream waits for more work than the request needs.
 //!
 //! Blocks in private pools stay pending, since graphs may use them on any stream, and so do blocks whose
-//! own stream has ended, may have gone or captures, and those that the host uses, which would wait. They hold up what
-//! waits behind them in the queue of the same using stream, until their event is complete. Nothing is
+//! own stream has ended, may have gone or captures, and those that the host uses, which would wait. They hold
+//! up what waits behind them in the queue of the same using stream, until their event is complete. Nothing is
 //! ordered while a graph is captured.
 
 use crate::arena::ordered::Ordered;

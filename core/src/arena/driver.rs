@@ -3,9 +3,10 @@
 use crate::arena::flags::Flags;
 use crate::arena::{Arena, flags};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo};
+use crate::heap::Heap;
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering};
 use crate::tables::Storage;
-use crate::units::StreamId;
+use crate::units::{NO_STREAM, StreamId};
 
 /// No context was lost. Codes of errors have 32 bits.
 const HEALTHY: u64 = u64::MAX;
@@ -176,14 +177,18 @@ impl<D: DeviceMemory> Driver<D> {
         let asked = self.virtual_memory.compare_exchange(UNASKED, MISSING, Ordering::Relaxed, Ordering::Relaxed);
         asked.is_ok()
     }
-}
 
-impl<D: DeviceMemory> Driver<D> {
-    /// Returns whether a call that names the stream `named` may use `stream`, as far as its end is concerned; a
-    /// call that names none has [`NO_STREAM`](crate::units::NO_STREAM). The stream of a heap may also have
-    /// [ended](crate::heap::Heap::ended) with a report.
+    /// Returns whether a call of the allocator may use the handle of `stream`: the call names that stream, or the host
+    /// would have reported the stream's end ([`reports_end`](DeviceMemory::reports_end)). `named` is the stream
+    /// that the call names, or [`NO_STREAM`].
     pub(super) fn may_use(&self, stream: StreamId, named: StreamId) -> bool {
         stream == named || self.device.reports_end(stream)
+    }
+
+    /// Returns whether a call may use the handle of a heap's stream, as [`may_use`](Self::may_use) does: not if the
+    /// stream has ended, nor if the heap has none.
+    pub(super) fn may_use_stream_of<S: Storage>(&self, heap: &Heap<S>, named: StreamId) -> bool {
+        heap.stream != NO_STREAM && !heap.ended && self.may_use(heap.stream, named)
     }
 }
 

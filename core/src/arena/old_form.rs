@@ -90,9 +90,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
         let stream = loop {
             let mut heap = self.0.heaps.lock(slot);
             let stream = heap.stream;
-            // The handle of an ended stream may not be used.
-            let is_gone = stream == NO_STREAM || heap.ended || !self.0.driver.may_use(stream, NO_STREAM);
-            if is_gone || segments.try_reserve(1).is_err() {
+            if !self.0.driver.may_use_stream_of(&heap, NO_STREAM) || segments.try_reserve(1).is_err() {
                 break stream;
             }
             let Some((block, _)) = next_releasable(&mut heap, FROM_START, |_| true) else { break stream };

@@ -187,8 +187,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         let device = self.0;
         let (own, may) = {
             let heap = device.heaps.lock(slot);
-            // The handle of an ended stream may not be used.
-            (heap.stream, !heap.ended && device.driver.may_use(heap.stream, named) && (private || heap.pool == 0))
+            (heap.stream, device.driver.may_use_stream_of(&heap, named) && (private || heap.pool == 0))
         };
         let may = may && device.driver.device().can_order(own) && !device.call(|memory| memory.is_capturing(own))?;
         Ok(may.then_some(own))

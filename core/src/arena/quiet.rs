@@ -10,7 +10,7 @@ use crate::device::DeviceMemory;
 use crate::streams::epochs::Epoch;
 use crate::sync::{Lock, Ordering};
 use crate::tables::{Lazy, Storage};
-use crate::units::{NO_STREAM, StreamId};
+use crate::units::StreamId;
 
 /// The epochs of one device: the operations that call the device.
 pub(crate) struct Quiet<'a, D, R: Lock, S: Storage> {
@@ -40,8 +40,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
         }
         let epoch = {
             let mut heap = arena.heaps.lock(slot);
-            // The handle of an ended stream may not be used.
-            if heap.stream == NO_STREAM || heap.ended || !arena.driver.may_use(heap.stream, named) {
+            if !arena.driver.may_use_stream_of(&heap, named) {
                 return false;
             }
             // The count of the pool never decreases and is the clock of a heap that changes hands,

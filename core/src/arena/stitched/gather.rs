@@ -107,12 +107,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         moves: &mut u32,
         batch: &mut Batch,
     ) -> Result<(), Error> {
-        // The handle of an ended stream may not be used.
-        let (stream, ended) = {
-            let heap = self.device().arena.heaps.lock(slots_of(pair)[0]);
-            (heap.stream, heap.ended)
-        };
-        if ended || !self.device().driver.may_use(stream, taker.stream) {
+        let device = self.device();
+        if !device.driver.may_use_stream_of(&device.arena.heaps.lock(slots_of(pair)[0]), taker.stream) {
             return Ok(());
         }
         // Taken before the event is recorded: a page that is freed later may have later work.
