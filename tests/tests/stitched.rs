@@ -118,12 +118,7 @@ fn export(working: &Working, block: usize) -> Outcome {
 /// Ends all captures, frees every block and empties the cache.
 fn give_back(working: &mut Working) -> Result<(), String> {
     (0..STREAMS).for_each(|stream| working.set_capturing(StreamId(stream), false));
-    while !working.held.is_empty() {
-        if let Some(error) = working.free(0) {
-            return Err(error.to_string());
-        }
-    }
-    working.host.allocator.empty_cache(DEVICE).map_err(|error| error.to_string())
+    working.give_back()
 }
 
 fn hold(policy: &str, program: &[Step]) -> Result<(), String> {

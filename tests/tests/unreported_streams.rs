@@ -161,12 +161,7 @@ fn hold(config: &str, steps: &[Step]) -> Result<(), String> {
         });
         held.map_err(|why| format!("`{config}`, step {number}, {step:?}: {why}"))?;
     }
-    while !program.working.held.is_empty() {
-        if let Some(error) = program.working.free(0) {
-            return Err(error.to_string());
-        }
-    }
-    program.working.host.allocator.empty_cache(DEVICE).map_err(|error| error.to_string())?;
+    program.working.give_back()?;
     let left = program.working.host.device().outstanding();
     if left == Outstanding::default() { program.working.check() } else { Err(format!("`{config}`: {left:?} is left")) }
 }

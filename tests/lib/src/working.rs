@@ -118,6 +118,19 @@ impl Working {
         error
     }
 
+    /// Frees every block, and empties the cache.
+    ///
+    /// # Errors
+    /// The first error of the allocator.
+    pub fn give_back(&mut self) -> Result<(), String> {
+        while !self.held.is_empty() {
+            if let Some(error) = self.free(0) {
+                return Err(error.to_string());
+            }
+        }
+        self.host.allocator.empty_cache(DEVICE).map_err(|error| error.to_string())
+    }
+
     /// Begins or ends a capture that the allocator is not told of.
     pub fn set_capturing(&mut self, stream: StreamId, on: bool) {
         self.host.device().set_capturing(stream, on);
