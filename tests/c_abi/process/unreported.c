@@ -14,6 +14,8 @@
 typedef void *handle;
 unsigned cuInit(unsigned), cuDevicePrimaryCtxRetain(handle *, int), cuDevicePrimaryCtxRelease_v2(int);
 unsigned cuCtxSetCurrent(handle), cuStreamCreate(handle *, unsigned), cuStreamDestroy_v2(handle);
+unsigned cuEventCreate(handle *, unsigned), cuEventRecord(handle, handle), cuEventDestroy_v2(handle);
+unsigned cuStreamWaitEvent(handle, handle, unsigned);
 unsigned cuMemsetD8Async(unsigned long long, unsigned char, size_t, handle);
 unsigned emu_hold_stream(handle), emu_release_stream(handle);
 
@@ -41,6 +43,15 @@ static void *block_of(handle its) {
   CHECK(cachalot_malloc(allocator, 0, BYTES, its, &block));
   CHECK(cuMemsetD8Async((unsigned long long)(size_t)block, 1, BYTES, its));
   return block;
+}
+
+/* Orders later work on a stream behind the present work on another. */
+static void order(handle later, handle earlier) {
+  handle event;
+  CHECK(cuEventCreate(&event, 2));
+  CHECK(cuEventRecord(event, earlier));
+  CHECK(cuStreamWaitEvent(later, event, 0));
+  CHECK(cuEventDestroy_v2(event));
 }
 
 /* A block's own stream goes before the block, and behind it. */
@@ -119,6 +130,7 @@ static void ranges(void) {
     CHECK(cuMemsetD8Async((unsigned long long)(size_t)base, 4, PAGE, second));
     CHECK(cachalot_free(allocator, block_of(third)));
     if (released_by_others) {
+      order(third, second);
       CHECK(cachalot_range_decommit(range, 0, 4 * (size_t)PAGE, third));
     }
     CHECK(cuStreamDestroy_v2(second));
