@@ -2,6 +2,7 @@
 //! programs.
 
 pub(crate) mod install;
+pub(crate) mod subject;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

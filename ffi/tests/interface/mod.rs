@@ -1,0 +1,9 @@
+//! Correct uses of every function, on simulated devices.
+
+mod blocks;
+mod history;
+mod pools;
+mod settings;
+mod statistics;
+mod streams;
+mod texts;

@@ -1,0 +1,110 @@
+//! Private pools, and memory still held at the end.
+
+use crate::common::subject::{MIB, Subject, last_error, ok, stream};
+use cachalot::abi::{
+    CACHALOT_POOL_NO_SPLIT, CACHALOT_ROUTE_ALL, CACHALOT_ROUTE_STREAM, CACHALOT_ROUTE_THREAD, cachalot_pool,
+};
+use cachalot::capi::{
+    cachalot_capture_begin, cachalot_capture_end, cachalot_destroy, cachalot_empty_cache, cachalot_pool_begin,
+    cachalot_pool_empty, cachalot_pool_end, cachalot_pool_release, cachalot_pool_retain, cachalot_pool_users,
+    cachalot_simulate_capture,
+};
+use cachalot::status::{
+    CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_POOL, CACHALOT_OK,
+};
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::ptr::{null_mut, without_provenance_mut};
+use std::thread;
+
+fn users(subject: &Subject, pool: cachalot_pool) -> u32 {
+    let mut users = 0;
+    // SAFETY: the variable outlives the call.
+    ok(unsafe { cachalot_pool_users(subject.0, 0, pool, &raw mut users) });
+    users
+}
+
+#[test]
+fn pools_keep_their_blocks_apart() {
+    let subject = Subject::plain();
+    let pool = subject.pool();
+    assert_eq!(users(&subject, pool), 1);
+    let outside = subject.malloc(100, stream(1));
+    subject.free(outside);
+    ok(cachalot_pool_begin(subject.0, 0, pool, CACHALOT_ROUTE_STREAM, stream(1)));
+    let inside = subject.malloc(100, stream(1));
+    assert_ne!(inside, outside);
+    let elsewhere = subject.malloc(100, stream(2));
+    ok(cachalot_pool_end(subject.0, 0, pool));
+    assert_eq!(subject.malloc(100, stream(1)), outside);
+    subject.free(outside);
+    subject.free(elsewhere);
+    assert_eq!((users(&subject, pool), cachalot_pool_empty(subject.0, 0, pool)), (2, CACHALOT_OK));
+    assert_eq!(subject.base_of(inside).base, inside);
+
+    // By thread: this one's requests, not another one's.
+    ok(cachalot_pool_begin(subject.0, 0, pool, CACHALOT_ROUTE_THREAD, null_mut()));
+    let own = subject.malloc(100, stream(3));
+    let other = thread::scope(|scope| scope.spawn(|| subject.malloc(100, stream(3)).addr()).join());
+    let other: *mut c_void = without_provenance_mut(other.expect("it returns"));
+    assert_ne!(subject.base_of(own).segment_base, subject.base_of(other).segment_base);
+    ok(cachalot_pool_end(subject.0, 0, pool));
+    for block in [inside, own, other] {
+        subject.free(block);
+    }
+
+    // A name of the program's own.
+    let named = cachalot_pool { first: 7, second: 9 };
+    ok(cachalot_pool_retain(subject.0, 0, named, CACHALOT_POOL_NO_SPLIT));
+    ok(cachalot_pool_retain(subject.0, 0, named, 0));
+    assert_eq!(users(&subject, named), 2);
+    for (pool, users) in [(named, 2), (pool, 3)] {
+        (0..users).for_each(|_| ok(cachalot_pool_release(subject.0, 0, pool)));
+    }
+    ok(cachalot_empty_cache(subject.0, 0));
+    assert_eq!(cachalot_pool_release(subject.0, 0, pool), CACHALOT_ERROR_UNKNOWN_POOL);
+    assert_eq!(subject.stats().reserved_bytes.current, 0);
+}
+
+#[test]
+fn a_captured_pool_is_kept_until_its_graph_is_gone() {
+    let subject = Subject::plain();
+    let pool = subject.pool();
+    ok(cachalot_capture_begin(subject.0, 0, pool, CACHALOT_ROUTE_STREAM, stream(1)));
+    ok(cachalot_simulate_capture(subject.0, 0, stream(1), 1));
+    let block = subject.malloc(3 * MIB, stream(1));
+    subject.free(block);
+    ok(cachalot_simulate_capture(subject.0, 0, stream(1), 0));
+    ok(cachalot_capture_end(subject.0, 0, pool));
+    ok(cachalot_pool_release(subject.0, 0, pool));
+    // The graph may be launched still: nothing else gets its memory, and it is not given back.
+    ok(cachalot_empty_cache(subject.0, 0));
+    let other = subject.malloc(3 * MIB, stream(1));
+    assert_ne!(other, block);
+    subject.free(other);
+    ok(cachalot_empty_cache(subject.0, 0));
+    assert_eq!(subject.stats().reserved_bytes.current, 20 * MIB as i64);
+    ok(cachalot_pool_release(subject.0, 0, pool));
+    ok(cachalot_empty_cache(subject.0, 0));
+    assert_eq!(subject.stats().reserved_bytes.current, 0);
+}
+
+#[test]
+fn what_is_still_held_at_the_end_is_told() {
+    for keep_block in [true, false] {
+        let subject = ManuallyDrop::new(Subject::plain());
+        let pool = subject.pool();
+        ok(cachalot_pool_begin(subject.0, 0, pool, CACHALOT_ROUTE_ALL, null_mut()));
+        let block = subject.malloc(1000, null_mut());
+        ok(cachalot_pool_end(subject.0, 0, pool));
+        if !keep_block {
+            // The pool still has users: a graph may use what it holds.
+            subject.free(block);
+        }
+        assert_eq!(cachalot_destroy(subject.0), CACHALOT_ERROR_STILL_HELD);
+        let blocks = format!("{} blocks", u32::from(keep_block));
+        assert!(last_error().contains(&blocks) && last_error().contains("2097152 bytes"), "{}", last_error());
+        assert_eq!(last_error().ends_with("a private pool has users, or pages are pinned"), !keep_block);
+        assert_eq!(cachalot_destroy(subject.0), CACHALOT_ERROR_INVALID_HANDLE);
+    }
+}
