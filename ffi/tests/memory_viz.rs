@@ -4,19 +4,25 @@
 //! `CACHALOT_MEMORY_VIZ` names a folder with the script in some versions, created by
 //! `scripts/setup/memory_viz.sh`.
 
+use crate::common::subject::{MIB, Subject, ok, stream};
 use crate::common::{output, root, scratch, skip};
-use cachalot::abi::*;
-use cachalot::capi::*;
-use cachalot::status::*;
+use cachalot::abi::{
+    CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_REQUESTED, CACHALOT_ROUTE_ALL, cachalot_action, cachalot_stack,
+};
+use cachalot::capi::{
+    cachalot_destroy, cachalot_empty_cache, cachalot_free, cachalot_on_stack, cachalot_pool_begin, cachalot_pool_end,
+    cachalot_pool_release, cachalot_record_stream, cachalot_simulate_progress, cachalot_stack_push,
+    cachalot_trace_start,
+};
+use cachalot::status::CACHALOT_ERROR_OUT_OF_MEMORY;
 use serde_json::json;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::process::Command;
-use std::ptr::{null_mut, without_provenance_mut};
-
-const MIB: usize = 1 << 20;
+use std::ptr::null_mut;
 
 /// Pseudorandom numbers, equal in every run (Marsaglia's xorshift64).
 struct Numbers(u64);
@@ -77,7 +83,7 @@ unsafe extern "C" fn describe(_: *mut c_void, stack: *mut cachalot_stack, action
 
 /// A running program on device 0.
 struct Program {
-    allocator: *mut cachalot_allocator,
+    allocator: ManuallyDrop<Subject>,
     numbers: Numbers,
     /// Live blocks: address and requested bytes.
     held: Vec<(*mut c_void, usize)>,
@@ -85,45 +91,28 @@ struct Program {
     has_pool: bool,
 }
 
-#[track_caller]
-fn ok(status: cachalot_status) {
-    // SAFETY: only calls of this thread write to the text, and none runs while it is copied.
-    let text = || unsafe { CStr::from_ptr(cachalot_last_error()) }.to_string_lossy().into_owned();
-    assert_eq!(status, CACHALOT_OK, "{}", text());
-}
-
-fn stream(number: usize) -> cachalot_stream {
-    without_provenance_mut(number * 0x10)
-}
-
 impl Program {
     fn new(scene: &Scene) -> Self {
-        let options = cachalot_options {
-            flags: CACHALOT_SIMULATED,
-            device_count: scene.devices,
-            config: scene.config.as_ptr(),
+        let allocator = ManuallyDrop::new(Subject::new(|options| {
+            options.device_count = scene.devices;
+            options.config = scene.config.as_ptr();
             // Regions of bfc double, and are released whole.
-            simulated_bytes: if scene.name == "bfc" { 2 << 30 } else { 700 << 20 },
-            ..cachalot_options::INIT
-        };
-        let mut allocator = null_mut();
-        // SAFETY: both variables outlive the call, and so does the text.
-        ok(unsafe { cachalot_create(&raw const options, &raw mut allocator) });
+            options.simulated_bytes = if scene.name == "bfc" { 2 << 30 } else { 700 << 20 };
+        }));
         if scene.stacks {
             // SAFETY: the callback takes no userdata.
-            ok(unsafe { cachalot_on_stack(allocator, Some(describe), null_mut()) });
+            ok(unsafe { cachalot_on_stack(allocator.0, Some(describe), null_mut()) });
         }
-        ok(cachalot_trace_start(allocator, 0, scene.capacity));
+        ok(cachalot_trace_start(allocator.0, 0, scene.capacity));
         Self { allocator, numbers: Numbers(0x9e37_79b9_7f4a_7c15), held: Vec::new(), has_pool: false }
     }
 
     fn malloc(&mut self) {
         let small = self.numbers.below(3) > 0;
         let bytes = 1 + self.numbers.below(if small { 200 << 10 } else { 40 * MIB });
-        let (stream, mut block) = (stream(self.numbers.below(4)), null_mut());
+        let stream = stream(self.numbers.below(4));
         FUNCTION.set(if small { c"small" } else { c"large" });
-        // SAFETY: the variable outlives the call.
-        let status = unsafe { cachalot_malloc(self.allocator, 0, bytes, stream, &raw mut block) };
+        let (status, block) = self.allocator.try_malloc(0, bytes, stream);
         if status == CACHALOT_ERROR_OUT_OF_MEMORY {
             self.free_some(3);
             return;
@@ -138,9 +127,9 @@ impl Program {
         }
         let (block, _) = self.held.swap_remove(self.numbers.below(self.held.len()));
         if self.numbers.one_in(6) {
-            ok(cachalot_record_stream(self.allocator, block, stream(5 + self.numbers.below(2))));
+            ok(cachalot_record_stream(self.allocator.0, block, stream(5 + self.numbers.below(2))));
         }
-        ok(cachalot_free(self.allocator, block));
+        self.allocator.free(block);
     }
 
     fn free_some(&mut self, part: usize) {
@@ -151,16 +140,14 @@ impl Program {
 
     /// Some requests from a private pool.
     fn graph(&mut self) {
-        let mut pool = cachalot_pool::default();
-        // SAFETY: the variable outlives the call.
-        ok(unsafe { cachalot_pool_create(self.allocator, 0, 0, &raw mut pool) });
-        ok(cachalot_pool_begin(self.allocator, 0, pool, CACHALOT_ROUTE_ALL, null_mut()));
+        let pool = self.allocator.pool();
+        ok(cachalot_pool_begin(self.allocator.0, 0, pool, CACHALOT_ROUTE_ALL, null_mut()));
         (0..20).for_each(|_| self.malloc());
-        ok(cachalot_pool_end(self.allocator, 0, pool));
+        ok(cachalot_pool_end(self.allocator.0, 0, pool));
         // The first pool stays, with two users: the program and the graph.
         if std::mem::replace(&mut self.has_pool, true) {
-            ok(cachalot_pool_release(self.allocator, 0, pool));
-            ok(cachalot_pool_release(self.allocator, 0, pool));
+            ok(cachalot_pool_release(self.allocator.0, 0, pool));
+            ok(cachalot_pool_release(self.allocator.0, 0, pool));
         }
     }
 
@@ -169,8 +156,8 @@ impl Program {
             match self.numbers.below(1000) {
                 0..520 => self.malloc(),
                 520..990 => self.free(),
-                990..994 => ok(cachalot_simulate_progress(self.allocator, 0, stream(5))),
-                994..996 => ok(cachalot_empty_cache(self.allocator, 0)),
+                990..994 => ok(cachalot_simulate_progress(self.allocator.0, 0, stream(5))),
+                994..996 => ok(cachalot_empty_cache(self.allocator.0, 0)),
                 996..998 => self.graph(),
                 _ => self.free_some(2),
             }
@@ -178,53 +165,21 @@ impl Program {
         // The last call is a failing request, with pending frees.
         (0..40).for_each(|_| self.malloc());
         (0..10).for_each(|_| self.free());
-        let mut block = null_mut();
-        // SAFETY: the variable outlives the call.
-        let status = unsafe { cachalot_malloc(self.allocator, 0, 3000 * MIB, null_mut(), &raw mut block) };
+        let (status, _) = self.allocator.try_malloc(0, 3000 * MIB, null_mut());
         assert_eq!(status, CACHALOT_ERROR_OUT_OF_MEMORY);
         let (pending, _) = self.held.swap_remove(0);
-        ok(cachalot_record_stream(self.allocator, pending, stream(6)));
-        ok(cachalot_free(self.allocator, pending));
-    }
-
-    fn stats(&self) -> HashMap<String, i64> {
-        unsafe extern "C" fn gather(userdata: *mut c_void, key: *const std::ffi::c_char, value: i64) -> c_int {
-            // SAFETY: the map below, which nobody else uses during the call.
-            let all = unsafe { &mut *userdata.cast::<HashMap<String, i64>>() };
-            // SAFETY: the key lasts until this returns.
-            all.insert(unsafe { CStr::from_ptr(key) }.to_string_lossy().into_owned(), value);
-            0
-        }
-        let mut all = HashMap::<String, i64>::new();
-        // SAFETY: the callback takes the map, which outlives the call.
-        ok(unsafe { cachalot_stats_for_each(self.allocator, 0, Some(gather), (&raw mut all).cast()) });
-        all
-    }
-
-    fn entries(&self, device: c_int) -> usize {
-        unsafe extern "C" fn count(userdata: *mut c_void, _: *const cachalot_trace_entry) -> c_int {
-            // SAFETY: the number below, which nobody else uses during the call.
-            let sum = unsafe { &mut *userdata.cast::<usize>() };
-            *sum += 1;
-            0
-        }
-        let mut sum = 0_usize;
-        // SAFETY: the callback takes the number, which outlives the call.
-        ok(unsafe { cachalot_trace_for_each(self.allocator, device, Some(count), (&raw mut sum).cast()) });
-        sum
+        ok(cachalot_record_stream(self.allocator.0, pending, stream(6)));
+        self.allocator.free(pending);
     }
 
     /// Writes the snapshot in both formats, and the expected figures of the program beside.
     fn write(&self, scene: &Scene, folder: &Path) {
         for format in ["pickle", "json"] {
-            let file = folder.join(format!("{}.{format}", scene.name));
-            let path = CString::new(file.to_str().expect("UTF-8")).expect("no NUL");
-            // SAFETY: the text outlives the call.
-            ok(unsafe { cachalot_snapshot_to_file(self.allocator, path.as_ptr()) });
+            ok(self.allocator.write_snapshot(&folder.join(format!("{}.{format}", scene.name))));
         }
-        let stats = self.stats();
+        let stats: HashMap<_, _> = self.allocator.all_stats().into_iter().collect();
         let stat = |key: &str| stats[key];
-        let entries: Vec<_> = (0..scene.devices).map(|device| self.entries(device as c_int)).collect();
+        let entries: Vec<_> = (0..scene.devices).map(|device| self.allocator.trace(device as c_int).len()).collect();
         let happened: i64 = ["allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms"]
             .into_iter()
             .chain(["num_device_alloc", "num_device_free"])
@@ -261,10 +216,10 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         for (block, _) in self.held.drain(..) {
-            cachalot_free(self.allocator, block);
+            cachalot_free(self.allocator.0, block);
         }
         // Pools may have users still.
-        cachalot_destroy(self.allocator);
+        cachalot_destroy(self.allocator.0);
     }
 }
 

@@ -3,11 +3,11 @@
 //!
 //! `CACHALOT_READERS` names a folder with the parser, created by `scripts/setup/readers.sh`.
 
+use crate::common::subject::Subject;
 use crate::common::{output, root, scratch, skip};
-use cachalot::abi::*;
-use cachalot::capi::*;
+use cachalot::capi::cachalot_metrics;
 use cachalot::prelude::*;
-use cachalot::status::*;
+use cachalot::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
 use cachalot::{SimulatedDevice, metrics};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::process::Command;
@@ -146,26 +146,20 @@ unsafe extern "C" fn gather(userdata: *mut c_void, text: *const c_char, bytes: u
 
 #[test]
 fn the_c_function_has_the_text_of_the_rust_function() {
-    let options = cachalot_options { flags: CACHALOT_SIMULATED, ..cachalot_options::INIT };
-    let mut handle = null_mut();
-    // SAFETY: both variables outlive the call.
-    assert_eq!(unsafe { cachalot_create(&raw const options, &raw mut handle) }, CACHALOT_OK);
+    let subject = Subject::plain();
     let metrics_of = |parts: usize| {
         let mut gathered = (parts, Vec::new());
         // SAFETY: the callback takes the pair, which outlives the call.
-        let status = unsafe { cachalot_metrics(handle, Some(gather), (&raw mut gathered).cast()) };
+        let status = unsafe { cachalot_metrics(subject.0, Some(gather), (&raw mut gathered).cast()) };
         (status, CString::new(gathered.1).expect("no NUL").into_string().expect("text"))
     };
     let (status, text) = metrics_of(usize::MAX);
     assert_eq!(status, CACHALOT_OK);
     assert_eq!(value(&text, "reserved_bytes", 0), 0);
-    let mut block = null_mut();
-    // SAFETY: the variable outlives the call.
-    assert_eq!(unsafe { cachalot_malloc(handle, 0, 5000, null_mut(), &raw mut block) }, CACHALOT_OK);
+    let block = subject.malloc(5000, null_mut());
     let text = metrics_of(usize::MAX).1;
     assert_eq!(value(&text, "reserved_bytes", 0), 2 * MIB as i64);
     assert_eq!(value(&text, "allocated_bytes", 0), 5120);
     assert_eq!(metrics_of(1).0, CACHALOT_ERROR_STOPPED);
-    assert_eq!(cachalot_free(handle, block), CACHALOT_OK);
-    assert_eq!(cachalot_destroy(handle), CACHALOT_OK);
+    subject.free(block);
 }
