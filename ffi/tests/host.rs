@@ -54,8 +54,10 @@ fn a_rust_program_opens_host_memory_in_one_call() {
     const CHILD: &str = "CACHALOT_TEST_OPENS_HOST";
     if std::env::var_os(CHILD).is_none() {
         let mut command = emulated(&std::env::current_exe().expect("a test has a path"));
-        command.args(["--exact", "a_rust_program_opens_host_memory_in_one_call"]).env(CHILD, "1");
-        succeed(&mut command).expect("the program is this one");
+        command.args(["--exact", "host::a_rust_program_opens_host_memory_in_one_call"]).env(CHILD, "1");
+        let said = succeed(&mut command).expect("the program is this one");
+        // A name that fits no test would be a child that succeeds.
+        assert!(said.contains("running 1 test\n"), "{said}");
         return;
     }
     let wrong = cachalot::open_host(&[0], "exact_segments:maybe").map(drop);
