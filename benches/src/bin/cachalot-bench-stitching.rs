@@ -16,7 +16,7 @@ two passes everything live is freed in the order of the requests, and nothing is
 is reusable at once (at `f`): the device has done all work when it is asked. Captured graphs have their private pool. *utilisation*: peak live requested bytes / peak reserved bytes, over all \
 passes. *cold*, *steady*: estimated driver time an allocation, in the first pass and in the later passes. *stall*: the most driver time of one \
 request. The times are those of an H200's driver, without any waiting for the device; equal on every machine. *out of memory*: programs with a \
-request that ran out of memory.\n";
+request that ran out of memory. [On a GPU](stitching_gpu.md), with real memory, beside PyTorch and `cudaMallocAsync`.\n";
 
 /// Compare the utilisation and the driver time of policies.
 #[derive(Parser)]
