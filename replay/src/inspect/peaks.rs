@@ -28,8 +28,12 @@ pub struct Peak {
     pub pending: u64,
     /// Memory of wholly free segments, which could be released.
     pub releasable: u64,
+    /// Number of wholly free segments.
+    pub releasable_segments: u64,
     /// Free memory in segments in use.
     pub in_holes: u64,
+    /// Number of segments in use with free memory.
+    pub hole_segments: u64,
     /// The largest free block of a segment in use.
     pub largest_hole: u64,
     /// Blocks not free, by the place of the allocation: the groups with the most bytes first.
@@ -127,15 +131,20 @@ fn peak(memory: &Memory, snapshot: &Snapshot, place: PeakPlace, most: usize) -> 
         allocated: memory.allocated(),
         pending: memory.pending(),
         releasable: 0,
+        releasable_segments: 0,
         in_holes: 0,
+        hole_segments: 0,
         largest_hole: 0,
         largest: largest(&live(memory, snapshot, place), most),
     };
     let blocks = memory.ordered();
     for (&address, part) in memory.parts() {
-        for hole in Memory::holes(&blocks, address, part, false) {
+        let holes = Memory::holes(&blocks, address, part, false);
+        peak.hole_segments += u64::from(holes.iter().any(|hole| !hole.whole));
+        for hole in holes {
             if hole.whole {
                 peak.releasable = peak.releasable.saturating_add(hole.bytes);
+                peak.releasable_segments += 1;
             } else {
                 peak.in_holes = peak.in_holes.saturating_add(hole.bytes);
                 peak.largest_hole = peak.largest_hole.max(hole.bytes);

@@ -137,7 +137,14 @@ mod tests {
     }
 
     fn ranges(events: &[Event], start: Option<Start>) -> Ranges {
-        let trace = Trace { name: String::new(), file: PathBuf::new(), events: events.to_vec(), start, expected: None };
+        let trace = Trace {
+            name: String::new(),
+            file: PathBuf::new(),
+            device: 0,
+            events: events.to_vec(),
+            start,
+            expected: None,
+        };
         Ranges::of(&trace, &Settings { config: Config::default(), limit: None })
     }
 

@@ -32,6 +32,8 @@ pub struct Trace {
     pub name: String,
     /// The file of the record.
     pub file: PathBuf,
+    /// The device in a snapshot; 0 in any other record.
+    pub device: i64,
     /// The events in order. Never empty, and free of contradictions.
     pub events: Vec<Event>,
     /// The memory before the first event, if the record begins in the middle of the program.
@@ -83,18 +85,19 @@ impl Trace {
         Ok(traces)
     }
 
-    /// Returns the record of a device from events that were read one by one. `segments` are those of
+    /// Returns the record of `device` from events that were read one by one. `segments` are those of
     /// the end, and `config` is empty if unknown.
     ///
     /// # Errors
     /// If there are no events, or the data contradicts itself.
     pub fn of_events<'s>(
         file: &Path,
+        device: i64,
         events: Vec<Event>,
         config: String,
         segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>,
     ) -> Result<Self, BadInput> {
-        let mut trace = snapshot::trace(file, base_name(file), events, config, segments)?;
+        let mut trace = snapshot::trace(file, base_name(file), device, events, config, segments)?;
         if trace.events.is_empty() {
             return Err(BadInput::whole(file, "there are no events"));
         }
@@ -145,7 +148,7 @@ impl Trace {
         let traces = match format {
             Format::Csv => {
                 let events = csv_record::read(file, reader)?;
-                vec![Self { name, file: file.to_owned(), events, start: None, expected: None }]
+                vec![Self { name, file: file.to_owned(), device: 0, events, start: None, expected: None }]
             }
             Format::Snapshot => snapshot::read(file, &name, reader)?,
         };

@@ -126,7 +126,7 @@ pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec
         }
         let name = if several { format!("{name}#{device}") } else { name.to_owned() };
         let own = snapshot.segments.iter().filter(|segment| segment.device == device);
-        traces.push(trace(file, name, events, config.clone(), own)?);
+        traces.push(trace(file, name, device, events, config.clone(), own)?);
     }
     if traces.is_empty() {
         return Err(BadInput::whole(file, "the snapshot holds no events: its memory history was not recorded"));
@@ -134,10 +134,11 @@ pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec
     Ok(traces)
 }
 
-/// Returns the record of a device, with the segments at the end. Does not check for contradictions.
+/// Returns the record of `device`, with the segments at the end. Does not check for contradictions.
 pub(super) fn trace<'s>(
     file: &Path,
     name: String,
+    device: i64,
     events: Vec<Event>,
     config: String,
     segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>,
@@ -146,7 +147,7 @@ pub(super) fn trace<'s>(
     let mut segments = segments.map_err(|what| BadInput::whole(file, what))?;
     segments.sort_by_key(|segment| segment.address);
     let expected = Some(Expected { config, segments, ..Expected::default() });
-    Ok(Trace { name, file: file.to_owned(), events, start: None, expected })
+    Ok(Trace { name, file: file.to_owned(), device, events, start: None, expected })
 }
 
 /// Converts a segment, and fills in values missing in old versions. The device becomes 0, because a

@@ -32,7 +32,7 @@ pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Res
         .zip(&read.device_traces)
         .map(|(device, events)| {
             let segments = read.segments.iter().filter(|segment| segment.device == device);
-            answer(&trace(file, events, &names, config.clone(), segments)?)
+            answer(&trace(file, device, events, &names, config.clone(), segments)?)
         })
         .collect();
     let mut histories = of_snapshot(read, &label, names, stacks);
@@ -47,6 +47,7 @@ pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Res
 /// for events that cannot be replayed.
 fn trace<'s>(
     file: &Path,
+    device: i64,
     events: &[Event],
     names: &Names,
     config: String,
@@ -77,7 +78,7 @@ fn trace<'s>(
         }
         converted.push(trace::Event { action, addr, size, stream, note: Note::None, place });
     }
-    Trace::of_events(file, converted, config, segments).ok()
+    Trace::of_events(file, device, converted, config, segments).ok()
 }
 
 fn of_event(event: &cachalot_snapshot::Event, names: &mut Names, stacks: &mut Stacks) -> Event {
