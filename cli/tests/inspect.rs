@@ -275,12 +275,21 @@ fn the_answer_comes_first() {
     let finished = cachalot(["inspect".into(), file.clone()]);
     let answer = finished.output.split("\n\n").next().expect("a paragraph");
     let words = answer.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.starts_with("91 % of what is reserved at the peak is free but stuck: 3.92 GiB in "), "{words}");
+    // As in the page of `view`, whose sentence is about the recorded peak as well.
+    let stuck = "91 % of what is reserved at the peak is free but stuck: 4.02 GiB in 49 segments, 26 of them idle; ";
+    assert!(words.starts_with(stuck), "{words}");
     assert!(words.ends_with("` would have held 2.37 GiB instead of 4.32 GiB."), "{words}");
     let line = &cachalot(["inspect".into(), "--json".into(), file]).json()[0];
     let told = &line["answers"][0];
     assert_eq!((&told["record"], &told["sentence"]), (&"multistream_prefetch__stacks".into(), &words.as_str().into()));
-    assert_eq!(told["stuck"]["reserved_bytes"], told["better"]["instead_of_bytes"]);
+    let peak = &line["peaks"].as_array().expect("a list")[0];
+    assert_eq!(peak["of"], "reserved");
+    for (stuck, peak_of) in [("reserved_bytes", "reserved"), ("hole_bytes", "in_holes"), ("idle_bytes", "releasable")] {
+        assert_eq!(told["stuck"][stuck], peak[peak_of], "{stuck}");
+    }
+    for (stuck, peak_of) in [("hole_segments", "hole_segments"), ("idle_segments", "releasable_segments")] {
+        assert_eq!(told["stuck"][stuck], peak[peak_of], "{stuck}");
+    }
 }
 
 #[test]

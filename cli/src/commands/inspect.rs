@@ -7,7 +7,7 @@ use super::table::{Column, Look, Table, column, extra};
 use super::{BAD_INPUT, print};
 use cachalot_replay::inspect::{self, Failure, Group, Peak, PeakOf, Remedy, Report, SegmentReport, Totals};
 use cachalot_replay::trace::{BadInput, Trace, snapshot};
-use cachalot_replay::tune;
+use cachalot_replay::tune::{self, Answer, Stuck};
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ const LONG_ABOUT: &str = "\
 Report on memory snapshots of PyTorch and cachalot: pickles and JSON, compressed
 or not
 
-The report opens with a sentence: how much of what is reserved at the peak is
+The report opens with a sentence: how much of what was reserved at the peak was
 free but stuck, that is, of no use to the request for which more was reserved;
 and the setting of PyTorch's allocator with which the recorded history would
 have held the least. The history is replayed with the recorded settings and with
@@ -156,7 +156,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         match load(file) {
             Ok(snapshot) => {
                 let report = inspect::inspect(&snapshot, args.most);
-                let told = told(file, &snapshot);
+                let told = told(file, &snapshot, &report.peaks);
                 let name = file.to_string_lossy();
                 let text = if args.json { json(&name, &told, &report) } else { Ok(text(&name, &told, &report, args)) };
                 written = written.and(text.and_then(print));
@@ -179,16 +179,18 @@ pub(crate) fn load(file: &Path) -> Result<Snapshot, BadInput> {
     loaded
 }
 
-/// Returns a sentence for each record of a snapshot. Without a history that can be replayed, a
-/// sentence about the end.
-fn told(file: &Path, snapshot: &Snapshot) -> Vec<OfRecord> {
+/// Returns a sentence for each record of a snapshot: about the recorded peak, and the setting that a replay finds. Without
+/// a history that can be replayed, a sentence about the end.
+fn told(file: &Path, snapshot: &Snapshot, peaks: &[Peak]) -> Vec<OfRecord> {
     let traces = Trace::of_snapshot(file, snapshot).unwrap_or_default();
     let progress = Progress::new(traces.len() as u64);
     progress.begin("replaying");
     let answers = traces.iter().filter_map(|trace| {
         let answer = tune::answer_of(trace);
         progress.advance(1);
-        Some(OfRecord { record: Some(trace.name.clone()), told: Told::from(&answer?) })
+        let recorded = peaks.iter().find(|peak| peak.device == trace.device && peak.of != PeakOf::Allocated);
+        let answer = answer.map(|answer| Answer { peak: recorded.map_or(answer.peak, stuck), ..answer })?;
+        Some(OfRecord { record: Some(trace.name.clone()), told: Told::from(&answer) })
     });
     let told: Vec<OfRecord> = answers.collect();
     progress.finish();
@@ -197,6 +199,17 @@ fn told(file: &Path, snapshot: &Snapshot) -> Vec<OfRecord> {
     }
     let stuck = tune::stuck(snapshot);
     vec![OfRecord { record: None, told: Told { sentence: sentence_at_end(&stuck), stuck, better: None } }]
+}
+
+/// Returns the free memory of a device at a recorded peak.
+fn stuck(peak: &Peak) -> Stuck {
+    Stuck {
+        reserved_bytes: peak.reserved,
+        hole_bytes: peak.in_holes,
+        hole_segments: peak.hole_segments,
+        idle_bytes: peak.releasable,
+        idle_segments: peak.releasable_segments,
+    }
 }
 
 fn json(file: &str, answers: &[OfRecord], report: &Report) -> io::Result<String> {
