@@ -120,7 +120,8 @@ struct Describer {
 }
 
 unsafe extern "C" fn describe(userdata: *mut c_void, stack: *mut cachalot_stack, action: cachalot_action) {
-    // SAFETY: the describer below, which nobody else uses during the call.
+    // SAFETY: `userdata` points to the describer that the test passed, and nothing else uses the describer
+    // during the call.
     let describer = unsafe { &mut *userdata.cast::<Describer>() };
     describer.asked.push(action);
     if let Some(allocator) = describer.subject {
@@ -186,7 +187,7 @@ fn stacks_are_described_by_the_program_and_told_with_blocks_segments_and_events(
             ("free_requested", stack(1)),
         ]
     );
-    // SAFETY: nobody is set.
+    // SAFETY: without a callback, the library uses no pointer.
     ok(unsafe { cachalot_on_stack(subject.0, None, null_mut()) });
     subject.free(early);
     ok(cachalot_simulate_progress(subject.0, 0, stream(3)));

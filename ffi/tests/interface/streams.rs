@@ -8,7 +8,7 @@ use cachalot::capi::{
 use cachalot::status::{CACHALOT_ERROR_INVALID_POINTER, CACHALOT_ERROR_INVALID_STREAM};
 use std::ptr::without_provenance_mut;
 
-/// Nobody told of the capture: no route of the allocator is in force.
+/// The program has announced no capture to the allocator, so no route is in force.
 #[test]
 fn a_block_that_a_capturing_stream_uses_is_accepted_and_comes_back_after_the_capture() {
     let subject = Subject::plain();
