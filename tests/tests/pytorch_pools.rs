@@ -214,6 +214,25 @@ fn a_name_used_again_while_blocks_live_does_not_inherit_options() {
 }
 
 #[test]
+fn the_name_of_an_unused_pool_is_forgotten_with_its_last_segment() {
+    // Emptying the cache releases the segment, and so does the free itself without a cache.
+    for caching in [true, false] {
+        let host = Host::new("", GIB);
+        let name = pool(&host, PLAIN);
+        let block = within(&host, name, || host.malloc(4 * MIB));
+        host.allocator.release_pool(DEVICE, name).unwrap();
+        host.allocator.set_caching(DEVICE, caching).unwrap();
+        assert_eq!(host.allocator.pool_users(DEVICE, name), Ok(0));
+        host.free(block);
+        if caching {
+            assert_eq!(host.allocator.pool_users(DEVICE, name), Ok(0), "the segment is cached");
+            host.allocator.empty_cache(DEVICE).unwrap();
+        }
+        assert_eq!(host.allocator.pool_users(DEVICE, name), Err(Error::UnknownPool(name)));
+    }
+}
+
+#[test]
 fn pools_within_pools() {
     let host = Host::new("", GIB);
     let [outer, inner] = [PLAIN, PLAIN].map(|options| pool(&host, options));

@@ -121,7 +121,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Removes a user from a private pool. The free segments of a pool without users are released
-    /// with the rest of the cache, and the name of the pool is forgotten afterwards.
+    /// with the rest of the cache. The name of the pool is forgotten with the last segment, and at
+    /// once if the pool has none.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::UnknownPool`], also for a pool without users.

@@ -396,6 +396,7 @@ impl Model {
         // A private pool in use keeps its memory even without a cache: a captured graph may use it.
         if !self.caching && self.releasable_pools().contains(&owner.pool) {
             self.release_ordinary(|of| of == owner);
+            self.forget_unused_pools();
         }
     }
 
