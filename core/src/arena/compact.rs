@@ -7,9 +7,9 @@
 //!                                  └─ none: release quiet segments ─▶ obtain.rs
 //! ```
 //!
-//! Under `exact_segments` no free block of another size serves while the device has memory: a segment of
-//! one block's size that is cut would serve no block of its own size again. The budget then counts what
-//! the program holds, without pending blocks.
+//! Under `exact_segments` no free block of another size serves while the limit and the device have memory:
+//! a segment of one block's size that is cut would serve no block of its own size again. The budget then
+//! counts what the program holds, without pending blocks.
 //!
 //! The budget is `(1 + compact) · most bytes ever active`. Only large heaps take part. Segments of 2
 //! MiB for small blocks are left alone: a call of the driver moves little memory there. With small
@@ -64,8 +64,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
         if self.excess(request).is_none() {
             return Ok(None);
         }
-        // A cut segment of one block's size would serve no block of that size again.
-        if !self.is_exact(request)
+        if self.any_serves_first(request)
             && let Some(ptr) = self.search_any(request)?
         {
             return Ok(Some(ptr));
@@ -74,9 +73,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
         Ok(None)
     }
 
-    /// Returns whether each block of the request's heap has a segment of its own size.
-    pub(super) fn is_exact(&self, request: &Request) -> bool {
-        self.arena.heaps.lock(request.slot).rules.compact == Compacting::Exact
+    /// Returns whether any free block serves a request beyond the budget before segments are released. Under
+    /// `exact_segments` only where the limit would not allow the request's segment in place of a released one.
+    pub(super) fn any_serves_first(&self, request: &Request) -> bool {
+        let arena = self.arena;
+        let is_exact = arena.heaps.lock(request.slot).rules.compact == Compacting::Exact;
+        // A cut segment of one block's size would serve no block of that size again. A released one makes room
+        // for at least `request.size`: that is too little if the limit was lowered below what is held.
+        !is_exact || !arena.ledger.has_room_for(arena.segment_bytes(request).saturating_sub(request.size))
     }
 
     /// Serves a request from the smallest free block of its heap that is large enough, although more
@@ -395,6 +399,20 @@ mod tests {
         malloc(&allocator, STREAM, 127);
         assert_eq!(segments(&allocator), [3, 127]);
         assert_eq!(waits(&allocator), 0);
+        allocator.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn no_segment_is_released_for_an_exact_one_that_a_lowered_limit_forbids() {
+        let allocator = allocator("parity:False,compact:0,exact_segments:True");
+        let _live = malloc(&allocator, STREAM, 50);
+        cache(&allocator, STREAM, &[7]);
+        quiesce(&allocator, STREAM);
+        allocator.arena(DEVICE).unwrap().quiet().poll();
+        allocator.set_limit(DEVICE, Some(40 * MIB)).unwrap();
+        let forecast = allocator.forecast(DEVICE, 2 * MIB, STREAM);
+        assert_eq!(forecast, Ok(Forecast::Hit(malloc(&allocator, STREAM, 2))));
+        assert_eq!(segments(&allocator), [7, 50]);
         allocator.check_invariants().unwrap();
     }
 

@@ -76,8 +76,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         // Step 3.
         let compact = Compact::on(self.arena);
-        if !compact.is_exact(request)
-            && compact.excess(request).is_some()
+        if compact.excess(request).is_some()
+            && compact.any_serves_first(request)
             && let Some(ptr) = compact.peek_any(request)
         {
             return Ok(Forecast::Hit(ptr));
