@@ -163,7 +163,10 @@ proptest! {
         let program = program(&lives, &drafts, Device { alignment: 1 << log2, padding });
         let lowered = lower(&program, share).expect("a program that makes sense");
         let problem = &lowered.problems[0];
-        prop_assume!(!problem.buffers.is_empty());
+        if problem.buffers.is_empty() {
+            // No value needs memory of its own.
+            return Ok(());
+        }
         problem.check().expect("a problem");
         let plan = HEURISTICS[which.index(HEURISTICS.len())].plan(problem, &mut ()).expect("nobody stops it");
         prop_assert_eq!(verify(problem, &plan), Ok(()));
