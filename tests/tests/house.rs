@@ -1,6 +1,7 @@
 //! Tests of the source, the documents, the tables of results and the test programs.
 
 mod configuration_page;
+mod guards;
 mod layers;
 mod markdown_links;
 mod results_csv;

@@ -9,7 +9,7 @@ use crate::arena::{Arena, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::stats::MemoryCallCounters;
-use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked, Turn};
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
 
@@ -58,7 +58,7 @@ pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
         single_search: AtomicU32::new(arena.single_search.load(Ordering::Relaxed)),
         tuning: Ranked::new(Rank::Tuning, tuning),
         sites: CallSites::default(),
-        parking: AtomicU32::new(0),
+        parking: Turn::default(),
         reports_events: AtomicU32::new(0),
         #[cfg(feature = "paranoid")]
         schedule: crate::arena::checks::Schedule::default(),

@@ -4,7 +4,7 @@ use crate::arena::flags::Flags;
 use crate::arena::{Arena, flags};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo};
 use crate::heap::Heap;
-use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering, Taken, Turn};
 use crate::tables::Storage;
 use crate::units::{NO_STREAM, StreamId};
 
@@ -26,8 +26,8 @@ pub(crate) struct Driver<D> {
     /// How many calls record events at this moment: each found that no graph is being captured. On a
     /// cache line of its own: each of them writes it twice, and every call reads the fields beside.
     recording: CachePadded<AtomicU32>,
-    /// 1 while a thread asks after the events of all streams for a request.
-    asking: CachePadded<AtomicU32>,
+    /// Taken by the thread that asks after the events of all streams for a request.
+    asking: CachePadded<Turn>,
     /// The device's answer about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
     virtual_memory: AtomicU32,
     /// The device's latest answer about the memory: the bytes that were free or held by the arena, and
@@ -48,22 +48,13 @@ impl Drop for Recording<'_> {
     }
 }
 
-/// The task of asking after the events of all streams, as long as it lives; see [`Driver::begin_asking`].
-pub(super) struct Asking<'a>(&'a AtomicU32);
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
-    }
-}
-
 impl<D> Driver<D> {
     pub(super) fn new(device: D) -> Self {
         Self {
             device,
             lost: AtomicU64::new(HEALTHY),
             recording: CachePadded(AtomicU32::new(0)),
-            asking: CachePadded(AtomicU32::new(0)),
+            asking: CachePadded(Turn::default()),
             virtual_memory: AtomicU32::new(UNASKED),
             room: AtomicU64::new(0),
             total: AtomicU64::new(0),
@@ -112,16 +103,14 @@ impl<D> Driver<D> {
         // Counted before the look: a capture that begins sets its flag first and then waits for the count.
         self.recording.fetch_add(1, Ordering::SeqCst);
         let permission = Recording(&self.recording);
-        (flags.load_ordered() & flags::CAPTURE == 0).then_some(permission)
+        if flags.load_ordered() & flags::CAPTURE == 0 { Some(permission) } else { None }
     }
 
     /// The task of asking after the events of all streams for a request. `None` while another thread has
     /// it: with 16 threads that all ask after 16 streams, each waits for the questions of the others, and
     /// the answers are the same.
-    pub(super) fn begin_asking(&self) -> Option<Asking<'_>> {
-        // Load first: a failed exchange would take the cache line away from the thread that asks.
-        let free = self.asking.load(Ordering::Relaxed) == 0 && self.asking.swap(1, Ordering::Acquire) == 0;
-        free.then_some(Asking(&self.asking))
+    pub(super) fn begin_asking(&self) -> Option<Taken<'_>> {
+        self.asking.try_take()
     }
 
     /// Waits for the calls that record events. A graph is about to be captured, and [`flags::CAPTURE`] is set. An event that is

@@ -102,7 +102,7 @@ use crate::streams::epochs::Epochs;
 use crate::streams::frontier::Frontier;
 use crate::streams::groups::Groups;
 use crate::streams::ordered::OrderedBlocks;
-use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Rank, Ranked};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Rank, Ranked, Turn};
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
 
@@ -160,8 +160,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub tuning: Ranked<R, TuningState>,
     /// The call sites of blocks and segments.
     pub sites: CallSites<R>,
-    /// 1 while a call parks or wakes memory.
-    pub parking: AtomicU32,
+    /// Taken by the call that parks or wakes memory, or gives up the places of parked memory.
+    pub parking: Turn,
     /// Not 0 ⟺ the host is told of each event as it happens. Implies the flag [`flags::TRACE`].
     pub reports_events: AtomicU32,
     #[cfg(feature = "paranoid")]
@@ -221,7 +221,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             single_search: AtomicU32::new(0),
             tuning: Ranked::new(Rank::Tuning, TuningState::default()),
             sites: CallSites::default(),
-            parking: AtomicU32::new(0),
+            parking: Turn::default(),
             reports_events: AtomicU32::new(0),
             #[cfg(feature = "paranoid")]
             schedule: checks::Schedule::default(),

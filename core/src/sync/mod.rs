@@ -1,11 +1,13 @@
-//! Primitives shared between threads: the atomics (the model checker's under `--cfg loom`), locks that know their rank, and
-//! cache-line padding.
+//! Primitives shared between threads: the atomics (the model checker's under `--cfg loom`), locks that know their rank, turns
+//! that one thread has, and cache-line padding.
 
 mod ranked;
+mod turn;
 
 #[cfg(feature = "paranoid")]
 pub(crate) use ranked::assert_no_lock_held;
 pub(crate) use ranked::{MutexGuard, Rank, Ranked};
+pub(crate) use turn::{Taken, Turn};
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};

@@ -408,3 +408,26 @@ fn loom_the_last_call_that_uses_a_pair_of_an_ended_stream_makes_it_vacant() {
         assert!(pairs.heaps.iter().all(|heap| heap.lock().unwrap().0 == NO_STREAM));
     });
 }
+
+#[test]
+fn loom_a_refused_thread_leaves_the_turn_to_the_thread_that_has_it() {
+    explore(|| {
+        let turn = Arc::new(crate::sync::Turn::default());
+        let holders = Arc::new(loom::sync::atomic::AtomicU32::new(0));
+        let take = |turn: Arc<crate::sync::Turn>, holders: Arc<loom::sync::atomic::AtomicU32>| {
+            for _ in 0..2 {
+                if let Some(_taken) = turn.try_take() {
+                    assert_eq!(holders.fetch_add(1, Ordering::Relaxed), 0, "two threads have the turn");
+                    holders.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        };
+        let other = thread::spawn({
+            let (turn, holders) = (turn.clone(), holders.clone());
+            move || take(turn, holders)
+        });
+        take(turn.clone(), holders);
+        other.join().unwrap();
+        assert!(turn.try_take().is_some(), "the turn is free again");
+    });
+}

@@ -101,7 +101,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         // `enter` counts the caller even if the pair is vacant. The guard is made in either case,
         // and dropping the guard of a vacant pair undoes the count.
         let entered = PairUse { heaps: self, pair };
-        open.then_some(entered)
+        if open { Some(entered) } else { None }
     }
 
     /// Uses the pair of `pool` with the lowest stream above `after`, and returns the stream too.

@@ -1,6 +1,5 @@
 //! Places of parked pages without a block.
 
-use super::Turn;
 use crate::arena::mapper::Mapper;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -29,7 +28,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// # Errors
     /// [`Error::TableFull`].
     pub(in crate::arena) fn try_to_give_up_freed(&self, slot: u32) -> Result<(), Error> {
-        let Some(_turn) = Turn::take(&self.device.arena.parking) else { return Ok(()) };
+        let Some(_turn) = self.device.arena.parking.try_take() else { return Ok(()) };
         // The heap may have been woken since the caller looked.
         if self.device.heaps.lock(slot).asleep { self.give_up_freed(slot) } else { Ok(()) }
     }

@@ -35,7 +35,7 @@ use crate::device::{Contents, DeviceMemory};
 use crate::error::Error;
 use crate::heap::home_pages::HomePage;
 use crate::pool::{PoolId, Tag};
-use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::sync::{Lock, Taken};
 use crate::tables::Storage;
 use crate::units::StreamId;
 
@@ -99,27 +99,11 @@ pub struct ParkReport {
     pub ordinary: u64,
 }
 
-/// The turn of a call to park or wake memory of a device; ends with the value.
-struct Turn<'a>(&'a AtomicU32);
-
-impl<'a> Turn<'a> {
-    /// Takes the turn, unless taken.
-    fn take(parking: &'a AtomicU32) -> Option<Self> {
-        (parking.swap(1, Ordering::Acquire) == 0).then_some(Self(parking))
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
-    }
-}
-
 /// Parks and wakes the memory of a target.
 pub(crate) struct Parker<'a, D, R: Lock, S: Storage> {
     mapper: Mapper<'a, D, R, S>,
     target: ParkTarget,
-    _turn: Turn<'a>,
+    _turn: Taken<'a>,
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
@@ -133,7 +117,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
         target.check(&device.heaps)?;
         let mapper = device.mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
         let busy = Error::ParkingRefused("another call parks or wakes memory at the moment");
-        let turn = Turn::take(&device.arena.parking).ok_or(busy)?;
+        let turn = device.arena.parking.try_take().ok_or(busy)?;
         Ok(Self { mapper, target, _turn: turn })
     }
 
