@@ -13,6 +13,7 @@ mod golden;
 mod histories;
 mod idle_streams;
 mod memory_map;
+mod park_in_turn;
 mod parking;
 mod pinned_programs;
 mod planned;

@@ -278,7 +278,13 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         let end = range.at.0 + range.bytes;
         let mut at = range.at.0;
         while at < end {
-            let home = self.device.heaps.lock(slot).sets.pages.remove(at);
+            let home = {
+                let mut heap = self.device.heaps.lock(slot);
+                let home = heap.sets.pages.remove(at);
+                #[cfg(any(test, feature = "paranoid"))]
+                heap.assert_unused(&home);
+                home
+            };
             at = home.end();
             let removed = self.unmap(DevicePtr(home.at), home.bytes);
             let mut pages = self.device.page_pool.lock();

@@ -30,6 +30,8 @@ pub(crate) struct HomePage {
     pub arriving: bool,
     /// Whether the page is parked: the addresses stay the page's own, and no memory is mapped there.
     pub asleep: bool,
+    /// Whether the park in progress leaves the page mapped. Set ⟹ the heap is asleep.
+    pub stays: bool,
     /// Since when the page of an expandable segment is idle.
     pub idle: Idle,
     /// If the page is idle: a stamp of the heap's clock, not before the page was last freed.
@@ -49,9 +51,9 @@ impl HomePage {
         self.at + self.bytes
     }
 
-    /// Returns whether the page may move or be released once it is free.
+    /// Returns whether the page may move or be released once it is free, or be parked.
     pub(crate) fn is_movable(&self) -> bool {
-        self.pins == 0 && !self.arriving && !self.asleep
+        self.pins == 0 && !self.arriving && !self.asleep && !self.stays
     }
 }
 
@@ -64,6 +66,7 @@ impl Vacant for HomePage {
             pins: 0,
             arriving: false,
             asleep: false,
+            stays: false,
             idle: Idle::NEW,
             freed_at: 0,
             met: false,
@@ -168,6 +171,15 @@ impl<S: Storage> HomePages<S> {
     pub(crate) fn arrive(&mut self, at: u64) {
         if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
             self.entries[entry].arriving = false;
+        }
+    }
+
+    /// Marks the pages with a byte in the addresses from `begin` to `end` as staying where they are.
+    pub(super) fn keep_mapped(&mut self, begin: u64, end: u64) {
+        let mut at = self.containing(begin).map_or(begin, |page| page.at);
+        while let Some(page) = self.page_from(at).filter(|page| page.at < end) {
+            page.stays = true;
+            at = page.end();
         }
     }
 

@@ -40,6 +40,7 @@ pub(crate) mod restore;
 pub(crate) mod sets;
 mod split_merge;
 pub(crate) mod split_rules;
+mod staying;
 pub(crate) mod stitched;
 #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "no heap has a sub-allocator then"))]
 pub(crate) mod suballoc;

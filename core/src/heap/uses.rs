@@ -6,7 +6,7 @@
 
 use crate::device::Event;
 use crate::heap::Heap;
-use crate::heap::block::{Block, Blocks, State};
+use crate::heap::block::{Block, Blocks};
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
@@ -89,23 +89,24 @@ impl<S: Storage> Heap<S> {
     }
 }
 
+/// Returns whether a block of the heap with the `uses` is lent to another stream.
+pub(super) fn is_lent<S: Storage>(block: &Block, uses: &SlotTable<Use, S>) -> bool {
+    loan(block, uses).is_some()
+}
+
+/// Returns the use by the stream to which a block is lent.
+fn loan<'a, S: Storage>(block: &Block, uses: &'a SlotTable<Use, S>) -> Option<&'a Use> {
+    let mut at = block.uses;
+    while at != NONE && !uses[at].borrowed {
+        at = uses[at].next;
+    }
+    (at != NONE).then(|| &uses[at])
+}
+
 /// The blocks of a heap that are lent to other streams.
 pub(crate) struct LentBlocks<'a, S: Storage>(pub &'a mut Heap<S>);
 
 impl<S: Storage> LentBlocks<'_, S> {
-    /// Returns whether an allocated block lent to another stream has bytes in the addresses from `begin` to
-    /// `end`.
-    pub(crate) fn any_in(&mut self, begin: u64, end: u64) -> bool {
-        if self.0.is_empty() {
-            return false;
-        }
-        let uses = self.0.uses();
-        let is_lent = |block: &Block| {
-            block.state == State::Allocated && block.addr < end && begin < block.end() && uses.loan(block).is_some()
-        };
-        uses.table.len() > 0 && uses.blocks.entries().iter().any(is_lent)
-    }
-
     /// Ends the loan of the block at `ptr`, which nothing has used since.
     pub(crate) fn take_back(&mut self, ptr: DevicePtr) {
         if let Some(block) = self.0.lookup(ptr) {
@@ -179,16 +180,7 @@ impl<S: Storage> Uses<'_, S> {
 
     /// Returns the stream to which `block` is lent, which may have ended.
     pub(crate) fn borrower(&self, block: u32) -> Option<StreamId> {
-        self.loan(&self.blocks[block])
-    }
-
-    /// Returns the stream to which a block of the heap is lent.
-    fn loan(&self, block: &Block) -> Option<StreamId> {
-        let mut at = block.uses;
-        while at != NONE && !self.table[at].borrowed {
-            at = self.table[at].next;
-        }
-        (at != NONE).then(|| self.table[at].stream)
+        loan(&self.blocks[block], self.table).map(|lent| lent.stream)
     }
 
     fn find(&mut self, block: u32, stream: StreamId) -> Option<&mut Use> {

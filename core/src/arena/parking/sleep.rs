@@ -10,8 +10,8 @@ use crate::arena::ranges::Elastic;
 use crate::config::rounding::PoolKind;
 use crate::device::{Contents, CopyMark, DeviceError, DeviceMemory, ErrorKind};
 use crate::error::Error;
+use crate::heap::Heap;
 use crate::heap::home_pages::HomePage;
-use crate::heap::uses::LentBlocks;
 use crate::pages::Kept;
 use crate::stats::Stat;
 use crate::sync::{Lock, Ordering};
@@ -47,6 +47,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         let _since = device.most_awake.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
         self.target.set_asleep(&device.heaps, true);
         let result = self.prepare(order, mode).and_then(|()| self.each_heap(|slot| self.put_to_sleep(slot, mode)));
+        self.in_each_heap(Heap::end_stay);
         if result.is_err() {
             self.forget_all();
             if self.report().parked == 0 {
@@ -61,17 +62,30 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
 
     /// Waits for the requests in progress and for the work before, and gives the target's cached
     /// memory back.
+    ///
+    /// Marks what stays mapped on the way, twice. A block lent at this moment may be used and freed by its borrower at
+    /// any later moment. Work that a pending block waits for after all waits is unknown.
     fn prepare(&self, order: ParkOrder, mode: ParkMode) -> Result<(), Error> {
         let device = self.device();
         self.wait_for_requests()?;
+        self.in_each_heap(Heap::keep_lent_pages);
         self.wait_for_work(order)?;
         device.process_events()?;
+        self.in_each_heap(Heap::keep_pending_pages);
         // A page with a second mapping, at the place that it left, cannot go back to the device.
         ranges::wait(device)?;
         device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
         self.each_heap(|slot| self.mapper.unmap_cached(slot))?;
         self.mapper.destroy_spares()?;
         if mode == ParkMode::Keep { self.prepare_contents() } else { Ok(()) }
+    }
+
+    /// Calls `act` with every heap of the target, locked.
+    fn in_each_heap(&self, act: impl Fn(&mut Heap<S>)) {
+        let _always = self.each_heap(|slot| {
+            act(&mut self.device().heaps.lock(slot));
+            Ok(())
+        });
     }
 
     /// Waits until no further call uses the pairs. Later calls find the heaps asleep.
@@ -105,19 +119,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         if order == ParkOrder::Device || self.has_ended_stream() {
             return Ok(device.call(D::synchronize_all)?);
         }
-        self.each_heap(|slot| {
-            let (stream, pending) = {
-                let counters = &device.heaps.slot(slot).counters;
-                (device.heaps.lock(slot).stream, counters.current(Stat::Active) != counters.current(Stat::Allocation))
-            };
-            device.call(|memory| memory.synchronize(stream))?;
-            let mut last = None;
-            while let Some(other) = self.using_stream(slot, last) {
-                device.call(|memory| memory.synchronize(other))?;
-                last = Some(other);
-            }
-            if pending { device.wait_for_events() } else { Ok(()) }
-        })
+        self.each_heap(|slot| self.wait_for_streams(slot))
+    }
+
+    /// Waits for the streams that use blocks of the heap in `slot`.
+    ///
+    /// Other threads free blocks in between. A block freed before its users are read is pending when the pending
+    /// blocks are counted, or its own stream is ordered behind the users: the own stream comes last.
+    fn wait_for_streams(&self, slot: u32) -> Result<(), Error> {
+        let device = self.device();
+        let mut last = None;
+        while let Some(other) = self.using_stream(slot, last) {
+            device.call(|memory| memory.synchronize(other))?;
+            last = Some(other);
+        }
+        let (stream, pending) = {
+            let heap = device.heaps.lock(slot);
+            let counters = &device.heaps.slot(slot).counters;
+            (heap.stream, counters.current(Stat::Active) != counters.current(Stat::Allocation))
+        };
+        if pending {
+            device.wait_for_events()?;
+        }
+        Ok(device.call(|memory| memory.synchronize(stream))?)
     }
 
     /// Returns whether the handle of a stream may not be used any longer.
@@ -152,14 +176,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// Saves the pages of the heap in `slot` and gives their memory back, group by group:
     /// while a group is unmapped, the next ones are being copied.
     fn put_to_sleep(&self, slot: u32, mode: ParkMode) -> Result<(), Error> {
-        // A heap asleep lends nothing more.
-        let lends = LentBlocks(&mut self.device().heaps.lock(slot)).any_in(0, u64::MAX);
         let mut saved = 0;
         let mut groups = heapless::Deque::<(CopyMark, u64, u64), GROUPS>::new();
         let mut result = Ok(());
         loop {
             while !groups.is_full()
-                && let Some(group) = self.save_group(slot, saved, mode, lends)?
+                && let Some(group) = self.save_group(slot, saved, mode)?
             {
                 saved = group.2;
                 let _room = groups.push_back(group);
@@ -172,7 +194,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             let mut at = from;
             while let Some(page) = page_from(&self.device().heaps, slot, at).filter(|page| page.at < end) {
                 at = page.end();
-                if self.is_parkable(slot, &page, lends) && self.is_ready(page, mode) {
+                if self.is_parkable(&page) && self.is_ready(page, mode) {
                     result = result.and(self.unmap_one(slot, page));
                 }
             }
@@ -186,20 +208,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
 
     /// Begins to save pages of the heap in `slot` from `from` on, of [`GROUP`] bytes or a little more.
     /// Returns a mark behind the copies, and the addresses of the group. `None` behind the last page.
-    fn save_group(
-        &self,
-        slot: u32,
-        from: u64,
-        mode: ParkMode,
-        lends: bool,
-    ) -> Result<Option<(CopyMark, u64, u64)>, Error> {
+    fn save_group(&self, slot: u32, from: u64, mode: ParkMode) -> Result<Option<(CopyMark, u64, u64)>, Error> {
         let device = self.device();
         let (mut end, mut bytes) = (from, 0);
         while bytes < GROUP
             && let Some(page) = page_from(&device.heaps, slot, end)
         {
             end = page.end();
-            if !self.is_parkable(slot, &page, lends) {
+            if !self.is_parkable(&page) {
                 continue;
             }
             bytes += page.bytes;
@@ -246,14 +262,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         );
     }
 
-    /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to a further heap since before
-    /// the park is not the target's. A block lent to a further stream stays awake, as the stream does. `lends`
-    /// tells whether the heap has such blocks.
-    fn is_parkable(&self, slot: u32, page: &HomePage, lends: bool) -> bool {
-        let device = self.device();
-        page.is_movable()
-            && device.page_pool.lock().is_home(page.page)
-            && !(lends && LentBlocks(&mut device.heaps.lock(slot)).any_in(page.at, page.end()))
+    /// Returns whether a page of the target is to be parked. A page on the way to a further heap since before
+    /// the park is not the target's.
+    fn is_parkable(&self, page: &HomePage) -> bool {
+        page.is_movable() && self.device().page_pool.lock().is_home(page.page)
     }
 
     /// Returns whether the page may be unmapped: the contents after waking have been noted.
@@ -272,6 +284,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             self.stay_awake(home);
             return Ok(());
         }
+        #[cfg(any(test, feature = "paranoid"))]
+        device.heaps.lock(slot).assert_unused(&home);
         if let Err(error) = self.mapper.unmap(DevicePtr(home.at), home.bytes) {
             self.stay_awake(home);
             return Err(error.into());

@@ -1,0 +1,71 @@
+//! Pages that a park leaves mapped: a block lies there that the program has not parked, or work may still use.
+//!
+//! A heap asleep lends nothing. So the blocks lent at the beginning of a park are all that the park has to leave
+//! alone, and their pages are marked then. The borrower may free such a block in the middle of the park, behind
+//! work of its own: the page keeps its mark until the park has ended, whatever becomes of the block.
+
+use crate::heap::Heap;
+use crate::heap::block::{Block, Blocks, Segment, Segments, State};
+#[cfg(any(test, feature = "paranoid"))]
+use crate::heap::home_pages::HomePage;
+use crate::heap::uses;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+
+impl<S: Storage> Heap<S> {
+    /// Marks the pages under blocks that are lent to other streams. The heap lends nothing more.
+    pub(crate) fn keep_lent_pages(&mut self) {
+        if self.is_empty() {
+            return;
+        }
+        let sets = &mut *self.sets;
+        for block in tiles(self.newest, &self.segments, &self.blocks) {
+            if block.state == State::Allocated && uses::is_lent(block, &sets.uses) {
+                sets.pages.keep_mapped(block.addr, block.end());
+            }
+        }
+    }
+
+    /// Marks the pages under pending blocks, whose work may be unfinished.
+    pub(crate) fn keep_pending_pages(&mut self) {
+        if self.is_empty() {
+            return;
+        }
+        let sets = &mut *self.sets;
+        for block in tiles(self.newest, &self.segments, &self.blocks) {
+            if block.state == State::Pending {
+                sets.pages.keep_mapped(block.addr, block.end());
+            }
+        }
+    }
+
+    /// Takes the marks away: the park has ended.
+    pub(crate) fn end_stay(&mut self) {
+        if !self.is_empty() {
+            self.sets.pages.for_each(|page| page.stays = false);
+        }
+    }
+
+    /// Panics if `page` must not be unmapped: a block lies there that is neither free nor parked by the program.
+    #[cfg(any(test, feature = "paranoid"))]
+    pub(crate) fn assert_unused(&self, page: &HomePage) {
+        let is_there = |block: &&Block| block.addr < page.end() && page.at < block.end();
+        for block in tiles(self.newest, &self.segments, &self.blocks).filter(is_there) {
+            let is_parked = self.asleep && !page.stays && !uses::is_lent(block, &self.sets.uses);
+            let is_used = matches!(block.state, State::Allocated | State::Pending);
+            assert!(!is_used || is_parked, "a page is unmapped under a block in use: {block:?}");
+        }
+    }
+}
+
+/// Iterates over the blocks that tile the segments of a heap, `newest` and older ones.
+fn tiles<'a, S: Storage>(
+    newest: u32,
+    segments: &'a Segments<S>,
+    blocks: &'a Blocks<S>,
+) -> impl Iterator<Item = &'a Block> {
+    let segment = |at: u32| (at != NONE).then(|| &segments[at]);
+    let block = |at: u32| (at != NONE).then(|| &blocks[at]);
+    let all = core::iter::successors(segment(newest), move |of: &&Segment| segment(of.next));
+    all.flat_map(move |of| core::iter::successors(block(of.first), move |tile: &&Block| block(tile.next)))
+}
