@@ -23,14 +23,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             return Err(Error::InvalidStream);
         }
         let (held, part) = self.enter(id, offset, Some(bytes))?;
-        if self.has_committed(part) {
+        let departure = if self.has_committed(part) {
             let _permission = self.must_record()?;
             self.order_departures(part, stream)?;
-            let departure = self.depart(Some(stream))?;
-            if !self.device().ranges.lock().note_use(part.range, stream) {
+            Some(self.depart(Some(stream))?)
+        } else {
+            None
+        };
+        // Work on the stream may use the rest of the range, whether or not the part has memory.
+        if !self.device().ranges.lock().note_use(part.range, stream) {
+            if let Some(departure) = departure {
                 self.device().page_pool.lock().departures.release(departure);
-                return Err(Error::TableFull("streams of ranges"));
             }
+            return Err(Error::TableFull("streams of ranges"));
+        }
+        if let Some(departure) = departure {
             self.give_up(part, departure);
         }
         drop(held);

@@ -338,6 +338,30 @@ fn a_released_range_keeps_its_addresses_until_the_work_of_all_its_streams_is_don
 }
 
 #[test]
+fn a_release_is_behind_the_work_of_every_stream_that_a_call_without_effect_has_named() {
+    for config in ["", "expandable_segments:True", "policy:stitched"] {
+        // A commit of a part that has memory, and a decommit of a part without memory.
+        for name in [
+            (|range, stream| range.commit(0, 2 * PAGE, stream)) as fn(&Owned<'_>, StreamId) -> Result<(), Error>,
+            |range, stream| range.decommit(6 * PAGE, 2 * PAGE, stream),
+        ] {
+            let allocator = allocator(config);
+            let range = reserve(&allocator, 8);
+            range.commit(0, 4 * PAGE, ONE).unwrap();
+            name(&range, TWO).unwrap();
+            device(&allocator).launch(TWO, range.base(), PAGE).unwrap();
+            range.release().unwrap();
+            device(&allocator).complete(ONE);
+            // The device refuses to unmap memory that unfinished work uses.
+            allocator.process_events(DEVICE).unwrap();
+            assert_eq!(allocator.leaked_bytes(DEVICE), Ok(0), "`{config}`");
+            assert_eq!(device(&allocator).outstanding().mappings, 0, "`{config}`");
+            allocator.check_invariants().unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_range_of_ended_streams_alone_is_released_behind_their_work() {
     let allocator = allocator("");
     let range = reserve(&allocator, 10);
