@@ -1339,16 +1339,19 @@ CACHALOT_API cachalot_status cachalot_on_shortage(const cachalot_allocator *allo
 CACHALOT_API cachalot_status cachalot_on_out_of_memory(const cachalot_allocator *allocator,
                                                        cachalot_oom_callback callback, void *userdata);
 
-/** Sets the callback that learns of every page of virtual memory that is mapped, before a block there is handed out;
- * NULL removes the callback. A page that moves is mapped at its new place first, and unmapped at the old one later. The
- * callback runs on any thread that allocates, or calls cachalot_maintain. Ordinary segments are not mapped. The rules
- * of cachalot_on_shortage apply. */
+/** Sets the callback that learns of every page of virtual memory that is mapped, before a block there is handed out, or
+ * before parked blocks there wake; NULL removes the callback. A page that moves is mapped at its new place first, and
+ * unmapped at the old one later. The callback runs on any thread that allocates, wakes memory, or calls
+ * cachalot_maintain. Ordinary segments are not mapped. The rules of cachalot_on_shortage apply. */
 CACHALOT_API cachalot_status cachalot_on_map(const cachalot_allocator *allocator, cachalot_mapping_callback callback,
                                              void *userdata);
 
 /** Sets the callback that learns of every page that is about to be unmapped, with the address and bytes of
- * cachalot_on_map; NULL removes the callback. No block lies there, and no work uses the addresses. It also runs in
- * cachalot_destroy, where calls of the allocator fail. The rules of cachalot_on_shortage apply. */
+ * cachalot_on_map; NULL removes the callback. No work uses the addresses. No block lies there, except for blocks that
+ * cachalot_park is parking. If the driver then fails to unmap the page, the addresses are never used again; but a page
+ * that a failed cachalot_park or cachalot_wake leaves mapped stays in use, and cachalot_on_map learns of it once more.
+ * The callback also runs in cachalot_destroy, where calls of the allocator fail. The rules of cachalot_on_shortage
+ * apply. */
 CACHALOT_API cachalot_status cachalot_on_unmap(const cachalot_allocator *allocator, cachalot_mapping_callback callback,
                                                void *userdata);
 

@@ -302,7 +302,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         result
     }
 
-    /// Removes the mapping of one page, of which the program is told before.
+    /// Removes the mapping of a page whose memory is to go back to the device, as [`unmap`](Self::unmap) does. If the
+    /// device fails, the page stays in use, and the program is told of the page once more.
+    pub(super) fn unmap_or_stay(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.unmap(at, bytes).inspect_err(|_| self.device.driver.device().on_map(at, bytes))
+    }
+
+    /// Removes the mapping of one page, of which the program is told before. If the device fails, the addresses are
+    /// never used again.
     pub(super) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.device.driver.device().on_unmap(at, bytes);
         self.memory.unmap(at, bytes)

@@ -252,17 +252,19 @@ pub trait DeviceMemory: Send + Sync + 'static {
     }
 
     /// Tells the program that a page of virtual memory is mapped and accessible from `at` on, before
-    /// any of its addresses is handed out. While a page moves, the page may be mapped at two places.
+    /// any of its addresses is handed out, and before parked blocks there wake. While a page moves, the page may be
+    /// mapped at two places.
     ///
-    /// Called without a lock, on the thread of the request or of the upkeep that maps the page. May
+    /// Called without a lock, on the thread of the call that maps the page: a request, upkeep, or a wake. May
     /// call the allocator.
     fn on_map(&self, at: DevicePtr, bytes: u64) {
         let _ = (at, bytes);
     }
 
     /// Tells the program that a page is about to be unmapped: the `bytes` from `at` on, of which
-    /// [`on_map`](Self::on_map) told. No block lies there, and no work uses the addresses. If the
-    /// device then fails to unmap the page, the addresses are never used again.
+    /// [`on_map`](Self::on_map) told. No work uses the addresses, and no block lies there, except for blocks that are
+    /// being parked. If the device then fails to unmap the page, the addresses are never used again; but a page that a
+    /// failed park or wake leaves mapped stays in use, and `on_map` tells of it once more.
     ///
     /// Called as [`on_map`](Self::on_map) is.
     fn on_unmap(&self, at: DevicePtr, bytes: u64) {

@@ -286,7 +286,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         }
         #[cfg(any(test, feature = "paranoid"))]
         device.heaps.lock(slot).assert_unused(&home);
-        if let Err(error) = self.mapper.unmap(DevicePtr(home.at), home.bytes) {
+        if let Err(error) = self.mapper.unmap_or_stay(DevicePtr(home.at), home.bytes) {
             self.stay_awake(home);
             return Err(error.into());
         }

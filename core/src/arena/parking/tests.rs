@@ -49,14 +49,20 @@ fn malloc_in(allocator: &Simulated, pool: PoolId, mib: u64, stream: StreamId) ->
 
 fn park(allocator: &Simulated, mode: ParkMode) -> Result<(), Error> {
     let parked = Parking::of(allocator, DEVICE).unwrap().park(TARGET, mode, ParkOrder::Device);
-    allocator.check_invariants().unwrap();
+    check(allocator);
     parked
 }
 
 fn wake(allocator: &Simulated) -> Result<(), Error> {
     let woken = Parking::of(allocator, DEVICE).unwrap().wake(TARGET);
-    allocator.check_invariants().unwrap();
+    check(allocator);
     woken
+}
+
+/// Checks the invariants, and that the program knows of all mappings but those that are never used again.
+fn check(allocator: &Simulated) {
+    allocator.check_invariants().unwrap();
+    assert!(device(allocator).untold() <= allocator.leaked_bytes(DEVICE).unwrap(), "a page is in use, and not told of");
 }
 
 fn report(allocator: &Simulated) -> super::ParkReport {

@@ -155,6 +155,16 @@ impl DeviceMemory for SimulatedDevice {
         self.0.lock().led.get(&route).is_some_and(|streams| streams.contains(&stream))
     }
 
+    /// Panics if the mapping is not accessible, or if the program knows of it.
+    fn on_map(&self, at: DevicePtr, bytes: u64) {
+        self.0.lock().tell_mapped(at.0, bytes);
+    }
+
+    /// Panics if the program knows of no such mapping.
+    fn on_unmap(&self, at: DevicePtr, bytes: u64) {
+        self.0.lock().tell_unmapped(at.0, bytes);
+    }
+
     /// Advances the clock. Returns false for pauses beyond the tolerance.
     fn pause(&self, us: u64) -> bool {
         let mut state = self.0.lock();

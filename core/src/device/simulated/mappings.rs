@@ -42,6 +42,27 @@ impl State {
         Some(pieces)
     }
 
+    /// Notes that the program is told of a mapping.
+    ///
+    /// # Panics
+    /// If the mapping is not accessible, or the program knows of it.
+    pub(super) fn tell_mapped(&mut self, at: u64, bytes: u64) {
+        let is_mapped = self.mappings.get(&at).is_some_and(|&(len, _, accessible)| accessible && len == bytes);
+        assert!(
+            is_mapped || self.lost.is_some(),
+            "the program is told of {bytes} bytes at {at:#x}, which are not mapped"
+        );
+        assert_eq!(self.told.insert(at, bytes), None, "the program is told twice of the mapping at {at:#x}");
+    }
+
+    /// Notes that the program is told of the end of a mapping.
+    ///
+    /// # Panics
+    /// If the program knows of no such mapping.
+    pub(super) fn tell_unmapped(&mut self, at: u64, bytes: u64) {
+        assert_eq!(self.told.remove(&at), Some(bytes), "the program was not told of the mapping at {at:#x}");
+    }
+
     /// Releases the memory of a destroyed handle without mappings.
     pub(super) fn collect(&mut self, handle: u64) {
         if let Some(physical) = self.physical.get(&handle)
@@ -51,6 +72,16 @@ impl State {
             self.used -= physical.bytes;
             self.physical.remove(&handle);
         }
+    }
+}
+
+impl SimulatedDevice {
+    /// Returns the bytes of accessible mappings that the program was not told of, or was told that they end. Such
+    /// memory is in no block.
+    pub fn untold(&self) -> u64 {
+        let state = self.0.lock();
+        let untold = state.mappings.iter().filter(|(at, mapping)| mapping.2 && !state.told.contains_key(at));
+        untold.map(|(_, mapping)| mapping.0).sum()
     }
 }
 
@@ -145,6 +176,7 @@ impl VirtualMemory for SimulatedDevice {
         if state.streams.uses(&range) || state.host.copies(&range) {
             return Err(INVALID);
         }
+        assert!(!state.told.contains_key(&at.0), "the program was not told of the end of the mapping at {at}");
         state.mappings.remove(&at.0);
         if let Some(physical) = state.physical.get_mut(&handle) {
             physical.mappings -= 1;

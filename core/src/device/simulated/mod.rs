@@ -91,6 +91,8 @@ struct State {
     reservations: BTreeMap<u64, u64>,
     /// Mappings: address → length, handle, accessible.
     mappings: BTreeMap<u64, (u64, u64, bool)>,
+    /// The mappings that the program was told of: address → length.
+    told: BTreeMap<u64, u64>,
     /// Physical handles by number.
     physical: BTreeMap<u64, Physical>,
     /// The number of the latest handle.
@@ -180,6 +182,7 @@ impl SimulatedDevice {
             segments: BTreeMap::new(),
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
+            told: BTreeMap::new(),
             physical: BTreeMap::new(),
             handles: 0,
             events: BTreeMap::new(),
