@@ -1176,9 +1176,10 @@ CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocat
 /** Parks the memory of every pool with the tag: its memory goes back to the driver, with all that the pools only cache.
  * Addresses, blocks and captured graphs stay valid, and must not be used before cachalot_wake. `mode` is
  * CACHALOT_PARK_KEEP, CACHALOT_PARK_DROP or CACHALOT_PARK_ZERO, and possibly CACHALOT_PARK_STREAMS. Parked blocks may be
- * freed. A request that a route leads to a parked pool fails with PARKED (but see
- * cachalot_park_elsewhere), and so does cachalot_pin. If the memory is
- * parked, the call does nothing. Pinned pages stay on the device, and so do segments that the pool had before its tag.
+ * freed. A request that a route leads to a parked pool fails with PARKED (but see cachalot_park_elsewhere), and so does
+ * cachalot_pin. Pinned pages stay on the device, and so do segments that the pool had before its tag. If the memory is
+ * parked, the call parks the pages that an earlier call left on the device: after a failure, or because they were pinned
+ * then. It does nothing if there are none.
  *
  * The call waits once for all work submitted to the device before, or only to the streams of the blocks and those that
  * blocks were recorded on. Requests and frees of other memory do not wait for the call. Statistics count parked blocks
@@ -1188,7 +1189,7 @@ CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocat
  *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, CAPTURING, NOT_PARKABLE (another call parks or wakes, no virtual memory, too
  *     little host memory), those of the driver. Everything is awake then, with two exceptions: if the driver fails in the
  *     middle and fails to map again what was parked by then, that part stays parked, with its contents; without contents
- *     to be kept, what the driver can unmap stays parked. */
+ *     to be kept, what the driver can unmap stays parked. A further call parks the rest. */
 CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocator, int device, uint64_t tag,
                                                uint32_t mode);
 

@@ -68,8 +68,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     }
 
     /// Parks the memory of `target`: gives the memory of pages, and cached memory, back to the
-    /// device. Does nothing if the memory is parked. The memory of pinned pages and of ordinary segments
-    /// stays on the device; [`report`](Self::report) tells how much.
+    /// device. The memory of pinned pages and of ordinary segments stays on the device; [`report`](Self::report)
+    /// tells how much. If the memory is parked, parks the pages that an earlier call left on the device: after a
+    /// failure, or because they were pinned then. Does nothing if there are none.
     ///
     /// Stream order: waits as `order` says. No work queued later may use the memory before waking.
     ///
@@ -84,7 +85,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     ///
     /// All memory is awake then, with two exceptions. If the device fails in the middle and then fails to map
     /// again the part parked by then, the part stays parked, with all contents. Without contents to be kept,
-    /// all pages unmapped by the device stay parked.
+    /// all pages unmapped by the device stay parked. A further call parks the rest.
     pub fn park(&self, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let _checked = self.allocator.checked("park", self.device);
         self.parker(target)?.park(mode, order)

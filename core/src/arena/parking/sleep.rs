@@ -4,7 +4,7 @@
 //! pages, the next groups are being copied, and the link never rests. The memory of a page goes back only
 //! after the contents are safe. After a failure, parked pages are woken again.
 
-use super::{ParkMode, ParkOrder, Parker, page_from};
+use super::{ParkMode, ParkOrder, ParkState, Parker, page_from};
 use crate::arena::ranges;
 use crate::arena::ranges::Elastic;
 use crate::config::rounding::PoolKind;
@@ -29,14 +29,17 @@ const GROUP: u64 = 64 << 20;
 const GROUPS: usize = 4;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
-    /// Parks the target's memory. Does nothing for parked memory.
+    /// Parks the target's memory. Of parked memory, parks the pages that an earlier park left mapped; does nothing if
+    /// there are none.
     ///
     /// # Errors
     /// Everything is awake. If some pages are parked by then, and could not be woken again or have no
-    /// contents to be woken with, the parked pages stay parked, and the rest is mapped.
+    /// contents to be woken with, the parked pages stay parked, and the rest is mapped. What an earlier park
+    /// parked stays parked.
     pub(crate) fn park(&self, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let device = self.device();
-        if self.report().state != super::ParkState::Awake {
+        let before = self.report().state;
+        if before == ParkState::Waking || before == ParkState::Asleep && !self.has_rest() {
             return Ok(());
         }
         if mode != ParkMode::Drop {
@@ -50,14 +53,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         self.in_each_heap(Heap::end_stay);
         if result.is_err() {
             self.forget_all();
-            if self.report().parked == 0 {
-                self.target.set_asleep(&device.heaps, false);
-            } else if mode == ParkMode::Keep && device.health().is_ok() {
-                // What fails again here stays parked, with its contents. Without contents there is no way back.
-                let _awake = self.wake_wait();
+            // A second park leaves the state, and what is parked, to the first.
+            if before == ParkState::Awake {
+                if self.report().parked == 0 {
+                    self.target.set_asleep(&device.heaps, false);
+                } else if mode == ParkMode::Keep && device.health().is_ok() {
+                    // What fails again here stays parked, with its contents. Without contents there is no way back.
+                    let _awake = self.wake_wait();
+                }
             }
         }
         result
+    }
+
+    /// Returns whether pages of the target are mapped that the program has not pinned.
+    fn has_rest(&self) -> bool {
+        let mut found = false;
+        let _always = self.each_page(HomePage::is_movable, |_, _| {
+            found = true;
+            Ok(())
+        });
+        found
     }
 
     /// Waits for the requests in progress and for the work before, and gives the target's cached

@@ -104,3 +104,37 @@ fn a_lost_context_ends_parking_and_waking_at_once() {
         assert_eq!(device(&allocator).calls_after_loss(), 0, "{call:?}");
     }
 }
+
+#[test]
+fn a_second_park_parks_what_a_failed_one_left() {
+    for policy in POLICIES {
+        for mode in [ParkMode::Keep, ParkMode::Drop, ParkMode::Zero] {
+            let allocator = allocator(policy);
+            let pool = tagged(&allocator);
+            let blocks = fill(&allocator, pool);
+            let before = contents(&allocator, &blocks);
+            inject(&allocator, Call::Unmap, 2, ErrorKind::Other);
+            if mode == ParkMode::Keep {
+                inject(&allocator, Call::Map, 1, ErrorKind::Other);
+            }
+            park(&allocator, mode).unwrap_err();
+            let half = report(&allocator);
+            assert_eq!(half.state, ParkState::Asleep, "`{policy}`, {mode:?}");
+            assert!(half.mapped > 0 && half.parked > 0, "`{policy}`, {mode:?}: {half:?}");
+            // A failure in the second park leaves the first one's part parked.
+            inject(&allocator, Call::Unmap, 1, ErrorKind::Other);
+            park(&allocator, mode).unwrap_err();
+            assert!(report(&allocator).parked >= half.parked && report(&allocator).state == ParkState::Asleep);
+            park(&allocator, mode).unwrap();
+            assert_eq!((report(&allocator).mapped, device(&allocator).used()), (0, 0), "`{policy}`, {mode:?}");
+            let calls = device(&allocator).calls(Call::SynchronizeAll);
+            park(&allocator, mode).unwrap();
+            assert_eq!(device(&allocator).calls(Call::SynchronizeAll), calls, "nothing is left to park");
+            wake(&allocator).unwrap();
+            if mode == ParkMode::Keep {
+                assert_kept(&allocator, &before);
+            }
+            assert_eq!((report(&allocator).state, device(&allocator).kept()), (ParkState::Awake, 0));
+        }
+    }
+}
