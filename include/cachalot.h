@@ -1031,8 +1031,8 @@ CACHALOT_API cachalot_status cachalot_page_stats(const cachalot_allocator *alloc
                                                  cachalot_pages *out);
 
 /** Tells the physical parts of a live block, in the order of addresses. They cover the block, which may be longer than
- * requested, and stay as they are while the block is live or pinned. A page keeps its number until it returns to the
- * driver. `count` holds the room at `extents` before the call, and the number of extents afterwards. With NULL for
+ * requested, and stay as they are while the block is live or pinned, until it is parked. A page keeps its number until it
+ * returns to the driver. `count` holds the room at `extents` before the call, and the number of extents afterwards. With NULL for
  * `extents`, the call only counts. NULL as `block` has no extents.
  *   - Errors: INVALID_POINTER, unless the address is the first byte of a block; BUFFER_TOO_SMALL, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_extents(const cachalot_allocator *allocator, const void *block,
@@ -1042,7 +1042,8 @@ CACHALOT_API cachalot_status cachalot_extents(const cachalot_allocator *allocato
  * return to the driver before as many calls of cachalot_unpin, also if the block is freed earlier. After the free, other
  * blocks may use the memory. For memory registered with a network adapter, or with a library that uses the physical
  * memory directly. While memory is pinned, cachalot_destroy returns STILL_HELD. NULL is accepted, and does nothing.
- *   - Errors: INVALID_POINTER, unless the address is the first byte of a block; TABLE_FULL. */
+ *   - Errors: INVALID_POINTER, unless the address is the first byte of a block; PARKED if a part of the block is parked,
+ *     or about to be; TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_pin(const cachalot_allocator *allocator, const void *block);
 
 /** Undoes one cachalot_pin of a block with this address, which may be freed by now. If blocks of different lengths were
@@ -1177,7 +1178,7 @@ CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocat
  * Addresses, blocks and captured graphs stay valid, and must not be used before cachalot_wake. `mode` is
  * CACHALOT_PARK_KEEP, CACHALOT_PARK_DROP or CACHALOT_PARK_ZERO, and possibly CACHALOT_PARK_STREAMS. Parked blocks may be
  * freed. A request that a route leads to a parked pool fails with PARKED (but see cachalot_park_elsewhere), and so does
- * cachalot_pin. Pinned pages stay on the device, and so do segments that the pool had before its tag. If the memory is
+ * cachalot_pin of a parked block. Pinned pages stay on the device, and so do segments that the pool had before its tag. If the memory is
  * parked, the call parks the pages that an earlier call left on the device: after a failure, or because they were pinned
  * then. It does nothing if there are none.
  *

@@ -137,7 +137,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// Calls `each` with every extent of the block at `ptr`, in the order of addresses. The extents
     /// cover the block, which may be longer than requested. The null address has no extents.
     ///
-    /// The extents stay as they are while the block is live, and beyond while it is
+    /// The extents stay as they are while the block is live, until it is parked, and beyond while it is
     /// [pinned](Self::pin). `each` is called with no lock held, and may call the allocator.
     ///
     /// Device: not called.
@@ -175,6 +175,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     ///
     /// # Errors
     /// * [`Error::InvalidPointer`]: the program holds no block of this device with the given first byte.
+    /// * [`Error::Parked`]: a part of the block is parked, or about to be.
     /// * [`Error::TableFull`]. Nothing is pinned then.
     pub fn pin(&self, ptr: DevicePtr) -> Result<(), Error> {
         let _checked = self.allocator.checked("pin", self.device);

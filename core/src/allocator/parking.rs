@@ -17,8 +17,8 @@ use crate::units::DeviceIndex;
 /// Pointers to blocks, and captured graphs, stay valid, and must not be used while the memory is parked.
 ///
 /// Blocks in parked memory stay valid, and may be freed. A request for memory of a parked pool is refused with
-/// [`Error::Parked`], unless such requests are [served elsewhere](Self::serve_elsewhere), and so is a pin. Statistics
-/// count the blocks as allocated and not as reserved.
+/// [`Error::Parked`], unless such requests are [served elsewhere](Self::serve_elsewhere), and so is a pin of a parked
+/// block. Statistics count the blocks as allocated and not as reserved.
 ///
 /// Threads: any. A call while another thread's call parks or wakes memory of the device is refused.
 /// Requests and frees outside the target never wait for these calls.

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::{Block, Segment};
 use crate::pages::pins::Pin;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
@@ -82,13 +82,30 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
         let mut heap = self.device.heaps.lock(self.slot);
         let block = heap.lookup(ptr).ok_or_else(|| not_in_heap(&heap, ptr))?;
         let Block { addr, size, segment, .. } = heap.blocks[block];
-        if heap.asleep {
+        if heap.asleep && !self.stays_awake(&mut heap, block) {
             return Err(Error::Parked);
         }
         let pin = Pin::new(addr, size, self.slot, segment);
         self.device.page_pool.lock().pins.add(pin).map_err(|_| Error::TableFull("pins"))?;
         count_pin(&mut heap, pin, 1);
         Ok(())
+    }
+
+    /// Returns whether the memory of a block in a heap asleep is on the device, and stays there.
+    fn stays_awake(&self, heap: &mut Heap<S>, block: u32) -> bool {
+        let is_lent = heap.uses().borrower(block).is_some();
+        // A park under way takes pages that it has neither found lent nor pinned. A finished one takes no more.
+        let is_settled = self.device.parking.load(Ordering::Acquire) == 0;
+        let mut at = heap.blocks[block].addr;
+        while at < heap.blocks[block].end() {
+            // An ordinary segment is never parked.
+            let Some(page) = heap.sets.pages.containing(at) else { return true };
+            if page.asleep || !(is_lent || page.pins > 0 || is_settled) {
+                return false;
+            }
+            at = page.end();
+        }
+        true
     }
 
     /// Undoes one pin of the memory that begins at `ptr`, whether or not a block is there.

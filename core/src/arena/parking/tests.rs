@@ -313,7 +313,20 @@ fn pinned_pages_and_ordinary_segments_stay_and_are_reported() {
     assert_eq!((asleep.pinned, asleep.ordinary, asleep.parked), (20 * MIB, 30 * MIB, 60 * MIB));
     assert!(device(&allocator).is_accessible(ordinary, MIB) && device(&allocator).is_accessible(pinned, MIB));
     assert!(!device(&allocator).is_accessible(block, MIB));
-    allocator.pages(DEVICE).unwrap().unpin(pinned).unwrap();
+    // What is on the device can be pinned, and what is parked cannot.
+    let pages = allocator.pages(DEVICE).unwrap();
+    for awake in [ordinary, pinned] {
+        pages.pin(awake).unwrap();
+        pages.unpin(awake).unwrap();
+    }
+    assert_eq!(pages.pin(block), Err(Error::Parked));
+    pages.unpin(pinned).unwrap();
+    pages.pin(pinned).unwrap();
+    pages.unpin(pinned).unwrap();
+    park(&allocator, ParkMode::Keep).unwrap();
+    let asleep = report(&allocator);
+    assert_eq!((asleep.mapped, asleep.parked), (0, 80 * MIB), "a second park parks what is no longer pinned");
+    assert_eq!(pages.pin(pinned), Err(Error::Parked));
     wake(&allocator).unwrap();
     assert!(device(&allocator).is_accessible(block, 60 * MIB));
 }
