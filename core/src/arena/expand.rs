@@ -151,8 +151,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     ///
     /// The first failure; the unmapping goes on after a failure unless the context is lost.
     pub(crate) fn unmap_cached(&self, slot: u32) -> Result<(), Error> {
-        // All blocks are detached first, so one synchronization of the stream serves all of them.
-        let (stream, mut detached, mut result) = self.detach_unmappable(slot);
+        self.unmap_all_detached(slot, self.detach_unmappable(slot))
+    }
+
+    /// Unmaps what [`detach_unmappable`](Self::detach_unmappable) has detached in the heap of `slot`.
+    pub(super) fn unmap_all_detached(
+        &self,
+        slot: u32,
+        (stream, mut detached, mut result): (StreamId, u32, Result<(), Error>),
+    ) -> Result<(), Error> {
+        // All blocks are detached, so one synchronization of the stream serves all of them.
         if detached == NONE {
             return result;
         }
@@ -216,7 +224,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Detaches the unmappable ranges of the heap in `slot`. Returns the heap's stream, the first
     /// block of a list linked by [`Block::chain`](crate::heap::block::Block::chain), and an error
     /// if blocks were skipped because a table is full.
-    fn detach_unmappable(&self, slot: u32) -> (StreamId, u32, Result<(), Error>) {
+    pub(super) fn detach_unmappable(&self, slot: u32) -> (StreamId, u32, Result<(), Error>) {
         let mut heap = self.device.heaps.lock(slot);
         let (mut first, mut last, mut cursor) = (NONE, NONE, (0, 0));
         let mut result = Ok(());

@@ -1,4 +1,4 @@
-//! Places of parked pages without a block.
+//! Memory of a heap asleep without a block: the places of parked pages, and pages that stayed awake.
 
 use crate::arena::mapper::Mapper;
 use crate::device::DeviceMemory;
@@ -23,14 +23,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     }
 
     /// Gives up the places of freed parked pages in the heap of `slot`, as
-    /// [`give_up_freed`](Self::give_up_freed) does, unless a call parks or wakes memory at the moment.
+    /// [`give_up_freed`](Self::give_up_freed) does, and unmaps free pages that stayed awake, for example because
+    /// they were pinned at the park. Does nothing if a call parks or wakes memory at the moment. The caller uses the pair.
     ///
     /// # Errors
-    /// [`Error::TableFull`].
+    /// [`Error::TableFull`]; the first error of the device, after all pages were tried.
     pub(in crate::arena) fn try_to_give_up_freed(&self, slot: u32) -> Result<(), Error> {
-        let Some(_turn) = self.device.arena.parking.try_take() else { return Ok(()) };
+        let Some(turn) = self.device.arena.parking.try_take() else { return Ok(()) };
         // The heap may have been woken since the caller looked.
-        if self.device.heaps.lock(slot).asleep { self.give_up_freed(slot) } else { Ok(()) }
+        if !self.device.heaps.lock(slot).asleep {
+            return Ok(());
+        }
+        let given_up = self.give_up_freed(slot);
+        // No park has looked at the pages, and none will before the caller leaves the pair. So the turn can end before
+        // the wait for the device.
+        let detached = self.detach_unmappable(slot);
+        drop(turn);
+        given_up.and(self.unmap_all_detached(slot, detached))
     }
 
     /// Gives up the places of pages wholly in blocks freed while parked. A captured graph may

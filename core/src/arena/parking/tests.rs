@@ -332,6 +332,75 @@ fn pinned_pages_and_ordinary_segments_stay_and_are_reported() {
 }
 
 #[test]
+fn memory_pinned_at_a_park_goes_back_once_it_is_free_and_no_longer_pinned() {
+    type Ask = fn(&Simulated);
+    let ways: [Ask; 3] = [
+        |allocator| allocator.empty_cache(DEVICE).unwrap(),
+        |allocator| allocator.trim(DEVICE, 0).unwrap(),
+        // A request that lacks the memory otherwise.
+        |allocator| {
+            let block = allocator.malloc(DEVICE, 500 * MIB, ONE).unwrap();
+            allocator.free(block).unwrap();
+            allocator.trim(DEVICE, 0).unwrap();
+        },
+    ];
+    for policy in POLICIES {
+        for ask in ways {
+            let allocator = allocator(policy);
+            let pages = allocator.pages(DEVICE).unwrap();
+            let pool = tagged(&allocator);
+            let pinned = malloc_in(&allocator, pool, 3, TWO).unwrap();
+            let kept = malloc_in(&allocator, pool, 40, ONE).unwrap();
+            device(&allocator).write(kept, 5);
+            pages.pin(pinned).unwrap();
+            park(&allocator, ParkMode::Keep).unwrap();
+            allocator.free(pinned).unwrap();
+            allocator.release_pool(DEVICE, pool).unwrap();
+            allocator.empty_cache(DEVICE).unwrap();
+            assert!(device(&allocator).is_accessible(pinned, 3 * MIB), "`{policy}`: it is pinned");
+            pages.unpin(pinned).unwrap();
+            ask(&allocator);
+            check(&allocator);
+            assert_eq!(device(&allocator).used(), 0, "`{policy}`");
+            wake(&allocator).unwrap();
+            assert_eq!(device(&allocator).read(kept), Some(5), "`{policy}`");
+            allocator.free(kept).unwrap();
+            allocator.trim(DEVICE, 0).unwrap();
+            check(&allocator);
+            assert_eq!(device(&allocator).outstanding(), crate::device::simulated::Outstanding::default());
+        }
+    }
+}
+
+#[test]
+fn a_lent_block_that_stays_awake_can_be_pinned_and_goes_back_once_it_is_free() {
+    let allocator = allocator("policy:stitched,slack:0");
+    let (parking, pages) = (Parking::of(&allocator, DEVICE).unwrap(), allocator.pages(DEVICE).unwrap());
+    // A hole of 20 MiB between live blocks, which is lent as it is.
+    let blocks = [41, 21, 41].map(|mib| allocator.malloc(DEVICE, mib * MIB + 512, ONE).unwrap());
+    allocator.free(blocks[1]).unwrap();
+    let lent = allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
+    assert!((blocks[0]..blocks[2]).contains(&lent), "it is lent");
+    parking.park(ParkTarget::Stream(ONE), ParkMode::Keep, ParkOrder::Device).unwrap();
+    check(&allocator);
+    pages.pin(lent).unwrap();
+    assert_eq!(pages.pin(blocks[0]), Err(Error::Parked));
+    allocator.free(lent).unwrap();
+    device(&allocator).complete(TWO);
+    let used = device(&allocator).used();
+    allocator.empty_cache(DEVICE).unwrap();
+    assert_eq!(device(&allocator).used(), used, "it is pinned");
+    pages.unpin(lent).unwrap();
+    allocator.empty_cache(DEVICE).unwrap();
+    check(&allocator);
+    // The ends of the hole share pages with the blocks beside.
+    assert!(device(&allocator).used() <= used - 16 * MIB, "{} of {} MiB", device(&allocator).used() / MIB, used / MIB);
+    parking.wake(ParkTarget::Stream(ONE)).unwrap();
+    check(&allocator);
+    assert!(device(&allocator).is_accessible(blocks[0], 41 * MIB));
+}
+
+#[test]
 fn a_stream_of_the_default_pool_parks_where_blocks_lie_on_pages() {
     for policy in ["expandable_segments:True", "policy:stitched"] {
         let allocator = allocator(policy);
