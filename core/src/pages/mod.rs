@@ -41,6 +41,9 @@ pub(crate) enum Place {
     Asleep,
     /// Mapped at the place of an asleep page, which it replaces once its contents are there.
     Waking,
+    /// Mapped at the place of an asleep page after a failed wake, since the device failed to unmap it. The next wake
+    /// fills it.
+    Left,
     /// Never used again: the device failed to remove a mapping. The entry stays for the other
     /// mappings.
     Lost,
@@ -80,8 +83,8 @@ pub(crate) struct Page {
     /// What the page is to contain when it wakes. Not [`Kept::Nothing`] ⟹ the page is asleep, or is
     /// about to be.
     pub kept: Kept,
-    /// The page that is [`Place::Waking`] at the place of this one, or [`NONE`]. Not `NONE` ⟹ the page
-    /// is asleep.
+    /// The page that is [`Place::Waking`] or [`Place::Left`] at the place of this one, or [`NONE`]. Not `NONE` ⟹ the
+    /// page is asleep.
     pub replacement: u32,
     /// The page mapped behind this one when this one was last mapped in a heap, or [`NONE`].
     follower: u32,
@@ -138,7 +141,7 @@ pub(crate) struct PageBytes {
     pub moving: u64,
     /// Bytes of the places of pages that are asleep, which have no memory of the device.
     pub asleep: u64,
-    /// Bytes of the pages that are to replace pages asleep.
+    /// Bytes of the pages that are to replace pages asleep, or were to.
     pub waking: u64,
     /// Bytes of the lost pages of which old mappings are left.
     lost: u64,
@@ -425,6 +428,29 @@ impl<S: Storage> Pages<S> {
         core::mem::replace(&mut self.table[page].kept, kept)
     }
 
+    /// Returns the page that a failed wake has left mapped at the place of `page`.
+    pub(crate) fn left(&self, page: u32) -> Option<u32> {
+        let replacement = self.table[page].replacement;
+        (replacement != NONE && self.table[replacement].place == Place::Left).then_some(replacement)
+    }
+
+    /// Returns whether the replacement of `page` is stuck: mapped, and not accessible.
+    pub(crate) fn is_replacement_stuck(&self, page: u32) -> bool {
+        self.table[self.table[page].replacement].stuck
+    }
+
+    /// Notes that the contents of `page`, which is asleep, are copied to the accessible page left at its place.
+    pub(crate) fn begin_to_fill(&mut self, page: u32) {
+        let replacement = self.table[page].replacement;
+        self.put(replacement, Place::Waking);
+        self.table[replacement].stuck = false;
+    }
+
+    /// Notes that the replacement of `page`, which stays asleep, stays mapped at the place of the page.
+    pub(crate) fn leave_replacement(&mut self, page: u32) {
+        self.put(self.table[page].replacement, Place::Left);
+    }
+
     /// Notes that the moving page `replacement` is mapped at the place of `page`, which is asleep.
     pub(crate) fn begin_to_wake(&mut self, page: u32, replacement: u32) {
         debug_assert!(self.table[page].place == Place::Asleep, "only a page asleep wakes");
@@ -432,10 +458,11 @@ impl<S: Storage> Pages<S> {
         self.table[page].replacement = replacement;
     }
 
-    /// Undoes [`begin_to_wake`](Self::begin_to_wake). Returns the replacement, which is moving again.
+    /// Undoes [`begin_to_wake`](Self::begin_to_wake). Returns the replacement, which is mapped nowhere and moving again.
     pub(crate) fn stay_asleep(&mut self, page: u32) -> u32 {
         let replacement = core::mem::replace(&mut self.table[page].replacement, NONE);
         self.put(replacement, Place::Moving);
+        self.table[replacement].stuck = false;
         replacement
     }
 
@@ -551,7 +578,7 @@ impl PageBytes {
             Place::Departed => &mut self.departed,
             Place::Moving => &mut self.moving,
             Place::Asleep => &mut self.asleep,
-            Place::Waking => &mut self.waking,
+            Place::Waking | Place::Left => &mut self.waking,
             Place::Lost => &mut self.lost,
         }
     }

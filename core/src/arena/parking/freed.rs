@@ -34,7 +34,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         if !self.device.heaps.lock(slot).asleep {
             return Ok(());
         }
-        let given_up = self.give_up_freed(slot);
+        let given_up = self.take_left(slot).and(self.give_up_freed(slot));
         // No park has looked at the pages, and none will before the caller leaves the pair. So the turn can end before
         // the wait for the device.
         let detached = self.detach_unmappable(slot);

@@ -17,6 +17,7 @@
 //! nothing outside the target waits.
 
 mod freed;
+mod left;
 mod remaining;
 mod sleep;
 mod state;

@@ -69,10 +69,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// Returns whether pages of the target are mapped that the program has not pinned.
     fn has_rest(&self) -> bool {
         let mut found = false;
-        let _always = self.each_page(HomePage::is_movable, |_, _| {
-            found = true;
-            Ok(())
-        });
+        let _always = self.each_page(
+            |page| page.is_movable() || self.mapper.is_left(page),
+            |_, _| {
+                found = true;
+                Ok(())
+            },
+        );
         found
     }
 
@@ -91,7 +94,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         // A page with a second mapping, at the place that it left, cannot go back to the device.
         ranges::wait(device)?;
         device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
-        self.each_heap(|slot| self.mapper.unmap_cached(slot))?;
+        self.each_heap(|slot| self.mapper.take_left(slot).and(self.mapper.unmap_cached(slot)))?;
         self.mapper.destroy_spares()?;
         if mode == ParkMode::Keep { self.prepare_contents() } else { Ok(()) }
     }

@@ -51,8 +51,10 @@ impl ParkReport {
                 self.kept += home.bytes;
             }
             if page.replacement != NONE {
-                self.state = ParkState::Waking;
                 self.mapped += home.bytes;
+                if pages.left(home.page).is_none() {
+                    self.state = ParkState::Waking;
+                }
             }
         }
         let mut segment = heap.newest;

@@ -4,7 +4,7 @@
 //! takes the replacements away again, and everything is asleep as before.
 
 use super::Parker;
-use crate::arena::mapper::Charge;
+use crate::arena::mapper::{Charge, MapFailure};
 use crate::arena::parking::ParkState;
 use crate::device::{CopyMark, DeviceMemory};
 use crate::error::Error;
@@ -95,20 +95,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         Ok(device.call(|_| contents.finish(mark))?)
     }
 
-    /// Maps a replacement of a page asleep, and begins to copy the contents.
+    /// Maps a replacement of a page asleep, unless an earlier wake has left one, and begins to copy the contents.
     fn begin_to_wake(&self, home: HomePage) -> Result<(), Error> {
         let device = self.device();
-        let kept = device.page_pool.lock()[home.page].kept;
-        let mut batch = Batch::EMPTY;
-        if !self.provide(home.bytes, &mut batch)? {
-            return Err(self.lacks_memory(home.bytes));
-        }
         let at = DevicePtr(home.at);
-        if let Err(failure) = self.mapper.map_batch(&batch, at) {
-            self.mapper.return_batch(&batch);
-            return Err(failure.error.unwrap_or_else(|| self.lacks_memory(home.bytes)));
+        let kept = device.page_pool.lock()[home.page].kept;
+        if self.mapper.is_left(&home) {
+            self.mapper.take_up_left(home)?;
+        } else {
+            self.map_replacement(home)?;
         }
-        device.page_pool.lock().begin_to_wake(home.page, batch.first);
         match kept {
             Kept::Nothing => {}
             Kept::Zeroes => {
@@ -121,6 +117,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             }
         }
         Ok(())
+    }
+
+    /// Maps a replacement of a page asleep.
+    fn map_replacement(&self, home: HomePage) -> Result<(), Error> {
+        let (device, bytes) = (self.device(), home.bytes);
+        let mut batch = Batch::EMPTY;
+        if !self.provide(bytes, &mut batch)? {
+            return Err(self.lacks_memory(bytes));
+        }
+        let mapped = self.mapper.map_batch(&batch, DevicePtr(home.at));
+        if let Err(MapFailure { addresses_lost: false, .. }) = mapped {
+            self.mapper.return_batch(&batch);
+        } else {
+            device.page_pool.lock().begin_to_wake(home.page, batch.first);
+        }
+        mapped.map_err(|failure| {
+            if failure.addresses_lost {
+                device.page_pool.lock().leave_replacement(home.page);
+            }
+            failure.error.unwrap_or_else(|| self.lacks_memory(bytes))
+        })
     }
 
     /// Provides a page of `bytes`, and releases cached memory elsewhere if the limit or the device does
@@ -138,7 +155,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         Error::OutOfMemory(self.device().memory_report(bytes, bytes, bytes, None))
     }
 
-    /// Takes the replacements away again, once no copy uses them.
+    /// Takes the replacements away again, once no copy uses them. A replacement that the device fails to unmap stays
+    /// for the next wake.
     fn stay_asleep(&self) {
         let device = self.device();
         if let Ok(contents) = self.contents()
@@ -153,16 +171,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
                 if device.page_pool.lock()[home.page].replacement == NONE {
                     return Ok(());
                 }
-                let unmapped = self.mapper.unmap(DevicePtr(home.at), home.bytes);
-                let replacement = {
-                    let mut pages = device.page_pool.lock();
-                    let replacement = pages.stay_asleep(home.page);
-                    if unmapped.is_err() {
-                        pages.mark_stuck(replacement);
-                    }
-                    replacement
-                };
-                self.mapper.spare_page(replacement);
+                // The caller reports its own error.
+                let _stays = self.mapper.take_away(home);
                 Ok(())
             },
         );

@@ -138,3 +138,62 @@ fn a_second_park_parks_what_a_failed_one_left() {
         }
     }
 }
+
+#[test]
+fn a_later_wake_fills_what_a_failed_one_could_not_take_away() {
+    // What the program does after the failed wake.
+    type Then = fn(&Simulated, PoolId, ParkMode, &[(DevicePtr, Option<u64>)]);
+    let ways: [Then; 3] = [
+        |allocator, _, mode, before| {
+            wake(allocator).unwrap();
+            match mode {
+                ParkMode::Keep => assert_kept(allocator, before),
+                ParkMode::Drop => {}
+                ParkMode::Zero => assert!(before.iter().all(|&(at, _)| device(allocator).read(at) == Some(0))),
+            }
+            assert_eq!((report(allocator).state, device(allocator).kept()), (ParkState::Awake, 0));
+            park(allocator, mode).unwrap();
+        },
+        |allocator, _, mode, _| park(allocator, mode).unwrap(),
+        |allocator, pool, _, before| {
+            before.iter().for_each(|&(block, _)| allocator.free(block).unwrap());
+            allocator.release_pool(DEVICE, pool).unwrap();
+            allocator.empty_cache(DEVICE).unwrap();
+        },
+    ];
+    let failures = [
+        (Call::Create, ParkMode::Keep),
+        (Call::Create, ParkMode::Drop),
+        (Call::SetAccess, ParkMode::Keep),
+        (Call::SetAccess, ParkMode::Zero),
+        (Call::Restore, ParkMode::Keep),
+        (Call::Zero, ParkMode::Zero),
+    ];
+    for policy in POLICIES {
+        for (call, mode) in failures {
+            for then in ways {
+                let allocator = allocator(policy);
+                let pool = tagged(&allocator);
+                let before = contents(&allocator, &fill(&allocator, pool));
+                park(&allocator, mode).unwrap();
+                let asleep = report(&allocator);
+                // The second wake fails at the first page that it has to do something for.
+                for nth in [3, 1] {
+                    inject(&allocator, call, nth, ErrorKind::Other);
+                    let (nth, error) =
+                        (device(&allocator).calls(Call::Unmap) + 1, DeviceError::new(ErrorKind::Other, 9));
+                    device(&allocator).fail(Failure { call: Call::Unmap, nth, persistent: true, error });
+                    wake(&allocator).unwrap_err();
+                    device(&allocator).clear_failures();
+                    let left = report(&allocator);
+                    assert_eq!((left.state, left.parked), (ParkState::Asleep, asleep.parked), "`{policy}`, {call:?}");
+                    assert!(left.mapped > 0 && left.mapped == device(&allocator).used(), "{left:?}");
+                }
+                then(&allocator, pool, mode, &before);
+                check(&allocator);
+                let left = (device(&allocator).used(), allocator.leaked_bytes(DEVICE));
+                assert_eq!(left, (0, Ok(0)), "`{policy}`, {call:?}, {mode:?}");
+            }
+        }
+    }
+}
