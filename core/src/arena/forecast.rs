@@ -57,7 +57,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn forecast_of(self, request: &Request) -> Result<Forecast, Error> {
         let bytes = self.segment_bytes(request);
         if self.flags.has(flags::DIRECT) {
-            return Ok(if self.ledger.has_room_for(bytes) { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
+            let has_room = self.ledger.has_room_without(self.spare_after_wait(request), bytes);
+            return Ok(if has_room { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
         }
         if let Some(ptr) = self.heaps.lock(request.slot).peek(request.size) {
             return Ok(Forecast::Hit(ptr));
@@ -85,7 +86,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if let Some(first) = compact.first_victim(request) {
             return Ok(Forecast::Release(first));
         }
-        if let Some(growth) = self.forecast_of_growth(request, bytes)? {
+        let spare = self.page_pool.lock().bytes.spare;
+        if let Some(growth) = self.forecast_of_growth(request, bytes, spare)? {
             return Ok(growth);
         }
         if let Some(ptr) = compact.peek_any(request) {
@@ -103,20 +105,36 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let releases = !request.capturing && self.settings.policy.releases_cache();
         let first = if releases { self.first_releasable() } else { None };
         let first = first.or_else(|| self.plans.first_idle(&self.heaps).filter(|_| !request.capturing));
-        Ok(first.map_or(Forecast::OutOfMemory, Forecast::Release))
+        if let Some(first) = first {
+            return Ok(Forecast::Release(first));
+        }
+        // The request waits for the work before decommits in step 6, and then grows.
+        let grown =
+            if releases { self.forecast_of_growth(request, bytes, self.spare_after_wait(request))? } else { None };
+        Ok(grown.unwrap_or(Forecast::OutOfMemory))
     }
 
-    /// Returns the effect of a growth of the request's heap by a segment of `bytes`, or `None` if
-    /// the limit or the addresses do not allow it.
-    fn forecast_of_growth(self, request: &Request, bytes: u64) -> Result<Option<Forecast>, Error> {
+    /// Returns the bytes of spare pages once the request has waited for the work before all decommits. A request of a
+    /// capture does not wait.
+    fn spare_after_wait(self, request: &Request) -> u64 {
+        let pages = self.page_pool.lock().bytes;
+        if request.capturing { pages.spare } else { pages.spare + pages.departed }
+    }
+
+    /// Returns the effect of a growth of the request's heap by a segment of `bytes` while `spare` bytes of pages are
+    /// spare, or `None` if the limit or the addresses do not allow it.
+    fn forecast_of_growth(self, request: &Request, bytes: u64, spare: u64) -> Result<Option<Forecast>, Error> {
         match self.heaps.source(request) {
-            Source::Device | Source::Host => Ok(self.ledger.has_room_for(bytes).then_some(Forecast::Obtain(bytes))),
+            // Spare pages go back to the device first.
+            Source::Device | Source::Host => {
+                Ok(self.ledger.has_room_without(spare, bytes).then_some(Forecast::Obtain(bytes)))
+            }
             Source::Expandable => {
-                let mapper = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes));
+                let mapper = self.mapper().filter(|_| self.ledger.has_room_without(spare, bytes));
                 let Some(mapper) = mapper else { return Ok(None) };
                 Ok(mapper.has_addresses(request)?.then_some(Forecast::Expand))
             }
-            Source::Stitched => self.stitcher().map_or(Ok(None), |stitcher| stitcher.forecast(request)),
+            Source::Stitched => self.stitcher().map_or(Ok(None), |stitcher| stitcher.forecast(request, spare)),
         }
     }
 }

@@ -66,7 +66,14 @@ impl Ledger {
 
     /// Returns whether the limit allows `more` bytes. Charges nothing.
     pub(crate) fn has_room_for(&self, more: u64) -> bool {
-        self.reserved().checked_add(more).is_some_and(|sum| sum <= self.limit())
+        self.has_room_without(0, more)
+    }
+
+    /// Returns whether the limit allows `more` bytes once `spare` bytes have gone back to the device, or count no
+    /// longer. Charges nothing.
+    pub(crate) fn has_room_without(&self, spare: u64, more: u64) -> bool {
+        // Subtracted first: whole granules may exceed the limit, and all of the excess may be spare.
+        self.reserved().saturating_sub(spare).checked_add(more).is_some_and(|sum| sum <= self.limit())
     }
 
     /// Charges `more` bytes against the limit, before the bytes are allocated. Charges nothing and

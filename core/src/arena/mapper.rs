@@ -82,9 +82,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// used, or destroyed first.
     pub(crate) fn has_room_to_map(&self, more: u64) -> bool {
         let spare = self.device.page_pool.lock().bytes.spare;
-        // Subtracted first: whole granules may exceed the limit, and all of the excess may be spare.
-        let mapped = self.device.ledger.reserved().saturating_sub(spare);
-        mapped.checked_add(more).is_some_and(|sum| sum <= self.device.ledger.limit())
+        self.device.ledger.has_room_without(spare, more)
     }
 
     /// Appends spare pages of at most `longest` bytes each to `batch`, the longest first, as long as

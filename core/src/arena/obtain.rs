@@ -50,6 +50,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if let Some(ptr) = self.allocate_segment(request, request.size)? {
             return Ok(ptr);
         }
+        // The one cache of direct mode: the pages that elastic ranges have given up.
+        if !request.capturing {
+            ranges::wait(self)?;
+        }
+        if self.page_pool.lock().bytes.spare > 0 {
+            self.releaser().destroy_spares()?;
+            if let Some(ptr) = self.allocate_segment(request, request.size)? {
+                return Ok(ptr);
+            }
+        }
         Err(self.run_out_of_memory(request))
     }
 

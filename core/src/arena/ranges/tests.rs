@@ -1,4 +1,5 @@
-use crate::allocator::{Allocator, Range, RangeAllocator};
+use crate::allocator::{Allocator, Range, RangeAllocator, Rehearsal};
+use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
@@ -449,4 +450,38 @@ fn threads_may_share_a_range() {
     drop(range);
     allocator.empty_cache(DEVICE).unwrap();
     assert_eq!(device(&allocator).used(), 0);
+}
+
+#[test]
+fn a_forecast_knows_that_given_up_pages_make_room() {
+    let configs = ["", "expandable_segments:True", "policy:stitched", "policy:bfc", "policy:buddy", "policy:slab"];
+    let more = ["policy:size_class", "policy:direct", "policy:planned", "compact:0.05"];
+    for config in configs.into_iter().chain(more) {
+        // Pages of unfinished work, pages of finished work, and spare ones.
+        for (is_done, is_collected) in [(false, false), (true, false), (true, true)] {
+            let allocator = allocator(config);
+            allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
+            let range = reserve(&allocator, 32);
+            range.commit(0, 32 * PAGE, ONE).unwrap();
+            range.decommit(0, 32 * PAGE, ONE).unwrap();
+            if is_done {
+                device(&allocator).complete(ONE);
+            }
+            if is_collected {
+                allocator.process_events(DEVICE).unwrap();
+            }
+            let told = allocator.forecast(DEVICE, 20 * MIB, TWO).unwrap();
+            let size = [20 * MIB];
+            let fit = Rehearsal::of(&allocator, DEVICE).unwrap().would_fit(&size, TWO).unwrap();
+            assert_eq!(fit.served, 1, "`{config}`, {is_done}, {is_collected}");
+            allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
+            let grows = matches!(told, Forecast::Obtain(_) | Forecast::Expand);
+            assert!(grows, "`{config}`, {is_done}, {is_collected}: {told:?}");
+            allocator.check_invariants().unwrap();
+            let more = 60 * MIB;
+            let told = allocator.forecast(DEVICE, more, TWO);
+            assert_eq!(told, Ok(Forecast::OutOfMemory), "`{config}`");
+            assert!(matches!(allocator.malloc(DEVICE, more, TWO), Err(Error::OutOfMemory(_))));
+        }
+    }
 }

@@ -13,10 +13,10 @@ use crate::tables::Storage;
 use crate::units::DevicePtr;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
-    /// Returns the effect that [`grow`](Self::grow) would have, or `None` if it could not serve the
-    /// request. Free pages count whether or not their work is complete: without a moved page, the
+    /// Returns the effect that [`grow`](Self::grow) would have while `spare` bytes of pages are spare, or `None` if it
+    /// could not serve the request. Free pages count whether or not their work is complete: without a moved page, the
     /// request would wait for the work and use the page all the same.
-    pub(crate) fn forecast(&self, request: &Request) -> Result<Option<Forecast>, Error> {
+    pub(crate) fn forecast(&self, request: &Request, spare: u64) -> Result<Option<Forecast>, Error> {
         if let Some(ptr) = self.peek_other_heap(request) {
             return Ok(Some(Forecast::Hit(ptr)));
         }
@@ -25,7 +25,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         }
         let ledger = &self.device().ledger;
         let room = ledger.limit().saturating_sub(ledger.reserved());
-        let new = self.new_bytes(request, room)?;
+        let new = self.new_bytes_beside(request, room, spare)?;
         Ok(new.is_some_and(|bytes| bytes <= room).then_some(Forecast::Expand))
     }
 
@@ -42,6 +42,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// free block or spare pages suffice, and less by the free pages that may move if the request
     /// would need more than `room`. Returns `None` without enough addresses.
     pub(crate) fn new_bytes(&self, request: &Request, room: u64) -> Result<Option<u64>, Error> {
+        let spare = self.device().page_pool.lock().bytes.spare;
+        self.new_bytes_beside(request, room, spare)
+    }
+
+    /// Returns how many bytes of new memory a request would need, as [`new_bytes`](Self::new_bytes) does, while
+    /// `spare` bytes of pages are spare: those that are, and possibly those departed.
+    fn new_bytes_beside(&self, request: &Request, room: u64, spare: u64) -> Result<Option<u64>, Error> {
         if self.peek_other_heap(request).is_some() {
             return Ok(Some(0));
         }
@@ -52,9 +59,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             return Ok(None);
         }
         let pages = self.device().page_pool.lock().bytes;
-        let new = needed.saturating_sub(pages.spare);
+        let new = needed.saturating_sub(spare);
         let may_move = new > room && super::may_move(request);
-        let movable = if may_move { self.movable_bytes(request)?.saturating_sub(beside) + pages.departed } else { 0 };
+        let departed = (pages.spare + pages.departed).saturating_sub(spare);
+        let movable = if may_move { self.movable_bytes(request)?.saturating_sub(beside) + departed } else { 0 };
         Ok(Some(new.saturating_sub(movable)))
     }
 
