@@ -56,6 +56,10 @@ impl Contents for CudaDevice {
         self.store.prepare(bytes, self.numa_node_of_gpu())
     }
 
+    fn end_saves(&self) {
+        self.store.end_saves(&self.context);
+    }
+
     fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> {
         self.store.save(&self.context, at, bytes)
     }

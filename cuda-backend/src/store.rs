@@ -167,6 +167,12 @@ impl Store {
         Ok(())
     }
 
+    /// Gives back a region that was prepared and keeps nothing.
+    pub(crate) fn end_saves(&self, context: &Context) {
+        // Memory that could not be given back is lost, which no caller could change.
+        let _ = self.give_excess_back(context);
+    }
+
     pub(crate) fn save(&self, context: &Context, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> {
         let mut state = self.lock();
         let stream = state.copy_stream(context)?;
@@ -257,8 +263,7 @@ impl Store {
             let Some((_, event)) = ended else { break };
             result = result.and(destroy(context, event));
         }
-        // A region whose first save failed has nothing that could be forgotten.
-        result.and(self.give_excess_back(context))
+        result
     }
 
     pub(crate) fn forget(&self, context: &Context, saved: Saved) {

@@ -21,17 +21,23 @@ pub struct CopyMark(pub u64);
 /// a copy of it begins. Copies are not ordered with any stream of the program.
 pub trait Contents: Send + Sync {
     /// Makes ready to keep `bytes` more, in parts of at most `largest` bytes. Memory of the host is
-    /// obtained here, and the saves to follow do not fail for want of memory.
+    /// obtained here, and belongs to the saves to follow until [`end_saves`](Self::end_saves). The allocator
+    /// prepares for one park of a device at a time.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if the host lacks the memory. Nothing is held then.
     fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()>;
 
+    /// Ends the saves that [`prepare`](Self::prepare) announced. What was prepared and keeps no contents may go back.
+    /// Copies begun before may still be in progress. Does nothing if nothing is prepared.
+    fn end_saves(&self);
+
     /// Begins to copy `bytes` from `at` to memory of the host. The bytes do not change before the copy
     /// has ended.
     ///
     /// # Errors
-    /// Any error of the device or host. Nothing is kept then.
+    /// Any error of the device or host. Nothing is kept then. [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory)
+    /// if the host lacks the memory after all, or nothing is prepared.
     fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved>;
 
     /// Begins to copy kept contents, of `bytes`, to the mapped memory at `at`. The contents are kept

@@ -55,6 +55,10 @@ impl<D: DeviceMemory> Contents for Unlocked<D> {
         self.contents_on("prepare").prepare(bytes, largest)
     }
 
+    fn end_saves(&self) {
+        self.contents_on("end_saves").end_saves();
+    }
+
     fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> {
         self.contents_on("save").save(at, bytes)
     }

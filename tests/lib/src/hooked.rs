@@ -285,6 +285,10 @@ impl Contents for Hooked {
         self.kept().prepare(bytes, largest)
     }
 
+    fn end_saves(&self) {
+        self.kept().end_saves();
+    }
+
     fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> {
         self.kept().save(at, bytes)
     }

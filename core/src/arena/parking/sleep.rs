@@ -63,6 +63,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
                 }
             }
         }
+        if mode == ParkMode::Keep {
+            self.contents()?.end_saves();
+        }
         result
     }
 
@@ -186,10 +189,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             return Ok(());
         }
         let contents = self.contents()?;
-        self.device().call(|_| contents.prepare(bytes, largest)).map_err(|error| match error.kind {
-            ErrorKind::OutOfMemory => Error::ParkingRefused("the host lacks the memory for the contents"),
-            _ => error.into(),
-        })
+        self.device().call(|_| contents.prepare(bytes, largest)).map_err(unkept)
     }
 
     /// Saves the pages of the heap in `slot` and gives their memory back, group by group:
@@ -241,7 +241,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             let kept = match mode {
                 ParkMode::Keep => {
                     let contents = self.contents()?;
-                    Kept::Saved(device.call(|_| contents.save(DevicePtr(page.at), page.bytes))?)
+                    Kept::Saved(device.call(|_| contents.save(DevicePtr(page.at), page.bytes)).map_err(unkept)?)
                 }
                 ParkMode::Drop => Kept::Nothing,
                 ParkMode::Zero => Kept::Zeroes,
@@ -325,5 +325,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         // The lock ends with this statement.
         let kept = self.device().arena.page_pool.lock().keep(home.page, Kept::Nothing);
         self.mapper.forget(kept);
+    }
+}
+
+/// Returns the error of a park whose contents the host could not keep. To prepare and to save needs memory of the host
+/// only.
+fn unkept(error: DeviceError) -> Error {
+    match error.kind {
+        ErrorKind::OutOfMemory => Error::ParkingRefused("the host lacks the memory for the contents"),
+        _ => error.into(),
     }
 }

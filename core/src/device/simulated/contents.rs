@@ -14,6 +14,8 @@ use core::ops::Range;
 pub(super) struct HostMemory {
     /// The bytes that may be kept.
     capacity: u64,
+    /// The bytes prepared for saves to follow. `None` before a call of `prepare` and after the end of its saves.
+    prepared: Option<u64>,
     /// Kept contents by name: bytes and number.
     kept: BTreeMap<u64, (u64, u64)>,
     /// The name given last.
@@ -26,7 +28,7 @@ pub(super) struct HostMemory {
 
 impl Default for HostMemory {
     fn default() -> Self {
-        Self { capacity: u64::MAX, kept: BTreeMap::new(), names: 0, copies: 0, in_progress: Vec::new() }
+        Self { capacity: u64::MAX, prepared: None, kept: BTreeMap::new(), names: 0, copies: 0, in_progress: Vec::new() }
     }
 }
 
@@ -90,6 +92,11 @@ impl SimulatedDevice {
     pub fn kept(&self) -> u64 {
         self.0.lock().host.bytes()
     }
+
+    /// Returns the bytes of the host that are prepared for saves to follow. `None` while no saves are announced.
+    pub fn prepared(&self) -> Option<u64> {
+        self.0.lock().host.prepared
+    }
 }
 
 impl Contents for SimulatedDevice {
@@ -97,7 +104,15 @@ impl Contents for SimulatedDevice {
         let mut state = self.0.lock();
         state.enter(Call::Prepare, bytes)?;
         let fits = largest <= bytes && bytes <= state.host.capacity - state.host.bytes();
-        if fits { Ok(()) } else { Err(NO_MEMORY) }
+        if !fits {
+            return Err(NO_MEMORY);
+        }
+        state.host.prepared = Some(bytes);
+        Ok(())
+    }
+
+    fn end_saves(&self) {
+        self.0.lock().host.prepared = None;
     }
 
     fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> {
@@ -105,6 +120,8 @@ impl Contents for SimulatedDevice {
         state.enter(Call::Save, bytes)?;
         let handle = state.mapped_whole(at.0, bytes)?;
         let contents = state.contents_of(handle).map(|contents| *contents).ok_or(INVALID)?;
+        let prepared = state.host.prepared.and_then(|prepared| prepared.checked_sub(bytes)).ok_or(NO_MEMORY)?;
+        state.host.prepared = Some(prepared);
         state.host.names += 1;
         let name = state.host.names;
         state.host.kept.insert(name, (bytes, contents));

@@ -37,6 +37,13 @@ fn sweep(policy: &str, mode: ParkMode, kind: ErrorKind) -> u32 {
             let before = contents(&allocator, &blocks);
             inject(&allocator, call, nth, kind);
             let parked = park(&allocator, mode);
+            assert_eq!(device(&allocator).prepared(), None, "`{policy}`, {call:?} {nth}");
+            if let Err(error) = &parked
+                && matches!(call, Call::Prepare | Call::Save)
+                && kind == ErrorKind::OutOfMemory
+            {
+                assert!(matches!(error, Error::ParkingRefused(_)), "{error}: the host lacks the memory");
+            }
             let awake = report(&allocator).state == ParkState::Awake;
             if awake {
                 assert!(parked.is_err(), "`{policy}`, {call:?} {nth}");
