@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuEvent, CuEventFlags, CuStream};
+use crate::own_stream::OwnStream;
 use crate::peers::Peers;
 use crate::store::Store;
 use crate::streams::{StreamIdentity, Streams, Target};
@@ -15,7 +16,7 @@ use cachalot_core::{
     UNIT, VirtualMemory,
 };
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,8 +65,8 @@ pub struct CudaDevice {
     pub(crate) store: Store,
     /// Marks in graphs that are being captured.
     pub(crate) capture_marks: CaptureMarks,
-    /// Handle of the stream that waits for streams of other devices, or 0 until first needed.
-    pub(crate) bridge: AtomicUsize,
+    /// The stream that waits for streams of other devices.
+    pub(crate) bridge: OwnStream,
 }
 
 impl CudaDevice {
@@ -108,7 +109,7 @@ impl CudaDevice {
                 peers: Peers::default(),
                 store: Store::default(),
                 capture_marks: CaptureMarks::default(),
-                bridge: AtomicUsize::new(0),
+                bridge: OwnStream::default(),
             }),
             Err(error) => {
                 if retained && error.kind != ErrorKind::Deinitialized {

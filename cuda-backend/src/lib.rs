@@ -35,6 +35,7 @@ mod context;
 mod device;
 mod host_device;
 mod host_memory;
+mod own_stream;
 mod peer_access;
 mod peers;
 mod pinned;

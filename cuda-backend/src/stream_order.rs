@@ -4,10 +4,9 @@ use crate::context::Context;
 use crate::device::CudaDevice;
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream, CuStreamFlags};
+use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream};
 use crate::streams::{Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
 use cachalot_core::{DeviceError, DeviceMemory, DeviceResult, Event, StreamId};
-use core::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 /// Number of retired streams examined when another stream is retired, so that the list of retired
@@ -437,7 +436,7 @@ impl CudaDevice {
     /// Records `event` behind all work of a stream of another context. A stream of this device
     /// waits for an event of the other context, and `event` is recorded behind the wait.
     fn record_across(&self, event: CuEvent, stream: CuStream, foreign: CuContext) -> DeviceResult<()> {
-        let bridge = self.bridge()?;
+        let bridge = self.bridge.get(&self.context)?;
         let foreign_context = Context::new(self.driver(), foreign);
         let mut foreign_event = CuEvent::NULL;
         foreign_context.call(|driver| {
@@ -457,32 +456,12 @@ impl CudaDevice {
     /// Records `event` so that it completes after other events, of this context or of others.
     /// The event also waits for earlier work of the bridge: longer than needed, never too short.
     fn record_behind(&self, event: CuEvent, others: &[CuEvent]) -> DeviceResult<()> {
-        let bridge = self.bridge()?;
+        let bridge = self.bridge.get(&self.context)?;
         for &other in others {
             // SAFETY: takes no host pointers; events of announced work live as long as the device.
             self.context.check(unsafe { self.driver().stream_wait_event(bridge, other, 0) })?;
         }
         self.context.check(self.record_here(event, bridge))
-    }
-
-    /// Returns the stream of this device that waits for streams of other devices. The first call
-    /// creates the stream. The context is entered.
-    fn bridge(&self) -> DeviceResult<CuStream> {
-        let present = CuStream(self.bridge.load(Ordering::Acquire));
-        if !present.is_null() {
-            return Ok(present);
-        }
-        let mut made = CuStream::NULL;
-        // SAFETY: `made` outlives the call, which writes one handle to it.
-        self.context.check(unsafe { self.driver().stream_create(&raw mut made, CuStreamFlags::NON_BLOCKING) })?;
-        match self.bridge.compare_exchange(0, made.0, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(made),
-            Err(earlier) => {
-                // SAFETY: takes no host pointers; no other thread has the new stream's handle.
-                let _ = unsafe { self.driver().stream_destroy(made) };
-                Ok(CuStream(earlier))
-            }
-        }
     }
 
     /// Destroys the events and the stream that this module created. No other thread is inside a
@@ -499,14 +478,7 @@ impl CudaDevice {
         for event in core::mem::take(&mut *self.spare_events()) {
             result = result.and(self.destroy_event(Event(event.0 as u64)));
         }
-        let bridge = CuStream(self.bridge.swap(0, Ordering::AcqRel));
-        if !bridge.is_null() {
-            // SAFETY: takes no host pointers; `bridge` made the stream, and the swap took the
-            // stream out of use.
-            let destroyed = unsafe { self.driver().stream_destroy(bridge) };
-            result = result.and(self.context.check(destroyed));
-        }
-        result
+        result.and(self.bridge.destroy(&self.context))
     }
 }
 
