@@ -51,6 +51,8 @@ pub(crate) struct FakeEvent {
     pub(crate) stream: Option<CuStream>,
     /// Whether the work before the event is complete.
     pub(crate) done: bool,
+    /// Number of copies begun before the last recording.
+    copies: usize,
 }
 
 /// The state of the fake driver for one thread.
@@ -86,6 +88,14 @@ pub(crate) struct Fake {
     next: usize,
     /// The address and the devices of each `cuMemSetAccess`.
     pub(crate) access: Vec<(u64, Vec<c_int>)>,
+    /// Registered host memory, as addresses with sizes in bytes.
+    pub(crate) pinned: BTreeMap<usize, usize>,
+    /// The host address of each copy between host and device, in the order of the calls.
+    pub(crate) copies: Vec<usize>,
+    /// Number of copies that have ended: the oldest.
+    copies_ended: usize,
+    /// Whether host memory was unregistered while a copy used it.
+    pub(crate) torn: bool,
     /// Whether the granularity query (first) and `cuMemCreate` (second) refuse direct access from
     /// the bus.
     pub(crate) refuse_rdma: (bool, bool),
@@ -134,6 +144,10 @@ impl Fake {
             next_address: 0x7000_0000_0000,
             next: 0x5000,
             access: Vec::new(),
+            pinned: BTreeMap::new(),
+            copies: Vec::new(),
+            copies_ended: 0,
+            torn: false,
             refuse_rdma: (false, false),
             refuse_export: (false, false),
         }
@@ -354,16 +368,16 @@ extern "C" fn set_access(address: u64, _bytes: usize, first: *const CuMemAccessD
 extern "C" fn event_create(event: *mut CuEvent, _flags: CuEventFlags) -> CuResult {
     in_context("cuEventCreate", |fake| {
         let (fresh, context) = (fake.fresh(), fake.current());
-        fake.events.insert(fresh, FakeEvent { context, stream: None, done: true });
+        fake.events.insert(fresh, FakeEvent { context, stream: None, done: true, copies: 0 });
         answer(event, CuEvent(fresh))
     })
 }
 extern "C" fn event_record(event: CuEvent, stream: CuStream) -> CuResult {
     in_context("cuEventRecord", |fake| {
-        let current = fake.current();
+        let (current, copies) = (fake.current(), fake.copies.len());
         match fake.events.get_mut(&event.0) {
             Some(known) if known.context == context_of(stream, current) => {
-                (known.stream, known.done) = (Some(stream), false);
+                (known.stream, known.done, known.copies) = (Some(stream), false, copies);
                 CuResult::SUCCESS
             }
             _ => CuResult::INVALID_HANDLE,
@@ -381,6 +395,7 @@ extern "C" fn event_synchronize(event: CuEvent) -> CuResult {
     in_context("cuEventSynchronize", |fake| match fake.events.get_mut(&event.0) {
         Some(known) => {
             known.done = true;
+            fake.copies_ended = fake.copies_ended.max(known.copies);
             CuResult::SUCCESS
         }
         None => CuResult::INVALID_HANDLE,
@@ -395,8 +410,40 @@ extern "C" fn event_destroy(event: CuEvent) -> CuResult {
 extern "C" fn stream_synchronize(stream: CuStream) -> CuResult {
     in_context("cuStreamSynchronize", |fake| {
         fake.events.values_mut().filter(|event| event.stream == Some(stream)).for_each(|event| event.done = true);
+        fake.copies_ended = fake.copies.len();
         CuResult::SUCCESS
     })
+}
+extern "C" fn host_register(address: *mut c_void, bytes: usize, _flags: CuMemHostRegisterFlags) -> CuResult {
+    in_context("cuMemHostRegister_v2", |fake| match fake.pinned.insert(address.addr(), bytes) {
+        None => CuResult::SUCCESS,
+        Some(_) => CuResult::HOST_MEMORY_ALREADY_REGISTERED,
+    })
+}
+extern "C" fn host_unregister(address: *mut c_void) -> CuResult {
+    in_context("cuMemHostUnregister", |fake| match fake.pinned.remove(&address.addr()) {
+        Some(bytes) => {
+            let range = address.addr()..address.addr() + bytes;
+            fake.torn |= fake.copies[fake.copies_ended..].iter().any(|at| range.contains(at));
+            CuResult::SUCCESS
+        }
+        None => CuResult::HOST_MEMORY_NOT_REGISTERED,
+    })
+}
+/// Begins a copy between the device and the `bytes` of host memory at `host`, which is pinned.
+fn copy(fake: &mut Fake, host: usize, bytes: usize) -> CuResult {
+    let pinned = fake.pinned.range(..=host).next_back().is_some_and(|(at, pinned)| host + bytes <= at + pinned);
+    if !pinned {
+        return CuResult::INVALID_VALUE;
+    }
+    fake.copies.push(host);
+    CuResult::SUCCESS
+}
+extern "C" fn copy_to_host(to: *mut c_void, _from: u64, bytes: usize, _stream: CuStream) -> CuResult {
+    in_context("cuMemcpyDtoHAsync_v2", |fake| copy(fake, to.addr(), bytes))
+}
+extern "C" fn copy_from_host(_to: u64, from: *const c_void, bytes: usize, _stream: CuStream) -> CuResult {
+    in_context("cuMemcpyHtoDAsync_v2", |fake| copy(fake, from.addr(), bytes))
 }
 extern "C" fn is_capturing(_stream: CuStream, status: *mut CuCaptureStatus) -> CuResult {
     in_context("cuStreamIsCapturing", |fake| {
@@ -489,6 +536,10 @@ pub(crate) fn table() -> Table {
         mem_get_info: Some(get_info),
         mem_get_address_range: Some(address_range),
         memset_d8_async: Some(memset),
+        mem_host_register: Some(host_register),
+        mem_host_unregister: Some(host_unregister),
+        memcpy_dtoh_async: Some(copy_to_host),
+        memcpy_htod_async: Some(copy_from_host),
         mem_get_allocation_granularity: Some(granularity),
         mem_address_reserve: Some(reserve),
         mem_address_free: Some(unreserve),

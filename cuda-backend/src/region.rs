@@ -17,6 +17,7 @@ use crate::pinned;
 use cachalot_core::DeviceResult;
 use core::ffi::c_void;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
@@ -54,14 +55,10 @@ pub(crate) struct Region {
     base: Base,
     /// Length in bytes.
     pub(crate) bytes: u64,
-    /// Bytes from the beginning that are pinned: whole pieces, or all.
-    pinned: u64,
+    /// Bytes from the beginning that are pinned: whole pieces, or all. Only the thread that saves pins more.
+    pinned: AtomicU64,
     progress: Arc<(Mutex<Progress>, Condvar)>,
     thread: Option<JoinHandle<()>>,
-    /// Bytes from the beginning that contents were laid to.
-    pub(crate) used: u64,
-    /// How many contents are kept here.
-    pub(crate) kept: u32,
 }
 
 impl Region {
@@ -85,16 +82,28 @@ impl Region {
             host_memory::unmap(base.0, bytes);
             return Err(CuResult::OPERATING_SYSTEM.error());
         };
-        Ok(Self { base, bytes, pinned: 0, progress, thread: Some(thread), used: 0, kept: 0 })
+        Ok(Self { base, bytes, pinned: AtomicU64::new(0), progress, thread: Some(thread) })
+    }
+
+    /// Returns whether the system lacks the memory: no further contents can be laid here.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        let progress = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.ended && progress.touched < self.bytes
+    }
+
+    /// Lets the region lack memory, as if the system had refused the rest.
+    #[cfg(test)]
+    pub(crate) fn lose_memory(&self) {
+        *self.progress.0.lock().unwrap_or_else(PoisonError::into_inner) = Progress { touched: 0, ended: true };
     }
 
     /// Calls `copy` with the host address, offset and length of each part of `bytes` from `offset` on that lies
-    /// in one piece, until a call fails. The parts are pinned.
+    /// in one piece, until a call fails. The parts are pinned: one thread at a time passes parts that are not pinned yet.
     ///
     /// # Errors
     /// The first error of `copy`, or of the driver; `OutOfMemory` if the system lacks the memory.
     pub(crate) fn each_part(
-        &mut self,
+        &self,
         context: &Context,
         offset: u64,
         bytes: u64,
@@ -112,12 +121,14 @@ impl Region {
     }
 
     /// Pins all pieces up to `end`.
-    fn pin_to(&mut self, context: &Context, end: u64) -> DeviceResult<()> {
-        while self.pinned < end {
-            let piece = PIECE.min(self.bytes - self.pinned);
-            self.wait_for(self.pinned + piece)?;
-            pinned::register(context, self.base.at(self.pinned), piece)?;
-            self.pinned += piece;
+    fn pin_to(&self, context: &Context, end: u64) -> DeviceResult<()> {
+        let mut at = self.pinned.load(Ordering::Acquire);
+        while at < end {
+            let piece = PIECE.min(self.bytes - at);
+            self.wait_for(at + piece)?;
+            pinned::register(context, self.base.at(at), piece)?;
+            at += piece;
+            self.pinned.store(at, Ordering::Release);
         }
         Ok(())
     }
@@ -147,7 +158,7 @@ impl Region {
         }
         let mut result = Ok(());
         let mut at = 0;
-        while at < self.pinned {
+        while at < self.pinned.load(Ordering::Acquire) {
             result = result.and(pinned::unregister(context, self.base.at(at)));
             at += PIECE;
         }

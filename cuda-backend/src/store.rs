@@ -6,20 +6,26 @@
 //! ```
 //!
 //! A call of `prepare` takes a *region* for all that the next saves bring: one that an earlier park has
-//! left, or new memory (region.rs). Contents are laid one behind the other. A region without contents is kept for
-//! the next park, up to a limit that the program sets, and given back otherwise.
+//! left, or new memory (region.rs). Contents are laid one behind the other. The region is *under way* until
+//! `end_saves`: the saves go there and nowhere else, and no other thread gives the region back. A region without
+//! contents is kept for the next park, up to a limit that the program sets, and given back otherwise.
 //!
 //! The copies run on a stream that is ordered with no other, in pieces as they come: one stream reaches
-//! the rate of the link in either direction (51 GiB/s on an H100).
+//! the rate of the link in either direction (51 GiB/s on an H100). Copies are numbered in the order of their
+//! calls. A region goes back behind the last of its copies.
+//!
+//! No lock is held across a call of the driver. Any thread may call any method at any time. One rule is the
+//! allocator's: from `prepare` to `end_saves`, one thread saves, for one park.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuEvent, CuEventFlags, CuStream, CuStreamFlags};
+use crate::driver::types::{CuEvent, CuEventFlags};
+use crate::own_stream::OwnStream;
 use crate::region::Region;
 use cachalot_core::{CopyMark, DevicePtr, DeviceResult, Saved};
 use core::num::NonZeroU64;
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Contents begin at multiples of this many bytes of their region.
 const ALIGNMENT: u64 = 4096;
@@ -32,33 +38,55 @@ struct Place {
     bytes: u64,
 }
 
+/// A region, and what lies there.
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    /// Shared with the calls that copy to or from the region at this moment.
+    region: Arc<Region>,
+    /// Bytes from the beginning that contents were laid to.
+    used: u64,
+    /// How many contents are kept here, or are about to be.
+    kept: u32,
+    /// The number of the last copy to or from the region.
+    copied: u64,
+}
+
+/// An event behind copies.
+#[derive(Debug)]
+struct Marked {
+    event: CuEvent,
+    /// The number of the last copy before the event.
+    copied: u64,
+}
+
 /// What is kept, and the copies.
 #[derive(Debug, Default)]
 struct State {
-    /// Regions by number, the latest last.
-    regions: VecDeque<(u64, Region)>,
+    regions: Vec<Entry>,
+    /// The number of the region under way.
+    under_way: Option<u64>,
     places: HashMap<u64, Place>,
     /// The number given last, to a region or to contents.
     numbers: u64,
-    /// The stream of the copies, once there is one.
-    stream: Option<CuStream>,
-    /// Marks, with an event behind the copies before each.
-    marks: VecDeque<(u64, CuEvent)>,
+    /// Marks that were not waited for, by number. Shared with the threads that wait: the last of them destroys the
+    /// event.
+    marks: BTreeMap<u64, Arc<Marked>>,
     /// The mark given last.
     latest: u64,
+    /// The number of the copy begun last, and of the last copy known to have ended.
+    begun: u64,
+    ended: u64,
     /// Bytes of regions without contents that stay for the next park.
     retained: u64,
 }
 
 /// The contents of one device's parked memory.
 #[derive(Debug, Default)]
-pub(crate) struct Store(Mutex<State>);
-
-impl Store {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change of the state is complete before the next call that may panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+pub(crate) struct Store {
+    state: Mutex<State>,
+    /// The stream of the copies.
+    stream: OwnStream,
 }
 
 impl State {
@@ -67,37 +95,60 @@ impl State {
         self.numbers
     }
 
-    fn region(&mut self, number: u64) -> Option<&mut Region> {
-        self.regions.iter_mut().find(|region| region.0 == number).map(|region| &mut region.1)
+    fn entry(&mut self, number: u64) -> Option<&mut Entry> {
+        self.regions.iter_mut().find(|entry| entry.number == number)
     }
 
-    /// Bytes of regions without contents.
+    /// Returns whether the region is without contents, and no park has prepared it.
+    fn is_idle(&self, entry: &Entry) -> bool {
+        entry.kept == 0 && self.under_way != Some(entry.number)
+    }
+
+    /// Bytes of idle regions.
     fn idle_bytes(&self) -> u64 {
-        self.regions.iter().filter(|region| region.1.kept == 0).map(|region| region.1.bytes).sum()
+        self.regions.iter().filter(|entry| self.is_idle(entry)).map(|entry| entry.region.bytes).sum()
     }
 
-    /// Takes a region without contents out, if those hold more than may be retained.
-    fn take_excess(&mut self) -> Option<Region> {
+    /// Takes an idle region out: one that lacks memory, or any if the idle regions hold more than may be retained.
+    fn take_excess(&mut self) -> Option<Entry> {
         let excess = self.idle_bytes() > self.retained;
-        let idle = self.regions.iter().position(|region| region.1.kept == 0).filter(|_| excess)?;
-        self.regions.remove(idle).map(|(_, region)| region)
+        let goes = |entry: &Entry| self.is_idle(entry) && (excess || entry.region.lacks_memory());
+        let found = self.regions.iter().position(goes)?;
+        Some(self.regions.remove(found))
     }
 
-    /// Returns the stream of the copies, which is created first if there is none.
-    fn copy_stream(&mut self, context: &Context) -> DeviceResult<CuStream> {
-        if let Some(stream) = self.stream {
-            return Ok(stream);
+    /// Returns the number of the smallest idle region of at least `bytes`.
+    fn fitting(&self, bytes: u64) -> Option<u64> {
+        let fits = |entry: &&Entry| self.is_idle(entry) && entry.region.bytes >= bytes && !entry.region.lacks_memory();
+        self.regions.iter().filter(fits).min_by_key(|entry| entry.region.bytes).map(|entry| entry.number)
+    }
+
+    /// Takes a place of `bytes` in the region under way. `None` if no region is under way, or the region lacks the room.
+    fn take_place(&mut self, bytes: u64) -> Option<(Place, Arc<Region>)> {
+        let entry = self.entry(self.under_way?)?;
+        let end = entry.used.checked_add(bytes).filter(|end| *end <= entry.region.bytes)?;
+        let place = Place { region: entry.number, offset: entry.used, bytes };
+        entry.used = end.next_multiple_of(ALIGNMENT).min(entry.region.bytes);
+        entry.kept += 1;
+        Some((place, Arc::clone(&entry.region)))
+    }
+
+    /// Notes that a call has begun copies to or from a region.
+    fn note_copies(&mut self, region: u64) {
+        self.begun += 1;
+        let begun = self.begun;
+        if let Some(entry) = self.entry(region) {
+            entry.copied = begun;
         }
-        let mut stream = CuStream::NULL;
-        context.call(|driver| {
-            // SAFETY: `stream` outlives the call, which writes one handle to it.
-            unsafe { driver.stream_create(&raw mut stream, CuStreamFlags::NON_BLOCKING) }
-        })?;
-        Ok(*self.stream.insert(stream))
     }
 }
 
 impl Store {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each change of the state is complete before the next call that may panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Sets how many bytes of pinned host memory stay after all contents of parked memory went back, so that
     /// the next park need not obtain them again. 0 at first. Gives back what is beyond.
     ///
@@ -111,7 +162,13 @@ impl Store {
     /// Returns the bytes of pinned host memory for contents: all, and those without contents at present.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         let state = self.lock();
-        (state.regions.iter().map(|region| region.1.bytes).sum(), state.idle_bytes())
+        (state.regions.iter().map(|entry| entry.region.bytes).sum(), state.idle_bytes())
+    }
+
+    /// Lets every region lack memory, as if the system had refused the rest.
+    #[cfg(test)]
+    pub(crate) fn lose_memory(&self) {
+        self.lock().regions.iter().for_each(|entry| entry.region.lose_memory());
     }
 
     /// Gives regions back that may not be retained.
@@ -121,96 +178,122 @@ impl Store {
             // The lock ends with this statement: giving a region back takes up to 0.1 s for each GiB.
             let excess = self.lock().take_excess();
             let Some(excess) = excess else { return result };
-            result = result.and(excess.give_back(context));
+            if let Err(error) = self.wait_for_copy(context, excess.copied)
+                && context.health().is_ok()
+            {
+                // A copy may be in progress. A later call tries again.
+                self.lock().regions.push(excess);
+                return result.and(Err(error));
+            }
+            result = result.and(give_back(context, excess));
         }
     }
 
+    /// Waits until the copy with the number has ended. Calls the driver only if no mark behind the copy was waited for:
+    /// after a failed save, mark or wait.
+    fn wait_for_copy(&self, context: &Context, copy: u64) -> DeviceResult<()> {
+        let begun = {
+            let state = self.lock();
+            if copy <= state.ended {
+                return Ok(());
+            }
+            state.begun
+        };
+        self.stream.synchronize(context)?;
+        let mut state = self.lock();
+        state.ended = state.ended.max(begun);
+        Ok(())
+    }
+
     /// Destroys the stream and the events of the copies, once the copies have ended, and gives all host
-    /// memory back. For the closing of the device.
+    /// memory back. For the closing of the device: no other thread is inside a call of the device.
     pub(crate) fn close(&self, context: &Context) -> DeviceResult<()> {
         let state = core::mem::take(&mut *self.lock());
-        let mut result = Ok(());
-        if let Some(stream) = state.stream {
-            result = result.and(context.call(|driver| {
-                // SAFETY: takes no host pointers; the stream is this device's own.
-                unsafe { driver.stream_synchronize(stream) }
-            }));
-            result = result.and(context.call(|driver| {
-                // SAFETY: as above, and nothing uses the handle afterwards.
-                unsafe { driver.stream_destroy(stream) }
-            }));
-        }
-        for (_, event) in state.marks {
-            result = result.and(destroy(context, event));
-        }
-        for (_, region) in state.regions {
-            result = result.and(region.give_back(context));
+        let mut result = self.stream.synchronize(context).and(self.stream.destroy(context));
+        result = result.and(release(context, state.marks.into_values()));
+        for entry in state.regions {
+            result = result.and(give_back(context, entry));
         }
         result
     }
 
     /// Takes the smallest region without contents that suffices, or begins to make a new one: the saves
-    /// wait for its memory piece by piece. The memory is taken from `node`, if given.
+    /// wait for its memory piece by piece. The memory is taken from `node`, if given. The region is under way until
+    /// [`end_saves`](Self::end_saves).
     pub(crate) fn prepare(&self, bytes: u64, node: Option<u32>) -> DeviceResult<()> {
+        {
+            let mut state = self.lock();
+            state.under_way = None;
+            // Contents of pages are multiples of 2 MiB long: no gap is left between them.
+            let found = state.fitting(bytes);
+            if let Some(entry) = found.and_then(|number| state.entry(number)) {
+                entry.used = 0;
+                state.under_way = found;
+                return Ok(());
+            }
+        }
+        let region = Arc::new(Region::new(bytes, node)?);
         let mut state = self.lock();
-        // Contents of pages are multiples of 2 MiB long: no gap is left between them.
-        let idle = state.regions.iter().enumerate().filter(|(_, region)| region.1.kept == 0);
-        let fits = idle.filter(|(_, region)| region.1.bytes >= bytes);
-        let found = fits.min_by_key(|(_, region)| region.1.bytes).map(|(position, _)| position);
-        let (number, mut region) = match found.and_then(|position| state.regions.remove(position)) {
-            Some(found) => found,
-            None => (state.number(), Region::new(bytes, node)?),
-        };
-        region.used = 0;
-        // The latest region takes the saves.
-        state.regions.push_back((number, region));
+        let number = state.number();
+        state.regions.push(Entry { number, region, used: 0, kept: 0, copied: 0 });
+        state.under_way = Some(number);
         Ok(())
     }
 
-    /// Gives back a region that was prepared and keeps nothing.
+    /// Ends the saves to the region under way, and gives the region back if it keeps nothing and may not be retained.
     pub(crate) fn end_saves(&self, context: &Context) {
+        self.lock().under_way = None;
         // Memory that could not be given back is lost, which no caller could change.
         let _ = self.give_excess_back(context);
     }
 
     pub(crate) fn save(&self, context: &Context, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> {
-        let mut state = self.lock();
-        let stream = state.copy_stream(context)?;
-        let Some((number, region)) = state.regions.back_mut().filter(|region| bytes <= region.1.bytes - region.1.used)
-        else {
-            return Err(CuResult::OUT_OF_MEMORY.error());
-        };
-        let place = Place { region: *number, offset: region.used, bytes };
-        region.each_part(context, place.offset, bytes, |to, from, part| {
+        let stream = self.stream.get(context)?;
+        let taken = self.lock().take_place(bytes);
+        let (place, region) = taken.ok_or(CuResult::OUT_OF_MEMORY.error())?;
+        let copied = region.each_part(context, place.offset, bytes, |to, from, part| {
             context.call(|driver| {
                 // SAFETY: the part lies in the region, beside all other contents, and stays pinned while
-                // contents are kept there.
+                // contents are kept there or copies are in progress.
                 unsafe { driver.memcpy_dtoh_async(to, at.0 + from, part as usize, stream) }
             })
-        })?;
-        region.used = (place.offset + bytes).next_multiple_of(ALIGNMENT).min(region.bytes);
-        region.kept += 1;
+        });
+        let mut state = self.lock();
+        state.note_copies(place.region);
+        if let Err(error) = copied {
+            if let Some(entry) = state.entry(place.region) {
+                // Copies of earlier parts may be in progress. A later save to the place comes behind them.
+                entry.used = place.offset;
+                entry.kept -= 1;
+            }
+            return Err(error);
+        }
         let name = state.number();
         state.places.insert(name, place);
         NonZeroU64::new(name).map(Saved).ok_or(CuResult::UNKNOWN.error())
     }
 
     pub(crate) fn restore(&self, context: &Context, saved: Saved, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        let mut state = self.lock();
-        let stream = state.copy_stream(context)?;
-        let place = state.places.get(&saved.0.get()).copied().filter(|place| place.bytes == bytes);
-        let place = place.ok_or(CuResult::INVALID_VALUE.error())?;
-        let region = state.region(place.region).ok_or(CuResult::INVALID_VALUE.error())?;
-        region.each_part(context, place.offset, bytes, |from, to, part| {
+        let stream = self.stream.get(context)?;
+        let (place, region) = {
+            let mut state = self.lock();
+            let place = state.places.get(&saved.0.get()).copied().filter(|place| place.bytes == bytes);
+            let place = place.ok_or(CuResult::INVALID_VALUE.error())?;
+            let entry = state.entry(place.region).ok_or(CuResult::INVALID_VALUE.error())?;
+            (place, Arc::clone(&entry.region))
+        };
+        let copied = region.each_part(context, place.offset, bytes, |from, to, part| {
             context.call(|driver| {
                 // SAFETY: the contents lie in a region, which stays until they are forgotten.
                 unsafe { driver.memcpy_htod_async(at.0 + to, from, part as usize, stream) }
             })
-        })
+        });
+        self.lock().note_copies(place.region);
+        copied
     }
 
     pub(crate) fn zero(&self, context: &Context, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        let stream = self.lock().copy_stream(context)?;
+        let stream = self.stream.get(context)?;
         context.call(|driver| {
             // SAFETY: takes no host pointers; the allocator has mapped the range, and hands it out after the
             // fill only.
@@ -219,8 +302,9 @@ impl Store {
     }
 
     pub(crate) fn mark(&self, context: &Context) -> DeviceResult<CopyMark> {
-        let mut state = self.lock();
-        let stream = state.copy_stream(context)?;
+        let stream = self.stream.get(context)?;
+        // Read before the event is recorded, so that the event comes behind every copy that counts.
+        let copied = self.lock().begun;
         let mut event = CuEvent::NULL;
         context.call(|driver| {
             // SAFETY: `event` outlives the call, which writes one handle to it.
@@ -234,44 +318,41 @@ impl Store {
             let _ = destroy(context, event);
             return Err(error);
         }
+        let mut state = self.lock();
         state.latest += 1;
         let mark = state.latest;
-        state.marks.push_back((mark, event));
+        state.marks.insert(mark, Arc::new(Marked { event, copied }));
         Ok(CopyMark(mark))
     }
 
     pub(crate) fn finish(&self, context: &Context, mark: CopyMark) -> DeviceResult<()> {
-        let event = {
-            let state = self.lock();
-            let marked = state.marks.iter().rev().find(|(number, _)| *number <= mark.0);
-            marked.map(|&(_, event)| event)
-        };
-        // Waited for before.
-        let Some(event) = event else { return context.health() };
-        context.call(|driver| {
-            // SAFETY: takes no host pointers. Only this method destroys events of the list, and only one
-            // thread at a time parks or wakes memory of a device.
-            unsafe { driver.event_synchronize(event) }
-        })?;
-        let mut result = Ok(());
-        loop {
-            let ended = {
-                let mut state = self.lock();
-                let ended = state.marks.front().is_some_and(|(number, _)| *number <= mark.0);
-                if ended { state.marks.pop_front() } else { None }
-            };
-            let Some((_, event)) = ended else { break };
-            result = result.and(destroy(context, event));
+        let due: Vec<_> =
+            self.lock().marks.range(..=mark.0).map(|(&number, marked)| (number, Arc::clone(marked))).collect();
+        // The latest event comes behind the earlier ones, unless two threads made marks at the same time.
+        let waited = due.iter().rev().try_for_each(|(_, marked)| {
+            context.call(|driver| {
+                // SAFETY: takes no host pointers; the event is destroyed by the last thread that has it.
+                unsafe { driver.event_synchronize(marked.event) }
+            })
+        });
+        if waited.is_ok() {
+            let mut state = self.lock();
+            for (number, marked) in &due {
+                state.marks.remove(number);
+                state.ended = state.ended.max(marked.copied);
+            }
         }
-        result
+        // Without an event, the mark was waited for before.
+        let waited = if due.is_empty() { context.health() } else { waited };
+        waited.and(release(context, due.into_iter().map(|(_, marked)| marked)))
     }
 
     pub(crate) fn forget(&self, context: &Context, saved: Saved) {
         {
             let mut state = self.lock();
             let Some(place) = state.places.remove(&saved.0.get()) else { return };
-            if let Some(region) = state.region(place.region) {
-                region.kept -= 1;
+            if let Some(entry) = state.entry(place.region) {
+                entry.kept -= 1;
             }
         }
         // Memory that could not be given back is lost, which no caller could change.
@@ -279,7 +360,22 @@ impl Store {
     }
 }
 
-/// Destroys the event of a mark that was taken out of the list.
+/// Gives the memory of a region back that was taken out of the state. No copy uses the memory.
+fn give_back(context: &Context, entry: Entry) -> DeviceResult<()> {
+    // Calls that copy have their region's contents kept.
+    Arc::into_inner(entry.region).map_or(Ok(()), |region| region.give_back(context))
+}
+
+/// Gives up events of marks. Destroys those that neither the state nor another thread has any longer.
+fn release(context: &Context, marks: impl Iterator<Item = Arc<Marked>>) -> DeviceResult<()> {
+    let mut result = Ok(());
+    for marked in marks.filter_map(Arc::into_inner) {
+        result = result.and(destroy(context, marked.event));
+    }
+    result
+}
+
+/// Destroys an event that nothing refers to any longer.
 fn destroy(context: &Context, event: CuEvent) -> DeviceResult<()> {
     context.call(|driver| {
         // SAFETY: takes no host pointers; the event was made here, and nothing refers to it any longer.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Opens the first device, or prints one line about the skipped test. The tests run one at a time,
 /// since some capture in global mode.
-fn device(what: &str) -> Option<(CudaDevice, MutexGuard<'static, ()>)> {
+pub(crate) fn device(what: &str) -> Option<(CudaDevice, MutexGuard<'static, ()>)> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     match Driver::load() {
@@ -32,7 +32,7 @@ fn device(what: &str) -> Option<(CudaDevice, MutexGuard<'static, ()>)> {
 }
 
 /// Creates a stream that is not ordered with the legacy stream.
-fn stream(device: &CudaDevice) -> CuStream {
+pub(crate) fn stream(device: &CudaDevice) -> CuStream {
     let mut stream = CuStream::NULL;
     let made = device.with_context(|driver| {
         // SAFETY: `stream` outlives the call, which writes one handle to it.
@@ -43,7 +43,7 @@ fn stream(device: &CudaDevice) -> CuStream {
 }
 
 /// Destroys a stream that is no longer in use.
-fn destroy(device: &CudaDevice, stream: CuStream) {
+pub(crate) fn destroy(device: &CudaDevice, stream: CuStream) {
     let destroyed = device.with_context(|driver| {
         // SAFETY: the test made the stream, and does not use the stream again.
         unsafe { driver.stream_destroy(stream) }

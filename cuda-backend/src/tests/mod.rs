@@ -2,6 +2,7 @@
 
 mod failures;
 mod memory;
+mod store;
 mod streams;
 
 use crate::driver::types::CuStream;
