@@ -1,9 +1,9 @@
 //! A device as the keeper of the contents of its parked memory.
 
+use crate::context_wait::wait_for_context;
 use crate::device::CudaDevice;
 use crate::driver::types::{CuEvent, CuEventFlags};
-use crate::stream_order::wait_for_context;
-use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, Saved};
+use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, ErrorKind, Saved};
 
 impl CudaDevice {
     /// Sets how many bytes of pinned host memory stay after all contents of parked memory went back, so that
@@ -24,7 +24,13 @@ impl CudaDevice {
     /// a call that frees memory would hold up.
     pub(crate) fn wait_for_all_work(&self) -> DeviceResult<()> {
         if self.driver().ctx_record_event.is_none() {
-            return wait_for_context(&self.context);
+            let waited = wait_for_context(&self.context, self.streams.kept_bytes());
+            if waited.is_err_and(|error| error.kind == ErrorKind::OutOfMemory) {
+                // This may break a capture that the allocator cannot know of, as the event would.
+                // SAFETY: takes no arguments.
+                return self.with_context(|driver| unsafe { driver.ctx_synchronize() });
+            }
+            return waited;
         }
         let mut event = CuEvent::NULL;
         self.with_context(|driver| {

@@ -3,6 +3,7 @@
 use crate::capture_marks::CaptureMarks;
 use crate::clock;
 use crate::context::Context;
+use crate::context_wait::{begin_bytes, end_bytes};
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuEvent, CuEventFlags, CuStream};
@@ -51,6 +52,8 @@ pub struct CudaDevice {
     pub(crate) device: CuDevice,
     /// Whether this device retains the primary context, and `close` must release the context.
     retained: AtomicBool,
+    /// Whether bytes may be kept for this device, and `close` must free them.
+    has_bytes: AtomicBool,
     /// The streams seen by this device and by the other devices of the allocator.
     pub(crate) streams: Arc<Streams>,
     /// When the driver is asked for a stream's own id.
@@ -97,11 +100,16 @@ impl CudaDevice {
             None => (retain(driver, device)?, true),
         };
         let context = Context::new(driver, handle);
-        match Self::prepare(&context, device) {
+        let prepared = Self::prepare(&context, device).and_then(|virtual_memory| {
+            let wants_bytes = options.identity == StreamIdentity::Asked;
+            begin_bytes(&context, options.streams.kept_bytes(), wants_bytes).map(|()| virtual_memory)
+        });
+        match prepared {
             Ok(virtual_memory) => Ok(Self {
                 context,
                 device,
                 retained: AtomicBool::new(retained),
+                has_bytes: AtomicBool::new(true),
                 streams: options.streams,
                 identity: options.identity,
                 spare_events: Mutex::default(),
@@ -159,6 +167,9 @@ impl CudaDevice {
         let mut result = Ok(());
         if healthy.is_ok() {
             result = self.store.close(&self.context).and(self.drop_streams());
+            if self.has_bytes.swap(false, Ordering::AcqRel) {
+                result = result.and(end_bytes(&self.context, self.streams.kept_bytes()));
+            }
             if retained {
                 // SAFETY: takes no pointers; the swap of `retained` makes this the only release.
                 let released = unsafe { self.driver().device_primary_ctx_release(self.device) };

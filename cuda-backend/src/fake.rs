@@ -82,6 +82,8 @@ pub(crate) struct Fake {
     pub(crate) retained: [i32; 2],
     /// The allocated device memory, as addresses with sizes in bytes.
     pub(crate) memory: BTreeMap<u64, usize>,
+    /// Number of allocations for which the device has the memory, if that is limited.
+    pub(crate) room: Option<usize>,
     /// The address of the next allocation.
     pub(crate) next_address: u64,
     /// The last handle given out.
@@ -141,6 +143,7 @@ impl Fake {
             capturing: (CuResult::SUCCESS, CuCaptureStatus::NONE),
             retained: [0; 2],
             memory: BTreeMap::new(),
+            room: None,
             next_address: 0x7000_0000_0000,
             next: 0x5000,
             access: Vec::new(),
@@ -280,6 +283,10 @@ extern "C" fn synchronize() -> CuResult {
 }
 extern "C" fn alloc(address: *mut u64, bytes: usize) -> CuResult {
     in_context("cuMemAlloc_v2", |fake| {
+        if fake.room == Some(0) {
+            return CuResult::OUT_OF_MEMORY;
+        }
+        fake.room = fake.room.map(|room| room - 1);
         let at = fake.next_address;
         fake.next_address += (bytes as u64).next_multiple_of(512);
         fake.memory.insert(at, bytes);
@@ -289,6 +296,7 @@ extern "C" fn alloc(address: *mut u64, bytes: usize) -> CuResult {
 extern "C" fn free(address: u64) -> CuResult {
     in_context("cuMemFree_v2", |fake| match fake.memory.remove(&address) {
         Some(_) => {
+            fake.room = fake.room.map(|room| room + 1);
             fake.events.values_mut().for_each(|event| event.done = true);
             CuResult::SUCCESS
         }

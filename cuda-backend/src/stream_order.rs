@@ -1,10 +1,12 @@
 //! Operations on streams and events of a device, addressed by the allocator's stream numbers.
 
 use crate::context::Context;
+use crate::context_wait::{keep_bytes, wait_for_context};
 use crate::device::CudaDevice;
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream};
+use crate::kept_bytes::KeptBytes;
 use crate::streams::{Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
 use cachalot_core::{DeviceError, DeviceMemory, DeviceResult, Event, StreamId};
 use std::sync::{MutexGuard, PoisonError};
@@ -94,6 +96,10 @@ impl CudaDevice {
         }
         self.sweep();
         let end = self.last_event(stream).map(|event| (event, self.cu_context()));
+        if end.is_none() {
+            // The wait will be for the stream's context. What cannot be kept now may be there later.
+            let _ = self.in_context(self.context_of(stream).unwrap_or(CuContext::NULL), keep_bytes);
+        }
         self.streams.retire(stream, end).ok_or(CuResult::OUT_OF_MEMORY.error())
     }
 
@@ -396,13 +402,17 @@ impl CudaDevice {
         }
     }
 
-    /// Waits for everything that is queued in a context; null stands for this device's context. The
-    /// context of this device is entered.
+    /// Waits for everything that is queued in a context; null stands for this device's context.
     fn wait_for_all_of(&self, context: CuContext) -> DeviceResult<()> {
+        self.in_context(context, wait_for_context)
+    }
+
+    /// Makes a call for a context, with the bytes kept for waits; null stands for this device's context.
+    fn in_context<T>(&self, context: CuContext, call: impl FnOnce(&Context, &KeptBytes) -> T) -> T {
         if context.is_null() || context == self.cu_context() {
-            wait_for_context(&self.context)
+            call(&self.context, self.streams.kept_bytes())
         } else {
-            wait_for_context(&Context::new(self.driver(), context))
+            call(&Context::new(self.driver(), context), self.streams.kept_bytes())
         }
     }
 
@@ -486,28 +496,6 @@ impl CudaDevice {
 /// returns `INVALID_CONTEXT` for a destroyed stream.
 fn is_of_dead_handle(error: DeviceError) -> bool {
     [CuResult::INVALID_HANDLE.0, CuResult::INVALID_CONTEXT.0].contains(&error.code)
-}
-
-/// Waits until all queued work of a context is complete, including the work of destroyed streams.
-///
-/// `cuCtxSynchronize` is unsuitable: while a stream of the context captures, in any mode and
-/// thread, the call fails and breaks the capture. No driver call reports captures on streams
-/// unknown to this crate. Freeing device memory waits for equally much work, and is permitted
-/// during captures to a thread in relaxed mode. (Checked on an H100 with CUDA 13.0: for kernels of
-/// blocking and non-blocking streams after `cuStreamDestroy`, beside captures of each mode.) The
-/// context is synchronized only if no memory can be allocated.
-pub(crate) fn wait_for_context(context: &Context) -> DeviceResult<()> {
-    context.call(|driver| {
-        let mut address = 0;
-        // SAFETY: `address` outlives the call, which writes one address to it.
-        match unsafe { driver.mem_alloc(&raw mut address, 1) } {
-            // SAFETY: takes no host pointers; the memory is new, and no other code has the address.
-            CuResult::SUCCESS => unsafe { driver.mem_free(address) },
-            // SAFETY: takes no arguments.
-            CuResult::OUT_OF_MEMORY => unsafe { driver.ctx_synchronize() },
-            code => code,
-        }
-    })
 }
 
 /// Records a new event, or destroys the event if the recording fails.

@@ -23,6 +23,7 @@
 //! [`StreamIdentity`].
 
 use crate::driver::types::{CuContext, CuEvent, CuStream};
+use crate::kept_bytes::KeptBytes;
 use cachalot_core::StreamId;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +64,8 @@ pub enum StreamIdentity {
     /// destroyed stream. The use of a block by another stream is announced with
     /// [`stream_in_use`](crate::CudaDevice::stream_in_use); the block waits for the work that the
     /// stream had then, and if the stream captured then, for the whole context. Memory passes between
-    /// streams only where events of the streams' own requests tell that the work is complete. Needs a
+    /// streams only where events of the streams' own requests tell that the work is complete. The device keeps 16
+    /// small allocations, in one page of 2 MiB, for waits while no other memory is left. Needs a
     /// driver of CUDA 12.0 or later; with an older driver equal to [`Reported`](Self::Reported).
     Asked,
 }
@@ -147,6 +149,8 @@ pub struct Streams {
     /// retired stream without an event here, whose handle has no unrecorded end ⟹ the stream's work
     /// is complete.
     retired: Mutex<Retired>,
+    /// Bytes of device memory kept for waits for the contexts of the devices.
+    kept_bytes: KeptBytes,
 }
 
 impl Default for Streams {
@@ -159,7 +163,16 @@ impl Streams {
     /// Creates an empty table. Allocates nothing.
     #[must_use]
     pub const fn new() -> Self {
-        Self { levels: [const { OnceLock::new() }; LEVELS], retired: Mutex::new(Retired::new()) }
+        Self {
+            levels: [const { OnceLock::new() }; LEVELS],
+            retired: Mutex::new(Retired::new()),
+            kept_bytes: KeptBytes::new(),
+        }
+    }
+
+    /// Returns the bytes of device memory that are kept for waits.
+    pub(crate) const fn kept_bytes(&self) -> &KeptBytes {
+        &self.kept_bytes
     }
 
     /// Returns the present number of the stream with this handle, or `None` if no stream can have

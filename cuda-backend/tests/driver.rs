@@ -224,6 +224,47 @@ fn every_call_is_permitted_during_a_capture_and_breaks_none() {
     }
 }
 
+#[test]
+fn a_full_device_is_waited_for_beside_a_capture() {
+    let Some((plain, _turn)) = device("waits on a full device of a driver") else { return };
+    let options = DeviceOptions { identity: StreamIdentity::Asked, ..DeviceOptions::default() };
+    let device = CudaDevice::open_with(plain.driver(), 0, options).expect("opens twice");
+    let (captured, other) = (stream(&device), stream(&device));
+    let number = device.stream_id(other).expect("a number");
+    let mut taken = Vec::new();
+    for bytes in [1 << 30, 64 << 20, 2 << 20, 512] {
+        while let Ok(base) = device.obtain(bytes) {
+            taken.push((base, bytes));
+        }
+    }
+    for mode in [CuCaptureMode::GLOBAL, CuCaptureMode::THREAD_LOCAL, CuCaptureMode::RELAXED] {
+        begin(&device, captured, mode);
+        let gate = Gate::close(&device, other);
+        let opened = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                opened.store(true, Ordering::Release);
+                gate.open();
+            });
+            device.synchronize(number).expect("waited without memory");
+            assert!(opened.load(Ordering::Acquire), "the stream's work was not waited for");
+        });
+        for _ in 0..50 {
+            device.synchronize(number).expect("waited without memory");
+        }
+        let graph = end(&device, captured);
+        // SAFETY: the graph is not used again.
+        assert_eq!(device.with_context(|driver| unsafe { driver.graph_destroy(graph) }), Ok(()));
+    }
+    for (base, bytes) in taken {
+        device.release(base, bytes).expect("released");
+    }
+    destroy(&device, captured);
+    destroy(&device, other);
+    assert_eq!((device.close(), plain.close()), (Ok(()), Ok(())));
+}
+
 /// Returns the number of a stream that was destroyed without a report, and whose handle the driver
 /// has given to another stream.
 fn unreported(device: &CudaDevice) -> StreamId {
@@ -263,15 +304,21 @@ fn calls_during_a_capture(device: &CudaDevice, events: [Event; 2], other: Stream
     map_and_unmap(device);
 }
 
-/// Ends a capture, and runs the captured graph.
-fn run_captured(device: &CudaDevice, stream: CuStream) {
-    let (mut graph, mut executable) = (CuGraph::NULL, CuGraphExec::NULL);
+/// Ends a capture.
+fn end(device: &CudaDevice, stream: CuStream) -> CuGraph {
+    let mut graph = CuGraph::NULL;
     let ended = device.with_context(|driver| {
         // SAFETY: `graph` outlives the call, which writes one handle to it.
         unsafe { driver.stream_end_capture(stream, &raw mut graph) }
     });
     assert_eq!(ended, Ok(()), "the capture was spoilt");
     assert!(!graph.is_null());
+    graph
+}
+
+/// Ends a capture, and runs the captured graph.
+fn run_captured(device: &CudaDevice, stream: CuStream) {
+    let (graph, mut executable) = (end(device, stream), CuGraphExec::NULL);
     let steps = [
         // SAFETY: `executable` outlives the call, which writes one handle to it; the graph is live.
         device.with_context(|driver| unsafe { driver.graph_instantiate(&raw mut executable, graph, 0) }),

@@ -159,11 +159,11 @@ entry_points! {
     /// Reports the device of the current context. If missing, a context given by the caller is not
     /// checked.
     optional ctx_get_device = c"cuCtxGetDevice"(device: *mut CuDevice);
-    /// Waits for all work of the current context. If missing, some destroyed streams cannot be
-    /// waited for.
+    /// Waits for all work of the current context, and breaks captures. If missing, a full device cannot be waited for
+    /// without [`ctx_record_event`](Self::ctx_record_event).
     optional ctx_synchronize = c"cuCtxSynchronize"();
-    /// Records an event behind all work of a context (12.5). If missing, [`ctx_synchronize`](Self::ctx_synchronize)
-    /// waits for more.
+    /// Records an event behind all work of a context (12.5). If missing, a wait for the context frees memory, which
+    /// holds other threads' calls up.
     optional ctx_record_event = c"cuCtxRecordEvent"(context: CuContext, event: CuEvent);
     /// Replaces the topmost context of the calling thread's stack.
     optional ctx_set_current = c"cuCtxSetCurrent"(context: CuContext);

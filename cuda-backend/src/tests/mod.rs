@@ -4,10 +4,11 @@ mod failures;
 mod memory;
 mod store;
 mod streams;
+mod waits;
 
 use crate::driver::types::CuStream;
 use crate::fake::{self, FOREIGN_STREAM, STREAM};
-use crate::{CudaDevice, DeviceOptions};
+use crate::{CudaDevice, DeviceOptions, StreamIdentity};
 use cachalot_core::{DeviceMemory, DevicePtr, DeviceResult, Event, PhysicalHandle, StreamId, VirtualMemory};
 
 /// Opens a device over a fresh fake, with an empty log.
@@ -15,6 +16,12 @@ fn device() -> CudaDevice {
     let device = CudaDevice::open(fake::driver(), 0).expect("the fake has a device");
     fake::with(|fake| fake.log.clear());
     device
+}
+
+/// Opens a device that asks the driver for every stream's id.
+fn asking() -> CudaDevice {
+    let options = DeviceOptions { identity: StreamIdentity::Asked, ..DeviceOptions::default() };
+    CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device")
 }
 
 /// Opens the second device of the fake under `first`, with the same table of streams.

@@ -1,17 +1,10 @@
 //! Identity of streams: reused handles, default streams, streams of other devices.
 
 use super::*;
-use crate::StreamIdentity;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent};
 use crate::fake::{Plan, When};
 use cachalot_core::ErrorKind;
-
-/// Opens a device that asks the driver for every stream's id.
-fn asking() -> CudaDevice {
-    let options = DeviceOptions { identity: StreamIdentity::Asked, ..DeviceOptions::default() };
-    CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device")
-}
 
 /// Returns whether the whole context was waited for, by the call that breaks no capture.
 fn waited_for_context(made: &[&str]) -> bool {
@@ -194,21 +187,6 @@ fn a_stream_destroyed_without_a_report_does_not_capture() {
         assert_eq!(device.streams().handle(number), None);
         fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::NONE));
     }
-}
-
-#[test]
-fn a_context_without_memory_is_synchronized() {
-    let device = device();
-    let event = device.create_event().expect("an event");
-    let old = device.stream_id(STREAM).expect("a number");
-    device.record(event, old).expect("the driver's own number is learnt");
-    let (code, when) = (CuResult::OUT_OF_MEMORY, When::Before);
-    fake::with(|fake| {
-        fake.ids.insert(STREAM.0, 4711);
-        fake.plan = Some(Plan { function: Some("cuMemAlloc_v2"), skip: 0, code, when, permanent: false });
-    });
-    let made = calls(|| device.record(event, old).expect("waited"));
-    assert!(made.contains(&"cuCtxSynchronize"), "{made:?}");
 }
 
 #[test]
