@@ -60,23 +60,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> CaptureReuse<'_, D, R, S> {
     /// captures from now on.
     pub(super) fn free_ordered(&self, stream: StreamId) {
         let device = self.0;
-        if !device.flags.has(flags::REUSES) {
+        if !device.flags.has(flags::REUSES) || !device.flags.has(flags::DEFERRED) {
             return;
         }
-        let mut from = 0;
-        while device.flags.has(flags::DEFERRED) {
-            // The lock ends with this statement, before the device is asked.
-            let taken = device.deferred.lock().take_marked(from, stream);
-            let Some((number, entry)) = taken else { return };
+        let mut next = device.deferred.lock().list.take_first(|block| block.is_marked_on(stream));
+        while let Some(taken) = next {
+            let entry = device.deferred.lock().list[taken];
             let mark = entry.end.expect("a marked block was taken").mark;
             let is_behind = device.call(|device| device.is_behind(stream, mark)).unwrap_or(false);
             let mut blocks = device.deferred.lock();
+            next = blocks.list.take_after(taken, |block| block.is_marked_on(stream));
             if !is_behind {
-                blocks.keep_marked(entry);
-                from = number + 1;
+                blocks.list.keep(taken);
                 continue;
             }
-            blocks.end(entry);
+            blocks.list.remove(taken);
             device.flags.follow_deferred(&blocks);
             drop(blocks);
             device.driver.device().remove_mark(mark);
@@ -84,8 +82,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> CaptureReuse<'_, D, R, S> {
             let mut heap = device.heaps.lock(entry.heap);
             heap.uses().clear(entry.block);
             Finish(device).free_if_unused(entry.heap, heap, entry.block);
-            // The entry is gone, and the next one has moved to its number.
-            from = number;
         }
     }
 }

@@ -44,33 +44,37 @@ impl<D: DeviceMemory, R: Lock, S: Storage> DeferredFrees<'_, D, R, S> {
     /// captures. Returns false if the table of events has no room for all.
     pub(super) fn record(&self) -> Result<bool, Error> {
         let device = self.0;
-        // Blocks before `from` have been tried in this call, and are behind a capturing stream.
-        let (mut from, mut capturing) = (0, None);
-        while device.flags.has(flags::DEFERRED)
-            && let Some(_permission) = device.driver.may_record(&device.flags)
-        {
-            // Skip further blocks behind the stream just found capturing: one driver call answers
-            // for all.
-            let tried = device.deferred.lock().take(from, capturing);
-            let Some((number, deferred)) = tried else { break };
+        if !device.flags.has(flags::DEFERRED) {
+            return Ok(true);
+        }
+        let mut capturing = None;
+        let mut next = device.deferred.lock().list.take_first(|_| true);
+        while let Some(entry) = next {
+            let Some(_permission) = device.driver.may_record(&device.flags) else {
+                device.deferred.lock().list.keep(entry);
+                break;
+            };
+            let deferred = device.deferred.lock().list[entry];
             let recorded = self.record_one(deferred);
             let mut blocks = device.deferred.lock();
             let mut ended = None;
             match recorded {
                 Ok(Recorded::All) => {
-                    blocks.end(deferred);
+                    next = blocks.list.take_after(entry, |block| block.is_ready(capturing));
+                    blocks.list.remove(entry);
                     ended = deferred.end;
-                    // The entry is gone, and the next one has moved to its number.
-                    from = number;
                 }
                 Ok(Recorded::Capturing(stream)) => {
-                    blocks.keep(deferred, stream);
-                    (from, capturing) = (number + 1, Some(stream));
+                    // Skip further blocks behind the stream just found capturing: one driver call answers
+                    // for all.
+                    capturing = Some(stream);
+                    next = blocks.list.take_after(entry, |block| block.is_ready(capturing));
+                    blocks.keep_behind(entry, stream);
                 }
                 Err(error) => {
                     // Goes to the end of the list, so that a block that always fails blocks no
                     // other.
-                    blocks.move_to_end(deferred);
+                    blocks.list.move_to_end(entry);
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
             }

@@ -114,7 +114,7 @@ impl Flags {
 
     /// Sets the flag of deferred blocks. The caller holds their lock.
     pub(super) fn follow_deferred<S: Storage>(&self, deferred: &DeferredBlocks<S>) {
-        self.set(DEFERRED, deferred.any());
+        self.set(DEFERRED, !deferred.list.is_empty());
     }
 
     /// Sets the flag of blocks whose uses have events. The caller holds their lock.

@@ -48,13 +48,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
             heap.clock = arena.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
             Epoch { slot, pool: heap.pool, stream: heap.stream, stamp: heap.clock }
         };
-        let Ok(idle) = arena.epochs.lock().begin(epoch) else { return false };
+        let Ok((entry, idle)) = arena.epochs.lock().begin(epoch) else { return false };
         let made = idle.map_or_else(|| arena.call(D::create_event), Ok);
         let recorded = made.and_then(|event| arena.call(|device| device.record(event, epoch.stream)).map(|()| event));
         let mut epochs = arena.epochs.lock();
         match recorded {
-            Ok(event) => epochs.recorded(epoch, event),
-            Err(_) => epochs.cancel(epoch, made.ok()),
+            Ok(event) => epochs.recorded(entry, event),
+            Err(_) => epochs.cancel(entry, made.ok()),
         }
         recorded.is_ok()
     }
@@ -63,8 +63,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
     /// up to the epochs whose events are complete.
     pub(crate) fn poll(&self) {
         let arena = self.arena;
-        let mut next = arena.epochs.lock().next_to_poll(0);
-        while let Some((at, epoch, event)) = next {
+        let mut next = arena.epochs.lock().first_to_poll();
+        while let Some((entry, epoch, event)) = next {
             let complete = arena.call(|device| device.is_complete(event));
             if complete == Ok(true) {
                 let mut heap = arena.heaps.lock(epoch.slot);
@@ -74,11 +74,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
                     heap.sets.quiet = heap.sets.quiet.max(epoch.stamp);
                 }
             }
-            let mut epochs = arena.epochs.lock();
             // An event that cannot be polled would be polled for ever: its epoch is given up.
-            let finished = complete != Ok(false);
-            epochs.finish_poll(epoch, finished);
-            next = epochs.next_to_poll(if finished { at } else { at + 1 });
+            next = arena.epochs.lock().poll_next(entry, complete != Ok(false));
         }
     }
 }

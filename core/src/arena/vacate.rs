@@ -117,16 +117,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// [`release_ended`](OnDevice::release_ended) would release for a request of `pair`. Skips the
     /// heaps of `pair`, whose stream the request would revive.
     pub(crate) fn first_ended(&self, pair: u32) -> Option<DevicePtr> {
+        if self.heaps.ended_count() == 0 {
+            return None;
+        }
         // From the begin of the queue, as `pop_ended` takes heaps.
-        for number in 0..self.heaps.ended_count() as usize {
+        let mut next = self.heaps.next_ended(None);
+        while let Some((entry, slot)) = next {
             // The queue's lock is dropped before the heap's lock is taken.
-            let slot = self.heaps.ended_at(number);
-            let Some(slot) = slot else { continue };
-            let Some(_used) = self.heaps.enter_pair(slot / 2) else { continue };
-            let ended = slot / 2 != pair && self.heaps.lock(slot).ended;
-            if ended && let Some(first) = self.first_of_heap(slot) {
-                return Some(first);
+            let first = self.heaps.enter_pair(slot / 2).and_then(|_used| {
+                let ended = slot / 2 != pair && self.heaps.lock(slot).ended;
+                if ended { self.first_of_heap(slot) } else { None }
+            });
+            if first.is_some() {
+                self.heaps.stop_at(entry);
+                return first;
             }
+            next = self.heaps.next_ended(Some(entry));
         }
         None
     }

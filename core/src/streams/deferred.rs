@@ -1,7 +1,8 @@
 //! Freed blocks whose events cannot be recorded yet, because a stream is capturing a graph.
 
 use crate::device::CaptureMark;
-use crate::tables::{Storage, Table};
+use crate::tables::Storage;
+use crate::tables::busy_list::BusyList;
 use crate::units::StreamId;
 
 /// The end of a block's uses within the graph.
@@ -26,42 +27,50 @@ pub(crate) struct Deferred {
     /// Where the uses of the block end in the graph, if all of them are captured. What the block's own
     /// stream captures behind this end may use the block again.
     pub end: Option<EndOfUses>,
-    /// A thread tries to free the block, or to record the events. Set ⟹ no other thread tries.
-    busy: bool,
 }
 
 impl Deferred {
-    /// Creates an entry with `busy` unset, for a block whose uses end nowhere in the graph.
+    /// Creates an entry for a block whose uses end nowhere in the graph.
     pub(crate) fn new(heap: u32, block: u32, behind: Option<StreamId>) -> Self {
-        Self { heap, block, behind, end: None, busy: false }
+        Self { heap, block, behind, end: None }
     }
 
-    /// Creates an entry with `busy` unset, for a block whose uses end in the graph.
+    /// Creates an entry for a block whose uses end in the graph.
     pub(crate) fn marked(heap: u32, block: u32, end: EndOfUses) -> Self {
-        Self { heap, block, behind: None, end: Some(end), busy: false }
+        Self { heap, block, behind: None, end: Some(end) }
+    }
+
+    /// Returns whether the block does not wait for the stream `capturing`.
+    pub(crate) fn is_ready(&self, capturing: Option<StreamId>) -> bool {
+        self.behind.is_none() || self.behind != capturing
+    }
+
+    /// Returns whether the uses of the block end in the graph, and the own stream of the block is `own`.
+    pub(crate) fn is_marked_on(&self, own: StreamId) -> bool {
+        self.end.is_some_and(|end| end.own == own)
     }
 }
 
 /// The deferred blocks of a device.
 #[derive(Clone)]
 pub(crate) struct DeferredBlocks<S: Storage> {
-    /// The blocks, in the order in which they are retried.
-    entries: S::Table<Deferred>,
+    /// The blocks, in the order in which they are retried. A thread takes a block to free it, or to record its events.
+    pub list: BusyList<Deferred, S>,
     /// Reservations by [`reserve`](Self::reserve), not yet used.
-    reserved: usize,
+    reserved: u32,
 }
 
 impl<S: Storage> Default for DeferredBlocks<S> {
     fn default() -> Self {
-        Self { entries: S::Table::<Deferred>::default(), reserved: 0 }
+        Self { list: BusyList::default(), reserved: 0 }
     }
 }
 
 impl<S: Storage> DeferredBlocks<S> {
     /// Reserves an entry for [`add`](Self::add). Returns false if there is no room.
     pub(crate) fn reserve(&mut self) -> bool {
-        let room = self.entries.make_room(self.reserved + 1);
-        self.reserved += usize::from(room);
+        let room = self.list.make_room(self.reserved + 1);
+        self.reserved += u32::from(room);
         room
     }
 
@@ -69,71 +78,12 @@ impl<S: Storage> DeferredBlocks<S> {
     pub(crate) fn add(&mut self, block: Deferred) {
         debug_assert!(self.reserved > 0, "a block is deferred after `reserve`");
         self.reserved -= 1;
-        self.entries.add(block);
+        self.list.add(block);
     }
 
-    /// Marks the first deferred block at or after `from` busy that no other thread tries and that
-    /// does not wait for the stream `capturing`. Returns its number and a copy of the entry.
-    ///
-    /// The caller tries to record the events, and then calls [`end`](Self::end),
-    /// [`keep`](Self::keep) or [`move_to_end`](Self::move_to_end).
-    pub(crate) fn take(&mut self, from: usize, capturing: Option<StreamId>) -> Option<(usize, Deferred)> {
-        let ready = |entry: &Deferred| !entry.busy && (entry.behind.is_none() || entry.behind != capturing);
-        let number = (from..self.entries.len()).find(|&number| ready(&self.entries[number]))?;
-        self.entries[number].busy = true;
-        Some((number, self.entries[number]))
-    }
-
-    /// Marks the first deferred block at or after `from` busy whose uses end in the graph, whose own stream is
-    /// `own`, and that no other thread tries. Returns its number and a copy of the entry. The caller then calls
-    /// [`end`](Self::end) or [`keep_marked`](Self::keep_marked).
-    pub(crate) fn take_marked(&mut self, from: usize, own: StreamId) -> Option<(usize, Deferred)> {
-        let ready = |entry: &Deferred| !entry.busy && entry.end.is_some_and(|end| end.own == own);
-        let number = (from..self.entries.len()).find(|&number| ready(&self.entries[number]))?;
-        self.entries[number].busy = true;
-        Some((number, self.entries[number]))
-    }
-
-    /// Returns the present number of the block `block`, tried by the caller. Entries before it may
-    /// have left.
-    fn tried(&self, block: Deferred) -> Option<usize> {
-        let is_tried = |entry: &Deferred| entry.busy && (entry.heap, entry.block) == (block.heap, block.block);
-        self.entries.iter().position(is_tried)
-    }
-
-    /// Removes a tried block, whose events are recorded now.
-    pub(crate) fn end(&mut self, block: Deferred) {
-        if let Some(number) = self.tried(block) {
-            // Removal that keeps the order: the entry moves to the end.
-            self.entries[number..].rotate_left(1);
-            self.entries.pop();
-        }
-    }
-
-    /// Keeps a tried block at the present place: work of the own stream could come before the end of the uses.
-    pub(crate) fn keep_marked(&mut self, block: Deferred) {
-        if let Some(number) = self.tried(block) {
-            self.entries[number].busy = false;
-        }
-    }
-
-    /// Keeps a tried block at its place: the stream `behind` uses it and is capturing.
-    pub(crate) fn keep(&mut self, block: Deferred, behind: StreamId) {
-        if let Some(number) = self.tried(block) {
-            self.entries[number] = Deferred { behind: Some(behind), busy: false, ..block };
-        }
-    }
-
-    /// Moves a tried block to the end: its events cannot be recorded, and other blocks come first.
-    pub(crate) fn move_to_end(&mut self, block: Deferred) {
-        if let Some(number) = self.tried(block) {
-            self.entries[number] = Deferred { busy: false, ..block };
-            self.entries[number..].rotate_left(1);
-        }
-    }
-
-    /// Returns whether any block is deferred.
-    pub(crate) fn any(&self) -> bool {
-        !self.entries.is_empty()
+    /// Keeps a taken block at its place: the stream `behind` uses it and is capturing.
+    pub(crate) fn keep_behind(&mut self, entry: u32, behind: StreamId) {
+        self.list[entry].behind = Some(behind);
+        self.list.keep(entry);
     }
 }

@@ -11,10 +11,12 @@
 //!                 epoch 8      epoch 9: its event is complete ⟹ blocks with freed_at < 9 are quiet
 //! ```
 //!
-//! No call to the device is made under the lock of the epochs. An entry is marked busy instead while
-//! a thread records or polls the event.
+//! No call to the device is made under the lock of the epochs. A thread takes an entry instead while
+//! it records or polls the event.
 
 use crate::device::Event;
+use crate::tables::busy_list::BusyList;
+use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
@@ -39,17 +41,20 @@ pub(crate) struct Epoch {
 #[derive(Clone, Copy, Debug)]
 struct Unfinished {
     epoch: Epoch,
-    /// The recorded event; `None` while the event is being recorded.
+    /// The recorded event; `None` while the event is being recorded, by the thread that has taken the entry.
     event: Option<Event>,
-    /// A thread records or polls the event. Set ⟹ no other thread removes the entry.
-    busy: bool,
 }
 
 /// The unfinished epochs of a device, and events to record again.
 #[derive(Clone)]
 pub(crate) struct Epochs<S: Storage> {
-    /// The epochs in the order in which they began. At most [`MAX_UNFINISHED`] of each heap.
-    unfinished: S::Table<Unfinished>,
+    /// The epochs in the order in which they began. At most [`MAX_UNFINISHED`] of each heap. A thread takes
+    /// an epoch to record or to poll its event.
+    unfinished: BusyList<Unfinished, S>,
+    /// Root of the set of the entries of `unfinished`, ordered by heap.
+    by_heap: Link,
+    /// The nodes of the set.
+    nodes: RadixTree<S>,
     /// Events of no epoch, recorded again, because creating one is a call to the device. Has room
     /// for the events of all entries of `unfinished`.
     idle_events: S::Table<Event>,
@@ -57,86 +62,111 @@ pub(crate) struct Epochs<S: Storage> {
 
 impl<S: Storage> Default for Epochs<S> {
     fn default() -> Self {
-        Self { unfinished: S::Table::<Unfinished>::default(), idle_events: S::Table::<Event>::default() }
+        Self {
+            unfinished: BusyList::default(),
+            by_heap: Link::EMPTY,
+            nodes: RadixTree::default(),
+            idle_events: S::Table::<Event>::default(),
+        }
     }
 }
 
+/// Returns the key of the entry with number `entry` for an epoch of the heap in `slot`.
+fn key_of(slot: u32, entry: u32) -> Key {
+    Key { major: u64::from(slot), minor: u64::from(entry) }
+}
+
+/// Returns a function that orders entries by heap.
+fn by_heap<S: Storage>(unfinished: &BusyList<Unfinished, S>) -> impl Fn(u32) -> Key {
+    |entry| key_of(unfinished[entry].epoch.slot, entry)
+}
+
 impl<S: Storage> Epochs<S> {
+    /// Iterates over the unfinished epochs of the heap in `slot`, in no order: [`MAX_UNFINISHED`] at most.
+    fn of_heap(&self, slot: u32) -> impl Iterator<Item = Epoch> {
+        let from = move |entry: u64| {
+            let bound = Key { major: u64::from(slot), minor: entry };
+            let found = self.nodes.at_least(self.by_heap, bound, by_heap(&self.unfinished))?;
+            Some(found).filter(|&found| self.unfinished[found].epoch.slot == slot)
+        };
+        let entries = core::iter::successors(from(0), move |&entry| from(u64::from(entry) + 1));
+        entries.map(|entry| self.unfinished[entry].epoch)
+    }
+
     /// Returns whether a further epoch of the heap in `slot` may begin.
     pub(crate) fn has_room(&self, slot: u32) -> bool {
-        self.unfinished.iter().filter(|entry| entry.epoch.slot == slot).count() < MAX_UNFINISHED
+        self.of_heap(slot).count() < MAX_UNFINISHED
     }
 
     /// Returns the stamp of the newest unfinished epoch of the heap in `slot`: blocks with an
     /// earlier stamp become quiet without a further event. 0 without an unfinished epoch.
     pub(crate) fn newest(&self, slot: u32) -> u64 {
-        let of_heap = self.unfinished.iter().filter(|entry| entry.epoch.slot == slot);
-        of_heap.map(|entry| entry.epoch.stamp).max().unwrap_or(0)
+        self.of_heap(slot).map(|epoch| epoch.stamp).max().unwrap_or(0)
     }
 
-    /// Begins an epoch. Returns an idle event, or `None` if the caller must create an event. The
-    /// caller records the event with no lock held, and then calls [`recorded`](Self::recorded) or
-    /// [`cancel`](Self::cancel).
+    /// Begins an epoch. Returns the number of its entry, and an idle event, or `None` if the caller must
+    /// create an event. The caller records the event with no lock held, and then calls
+    /// [`recorded`](Self::recorded) or [`cancel`](Self::cancel).
     ///
     /// # Errors
     /// [`CapacityError`] if the heap has [`MAX_UNFINISHED`] epochs, or if a table is full.
-    pub(crate) fn begin(&mut self, epoch: Epoch) -> Result<Option<Event>, CapacityError> {
+    pub(crate) fn begin(&mut self, epoch: Epoch) -> Result<(u32, Option<Event>), CapacityError> {
         // Room for the event of every epoch, so that `recycle` cannot fail, and for an event that
         // the caller creates.
-        let events = self.unfinished.len() + usize::from(self.idle_events.is_empty());
-        if !self.has_room(epoch.slot) || !self.unfinished.make_room(1) || !self.idle_events.make_room(events) {
+        let count = self.unfinished.len();
+        let events = count as usize + usize::from(self.idle_events.is_empty());
+        let room = self.unfinished.make_room(1) && self.nodes.make_room_for(count + 1);
+        if !self.has_room(epoch.slot) || !room || !self.idle_events.make_room(events) {
             return Err(CapacityError);
         }
-        self.unfinished.add(Unfinished { epoch, event: None, busy: true });
-        Ok(self.idle_events.pop())
+        let entry = self.unfinished.add_taken(Unfinished { epoch, event: None });
+        self.by_heap = self.nodes.insert(self.by_heap, entry, by_heap(&self.unfinished));
+        Ok((entry, self.idle_events.pop()))
     }
 
     /// Notes that the event of an epoch that was begun is recorded.
-    pub(crate) fn recorded(&mut self, epoch: Epoch, event: Event) {
-        if let Some(at) = self.place(epoch) {
-            (self.unfinished[at].event, self.unfinished[at].busy) = (Some(event), false);
-        }
+    pub(crate) fn recorded(&mut self, entry: u32, event: Event) {
+        self.unfinished[entry].event = Some(event);
+        self.unfinished.keep(entry);
     }
 
     /// Drops an epoch after the recording of the event has failed. The event, if created, becomes
     /// idle.
-    pub(crate) fn cancel(&mut self, epoch: Epoch, event: Option<Event>) {
-        self.remove(epoch);
+    pub(crate) fn cancel(&mut self, entry: u32, event: Option<Event>) {
+        self.remove(entry);
         self.recycle(event);
     }
 
-    /// Marks an epoch busy: the oldest at or after place `from` with a recorded event and without a
-    /// thread at work. Returns the place, the epoch, and the event to poll with no lock held.
-    pub(crate) fn next_to_poll(&mut self, from: usize) -> Option<(usize, Epoch, Event)> {
-        let ready = |at: usize| self.unfinished[at].event.filter(|_| !self.unfinished[at].busy);
-        let (at, event) = (from..self.unfinished.len()).find_map(|at| Some((at, ready(at)?)))?;
-        self.unfinished[at].busy = true;
-        Some((at, self.unfinished[at].epoch, event))
+    /// Takes the oldest epoch with a recorded event on which no thread works. Returns the number of the
+    /// entry, the epoch, and the event to poll with no lock held.
+    pub(crate) fn first_to_poll(&mut self) -> Option<(u32, Epoch, Event)> {
+        let entry = self.unfinished.take_first(is_recorded)?;
+        Some(self.to_poll(entry))
     }
 
-    /// Ends a poll begun by [`next_to_poll`](Self::next_to_poll). If `finished`, the event is complete
-    /// or cannot be polled: the epoch is removed, and the event becomes idle.
-    pub(crate) fn finish_poll(&mut self, epoch: Epoch, finished: bool) {
+    /// Ends the poll of an epoch that was taken, and takes the next one, as
+    /// [`first_to_poll`](Self::first_to_poll) does. If `finished`, the event is complete or cannot be polled:
+    /// the epoch is removed, and the event becomes idle.
+    pub(crate) fn poll_next(&mut self, entry: u32, finished: bool) -> Option<(u32, Epoch, Event)> {
+        let next = self.unfinished.take_after(entry, is_recorded);
         if finished {
-            let removed = self.remove(epoch);
-            self.recycle(removed.and_then(|entry| entry.event));
-        } else if let Some(at) = self.place(epoch) {
-            self.unfinished[at].busy = false;
+            let event = self.remove(entry);
+            self.recycle(event);
+        } else {
+            self.unfinished.keep(entry);
         }
+        next.map(|next| self.to_poll(next))
     }
 
-    /// Returns the place of a busy epoch of the caller.
-    fn place(&self, epoch: Epoch) -> Option<usize> {
-        let at = self.unfinished.iter().position(|entry| entry.busy && entry.epoch == epoch);
-        debug_assert!(at.is_some(), "a busy epoch is removed by the thread that works on it");
-        at
+    fn to_poll(&self, entry: u32) -> (u32, Epoch, Event) {
+        let Unfinished { epoch, event } = self.unfinished[entry];
+        (entry, epoch, event.expect("a recorded epoch was taken"))
     }
 
-    /// Removes a busy epoch of the caller. The other epochs keep their order.
-    fn remove(&mut self, epoch: Epoch) -> Option<Unfinished> {
-        let at = self.place(epoch)?;
-        self.unfinished[at..].rotate_left(1);
-        self.unfinished.pop()
+    /// Removes an epoch that the caller has taken. Returns the event, if recorded.
+    fn remove(&mut self, entry: u32) -> Option<Event> {
+        self.by_heap = self.nodes.remove(self.by_heap, entry, by_heap(&self.unfinished));
+        self.unfinished.remove(entry).event
     }
 
     /// Adds an event to the idle events.
@@ -145,6 +175,11 @@ impl<S: Storage> Epochs<S> {
             self.idle_events.add(event);
         }
     }
+}
+
+/// Returns whether the event of an epoch is recorded.
+fn is_recorded(entry: &Unfinished) -> bool {
+    entry.event.is_some()
 }
 
 #[cfg(all(test, feature = "alloc", not(loom)))]
@@ -160,40 +195,42 @@ mod tests {
     fn the_unfinished_epochs_of_a_heap_are_bounded() {
         let mut epochs = Epochs::<Growable>::default();
         for stamp in 1..=MAX_UNFINISHED as u64 {
-            assert_eq!(epochs.begin(epoch(3, stamp)), Ok(None), "an event is to be created");
-            epochs.recorded(epoch(3, stamp), Event(stamp));
+            let (entry, idle) = epochs.begin(epoch(3, stamp)).unwrap();
+            assert_eq!(idle, None, "an event is to be created");
+            epochs.recorded(entry, Event(stamp));
         }
         assert_eq!(epochs.begin(epoch(3, 9)), Err(CapacityError));
-        assert!(!epochs.has_room(3) && epochs.has_room(4), "the bound is that of one heap");
+        assert!(!epochs.has_room(3) && epochs.has_room(2) && epochs.has_room(4), "the bound is that of one heap");
         assert_eq!((epochs.newest(3), epochs.newest(4)), (MAX_UNFINISHED as u64, 0));
     }
 
     #[test]
     fn an_epoch_is_polled_by_one_thread_at_a_time_and_its_event_is_used_again() {
         let mut epochs = Epochs::<Growable>::default();
-        for (slot, stamp) in [(0, 1), (1, 1)] {
-            epochs.begin(epoch(slot, stamp)).unwrap();
-        }
-        assert_eq!(epochs.next_to_poll(0), None, "both events are still being recorded");
-        epochs.recorded(epoch(0, 1), Event(10));
-        epochs.recorded(epoch(1, 1), Event(11));
-        assert_eq!(epochs.next_to_poll(0), Some((0, epoch(0, 1), Event(10))));
-        assert_eq!(epochs.next_to_poll(0), Some((1, epoch(1, 1), Event(11))), "the first is being polled");
-        epochs.finish_poll(epoch(0, 1), true);
-        epochs.finish_poll(epoch(1, 1), false);
-        assert_eq!(epochs.next_to_poll(0), Some((0, epoch(1, 1), Event(11))), "the second has moved up");
-        assert_eq!(epochs.begin(epoch(0, 2)), Ok(Some(Event(10))), "the first event is idle");
-        epochs.cancel(epoch(0, 2), Some(Event(10)));
-        epochs.finish_poll(epoch(1, 1), true);
-        assert_eq!(epochs.next_to_poll(0), None);
+        let [first, second] = [0, 1].map(|slot| epochs.begin(epoch(slot, 1)).unwrap().0);
+        assert_eq!(epochs.first_to_poll(), None, "both events are still being recorded");
+        epochs.recorded(first, Event(10));
+        epochs.recorded(second, Event(11));
+        assert_eq!(epochs.first_to_poll(), Some((first, epoch(0, 1), Event(10))));
+        assert_eq!(epochs.first_to_poll(), Some((second, epoch(1, 1), Event(11))), "the first is being polled");
+        assert_eq!(epochs.poll_next(first, true), None, "the second is being polled");
+        assert_eq!(epochs.poll_next(second, false), None);
+        assert_eq!(epochs.first_to_poll(), Some((second, epoch(1, 1), Event(11))));
+        let (third, idle) = epochs.begin(epoch(0, 2)).unwrap();
+        assert_eq!(idle, Some(Event(10)), "the first event is idle");
+        epochs.recorded(third, Event(10));
+        assert_eq!(epochs.poll_next(second, true), Some((third, epoch(0, 2), Event(10))), "and behind the second");
+        epochs.cancel(third, Some(Event(10)));
+        assert_eq!(epochs.first_to_poll(), None);
     }
 
     #[test]
     fn a_full_table_begins_no_epoch() {
         let mut epochs = Epochs::<Fixed<1, 8, 2, 64>>::default();
-        assert!(epochs.begin(epoch(0, 1)).is_ok() && epochs.begin(epoch(1, 1)).is_ok());
+        let (first, _) = epochs.begin(epoch(0, 1)).unwrap();
+        assert!(epochs.begin(epoch(1, 1)).is_ok());
         assert_eq!(epochs.begin(epoch(2, 1)), Err(CapacityError));
-        epochs.cancel(epoch(0, 1), Some(Event(1)));
-        assert_eq!(epochs.begin(epoch(2, 1)), Ok(Some(Event(1))));
+        epochs.cancel(first, Some(Event(1)));
+        assert_eq!(epochs.begin(epoch(2, 1)).unwrap().1, Some(Event(1)));
     }
 }

@@ -52,7 +52,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         taken.pools.iter_mut().for_each(|pool| pool.requests = 0);
         *copy.registry.lock() = taken;
         let ended = self.ended.lock().clone();
-        copy.ended_count.store(ended.len() as u32, Ordering::Relaxed);
+        copy.ended_count.store(ended.len(), Ordering::Relaxed);
         let ended = Ranked::new(Rank::Ended, ended);
         copy.idle_due.store(self.idle_due.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(Self { ended, ..copy })

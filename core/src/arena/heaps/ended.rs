@@ -2,7 +2,7 @@
 
 use crate::arena::heaps::{ENDED, Heaps, QUEUED, Slot};
 use crate::sync::{Lock, Ordering};
-use crate::tables::{Storage, Table};
+use crate::tables::Storage;
 
 impl<R: Lock, S: Storage> Heaps<R, S> {
     /// Queues the heap in `slot` if its stream has ended: a segment of the heap may be wholly free.
@@ -26,18 +26,16 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         let queue = || slot.stream_state.compare_exchange(ENDED, QUEUED, Ordering::Relaxed, Ordering::Relaxed);
         if ended.make_room(1) && queue().is_ok() {
             ended.add(slot.number);
-            self.ended_count.store(ended.len() as u32, Ordering::Relaxed);
+            self.ended_count.store(ended.len(), Ordering::Relaxed);
         }
     }
 
     /// Removes the heap queued first from the queue of ended heaps, and returns the slot number.
     pub(crate) fn pop_ended(&self) -> Option<u32> {
         let mut ended = self.ended.lock();
-        if !ended.is_empty() {
-            ended.rotate_left(1);
-        }
-        let slot = ended.pop()?;
-        self.ended_count.store(ended.len() as u32, Ordering::Relaxed);
+        let first = ended.take_first(|_| true)?;
+        let slot = ended.remove(first);
+        self.ended_count.store(ended.len(), Ordering::Relaxed);
         let state = &self.slot(slot).stream_state;
         // Fails if the stream was revived or the pair vacated since it was queued: then `LIVE` must stay.
         let _changed_since = state.compare_exchange(QUEUED, ENDED, Ordering::Relaxed, Ordering::Relaxed);
@@ -50,8 +48,24 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         self.ended_count.load(Ordering::Relaxed)
     }
 
-    /// Returns the slot number of the heap at `position` in the queue.
-    pub(crate) fn ended_at(&self, position: usize) -> Option<u32> {
-        self.ended.lock().get(position).copied()
+    /// Takes the first heap of the queue behind `entry`, which the caller has taken and which keeps its place; the
+    /// first of all, if `entry` is `None`. Returns the entry in the queue and the slot number. The caller calls this
+    /// again, or [`stop_at`](Self::stop_at).
+    pub(crate) fn next_ended(&self, entry: Option<u32>) -> Option<(u32, u32)> {
+        let mut ended = self.ended.lock();
+        let next = match entry {
+            Some(entry) => {
+                let next = ended.take_after(entry, |_| true);
+                ended.keep(entry);
+                next?
+            }
+            None => ended.take_first(|_| true)?,
+        };
+        Some((next, ended[next]))
+    }
+
+    /// Ends a walk through the queue at `entry`, which the caller has taken.
+    pub(crate) fn stop_at(&self, entry: u32) {
+        self.ended.lock().keep(entry);
     }
 }

@@ -32,6 +32,7 @@ use crate::heap::Heap;
 use crate::page_map::HeapRef;
 use crate::stats::HeapCounters;
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, MutexGuard, Ordering, Rank, Ranked};
+use crate::tables::busy_list::BusyList;
 use crate::tables::{Lazy, OnceTable, Storage};
 use crate::trace::ring::Trace;
 
@@ -86,8 +87,9 @@ pub(crate) struct Heaps<R: Lock, S: Storage> {
     pub slots: S::OnceTable<Slot<R, S>>,
     /// Which pools, routes and pairs exist.
     pub registry: Ranked<R, Registry<S>>,
-    /// Heaps of ended streams in which a segment became wholly free since: a queue of slot numbers.
-    ended: Ranked<R, S::Table<u32>>,
+    /// Heaps of ended streams in which a segment became wholly free since: a queue of slot numbers. A thread takes
+    /// a heap to foretell what its release gives; other threads leave that heap to a later release.
+    ended: Ranked<R, BusyList<u32, S>>,
     /// The length of `ended`, which is read without its lock. Written under the lock.
     ended_count: AtomicU32,
     /// Not 0 ⟺ the caches of idle pairs are to be released before more memory is obtained.
@@ -106,7 +108,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
             pools: S::OnceTable::default(),
             slots: S::OnceTable::default(),
             registry: Ranked::new(Rank::Registry, Registry::default()),
-            ended: Ranked::new(Rank::Ended, S::Table::default()),
+            ended: Ranked::new(Rank::Ended, BusyList::default()),
             ended_count: AtomicU32::new(0),
             idle_due: AtomicU32::new(0),
             trace: CachePadded::default(),
