@@ -59,7 +59,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
         if device.call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
         }
-        let passed = Ordered(device).pass(None, request.stream, &mut done)?;
+        let passed = Ordered(device).pass(request.stream, &mut done)?;
         if passed.is_some() {
             return Ok(passed);
         }

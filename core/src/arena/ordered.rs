@@ -20,24 +20,14 @@ use crate::arena::driver::record_event;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
-use crate::device::{DeviceMemory, ErrorKind, Event};
+use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
-use crate::heap::uses::SOME;
+use crate::streams::ordered::{OrderedBlock, UseEvent};
 use crate::sync::Lock;
+use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::{DevicePtr, StreamId};
-
-/// The treatment of an incomplete event.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Incomplete {
-    /// Leave the block.
-    Leave,
-    /// Order the block's own stream behind the event; in private pools only with `private`.
-    Order { named: StreamId, private: bool },
-    /// Wait for the event.
-    Wait,
-}
 
 /// The uses with events, of a device's blocks.
 pub(crate) struct Ordered<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
@@ -59,8 +49,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
             return Ok(());
         }
         let permission = device.driver.may_record(&device.flags);
-        let event = match permission.map(|_permission| self.record(stream)) {
-            Some(Ok(event)) => event,
+        let loan = match permission.map(|_permission| self.record(stream)) {
+            Some(Ok(loan)) => loan,
             None => return device.record_stream(slot, ptr, stream),
             // The program captures without `begin_capture`.
             Some(Err(error)) if error.is_of_capture() => return device.record_stream(slot, ptr, stream),
@@ -68,26 +58,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         };
         let mut heap = device.heaps.lock(slot);
         let noted = match heap.lookup(ptr) {
-            Some(block) => heap.uses().add_until(block, stream, event).map_err(Error::from),
+            Some(block) => heap.uses().add_until(block, stream, loan).map_err(Error::from),
             None => Err(not_in_heap(&heap, ptr)),
         };
         drop(heap);
-        let unneeded = noted.as_ref().map_or(Some(event), |earlier| *earlier);
+        let unneeded = noted.as_ref().map_or(Some(loan.1), |earlier| *earlier);
         if let Some(event) = unneeded {
             self.give_back(&[(stream, event)]);
         }
         noted.map(|_earlier| ())
     }
 
-    /// Records an event at the present end of `stream`.
-    fn record(&self, stream: StreamId) -> Result<Event, Error> {
+    /// Records an event at the present end of `stream`. Returns the number of its loan, too.
+    fn record(&self, stream: StreamId) -> Result<(u64, Event), Error> {
         let device = self.0;
         device.health()?;
-        let idle = device.event_queues.lock_of(stream).lend()?;
-        record_event(&device, idle, stream, D::record).map_err(|(made, error)| {
+        let (number, idle) = device.event_queues.lock_of(stream).lend()?;
+        let recorded = record_event(&device, idle, stream, D::record).map_err(|(made, error)| {
             device.event_queues.lock_of(stream).end_loan(made);
-            error.into()
-        })
+            error
+        });
+        Ok((number, recorded?))
     }
 
     /// Gives events of uses, with their streams, back to the idle events.
@@ -99,12 +90,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
 
     /// Drops the events of a pending block's uses: the block gets new ones at the free.
     pub(super) fn drop_events(&self, slot: u32, block: u32) {
-        loop {
-            let events = self.0.heaps.lock(slot).uses().take_events(block);
+        let mut next = self.0.heaps.lock(slot).blocks[block].uses;
+        while next != NONE {
+            let events = self.0.heaps.lock(slot).uses().take_events(&mut next);
             self.give_back(&events);
-            if events.len() < SOME {
-                return;
-            }
         }
     }
 
@@ -114,14 +103,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
     /// [`Error::TableFull`]. The block is not added then.
     pub(super) fn add(&self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
         let device = self.0;
+        let first = {
+            let mut heap = device.heaps.lock(slot);
+            let uses = heap.blocks[block].uses;
+            heap.uses().next_event(uses).expect("every use in need of an event has one")
+        };
         // The entry is busy until the free is traced: afterwards the free can no longer fail.
-        let added = device.ordered.lock().add(slot, block);
-        added.map_err(|CapacityError| Error::TableFull("events"))?;
+        let added = device.ordered.lock().add(slot, block, first);
+        let entry = added.map_err(|CapacityError| Error::TableFull("events"))?;
         if let Some(recorder) = device.tracing() {
             recorder.free_requested(&mut device.heaps.lock(slot), block, site);
         }
         let mut blocks = device.ordered.lock();
-        blocks.keep(slot, block);
+        blocks.keep(entry);
         device.flags.follow_ordered(&blocks);
         Ok(())
     }
@@ -136,7 +130,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         device.health()?;
         // The pages of other heaps can serve as well under `stitched`.
         let is_stitched = device.heaps.source(request) == Source::Stitched;
-        if self.advance((!is_stitched).then_some(request.slot), Incomplete::Leave)? > 0
+        let ended = if is_stitched { self.ask_all()? } else { self.ask_heap(request.slot)? };
+        if ended > 0
             && let Some(ptr) = device.search(request)?
         {
             return Ok(Some(ptr));
@@ -150,34 +145,66 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         if device.call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
         }
-        self.pass(Some(request.slot), request.stream, &mut || device.search(request))
+        self.pass_heap(request.slot, request.stream, &mut || device.search(request))
     }
 
-    /// Orders the own stream of one block after the other behind the block's uses, the oldest block first,
-    /// and calls `done` after each. Takes blocks of the heap in `slot`; without one, of all heaps of the
-    /// default pool: a graph may use the memory of a private pool on any stream. `named` is the stream that the
-    /// call names. Returns the first value of `done`, or `None` if no block can be ordered any more. The caller
-    /// has the permission to record.
+    /// Orders the stream of the heap in `slot` behind the uses of one of its blocks after the other, the oldest block
+    /// first, and calls `done` after each. `named` is the stream that the call names. Returns the first value of `done`, or
+    /// `None` if no block can be ordered any more. The caller has the permission to record.
+    ///
+    /// # Errors
+    /// The first error of the device, and those of `done`. The block stays pending then.
+    fn pass_heap<T>(
+        &self,
+        slot: u32,
+        named: StreamId,
+        done: &mut impl FnMut() -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        let mut own = None;
+        loop {
+            let taken = self.0.ordered.lock().take_oldest(slot);
+            let Some(entry) = taken else { return Ok(None) };
+            // Asked once: all blocks of a heap have the same stream.
+            if own.is_none() {
+                own = self.or_keep(entry, self.stream_to_order(slot, named, true))?;
+            }
+            let passed = own.map_or(Ok(false), |own| self.order_behind_uses(own, entry));
+            if !self.end_or_keep(entry, passed)? {
+                return Ok(None);
+            }
+            let value = done()?;
+            if value.is_some() {
+                return Ok(value);
+            }
+        }
+    }
+
+    /// Orders the streams of heaps of the default pool as [`pass_heap`](Self::pass_heap) does, the oldest block of all
+    /// first: a graph may use the memory of a private pool on any stream.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. The block stays pending then.
     pub(super) fn pass<T>(
         &self,
-        slot: Option<u32>,
         named: StreamId,
         done: &mut impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
-        let mut from = 0;
-        let order = Incomplete::Order { named, private: slot.is_some() };
-        while let Some(has_ended) = self.advance_one(&mut from, slot, order)? {
-            if has_ended {
+        let mut age = 0;
+        loop {
+            let taken = self.0.ordered.lock().take_oldest_from(age);
+            let Some((entry, oldest)) = taken else { return Ok(None) };
+            // The later blocks of a heap that cannot be ordered are passed over with the oldest.
+            age = oldest + 1;
+            let slot = self.0.ordered.lock().block(entry).heap;
+            let own = self.or_keep(entry, self.stream_to_order(slot, named, false))?;
+            let passed = own.map_or(Ok(false), |own| self.order_behind_uses(own, entry));
+            if self.end_or_keep(entry, passed)? {
                 let value = done()?;
                 if value.is_some() {
                     return Ok(value);
                 }
             }
         }
-        Ok(None)
     }
 
     /// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order it behind uses of
@@ -195,89 +222,128 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
 
     /// Frees the blocks whose uses are complete. Does not wait.
     pub(super) fn ask(&self) -> Result<(), Error> {
-        if !self.0.flags.has(flags::ORDERED) {
-            return Ok(());
+        self.ask_all().map(|_ended| ())
+    }
+
+    /// Frees the blocks of all heaps whose uses are complete. Returns the number of blocks whose waits for events have
+    /// ended.
+    fn ask_all(&self) -> Result<u32, Error> {
+        let (mut from, mut ended) = (0, 0);
+        while self.0.flags.has(flags::ORDERED) {
+            let next = self.0.ordered.lock().next_heap(from);
+            let Some(slot) = next else { break };
+            ended += self.ask_heap(slot)?;
+            from = slot + 1;
         }
-        self.advance(None, Incomplete::Leave).map(|_freed| ())
+        Ok(ended)
+    }
+
+    /// Frees the blocks of the heap in `slot` whose uses are complete. Returns the number of blocks whose waits for
+    /// events have ended.
+    ///
+    /// Asks after the events of one stream after the other, in the order of their recording, as long as they are
+    /// complete: the later ones are not complete before.
+    fn ask_heap(&self, slot: u32) -> Result<u32, Error> {
+        let device = self.0;
+        let (mut from, mut ended) = ((StreamId(0), 0), 0);
+        loop {
+            let taken = device.ordered.lock().take_watched(slot, from);
+            let Some(entry) = taken else { return Ok(ended) };
+            let UseEvent { stream, number, event, .. } = device.ordered.lock().block(entry).watched;
+            let complete = self.or_keep(entry, self.is_complete(event))?;
+            let all = complete && self.or_keep(entry, self.watch_on(entry))?;
+            if all {
+                self.end(entry);
+                ended += 1;
+            } else if !complete {
+                device.ordered.lock().keep(entry);
+            }
+            // Behind an event that is not complete, the next stream.
+            from = (stream, if complete { number + 1 } else { u64::MAX });
+        }
+    }
+
+    /// Asks after the uses of a taken block behind the watched one, whose event is complete. Returns whether all are
+    /// complete; if not, the block is watched at the first that is not, and no longer taken.
+    fn watch_on(&self, entry: u32) -> Result<bool, Error> {
+        let device = self.0;
+        let OrderedBlock { heap, watched, .. } = device.ordered.lock().block(entry);
+        let mut next = watched.next;
+        loop {
+            let later = device.heaps.lock(heap).uses().next_event(next);
+            let Some(later) = later else { return Ok(true) };
+            if !self.is_complete(later.event)? {
+                device.ordered.lock().watch(entry, later);
+                return Ok(false);
+            }
+            next = later.next;
+        }
+    }
+
+    fn is_complete(&self, event: Event) -> Result<bool, Error> {
+        Ok(self.0.call(|memory| memory.is_complete(event))?)
     }
 
     /// Waits until the uses of all blocks are complete, and frees the blocks, also blocks on which another
     /// thread works.
     pub(super) fn wait(&self) -> Result<(), Error> {
-        while self.0.flags.has(flags::ORDERED) {
-            self.advance(None, Incomplete::Wait)?;
-            if self.0.ordered.lock().is_at_work() {
-                self.0.driver.give_way();
+        let device = self.0;
+        while device.flags.has(flags::ORDERED) {
+            let taken = device.ordered.lock().take_first();
+            if let Some(entry) = taken {
+                let waited = self.each_event(entry, |memory, event| memory.wait(event));
+                self.end_or_keep(entry, waited.map(|()| true))?;
+            } else if device.ordered.lock().is_at_work() {
+                device.driver.give_way();
             }
         }
         Ok(())
     }
 
-    /// Works on the blocks of the heap in `slot`, or of all heaps, the oldest first. Returns the number
-    /// of blocks whose waits for events have ended.
-    fn advance(&self, slot: Option<u32>, incomplete: Incomplete) -> Result<u32, Error> {
-        let (mut from, mut ended) = (0, 0);
-        while let Some(has_ended) = self.advance_one(&mut from, slot, incomplete)? {
-            ended += u32::from(has_ended);
+    /// Orders the own stream of a taken block behind its uses. Returns false if a capture of the stream forbids it.
+    fn order_behind_uses(&self, own: StreamId, entry: u32) -> Result<bool, Error> {
+        match self.each_event(entry, |memory, event| memory.order_behind(own, event)) {
+            // The capture of a program that announces none has begun since.
+            Err(Error::Device(error)) if error.kind == ErrorKind::NotPermittedInCapture => Ok(false),
+            ordered => ordered.map(|()| true),
         }
-        Ok(ended)
     }
 
-    /// Works on the first block at or after `from`, and moves `from` to the next. Returns whether the
-    /// block's waits for events have ended, `None` if there is no block.
-    fn advance_one(&self, from: &mut usize, slot: Option<u32>, incomplete: Incomplete) -> Result<Option<bool>, Error> {
+    /// Calls the device for each event of a taken block that is not known to be complete.
+    fn each_event(&self, entry: u32, call: impl Fn(&D, Event) -> DeviceResult<()>) -> Result<(), Error> {
         let device = self.0;
-        let taken = device.ordered.lock().take(*from, slot);
-        let Some((place, heap, block)) = taken else { return Ok(None) };
-        let passed = self.pass_events(heap, block, incomplete);
-        if passed == Ok(true) {
-            self.end(heap, block);
-            // The next block has moved to the place of this one.
-            *from = place;
+        let OrderedBlock { heap, watched, .. } = device.ordered.lock().block(entry);
+        let mut next = Some(watched);
+        while let Some(used) = next {
+            device.call(|memory| call(memory, used.event))?;
+            next = device.heaps.lock(heap).uses().next_event(used.next);
+        }
+        Ok(())
+    }
+
+    /// Returns a result, after an error with the block no longer taken.
+    fn or_keep<T>(&self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
+        result.inspect_err(|_| self.0.ordered.lock().keep(entry))
+    }
+
+    /// Ends the waits of a taken block if `ends`, else keeps the block.
+    fn end_or_keep(&self, entry: u32, ends: Result<bool, Error>) -> Result<bool, Error> {
+        if ends == Ok(true) {
+            self.end(entry);
         } else {
-            device.ordered.lock().keep(heap, block);
-            *from = place + 1;
+            self.0.ordered.lock().keep(entry);
         }
-        passed.map(Some)
+        ends
     }
 
-    /// Returns whether all events of a busy block are complete, or the own stream is behind them.
-    fn pass_events(&self, slot: u32, block: u32, incomplete: Incomplete) -> Result<bool, Error> {
+    /// Ends the waits of a taken block, whose events become idle, and frees the block.
+    fn end(&self, entry: u32) {
         let device = self.0;
-        let mut next = device.heaps.lock(slot).blocks[block].uses;
-        let own = match incomplete {
-            Incomplete::Order { named, private } => self.stream_to_order(slot, named, private)?,
-            Incomplete::Leave | Incomplete::Wait => None,
-        };
-        loop {
-            let event = device.heaps.lock(slot).uses().next_event(&mut next);
-            let Some(event) = event else { return Ok(true) };
-            match incomplete {
-                Incomplete::Leave => {
-                    if !device.call(|memory| memory.is_complete(event))? {
-                        return Ok(false);
-                    }
-                }
-                Incomplete::Order { .. } => {
-                    let Some(own) = own else { return Ok(false) };
-                    match device.call(|memory| memory.order_behind(own, event)) {
-                        // The capture of a program that announces none has begun since.
-                        Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(false),
-                        ordered => ordered?,
-                    }
-                }
-                Incomplete::Wait => device.call(|memory| memory.wait(event))?,
-            }
-        }
-    }
-
-    /// Ends the waits of a busy block, whose events become idle, and frees the block.
-    fn end(&self, slot: u32, block: u32) {
-        let device = self.0;
+        let OrderedBlock { heap: slot, block, .. } = device.ordered.lock().block(entry);
         self.drop_events(slot, block);
         {
             let mut blocks = device.ordered.lock();
-            blocks.remove(slot, block);
+            blocks.remove(entry);
             device.flags.follow_ordered(&blocks);
         }
         device.end_uses(slot, device.heaps.lock(slot), block, None);
@@ -294,6 +360,7 @@ mod tests {
     use crate::pool::{PoolOptions, Route};
     use crate::tables::Growable;
     use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+    use std::vec::Vec;
 
     const DEVICE: DeviceIndex = DeviceIndex(0);
     const STREAM: StreamId = StreamId(1);
@@ -365,6 +432,39 @@ mod tests {
             device.complete(STREAM);
             assert_eq!(crate::device::DeviceMemory::is_complete(device, event), Ok(true));
             allocator.check_invariants().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_calls_of_a_request_do_not_grow_with_the_blocks_that_wait() {
+        for config in CONFIGS {
+            for count in [10, 1000] {
+                let allocator = allocator(config, 1 << 40);
+                let blocks: Vec<DevicePtr> = (0..count).map(|_| malloc(&allocator)).collect();
+                for (number, &ptr) in blocks.iter().enumerate() {
+                    // Every third block is used by both.
+                    let used = [number % 3 != 1, number % 3 != 0];
+                    let streams = SIDES.into_iter().zip(used).filter(|(_, used)| *used);
+                    streams.for_each(|(side, _)| allocator.record_use(ptr, side).unwrap());
+                }
+                blocks.iter().rev().for_each(|&ptr| allocator.free(ptr).unwrap());
+                allocator.process_events(DEVICE).unwrap();
+                assert_eq!(calls(&allocator, Call::IsComplete), 2, "{config}: one question a stream");
+                assert_eq!(malloc(&allocator), blocks[count - 1], "{config}: the block freed first");
+                assert_eq!((calls(&allocator, Call::IsComplete), calls(&allocator, Call::OrderBehind)), (4, 1));
+                // The first and the third block are used no more on the first stream.
+                (0..2).for_each(|_| device(&allocator).complete_one(SIDES[0]));
+                allocator.process_events(DEVICE).unwrap();
+                assert_eq!(calls(&allocator, Call::IsComplete), 4 + 3, "{config}: a question a free block and stream");
+                assert_eq!(malloc(&allocator), blocks[0]);
+                // The second and the third block are used no more on the second stream.
+                (0..2).for_each(|_| device(&allocator).complete_one(SIDES[1]));
+                allocator.process_events(DEVICE).unwrap();
+                assert_eq!(calls(&allocator, Call::IsComplete), 7 + 5, "{config}: a question a use, and one a stream");
+                assert_eq!([malloc(&allocator), malloc(&allocator)], [blocks[1], blocks[2]]);
+                assert_eq!(calls(&allocator, Call::OrderBehind), 1);
+                allocator.check_invariants().unwrap();
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use crate::heap::Heap;
 use crate::heap::block::{Block, Blocks};
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
+use crate::streams::ordered::UseEvent;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::{DevicePtr, StreamId};
@@ -29,13 +30,15 @@ pub(crate) struct Use {
     borrowed: bool,
     /// The event recorded at the use; `None` if the event is to be recorded at the free.
     event: Option<Event>,
+    /// The number of the loan of `event`, if there is one: higher for a later event.
+    number: u64,
     /// The next use of the same block, or the next vacant entry.
     next: u32,
 }
 
 impl Vacant for Use {
     fn vacant(next: u32) -> Self {
-        Self { stream: StreamId::DEFAULT, captured: false, borrowed: false, event: None, next }
+        Self { stream: StreamId::DEFAULT, captured: false, borrowed: false, event: None, number: 0, next }
     }
 
     fn next_vacant(&self) -> u32 {
@@ -132,12 +135,12 @@ impl<S: Storage> Uses<'_, S> {
             known.captured = false;
             return Ok(known.event.take());
         }
-        self.insert(block, Use { stream, captured, borrowed: false, event: None, next: NONE })?;
+        self.insert(block, Use { stream, captured, borrowed: false, event: None, number: 0, next: NONE })?;
         Ok(None)
     }
 
-    /// Records that `stream` uses `block`, until `event`. Returns an event no longer needed: of an
-    /// earlier use by the stream, or `event` itself for the heap's own stream and for the stream that has
+    /// Records that `stream` uses `block`, until the event of a loan. Returns an event no longer needed: of an
+    /// earlier use by the stream, or that of the loan itself for the heap's own stream and for the stream that has
     /// borrowed the block.
     ///
     /// # Errors
@@ -146,7 +149,7 @@ impl<S: Storage> Uses<'_, S> {
         &mut self,
         block: u32,
         stream: StreamId,
-        event: Event,
+        (number, event): (u64, Event),
     ) -> Result<Option<Event>, CapacityError> {
         if stream == self.own {
             return Ok(Some(event));
@@ -156,10 +159,11 @@ impl<S: Storage> Uses<'_, S> {
                 return Ok(Some(event));
             }
             // The event covers earlier work of the stream as well.
-            known.captured = false;
+            (known.captured, known.number) = (false, number);
             return Ok(known.event.replace(event));
         }
-        self.insert(block, Use { stream, captured: false, borrowed: false, event: Some(event), next: NONE })?;
+        let entry = Use { stream, captured: false, borrowed: false, event: Some(event), number, next: NONE };
+        self.insert(block, entry)?;
         Ok(None)
     }
 
@@ -174,7 +178,7 @@ impl<S: Storage> Uses<'_, S> {
     /// Notes that `block`, which nothing uses yet, is lent to `stream`. Room was made.
     pub(crate) fn lend(&mut self, block: u32, stream: StreamId) {
         debug_assert!(stream != self.own && self.blocks[block].uses == NONE, "the block has just been allocated");
-        let lent = Use { stream, captured: false, borrowed: true, event: None, next: NONE };
+        let lent = Use { stream, captured: false, borrowed: true, event: None, number: 0, next: NONE };
         self.blocks[block].uses = self.table.insert(lent);
     }
 
@@ -237,30 +241,28 @@ impl<S: Storage> Uses<'_, S> {
         }
     }
 
-    /// Returns the event of the first use at or behind `next` that has one, and moves `next` behind the
-    /// use: to [`NONE`] behind the last.
-    pub(crate) fn next_event(&self, next: &mut u32) -> Option<Event> {
-        while *next != NONE {
-            let Use { event, next: following, .. } = self.table[*next];
-            *next = following;
-            if event.is_some() {
-                return event;
+    /// Returns the first use at or behind the use `next` that has an event.
+    pub(crate) fn next_event(&self, mut next: u32) -> Option<UseEvent> {
+        while next != NONE {
+            let Use { stream, event, number, next: following, .. } = self.table[next];
+            if let Some(event) = event {
+                return Some(UseEvent { stream, number, event, next: following });
             }
+            next = following;
         }
         None
     }
 
-    /// Takes some events, with their streams, from the uses of `block`: all, if they are fewer than
-    /// [`SOME`].
-    pub(crate) fn take_events(&mut self, block: u32) -> heapless::Vec<(StreamId, Event), SOME> {
+    /// Takes some events, with their streams, from the uses of a block, from the use `next` on. Moves `next` behind the last
+    /// use looked at: to [`NONE`] behind the last of the block.
+    pub(crate) fn take_events(&mut self, next: &mut u32) -> heapless::Vec<(StreamId, Event), SOME> {
         let mut events = heapless::Vec::new();
-        let mut at = self.blocks[block].uses;
-        while at != NONE && !events.is_full() {
-            let Use { stream, event, next, .. } = &mut self.table[at];
+        while *next != NONE && !events.is_full() {
+            let Use { stream, event, next: following, .. } = &mut self.table[*next];
+            *next = *following;
             if let Some(event) = event.take() {
                 let _room = events.push((*stream, event));
             }
-            at = *next;
         }
         events
     }

@@ -113,9 +113,8 @@ impl<S: Storage> Epochs<S> {
     pub(crate) fn begin(&mut self, epoch: Epoch) -> Result<(u32, Option<Event>), CapacityError> {
         // Room for the event of every epoch, so that `recycle` cannot fail, and for an event that
         // the caller creates.
-        let count = self.unfinished.len();
-        let events = count as usize + usize::from(self.idle_events.is_empty());
-        let room = self.unfinished.make_room(1) && self.nodes.make_room_for(count + 1);
+        let events = self.unfinished.len() as usize + usize::from(self.idle_events.is_empty());
+        let room = self.unfinished.make_room(1) && self.nodes.make_room(1);
         if !self.has_room(epoch.slot) || !room || !self.idle_events.make_room(events) {
             return Err(CapacityError);
         }

@@ -132,6 +132,8 @@ pub(crate) struct EventQueues<S: Storage> {
     idle_events: S::Table<Event>,
     /// Events of blocks' uses, taken by [`lend`](Self::lend) and not given back.
     lent: u32,
+    /// Number of events ever lent.
+    loans: u64,
     /// Reservations by [`reserve`](Self::reserve), neither used nor cancelled. Each has an entry in
     /// `waits`, a queue, and room in `idle_events`.
     reserved: u32,
@@ -144,6 +146,7 @@ impl<S: Storage> Default for EventQueues<S> {
             queues: S::Table::<Queue>::default(),
             idle_events: S::Table::<Event>::default(),
             lent: 0,
+            loans: 0,
             reserved: 0,
         }
     }
@@ -182,17 +185,18 @@ impl<S: Storage> EventQueues<S> {
         self.idle_events.make_room(in_use + usize::from(self.idle_events.is_empty()))
     }
 
-    /// Lends an event to a use of a block. The inner `None`: the caller must create one. The loan ends
-    /// with [`end_loan`](Self::end_loan).
+    /// Lends an event to a use of a block. Returns the number of the loan, which is higher for a later one, and the
+    /// event; `None` if the caller must create one. The loan ends with [`end_loan`](Self::end_loan).
     ///
     /// # Errors
     /// [`CapacityError`] if the table of events has no room. Nothing is lent then.
-    pub(crate) fn lend(&mut self) -> Result<Option<Event>, CapacityError> {
+    pub(crate) fn lend(&mut self) -> Result<(u64, Option<Event>), CapacityError> {
         if !self.make_idle_room() {
             return Err(CapacityError);
         }
         self.lent += 1;
-        Ok(self.idle_events.pop())
+        self.loans += 1;
+        Ok((self.loans, self.idle_events.pop()))
     }
 
     /// Takes a lent event back; `None` if none was created.

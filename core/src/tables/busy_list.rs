@@ -96,7 +96,7 @@ impl<T: Copy + Send + 'static, S: Storage> BusyList<T, S> {
     /// Adds a value at the end as a busy entry of the caller, and returns the number of the entry. Room was made.
     pub(crate) fn add_taken(&mut self, value: T) -> u32 {
         let entry = self.add(value);
-        self.mark(entry);
+        self.take(entry);
         entry
     }
 
@@ -108,6 +108,16 @@ impl<T: Copy + Send + 'static, S: Storage> BusyList<T, S> {
     /// Returns the number of entries.
     pub(crate) fn len(&self) -> u32 {
         self.entries.len()
+    }
+
+    /// Returns whether a thread works on an entry.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.busy > 0
+    }
+
+    /// Returns whether a thread works on `entry`.
+    pub(crate) fn is_busy(&self, entry: u32) -> bool {
+        self.entries[entry].busy
     }
 
     /// Takes the first entry that is not busy and for which `wanted` returns true. The caller ends its work
@@ -129,12 +139,12 @@ impl<T: Copy + Send + 'static, S: Storage> BusyList<T, S> {
         if at == NONE {
             return None;
         }
-        self.mark(at);
+        self.take(at);
         Some(at)
     }
 
     /// Takes `entry`, which is not busy.
-    pub(crate) fn mark(&mut self, entry: u32) {
+    pub(crate) fn take(&mut self, entry: u32) {
         debug_assert!(!self.entries[entry].busy, "one thread works on an entry");
         self.entries[entry].busy = true;
         self.busy += 1;
@@ -291,7 +301,8 @@ mod tests {
             let values: Vec<u32> = model.iter().map(|&(value, _)| value).collect();
             prop_assert_eq!(all(&list), values);
             prop_assert_eq!((list.len() as usize, list.is_empty()), (model.len(), model.is_empty()));
-            prop_assert_eq!(list.busy as usize, taken.len());
+            prop_assert_eq!(list.is_at_work(), !taken.is_empty());
+            prop_assert!(taken.iter().all(|&(entry, _)| list.is_busy(entry)));
         }
         Ok(())
     }
@@ -310,7 +321,7 @@ mod tests {
         assert!(list.make_room(2));
         (list.add_taken(0), list.add(1));
         let mut copy = list.clone();
-        assert_eq!((all(&copy), copy.busy, list.busy), ([0, 1].to_vec(), 0, 1));
+        assert_eq!((all(&copy), copy.is_at_work(), list.is_at_work()), ([0, 1].to_vec(), false, true));
         let first = copy.take_first(|_| true).unwrap();
         assert_eq!(copy.remove(first), 0);
     }

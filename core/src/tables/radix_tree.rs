@@ -173,6 +173,13 @@ impl<S: Storage> RadixTree<S> {
         self.nodes.make_room(items.saturating_sub(self.nodes.len() + 1))
     }
 
+    /// Makes room for `count` further items, in any sets. Returns false if they do not fit. Unlike
+    /// [`make_room_for`](Self::make_room_for) this makes room for no later step: removing an item and adding it with another key needs room again.
+    pub(crate) fn make_room(&mut self, count: u32) -> bool {
+        // An item adds one node at most.
+        self.nodes.make_room(count)
+    }
+
     /// Adds `item`, which is not in the set, and returns the new root. The caller has made room.
     #[inline]
     pub(crate) fn insert(&mut self, root: Link, item: u32, key: impl Fn(u32) -> Key) -> Link {
