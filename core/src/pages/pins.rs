@@ -1,9 +1,9 @@
 //! Pins: the parts of memory that the program holds in place.
 //!
-//! A pin outlives the block for which it was made, so the pin keeps the length. The pages and
-//! segments count their pins themselves. Registering memory takes a driver tens of microseconds and
-//! more, so a search through all pins is cheap beside it.
+//! A pin outlives the block for which it was made, so the pin keeps the length, and parts may overlap. The
+//! pages and segments count their pins themselves.
 
+use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 
@@ -47,12 +47,23 @@ impl Vacant for Pin {
 #[derive(Clone)]
 pub(crate) struct Pins<S: Storage> {
     table: SlotTable<Pin, S>,
+    /// Root of the set of the pins, by address and then by length.
+    by_address: Link,
+    /// The nodes of the set.
+    nodes: RadixTree<S>,
+    /// No part is longer, in bytes.
+    longest: u64,
 }
 
 impl<S: Storage> Default for Pins<S> {
     fn default() -> Self {
-        Self { table: SlotTable::default() }
+        Self { table: SlotTable::default(), by_address: Link::EMPTY, nodes: RadixTree::default(), longest: 0 }
     }
+}
+
+/// Returns a function that orders pins by address and length. No two pins have the same part.
+fn by_address<S: Storage>(table: &SlotTable<Pin, S>) -> impl Fn(u32) -> Key {
+    |pin| Key { major: table[pin].at, minor: table[pin].bytes }
 }
 
 impl<S: Storage> Pins<S> {
@@ -61,22 +72,43 @@ impl<S: Storage> Pins<S> {
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing is counted then.
     pub(crate) fn add(&mut self, pin: Pin) -> Result<(), CapacityError> {
-        let is_same = |entry: &&mut Pin| entry.count > 0 && (entry.at, entry.bytes) == (pin.at, pin.bytes);
-        if let Some(entry) = self.table.entries_mut().iter_mut().find(is_same) {
-            entry.count = entry.count.checked_add(1).ok_or(CapacityError)?;
+        if let Some(known) = self.shortest(pin.at, pin.bytes).filter(|&known| self.table[known].bytes == pin.bytes) {
+            let count = &mut self.table[known].count;
+            *count = count.checked_add(1).ok_or(CapacityError)?;
             return Ok(());
         }
-        if !self.table.make_room(1) {
+        if !self.table.make_room(1) || !self.nodes.make_room(1) {
             return Err(CapacityError);
         }
-        self.table.insert(Pin { count: 1, ..pin });
+        let number = self.table.insert(Pin { count: 1, ..pin });
+        self.by_address = self.nodes.insert(self.by_address, number, by_address(&self.table));
+        self.longest = self.longest.max(pin.bytes);
         Ok(())
+    }
+
+    /// Returns the shortest part of at least `bytes` that begins at `at`.
+    fn shortest(&self, at: u64, bytes: u64) -> Option<u32> {
+        let bound = Key { major: at, minor: bytes };
+        let found = self.nodes.at_least(self.by_address, bound, by_address(&self.table))?;
+        (self.table[found].at == at).then_some(found)
     }
 
     /// Returns a pinned part that contains the address `at`.
     pub(crate) fn containing(&self, at: u64) -> Option<Pin> {
-        let contains = |pin: &&Pin| pin.count > 0 && at.checked_sub(pin.at).is_some_and(|offset| offset < pin.bytes);
-        self.table.entries().iter().find(contains).copied()
+        let mut bound = Key { major: at, minor: u64::MAX };
+        // Mostly the first part is the one: parts overlap only where the program has pinned several blocks that had
+        // the memory one after the other.
+        loop {
+            let found = self.nodes.below(self.by_address, bound, by_address(&self.table))?;
+            let pin = self.table[found];
+            if at - pin.at < pin.bytes {
+                return Some(pin);
+            }
+            if at - pin.at >= self.longest {
+                return None;
+            }
+            bound = Key { major: pin.at, minor: pin.bytes };
+        }
     }
 
     /// Takes one pin of the shortest part that begins at `at` off, and returns the part.
@@ -84,9 +116,10 @@ impl<S: Storage> Pins<S> {
     /// The memory may have been pinned for blocks of several lengths, one after the other. The
     /// longest part is unpinned last, so what any of the others still pins stays pinned.
     pub(crate) fn remove(&mut self, at: u64) -> Option<Pin> {
-        let parts = (0..).zip(self.table.entries()).filter(|(_, pin)| pin.count > 0 && pin.at == at);
-        let (number, &pin) = parts.min_by_key(|(_, pin)| pin.bytes)?;
+        let number = self.shortest(at, 0)?;
+        let pin = self.table[number];
         if pin.count == 1 {
+            self.by_address = self.nodes.remove(self.by_address, number, by_address(&self.table));
             self.table.remove(number);
         } else {
             self.table[number].count -= 1;
@@ -98,7 +131,45 @@ impl<S: Storage> Pins<S> {
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
     use super::{Pin, Pins};
-    use crate::tables::Growable;
+    use crate::tables::{Fixed, Growable};
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    proptest! {
+        #[test]
+        fn pins_are_found_as_in_a_list(steps in prop::collection::vec((0_u64..12, 1_u64..6, 0_u8..3), 1..200)) {
+            let mut pins = Pins::<Growable>::default();
+            let mut list: Vec<(u64, u64)> = Vec::new();
+            for (at, bytes, what) in steps {
+                if what < 2 {
+                    pins.add(Pin::new(at, bytes, 0, 0)).unwrap();
+                    list.push((at, bytes));
+                } else {
+                    let shortest = list.iter().filter(|(of, _)| *of == at).min().copied();
+                    prop_assert_eq!(pins.remove(at).map(|pin| (pin.at, pin.bytes)), shortest);
+                    list.iter().position(|&of| Some(of) == shortest).map(|place| list.remove(place));
+                }
+                for at in 0..20 {
+                    let contains = |&(begin, bytes): &(u64, u64)| (begin..begin + bytes).contains(&at);
+                    let found = pins.containing(at).map(|pin| (pin.at, pin.bytes));
+                    prop_assert_eq!(found.is_some(), list.iter().any(contains));
+                    prop_assert!(found.is_none_or(|found| list.contains(&found) && contains(&found)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_table_pins_nothing() {
+        let mut pins = Pins::<Fixed<1, 8, 2, 64>>::default();
+        for at in [0, 512] {
+            pins.add(Pin::new(at, 512, 0, 0)).unwrap();
+        }
+        assert!(pins.add(Pin::new(1024, 512, 0, 0)).is_err());
+        pins.add(Pin::new(512, 512, 0, 0)).unwrap();
+        assert_eq!([0, 512, 1024].map(|at| pins.containing(at).is_some()), [true, true, false]);
+        assert_eq!([512, 512, 512, 0].map(|at| pins.remove(at).is_some()), [true, true, false, true]);
+    }
 
     #[test]
     fn the_shortest_part_at_an_address_is_unpinned_first() {
