@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::{Block, Segment};
 use crate::pages::pins::Pin;
-use crate::sync::{Lock, Ordering};
+use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
@@ -95,7 +95,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
     fn stays_awake(&self, heap: &mut Heap<S>, block: u32) -> bool {
         let is_lent = heap.uses().borrower(block).is_some();
         // A park under way takes pages that it has neither found lent nor pinned. A finished one takes no more.
-        let is_settled = self.device.parking.load(Ordering::Acquire) == 0;
+        let is_settled = !self.device.parking.is_taken();
         let mut at = heap.blocks[block].addr;
         while at < heap.blocks[block].end() {
             // An ordinary segment is never parked.

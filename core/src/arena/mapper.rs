@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Backing;
 use crate::heap::expandable::Range;
-use crate::heap::home_pages::HomePage;
+use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::stitched::PagedHeap;
 use crate::page_map::Owner;
 use crate::pages::{Batch, Page, Pages};
@@ -223,7 +223,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// pages are `arriving` if their old places are not stale yet.
     pub(super) fn list_batch(&self, heap: &mut Heap<S>, batch: &Batch, at: DevicePtr, arriving: bool) {
         for (page, Page { bytes, .. }, at) in self.pages_of(batch, at) {
-            heap.sets.pages.insert(HomePage { arriving, ..HomePage::new(at.0, bytes, page) });
+            let stays = if arriving { Stays::Arriving } else { Stays::No };
+            heap.sets.pages.insert(HomePage { stays, ..HomePage::new(at.0, bytes, page) });
         }
     }
 

@@ -291,7 +291,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         while device.flags.has(flags::ORDERED) {
             let taken = device.ordered.lock().take_first();
             if let Some(entry) = taken {
-                let waited = self.each_event(entry, |memory, event| memory.wait(event));
+                let waited = self.each_event(entry, D::wait);
                 self.end_or_keep(entry, waited.map(|()| true))?;
             } else if device.ordered.lock().is_at_work() {
                 device.driver.give_way();

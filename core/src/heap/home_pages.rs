@@ -15,6 +15,17 @@ use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 
+/// Why a page that is neither pinned nor asleep stays where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stays {
+    /// The page may go.
+    No,
+    /// The old place of the page is not stale yet.
+    Arriving,
+    /// The park in progress leaves the page mapped. The heap is asleep.
+    Parking,
+}
+
 /// A page at home in a heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HomePage {
@@ -26,12 +37,10 @@ pub(crate) struct HomePage {
     pub page: u32,
     /// How often the program has pinned the page. A pinned page does not move, and is not released.
     pub pins: u32,
-    /// Whether the old place of the page is not stale yet. The page must not move again until then.
-    pub arriving: bool,
+    /// Whether the page has to stay for the moment, and why.
+    pub stays: Stays,
     /// Whether the page is parked: the addresses stay the page's own, and no memory is mapped there.
     pub asleep: bool,
-    /// Whether the park in progress leaves the page mapped. Set ⟹ the heap is asleep.
-    pub stays: bool,
     /// Since when the page of an expandable segment is idle.
     pub idle: Idle,
     /// If the page is idle: a stamp of the heap's clock, not before the page was last freed.
@@ -53,7 +62,7 @@ impl HomePage {
 
     /// Returns whether the page may move or be released once it is free, or be parked.
     pub(crate) fn is_movable(&self) -> bool {
-        self.pins == 0 && !self.arriving && !self.asleep && !self.stays
+        self.pins == 0 && self.stays == Stays::No && !self.asleep
     }
 }
 
@@ -64,9 +73,8 @@ impl Vacant for HomePage {
             bytes: 0,
             page: next,
             pins: 0,
-            arriving: false,
+            stays: Stays::No,
             asleep: false,
-            stays: false,
             idle: Idle::NEW,
             freed_at: 0,
             met: false,
@@ -170,7 +178,7 @@ impl<S: Storage> HomePages<S> {
     /// Notes that the old place of the page that begins at `at` is stale.
     pub(crate) fn arrive(&mut self, at: u64) {
         if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
-            self.entries[entry].arriving = false;
+            self.entries[entry].stays = Stays::No;
         }
     }
 
@@ -178,7 +186,8 @@ impl<S: Storage> HomePages<S> {
     pub(super) fn keep_mapped(&mut self, begin: u64, end: u64) {
         let mut at = self.containing(begin).map_or(begin, |page| page.at);
         while let Some(page) = self.page_from(at).filter(|page| page.at < end) {
-            page.stays = true;
+            debug_assert!(page.stays != Stays::Arriving, "no request is in progress");
+            page.stays = Stays::Parking;
             at = page.end();
         }
     }

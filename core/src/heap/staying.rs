@@ -8,6 +8,7 @@ use crate::heap::Heap;
 use crate::heap::block::{Block, Blocks, Segment, Segments, State};
 #[cfg(any(test, feature = "paranoid"))]
 use crate::heap::home_pages::HomePage;
+use crate::heap::home_pages::Stays;
 use crate::heap::uses;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
@@ -42,7 +43,7 @@ impl<S: Storage> Heap<S> {
     /// Takes the marks away: the park has ended.
     pub(crate) fn end_stay(&mut self) {
         if !self.is_empty() {
-            self.sets.pages.for_each(|page| page.stays = false);
+            self.sets.pages.for_each(|page| page.stays = Stays::No);
         }
     }
 
@@ -51,7 +52,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn assert_unused(&self, page: &HomePage) {
         let is_there = |block: &&Block| block.addr < page.end() && page.at < block.end();
         for block in tiles(self.newest, &self.segments, &self.blocks).filter(is_there) {
-            let is_parked = self.asleep && !page.stays && !uses::is_lent(block, &self.sets.uses);
+            let is_parked = self.asleep && page.stays == Stays::No && !uses::is_lent(block, &self.sets.uses);
             let is_used = matches!(block.state, State::Allocated | State::Pending);
             assert!(!is_used || is_parked, "a page is unmapped under a block in use: {block:?}");
         }

@@ -319,7 +319,8 @@ mod tests {
     fn no_entry_of_a_copy_is_busy() {
         let mut list = BusyList::<u32, Growable>::default();
         assert!(list.make_room(2));
-        (list.add_taken(0), list.add(1));
+        list.add_taken(0);
+        list.add(1);
         let mut copy = list.clone();
         assert_eq!((all(&copy), copy.is_at_work(), list.is_at_work()), ([0, 1].to_vec(), false, true));
         let first = copy.take_first(|_| true).unwrap();

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::PhysicalHandle;
 use crate::heap::block::Backing;
-use crate::heap::home_pages::HomePage;
+use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::split_rules::{Rules, Source};
 use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::heap::{FreeOutcome, Heap};
@@ -85,7 +85,7 @@ impl Device {
             let begin = PagedHeap(&mut locked).place_in(held, batch.bytes);
             let mut at = begin.0;
             for &(page, bytes) in &numbers {
-                locked.sets.pages.insert(HomePage { arriving: true, ..HomePage::new(at, bytes, page) });
+                locked.sets.pages.insert(HomePage { stays: Stays::Arriving, ..HomePage::new(at, bytes, page) });
                 at += bytes;
             }
             let extended = PagedHeap(&mut locked).extend(held, batch.bytes, &self.counters[heap]);
