@@ -1,0 +1,160 @@
+//! Checks while no thread is at work, and the end of a case.
+
+use crate::abi::{self, blank};
+use crate::driver::insist;
+use crate::finding::{self, Origin};
+use crate::permitted::Situation;
+use crate::places::Rest;
+use crate::worker::Worker;
+use crate::worker::collect;
+use crate::worker::parking::Target;
+use crate::world::World;
+use cachalot::abi::{CACHALOT_NO_LIMIT, cachalot_block, cachalot_statistics};
+use serde_json::Value;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Waits for all work of all devices.
+pub(crate) fn settle(world: &World) {
+    for device in 0..world.contexts.len() {
+        insist("cuCtxSetCurrent", || world.driver.set_current(world.contexts[device]));
+        insist("cuCtxSynchronize", || world.driver.synchronize_context());
+    }
+}
+
+/// Checks the invariants and the sums.
+pub(crate) fn audit(world: &World, workers: &[Worker]) {
+    finding::set_origin(Origin { thread: 99, op: workers.iter().map(Worker::done).max().unwrap_or(0) });
+    settle(world);
+    let allocator = world.allocator;
+    for device in 0..world.contexts.len() as i32 {
+        allocator.process_events(device).judge(world.situation());
+    }
+    allocator.check().judge(Situation::NONE);
+    for device in 0..world.contexts.len() {
+        sums(world, workers, device);
+    }
+}
+
+/// Compares the statistics of a device with what the program holds, and with a snapshot.
+fn sums(world: &World, workers: &[Worker], device: usize) {
+    let mut found = blank::<cachalot_statistics>();
+    world.allocator.stats(device as i32, &mut found).judge(Situation::NONE);
+    let (mut count, mut bytes, mut requested) = (0, 0, 0);
+    let offered = world.offered.lock();
+    let held = workers.iter().flat_map(Worker::all_blocks).chain(offered.iter());
+    for block in held.filter(|block| block.stream.device == device) {
+        let mut described = blank::<cachalot_block>();
+        world.allocator.base_of(abi::pointer(block.address), &mut described).judge(Situation::NONE);
+        count += 1;
+        bytes += described.bytes as i64;
+        requested += block.bytes as i64;
+    }
+    let mut committed = 0;
+    for (ranges, pages) in workers.iter().map(|worker| worker.ranges_of(device)) {
+        count += ranges;
+        committed += pages;
+    }
+    bytes += committed;
+    requested += committed;
+    let wrong = found.allocations.current != count
+        || found.allocated_bytes.current != bytes
+        || found.active_bytes.current < bytes
+        || found.requested_bytes.current < requested;
+    if wrong {
+        let held = format!("{count} blocks and ranges, {bytes} bytes, {requested} requested");
+        finding::report("statistics", &format!("device {device}: {held}; {found:?}"));
+    }
+    let idle = !world.case.faults && found.active_blocks.current != count;
+    if idle {
+        finding::report("pending", &format!("device {device}: all work is done: {found:?}"));
+    }
+    // A snapshot lists no ranges.
+    let reserved = segments(world, device) + committed;
+    if reserved != found.reserved_bytes.current {
+        finding::report("statistics", &format!("device {device}: segments have {reserved} bytes: {found:?}"));
+    }
+}
+
+/// Returns the bytes of all segments of a device, by a snapshot.
+fn segments(world: &World, device: usize) -> i64 {
+    let mut text: Vec<u8> = Vec::new();
+    let into: *mut c_void = (&raw mut text).cast();
+    world.allocator.snapshot(Some(collect), into).judge(Situation::NONE);
+    let snapshot: Value = match serde_json::from_slice(&text) {
+        Ok(snapshot) => snapshot,
+        Err(error) => finding::report("text", &format!("a snapshot is no JSON: {error}")),
+    };
+    let segments = snapshot["segments"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let number = |segment: &Value, key: &str| segment[key].as_i64().unwrap_or(0);
+    let own = segments.iter().filter(|segment| number(segment, "device") == device as i64);
+    own.map(|segment| number(segment, "total_size") - number(segment, "parked_size")).sum()
+}
+
+/// Gives everything back, and destroys the allocator.
+pub(crate) fn end(world: &World, workers: &mut [Worker]) {
+    let (allocator, devices) = (world.allocator, world.contexts.len());
+    if !world.case.repeats() {
+        allocator.maintain_every(0, 0).judge(world.situation());
+    }
+    for device in 0..devices as i32 {
+        allocator.set_caching(device, 1).judge(world.situation());
+        allocator.set_limit(device, CACHALOT_NO_LIMIT).judge(world.situation());
+    }
+    workers[0].begin();
+    let mut taken = std::mem::take(&mut *world.offered.lock());
+    workers[0].blocks.append(&mut taken);
+    wake_all(world, &workers[0]);
+    for worker in workers.iter_mut() {
+        worker.begin();
+        worker.give_all_back();
+    }
+    settle(world);
+    workers[0].begin();
+    workers[0].end_groups();
+    workers[0].pause();
+    for device in 0..devices {
+        allocator.process_events(device as i32).judge(world.situation());
+        allocator.empty_cache(device as i32).judge(world.situation());
+    }
+    allocator.check().judge(Situation::NONE);
+    for device in 0..devices {
+        nothing_left(world, device);
+    }
+    let held = if world.case.faults { Situation::HELD } else { Situation::NONE };
+    allocator.destroy().judge(world.situation() | held);
+}
+
+/// Wakes everything that is asleep, with the memory that other parts of the program can spare.
+fn wake_all(world: &World, worker: &Worker) {
+    let groups: Vec<_> = world.groups.read().iter().cloned().map(Target::Group).collect();
+    let streams = world.streams.read();
+    let streams: Vec<_> =
+        streams.iter().chain(&world.legacy).map(|stream| Target::Stream(Arc::clone(stream))).collect();
+    for target in groups.into_iter().chain(streams) {
+        if target.domain().rest() != Rest::Awake {
+            worker.wake_by(&target, 2);
+        }
+    }
+}
+
+/// Checks that a device has no memory of the allocator left.
+fn nothing_left(world: &World, device: usize) {
+    let mut found = blank::<cachalot_statistics>();
+    world.allocator.stats(device as i32, &mut found).judge(Situation::NONE);
+    let counts = [
+        found.allocations.current,
+        found.allocated_bytes.current,
+        found.active_bytes.current,
+        found.requested_bytes.current,
+    ];
+    if counts != [0; 4] && !world.case.faults {
+        finding::report("rest", &format!("device {device}: everything is freed: {found:?}"));
+    }
+    // Plans keep their segments while they are in force.
+    let planned = world.case.config.contains("policy:planned");
+    let held = found.reserved_bytes.current - found.leaked_bytes as i64;
+    if held > 0 && !planned && !world.case.faults {
+        finding::report("rest", &format!("device {device}: reserved without a block: {found:?}"));
+    }
+}

@@ -1,0 +1,199 @@
+//! The statuses that the header permits for each function, and when. Any other status is a finding.
+
+#[allow(clippy::enum_glob_use, reason = "the table below names every function")]
+use crate::abi::Function::{self, *};
+use crate::abi::{Reply, last_driver_code, last_error, status_name};
+use crate::finding;
+use cachalot::abi::cachalot_status;
+#[allow(clippy::wildcard_imports, reason = "the header's numbers, of which the table below names most")]
+use cachalot::status::*;
+use std::ops::{BitOr, BitOrAssign};
+
+/// What a program knows of the moment of a call. A status is permitted if one of its situations is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Situation(u32);
+
+impl Situation {
+    /// Nothing special.
+    pub(crate) const NONE: Self = Self(0);
+    /// Driver calls fail.
+    pub(crate) const FAULTS: Self = Self(1);
+    /// Requests can exceed the memory or the limit.
+    pub(crate) const SHORT: Self = Self(2);
+    /// A stream may be capturing a graph.
+    pub(crate) const CAPTURE: Self = Self(4);
+    /// Other threads call the allocator.
+    pub(crate) const OTHERS: Self = Self(8);
+    /// The memory, or the memory that a route leads to, may be parked.
+    pub(crate) const PARKED: Self = Self(16);
+    /// The pool, the tag or the range may be gone.
+    pub(crate) const GONE: Self = Self(32);
+    /// The memory is an ordinary segment, or the device has no virtual memory.
+    pub(crate) const ORDINARY: Self = Self(64);
+    /// The call is a mistake on purpose.
+    pub(crate) const MISTAKE: Self = Self(128);
+    /// A callback stops the operation.
+    pub(crate) const STOPPED: Self = Self(256);
+    /// Memory is in use, pinned or lost.
+    pub(crate) const HELD: Self = Self(512);
+
+    /// Returns whether a situation is given.
+    pub(crate) fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl BitOr for Situation {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Situation {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+const FAULTS: Situation = Situation::FAULTS;
+const SHORT: Situation = Situation(Situation::SHORT.0 | Situation::FAULTS.0);
+const CAPTURE: Situation = Situation::CAPTURE;
+const OTHERS: Situation = Situation::OTHERS;
+const PARKED: Situation = Situation::PARKED;
+const GONE: Situation = Situation::GONE;
+const ORDINARY: Situation = Situation::ORDINARY;
+const MISTAKE: Situation = Situation::MISTAKE;
+const STOPPED: Situation = Situation::STOPPED;
+const HELD: Situation = Situation::HELD;
+
+/// A status, and the situations that permit it.
+type Permit = (cachalot_status, Situation);
+
+/// Permits of the functions that park or wake: another call parks or wakes, no virtual memory, too little memory of
+/// the host.
+const NOT_PARKABLE: Permit = (CACHALOT_ERROR_NOT_PARKABLE, Situation(OTHERS.0 | ORDINARY.0 | FAULTS.0));
+const NO_PAGES: Permit = (CACHALOT_ERROR_UNSUPPORTED, ORDINARY);
+const NO_POOL: Permit = (CACHALOT_ERROR_UNKNOWN_POOL, Situation(GONE.0 | MISTAKE.0));
+const NO_TAG: Permit = (CACHALOT_ERROR_UNKNOWN_TAG, Situation(GONE.0 | MISTAKE.0));
+const NO_STREAM: Permit = (CACHALOT_ERROR_INVALID_STREAM, MISTAKE);
+const NO_BLOCK: Permit = (CACHALOT_ERROR_INVALID_POINTER, MISTAKE);
+const NO_SENSE: Permit = (CACHALOT_ERROR_INVALID_ARGUMENT, MISTAKE);
+const STOP: Permit = (CACHALOT_ERROR_STOPPED, STOPPED);
+const NO_MEMORY: Permit = (CACHALOT_ERROR_OUT_OF_MEMORY, SHORT);
+const NO_CAPTURE: Permit = (CACHALOT_ERROR_CAPTURING, CAPTURE);
+
+/// Returns the permits of a function besides success, and whether the function calls the driver.
+fn permits(function: Function) -> (bool, &'static [Permit]) {
+    match function {
+        cachalot_destroy => (true, &[(CACHALOT_ERROR_STILL_HELD, HELD)]),
+        cachalot_configure => (true, &[(CACHALOT_ERROR_INVALID_CONFIG, MISTAKE)]),
+        cachalot_config => (false, &[(CACHALOT_ERROR_BUFFER_TOO_SMALL, MISTAKE)]),
+        cachalot_device_info | cachalot_remaining | cachalot_stats => {
+            (true, &[(CACHALOT_ERROR_STRUCT_SIZE, MISTAKE), NO_PAGES])
+        }
+        cachalot_enable_peer_access => (true, &[(CACHALOT_ERROR_UNSUPPORTED, ORDINARY)]),
+        cachalot_malloc => (
+            true,
+            &[
+                NO_MEMORY,
+                (CACHALOT_ERROR_REJECTED, SHORT),
+                (CACHALOT_ERROR_TOO_LARGE, MISTAKE),
+                NO_STREAM,
+                (CACHALOT_ERROR_PARKED, PARKED),
+            ],
+        ),
+        cachalot_free => (true, &[NO_BLOCK]),
+        cachalot_free_sized => (true, &[(CACHALOT_ERROR_WRONG_SIZE, MISTAKE), NO_BLOCK]),
+        cachalot_record_stream | cachalot_record_use => (true, &[NO_BLOCK, NO_STREAM]),
+        cachalot_stream_destroyed => (true, &[NO_STREAM]),
+        cachalot_base_of => (false, &[NO_BLOCK, (CACHALOT_ERROR_STRUCT_SIZE, MISTAKE)]),
+        cachalot_forecast => (true, &[(CACHALOT_ERROR_TOO_LARGE, MISTAKE), NO_STREAM, (CACHALOT_ERROR_PARKED, PARKED)]),
+        cachalot_would_fit => {
+            (true, &[(CACHALOT_ERROR_TOO_LARGE, MISTAKE), NO_STREAM, (CACHALOT_ERROR_PARKED, PARKED)])
+        }
+        cachalot_extents => {
+            (false, &[NO_BLOCK, (CACHALOT_ERROR_BUFFER_TOO_SMALL, MISTAKE), (CACHALOT_ERROR_PARKED, PARKED), NO_PAGES])
+        }
+        cachalot_pin => (false, &[NO_BLOCK, (CACHALOT_ERROR_PARKED, PARKED), NO_PAGES]),
+        cachalot_unpin => (false, &[(CACHALOT_ERROR_NOT_PINNED, MISTAKE), NO_PAGES]),
+        cachalot_export_fd => (true, &[(CACHALOT_ERROR_NOT_PINNED, MISTAKE), NO_PAGES]),
+        cachalot_set_memory_fraction => (true, &[(CACHALOT_ERROR_INVALID_FRACTION, MISTAKE)]),
+        cachalot_pool_create | cachalot_pool_retain => (false, &[NO_SENSE]),
+        cachalot_pool_release | cachalot_pool_users => (false, &[NO_POOL]),
+        cachalot_pool_empty => (true, &[NO_POOL]),
+        cachalot_pool_begin | cachalot_capture_begin => (false, &[NO_POOL, NO_SENSE, NO_STREAM]),
+        cachalot_pool_end | cachalot_capture_end => (true, &[NO_POOL, (CACHALOT_ERROR_NOT_ROUTED, MISTAKE)]),
+        cachalot_pool_tag => (false, &[NO_POOL, (CACHALOT_ERROR_PARKED, PARKED), NO_PAGES]),
+        cachalot_park => (true, &[NO_TAG, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
+        cachalot_park_stream => (true, &[NO_STREAM, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
+        cachalot_wake | cachalot_wake_start | cachalot_wake_wait => {
+            (true, &[NO_TAG, NO_SENSE, NOT_PARKABLE, NO_MEMORY, NO_PAGES])
+        }
+        cachalot_wake_stream => (true, &[NO_STREAM, NOT_PARKABLE, NO_MEMORY, NO_PAGES]),
+        cachalot_parked | cachalot_park_elsewhere => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
+        cachalot_parked_stream => (false, &[NO_STREAM, NO_PAGES]),
+        cachalot_park_retain => (true, &[NO_PAGES]),
+        cachalot_range_reserve => (true, &[NO_SENSE, (CACHALOT_ERROR_TOO_LARGE, MISTAKE), NO_PAGES]),
+        cachalot_range_commit => {
+            (true, &[NO_MEMORY, (CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_SENSE, NO_STREAM, NO_PAGES])
+        }
+        cachalot_range_decommit => (true, &[(CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_SENSE, NO_STREAM, NO_CAPTURE]),
+        cachalot_range_release => (true, &[(CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_CAPTURE]),
+        cachalot_stat => (false, &[(CACHALOT_ERROR_UNKNOWN_KEY, MISTAKE)]),
+        cachalot_stats_for_each
+        | cachalot_metrics
+        | cachalot_snapshot
+        | cachalot_snapshot_as
+        | cachalot_trace_for_each => (false, &[STOP, NO_SENSE]),
+        cachalot_snapshot_to_file => (false, &[(CACHALOT_ERROR_IO, MISTAKE)]),
+        cachalot_process_events
+        | cachalot_empty_cache
+        | cachalot_trim
+        | cachalot_maintain
+        | cachalot_iteration
+        | cachalot_set_caching
+        | cachalot_create => (true, &[]),
+        _ => (false, &[]),
+    }
+}
+
+/// Returns whether a status of a function is permitted.
+pub(crate) fn is_permitted(reply: Reply, situation: Situation) -> bool {
+    let (calls_driver, permits) = permits(reply.function);
+    let failed = matches!(reply.status, CACHALOT_ERROR_DRIVER | CACHALOT_ERROR_OUT_OF_MEMORY);
+    reply.status == CACHALOT_OK
+        || (calls_driver && failed && situation.has(FAULTS))
+        || permits.iter().any(|&(status, given)| status == reply.status && situation.has(given))
+}
+
+impl Reply {
+    /// Returns whether the call succeeded. A status that is not permitted is a finding.
+    pub(crate) fn judge(self, situation: Situation) -> bool {
+        self.status_in(situation) == CACHALOT_OK
+    }
+
+    /// Returns the status, which must be permitted.
+    pub(crate) fn status_in(self, situation: Situation) -> cachalot_status {
+        if !is_permitted(self, situation) {
+            let Self { function, status } = self;
+            let name = status_name(status);
+            let said = if status == CACHALOT_OK { String::new() } else { last_error() };
+            finding::report(
+                "status",
+                &format!("{function:?} answers {status} {name} (code {}): {said} [{situation:?}]", last_driver_code()),
+            );
+        }
+        self.status
+    }
+
+    /// A finding unless the status is the expected one.
+    pub(crate) fn must_be(self, expected: cachalot_status) {
+        if self.status != expected {
+            let Self { function, status } = self;
+            let (name, wanted) = (status_name(status), status_name(expected));
+            finding::report("status", &format!("{function:?} answers {status} {name} instead of {wanted}"));
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Shortens a case with a finding: leaves operations out as long as a finding of its kind stays.
+
+use crate::campaign::{Outcome, Setting, judge};
+use crate::case::Case;
+
+/// Returns the kind of a finding, such as `FINDING contents`.
+fn kind(line: &str) -> String {
+    line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the ranges of operations that are left out, without those next to each other.
+fn joined(mut skip: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    skip.sort_unstable();
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for (first, last) in skip {
+        match joined.last_mut() {
+            Some(before) if first <= before.1 + 1 => before.1 = before.1.max(last),
+            _ => joined.push((first, last)),
+        }
+    }
+    joined
+}
+
+/// Returns the shortest case found within `runs` runs, and its finding; `None` if the case has no finding.
+pub(crate) fn shrink(case: &Case, setting: &Setting, mut runs: u32) -> Option<(Case, String)> {
+    let mut best = case.clone();
+    let Outcome::Found(mut line) = judge(&best, setting, false) else { return None };
+    let wanted = kind(&line);
+    let total = best.ops / u64::from(best.threads);
+    let mut length = total.div_ceil(2).max(1);
+    loop {
+        let mut changed = false;
+        let mut first = 0;
+        while first < total && runs > 0 {
+            let last = (first + length - 1).min(total);
+            if !(first..=last).all(|op| best.skips(op)) {
+                let mut shorter = best.clone();
+                shorter.skip.push((first, last));
+                shorter.skip = joined(shorter.skip);
+                runs -= 1;
+                if let Outcome::Found(found) = judge(&shorter, setting, false)
+                    && kind(&found) == wanted
+                {
+                    (best, line, changed) = (shorter, found, true);
+                }
+            }
+            first += length;
+        }
+        if runs == 0 || (length == 1 && !changed) {
+            return Some((best, line));
+        }
+        length = if length > 1 { length.div_ceil(2) } else { 1 };
+    }
+}

@@ -1,0 +1,329 @@
+//! Tagged pools, and memory that is parked and woken.
+
+use super::Worker;
+use crate::abi::{self, Reply};
+use crate::finding;
+use crate::permitted::Situation;
+use crate::places::{Change, Domain, Kind, Rest, Stream};
+use crate::world::{Group, add};
+use cachalot::abi::{
+    CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_DROP, CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAMS, CACHALOT_PARK_ZERO,
+    CACHALOT_ROUTE_THREAD, CACHALOT_WAKING, cachalot_park_report, cachalot_pool,
+};
+use cachalot::status::{CACHALOT_ERROR_UNKNOWN_TAG, CACHALOT_OK};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Groups that the program has at most.
+const MOST_GROUPS: usize = 6;
+
+/// What can be parked.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Stream(Arc<Stream>),
+    Group(Arc<Group>),
+}
+
+impl Target {
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        match self {
+            Self::Stream(stream) => &stream.domain,
+            Self::Group(group) => &group.domain,
+        }
+    }
+
+    fn device(&self) -> i32 {
+        match self {
+            Self::Stream(stream) => stream.device as i32,
+            Self::Group(group) => group.device as i32,
+        }
+    }
+}
+
+impl Worker {
+    /// Makes a group of one or two pools with a new tag.
+    pub(crate) fn group_make(&mut self) {
+        if self.world.groups.read().len() < MOST_GROUPS {
+            let device = self.any_device();
+            let pools = self.rng.usize(1..3);
+            let group = self.new_group(device, pools, None);
+            self.world.groups.write().push(group);
+        }
+    }
+
+    /// Returns a new group, of which other threads only park the memory if it has an owner.
+    pub(crate) fn new_group(&mut self, device: usize, pools: usize, owner: Option<u32>) -> Arc<Group> {
+        let tag = self.world.tags.fetch_add(1, Ordering::Relaxed);
+        let domain = Arc::new(Domain::new());
+        // Some pools have memory before they have a tag.
+        let ordinary = owner.is_none() && self.rng.u8(..6) == 0;
+        let mut made = Vec::new();
+        for _ in 0..pools {
+            let mut pool = cachalot_pool::default();
+            self.world.allocator.pool_create(device as i32, 0, &mut pool).judge(self.situation());
+            if ordinary {
+                self.request_in(device, pool, &domain);
+            }
+            self.world.allocator.pool_tag(device as i32, pool, tag).judge(self.situation());
+            made.push(pool);
+        }
+        self.say(|| format!("group {tag} ordinary {ordinary}"));
+        Arc::new(Group {
+            device,
+            tag,
+            pools: made.into(),
+            domain,
+            elsewhere: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            ordinary: AtomicBool::new(ordinary),
+            owner,
+        })
+    }
+
+    /// Requests a block of a pool, with a route of the thread.
+    fn request_in(&mut self, device: usize, pool: cachalot_pool, domain: &Arc<Domain>) {
+        let stream = self.any_stream_of(device);
+        let allocator = self.world.allocator;
+        let begun = allocator.pool_begin(device as i32, pool, CACHALOT_ROUTE_THREAD, abi::stream(0));
+        if !begun.judge(self.situation() | Situation::GONE) {
+            return;
+        }
+        let bytes = self.any_size();
+        let before = (domain.rest(), domain.changes());
+        if let Some(mut block) = self.request(bytes, &stream, domain, Situation::NONE) {
+            if before == (Rest::Awake, domain.changes()) && domain.rest() == Rest::Awake {
+                self.touch(&mut block, &stream, true);
+                self.blocks.push(block);
+            } else {
+                // The block may lie in the pool or elsewhere.
+                self.give_up(block, false);
+            }
+        }
+        allocator.pool_end(device as i32, pool).judge(self.situation());
+        allocator.pool_release(device as i32, pool).judge(self.situation());
+    }
+
+    /// Returns a random group.
+    fn any_group(&mut self) -> Option<Arc<Group>> {
+        let groups = self.world.groups.read();
+        (!groups.is_empty()).then(|| Arc::clone(&groups[self.rng.usize(..groups.len())]))
+    }
+
+    /// Requests blocks of a group.
+    pub(crate) fn group_requests(&mut self) {
+        let Some(group) = self.any_group().filter(|group| group.owner.is_none()) else { return };
+        for _ in 0..self.rng.u8(1..4) {
+            let pools = group.pools.lock();
+            let Some(&pool) = pools.get(self.rng.usize(..2)).or_else(|| pools.first()) else { return };
+            drop(pools);
+            if self.is_over_budget() {
+                return self.free();
+            }
+            self.request_in(group.device, pool, &group.domain);
+        }
+    }
+
+    /// Ends a group, whose blocks live on.
+    pub(crate) fn group_end(&mut self) {
+        let Some(group) = self.any_group().filter(|group| group.owner.is_none()) else { return };
+        self.end_group(&group);
+    }
+
+    /// Ends every group that is left.
+    pub(crate) fn end_groups(&mut self) {
+        let groups = std::mem::take(&mut *self.world.groups.write());
+        for group in groups {
+            self.end_group(&group);
+        }
+    }
+
+    /// Releases the pools of a group.
+    pub(crate) fn end_group(&self, group: &Group) {
+        let Some(rest) = group.domain.begin(&[Rest::Awake, Rest::Parked]) else { return };
+        group.gone.store(true, Ordering::Relaxed);
+        for pool in group.pools.lock().drain(..) {
+            self.world.allocator.pool_release(group.device as i32, pool).judge(self.situation());
+        }
+        self.say(|| format!("end of group {}", group.tag));
+        group.domain.set(rest);
+        if rest == Rest::Awake {
+            self.world.groups.write().retain(|other| other.tag != group.tag);
+        }
+    }
+
+    /// Returns the situation of a call for a target.
+    fn situation_of(&self, target: &Target) -> Situation {
+        let mut situation = self.situation();
+        match target {
+            Target::Stream(_) if !self.world.case.is_mapped() => situation |= Situation::ORDINARY,
+            Target::Group(group) if group.gone.load(Ordering::Relaxed) => situation |= Situation::GONE,
+            _ => {}
+        }
+        if self.world.case.has_no_pages() {
+            situation |= Situation::ORDINARY;
+        }
+        situation
+    }
+
+    /// Parks a stream's memory or a group.
+    pub(crate) fn park(&mut self) {
+        let target = if self.rng.bool() {
+            let stream = self.any_stream();
+            if matches!(stream.kind, Kind::OfThread(_)) {
+                return;
+            }
+            Target::Stream(stream)
+        } else {
+            let Some(group) = self.any_group() else { return };
+            Target::Group(group)
+        };
+        let mode =
+            [CACHALOT_PARK_KEEP, CACHALOT_PARK_KEEP, CACHALOT_PARK_DROP, CACHALOT_PARK_ZERO][self.rng.usize(..4)];
+        let order = if self.rng.bool() { CACHALOT_PARK_STREAMS } else { 0 };
+        self.park_in(&target, mode, order);
+    }
+
+    /// Parks a target, if it is awake.
+    fn park_in(&mut self, target: &Target, mode: u32, order: u32) {
+        let alive = if let Target::Stream(stream) = target { Some(stream.alive()) } else { None };
+        if matches!(alive, Some(None)) || target.domain().begin(&[Rest::Awake]).is_none() {
+            return;
+        }
+        let (allocator, device) = (self.world.allocator, target.device());
+        let reply = match target {
+            Target::Stream(stream) => allocator.park_stream(device, abi::stream(stream.handle), mode | order),
+            Target::Group(group) => allocator.park(device, group.tag, mode | order),
+        };
+        self.say(|| format!("park {target:?} mode {mode} {order:#x}: {}", reply.status));
+        let status = reply.status_in(self.situation_of(target));
+        if status == CACHALOT_ERROR_UNKNOWN_TAG {
+            return target.domain().set(Rest::Awake);
+        }
+        let rest = self.rest_of(target);
+        if status == CACHALOT_OK {
+            add(&self.world.tally.parks);
+            target.domain().change(self.effect(target, mode));
+            // Where nothing can be parked, the domain counts as parked until a wake all the same.
+            target.domain().set(Rest::Parked);
+            return;
+        }
+        // What the driver has unmapped has lost its contents, unless they were to be kept.
+        if mode != CACHALOT_PARK_KEEP && self.world.case.faults {
+            target.domain().change(Change::Dropped);
+        }
+        if rest != Rest::Awake && !self.world.case.faults {
+            finding::report("park", &format!("{reply:?} left the memory {rest:?}: {target:?} mode {mode}"));
+        }
+        target.domain().set(rest);
+    }
+
+    /// Returns what a park with a mode does to the contents.
+    fn effect(&self, target: &Target, mode: u32) -> Change {
+        match mode {
+            CACHALOT_PARK_KEEP => Change::Kept,
+            CACHALOT_PARK_DROP => Change::Dropped,
+            _ => {
+                let ordinary = match target {
+                    // Blocks that another stream has lent stay awake, and so do those of plans.
+                    Target::Stream(_) => true,
+                    Target::Group(group) => group.ordinary.load(Ordering::Relaxed),
+                };
+                let pinned = self.world.tally.pins.load(Ordering::Relaxed) > 0;
+                Change::Zeroed { partly: ordinary || pinned }
+            }
+        }
+    }
+
+    /// Asks the library where the memory of a target is.
+    fn rest_of(&self, target: &Target) -> Rest {
+        let mut report = abi::blank::<cachalot_park_report>();
+        let (allocator, device) = (self.world.allocator, target.device());
+        let reply = match target {
+            Target::Stream(stream) => allocator.parked_stream(device, abi::stream(stream.handle), &mut report),
+            Target::Group(group) => allocator.parked(device, group.tag, &mut report),
+        };
+        if reply.status_in(self.situation_of(target)) != CACHALOT_OK {
+            return if reply.status == CACHALOT_ERROR_UNKNOWN_TAG { Rest::Parked } else { Rest::Awake };
+        }
+        match report.state {
+            CACHALOT_AWAKE => Rest::Awake,
+            CACHALOT_ASLEEP => Rest::Parked,
+            CACHALOT_WAKING => Rest::Waking,
+            other => finding::report("park", &format!("{target:?} is in state {other}")),
+        }
+    }
+
+    /// Wakes a stream's memory or a group, in one step or in two.
+    pub(crate) fn wake(&mut self) {
+        let asleep = |domain: &Domain| matches!(domain.rest(), Rest::Parked | Rest::Waking);
+        let mut targets: Vec<Target> = Vec::new();
+        let groups = self.world.groups.read();
+        targets.extend(groups.iter().filter(|group| asleep(&group.domain)).cloned().map(Target::Group));
+        drop(groups);
+        let streams = self.world.streams.read();
+        let all = streams.iter().chain(&self.world.legacy);
+        targets.extend(all.filter(|stream| asleep(&stream.domain)).cloned().map(Target::Stream));
+        drop(streams);
+        if !targets.is_empty() {
+            let target = targets.swap_remove(self.rng.usize(..targets.len()));
+            let step = self.rng.u8(..4);
+            self.wake_by(&target, step);
+        }
+    }
+
+    /// Wakes a target, if it is asleep: 0 starts, 1 waits, and other steps wake it whole. Returns whether it is awake.
+    pub(crate) fn wake_by(&self, target: &Target, step: u8) -> bool {
+        let alive = if let Target::Stream(stream) = target { Some(stream.alive()) } else { None };
+        if matches!(alive, Some(None)) || target.domain().begin(&[Rest::Parked, Rest::Waking]).is_none() {
+            return false;
+        }
+        let (allocator, device) = (self.world.allocator, target.device());
+        let reply: Reply = match (target, step) {
+            (Target::Stream(stream), _) => allocator.wake_stream(device, abi::stream(stream.handle)),
+            (Target::Group(group), 0) => allocator.wake_start(device, group.tag),
+            (Target::Group(group), 1) => allocator.wake_wait(device, group.tag),
+            (Target::Group(group), _) => allocator.wake(device, group.tag),
+        };
+        self.say(|| format!("wake {target:?} step {step}: {}", reply.status));
+        let status = reply.status_in(self.situation_of(target));
+        let started = matches!(target, Target::Group(_)) && step == 0;
+        let rest = match status {
+            CACHALOT_OK if started => Rest::Waking,
+            CACHALOT_OK => Rest::Awake,
+            CACHALOT_ERROR_UNKNOWN_TAG => Rest::Parked,
+            _ => self.rest_of(target),
+        };
+        if status == CACHALOT_OK && !started {
+            add(&self.world.tally.wakes);
+            let seen = self.rest_of(target);
+            if seen != Rest::Awake && !self.situation_of(target).has(Situation::GONE) {
+                finding::report("wake", &format!("{target:?} is {seen:?} after a wake"));
+            }
+        }
+        // Awake memory that a call refused to wake counts as asleep: the next wake does nothing.
+        target.domain().set(if status != CACHALOT_OK && rest == Rest::Awake { Rest::Parked } else { rest });
+        rest == Rest::Awake && status == CACHALOT_OK
+    }
+
+    /// Changes what parked groups do with requests, and the memory of the host that stays.
+    pub(crate) fn park_settings(&mut self) {
+        let allocator = self.world.allocator;
+        if self.rng.bool() {
+            let device = self.any_device() as i32;
+            let bytes = if self.rng.bool() { 0 } else { 64 << 20 };
+            allocator.park_retain(device, bytes).judge(self.situation_of_device());
+            return;
+        }
+        let Some(group) = self.any_group() else { return };
+        let on = self.rng.bool();
+        let target = Target::Group(Arc::clone(&group));
+        allocator.park_elsewhere(group.device as i32, group.tag, i32::from(on)).judge(self.situation_of(&target));
+        group.elsewhere.store(on, Ordering::Relaxed);
+    }
+
+    /// Returns the situation of a call for pages of a device.
+    pub(crate) fn situation_of_device(&self) -> Situation {
+        let ordinary = if self.world.case.has_no_pages() { Situation::ORDINARY } else { Situation::NONE };
+        self.situation() | ordinary
+    }
+}

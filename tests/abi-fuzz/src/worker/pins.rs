@@ -1,0 +1,109 @@
+//! Pins, extents and descriptors of pages.
+
+use super::Worker;
+use crate::abi;
+use crate::finding;
+use crate::permitted::Situation;
+use crate::places::Rest;
+use crate::world::add;
+use cachalot::abi::{CACHALOT_EXTENT_SEGMENT, cachalot_extent};
+use cachalot::status::CACHALOT_OK;
+
+/// Pins that a thread has at most.
+const MOST_PINS: usize = 6;
+
+/// A pin, whose block may be freed.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    address: u64,
+    extents: Vec<cachalot_extent>,
+}
+
+impl Worker {
+    /// Pins a block.
+    pub(crate) fn pin(&mut self) {
+        let Some(index) = self.any_block().filter(|_| self.pins.len() < MOST_PINS) else { return };
+        let (address, domain) = (self.blocks[index].address, &self.blocks[index].domain);
+        let mut situation = self.situation_of_device();
+        if domain.rest() != Rest::Awake || self.world.case.threads > 1 {
+            situation |= Situation::PARKED;
+        }
+        let reply = self.world.allocator.pin(abi::pointer(address));
+        self.say(|| format!("pin {address:#x}: {}", reply.status));
+        if !reply.judge(situation) {
+            return;
+        }
+        add(&self.world.tally.pins);
+        let extents = self.extents(index, situation);
+        self.export(address, &extents);
+        self.pins.push(Pin { address, extents });
+    }
+
+    /// Returns the extents of a block, which must cover the block and be mapped.
+    pub(crate) fn extents(&self, index: usize, situation: Situation) -> Vec<cachalot_extent> {
+        let (block, allocator) = (&self.blocks[index], self.world.allocator);
+        let at = abi::pointer(block.address);
+        let mut count = 0;
+        let counted = allocator.extents(at, std::ptr::null_mut(), &mut count);
+        if counted.status_in(situation) != CACHALOT_OK {
+            return Vec::new();
+        }
+        let mut extents = vec![abi::NO_EXTENT; count];
+        if allocator.extents(at, extents.as_mut_ptr(), &mut count).status_in(situation) != CACHALOT_OK {
+            return Vec::new();
+        }
+        let mut end = 0;
+        for extent in &extents {
+            let inside = extent.memory_offset + extent.bytes <= extent.memory_bytes;
+            if extent.offset != end || extent.bytes == 0 || !inside {
+                finding::report("extents", &format!("{block:?}: {extents:?}"));
+            }
+            end += extent.bytes;
+            let ordinary = extent.flags & CACHALOT_EXTENT_SEGMENT != 0;
+            let awake = block.domain.rest() == Rest::Awake && self.world.case.threads == 1;
+            if !ordinary && awake && !self.world.is_mapped(block.address + extent.offset, extent.bytes) {
+                finding::report("hooks", &format!("{block:?}: on_map did not name {extent:?}"));
+            }
+        }
+        if end < block.bytes as u64 {
+            finding::report("extents", &format!("{block:?} is longer than {extents:?}"));
+        }
+        extents
+    }
+
+    /// Makes a descriptor of a page of pinned memory, and closes it.
+    fn export(&self, address: u64, extents: &[cachalot_extent]) {
+        let Some(first) = extents.first() else { return };
+        let ordinary = first.flags & CACHALOT_EXTENT_SEGMENT != 0;
+        let mut descriptor = -1;
+        let reply = self.world.allocator.export_fd(abi::pointer(address + first.offset), &mut descriptor);
+        let situation = if ordinary { Situation::ORDINARY } else { Situation::NONE };
+        if reply.judge(self.situation_of_device() | situation) {
+            // SAFETY: the descriptor is new and the thread's own.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+
+    /// Undoes a pin. If the block is still there, its extents are those of before.
+    pub(crate) fn unpin(&mut self) {
+        if self.pins.is_empty() {
+            return;
+        }
+        let index = self.rng.usize(..self.pins.len());
+        let pin = self.pins.swap_remove(index);
+        self.undo(&pin);
+    }
+
+    /// Undoes a pin.
+    fn undo(&self, pin: &Pin) {
+        self.say(|| format!("unpin {:#x} of {} extents", pin.address, pin.extents.len()));
+        self.world.allocator.unpin(abi::pointer(pin.address)).judge(self.situation_of_device());
+    }
+
+    /// Undoes every pin of the thread.
+    pub(crate) fn unpin_all(&mut self) {
+        for pin in std::mem::take(&mut self.pins) {
+            self.undo(&pin);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What the threads of a case share.
+
+use crate::abi::Allocator;
+use crate::case::Case;
+use crate::driver::Driver;
+use crate::finding;
+use crate::permitted::Situation;
+use crate::places::{Domain, Kind, Rest, Stream};
+use crate::worker::block::Block;
+use cachalot::abi::cachalot_pool;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Private pools with a tag.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) device: usize,
+    pub(crate) tag: u64,
+    /// The pools, each with one user.
+    pub(crate) pools: Mutex<Vec<cachalot_pool>>,
+    pub(crate) domain: Arc<Domain>,
+    /// Whether the default pool serves requests while the group is parked.
+    pub(crate) elsewhere: AtomicBool,
+    /// Whether the group has ended.
+    pub(crate) gone: AtomicBool,
+    /// The thread that alone requests memory of the group, for its graphs.
+    pub(crate) owner: Option<u32>,
+    /// Whether a pool of the group had memory before it had the tag.
+    pub(crate) ordinary: AtomicBool,
+}
+
+/// A live block's addresses.
+#[derive(Debug)]
+struct Live {
+    end: u64,
+    domain: Arc<Domain>,
+}
+
+/// Counts for the summary.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) mallocs: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) checked: AtomicU64,
+    pub(crate) parks: AtomicU64,
+    pub(crate) wakes: AtomicU64,
+    pub(crate) graphs: AtomicU64,
+    pub(crate) replays: AtomicU64,
+    pub(crate) ranges: AtomicU64,
+    pub(crate) pins: AtomicU64,
+    pub(crate) streams: AtomicU64,
+    pub(crate) forecasts: AtomicU64,
+    pub(crate) fits: AtomicU64,
+    pub(crate) mistakes: AtomicU64,
+}
+
+/// Adds one to a count.
+pub(crate) fn add(count: &AtomicU64) {
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The driver with its devices.
+pub(crate) struct Machine {
+    pub(crate) driver: Driver,
+    /// The context of each device.
+    pub(crate) contexts: Vec<u64>,
+    /// Distance from a program's address to the view of each device's work.
+    pub(crate) shifts: Vec<u64>,
+}
+
+/// What the threads of a case share.
+pub(crate) struct World {
+    /// Whether operations are printed.
+    pub(crate) trace: bool,
+    pub(crate) case: Case,
+    pub(crate) driver: Driver,
+    pub(crate) allocator: Allocator,
+    /// The context of each device.
+    pub(crate) contexts: Vec<u64>,
+    /// Distance from a program's address to the view of each device's work.
+    pub(crate) shifts: Vec<u64>,
+    pub(crate) streams: RwLock<Vec<Arc<Stream>>>,
+    /// The legacy stream of each device.
+    pub(crate) legacy: Vec<Arc<Stream>>,
+    pub(crate) groups: RwLock<Vec<Arc<Group>>>,
+    /// Blocks that a thread has given up, for any thread.
+    pub(crate) offered: Mutex<Vec<Block>>,
+    /// Live blocks by address.
+    live: Mutex<BTreeMap<u64, Live>>,
+    /// Pages by address, as the callbacks tell.
+    mapped: Mutex<BTreeMap<u64, u64>>,
+    /// Captures under way.
+    pub(crate) captures: AtomicU64,
+    /// Whether memory can have a form that the configuration does not name.
+    pub(crate) unusual: AtomicBool,
+    /// Whether requests can exceed the memory or a limit now.
+    pub(crate) short: AtomicBool,
+    pub(crate) tags: AtomicU64,
+    pub(crate) tally: Tally,
+}
+
+impl World {
+    /// Returns the world of a case.
+    pub(crate) fn new(case: Case, machine: Machine, allocator: Allocator, trace: bool) -> Self {
+        let Machine { driver, contexts, shifts } = machine;
+        let devices = 0..case.devices as usize;
+        let legacy = devices.map(|device| Stream::new(0, device, Kind::Legacy)).collect();
+        Self {
+            trace,
+            short: AtomicBool::new(case.tight),
+            shifts,
+            case,
+            driver,
+            allocator,
+            contexts,
+            streams: RwLock::default(),
+            legacy,
+            groups: RwLock::default(),
+            offered: Mutex::default(),
+            live: Mutex::default(),
+            mapped: Mutex::default(),
+            captures: AtomicU64::new(0),
+            unusual: AtomicBool::new(false),
+            tags: AtomicU64::new(1),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Returns the situation of a call at any moment.
+    pub(crate) fn situation(&self) -> Situation {
+        let mut situation = Situation::NONE;
+        if self.case.faults {
+            situation |= Situation::FAULTS;
+        }
+        if self.short.load(Ordering::Relaxed) {
+            situation |= Situation::SHORT;
+        }
+        if self.case.threads > 1 {
+            situation |= Situation::OTHERS | Situation::CAPTURE;
+        }
+        if self.captures.load(Ordering::Relaxed) > 0 {
+            situation |= Situation::CAPTURE;
+        }
+        situation
+    }
+
+    /// Notes a live block, which must overlap no other.
+    pub(crate) fn born(&self, address: u64, bytes: usize, domain: &Arc<Domain>) {
+        let end = address + bytes as u64;
+        let mut live = self.live.lock();
+        let before = live.range(..end).next_back();
+        if let Some((other, held)) = before.filter(|(_, held)| held.end > address) {
+            let text = format!("block {address:#x}+{bytes:#x} overlaps live block {other:#x}..{:#x}", held.end);
+            drop(live);
+            finding::report("overlap", &text);
+        }
+        live.insert(address, Live { end, domain: Arc::clone(domain) });
+    }
+
+    /// Forgets a block that is about to be freed.
+    pub(crate) fn gone(&self, address: u64) {
+        self.live.lock().remove(&address);
+    }
+
+    /// Notes a page that is mapped.
+    pub(crate) fn mapped(&self, address: u64, bytes: u64) {
+        let mut mapped = self.mapped.lock();
+        let before = mapped.range(..address + bytes).next_back();
+        if let Some((other, length)) = before.filter(|(other, length)| **other + **length > address) {
+            let text = format!("on_map of {address:#x}+{bytes:#x}, where {other:#x}+{length:#x} is mapped");
+            drop(mapped);
+            finding::report("hooks", &text);
+        }
+        mapped.insert(address, bytes);
+    }
+
+    /// Notes a page that is about to be unmapped, where no block may live that its program has not parked.
+    pub(crate) fn unmapped(&self, address: u64, bytes: u64) {
+        if self.mapped.lock().remove(&address) != Some(bytes) {
+            finding::report("hooks", &format!("on_unmap of {address:#x}+{bytes:#x}, which on_map did not name"));
+        }
+        let live = self.live.lock();
+        let inside = live.range(..address + bytes).rev().take_while(|(_, held)| held.end > address);
+        let mut awake = inside.filter(|(_, held)| held.domain.rest() == Rest::Awake);
+        if let Some((block, held)) = awake.next() {
+            let text = format!("on_unmap of {address:#x}+{bytes:#x} under the live block {block:#x}..{:#x}", held.end);
+            drop(live);
+            finding::report("unmap", &text);
+        }
+    }
+
+    /// Returns whether every byte of a part lies on pages that the callbacks have named.
+    pub(crate) fn is_mapped(&self, address: u64, bytes: u64) -> bool {
+        let mapped = self.mapped.lock();
+        let mut at = address;
+        while at < address + bytes {
+            match mapped.range(..=at).next_back() {
+                Some((page, length)) if page + length > at => at = page + length,
+                _ => return false,
+            }
+        }
+        true
+    }
+}
