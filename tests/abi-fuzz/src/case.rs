@@ -94,9 +94,17 @@ pub(crate) struct Case {
     /// Operations that are left out: pairs of the first and the last number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) skip: Vec<(u64, u64)>,
+    /// Kinds of operations that are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) without: Vec<String>,
     /// A fault plan in the place of the generated plans.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) plan: Option<String>,
+}
+
+/// Returns whether a configuration takes all memory at the first request, so that other requests may find none.
+fn takes_all(config: &str) -> bool {
+    config.contains("allow_growth:False")
 }
 
 impl Case {
@@ -117,7 +125,7 @@ impl Case {
             no_caching: rng.u8(..24) == 0,
             host: false,
             memory: if tight { 128 << 20 << rng.u8(..3) } else { 8 << 30 },
-            tight,
+            tight: tight || takes_all(config),
             devices: if rng.u8(..4) == 0 { 2 } else { 1 },
             threads,
             ops,
@@ -128,6 +136,7 @@ impl Case {
             faults,
             slow: threads > 1 && rng.bool(),
             skip: Vec::new(),
+            without: Vec::new(),
             plan: None,
         }
     }

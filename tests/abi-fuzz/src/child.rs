@@ -164,7 +164,7 @@ fn summary(world: &World, workers: &[Worker]) -> Value {
         "forecasts": count(&tally.forecasts),
         "would_fit": count(&tally.fits),
         "mistakes": count(&tally.mistakes),
-        "faults": world.driver.control.faults(),
+        "faults": if world.case.faults { world.driver.control.faults() } else { 0 },
         "calls": calls,
     })
 }

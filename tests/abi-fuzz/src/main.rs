@@ -113,6 +113,9 @@ struct Change {
     /// Whether requests can exceed the memory.
     #[arg(long)]
     memory: Option<u64>,
+    /// Kinds of operations that are left out, such as `park`.
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<String>,
     /// Seconds for a case.
     #[arg(long, default_value_t = 300)]
     limit: u64,
@@ -139,8 +142,9 @@ impl Change {
     fn apply(&self, mut case: Case) -> Case {
         if let Some(threads) = self.threads {
             case.threads = threads;
-            case.step &= threads == 1;
+            case.step = threads == 1 && case.seed % 4 > 0;
         }
+        case.without.extend(self.without.iter().cloned());
         case.faults = self.faults.unwrap_or(case.faults);
         case.memory = self.memory.unwrap_or(case.memory);
         case.config = self.config.clone().unwrap_or(case.config);

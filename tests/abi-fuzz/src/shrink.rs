@@ -8,6 +8,12 @@ fn kind(line: &str) -> String {
     line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns the number of the operation that a finding names.
+fn operation(line: &str) -> Option<u64> {
+    let origin = line.split_whitespace().skip_while(|word| *word != "at").nth(1)?;
+    origin.trim_end_matches(':').split_once(':')?.1.parse().ok()
+}
+
 /// Returns the ranges of operations that are left out, without those next to each other.
 fn joined(mut skip: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     skip.sort_unstable();
@@ -27,6 +33,10 @@ pub(crate) fn shrink(case: &Case, setting: &Setting, mut runs: u32) -> Option<(C
     let Outcome::Found(mut line) = judge(&best, setting, false) else { return None };
     let wanted = kind(&line);
     let total = best.ops / u64::from(best.threads);
+    // What comes behind the finding has no part in it.
+    if let Some(op) = operation(&line).filter(|_| best.threads == 1) {
+        best.skip = joined([&best.skip[..], &[(op + 1, total)]].concat());
+    }
     let mut length = total.div_ceil(2).max(1);
     loop {
         let mut changed = false;

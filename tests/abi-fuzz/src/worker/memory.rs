@@ -54,6 +54,7 @@ impl Worker {
         self.say(|| format!("malloc {bytes:#x} on {:#x}: {} {address:?}", stream.handle, reply.status));
         if !reply.judge(situation) {
             add(&self.world.tally.refused);
+            self.say(abi::last_error);
             return None;
         }
         let address = address.addr() as u64;

@@ -166,6 +166,9 @@ impl Worker {
                 found
             });
             let Some((_, name, act)) = chosen else { continue };
+            if self.world.case.without.iter().any(|left_out| left_out == name) {
+                continue;
+            }
             if self.world.trace {
                 println!("{}:{op} {name}", self.id);
             }

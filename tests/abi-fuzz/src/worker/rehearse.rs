@@ -7,8 +7,8 @@ use crate::permitted::Situation;
 use crate::places::Rest;
 use crate::world::add;
 use cachalot::abi::{
-    CACHALOT_BOUND_DEVICE, CACHALOT_BOUND_NONE, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, cachalot_device, cachalot_fit,
-    cachalot_outlook, cachalot_statistics,
+    CACHALOT_BOUND_DEVICE, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, cachalot_device, cachalot_fit, cachalot_outlook,
+    cachalot_statistics,
 };
 use cachalot::status::CACHALOT_OK;
 use std::sync::Arc;
@@ -85,9 +85,8 @@ impl Worker {
             served += 1;
         }
         // The driver rounds segments up, which the count of free bytes does not know.
-        let is_near = fit.bound == CACHALOT_BOUND_DEVICE || (fit.bound == CACHALOT_BOUND_NONE && self.world.case.tight);
-        let wrong = if is_near { fit.served + 4 < served } else { fit.served != served };
-        if wrong {
+        let is_near = fit.bound == CACHALOT_BOUND_DEVICE || fit.reserved_bytes + (4 << 20) > self.world.case.memory;
+        if fit.served != served && !is_near {
             finding::report("would_fit", &format!("{fit:?}, and malloc served {served} of {sizes:x?}"));
         }
     }

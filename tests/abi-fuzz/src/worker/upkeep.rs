@@ -59,7 +59,11 @@ impl Worker {
         }
         let allocator = self.world.allocator;
         match self.rng.u8(..4) {
-            0 => allocator.set_limit(device, self.rng.u64(..self.world.case.memory)).judge(self.situation()),
+            0 => {
+                let bytes = self.rng.u64(..self.world.case.memory);
+                self.say(|| format!("limit {bytes}"));
+                allocator.set_limit(device, bytes).judge(self.situation())
+            }
             1 => allocator.set_memory_fraction(device, 0.3 + self.rng.f64() * 0.7).judge(self.situation()),
             2 => allocator.set_memory_fraction(device, 1.0).judge(self.situation()),
             _ => allocator.set_limit(device, CACHALOT_NO_LIMIT).judge(self.situation()),
