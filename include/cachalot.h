@@ -600,7 +600,7 @@ typedef struct cachalot_park_report {
   uint64_t parked_bytes;     /**< Parked memory. */
   uint64_t kept_bytes;       /**< Parked memory of which the host keeps the contents. */
   uint64_t pinned_bytes;     /**< Pinned pages, which are never parked: part of `mapped_bytes`. */
-  uint64_t ordinary_bytes;   /**< Segments that cannot be parked: obtained before the pool had a tag. */
+  uint64_t ordinary_bytes;   /**< Segments that cannot be parked: not mapped, as before the pool had a tag. */
   uint64_t host_bytes;       /**< Pinned host memory for the contents of all parked memory of the device. */
   uint64_t idle_host_bytes;  /**< The part of `host_bytes` that waits for the next park; see cachalot_park_retain. */
   cachalot_park_state state; /**< Where the memory is. */
@@ -1169,8 +1169,10 @@ CACHALOT_API cachalot_status cachalot_capture_end(const cachalot_allocator *allo
 
 /** Sets the tag under which the memory of a private pool is parked; 0 removes the tag. Several pools may have the same
  * tag. Set it before the first request: segments that the pool has already stay as they are. From then on, the pool's
- * segments are mapped, also under "policy:caching".
- *   - Errors: UNKNOWN_POOL; PARKED if the pool, or another pool with the tag, is parked. */
+ * segments are mapped, also under "policy:caching". Only mapped memory can be parked: under "policy:caching",
+ * "policy:stitched", and "policy:bfc,expandable_segments:True".
+ *   - Errors: UNKNOWN_POOL; PARKED if the pool, or another pool with the tag, is parked; NOT_PARKABLE under another
+ *     policy, and if the program supplies the pool's segments. */
 CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                uint64_t tag);
 
@@ -1180,22 +1182,22 @@ CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocat
  * freed. A request that a route leads to a parked pool fails with PARKED (but see cachalot_park_elsewhere), and so does
  * cachalot_pin of a parked block. Pinned pages stay on the device, and so do segments that the pool had before its tag. If the memory is
  * parked, the call parks the pages that an earlier call left on the device: after a failure, or because they were pinned
- * then. It does nothing if there are none.
+ * then. It does nothing if there are none. What stays on the device keeps its contents in every mode.
  *
  * The call waits once for all work submitted to the device before, or only to the streams of the blocks and those that
  * blocks were recorded on. Requests and frees of other memory do not wait for the call. Statistics count parked blocks
  * as allocated, and their memory not as reserved.
  *   - Driver: yes. Contents are copied to pinned host memory. Recording an event of the whole context breaks a capture
  *     that cachalot_capture_begin did not announce.
- *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, CAPTURING, NOT_PARKABLE (another call parks or wakes, no virtual memory, too
- *     little host memory), those of the driver. Everything is awake then, with two exceptions: if the driver fails in the
+ *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, CAPTURING, NOT_PARKABLE (another call parks or wakes, no virtual memory, no
+ *     memory that is mapped or would be, too little host memory), those of the driver. Everything is awake then, with two exceptions: if the driver fails in the
  *     middle and fails to map again what was parked by then, that part stays parked, with its contents; without contents
  *     to be kept, what the driver can unmap stays parked. A further call parks the rest. */
 CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocator, int device, uint64_t tag,
                                                uint32_t mode);
 
-/** Parks the memory of a stream in the default pool, as cachalot_park does for tags. The memory must lie on pages:
- * under "policy:stitched", or with "expandable_segments:True".
+/** Parks the memory of a stream in the default pool, as cachalot_park does for tags. The memory must be mapped: under
+ * "policy:stitched", or with "expandable_segments:True".
  *   - Driver, Errors: those of cachalot_park, and INVALID_STREAM. */
 CACHALOT_CHECKED cachalot_status cachalot_park_stream(const cachalot_allocator *allocator, int device,
                                                       cachalot_stream stream, uint32_t mode);
@@ -1205,7 +1207,8 @@ CACHALOT_CHECKED cachalot_status cachalot_park_stream(const cachalot_allocator *
  * call does nothing.
  *   - Driver: yes.
  *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, NOT_PARKABLE, those of the driver; OUT_OF_MEMORY if the device lacks the
- *     memory, also after all cached memory was released. Everything is parked then, and no contents are lost. */
+ *     memory, also after all cached memory was released. Everything is parked then, and no contents are lost. Pages that
+ *     the driver fails to unmap stay on the device for the next call. */
 CACHALOT_CHECKED cachalot_status cachalot_wake(const cachalot_allocator *allocator, int device, uint64_t tag);
 
 /** Wakes the memory of a stream in the default pool.

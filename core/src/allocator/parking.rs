@@ -41,16 +41,18 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parking<'a, D, R, S> {
 impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// Sets the tag under which the memory of a private pool is parked; `None` removes the tag. Present
     /// segments stay as they are: tag a pool before the first request. New segments of a tagged pool
-    /// are mapped under the caching policy, too.
+    /// are mapped under the caching policy, too. Only mapped memory can be parked: under the caching and the stitched
+    /// policy, and under best fit with coalescing with expandable segments.
     ///
     /// Device: not called.
     ///
     /// # Errors
     /// * [`Error::UnknownPool`], also for the default pool.
     /// * [`Error::Parked`]: the pool, or another pool with the tag, is parked.
+    /// * [`Error::ParkingRefused`]: the policy maps no memory, or the host supplies the pool's segments.
     pub fn tag_pool(&self, pool: PoolId, tag: Option<Tag>) -> Result<(), Error> {
         let _checked = self.allocator.checked("tag_pool", self.device);
-        self.allocator.arena(self.device)?.heaps.tag_pool(pool, tag)
+        self.allocator.arena(self.device)?.tag_pool(pool, tag)
     }
 
     /// Sets whether the default pool serves requests for parked pools with `tag`. If not, as at first, the requests
@@ -70,7 +72,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// Parks the memory of `target`: gives the memory of pages, and cached memory, back to the
     /// device. The memory of pinned pages and of ordinary segments stays on the device; [`report`](Self::report)
     /// tells how much. If the memory is parked, parks the pages that an earlier call left on the device: after a
-    /// failure, or because they were pinned then. Does nothing if there are none.
+    /// failure, or because they were pinned then. Does nothing if there are none. What stays on the device keeps its
+    /// contents in every mode.
     ///
     /// Stream order: waits as `order` says. No work queued later may use the memory before waking.
     ///
@@ -103,7 +106,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// * [`Error::OutOfMemory`]: the limit or the device lacks the memory, also after everything cached
     ///   was released.
     ///
-    /// All memory is parked then, and the contents are kept.
+    /// All memory is parked then, and the contents are kept. Pages that the device fails to unmap stay for the next call.
     pub fn wake(&self, target: ParkTarget) -> Result<(), Error> {
         self.wake_wait(target)
     }

@@ -72,6 +72,16 @@ impl Policy {
         }
     }
 
+    /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual memory. Only pages can be
+    /// parked.
+    pub(crate) fn uses_pages(self, config: &Config, memory: PoolMemory) -> bool {
+        let kinds: &[PoolKind] =
+            if self.small_max() > 0 { &[PoolKind::Small, PoolKind::Large] } else { &[PoolKind::Large] };
+        let mut sources = kinds.iter().map(|&kind| self.source(kind, config, true, memory));
+        // Direct mode allocates each block by itself, whatever the source.
+        self != Self::Direct && sources.any(Source::maps_pages)
+    }
+
     /// Returns whether the build supports the policy: sub-allocators need the feature `alloc`.
     pub(crate) fn is_available(self) -> bool {
         cfg!(feature = "alloc") || !(self.suballocates(PoolKind::Small) || self.suballocates(PoolKind::Large))

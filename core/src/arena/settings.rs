@@ -57,6 +57,11 @@ impl<R: Lock> Settings<R> {
         self.config.lock().clone()
     }
 
+    /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual memory.
+    pub(super) fn uses_pages(&self, memory: PoolMemory) -> bool {
+        self.policy.uses_pages(&self.config.lock(), memory)
+    }
+
     /// Returns the size of the block for a request of `bytes`, which is positive and below
     /// [`MAX_REQUEST`](crate::units::MAX_REQUEST). The result may exceed that limit. `word` is the
     /// word of flags.

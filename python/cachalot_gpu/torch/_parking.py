@@ -35,7 +35,7 @@ def tagged_pool(tag: str, device: Device = None) -> torch.cuda.MemPool:
     ``id`` is the ``pool`` of captured graphs whose memory is to be parked, too. Needs :func:`enable`.
 
     Raises:
-        CachalotError: cachalot is not PyTorch's whole allocator.
+        CachalotError: cachalot is not PyTorch's whole allocator, or has a policy that parks nothing.
     """
     require()
     index = device_index(device)
@@ -54,8 +54,8 @@ def tag_pool(pool: tuple[int, int], tag: str, device: Device = None) -> None:
     that the pool has already is not parked. Needs :func:`enable`.
 
     Raises:
-        CachalotError: cachalot is not PyTorch's whole allocator, there is no such pool, or memory of the pool or
-            of the tag is parked.
+        CachalotError: cachalot is not PyTorch's whole allocator, or has a policy that parks nothing; there is no such
+            pool, or it has an allocator of its own; memory of the pool or of the tag is parked.
     """
     require()
     index = device_index(device)
@@ -96,7 +96,8 @@ def _each(tags: tuple[str, ...], index: int) -> list[int]:
 
 def park(*tags: str, keep: bool = True, zero: bool = False, streams: bool = False, device: Device = None) -> None:
     """Gives the memory of the tags back to the GPU; of all tags if none is named. Tensors and captured
-    graphs stay valid, and must not be used before :func:`wake`. Tags that are parked stay as they are.
+    graphs stay valid, and must not be used before :func:`wake`. Of tags that are parked, parks what an earlier call
+    has left on the GPU.
 
     Waits once for all work of the GPU. Other threads allocate and free while it waits.
 

@@ -27,18 +27,22 @@ mod wake;
 
 pub use remaining::Remaining;
 
-use crate::arena::OnDevice;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::mapper::Mapper;
+use crate::arena::{Arena, OnDevice};
 use crate::config::rounding::PoolKind;
 use crate::device::{Contents, DeviceMemory};
 use crate::error::Error;
 use crate::heap::home_pages::HomePage;
+use crate::heap::split_rules::PoolMemory;
 use crate::pool::{PoolId, Tag};
 use crate::sync::{Lock, Taken};
 use crate::tables::Storage;
 use crate::units::StreamId;
+
+/// Why memory is not parked: nothing of it lies on pages.
+const NO_PAGES: &str = "its blocks lie in ordinary segments, not on pages";
 
 /// Memory to be parked together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,8 +99,8 @@ pub struct ParkReport {
     pub kept: u64,
     /// Bytes of pinned pages, which are never parked. Part of `mapped`.
     pub pinned: u64,
-    /// Bytes of ordinary segments, which cannot be parked: obtained before the pool had a tag, or under
-    /// a policy without pages.
+    /// Bytes of ordinary segments, which cannot be parked: obtained before the pool had a tag, or while the
+    /// settings mapped no memory.
     pub ordinary: u64,
 }
 
@@ -128,6 +132,24 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
 
     fn report(&self) -> ParkReport {
         ParkReport::of(self.device().arena, self.target)
+    }
+
+    /// Returns whether memory of the target lies on pages, or new memory would.
+    fn uses_pages(&self) -> bool {
+        let (heaps, settings) = (&self.device().arena.heaps, &self.device().arena.settings);
+        let memory = if matches!(self.target, ParkTarget::Tag(_)) { PoolMemory::Parkable } else { PoolMemory::Plain };
+        let by_policy = settings.uses_pages(memory);
+        let (mut any, mut found) = (false, false);
+        for used in self.pairs() {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                let heap = heaps.lock(used.slot(kind));
+                any = true;
+                // The settings may have changed since the heap got its pages.
+                found |= by_policy && heap.rules.source.maps_pages();
+                found |= !heap.is_empty() && heap.sets.pages.from(0).is_some();
+            }
+        }
+        if any { found } else { by_policy }
     }
 
     /// Returns the host's memory for contents.
@@ -227,14 +249,30 @@ fn page_from<R: Lock, S: Storage>(heaps: &Heaps<R, S>, slot: u32, addr: u64) -> 
     if heap.is_empty() { None } else { heap.sets.pages.from(addr) }
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<D, R: Lock, S: Storage> Arena<D, R, S> {
     /// Sets or removes the tag of the private pool named `id`.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`]; [`Error::Parked`] if the pool is parked, or a pool with `tag`.
+    /// [`Error::UnknownPool`]; [`Error::Parked`] if the pool is parked, or a pool with `tag`;
+    /// [`Error::ParkingRefused`] for a tag of a pool that places no blocks on pages.
     pub(crate) fn tag_pool(&self, id: PoolId, tag: Option<Tag>) -> Result<(), Error> {
+        let uses_pages = self.settings.uses_pages(PoolMemory::Parkable);
+        self.heaps.tag_pool(id, tag, uses_pages)
+    }
+}
+
+impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Sets or removes the tag of the private pool named `id`. `uses_pages` tells whether pools with tags place blocks
+    /// on pages.
+    ///
+    /// # Errors
+    /// Those of [`Arena::tag_pool`].
+    fn tag_pool(&self, id: PoolId, tag: Option<Tag>, uses_pages: bool) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
+        if tag.is_some() && (!uses_pages || self.shared_pool(pool).is_supplied()) {
+            return Err(Error::ParkingRefused(NO_PAGES));
+        }
         let other = tag.and_then(|tag| registry.next_tagged(0, tag));
         if registry.pools[pool as usize].asleep || other.is_some_and(|other| registry.pools[other as usize].asleep) {
             return Err(Error::Parked);

@@ -4,7 +4,7 @@
 //! pages, the next groups are being copied, and the link never rests. The memory of a page goes back only
 //! after the contents are safe. After a failure, parked pages are woken again.
 
-use super::{ParkMode, ParkOrder, ParkState, Parker, page_from};
+use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, Parker, page_from};
 use crate::arena::ranges;
 use crate::arena::ranges::Elastic;
 use crate::config::rounding::PoolKind;
@@ -41,6 +41,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         let before = self.report().state;
         if before == ParkState::Waking || before == ParkState::Asleep && !self.has_rest() {
             return Ok(());
+        }
+        if !self.uses_pages() {
+            return Err(Error::ParkingRefused(NO_PAGES));
         }
         if mode != ParkMode::Drop {
             self.contents()?;

@@ -428,6 +428,65 @@ fn a_stream_of_the_default_pool_parks_where_blocks_lie_on_pages() {
 }
 
 #[test]
+fn memory_that_no_page_is_under_is_neither_tagged_nor_parked() {
+    let refused = Err(Error::ParkingRefused(super::NO_PAGES));
+    let ordinary = ["policy:bfc", "policy:buddy", "policy:size_class", "policy:slab", "policy:direct"];
+    for config in ordinary.into_iter().chain(["policy:planned,fallback:bfc"]) {
+        let allocator = allocator(config);
+        let parking = Parking::of(&allocator, DEVICE).unwrap();
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        assert_eq!(parking.tag_pool(pool, Some(TAG)), refused, "`{config}`");
+        assert_eq!(parking.tag_pool(pool, None), Ok(()), "`{config}`");
+        assert_eq!(parking.report(TARGET), Err(Error::UnknownTag(TAG)), "`{config}`");
+        allocator.malloc(DEVICE, 30 * MIB, ONE).unwrap();
+        for stream in [ONE, TWO] {
+            let parked = parking.park(ParkTarget::Stream(stream), ParkMode::Zero, ParkOrder::Streams);
+            assert_eq!(parked, refused, "`{config}`");
+        }
+        allocator.malloc(DEVICE, MIB, ONE).unwrap();
+        allocator.check_invariants().unwrap();
+    }
+    // A pool with a tag is on pages where the default pool is not.
+    let allocator = allocator("");
+    let parking = Parking::of(&allocator, DEVICE).unwrap();
+    tagged(&allocator);
+    allocator.malloc(DEVICE, 30 * MIB, ONE).unwrap();
+    for stream in [ONE, TWO] {
+        assert_eq!(parking.park(ParkTarget::Stream(stream), ParkMode::Keep, ParkOrder::Device), refused);
+    }
+    park(&allocator, ParkMode::Keep).unwrap();
+}
+
+#[test]
+fn memory_on_pages_is_parked_under_every_policy() {
+    for config in ["policy:bfc,expandable_segments:True", "policy:planned", "policy:planned,fallback:stitched"] {
+        let allocator = allocator(config);
+        let pool = tagged(&allocator);
+        let block = malloc_in(&allocator, pool, 40, ONE).unwrap();
+        device(&allocator).write(block, 5);
+        park(&allocator, ParkMode::Keep).unwrap();
+        assert!(report(&allocator).parked >= 40 * MIB && report(&allocator).ordinary == 0, "`{config}`");
+        wake(&allocator).unwrap();
+        assert_eq!(device(&allocator).read(block), Some(5), "`{config}`");
+    }
+}
+
+#[test]
+fn a_pool_with_segments_of_the_host_is_not_parked() {
+    let allocator = allocator("");
+    let parking = Parking::of(&allocator, DEVICE).unwrap();
+    let pools = [(); 2].map(|()| allocator.create_pool(DEVICE, PoolOptions::default()).unwrap());
+    pools.iter().for_each(|&pool| device(&allocator).set_supplied(pool, true));
+    malloc_in(&allocator, pools[0], 30, ONE).unwrap();
+    let refused = Err(Error::ParkingRefused(super::NO_PAGES));
+    assert_eq!(parking.tag_pool(pools[0], Some(TAG)), refused, "its segments are known");
+    parking.tag_pool(pools[1], Some(TAG)).unwrap();
+    malloc_in(&allocator, pools[1], 30, ONE).unwrap();
+    assert_eq!(park(&allocator, ParkMode::Zero), refused);
+    allocator.free(malloc_in(&allocator, pools[1], 20, ONE).unwrap()).unwrap();
+}
+
+#[test]
 fn tags_wake_in_the_order_of_the_calls_and_in_parts() {
     let allocator = allocator("");
     let parking = Parking::of(&allocator, DEVICE).unwrap();
