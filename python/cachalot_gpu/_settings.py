@@ -9,9 +9,14 @@ from . import _library, errors
 
 def encoded(config: str) -> bytes:
     """Returns settings as the C functions take them. A NUL would end the text there."""
+    if not isinstance(config, str):
+        raise TypeError(f"the settings must be a str, not {type(config).__name__}")
     if "\0" in config:
         raise errors.ConfigurationError(f"the settings {config!r} contain a NUL")
-    return config.encode()
+    try:
+        return config.encode()
+    except UnicodeEncodeError:
+        raise errors.ConfigurationError(f"the settings {config!r} are not text that UTF-8 can encode") from None
 
 
 def check(config: str) -> None:
@@ -23,6 +28,7 @@ def check(config: str) -> None:
     Raises:
         ConfigurationError: the settings have a mistake. The text names the mistake, and lists what
             is accepted.
+        TypeError: the settings are not a ``str``.
     """
     library, handle = _library.library(), ctypes.c_void_p()
     options = _library.Options(

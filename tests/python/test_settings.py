@@ -37,6 +37,22 @@ for wrong in ("policy:nonsense", "max_split_size_mb:1", "policy:bfc,chunk_mb:4",
 """
         self.prints(program, "1\n1\n1\n1\n1\n1\n")
 
+    def test_settings_that_are_no_text(self) -> None:
+        program = """
+for wrong in ([], {}, (), 5, 0.5, None, True, object(), b"policy:bfc", bytearray()):
+    try:
+        cachalot_gpu.check(wrong)
+    except TypeError as error:
+        print(error)
+try:
+    cachalot_gpu.check("\\ud800")
+except cachalot_gpu.ConfigurationError as error:
+    print("refused:", error)
+"""
+        kinds = ["list", "dict", "tuple", "int", "float", "NoneType", "bool", "object", "bytes", "bytearray"]
+        lines = "".join(f"the settings must be a str, not {kind}\n" for kind in kinds)
+        self.prints(program, rf"^{lines}refused: the settings '\\ud800' are not text")
+
     def test_without_pytorch(self) -> None:
         program = """
 try:

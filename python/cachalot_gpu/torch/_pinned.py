@@ -62,7 +62,7 @@ def enable_pinned(config: str | None = None) -> None:
     with _lock:
         if pinned_enabled():
             raise errors.AlreadyEnabledError("cachalot allocates PyTorch's pinned memory already")
-        config = config or ""
+        config = "" if config is None else config
         _settings.check(config)
         _require_setter()
         try:
