@@ -17,7 +17,7 @@ use crate::subject::Subject;
 use cachalot::HeapLock;
 use cachalot_core::rounding::{SMALL_MAX, round_size, segment_size};
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Config, DeviceMemory, PoolKind, UNIT};
+use cachalot_core::{Config, PoolKind, Segments, UNIT};
 use lock_api::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;

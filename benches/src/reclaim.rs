@@ -3,7 +3,7 @@
 
 use crate::tables::table;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Config, DeviceIndex, DeviceMemory, Error, ReclaimStats};
+use cachalot_core::{Config, DeviceIndex, Error, Host, ReclaimStats};
 use cachalot_replay::program::{LeftOut, OnDevice, Operation, Program, Run, Settings, allocator};
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::{BadInput, Trace};

@@ -7,7 +7,7 @@
 //! `no_std`; only `main` and `println!` use the standard library.
 
 use cachalot_core::{
-    Allocator, Config, DeviceError, DeviceIndex, DeviceMemory, DevicePtr, DeviceResult, Error, ErrorKind, Event, Fixed,
+    Allocator, BasicDevice, Config, DeviceError, DeviceIndex, DevicePtr, DeviceResult, Error, ErrorKind, Event, Fixed,
     MemoryInfo, StreamId,
 };
 use spin::Mutex;
@@ -90,7 +90,7 @@ impl Bump {
     }
 }
 
-impl DeviceMemory for Bump {
+impl BasicDevice for Bump {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         let mut used = self.used.lock();
         if bytes > self.capacity - *used {

@@ -108,8 +108,8 @@ pub use device::oom::OutOfMemory;
 #[cfg(feature = "alloc")]
 pub use device::simulated;
 pub use device::{
-    CaptureMark, Contents, CopyMark, Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo,
-    PhysicalHandle, Saved, VirtualMemory,
+    Bare, BasicDevice, Call, CaptureMark, Contents, CopyMark, Descriptor, DeviceError, DeviceMemory, DeviceResult,
+    ErrorKind, Event, Host, MemoryInfo, PhysicalHandle, Saved, Segments, StreamOrder, VirtualMemory, forward,
 };
 pub use error::{Error, PointerFault};
 #[cfg(feature = "alloc")]

@@ -42,9 +42,9 @@ pub enum Route {
     /// Requests on the stream.
     Stream(StreamId),
     /// Requests of the thread with this
-    /// [`DeviceMemory::thread_id`](crate::device::DeviceMemory::thread_id).
+    /// [`Host::thread_id`](crate::device::Host::thread_id).
     Thread(u64),
-    /// Requests for which [`DeviceMemory::leads`](crate::device::DeviceMemory::leads) returns true
+    /// Requests for which [`Host::leads`](crate::device::Host::leads) returns true
     /// when called with this number. Routes in force at the same time have different numbers.
     Host(u64),
 }

@@ -55,7 +55,7 @@ impl CaptureMarks {
     }
 
     /// Marks the nodes behind which the next work of a stream will come; see
-    /// [`DeviceMemory::mark_capture`](cachalot_core::DeviceMemory::mark_capture). `stream` is the stream's handle, if the
+    /// [`StreamOrder::mark_capture`](cachalot_core::StreamOrder::mark_capture). `stream` is the stream's handle, if the
     /// stream can capture.
     pub(crate) fn extend(
         &self,
@@ -88,7 +88,7 @@ impl CaptureMarks {
     }
 
     /// Returns whether later work of the stream with the number `number` comes behind a mark; see
-    /// [`DeviceMemory::is_behind`](cachalot_core::DeviceMemory::is_behind). `stream` as for [`extend`](Self::extend).
+    /// [`StreamOrder::is_behind`](cachalot_core::StreamOrder::is_behind). `stream` as for [`extend`](Self::extend).
     pub(crate) fn is_behind(
         &self,
         context: &Context,

@@ -1,4 +1,4 @@
-//! A CUDA device behind the core's traits: memory, events, and the clock.
+//! A CUDA device behind the core's traits: memory, and the clock.
 
 use crate::capture_marks::CaptureMarks;
 use crate::clock;
@@ -6,15 +6,15 @@ use crate::context::Context;
 use crate::context_wait::{begin_bytes, end_bytes};
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuEvent, CuEventFlags, CuStream};
+use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuEvent, CuStream};
 use crate::own_stream::OwnStream;
 use crate::peers::Peers;
 use crate::store::Store;
-use crate::streams::{StreamIdentity, Streams, Target};
+use crate::streams::{StreamIdentity, Streams};
 use crate::virtual_support::Virtual;
 use cachalot_core::{
-    CaptureMark, Contents, DeviceError, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId,
-    UNIT, VirtualMemory,
+    CallSite, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Host, MemoryInfo, OutOfMemory, PoolId,
+    Segments, StreamId, TraceEntry, UNIT, VirtualMemory,
 };
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -278,7 +278,7 @@ fn checked(code: CuResult) -> DeviceResult<()> {
     if code.is_success() { Ok(()) } else { Err(code.error()) }
 }
 
-impl DeviceMemory for CudaDevice {
+impl Segments for CudaDevice {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         let mut address = 0;
         self.context.call(|driver| {
@@ -314,98 +314,23 @@ impl DeviceMemory for CudaDevice {
         Ok(MemoryInfo { free: free as u64, total: total as u64 })
     }
 
-    fn create_event(&self) -> DeviceResult<Event> {
-        let mut event = CuEvent::NULL;
-        self.context.call(|driver| {
-            // SAFETY: `event` outlives the call, which writes one handle to it.
-            unsafe { driver.event_create(&raw mut event, CuEventFlags::DISABLE_TIMING) }
-        })?;
-        Ok(Event(event.0 as u64))
+    /// Returns the bytes of device memory used by this process, from the driver's management
+    /// library. Slow, for reports. `None` if the library does not list the process, as in a
+    /// container with process ids of its own.
+    fn process_use(&self) -> Option<u64> {
+        self.memory_users().ok()?.own()
     }
 
-    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        self.context.call(|driver| {
-            // SAFETY: takes no host pointers; `create_event` made the event, and the allocator
-            // destroys each event once.
-            unsafe { driver.event_destroy(CuEvent(event.0 as usize)) }
-        })
+    fn supplies(&self, _: PoolId) -> bool {
+        false
     }
 
-    /// Records `event` behind all work queued on `stream`.
-    ///
-    /// * A stream of another device: a stream of this device waits for the foreign stream, and the
-    ///   event is recorded behind the wait.
-    /// * Another thread's own default stream: the event is recorded on the legacy default stream,
-    ///   which is ordered after it.
-    /// * A retired stream: no stream is left to record on. The call waits on the host until the
-    ///   stream's work is complete.
-    /// * A stream that captures: refused with [`ErrorKind::NotPermittedInCapture`], because a later
-    ///   query of the event would invalidate the capture.
-    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        self.record_number(CuEvent(event.0 as usize), stream)
+    fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.obtain(bytes)
     }
 
-    /// Records `event` behind the announced work of `stream`, as [`record`](Self::record) does where the host
-    /// reports the end of a stream. Elsewhere behind the event of
-    /// [`stream_in_use`](CudaDevice::stream_in_use). If none was recorded, the call waits on the host for all
-    /// work of the context.
-    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        self.record_announced_number(CuEvent(event.0 as usize), stream)
-    }
-
-    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
-        // SAFETY: takes no host pointers; `create_event` made the event, and no event is queried
-        // after destruction.
-        let ask = || unsafe { self.driver().event_query(CuEvent(event.0 as usize)) };
-        let mode = self.context.enter_mode()?;
-        match ask() {
-            CuResult::NOT_READY => return Ok(false),
-            // A driver that wants a context, or an event whose context is gone: told by the answer in the context.
-            CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => drop(mode),
-            code => return self.context.check(code).map(|()| true),
-        }
-        let _scope = self.context.enter()?;
-        match ask() {
-            CuResult::NOT_READY => Ok(false),
-            code => self.context.check(code).map(|()| true),
-        }
-    }
-
-    fn wait(&self, event: Event) -> DeviceResult<()> {
-        self.context.call(|driver| {
-            // SAFETY: takes no host pointers; `create_event` made the event, and no event is waited
-            // for after destruction.
-            unsafe { driver.event_synchronize(CuEvent(event.0 as usize)) }
-        })
-    }
-
-    /// Orders later work on `stream` behind `event`.
-    ///
-    /// Waits on the host instead if no handle stands for the stream, which is retired or another
-    /// thread's own default stream, and if the driver lacks `cuStreamWaitEvent`. A stream that
-    /// captures is refused with [`ErrorKind::NotPermittedInCapture`]: the wait would become part of
-    /// the graph.
-    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
-        self.order_number(stream, CuEvent(event.0 as usize))
-    }
-
-    /// False for created streams with [`StreamIdentity::Asked`].
-    fn reports_end(&self, stream: StreamId) -> bool {
-        let is_created = matches!(self.streams.target(stream), Target::Live(_) | Target::Retired);
-        self.identity == StreamIdentity::Reported || !is_created
-    }
-
-    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
-        self.synchronize_number(stream)
-    }
-
-    /// Waits by an event of the context where the driver has one (12.5); by freeing memory otherwise, which
-    /// holds other threads' calls up.
-    ///
-    /// The driver breaks captures of the context by recording its event. The allocator asks about every
-    /// capture that it can know of first.
-    fn synchronize_all(&self) -> DeviceResult<()> {
-        self.wait_for_all_work()
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.virtual_memory.is_some().then_some(self as &dyn VirtualMemory)
     }
 
     fn contents(&self) -> Option<&dyn Contents> {
@@ -414,38 +339,10 @@ impl DeviceMemory for CudaDevice {
         let keeps = copies && driver.mem_host_register.is_some() && driver.stream_create.is_some();
         keeps.then_some(self as &dyn Contents)
     }
+}
 
-    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
-        self.is_number_capturing(stream)
-    }
-
-    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
-        self.is_number_idle(stream)
-    }
-
-    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
-        self.capture_marks.extend(&self.context, self.streams.capturing(stream), mark)
-    }
-
-    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
-        self.capture_marks.is_behind(&self.context, stream, self.streams.capturing(stream), mark)
-    }
-
-    fn remove_mark(&self, mark: CaptureMark) {
-        self.capture_marks.remove(mark);
-    }
-
-    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        self.virtual_memory.is_some().then_some(self as &dyn VirtualMemory)
-    }
-
-    /// Returns the bytes of device memory used by this process, from the driver's management
-    /// library. Slow, for reports. `None` if the library does not list the process, as in a
-    /// container with process ids of its own.
-    fn process_use(&self) -> Option<u64> {
-        self.memory_users().ok()?.own()
-    }
-
+/// The driver knows no routes, and tells the program nothing.
+impl Host for CudaDevice {
     /// Returns the calling thread's number. Threads are counted from 1 in the order of their first
     /// call.
     fn thread_id(&self) -> u64 {
@@ -463,5 +360,27 @@ impl DeviceMemory for CudaDevice {
 
     fn time_us(&self, ticks: u64) -> u64 {
         clock::time_us(ticks)
+    }
+
+    fn leads(&self, _: u64, _: StreamId) -> bool {
+        false
+    }
+
+    fn on_shortage(&self, _: u64) -> bool {
+        false
+    }
+
+    fn on_out_of_memory(&self, _: &OutOfMemory) {}
+
+    fn on_missing_virtual_memory(&self) {}
+
+    fn on_map(&self, _: DevicePtr, _: u64) {}
+
+    fn on_unmap(&self, _: DevicePtr, _: u64) {}
+
+    fn on_event(&self, _: &TraceEntry, _: PoolId) {}
+
+    fn call_site(&self, _: CallSite) -> u32 {
+        0
     }
 }

@@ -13,7 +13,11 @@ use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::host_memory::{self, Failure};
 use crate::pinned;
-use cachalot_core::{DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, StreamId};
+use cachalot_core::forward::{ForwardHost, ForwardStreamOrder, Forwarder};
+use cachalot_core::{
+    CaptureMark, Contents, DevicePtr, DeviceResult, Event, MemoryInfo, PoolId, Segments, StreamId, StreamOrder,
+    VirtualMemory,
+};
 use core::ffi::c_void;
 use core::ptr::NonNull;
 
@@ -35,7 +39,7 @@ pub const HOST_SETTINGS: &str = "compact:0.01,exact_segments:True";
 /// an allocator over such devices.
 ///
 /// ```no_run
-/// use cachalot_core::DeviceMemory;
+/// use cachalot_core::Segments;
 /// use cachalot_cuda::{Driver, HostDevice};
 ///
 /// let host = HostDevice::open(Driver::load()?, 0)?;
@@ -107,7 +111,7 @@ impl HostDevice {
     }
 }
 
-impl DeviceMemory for HostDevice {
+impl Segments for HostDevice {
     /// Maps, touches and registers memory. Takes about 45 ms for each GiB, on 16 processors.
     ///
     /// Fails with [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too little memory
@@ -144,14 +148,36 @@ impl DeviceMemory for HostDevice {
         Ok(MemoryInfo { free, total })
     }
 
-    fn create_event(&self) -> DeviceResult<Event> {
-        self.cuda.create_event()
+    fn process_use(&self) -> Option<u64> {
+        host_memory::of_process()
     }
 
-    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        self.cuda.destroy_event(event)
+    fn supplies(&self, _: PoolId) -> bool {
+        false
     }
 
+    fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.obtain(bytes)
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        None
+    }
+
+    fn contents(&self) -> Option<&dyn Contents> {
+        None
+    }
+}
+
+impl Forwarder for HostDevice {
+    type Inner = CudaDevice;
+
+    fn inner(&self) -> DeviceResult<&CudaDevice> {
+        Ok(&self.cuda)
+    }
+}
+
+impl ForwardStreamOrder for HostDevice {
     /// Records `event` as [`CudaDevice`] does. On [`HOST_STREAM`], the event keeps its earlier state, which
     /// is complete: the allocator never records an event in use.
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
@@ -160,14 +186,6 @@ impl DeviceMemory for HostDevice {
 
     fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.record_announced(event, stream) }
-    }
-
-    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
-        self.cuda.is_complete(event)
-    }
-
-    fn wait(&self, event: Event) -> DeviceResult<()> {
-        self.cuda.wait(event)
     }
 
     /// Orders later work on `stream` behind `event`. The host is ordered by waiting.
@@ -187,27 +205,19 @@ impl DeviceMemory for HostDevice {
         if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.synchronize(stream) }
     }
 
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        if stream == HOST_STREAM { self.cuda.health().map(|()| Some(true)) } else { self.cuda.is_idle(stream) }
+    }
+
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         if stream == HOST_STREAM { self.cuda.health().map(|()| false) } else { self.cuda.is_capturing(stream) }
     }
 
-    fn process_use(&self) -> Option<u64> {
-        host_memory::of_process()
-    }
-
-    fn thread_id(&self) -> u64 {
-        self.cuda.thread_id()
-    }
-
-    fn pause(&self, us: u64) -> bool {
-        self.cuda.pause(us)
-    }
-
-    fn ticks(&self) -> u64 {
-        self.cuda.ticks()
-    }
-
-    fn time_us(&self, ticks: u64) -> u64 {
-        self.cuda.time_us(ticks)
+    /// Marks nothing: a graph reads the memory at each launch, and the host writes to it at once. So no block that a
+    /// graph uses is handed out again before the capture ends.
+    fn mark_capture(&self, _: StreamId, _: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
+        Ok(None)
     }
 }
+
+impl ForwardHost for HostDevice {}

@@ -1,7 +1,7 @@
 //! The CUDA driver as the device of [`cachalot_core`].
 //!
 //! ```no_run
-//! use cachalot_core::DeviceMemory;
+//! use cachalot_core::Segments;
 //! use cachalot_cuda::{CudaDevice, Driver};
 //!
 //! let device = CudaDevice::open(Driver::load()?, 0)?;
@@ -34,6 +34,7 @@ mod contents;
 mod context;
 mod context_wait;
 mod device;
+mod events;
 mod host_device;
 mod host_memory;
 mod kept_bytes;

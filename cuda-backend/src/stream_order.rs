@@ -8,7 +8,7 @@ use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream};
 use crate::kept_bytes::KeptBytes;
 use crate::streams::{Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
-use cachalot_core::{DeviceError, DeviceMemory, DeviceResult, Event, StreamId};
+use cachalot_core::{DeviceError, DeviceResult, Event, StreamId, StreamOrder};
 use std::sync::{MutexGuard, PoisonError};
 
 /// Number of retired streams examined when another stream is retired, so that the list of retired
@@ -128,7 +128,7 @@ impl CudaDevice {
         Ok((status == CuCaptureStatus::ACTIVE).then_some(id))
     }
 
-    /// Records `event` on the stream with the given number; implements [`DeviceMemory::record`].
+    /// Records `event` on the stream with the given number; implements [`StreamOrder::record`].
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         self.health()?;
         let target = self.streams.target(stream);
@@ -147,7 +147,7 @@ impl CudaDevice {
     }
 
     /// Records `event` behind the announced work of the stream with the given number; implements
-    /// [`DeviceMemory::record_announced`].
+    /// [`StreamOrder::record_announced`].
     pub(crate) fn record_announced_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         let target = self.streams.target(stream);
         let (Target::Live(handle), true) = (target, self.is_identified(target)) else {
@@ -188,7 +188,7 @@ impl CudaDevice {
     }
 
     /// Returns whether all work on the stream with the given number is complete; implements
-    /// [`DeviceMemory::is_idle`]. Not known of default streams.
+    /// [`StreamOrder::is_idle`]. Not known of default streams.
     pub(crate) fn is_number_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
         self.health()?;
         let handle = self.usual(stream, self.streams.target(stream));
@@ -204,7 +204,7 @@ impl CudaDevice {
     }
 
     /// Orders later work on the stream with the given number behind `event`; implements
-    /// [`DeviceMemory::order_behind`].
+    /// [`StreamOrder::order_behind`].
     pub(crate) fn order_number(&self, stream: StreamId, event: CuEvent) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let handle = match self.streams.target(stream) {
@@ -220,7 +220,7 @@ impl CudaDevice {
         self.context.check(unsafe { self.driver().stream_wait_event(handle, event, 0) })
     }
 
-    /// Waits for the stream with the given number; implements [`DeviceMemory::synchronize`].
+    /// Waits for the stream with the given number; implements [`StreamOrder::synchronize`].
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let target = self.streams.target(stream);
@@ -240,7 +240,7 @@ impl CudaDevice {
     }
 
     /// Returns whether the stream with the given number captures; implements
-    /// [`DeviceMemory::is_capturing`]. True for the legacy stream also while a blocking stream
+    /// [`StreamOrder::is_capturing`]. True for the legacy stream also while a blocking stream
     /// captures: no event can then be recorded on the legacy stream.
     pub(crate) fn is_number_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.health()?;

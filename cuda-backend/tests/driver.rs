@@ -4,7 +4,7 @@
 //! Runs on the driver named by `CACHALOT_LIBCUDA`, or on `libcuda.so.1`. Without a driver, each
 //! test prints one line and is skipped.
 
-use cachalot_core::{DeviceMemory, DevicePtr, ErrorKind, Event, StreamId};
+use cachalot_core::{DevicePtr, ErrorKind, Event, Segments, StreamId, StreamOrder};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
 use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, LoadError, StreamIdentity};

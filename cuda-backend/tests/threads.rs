@@ -2,7 +2,7 @@
 //! away. Which driver, as in `driver.rs`.
 
 use crate::driver::device;
-use cachalot_core::{Contents, DeviceMemory};
+use cachalot_core::{Contents, Segments};
 use cachalot_cuda::CudaDevice;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,7 +1,7 @@
 //! Tests of the kernels on a device: a GPU, or the emulated driver. Without a device, each test
 //! prints one line and is skipped.
 
-use cachalot_core::{DeviceMemory, DevicePtr, ErrorKind};
+use cachalot_core::{DevicePtr, ErrorKind, Segments, StreamOrder};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
 use cachalot_cuda::driver::types::{CuCaptureMode, CuGraph, CuStream, CuStreamFlags};
 use cachalot_cuda::{CuResult, CudaDevice, Driver, LoadError};

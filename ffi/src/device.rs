@@ -5,10 +5,11 @@ use crate::lazy_device::LazyDevice;
 use crate::stacks::Stacks;
 use crate::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use crate::warning;
+use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    CallSite, CaptureMark, Contents, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, OutOfMemory,
-    PoolId, StreamId, TraceEntry, VirtualMemory,
+    CallSite, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Host, MemoryInfo, OutOfMemory, PoolId, StreamId,
+    TraceEntry,
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::types::CuStream;
@@ -42,16 +43,6 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Returns the device for the core, and opens the device first if necessary.
-    fn memory(&self) -> DeviceResult<&dyn DeviceMemory> {
-        match &self.backing {
-            Backing::Cuda(device) => Ok(device),
-            Backing::Lazy(later) => Ok(later.open()?),
-            Backing::Host(device) => Ok(device),
-            Backing::Simulated(device) => Ok(device),
-        }
-    }
-
     /// Opens the device if necessary. Every request calls `open` before anything else.
     #[inline(always)]
     pub(crate) fn open(&self) -> Outcome {
@@ -163,11 +154,25 @@ fn simulated_stream_handle(stream: StreamId) -> Option<CuStream> {
     }
 }
 
-impl DeviceMemory for Device {
+impl Forwarder for Device {
+    type Inner = dyn DeviceMemory;
+
+    /// Returns the device for the core, and opens the device first if necessary.
+    fn inner(&self) -> DeviceResult<&dyn DeviceMemory> {
+        match &self.backing {
+            Backing::Cuda(device) => Ok(device),
+            Backing::Lazy(later) => Ok(later.open()?),
+            Backing::Host(device) => Ok(device),
+            Backing::Simulated(device) => Ok(device),
+        }
+    }
+}
+
+impl ForwardSegments for Device {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         #[cfg(test)]
         crate::tests::panic_if_wanted();
-        self.memory()?.obtain(bytes).inspect(|&base| self.callbacks.births.note(base))
+        self.inner()?.obtain(bytes).inspect(|&base| self.callbacks.births.note(base))
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
@@ -175,100 +180,14 @@ impl DeviceMemory for Device {
         if self.callbacks.supplied.release(self.number, base, bytes) {
             return Ok(());
         }
-        self.memory()?.release(base, bytes)
+        self.inner()?.release(base, bytes)
     }
 
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
         match &self.backing {
             Backing::Lazy(later) if later.opened().is_none() => later.unopened_memory(),
-            _ => self.memory()?.memory_info(),
+            _ => self.inner()?.memory_info(),
         }
-    }
-
-    fn create_event(&self) -> DeviceResult<Event> {
-        self.memory()?.create_event()
-    }
-
-    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        self.memory()?.destroy_event(event)
-    }
-
-    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        self.memory()?.record(event, stream)
-    }
-
-    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        self.memory()?.record_announced(event, stream)
-    }
-
-    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
-        self.memory()?.is_complete(event)
-    }
-
-    fn wait(&self, event: Event) -> DeviceResult<()> {
-        self.memory()?.wait(event)
-    }
-
-    fn can_order(&self, stream: StreamId) -> bool {
-        self.memory().is_ok_and(|memory| memory.can_order(stream))
-    }
-
-    fn reports_end(&self, stream: StreamId) -> bool {
-        self.memory().is_ok_and(|memory| memory.reports_end(stream))
-    }
-
-    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
-        self.memory()?.order_behind(stream, event)
-    }
-
-    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
-        self.memory()?.synchronize(stream)
-    }
-
-    fn synchronize_all(&self) -> DeviceResult<()> {
-        self.memory()?.synchronize_all()
-    }
-
-    fn contents(&self) -> Option<&dyn Contents> {
-        self.memory().ok()?.contents()
-    }
-
-    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
-        self.memory()?.is_capturing(stream)
-    }
-
-    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
-        self.memory()?.is_idle(stream)
-    }
-
-    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
-        self.memory()?.mark_capture(stream, mark)
-    }
-
-    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
-        self.memory()?.is_behind(stream, mark)
-    }
-
-    fn remove_mark(&self, mark: CaptureMark) {
-        if let Ok(memory) = self.memory() {
-            memory.remove_mark(mark);
-        }
-    }
-
-    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        self.memory().ok()?.virtual_memory()
-    }
-
-    fn process_use(&self) -> Option<u64> {
-        self.memory().ok()?.process_use()
-    }
-
-    fn thread_id(&self) -> u64 {
-        this_thread()
-    }
-
-    fn leads(&self, route: u64, stream: StreamId) -> bool {
-        self.stream_handle(stream).is_some_and(|stream| self.callbacks.filters.leads(route, stream))
     }
 
     fn supplies(&self, pool: PoolId) -> bool {
@@ -279,30 +198,13 @@ impl DeviceMemory for Device {
         let obtained = self.callbacks.supplied.obtain(self.number, pool, bytes);
         obtained.inspect(|&base| self.callbacks.births.note(base))
     }
+}
 
-    fn on_shortage(&self, bytes: u64) -> bool {
-        self.callbacks.ask(self.number, bytes)
-    }
+impl ForwardStreamOrder for Device {}
 
-    fn on_out_of_memory(&self, report: &OutOfMemory) {
-        self.callbacks.tell(report);
-    }
-
-    fn on_map(&self, at: DevicePtr, bytes: u64) {
-        self.callbacks.births.note(at);
-        self.callbacks.mapped(self.number, at, bytes);
-    }
-
-    fn on_unmap(&self, at: DevicePtr, bytes: u64) {
-        self.callbacks.births.forget(at);
-        self.callbacks.unmapping(self.number, at, bytes);
-    }
-
-    fn on_missing_virtual_memory(&self) {
-        warning::warn(format_args!(
-            "device {} has no virtual memory, which policy:stitched needs: blocks are placed as by policy:caching",
-            self.number
-        ));
+impl Host for Device {
+    fn thread_id(&self) -> u64 {
+        this_thread()
     }
 
     fn pause(&self, us: u64) -> bool {
@@ -317,6 +219,35 @@ impl DeviceMemory for Device {
 
     fn time_us(&self, ticks: u64) -> u64 {
         clock::time_us(ticks)
+    }
+
+    fn leads(&self, route: u64, stream: StreamId) -> bool {
+        self.stream_handle(stream).is_some_and(|stream| self.callbacks.filters.leads(route, stream))
+    }
+
+    fn on_shortage(&self, bytes: u64) -> bool {
+        self.callbacks.ask(self.number, bytes)
+    }
+
+    fn on_out_of_memory(&self, report: &OutOfMemory) {
+        self.callbacks.tell(report);
+    }
+
+    fn on_missing_virtual_memory(&self) {
+        warning::warn(format_args!(
+            "device {} has no virtual memory, which policy:stitched needs: blocks are placed as by policy:caching",
+            self.number
+        ));
+    }
+
+    fn on_map(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.births.note(at);
+        self.callbacks.mapped(self.number, at, bytes);
+    }
+
+    fn on_unmap(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.births.forget(at);
+        self.callbacks.unmapping(self.number, at, bytes);
     }
 
     fn on_event(&self, entry: &TraceEntry, pool: PoolId) {

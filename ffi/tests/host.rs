@@ -2,7 +2,7 @@
 //! every call of the driver.
 
 use crate::common::{Link, build, emulated, emulated_driver, root, scratch, succeed, without_errors, without_leaks};
-use cachalot::core_api::{DeviceMemory, ErrorKind};
+use cachalot::core_api::{ErrorKind, Segments, StreamOrder};
 use cachalot::cuda::{Driver, HOST_SETTINGS};
 use cachalot::prelude::*;
 use cachalot::{HOST_STREAM, HeapLock, HostDevice};

@@ -8,7 +8,7 @@
 
 use crate::stage::{Device, part};
 use crate::verdict::{Kind, Verdict};
-use cachalot_core::{DeviceMemory, DeviceResult, Event};
+use cachalot_core::{DeviceResult, Event, StreamOrder};
 use cachalot_cuda::driver::types::CuStream;
 use cachalot_kernels::{Findings, Life, ROW_BYTES, Region};
 

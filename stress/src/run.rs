@@ -11,7 +11,7 @@ use crate::times::{Counts, Latency};
 use crate::verdict::Kind;
 use crate::worker::Worker;
 use crate::worker::check_lost;
-use cachalot_core::{Config, DeviceMemory, DevicePtr, Error, MIB};
+use cachalot_core::{Config, DevicePtr, Error, MIB, Segments};
 use cachalot_cuda::{Driver, StreamIdentity, Streams};
 use serde_json::Value;
 use std::ffi::CStr;

@@ -1,7 +1,7 @@
 //! One device of a run: streams, kernels, events, and driver calls that the allocator does not
 //! make.
 
-use cachalot_core::{DeviceIndex, DeviceMemory, DevicePtr, DeviceResult, Event, StreamId};
+use cachalot_core::{DeviceIndex, DevicePtr, DeviceResult, Event, Segments, StreamId, StreamOrder};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuEvent, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
 use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, StreamIdentity, Streams};
 use cachalot_kernels::{Findings, KernelError, Kernels, Region};

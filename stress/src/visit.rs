@@ -2,7 +2,7 @@
 //! so far.
 
 use crate::stage::Device;
-use cachalot_core::{DeviceMemory, DeviceResult, Event, StreamId};
+use cachalot_core::{DeviceResult, Event, StreamId, StreamOrder};
 use cachalot_cuda::driver::types::CuStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,7 +3,7 @@
 
 use cachalot_core::config::Bfc;
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceMemory, DevicePtr, Error, Growable, PoolOptions, Route, StreamId};
+use cachalot_core::{Allocator, Config, DevicePtr, Error, Growable, PoolOptions, Route, Segments, StreamId};
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM, SimulatedAllocator};
 use std::sync::atomic::{AtomicU32, Ordering};

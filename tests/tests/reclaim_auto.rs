@@ -4,7 +4,7 @@
 use cachalot_core::config::Policy;
 use cachalot_core::config::rounding::PoolKind;
 use cachalot_core::simulated::{Call, Failure, Outstanding};
-use cachalot_core::{BlockState, DeviceError, DeviceMemory, DevicePtr, Error, ErrorKind, Forecast, StreamId};
+use cachalot_core::{BlockState, DeviceError, DevicePtr, Error, ErrorKind, Forecast, Host, StreamId};
 use cachalot_tests::host::{DEVICE, MIB};
 use cachalot_tests::strategies::proptest_config;
 use cachalot_tests::working::{Outcome, Working};

@@ -1,10 +1,11 @@
 //! Pages that move between heaps while work uses them: no byte is under two blocks, no block moves,
 //! work that meets on physical memory is ordered, and no memory in use is unmapped.
 
+use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
 use cachalot_core::{
-    Action, Allocator, Config, DeviceError, DeviceMemory, Error, ErrorKind, Growable, PageStats, PoolOptions, Route,
-    StreamId,
+    Action, Allocator, Config, DeviceError, DeviceResult, Error, ErrorKind, Growable, PageStats, PoolOptions, Route,
+    Segments, StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
@@ -484,11 +485,35 @@ fn a_request_that_maps_for_longer_than_allowed_is_a_stall() {
     }
 }
 
+/// A device without a clock.
+struct Clockless(SimulatedDevice);
+
+impl Forwarder for Clockless {
+    type Inner = SimulatedDevice;
+
+    fn inner(&self) -> DeviceResult<&SimulatedDevice> {
+        Ok(&self.0)
+    }
+}
+
+impl ForwardSegments for Clockless {}
+impl ForwardStreamOrder for Clockless {}
+
+impl ForwardHost for Clockless {
+    fn ticks(&self) -> u64 {
+        0
+    }
+
+    fn time_us(&self, _: u64) -> u64 {
+        0
+    }
+}
+
 #[test]
 fn a_device_without_a_clock_counts_calls_alone() {
     let config = Config::parse("policy:stitched,max_stall_us:0").unwrap();
     let allocator: Allocator<_, spin::mutex::SpinMutex<()>, Growable> =
-        Allocator::new([Hooked::new(SimulatedDevice::new(CAPACITY))], &config).unwrap();
+        Allocator::new([Clockless(SimulatedDevice::new(CAPACITY))], &config).unwrap();
     allocator.malloc(DEVICE, 20 * MIB, ONE).unwrap();
     let stats = allocator.pages(DEVICE).unwrap().stats().unwrap();
     assert!(stats.calls.map.calls > 0, "{stats:?}");

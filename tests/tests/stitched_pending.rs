@@ -2,7 +2,7 @@
 //! the uses of freed blocks, the oldest first, and the host does not wait.
 
 use cachalot_core::simulated::{Call, Failure, Outstanding};
-use cachalot_core::{DeviceError, DeviceMemory, DevicePtr, Error, ErrorKind, Event, PoolOptions, Route, StreamId};
+use cachalot_core::{DeviceError, DevicePtr, Error, ErrorKind, Event, PoolOptions, Route, StreamId, StreamOrder};
 use cachalot_tests::host::{DEVICE, Host, MIB};
 use cachalot_tests::working::Working;
 use std::collections::BTreeMap;

@@ -2,9 +2,7 @@
 //! nothing.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{
-    Allocator, Bound, Config, DeviceIndex, DeviceMemory, Error, Fit, Growable, Lock, Rehearsal, StreamId,
-};
+use cachalot_core::{Allocator, Bound, Config, DeviceIndex, Error, Fit, Growable, Lock, Rehearsal, Segments, StreamId};
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use cachalot_tests::policies::POLICIES;
 use cachalot_tests::program::{Op, stream};

@@ -8,7 +8,7 @@ use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
 /// Tells the host of each event of one device as it happens, through
-/// [`DeviceMemory::on_event`]: a view of an [`Allocator`].
+/// [`Host::on_event`](crate::Host::on_event): a view of an [`Allocator`].
 ///
 /// A [trace](Allocator::record_trace) records the same events, and may be on or off at the same
 /// time.

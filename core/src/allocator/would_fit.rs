@@ -81,7 +81,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'a, D, R, S> {
     /// assumes that
     /// * no work of a stream is complete unless the allocator has found so before, until a request would
     ///   wait for the work: call [`process_events`](Allocator::process_events) first;
-    /// * [`DeviceMemory::on_shortage`] frees nothing, and no other thread frees while a request waits;
+    /// * [`Host::on_shortage`](crate::Host::on_shortage) frees nothing, and no other thread frees while a request waits;
     /// * new memory has higher addresses than all other memory, and a host that supplies a pool has
     ///   enough;
     /// * mapping takes no time, which matters only to `strict_stall` of the stitched policy.

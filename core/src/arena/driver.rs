@@ -168,7 +168,7 @@ impl<D: DeviceMemory> Driver<D> {
     }
 
     /// Returns whether a call of the allocator may use the handle of `stream`: the call names that stream, or the host
-    /// would have reported the stream's end ([`reports_end`](DeviceMemory::reports_end)). `named` is the stream
+    /// would have reported the stream's end ([`reports_end`](crate::device::StreamOrder::reports_end)). `named` is the stream
     /// that the call names, or [`NO_STREAM`].
     pub(super) fn may_use(&self, stream: StreamId, named: StreamId) -> bool {
         stream == named || self.device.reports_end(stream)

@@ -425,12 +425,12 @@ mod tests {
             assert_eq!((calls(&allocator, Call::Wait), active(&allocator)), (0, 80));
             // The order holds: the own stream has not passed the uses.
             let device = device(&allocator);
-            let event = crate::device::DeviceMemory::create_event(device).unwrap();
-            crate::device::DeviceMemory::record(device, event, STREAM).unwrap();
-            assert_eq!(crate::device::DeviceMemory::is_complete(device, event), Ok(false));
+            let event = crate::device::StreamOrder::create_event(device).unwrap();
+            crate::device::StreamOrder::record(device, event, STREAM).unwrap();
+            assert_eq!(crate::device::StreamOrder::is_complete(device, event), Ok(false));
             SIDES.into_iter().for_each(|side| device.complete(side));
             device.complete(STREAM);
-            assert_eq!(crate::device::DeviceMemory::is_complete(device, event), Ok(true));
+            assert_eq!(crate::device::StreamOrder::is_complete(device, event), Ok(true));
             allocator.check_invariants().unwrap();
         }
     }

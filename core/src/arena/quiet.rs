@@ -28,7 +28,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
     /// Begins an epoch of the heap in `slot`: once the event is complete, all blocks that are free
     /// now are quiet. Returns false, and begins none, while a graph is captured, if the stream has
     /// ended or captures, if the stream may have gone and is not the stream `named` by the call
-    /// ([`reports_end`](DeviceMemory::reports_end)), if
+    /// ([`reports_end`](crate::device::StreamOrder::reports_end)), if
     /// [`MAX_UNFINISHED`](crate::streams::epochs::MAX_UNFINISHED) epochs of
     /// the heap are unfinished, or if the device refuses. The caller uses the pair.
     pub(crate) fn begin(&self, slot: u32, named: StreamId) -> bool {

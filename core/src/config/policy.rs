@@ -95,7 +95,7 @@ pub struct Bfc {
     /// (`region_garbage_collection`). Default on, as TensorFlow sets it for GPUs.
     pub region_garbage_collection: bool,
     /// How long a failing request waits for other threads to free memory, in milliseconds
-    /// (`retry_ms`). The device's [`pause`](crate::DeviceMemory::pause) may end the wait. Default
+    /// (`retry_ms`). The device's [`pause`](crate::Host::pause) may end the wait. Default
     /// 0; TensorFlow's is 10,000.
     pub retry_ms: u64,
 }

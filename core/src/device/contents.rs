@@ -1,6 +1,7 @@
 //! What a host does with the contents of parked memory: keeps copies, and writes them back.
 
-use crate::device::DeviceResult;
+use crate::device::bare::LACKING;
+use crate::device::{Bare, DeviceResult};
 use crate::units::DevicePtr;
 use core::num::NonZeroU64;
 
@@ -68,4 +69,35 @@ pub trait Contents: Send + Sync {
 
     /// Gives up kept contents. No copy in progress uses the contents.
     fn forget(&self, saved: Saved);
+}
+
+/// No memory for contents.
+impl Contents for Bare {
+    fn prepare(&self, _: u64, _: u64) -> DeviceResult<()> {
+        Err(LACKING)
+    }
+
+    fn save(&self, _: DevicePtr, _: u64) -> DeviceResult<Saved> {
+        Err(LACKING)
+    }
+
+    fn restore(&self, _: Saved, _: DevicePtr, _: u64) -> DeviceResult<()> {
+        Err(LACKING)
+    }
+
+    fn zero(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
+        Err(LACKING)
+    }
+
+    fn mark(&self) -> DeviceResult<CopyMark> {
+        Err(LACKING)
+    }
+
+    fn finish(&self, _: CopyMark) -> DeviceResult<()> {
+        Err(LACKING)
+    }
+
+    fn end_saves(&self) {}
+
+    fn forget(&self, _: Saved) {}
 }

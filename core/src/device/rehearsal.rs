@@ -1,9 +1,8 @@
 //! A stand-in for a device while requests are tried on a copy of an allocator: with
 //! the device's events, pages and free memory, and without any effect.
 
-use crate::device::{
-    DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
-};
+use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
+use crate::device::{Bare, DeviceError, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory};
 use crate::pool::PoolId;
 use crate::units::{DevicePtr, StreamId};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -107,7 +106,16 @@ impl RehearsalDevice {
     }
 }
 
-impl DeviceMemory for RehearsalDevice {
+/// What the copied allocator's device does besides has no effect, or no answer.
+impl Forwarder for RehearsalDevice {
+    type Inner = Bare;
+
+    fn inner(&self) -> DeviceResult<&Bare> {
+        Ok(&Bare)
+    }
+}
+
+impl ForwardSegments for RehearsalDevice {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         let mut state = self.state.lock();
         state.take(bytes)?;
@@ -125,6 +133,21 @@ impl DeviceMemory for RehearsalDevice {
         Ok(MemoryInfo { free: free.unwrap_or(total), total })
     }
 
+    fn supplies(&self, pool: PoolId) -> bool {
+        self.answers.supplied == Some(pool)
+    }
+
+    /// What the host has for a pool is unknown: it serves every request.
+    fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        Ok(self.state.lock().address(bytes))
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.answers.granularity.map(|_| self as &dyn VirtualMemory)
+    }
+}
+
+impl ForwardStreamOrder for RehearsalDevice {
     fn create_event(&self) -> DeviceResult<Event> {
         Ok(Event(self.state.lock().number()))
     }
@@ -137,6 +160,10 @@ impl DeviceMemory for RehearsalDevice {
     fn record(&self, event: Event, _: StreamId) -> DeviceResult<()> {
         self.state.lock().complete.remove(&event.0);
         Ok(())
+    }
+
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        ForwardStreamOrder::record(self, event, stream)
     }
 
     /// No work makes progress during a rehearsal: only a wait completes an event.
@@ -168,11 +195,9 @@ impl DeviceMemory for RehearsalDevice {
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         Ok(self.answers.capturing.contains(&stream.0))
     }
+}
 
-    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        self.answers.granularity.map(|_| self as &dyn VirtualMemory)
-    }
-
+impl ForwardHost for RehearsalDevice {
     fn thread_id(&self) -> u64 {
         self.answers.thread
     }
@@ -180,18 +205,9 @@ impl DeviceMemory for RehearsalDevice {
     fn leads(&self, route: u64, _: StreamId) -> bool {
         self.answers.route == Some(route)
     }
-
-    fn supplies(&self, pool: PoolId) -> bool {
-        self.answers.supplied == Some(pool)
-    }
-
-    /// What the host has for a pool is unknown: it serves every request.
-    fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
-        Ok(self.state.lock().address(bytes))
-    }
 }
 
-impl VirtualMemory for RehearsalDevice {
+impl ForwardVirtualMemory for RehearsalDevice {
     fn granularity(&self) -> u64 {
         self.answers.granularity.unwrap_or(ALIGNMENT)
     }

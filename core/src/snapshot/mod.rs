@@ -43,7 +43,7 @@ pub struct SnapshotBlock {
     /// The state.
     pub state: BlockState,
     /// The call site of the allocation, as
-    /// [`DeviceMemory::call_site`](crate::DeviceMemory::call_site) numbers call sites; 0 if
+    /// [`Host::call_site`](crate::Host::call_site) numbers call sites; 0 if
     /// unknown.
     pub site: u32,
 }

@@ -2,7 +2,7 @@
 
 use crate::allocator::Allocator;
 use crate::config::Config;
-use crate::device::DeviceMemory;
+use crate::device::Segments;
 use crate::device::simulated::SimulatedDevice;
 use crate::error::{Error, PointerFault};
 use crate::pool::{PoolId, PoolOptions};

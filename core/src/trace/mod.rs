@@ -62,7 +62,7 @@ impl Action {
     }
 }
 
-/// The kind of call for which [`DeviceMemory::call_site`](crate::DeviceMemory::call_site) is
+/// The kind of call for which [`Host::call_site`](crate::Host::call_site) is
 /// called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallSite {
@@ -77,7 +77,7 @@ pub enum CallSite {
 pub struct TraceEntry {
     /// The kind of the event.
     pub action: Action,
-    /// The call site, as [`DeviceMemory::call_site`](crate::DeviceMemory::call_site) numbers call
+    /// The call site, as [`Host::call_site`](crate::Host::call_site) numbers call
     /// sites; 0 if unknown. For a segment, and for a free without a call site, it is the call site
     /// of the allocation.
     pub site: u32,

@@ -9,7 +9,7 @@ mod waits;
 use crate::driver::types::CuStream;
 use crate::fake::{self, FOREIGN_STREAM, STREAM};
 use crate::{CudaDevice, DeviceOptions, StreamIdentity};
-use cachalot_core::{DeviceMemory, DevicePtr, DeviceResult, Event, PhysicalHandle, StreamId, VirtualMemory};
+use cachalot_core::{DevicePtr, DeviceResult, Event, PhysicalHandle, Segments, StreamId, StreamOrder, VirtualMemory};
 
 /// Opens a device over a fresh fake, with an empty log.
 fn device() -> CudaDevice {

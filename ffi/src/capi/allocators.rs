@@ -6,7 +6,7 @@ use crate::instance::{Instance, unknown_device};
 use crate::marshal::{self, Out, OutStruct, Versioned};
 use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, CACHALOT_ERROR_INVALID_CONFIG, Host, Status};
 use crate::{abi, handle};
-use cachalot_core::{DeviceMemory, Rehearsal};
+use cachalot_core::{Rehearsal, Segments};
 use core::ffi::{c_char, c_int};
 use core::ptr::NonNull;
 use std::ffi::CString;

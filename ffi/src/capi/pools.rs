@@ -8,7 +8,7 @@ use crate::boundary;
 use crate::device::Device;
 use crate::marshal::Out;
 use crate::status::{Outcome, Status};
-use cachalot_core::{DeviceMemory, PoolId, PoolOptions, Route};
+use cachalot_core::{Host, PoolId, PoolOptions, Route};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
 

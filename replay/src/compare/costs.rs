@@ -7,7 +7,7 @@ use std::path::Path;
 /// The columns of a table.
 const COLUMNS: [&str; 3] = ["call", "bytes", "us"];
 
-/// What the driver calls it.
+/// What the driver calls it. A call without a name here has the name of its method.
 pub const fn driver_name(call: Call) -> &'static str {
     match call {
         Call::Obtain => "cuMemAlloc",
@@ -40,6 +40,7 @@ pub const fn driver_name(call: Call) -> &'static str {
         // A name of its own for each: those of events are taken.
         Call::Mark => "cuEventRecord (contents)",
         Call::Finish => "cuEventSynchronize (contents)",
+        other => other.name(),
     }
 }
 

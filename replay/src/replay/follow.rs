@@ -344,7 +344,7 @@ impl<'t> Follower<'t> {
         self.astray |= told != taken;
         for _ in taken..told {
             // The next address of the script goes to whoever asks next; a unit of memory is lost with it.
-            let _lost = cachalot_core::DeviceMemory::obtain(self.run.device(), cachalot_core::UNIT);
+            let _lost = cachalot_core::Segments::obtain(self.run.device(), cachalot_core::UNIT);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::Worker;
 use crate::sizes;
-use cachalot_core::{DeviceMemory, MIB};
+use cachalot_core::{MIB, StreamOrder};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuGraphExec};
 use std::sync::atomic::Ordering;
 

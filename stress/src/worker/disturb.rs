@@ -2,7 +2,7 @@
 
 use super::{PoolRoute, Worker};
 use crate::sizes;
-use cachalot_core::{Config, DeviceIndex, DeviceMemory, MIB, PoolId, PoolOptions, Route};
+use cachalot_core::{Config, DeviceIndex, Host, MIB, PoolId, PoolOptions, Route};
 
 /// Temporary settings, added to the settings of the run.
 const SETTINGS: [&str; 6] = [

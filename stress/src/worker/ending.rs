@@ -5,7 +5,7 @@ use crate::emulated;
 use crate::shared::Shared;
 use crate::stage::Device;
 use crate::verdict::Kind;
-use cachalot_core::{DeviceMemory, MIB};
+use cachalot_core::{MIB, Segments};
 
 /// The largest segment for a request of [`PROOF`], in bytes.
 const LARGEST_SEGMENT: u64 = 20 * MIB;

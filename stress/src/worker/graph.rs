@@ -10,7 +10,7 @@ use crate::block::Block;
 use crate::sizes;
 use crate::stage::{Device, Line, part};
 use crate::verdict::Kind;
-use cachalot_core::{DeviceMemory, DevicePtr, DeviceResult, Event, GRAIN, MIB, PoolId, PoolOptions, Route};
+use cachalot_core::{DevicePtr, DeviceResult, Event, GRAIN, MIB, PoolId, PoolOptions, Route, StreamOrder};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuGraph, CuGraphExec, CuStream};
 use cachalot_kernels::{Findings, Region};
 use std::ops::Range;

@@ -1,10 +1,10 @@
 //! Cycles of a block that two streams use, on a device that has finished all work at once and whose calls cost next to nothing: what
 //! is counted is the allocator's own.
 
-use cachalot_core::PhysicalHandle;
+use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot_core::{
-    Allocator, Config, DeviceError, DeviceIndex, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, Growable,
-    MemoryInfo, StreamId, VirtualMemory,
+    Allocator, Bare, Config, DeviceIndex, DevicePtr, DeviceResult, Event, Growable, MemoryInfo, PhysicalHandle,
+    StreamId, VirtualMemory,
 };
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,16 @@ impl Idle {
     }
 }
 
-impl DeviceMemory for Idle {
+/// The allocator asks for nothing else in these cycles.
+impl Forwarder for Idle {
+    type Inner = Bare;
+
+    fn inner(&self) -> DeviceResult<&Bare> {
+        Ok(&Bare)
+    }
+}
+
+impl ForwardSegments for Idle {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         Ok(self.take(bytes))
     }
@@ -53,6 +62,12 @@ impl DeviceMemory for Idle {
         Ok(MemoryInfo { free: CAPACITY, total: CAPACITY })
     }
 
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        Some(self)
+    }
+}
+
+impl ForwardStreamOrder for Idle {
     fn create_event(&self) -> DeviceResult<Event> {
         Ok(Event(self.count()))
     }
@@ -66,19 +81,33 @@ impl DeviceMemory for Idle {
         Ok(())
     }
 
+    fn record_announced(&self, _: Event, _: StreamId) -> DeviceResult<()> {
+        self.count();
+        Ok(())
+    }
+
     fn is_complete(&self, _: Event) -> DeviceResult<bool> {
         self.count();
         Ok(true)
     }
 
-    fn is_idle(&self, _: StreamId) -> DeviceResult<Option<bool>> {
-        self.count();
-        Ok(Some(true))
-    }
-
     fn wait(&self, _: Event) -> DeviceResult<()> {
         self.count();
         Ok(())
+    }
+
+    fn order_behind(&self, _: StreamId, _: Event) -> DeviceResult<()> {
+        self.count();
+        Ok(())
+    }
+
+    fn can_order(&self, _: StreamId) -> bool {
+        true
+    }
+
+    fn is_idle(&self, _: StreamId) -> DeviceResult<Option<bool>> {
+        self.count();
+        Ok(Some(true))
     }
 
     fn synchronize(&self, _: StreamId) -> DeviceResult<()> {
@@ -90,13 +119,11 @@ impl DeviceMemory for Idle {
         self.count();
         Ok(false)
     }
-
-    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        Some(self)
-    }
 }
 
-impl VirtualMemory for Idle {
+impl ForwardHost for Idle {}
+
+impl ForwardVirtualMemory for Idle {
     fn granularity(&self) -> u64 {
         GRANULARITY
     }
@@ -123,10 +150,6 @@ impl VirtualMemory for Idle {
 
     fn set_access(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
         Ok(())
-    }
-
-    fn unmap(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
-        Err(DeviceError::new(ErrorKind::Unsupported, 0))
     }
 }
 

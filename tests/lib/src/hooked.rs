@@ -2,10 +2,12 @@
 //! pauses, collects reports, and numbers threads.
 
 use crate::consistency::Simulated;
+use cachalot_core::forward::{
+    ForwardContents, ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder,
+};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    CaptureMark, Contents, CopyMark, Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory,
-    PhysicalHandle, Saved, StreamId, VirtualMemory,
+    Call, Contents, DevicePtr, DeviceResult, Host, OutOfMemory, Segments, StreamId, StreamOrder, VirtualMemory,
 };
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,10 +102,6 @@ impl Hooked {
         *self.copying.lock().unwrap() = Some(Box::new(interruption));
     }
 
-    fn kept(&self) -> &dyn Contents {
-        self.inner.contents().expect("asked for before")
-    }
-
     /// Calls `sleep` with the length of every pause in microseconds, before the simulated clock
     /// advances. Can be set once.
     ///
@@ -164,91 +162,53 @@ pub fn thread_id() -> u64 {
     })
 }
 
-impl DeviceMemory for Hooked {
-    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.inner.obtain(bytes)
+impl Forwarder for Hooked {
+    type Inner = SimulatedDevice;
+
+    fn inner(&self) -> DeviceResult<&SimulatedDevice> {
+        Ok(&self.inner)
     }
 
+    fn before(&self, _: &'static str, call: Option<Call>) {
+        match call {
+            Some(Call::Record) => call_once(&self.recording),
+            Some(Call::Export) => call_once(&self.exporting),
+            Some(Call::Finish) => call_once(&self.copying),
+            _ => {}
+        }
+    }
+}
+
+impl ForwardSegments for Hooked {
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let released = self.inner.release(base, bytes);
         call_once(&self.interruption);
         released
     }
 
-    fn memory_info(&self) -> DeviceResult<MemoryInfo> {
-        self.inner.memory_info()
-    }
-
-    fn create_event(&self) -> DeviceResult<Event> {
-        self.inner.create_event()
-    }
-
-    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        self.inner.destroy_event(event)
-    }
-
-    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        call_once(&self.recording);
-        self.inner.record(event, stream)
-    }
-
-    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        call_once(&self.recording);
-        self.inner.record_announced(event, stream)
-    }
-
-    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
-        self.inner.is_complete(event)
-    }
-
-    fn wait(&self, event: Event) -> DeviceResult<()> {
-        self.inner.wait(event)
-    }
-
-    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
-        self.inner.order_behind(stream, event)
-    }
-
-    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
-        let waited = self.inner.synchronize(stream);
-        call_once(&self.waiting);
-        waited
-    }
-
-    fn synchronize_all(&self) -> DeviceResult<()> {
-        self.inner.synchronize_all()
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.inner.virtual_memory().map(|_| self as &dyn VirtualMemory)
     }
 
     fn contents(&self) -> Option<&dyn Contents> {
         self.inner.contents().map(|_| self as &dyn Contents)
     }
+}
 
-    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
-        self.inner.is_capturing(stream)
+impl ForwardStreamOrder for Hooked {
+    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
+        let waited = self.inner.synchronize(stream);
+        call_once(&self.waiting);
+        waited
     }
+}
 
-    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
-        self.inner.is_idle(stream)
-    }
+impl ForwardVirtualMemory for Hooked {}
+impl ForwardContents for Hooked {}
 
-    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
-        self.inner.mark_capture(stream, mark)
-    }
-
-    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
-        self.inner.is_behind(stream, mark)
-    }
-
-    fn remove_mark(&self, mark: CaptureMark) {
-        self.inner.remove_mark(mark);
-    }
-
+impl ForwardHost for Hooked {
     fn leads(&self, route: u64, stream: StreamId) -> bool {
         self.filter.get().map_or_else(|| self.inner.leads(route, stream), |filter| filter(route, stream))
-    }
-
-    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        self.inner.virtual_memory().map(|_| self as &dyn VirtualMemory)
     }
 
     fn thread_id(&self) -> u64 {
@@ -277,79 +237,5 @@ impl DeviceMemory for Hooked {
 
     fn on_out_of_memory(&self, report: &OutOfMemory) {
         self.reports.lock().unwrap().push(*report);
-    }
-}
-
-impl Contents for Hooked {
-    fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()> {
-        self.kept().prepare(bytes, largest)
-    }
-
-    fn end_saves(&self) {
-        self.kept().end_saves();
-    }
-
-    fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> {
-        self.kept().save(at, bytes)
-    }
-
-    fn restore(&self, saved: Saved, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.kept().restore(saved, at, bytes)
-    }
-
-    fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.kept().zero(at, bytes)
-    }
-
-    fn mark(&self) -> DeviceResult<CopyMark> {
-        self.kept().mark()
-    }
-
-    fn finish(&self, mark: CopyMark) -> DeviceResult<()> {
-        call_once(&self.copying);
-        self.kept().finish(mark)
-    }
-
-    fn forget(&self, saved: Saved) {
-        self.kept().forget(saved);
-    }
-}
-
-impl VirtualMemory for Hooked {
-    fn granularity(&self) -> u64 {
-        self.inner.granularity()
-    }
-
-    fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.inner.reserve(bytes)
-    }
-
-    fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.inner.unreserve(base, bytes)
-    }
-
-    fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
-        self.inner.create(bytes)
-    }
-
-    fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
-        self.inner.destroy(handle)
-    }
-
-    fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
-        call_once(&self.exporting);
-        self.inner.export(handle)
-    }
-
-    fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
-        self.inner.map(at, bytes, handle)
-    }
-
-    fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.inner.set_access(at, bytes)
-    }
-
-    fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.inner.unmap(at, bytes)
     }
 }

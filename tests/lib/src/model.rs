@@ -17,8 +17,8 @@ mod statistics;
 use blocks::{Memory, Owner, State, Use};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    BlockState, Config, DeviceError, DeviceIndex, DeviceMemory, DevicePtr, PoolKind, SnapshotBlock, SnapshotSegment,
-    StreamId,
+    BlockState, Config, DeviceError, DeviceIndex, DevicePtr, PoolKind, Segments, SnapshotBlock, SnapshotSegment,
+    StreamId, StreamOrder,
 };
 use graph::Graph;
 use order::{Queue, Waits};

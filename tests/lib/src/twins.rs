@@ -5,8 +5,8 @@ use crate::model::{Model, Purpose, Refusal};
 use crate::program::{Op, config, options, route, stream, streams};
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{
-    Allocator, BlockState, Config, DeviceIndex, DeviceMemory, DevicePtr, Error, Forecast, Growable, Lock, PoolId,
-    Route, SnapshotSegment, Storage, StreamId,
+    Allocator, BlockState, Config, DeviceIndex, DevicePtr, Error, Forecast, Growable, Lock, PoolId, Route, Segments,
+    SnapshotSegment, Storage, StreamId,
 };
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 
 use crate::consistency;
 use crate::host::{DEVICE, Host};
-use cachalot_core::{DeviceMemory, DevicePtr, Error, PhysicalHandle, StreamId};
+use cachalot_core::{DevicePtr, Error, PhysicalHandle, StreamId, StreamOrder};
 use std::collections::BTreeSet;
 use std::ops::Range;
 

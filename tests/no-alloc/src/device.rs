@@ -1,6 +1,6 @@
 //! A device whose memory is handed out from the bottom up, closely packed, and taken back from the top.
 
-use cachalot_core::{DeviceError, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId, UNIT};
+use cachalot_core::{BasicDevice, DeviceError, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId, UNIT};
 use spin::Mutex;
 
 /// How many segments there can be.
@@ -49,7 +49,7 @@ impl BumpDevice {
     }
 }
 
-impl DeviceMemory for BumpDevice {
+impl BasicDevice for BumpDevice {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         let mut state = self.state.lock();
         let count = state.count;

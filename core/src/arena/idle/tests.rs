@@ -1,7 +1,7 @@
 use crate::allocator::Allocator;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
-use crate::device::{DeviceError, DeviceMemory, ErrorKind};
+use crate::device::{DeviceError, ErrorKind, Host};
 use crate::pool::{PoolOptions, Route};
 use crate::stats::ReclaimStats;
 use crate::tables::Growable;

@@ -15,7 +15,7 @@
 //! ([`record_stream`](crate::Allocator::record_stream)): after its free the block waits for the borrower's
 //! work, and then is the lender's again. For a borrower that has ended by then, the device still records an
 //! event behind its work, as for any stream that a live block was used on
-//! ([`DeviceMemory::record`](crate::DeviceMemory::record)).
+//! ([`StreamOrder::record`](crate::StreamOrder::record)).
 //!
 //! Private pools neither lend nor borrow, nothing is lent while a graph is captured, and nothing where pages
 //! move only after their work is complete. A heap asleep lends nothing.

@@ -103,7 +103,7 @@ impl Ranges {
 mod tests {
     use super::*;
     use crate::device::simulated::SimulatedDevice;
-    use crate::device::{DeviceMemory, ErrorKind, VirtualMemory};
+    use crate::device::{ErrorKind, Segments, VirtualMemory};
     use alloc::vec::Vec;
     use proptest::prelude::*;
 

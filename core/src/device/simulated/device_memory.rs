@@ -1,11 +1,15 @@
-//! The interface of a simulated device: segments, events and streams.
+//! The interface of a simulated device: segments, events and streams, and the clock.
 
 use super::{Call, INVALID, SimulatedDevice};
-use crate::device::{CaptureMark, Contents, DeviceMemory, DeviceResult, Event, MemoryInfo, VirtualMemory};
+use crate::device::oom::OutOfMemory;
+use crate::device::{
+    CaptureMark, Contents, DeviceResult, Event, Host, MemoryInfo, Segments, StreamOrder, VirtualMemory,
+};
 use crate::pool::PoolId;
+use crate::trace::{CallSite, TraceEntry};
 use crate::units::{DevicePtr, StreamId};
 
-impl DeviceMemory for SimulatedDevice {
+impl Segments for SimulatedDevice {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         let mut state = self.0.lock();
         state.enter(Call::Obtain, bytes)?;
@@ -36,6 +40,30 @@ impl DeviceMemory for SimulatedDevice {
         Ok(MemoryInfo { free: state.capacity - state.used, total: state.capacity })
     }
 
+    fn process_use(&self) -> Option<u64> {
+        None
+    }
+
+    fn supplies(&self, pool: PoolId) -> bool {
+        self.0.lock().supplied_pools.contains(&pool)
+    }
+
+    fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        let base = self.obtain(bytes)?;
+        self.0.lock().supplied.insert(base.0, pool);
+        Ok(base)
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        (self.0.lock().granularity != 0).then_some(self)
+    }
+
+    fn contents(&self) -> Option<&dyn Contents> {
+        Some(self)
+    }
+}
+
+impl StreamOrder for SimulatedDevice {
     fn create_event(&self) -> DeviceResult<Event> {
         let mut state = self.0.lock();
         state.enter(Call::CreateEvent, 0)?;
@@ -88,6 +116,10 @@ impl DeviceMemory for SimulatedDevice {
         }
     }
 
+    fn can_order(&self, _: StreamId) -> bool {
+        true
+    }
+
     fn reports_end(&self, _: StreamId) -> bool {
         !self.0.lock().streams.reports_no_end
     }
@@ -104,8 +136,11 @@ impl DeviceMemory for SimulatedDevice {
         state.streams.synchronize_all()
     }
 
-    fn contents(&self) -> Option<&dyn Contents> {
-        Some(self)
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        let mut state = self.0.lock();
+        // A device that cannot tell is not asked.
+        let idle = state.streams.is_idle(stream);
+        idle.map(|idle| state.enter(Call::IsIdle, 0).map(|()| idle)).transpose()
     }
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
@@ -113,13 +148,6 @@ impl DeviceMemory for SimulatedDevice {
         state.streams.assert_there(stream);
         state.enter(Call::IsCapturing, 0)?;
         Ok(state.streams.is_capturing(stream))
-    }
-
-    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
-        let mut state = self.0.lock();
-        // A device that cannot tell is not asked.
-        let idle = state.streams.is_idle(stream);
-        idle.map(|idle| state.enter(Call::IsIdle, 0).map(|()| idle)).transpose()
     }
 
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
@@ -140,29 +168,12 @@ impl DeviceMemory for SimulatedDevice {
     fn remove_mark(&self, mark: CaptureMark) {
         self.0.lock().graph.remove_mark(mark);
     }
+}
 
-    fn supplies(&self, pool: PoolId) -> bool {
-        self.0.lock().supplied_pools.contains(&pool)
-    }
-
-    fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
-        let base = self.obtain(bytes)?;
-        self.0.lock().supplied.insert(base.0, pool);
-        Ok(base)
-    }
-
-    fn leads(&self, route: u64, stream: StreamId) -> bool {
-        self.0.lock().led.get(&route).is_some_and(|streams| streams.contains(&stream))
-    }
-
-    /// Panics if the mapping is not accessible, or if the program knows of it.
-    fn on_map(&self, at: DevicePtr, bytes: u64) {
-        self.0.lock().tell_mapped(at.0, bytes);
-    }
-
-    /// Panics if the program knows of no such mapping.
-    fn on_unmap(&self, at: DevicePtr, bytes: u64) {
-        self.0.lock().tell_unmapped(at.0, bytes);
+/// The program is told nothing but of mappings.
+impl Host for SimulatedDevice {
+    fn thread_id(&self) -> u64 {
+        0
     }
 
     /// Advances the clock. Returns false for pauses beyond the tolerance.
@@ -188,7 +199,31 @@ impl DeviceMemory for SimulatedDevice {
         ticks / 1000
     }
 
-    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        (self.0.lock().granularity != 0).then_some(self)
+    fn leads(&self, route: u64, stream: StreamId) -> bool {
+        self.0.lock().led.get(&route).is_some_and(|streams| streams.contains(&stream))
+    }
+
+    fn on_shortage(&self, _: u64) -> bool {
+        false
+    }
+
+    fn on_out_of_memory(&self, _: &OutOfMemory) {}
+
+    fn on_missing_virtual_memory(&self) {}
+
+    /// Panics if the mapping is not accessible, or if the program knows of it.
+    fn on_map(&self, at: DevicePtr, bytes: u64) {
+        self.0.lock().tell_mapped(at.0, bytes);
+    }
+
+    /// Panics if the program knows of no such mapping.
+    fn on_unmap(&self, at: DevicePtr, bytes: u64) {
+        self.0.lock().tell_unmapped(at.0, bytes);
+    }
+
+    fn on_event(&self, _: &TraceEntry, _: PoolId) {}
+
+    fn call_site(&self, _: CallSite) -> u32 {
+        0
     }
 }

@@ -41,7 +41,7 @@ impl Graph {
         self.ends.entry(stream).or_default().extend(awaited);
     }
 
-    /// Marks the end of a stream; see [`DeviceMemory::mark_capture`](super::DeviceMemory::mark_capture).
+    /// Marks the end of a stream; see [`StreamOrder::mark_capture`](crate::device::StreamOrder::mark_capture).
     pub(super) fn mark(&mut self, stream: StreamId, mark: Option<CaptureMark>) -> Option<CaptureMark> {
         let Some(end) = self.ends.get(&stream) else {
             if let Some(mark) = mark {

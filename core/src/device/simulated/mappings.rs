@@ -133,6 +133,10 @@ impl VirtualMemory for SimulatedDevice {
         Ok(())
     }
 
+    fn begin_mapping(&self) {}
+
+    fn end_mapping(&self) {}
+
     fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
         let mut state = self.0.lock();
         state.enter(Call::Map, bytes)?;

@@ -16,21 +16,22 @@ use core::ops::Range;
 use spin::Mutex;
 
 mod addresses;
-mod calls;
 mod contents;
 mod costs;
 mod device_memory;
+mod failure;
 mod graph;
 mod mappings;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod work;
 
+pub use crate::device::Call;
 pub use addresses::{AddressSpace, Space};
-pub use calls::{Call, Failure};
 use contents::HostMemory;
 use costs::Meter;
 pub use costs::{CostPoint, DriverCosts};
+pub use failure::Failure;
 use graph::Graph;
 use mappings::Physical;
 use work::{Place, Streams};
@@ -48,7 +49,7 @@ pub struct Outstanding {
     pub handles: usize,
 }
 
-/// A device in memory: implements [`DeviceMemory`](crate::device::DeviceMemory),
+/// A device in memory: a [`DeviceMemory`](crate::device::DeviceMemory) with
 /// [`VirtualMemory`](crate::device::VirtualMemory) and [`Contents`](crate::device::Contents) without hardware.
 #[derive(Debug)]
 pub struct SimulatedDevice(Mutex<State>);

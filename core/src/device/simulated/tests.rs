@@ -1,7 +1,7 @@
 //! Tests of the simulated device's own rules.
 
 use super::{Outstanding, SimulatedDevice};
-use crate::device::{DeviceMemory, VirtualMemory};
+use crate::device::{Segments, VirtualMemory};
 use crate::units::DevicePtr;
 
 const GRANULE: u64 = 2 << 20;

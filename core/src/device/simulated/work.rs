@@ -56,7 +56,7 @@ impl SimulatedDevice {
         self
     }
 
-    /// Makes the device tell which streams are [idle](crate::DeviceMemory::is_idle): with all events and launches
+    /// Makes the device tell which streams are [idle](crate::StreamOrder::is_idle): with all events and launches
     /// complete. Without this, the device leaves open that a program has queued other work.
     #[must_use]
     pub fn with_idle_streams_told(self) -> Self {
@@ -64,7 +64,7 @@ impl SimulatedDevice {
         self
     }
 
-    /// Makes the device one whose streams go [without a report](crate::DeviceMemory::reports_end).
+    /// Makes the device one whose streams go [without a report](crate::StreamOrder::reports_end).
     #[must_use]
     pub fn with_unreported_ends(self) -> Self {
         self.0.lock().streams.reports_no_end = true;

@@ -2,7 +2,7 @@
 
 use super::blocks::{Block, Owner, Segment, State};
 use super::{Answer, Model, Request};
-use cachalot_core::{DeviceMemory, DevicePtr, DeviceResult, ErrorKind, PoolKind, VirtualMemory};
+use cachalot_core::{DevicePtr, DeviceResult, ErrorKind, PoolKind, Segments, StreamOrder, VirtualMemory};
 
 /// A range to map.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! The model's graph under capture: which captured work comes before what.
 
 use super::Model;
-use cachalot_core::{DeviceMemory, StreamId};
+use cachalot_core::{StreamId, StreamOrder};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Numbers of pieces of captured work.

@@ -2,7 +2,7 @@
 
 use super::blocks::{Block, FreeBlock, Owner, Segment, State};
 use super::{Answer, Model, Refusal, Request, Shortage, rounding};
-use cachalot_core::{DeviceMemory, DevicePtr, ErrorKind, PoolId, PoolKind, StreamId};
+use cachalot_core::{DevicePtr, ErrorKind, PoolId, PoolKind, Segments, StreamId};
 
 impl Model {
     pub(super) fn reclaim(&mut self, request: &Request) -> Answer<u64> {

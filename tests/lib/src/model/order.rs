@@ -2,7 +2,7 @@
 
 use super::blocks::Owner;
 use super::{Answer, Model, Request};
-use cachalot_core::{DeviceMemory, Event, StreamId};
+use cachalot_core::{Event, StreamId, StreamOrder};
 use std::collections::VecDeque;
 
 /// Number of blocks without an event from which a free records one.

@@ -1,7 +1,7 @@
 //! Private pools of the model, and routes into private pools.
 
 use super::{Answer, Model, Refusal};
-use cachalot_core::{DeviceMemory, PoolId, PoolOptions, Route, StreamId};
+use cachalot_core::{Host, PoolId, PoolOptions, Route, StreamId};
 
 pub(super) struct Pool {
     pub id: PoolId,
