@@ -1,5 +1,4 @@
-//! Checks imports against layers: upward and sideways imports, circles, modules without a layer,
-//! and types with too many methods.
+//! Checks imports against layers: upward and sideways imports, circles, and modules without a layer.
 
 use super::document::Layers;
 use super::imports::Imports;
@@ -12,17 +11,7 @@ pub(crate) fn check(layers: &Layers, imports: &Imports) -> Vec<String> {
     let mut wrong = places(layers, imports);
     wrong.extend(directions(layers, imports));
     wrong.extend(circles(layers, imports));
-    wrong.extend(crowds(imports));
     wrong
-}
-
-/// Maximum number of methods of a type. A type with more methods has more than one task.
-const MOST_METHODS: usize = 60;
-
-/// Lists the types with too many methods.
-fn crowds(imports: &Imports) -> impl Iterator<Item = String> {
-    let crowded = imports.methods.iter().filter(|&(_, &methods)| methods > MOST_METHODS);
-    crowded.map(|(name, methods)| format!("{name} has {methods} methods, {MOST_METHODS} are allowed"))
 }
 
 /// Returns the top-level module of a file.

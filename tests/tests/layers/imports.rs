@@ -12,8 +12,6 @@ pub(crate) struct Imports {
     pub(crate) files: Vec<String>,
     /// The imports: from, to, path.
     pub(crate) arrows: BTreeMap<(String, String), String>,
-    /// Number of methods of each type, in all inherent `impl` blocks.
-    pub(crate) methods: BTreeMap<String, usize>,
 }
 
 /// Finds the imports of a crate.
@@ -22,9 +20,6 @@ pub(crate) fn of(read: Read<'_>) -> Imports {
     let files = modules.iter().filter(|(module, contents)| **module == contents.file && !module.is_empty());
     let mut imports = Imports { files: files.map(|(module, _)| module.join("/")).collect(), ..Imports::default() };
     for (module, contents) in &modules {
-        for (name, methods) in &contents.methods {
-            *imports.methods.entry(name.clone()).or_default() += methods;
-        }
         let named = contents.named.iter().map(|(named, is_public)| (&named.path, *is_public));
         for (path, is_public) in named.chain(contents.paths.iter().map(|path| (path, false))) {
             let Some((base, behind)) = base(&modules, module, path) else { continue };

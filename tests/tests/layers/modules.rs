@@ -22,8 +22,6 @@ pub(crate) struct Contents {
     pub(crate) named: Vec<(Named, bool)>,
     /// Paths in the code.
     pub(crate) paths: Vec<Names>,
-    /// The type and the number of methods of each inherent `impl` block.
-    pub(crate) methods: Vec<(String, usize)>,
 }
 
 /// The modules of a crate by path. The root has the empty path.
@@ -68,7 +66,6 @@ fn add(modules: &mut Modules, read: Read<'_>, module: Module, file: &Module, ite
             item => {
                 if !attributes(&item).is_some_and(is_test) {
                     contents.defined.extend(name(&item));
-                    contents.methods.extend(methods(&item));
                     contents.paths.extend(paths::paths(item.to_token_stream()));
                 }
             }
@@ -97,14 +94,6 @@ fn attributes(item: &syn::Item) -> Option<&[syn::Attribute]> {
         syn::Item::Use(item) => &item.attrs,
         _ => return None,
     })
-}
-
-/// Returns the type name and the number of methods of an inherent `impl` block.
-fn methods(item: &syn::Item) -> Option<(String, usize)> {
-    let syn::Item::Impl(block) = item else { return None };
-    let syn::Type::Path(of) = block.self_ty.as_ref() else { return None };
-    let name = of.path.segments.last().filter(|_| block.trait_.is_none())?.ident.to_string();
-    Some((name, block.items.iter().filter(|item| matches!(item, syn::ImplItem::Fn(_))).count()))
 }
 
 /// Returns the name that an item defines.

@@ -153,18 +153,3 @@ fn paths_are_read_from_tokens() {
     let found: Vec<String> = paths::paths(tokens).iter().map(|path| path.join("::")).collect();
     assert_eq!(found, ["a::b", "a::d::e", "a::d::*", "x::y", "z::Z", "p::q"]);
 }
-
-#[test]
-fn a_type_with_too_many_methods_is_caught() {
-    let block = |methods: usize| {
-        let methods = (0..methods).fold(String::new(), |text, number| text + &format!("fn f{number}(&self) {{}} "));
-        format!("impl<T: Copy> Large<T> {{ {methods} }}")
-    };
-    let low = format!("pub struct Large<T>(T); {} impl<T> Drop for Large<T> {{ fn drop(&mut self) {{}} }}", block(30));
-    for (methods, expected) in [(30, None), (31, Some("Large has 61 methods, 60 are allowed"))] {
-        let high = format!("use crate::low::Large; {}", block(methods));
-        let files = [LIB, ("high.rs", &high), ("middle.rs", ""), ("low.rs", &low)];
-        let wrong = check(&layers("high\nmiddle\nlow"), &imports(&files));
-        assert_eq!(wrong, expected.into_iter().collect::<Vec<_>>());
-    }
-}
