@@ -977,7 +977,8 @@ CACHALOT_API cachalot_status cachalot_forecast(const cachalot_allocator *allocat
  * pending free completes before a request would wait for it (cachalot_process_events finds out which have), that no callback or other thread frees memory, and that
  * new memory has higher addresses than all other memory. Free device memory is that of the driver's latest answer,
  * changed by what the allocator has obtained and given back since; cachalot_device_info asks the driver anew. The copy
- * takes about as long as a snapshot, and as much host memory as the allocator's tables.
+ * takes about as long as a snapshot, and as much host memory as the allocator's tables; other threads' calls for the
+ * device wait while it is made. What other threads are doing at this moment counts as unfinished.
  *   - Driver: only to open a device that was never used, and while a graph is captured, to learn which streams capture it.
  *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL, PARKED. */
 CACHALOT_API cachalot_status cachalot_would_fit(const cachalot_allocator *allocator, int device, const size_t *sizes,

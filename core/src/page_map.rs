@@ -6,6 +6,8 @@
 //! segments while caching.
 
 use crate::error::Error;
+#[cfg(feature = "alloc")]
+use crate::sync::MutexGuard;
 use crate::sync::{Lock, Rank, Ranked};
 use crate::tables::Storage;
 use crate::tables::atomic_map::AtomicMap;
@@ -163,15 +165,21 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
         }
     }
 
-    /// Returns a map of the pages of one device, as those of device 0.
+    /// Keeps the map from changing. The caller holds all locks of a device.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, ()> {
+        self.writer.lock_beside()
+    }
+
+    /// Returns a map of the pages of one device, as those of device 0. The parameter `_writer` shows that the map does not
+    /// change.
     ///
     /// # Errors
     /// [`Error::TableFull`] if the pages do not fit.
     #[cfg(feature = "alloc")]
-    pub(crate) fn copy_of(&self, number: u32) -> Result<Self, Error> {
+    pub(crate) fn copy_of(&self, number: u32, _writer: &MutexGuard<'_, R, ()>) -> Result<Self, Error> {
         let copy = Self::default();
         let mut is_full = false;
-        let _writer = self.writer.lock();
         self.pages.for_each(|page, word| {
             let word = match OwnerWord(word).owner() {
                 Owner::Heap(HeapRef { device, heap }) if device == number => Owner::Heap(HeapRef { device: 0, heap }),

@@ -3,7 +3,8 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, Growable, Lock, PoolOptions, Route, Storage, StreamId,
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, Growable, Lock, PoolOptions, Rehearsal, Route, Storage,
+    StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::{Hooked, thread_id};
@@ -161,8 +162,9 @@ where
                 }
                 94 => self.allocator.process_events(DEVICE).unwrap(),
                 95 => self.look(&own),
+                96 if random.below(4) == 0 => self.ask(&mut random),
                 // Pools whose blocks wait for the busy stream stay: not too many of them.
-                96 if self.wild || random.below(100) == 0 => self.in_a_pool(&mut random),
+                97 if self.wild || random.below(100) == 0 => self.in_a_pool(&mut random),
                 _ => self.give_back(&mut random),
             }
             if own.len() > 60 {
@@ -179,6 +181,17 @@ where
         let stats = self.allocator.stats(DEVICE).unwrap();
         assert!(stats.reserved_bytes().peak >= stats.reserved_bytes().current);
         self.allocator.reset_peak_stats(DEVICE).unwrap();
+    }
+
+    /// Asks whether requests would fit, up to more than there is: the answer waits for pending frees, in a copy.
+    fn ask(&self, random: &mut Random) {
+        let sizes = [1 + random.below(24 * MIB), 1 + random.below(8192), 400 * MIB, 400 * MIB];
+        let rehearsal = Rehearsal::of(&self.allocator, DEVICE).unwrap();
+        match rehearsal.would_fit(&sizes, STREAMS[random.below(3) as usize]) {
+            Ok(fit) => assert!(fit.served <= sizes.len() && (fit.bound.is_some() || fit.served == sizes.len())),
+            Err(Error::TableFull(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// Allocates and frees a few blocks in a pool of the thread.
@@ -222,10 +235,10 @@ where
                     thread::yield_now();
                 }
             });
-            // Snapshots of fixed tables are made on the stack.
+            // Snapshots and copies of fixed tables are made on the stack.
             let spawn = |thread| {
                 let work = move || self.work(number * THREADS + thread, steps);
-                thread::Builder::new().stack_size(64 << 20).spawn_scoped(scope, work).unwrap()
+                thread::Builder::new().stack_size(256 << 20).spawn_scoped(scope, work).unwrap()
             };
             let workers: Vec<_> = (0..THREADS).map(spawn).collect();
             let results: Vec<_> = workers.into_iter().map(thread::ScopedJoinHandle::join).collect();

@@ -3,12 +3,14 @@
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Bound, Config, DeviceIndex, Error, Fit, Growable, Lock, Rehearsal, Segments, StreamId};
+use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use cachalot_tests::policies::POLICIES;
 use cachalot_tests::program::{Op, stream};
 use cachalot_tests::strategies::{bytes, proptest_config, with_pools, with_settings};
 use cachalot_tests::twins::Twins;
 use proptest::prelude::*;
+use std::sync::{Arc, OnceLock};
 
 /// Capacity of the device: small, so that programs run out of memory.
 const CAPACITY: u64 = 256 << 20;
@@ -165,4 +167,29 @@ fn the_answer_names_the_bound() {
     assert_eq!(rehearsal.would_fit(&[100], StreamId(u64::MAX)), Err(Error::InvalidStream));
     let unknown = Rehearsal::of(&host.allocator, DeviceIndex(7)).map(|_| ());
     assert_eq!(unknown, Err(Error::UnknownDevice(DeviceIndex(7))));
+}
+
+/// A thread records an event while another asks. In the copy the thread never finishes, and the answer does not wait for it.
+#[test]
+fn a_thread_at_work_holds_no_answer_up() {
+    type Tested = Allocator<Hooked, spin::mutex::SpinMutex<()>, Growable>;
+    // A block that waits in no queue yet stays pending. An event that is recorded anew frees the others.
+    for (config, served) in [("", 0), ("parity:False", 1), ("policy:stitched,completed_pages_only:True", 1)] {
+        let device = Hooked::new(SimulatedDevice::new(100 * MIB));
+        let allocator = Arc::new(Tested::new([device], &Config::parse(config).expect("valid")).expect("one device"));
+        // The device tells its memory.
+        allocator.set_memory_fraction(DEVICE, 1.0).expect("a fraction");
+        let block = allocator.malloc(DEVICE, 60 * MIB, STREAM).expect("memory");
+        allocator.record_stream(block, StreamId(9)).expect("a live block");
+        let (asked, answer) = (Arc::clone(&allocator), Arc::new(OnceLock::new()));
+        let told = Arc::clone(&answer);
+        allocator.device(DEVICE).expect("one device").on_record(move || {
+            let fit = Rehearsal::of(&asked, DEVICE).expect("a device").would_fit(&[80 * MIB], STREAM);
+            told.set(fit.map(|fit| fit.served)).expect("an event is recorded once");
+        });
+        allocator.free(block).expect("a live block");
+        allocator.process_events(DEVICE).expect("a device");
+        assert_eq!(answer.get(), Some(&Ok(served)), "{config}");
+        allocator.check_invariants().expect("nothing has changed");
+    }
 }

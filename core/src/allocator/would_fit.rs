@@ -6,7 +6,6 @@ use crate::arena::rehearse::rehearsal_device;
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceMemory, MemoryInfo};
 use crate::error::Error;
-use crate::page_map::PageMap;
 use crate::sync::Lock;
 use crate::tables::{Storage, Table};
 use crate::units::{DeviceIndex, NO_STREAM, StreamId};
@@ -87,8 +86,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'a, D, R, S> {
     /// * mapping takes no time, which matters only to `strict_stall` of the stitched policy.
     ///
     /// The copy takes about as long as a [`snapshot`](Allocator::snapshot), and as much memory as the
-    /// allocator's tables. While other threads allocate and free, its parts belong to slightly different
-    /// moments.
+    /// allocator's tables. It is the state of one moment: other threads' calls wait while it is made. What these threads are
+    /// doing at the moment counts as unfinished, and pending frees that they are asking after as pending.
     ///
     /// Device: asked for its virtual memory, which may open it, and while a graph is captured, which streams
     /// capture it. Otherwise not called.
@@ -155,8 +154,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'a, D, R, S> {
         if !arenas.make_room(1) {
             return Err(Error::TableFull("devices"));
         }
-        arenas.add(copy_onto(self.allocator.arena(self.device)?, Called::<T>::from(onto))?);
-        let pages = PageMap::copy_of(&self.allocator.pages, self.device.0)?;
+        let (arena, pages) = copy_onto(self.allocator.on(self.device)?, Called::<T>::from(onto))?;
+        arenas.add(arena);
         Ok(Allocator { arenas, pages, failed_drop: lock_api::Mutex::new(None) })
     }
 }

@@ -77,6 +77,8 @@ mod routes;
 pub(crate) mod settings;
 #[cfg(feature = "alloc")]
 mod snapshot;
+#[cfg(feature = "alloc")]
+mod standstill;
 mod stitched;
 mod tracing;
 pub(crate) mod tuning;

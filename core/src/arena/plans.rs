@@ -37,9 +37,9 @@ impl<R: Lock> Plans<R> {
         Self(config.planned().map(|options| Box::new(PlanServer::new(options))))
     }
 
-    /// Returns plans in the same state, for another device.
-    pub(super) fn copy(&self) -> Self {
-        Self(self.server().map(|server| Box::new(server.copy())))
+    /// Returns the plans of a device in the state that `server` is a copy of.
+    pub(super) fn of(server: Option<PlanServer<R>>) -> Self {
+        Self(server.map(Box::new))
     }
 
     /// Returns the planned policy's state, if the configuration has the policy.

@@ -40,15 +40,15 @@ impl<R: Lock> Settings<R> {
         }
     }
 
-    /// Returns the same settings, for another device.
+    /// Returns the same settings, with `config` in force, for another device.
     #[cfg(feature = "alloc")]
-    pub(super) fn duplicate(&self) -> Self {
+    pub(super) fn duplicate(&self, config: Config) -> Self {
         Self {
             policy: self.policy,
             unit: self.unit,
             small_max: self.small_max,
             divisions: core::array::from_fn(|at| AtomicU32::new(self.divisions[at].load(Ordering::Relaxed))),
-            config: Ranked::new(Rank::Config, self.copy()),
+            config: Ranked::new(Rank::Config, config),
         }
     }
 

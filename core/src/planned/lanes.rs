@@ -7,8 +7,9 @@ use crate::config::Planned;
 use crate::planned::report::PlannedReport;
 use crate::pool::PoolId;
 use crate::stats::HeapCounters;
-use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked};
+use crate::sync::{AtomicU64, CachePadded, Lock, MutexGuard, Ordering, Rank, Ranked};
 use crate::units::{DevicePtr, StreamId};
+use alloc::vec::Vec;
 
 /// The stream number of a vacant lane. No request has this number.
 const UNUSED: u64 = u64::MAX;
@@ -77,18 +78,21 @@ impl<R: Lock> PlanServer<R> {
         }
     }
 
-    /// Returns the state of another device with the same lanes and the same plans.
-    pub(crate) fn copy(&self) -> Self {
+    /// Locks all lanes, for a caller that holds all locks of a device.
+    pub(crate) fn lock_lanes(&self) -> Vec<MutexGuard<'_, R, Option<Lane>>> {
+        self.lane_slots.iter().map(|slot| slot.lane.lock_beside()).collect()
+    }
+
+    /// Returns the state of another device with the same lanes and the same plans. `lanes` are locked here.
+    pub(crate) fn copy_of(&self, lanes: &[MutexGuard<'_, R, Option<Lane>>], planner: &PlannerState) -> Self {
         let mut copy = Self::new(self.options);
-        for (number, from) in self.lane_slots.iter().enumerate() {
-            let lane = from.lane.lock();
+        for (number, (from, lane)) in self.lane_slots.iter().zip(lanes).enumerate() {
             copy.streams[number] = AtomicU64::new(self.streams[number].load(Ordering::Acquire));
-            let (lane, counters) = (lane.clone(), from.counters.copy());
+            let (lane, counters) = ((**lane).clone(), from.counters.copy());
             copy.lane_slots[number] = CachePadded(LaneSlot { lane: Ranked::new(Rank::Lane, lane), counters });
         }
         copy.without_lane = AtomicU64::new(self.without_lane.load(Ordering::Relaxed));
-        let planner = self.planner.lock().clone();
-        copy.planner = Ranked::new(Rank::Planner, planner);
+        copy.planner = Ranked::new(Rank::Planner, planner.clone());
         copy
     }
 

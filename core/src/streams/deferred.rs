@@ -52,7 +52,6 @@ impl Deferred {
 }
 
 /// The deferred blocks of a device.
-#[derive(Clone)]
 pub(crate) struct DeferredBlocks<S: Storage> {
     /// The blocks, in the order in which they are retried. A thread takes a block to free it, or to record its events.
     pub list: BusyList<Deferred, S>,
@@ -63,6 +62,19 @@ pub(crate) struct DeferredBlocks<S: Storage> {
 impl<S: Storage> Default for DeferredBlocks<S> {
     fn default() -> Self {
         Self { list: BusyList::default(), reserved: 0 }
+    }
+}
+
+impl<S: Storage> Clone for DeferredBlocks<S> {
+    /// Returns the blocks on which no thread works. What a thread has done of a block is not known: the block stays
+    /// pending in the copy.
+    fn clone(&self) -> Self {
+        let mut list = self.list.clone();
+        for entry in self.list.busy_entries() {
+            list.take(entry);
+            list.remove(entry);
+        }
+        Self { list, reserved: 0 }
     }
 }
 

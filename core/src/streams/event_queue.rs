@@ -542,6 +542,14 @@ impl<S: Storage> EventQueues<S> {
         cancelled
     }
 
+    /// Forgets which threads poll and record events, in a copy on which none of them works.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn forget_threads(&mut self) {
+        for queue in self.queues.iter_mut() {
+            (queue.busy, queue.recording) = (false, NONE);
+        }
+    }
+
     /// Returns whether any event is pending.
     pub(crate) fn is_waiting(&self) -> bool {
         self.waits.len() > 0

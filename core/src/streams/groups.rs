@@ -26,16 +26,21 @@ impl<R: Lock, S: Storage> Groups<R, S> {
         Self(groups)
     }
 
-    /// Returns queues with the same entries.
+    /// Locks the queues of all groups, for a caller that holds all locks of a device.
     #[cfg(feature = "alloc")]
-    pub(crate) fn copy(&self) -> Self {
-        let copy = Self::new();
-        for group in 0..self.count() {
-            // Cloned before the other lock is taken: no thread holds two of them.
-            let queues = self.lock(group).clone();
-            *copy.lock(group) = queues;
-        }
-        copy
+    pub(crate) fn lock_all(&self) -> alloc::vec::Vec<MutexGuard<'_, R, EventQueues<S>>> {
+        self.0.as_ref().iter().map(|group| group.lock_beside()).collect()
+    }
+
+    /// Returns queues with the entries of `groups`, on which no thread works.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn copy_of(groups: &[MutexGuard<'_, R, EventQueues<S>>]) -> Self {
+        let mut groups = groups.iter();
+        Self(S::make_groups(|| {
+            let mut queues = groups.next().map_or_else(EventQueues::default, |queues| (**queues).clone());
+            queues.forget_threads();
+            CachePadded(Ranked::new(Rank::EventQueue, queues))
+        }))
     }
 
     /// Returns the number of the group of a stream.

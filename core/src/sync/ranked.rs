@@ -79,6 +79,14 @@ impl<R: Lock, T> Ranked<R, T> {
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, R, T>> {
         self.mutex.try_lock()
     }
+
+    /// Locks beside other locks of the same tier, for the one call that holds all locks of a device. All heaps are one tier
+    /// here. The caller takes the locks of a tier in the order of the ranks, and those of one rank in the order of their
+    /// numbers. No other thread holds two of a tier, except the two heaps of a pair, in this order.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
+        self.mutex.lock()
+    }
 }
 
 impl<R: Lock, T> Ranked<R, T> {
@@ -170,6 +178,21 @@ mod paranoid {
             HELD.set(held | rank.bit());
             Self(rank)
         }
+
+        /// Adds a lock to those of this thread, beside locks of the same tier.
+        ///
+        /// # Panics
+        /// If the thread holds a lock of a later tier.
+        #[cfg(feature = "alloc")]
+        fn add_beside(rank: Rank) -> Self {
+            let tier = |rank: Rank| if rank == Rank::LargeHeap { Rank::SmallHeap } else { rank.tier() };
+            let held = HELD.get();
+            if let Some(above) = Rank::of(held).find(|&above| tier(above) as u32 > tier(rank) as u32) {
+                panic!("the lock {rank:?} is taken beside others while {above:?} is held");
+            }
+            HELD.set(held | rank.bit());
+            Self(rank)
+        }
     }
 
     impl Drop for Held {
@@ -211,6 +234,13 @@ mod paranoid {
         pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, R, T>> {
             let held = Held::add(self.rank);
             self.mutex.try_lock().map(|guard| MutexGuard { guard, _held: held })
+        }
+
+        /// Locks beside other locks of the same tier; see the function of this name without the feature.
+        #[cfg(feature = "alloc")]
+        pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
+            let held = Held::add_beside(self.rank);
+            MutexGuard { guard: self.mutex.lock(), _held: held }
         }
     }
 
@@ -264,6 +294,25 @@ mod paranoid {
             let config = Tested::new(Rank::Config, ());
             let _config = config.lock();
             assert_no_lock_held("obtain");
+        }
+
+        #[test]
+        #[cfg(feature = "alloc")]
+        fn one_call_may_hold_every_heap_and_every_lock_of_a_tier() {
+            const RANKS: [Rank; 6] =
+                [Rank::SmallHeap, Rank::LargeHeap, Rank::SmallHeap, Rank::LargeHeap, Rank::Ended, Rank::EventQueue];
+            let locks = RANKS.map(|rank| Tested::new(rank, ()));
+            drop(locks.each_ref().map(Tested::lock_beside));
+            assert_no_lock_held("obtain");
+        }
+
+        #[test]
+        #[cfg(feature = "alloc")]
+        #[should_panic(expected = "the lock LargeHeap is taken beside others while Ranges is held")]
+        fn an_earlier_tier_panics_beside_others_too() {
+            let (ranges, heap) = (Tested::new(Rank::Ranges, ()), Tested::new(Rank::LargeHeap, ()));
+            let _ranges = ranges.lock_beside();
+            let _heap = heap.lock_beside();
         }
 
         #[test]

@@ -115,6 +115,11 @@ impl<T: Copy + Send + 'static, S: Storage> BusyList<T, S> {
         self.busy > 0
     }
 
+    /// Returns the entries on which threads work, in no order.
+    pub(crate) fn busy_entries(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(self.entries.entries()).filter(|(_, entry)| entry.busy).map(|(number, _)| number)
+    }
+
     /// Returns whether a thread works on `entry`.
     pub(crate) fn is_busy(&self, entry: u32) -> bool {
         self.entries[entry].busy

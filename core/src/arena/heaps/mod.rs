@@ -17,7 +17,7 @@
 //! Nothing in this folder calls the device.
 
 #[cfg(feature = "alloc")]
-mod copy;
+pub(crate) mod copy;
 pub(crate) mod ended;
 pub(crate) mod pair_state;
 pub(crate) mod pairs;
