@@ -1,7 +1,7 @@
 //! The core of cachalot: every decision of a GPU memory allocator, over an abstract device.
 //!
-//! The crate is `no_std` and has no unsafe code. No CUDA type appears: the host implements
-//! [`DeviceMemory`] for a device. The module [`simulated`] is a device without a GPU.
+//! The crate is `no_std` and has no unsafe code. No CUDA type appears: the host implements a device, which is a
+//! [`DeviceMemory`]. The module [`simulated`] is a device without a GPU.
 //!
 //! ```
 //! use cachalot_core::simulated::SimulatedDevice;
@@ -20,6 +20,7 @@
 //! * [`Allocator`]: what programs call. [`Block`] and [`Buffer`] own device memory.
 //! * [`config`]: the list of all settings, and the policies.
 //! * [`Fixed`]: tables without a heap, and how many bytes their numbers make.
+//! * [`BasicDevice`]: a device of your own in ten methods, and [`forward`]: a device around another.
 //!
 //! # Features
 //! | feature | effect |

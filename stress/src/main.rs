@@ -1,8 +1,10 @@
 //! The stress program: see [`options::Arguments`].
 
 mod block;
+mod captures;
 mod checker;
 mod churn;
+mod elastic;
 mod emulated;
 mod instrumented;
 mod mutant;
@@ -15,6 +17,7 @@ mod sizes;
 mod stage;
 mod subject;
 mod sweep;
+mod tenant;
 mod times;
 mod verdict;
 mod visit;

@@ -150,6 +150,13 @@ pub(crate) struct RunOptions {
     /// At random times a stream is held busy, for up to this number of microseconds.
     #[arg(long, default_value_t = 300)]
     pub(crate) hold_us: u64,
+    /// Parts of the program on each device whose memory is parked and woken: the blocks of a tag, or of a stream.
+    /// Captured graphs are parked as well, between their runs.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub(crate) tenants: u32,
+    /// Elastic ranges of each device, whose parts are committed, used and decommitted.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub(crate) ranges: u32,
     /// Print the result as one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -240,6 +247,11 @@ impl RunOptions {
         ];
         for (name, value) in numbers {
             add(name, value.to_string());
+        }
+        for (name, value) in [("tenants", self.tenants), ("ranges", self.ranges)] {
+            if value > 0 {
+                add(name, value.to_string());
+            }
         }
         if !self.config.is_empty() {
             add("config", format!("'{}'", self.config));

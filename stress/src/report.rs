@@ -96,6 +96,14 @@ impl fmt::Display for Report {
             "              {graphs} graphs, {replays} runs of them, {bare_graphs} without memory, {pools} pools, {guests} streams that \
              came and went, {disturbances} disturbances"
         )?;
+        let Counts { parks, wakes, ranges, commits, decommits, releases, refused, .. } = self.counts;
+        if parks + ranges > 0 {
+            writeln!(
+                f,
+                "              {parks} parks, {wakes} wakes, {ranges} ranges: {commits} commits, {decommits} decommits, {releases} \
+                 releases; {refused} refused as documented"
+            )?;
+        }
         for (name, Summary { calls, p50_ns, p99_ns, p999_ns, max_ns }) in &self.latency {
             writeln!(
                 f,

@@ -7,6 +7,7 @@ use crate::report::Report;
 use crate::shared::Shared;
 use crate::stage::Device;
 use crate::subject::{Core, Subject};
+use crate::tenant::Tenancy;
 use crate::times::{Counts, Latency};
 use crate::verdict::Kind;
 use crate::worker::Worker;
@@ -116,9 +117,30 @@ fn set_up(options: &RunOptions) -> Result<Setup, SetupError> {
     let instrumented = devices.iter().map(|device| Instrumented::new(device.cuda, options.mutant));
     let subject = Subject::new(Core::new(instrumented, &config)?, options.mutant);
     // Leaked on purpose: the process ends with the run.
-    let shared: &'static Shared = Box::leak(Box::new(Shared::new(options.clone(), config, subject, devices)));
+    let tenancies = tenancies(options, &subject, &config, devices)?;
+    let shared: &'static Shared =
+        Box::leak(Box::new(Shared::new(options.clone(), config, subject, devices, tenancies)));
+    for tenancy in &shared.tenancies {
+        let memory = tenancy.tenant.lock().parts.iter().map(|part| part.memory).collect::<Vec<_>>();
+        shared.own.lock().extend(memory.iter().map(|own| (tenancy.device, own.address().0, own.bytes())));
+    }
     let workers = (0..options.threads).map(|number| Worker::new(shared, number)).collect::<Result<_, _>>()?;
     Ok(Setup { driver, shared, workers })
+}
+
+/// Creates the tenants of all devices.
+fn tenancies(
+    options: &RunOptions,
+    subject: &Subject,
+    config: &Config,
+    devices: &'static [Device],
+) -> Result<Vec<Tenancy>, SetupError> {
+    let needs_pages = options.tenants > 0 || options.ranges > 0;
+    if needs_pages && devices.iter().any(|stage| stage.cuda.virtual_memory().is_none()) {
+        return Err("a device has no virtual memory, which tenants and ranges need".into());
+    }
+    let of = |stage| Tenancy::all(subject, config, stage, options.tenants, options.batch);
+    Ok(devices.iter().map(of).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
 /// Enables access of every device to the memory of every reachable device.
@@ -185,13 +207,19 @@ fn check_bytes(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the driver's memory. The driver may hold the bytes that the allocator counts as leaked,
-/// and the bytes of calls that failed after their effect.
+/// Bytes that a device keeps for waits while the driver is asked for the ids of streams: as many allocations of a byte.
+const KEPT_BYTES: u64 = 16;
+
+/// Checks the driver's memory. The driver may hold the bytes that the allocator counts as leaked, those that open
+/// devices keep, and the bytes of calls that failed after their effect.
 fn check_driver(shared: &Shared, taken: u64, report: &Value) {
     let used = used_bytes(report);
     let mut allowed = taken;
     for stage in shared.devices {
         allowed += shared.subject.leaked_bytes(stage.index).unwrap_or(0);
+        if shared.options.identity == Identity::Asked {
+            allowed += KEPT_BYTES;
+        }
         if shared.options.faults == Some(Faults::After) {
             allowed += shared.subject.device(stage.index).map_or(0, Instrumented::refused_bytes);
         }

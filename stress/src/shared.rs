@@ -1,16 +1,19 @@
 //! State shared by the threads of a run.
 
 use crate::block::Block;
+use crate::captures::{Captures, Moment};
+use crate::elastic::ElasticRange;
 use crate::options::RunOptions;
 use crate::shadow::Shadow;
 use crate::stage::Device;
 use crate::subject::Subject;
+use crate::tenant::Tenancy;
 use crate::verdict::{Kind, Verdict};
 use cachalot_core::{Config, DeviceError, Error, ErrorKind};
 use parking_lot::Mutex;
 use std::fmt::Display;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A block on the way between two threads, and the place where the contents are known.
@@ -24,6 +27,13 @@ pub(crate) struct Shared {
     pub(crate) devices: &'static [Device],
     pub(crate) shadow: Shadow,
     pub(crate) verdict: Verdict,
+    pub(crate) tenancies: Vec<Tenancy>,
+    /// Blocks of tenants that any thread may free. No work uses them but the work announced so far.
+    pub(crate) loose: Mutex<Vec<Block>>,
+    /// Elastic ranges that no thread works with.
+    pub(crate) ranges: Mutex<Vec<ElasticRange>>,
+    /// Number of elastic ranges reserved so far.
+    pub(crate) ranges_made: AtomicU64,
     /// Blocks that any thread may take over.
     pub(crate) exchange: Mutex<Vec<Exchanged>>,
     /// Number of live blocks of the program.
@@ -32,8 +42,7 @@ pub(crate) struct Shared {
     pub(crate) barrier: Barrier,
     /// Number of threads that have done their share.
     pub(crate) done: AtomicU32,
-    /// Number of captures begun in the present round.
-    pub(crate) captures: AtomicU32,
+    pub(crate) captures: Captures,
     /// The run's own device memory: device, address, bytes.
     pub(crate) own: Mutex<Vec<(usize, u64, u64)>>,
     /// The first error that made a device unusable.
@@ -47,18 +56,28 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Creates the state at the beginning of a run.
-    pub(crate) fn new(options: RunOptions, config: Config, subject: Subject, devices: &'static [Device]) -> Self {
+    pub(crate) fn new(
+        options: RunOptions,
+        config: Config,
+        subject: Subject,
+        devices: &'static [Device],
+        tenancies: Vec<Tenancy>,
+    ) -> Self {
         Self {
             config,
             subject,
             devices,
             shadow: Shadow::default(),
             verdict: Verdict::default(),
+            tenancies,
+            loose: Mutex::default(),
+            ranges: Mutex::default(),
+            ranges_made: AtomicU64::new(0),
             exchange: Mutex::default(),
             live: AtomicI64::new(0),
             barrier: Barrier::new(options.threads as usize),
             done: AtomicU32::new(0),
-            captures: AtomicU32::new(0),
+            captures: Captures::default(),
             own: Mutex::default(),
             lost: Mutex::default(),
             faulty: AtomicBool::new(options.faults.is_some()),
@@ -111,11 +130,11 @@ impl Shared {
         }
     }
 
-    /// Returns whether an error may result from a capture. While a stream captures, the stream's
-    /// cached memory cannot be unmapped, and a call that needs the memory fails.
-    pub(crate) fn is_due_to_capture(&self, error: &Error) -> bool {
+    /// Returns whether an error may result from a capture during the call, which began at `since`. While a
+    /// stream captures, the stream's cached memory cannot be unmapped, and a call that needs the memory fails.
+    pub(crate) fn is_due_to_capture(&self, error: &Error, since: Moment) -> bool {
         matches!(error, Error::Device(error) if error.kind == ErrorKind::NotPermittedInCapture)
-            && self.captures.load(Ordering::Acquire) > 0
+            && self.captures.met_since(since)
     }
 
     /// Reports a refused call that must succeed.

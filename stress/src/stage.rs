@@ -149,9 +149,18 @@ impl Device {
 
     /// Copies findings to the host. `line` is the caller's own stream, with no other work queued.
     pub(crate) fn read(&self, line: CuStream, from: Region, count: usize) -> DeviceResult<Vec<Findings>> {
-        assert!(count * size_of::<Findings>() <= from.bytes() as usize);
-        let mut found = vec![Findings::NONE; count];
-        let bytes = count * size_of::<Findings>();
+        self.copy_to_host(line, from, vec![Findings::NONE; count])
+    }
+
+    /// Copies bytes to the host. `line` is the caller's own stream, with no other work queued.
+    pub(crate) fn read_bytes(&self, line: CuStream, from: Region) -> DeviceResult<Vec<u8>> {
+        self.copy_to_host(line, from, vec![u8::MAX; from.bytes() as usize])
+    }
+
+    /// Copies the beginning of a region over `found`. Any bytes are a value of `T`.
+    fn copy_to_host<T: Copy>(&self, line: CuStream, from: Region, mut found: Vec<T>) -> DeviceResult<Vec<T>> {
+        let bytes = size_of_val(found.as_slice());
+        assert!(bytes <= from.bytes() as usize);
         let copied = self.cuda.with_context(|driver| {
             // SAFETY: the buffer is as long as the copy and outlives the copy: freed only after the
             // wait for the stream.

@@ -99,6 +99,16 @@ pub(crate) struct Counts {
     /// Graphs captured without a report to the allocator.
     pub(crate) bare_graphs: u64,
     pub(crate) disturbances: u64,
+    /// Parks and wakes of memory that succeeded.
+    pub(crate) parks: u64,
+    pub(crate) wakes: u64,
+    /// Elastic ranges reserved, and their commits, decommits and releases that succeeded.
+    pub(crate) ranges: u64,
+    pub(crate) commits: u64,
+    pub(crate) decommits: u64,
+    pub(crate) releases: u64,
+    /// Parks, wakes, commits, decommits and releases refused for a documented reason.
+    pub(crate) refused: u64,
     /// Digest of the addresses and sizes of all served blocks, in order: equal in a repeated run.
     pub(crate) digest: u64,
 }
@@ -108,6 +118,7 @@ impl Counts {
     pub(crate) fn merge(&mut self, other: &Self) {
         let Self { ops, mallocs, frees, ooms, captured, errors, verified_blocks, verified_bytes, .. } = other;
         let Self { visits, exchanged, graphs, replays, pools, guests, bare_graphs, disturbances, digest, .. } = other;
+        let Self { parks, wakes, ranges, commits, decommits, releases, refused, .. } = other;
         self.ops += ops;
         self.mallocs += mallocs;
         self.frees += frees;
@@ -124,6 +135,13 @@ impl Counts {
         self.guests += guests;
         self.bare_graphs += bare_graphs;
         self.disturbances += disturbances;
+        self.parks += parks;
+        self.wakes += wakes;
+        self.ranges += ranges;
+        self.commits += commits;
+        self.decommits += decommits;
+        self.releases += releases;
+        self.refused += refused;
         self.digest ^= digest;
     }
 

@@ -25,8 +25,8 @@ impl Worker {
         // The leader works alone between the two barriers, so no call changes the state during the
         // audit.
         if shared.barrier.wait().is_leader() {
+            self.finish_tenants();
             self.audit();
-            shared.captures.store(0, Ordering::Release);
             self.replace_stream();
             if self.is_quiet() {
                 self.undo_settings();
@@ -69,8 +69,12 @@ impl Worker {
             let held = segment.blocks.iter().filter(|block| block.state == BlockState::ActiveAllocated);
             listed += held.count() as i64;
         }
-        if (counted, listed) != (live, live) {
-            let text = format!("{live} blocks are held; the statistics say {counted}, the snapshot lists {listed}");
+        // The statistics count each range as a block.
+        let ranges = self.shared.ranges.lock().len() as i64;
+        if (counted, listed) != (live + ranges, live) {
+            let text = format!(
+                "{live} blocks and {ranges} ranges are held; the statistics say {counted}, the snapshot lists {listed}"
+            );
             verdict.report(Kind::Books, text);
         }
         self.shared.shadow.prune();

@@ -5,7 +5,6 @@ use super::Worker;
 use crate::sizes;
 use cachalot_core::{MIB, StreamOrder};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuGraphExec};
-use std::sync::atomic::Ordering;
 
 /// The largest request during a capture.
 const LARGEST: u64 = 2 * MIB;
@@ -26,7 +25,7 @@ impl Worker {
         // The uses are announced before the capture. The frees during the capture then must not
         // record events on the capturing stream.
         let lent = self.lend_to(place, line);
-        shared.captures.fetch_add(1, Ordering::AcqRel);
+        shared.captures.begin();
         let modes = [CuCaptureMode::GLOBAL, CuCaptureMode::THREAD_LOCAL, CuCaptureMode::RELAXED];
         let begun = stage.begin_capture(line.handle, modes[self.rng.usize(0..modes.len())]);
         let recorded = begun.and_then(|()| stage.kernels.hold(line.handle, BUSY_US));
@@ -40,6 +39,9 @@ impl Worker {
         let ended = stage.end_capture(line.handle);
         if ended.is_err() {
             self.sites[device].stuck = stage.cuda.is_capturing(line.id) != Ok(false);
+        }
+        if !self.sites[device].stuck {
+            shared.captures.end();
         }
         let runs_on = self.line(place).handle;
         let ran = recorded.and(ended).and_then(|captured| {
@@ -58,6 +60,7 @@ impl Worker {
     fn go_on(&mut self, place: usize) {
         let (shared, device, lane) = (self.shared, self.places[place].device, self.line(place));
         let index = shared.devices[device].index;
+        let since = shared.captures.now();
         let bytes = sizes::pick(&mut self.rng, LARGEST);
         if let Some(block) = self.obtain(device, lane, bytes, true)
             && let Err(block) = self.free_block(block)
@@ -71,7 +74,7 @@ impl Worker {
             _ => Ok(()),
         };
         if let Err(error) = done {
-            self.failed_releasing("a call during a capture", &error);
+            self.failed_releasing("a call during a capture", &error, since);
         }
     }
 }

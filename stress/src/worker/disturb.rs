@@ -26,20 +26,45 @@ const GRABBED: u64 = 8;
 const POOLS: u32 = 24;
 const POOLED: u64 = 4 * MIB;
 
+/// Number of the kinds of disturbances in every run, and of those with tenants and with ranges.
+const KINDS: u32 = 27;
+const TENANTS: u32 = 32;
+const RANGES: u32 = 20;
+
 impl Worker {
     /// Makes one random disturbance.
     pub(super) fn disturb(&mut self) {
         self.counts.disturbances += 1;
         self.end_due_route();
         let shared = self.shared;
+        let since = shared.captures.now();
         let subject = &shared.subject;
         let device = self.rng.usize(0..shared.devices.len());
         let (stage, index) = (&shared.devices[device], shared.devices[device].index);
-        let total = stage.total_bytes;
-        let done = match self.rng.u32(0..27) {
+        // Kinds of the options beyond those of every run.
+        let (tenants, ranges) = (shared.options.tenants.min(1) * TENANTS, shared.options.ranges.min(1) * RANGES);
+        let kind = self.rng.u32(0..KINDS + tenants + ranges);
+        let done = match kind {
             0 => subject.empty_cache(index),
-            1 => subject.trim(index, self.rng.u64(0..=total)),
+            1 => subject.trim(index, self.rng.u64(0..=stage.total_bytes)),
             2 => subject.process_events(index).and_then(|()| self.maintain(index)),
+            3..=10 => self.change_settings(kind, device),
+            15 => self.query(device),
+            _ => {
+                self.disturb_with_memory(kind, tenants, device);
+                Ok(())
+            }
+        };
+        if let Err(error) = done {
+            self.failed_releasing("a disturbance", &error, since);
+        }
+    }
+
+    /// Changes limits, settings or statistics.
+    fn change_settings(&mut self, kind: u32, device: usize) -> Result<(), cachalot_core::Error> {
+        let subject = &self.shared.subject;
+        let (index, total) = (self.shared.devices[device].index, self.shared.devices[device].total_bytes);
+        match kind {
             3 => {
                 self.undo_settings_after(EPISODE);
                 let limit = self.rng.bool().then(|| self.rng.u64(total / 8..=total));
@@ -64,44 +89,27 @@ impl Worker {
             }
             8 => subject.reset_peak_stats(index).and(subject.reset_accumulated_stats(index)),
             9 => subject.record_trace(index, if self.rng.bool() { 256 } else { 0 }),
-            10 => subject.set_second_search(index, self.rng.u32(0..3) > 0),
-            11 | 12 => {
-                self.begin_route(device);
-                Ok(())
-            }
-            13 => {
-                self.grab(device);
-                Ok(())
-            }
+            _ => subject.set_second_search(index, self.rng.u32(0..3) > 0),
+        }
+    }
+
+    /// Makes a disturbance with memory or streams of its own. The kinds from [`KINDS`] on are of `tenants`, and then of
+    /// ranges.
+    fn disturb_with_memory(&mut self, kind: u32, tenants: u32, device: usize) {
+        match kind {
+            11 | 12 => self.begin_route(device),
+            13 => self.grab(device),
             14 => {
                 let place = self.rng.usize(0..self.places.len());
                 self.hold(place);
-                Ok(())
             }
-            15 => self.query(device),
-            16..=18 => {
-                self.run_guest_stream();
-                Ok(())
-            }
-            19 | 20 => {
-                self.run_guest_thread();
-                Ok(())
-            }
-            21 => {
-                self.make_pools(device);
-                Ok(())
-            }
-            22 | 23 => {
-                self.capture_alone();
-                Ok(())
-            }
-            _ => {
-                self.capture();
-                Ok(())
-            }
-        };
-        if let Err(error) = done {
-            self.failed_releasing("a disturbance", &error);
+            16..=18 => self.run_guest_stream(),
+            19 | 20 => self.run_guest_thread(),
+            21 => self.make_pools(device),
+            22 | 23 => self.capture_alone(),
+            ..KINDS => self.capture(),
+            _ if kind < KINDS + tenants => self.tenant_steps(),
+            _ => self.range_steps(),
         }
     }
 
@@ -204,10 +212,11 @@ impl Worker {
         let Some(PoolRoute { device, pool, .. }) = self.route.take() else { return };
         let (subject, index) = (&self.shared.subject, self.shared.devices[device].index);
         self.release_routed_pool(index, pool);
+        let since = self.shared.captures.now();
         if self.rng.bool()
             && let Err(error) = subject.empty_cache(index)
         {
-            self.failed_releasing("empty_cache", &error);
+            self.failed_releasing("empty_cache", &error, since);
         }
     }
 

@@ -49,6 +49,9 @@ impl Worker {
             self.finish_queued();
         }
         if shared.barrier.wait().is_leader() && !shared.is_stopped() {
+            self.undo_settings();
+            self.end_ranges();
+            self.end_tenants();
             self.prove_alive();
             self.audit();
         }
@@ -73,7 +76,6 @@ impl Worker {
     /// Checks that every lane can request, write, check and free blocks.
     fn prove_alive(&mut self) {
         let shared = self.shared;
-        self.undo_settings();
         for place in 0..self.places.len() {
             let (device, line) = (self.places[place].device, self.line(place));
             for bytes in PROOF {

@@ -10,11 +10,12 @@ use crate::block::Block;
 use crate::sizes;
 use crate::stage::{Device, Line, part};
 use crate::verdict::Kind;
-use cachalot_core::{DevicePtr, DeviceResult, Event, GRAIN, MIB, PoolId, PoolOptions, Route, StreamOrder};
+use cachalot_core::{
+    DevicePtr, DeviceResult, Event, GRAIN, MIB, ParkMode, PoolId, PoolOptions, Route, StreamOrder, Tag,
+};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuGraph, CuGraphExec, CuStream};
 use cachalot_kernels::{Findings, Region};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 /// A thread's equipment for captures on one device: two streams of its own, and memory for
 /// findings.
@@ -35,16 +36,20 @@ pub(super) struct Site {
 
 /// A graph that can be run.
 pub(super) struct Graph {
-    device: usize,
+    pub(super) device: usize,
     captured: CuGraph,
-    ready: CuGraphExec,
+    pub(super) ready: CuGraphExec,
     pool: PoolId,
+    /// The tag under which the graph's memory is parked between runs.
+    pub(super) tag: Option<Tag>,
+    /// What the memory contains when it wakes, while it is parked.
+    pub(super) asleep: Option<ParkMode>,
     /// Blocks that were not freed during the capture.
     unfreed: Vec<Block>,
     /// All addresses used by the graph, without overlaps.
     ranges: Vec<Range<u64>>,
     /// The stream of the graph's runs.
-    runs_on: Option<Line>,
+    pub(super) runs_on: Option<Line>,
 }
 
 /// Upper bound for the number of a thread's graphs.
@@ -55,6 +60,8 @@ const BLOCKS: Range<u32> = 2..12;
 const RUNS: Range<u32> = 0..4;
 /// Bytes of one set of findings.
 const FINDINGS: u64 = size_of::<Findings>() as u64;
+/// Steps with a graph for one that parks the graph's memory.
+const NAPS: u32 = 8;
 /// The largest block of a graph: small, so that several graphs fit beside all other blocks.
 const LARGEST: u64 = 2 * MIB;
 
@@ -94,10 +101,12 @@ impl Worker {
             Ok(pool) => pool,
             Err(error) => return self.failed("create_pool", &error),
         };
+        let tag = self.tag_graph(device, pool);
+        shared.captures.begin();
         if let Err(error) = shared.subject.begin_capture(index, pool, Route::Stream(line.id)) {
+            shared.captures.end();
             return self.failed("begin_capture", &error);
         }
-        shared.captures.fetch_add(1, Ordering::AcqRel);
         // Each mode restricts other calls of the driver during the capture.
         let modes = [CuCaptureMode::GLOBAL, CuCaptureMode::THREAD_LOCAL, CuCaptureMode::RELAXED];
         let begun = stage.begin_capture(line.handle, modes[self.rng.usize(0..modes.len())]);
@@ -106,6 +115,8 @@ impl Worker {
             captured: CuGraph::NULL,
             ready: CuGraphExec::NULL,
             pool,
+            tag,
+            asleep: None,
             unfreed: Vec::new(),
             ranges: Vec::new(),
             runs_on: None,
@@ -118,6 +129,9 @@ impl Worker {
         }
         if let Err(error) = shared.subject.end_capture(index, pool) {
             self.failed("end_capture", &error);
+        }
+        if !self.sites[device].stuck {
+            shared.captures.end();
         }
         let made = recorded.and(ended).and_then(|captured| {
             graph.captured = captured;
@@ -149,6 +163,9 @@ impl Worker {
         match stage.cuda.is_capturing(line.id) {
             Ok(capturing) => self.sites[device].stuck = capturing,
             Err(error) => self.device_failed("is_capturing", error),
+        }
+        if !self.sites[device].stuck {
+            self.shared.captures.end();
         }
         if let Ok(graph) = ended
             && let Err(error) = stage.destroy_graph(graph, CuGraphExec::NULL)
@@ -206,17 +223,21 @@ impl Worker {
         }
     }
 
-    /// Runs a random graph once more.
+    /// Runs a random graph once more, or parks its memory until the next run.
     pub(super) fn replay(&mut self) {
         if !self.graphs.is_empty() {
             let at = self.rng.usize(0..self.graphs.len());
-            self.run_graph(at);
+            if self.graphs[at].tag.is_some() && self.rng.u32(0..NAPS) == 0 {
+                self.park_graph(at);
+            } else {
+                self.run_graph(at);
+            }
         }
     }
 
     fn run_graph(&mut self, at: usize) {
         let Graph { device, ready, runs_on, .. } = self.graphs[at];
-        if ready.is_null() {
+        if ready.is_null() || !self.wake_graph(at) {
             return;
         }
         let stage = &self.shared.devices[device];

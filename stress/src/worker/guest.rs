@@ -38,6 +38,11 @@ impl Worker {
             Err(error) => return self.device_failed("stream_create", error),
         };
         self.use_guest(place, line);
+        self.end_line(stage, line);
+    }
+
+    /// Destroys a stream, with a report where the run reports. The stream's work may be incomplete.
+    pub(super) fn end_line(&mut self, stage: &Device, line: Line) {
         if self.shared.options.identity == Identity::Reported && !self.report_end(stage, line) {
             // The allocator does not know of the end, so the stream is not destroyed.
             return;
@@ -164,7 +169,7 @@ impl Worker {
     }
 
     /// Orders all later work of `later` behind the present work of `earlier`.
-    fn put_behind(&self, device: usize, later: Line, earlier: Line) -> DeviceResult<()> {
+    pub(super) fn put_behind(&self, device: usize, later: Line, earlier: Line) -> DeviceResult<()> {
         let (stage, event) = (&self.shared.devices[device], self.order[device]);
         stage.record(event, earlier.handle)?;
         stage.wait_for(later.handle, event)

@@ -17,10 +17,16 @@ mod graph;
 mod guest;
 mod inspect;
 mod move_blocks;
+mod nap;
+mod park;
+mod ranges;
+mod refusals;
+mod tenants;
 
 pub(crate) use ending::check_lost;
 
 use crate::block::Block;
+use crate::captures::Moment;
 use crate::checker::Checker;
 use crate::shared::Shared;
 use crate::stage::{Device, Line, part};
@@ -68,6 +74,8 @@ pub(crate) struct Worker {
     order: Vec<Event>,
     sites: Vec<Site>,
     graphs: Vec<Graph>,
+    /// Number of graphs with a tag so far.
+    tags: u64,
     route: Option<PoolRoute>,
     /// The device whose cache the thread disabled.
     uncached: Option<usize>,
@@ -126,6 +134,7 @@ impl Worker {
             order,
             sites,
             graphs: Vec::new(),
+            tags: 0,
             route: None,
             uncached: None,
             settings_end_at: None,
@@ -254,6 +263,16 @@ impl Worker {
 
     /// Requests a block from the allocator. Returns `None` if the request failed.
     fn obtain(&mut self, device: usize, on: Line, bytes: u64, claimed: bool) -> Option<Block> {
+        let since = self.shared.captures.now();
+        let obtained = self.try_obtain(device, on, bytes, claimed);
+        obtained.inspect_err(|error| self.failed_releasing("malloc", error, since)).ok()
+    }
+
+    /// Requests a block from the allocator.
+    ///
+    /// # Errors
+    /// The allocator's, not yet judged.
+    fn try_obtain(&mut self, device: usize, on: Line, bytes: u64, claimed: bool) -> Result<Block, Error> {
         let (shared, home) = (self.shared, on.id);
         self.counts.ops += 1;
         // A request without a device call for memory is a hit. The counter is per thread, so other
@@ -262,13 +281,7 @@ impl Worker {
         let begin = Instant::now();
         let answer = shared.subject.malloc(shared.devices[device].index, bytes, home);
         let took = begin.elapsed();
-        let ptr = match answer {
-            Ok(ptr) => ptr,
-            Err(error) => {
-                self.failed_releasing("malloc", &error);
-                return None;
-            }
-        };
+        let ptr = answer?;
         let hit = instrumented::memory_calls() == calls_before;
         if hit {
             self.latency.malloc_hit.add(took);
@@ -287,7 +300,7 @@ impl Worker {
             self.claim(ptr, bytes, number);
         }
         let life = Life { block: number, generation: 0 };
-        Some(Block { ptr, bytes, device, home, life, written: false, visits: Vec::new(), claimed })
+        Ok(Block { ptr, bytes, device, home, life, written: false, visits: Vec::new(), claimed })
     }
 
     /// Marks memory as in use in the shadow map.
@@ -387,9 +400,9 @@ impl Worker {
         }
     }
 
-    /// Records a failed call that may have needed to release memory to the device.
-    fn failed_releasing(&mut self, what: &str, error: &Error) {
-        if self.shared.is_due_to_capture(error) {
+    /// Records a failed call that may have needed to release memory to the device, and began at `since`.
+    fn failed_releasing(&mut self, what: &str, error: &Error, since: Moment) {
+        if self.shared.is_due_to_capture(error, since) {
             self.counts.captured += 1;
         } else {
             self.failed(what, error);
