@@ -12,8 +12,8 @@ use crate::verdict::{Kind, Verdict};
 use cachalot_core::{Config, DeviceError, Error, ErrorKind};
 use parking_lot::Mutex;
 use std::fmt::Display;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Barrier, RwLock};
 use std::time::{Duration, Instant};
 
 /// A block on the way between two threads, and the place where the contents are known.
@@ -43,6 +43,9 @@ pub(crate) struct Shared {
     /// Number of threads that have done their share.
     pub(crate) done: AtomicU32,
     pub(crate) captures: Captures,
+    /// Shared by captures that the allocator is not told of, and taken alone by a park: an event of the whole context
+    /// would break them.
+    pub(crate) untold: RwLock<()>,
     /// The run's own device memory: device, address, bytes.
     pub(crate) own: Mutex<Vec<(usize, u64, u64)>>,
     /// The first error that made a device unusable.
@@ -78,6 +81,7 @@ impl Shared {
             barrier: Barrier::new(options.threads as usize),
             done: AtomicU32::new(0),
             captures: Captures::default(),
+            untold: RwLock::default(),
             own: Mutex::default(),
             lost: Mutex::default(),
             faulty: AtomicBool::new(options.faults.is_some()),

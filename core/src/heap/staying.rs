@@ -27,14 +27,15 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Marks the pages under pending blocks, whose work may be unfinished.
-    pub(crate) fn keep_pending_pages(&mut self) {
+    /// Marks the pages under pending blocks whose work is unknown: a graph being captured may contain it, or the
+    /// program numbers it. Events tell of all other work.
+    pub(crate) fn keep_pages_of_unknown_work(&mut self) {
         if self.is_empty() {
             return;
         }
         let sets = &mut *self.sets;
         for block in tiles(self.newest, &self.segments, &self.blocks) {
-            if block.state == State::Pending {
+            if block.state == State::Pending && uses::is_work_unknown(block, &sets.uses) {
                 sets.pages.keep_mapped(block.addr, block.end());
             }
         }

@@ -21,6 +21,7 @@ impl Worker {
             return;
         }
         let (shared, line) = (self.shared, self.sites[device].line);
+        let Ok(_no_park) = shared.untold.try_read() else { return };
         let stage = &shared.devices[device];
         // The uses are announced before the capture. The frees during the capture then must not
         // record events on the capturing stream.

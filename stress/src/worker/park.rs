@@ -17,9 +17,11 @@ pub(super) enum Wake {
 impl Worker {
     /// Parks the memory of `target`. Returns whether the memory is parked.
     ///
-    /// Work with the memory may be queued, on the streams that `order` waits for.
+    /// Work with the memory may be queued, on the streams that `order` waits for. Parks nothing beside a capture that the
+    /// allocator is not told of.
     pub(super) fn park(&mut self, stage: &Device, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> bool {
         let (shared, since) = (self.shared, self.shared.captures.now());
+        let Ok(_alone) = shared.untold.try_write() else { return false };
         let what = format!("park of {target:?} with {mode:?} and {order:?}");
         let parked = Parking::of(&shared.subject, stage.index).and_then(|parking| parking.park(target, mode, order));
         let Some(report) = self.report(stage, target) else { return false };

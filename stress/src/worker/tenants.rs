@@ -332,8 +332,9 @@ impl Worker {
             Ok(parking) => parking,
             Err(error) => return self.failed("parking", &error),
         };
+        let Ok(_alone) = self.shared.untold.try_write() else { return };
         if let Err(error) = parking.park(target, ParkMode::Drop, ParkOrder::Streams) {
-            self.refused_for("a park of parked memory", &error, since, &[Reason::Turn]);
+            self.refused_for("a park of parked memory", &error, since, &[Reason::Capture, Reason::Turn]);
         }
         let (ParkTarget::Tag(tag), Some(pool)) = (target, *tenancy.guests.lock()) else { return };
         match parking.tag_pool(pool, None) {
