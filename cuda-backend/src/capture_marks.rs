@@ -11,7 +11,8 @@
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuCaptureStatus, CuGraphEdgeData, CuGraphNode, CuStream};
+use crate::driver::types::{CuGraphEdgeData, CuGraphNode};
+use crate::handle::Handle;
 use cachalot_core::{CaptureMark, DeviceResult, StreamId};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -60,7 +61,7 @@ impl CaptureMarks {
     pub(crate) fn extend(
         &self,
         context: &Context,
-        stream: Option<CuStream>,
+        stream: Option<&Handle<'_>>,
         mark: Option<CaptureMark>,
     ) -> DeviceResult<Option<CaptureMark>> {
         // Kept during the driver's call: the driver's list of ends is valid until the next call for the stream.
@@ -93,7 +94,7 @@ impl CaptureMarks {
         &self,
         context: &Context,
         number: StreamId,
-        stream: Option<CuStream>,
+        stream: Option<&Handle<'_>>,
         mark: CaptureMark,
     ) -> DeviceResult<bool> {
         let mut tables = self.lock();
@@ -156,34 +157,10 @@ impl Reached {
 
 /// Returns the id of the capture that a stream takes part in and the nodes behind which its next work will
 /// come. Returns `None` if the stream does not capture, or an error has broken the capture.
-fn ends_of(context: &Context, stream: Option<CuStream>) -> DeviceResult<Option<(u64, Vec<CuGraphNode>)>> {
-    let Some(handle) = stream else { return Ok(None) };
-    let (mut status, mut id, mut count) = (CuCaptureStatus::NONE, 0, 0);
-    let mut nodes = core::ptr::null();
-    context.call(|driver| {
-        // SAFETY: the variables outlive the call, which writes one value to each; the null pointer stands for a
-        // result that is not requested.
-        unsafe {
-            driver.stream_get_capture_info(
-                handle,
-                &raw mut status,
-                &raw mut id,
-                core::ptr::null_mut(),
-                &raw mut nodes,
-                &raw mut count,
-            )
-        }
-    })?;
-    if status != CuCaptureStatus::ACTIVE {
-        return Ok(None);
-    }
-    if nodes.is_null() || count == 0 {
-        return Ok(Some((id, Vec::new())));
-    }
-    // SAFETY: the driver has returned `count` nodes from `nodes` on, valid until the next call for the stream,
-    // which the caller's lock and the capturing thread keep away.
-    let ends = unsafe { core::slice::from_raw_parts(nodes, count) };
-    Ok(Some((id, ends.to_vec())))
+fn ends_of(context: &Context, stream: Option<&Handle<'_>>) -> DeviceResult<Option<(u64, Vec<CuGraphNode>)>> {
+    let Some(stream) = stream else { return Ok(None) };
+    let _scope = context.enter()?;
+    context.answer(stream.capture_ends(context.driver()))
 }
 
 /// Returns the nodes right before a node.

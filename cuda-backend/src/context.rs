@@ -80,6 +80,11 @@ impl Context {
         Err(code.error())
     }
 
+    /// Converts the answer of a call in this context, as [`check`](Self::check) converts a code.
+    pub(crate) fn answer<T>(&self, answer: Result<T, CuResult>) -> DeviceResult<T> {
+        answer.or_else(|code| self.check(code).and(Err(code.error())))
+    }
+
     /// Refuses all further calls with [`ErrorKind::Deinitialized`], or with the earlier error if
     /// the context was lost before.
     pub(crate) fn close(&self) {

@@ -6,9 +6,11 @@ use crate::context::Context;
 use crate::context_wait::{begin_bytes, end_bytes};
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuEvent, CuStream};
+use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuStream};
+use crate::handle::Handle;
 use crate::own_stream::OwnStream;
 use crate::peers::Peers;
+use crate::spare_events::SpareEvents;
 use crate::store::Store;
 use crate::streams::{StreamIdentity, Streams};
 use crate::virtual_support::Virtual;
@@ -18,7 +20,7 @@ use cachalot_core::{
 };
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Options for opening a device.
@@ -58,8 +60,8 @@ pub struct CudaDevice {
     pub(crate) streams: Arc<Streams>,
     /// When the driver is asked for a stream's own id.
     pub(crate) identity: StreamIdentity,
-    /// Completed events of retired streams, for use with the next retired streams.
-    pub(crate) spare_events: Mutex<Vec<CuEvent>>,
+    /// Events that nothing uses at present.
+    pub(crate) spare_events: SpareEvents,
     /// Properties of virtual memory, or `None` iff the device has no virtual memory.
     virtual_memory: Option<Virtual>,
     /// The other devices that may use this device's memory.
@@ -112,7 +114,7 @@ impl CudaDevice {
                 has_bytes: AtomicBool::new(true),
                 streams: options.streams,
                 identity: options.identity,
-                spare_events: Mutex::default(),
+                spare_events: SpareEvents::default(),
                 virtual_memory,
                 peers: Peers::default(),
                 store: Store::default(),
@@ -245,8 +247,8 @@ impl CudaDevice {
     /// The range is device memory that may be written until the stream has completed the fill.
     pub unsafe fn fill(&self, address: DevicePtr, value: u8, bytes: u64, stream: CuStream) -> DeviceResult<()> {
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; the caller vouches for the range.
-            unsafe { driver.memset_d8_async(address.0, value, bytes as usize, stream) }
+            // SAFETY: the caller vouches for the range.
+            unsafe { Handle::vouched(stream).fill(driver, address.0, value, bytes as usize) }
         })
     }
 

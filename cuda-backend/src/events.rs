@@ -2,28 +2,21 @@
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuEvent, CuEventFlags};
-use crate::streams::{StreamIdentity, Target};
+use crate::driver::types::CuEvent;
+use crate::spare_events;
+use crate::streams::{StreamIdentity, Streams};
 #[cfg(doc)]
 use cachalot_core::ErrorKind;
 use cachalot_core::{CaptureMark, DeviceResult, Event, StreamId, StreamOrder};
 
 impl StreamOrder for CudaDevice {
     fn create_event(&self) -> DeviceResult<Event> {
-        let mut event = CuEvent::NULL;
-        self.context.call(|driver| {
-            // SAFETY: `event` outlives the call, which writes one handle to it.
-            unsafe { driver.event_create(&raw mut event, CuEventFlags::DISABLE_TIMING) }
-        })?;
-        Ok(Event(event.0 as u64))
+        Ok(Event(spare_events::create(&self.context)?.0 as u64))
     }
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        self.context.call(|driver| {
-            // SAFETY: takes no host pointers; `create_event` made the event, and the allocator
-            // destroys each event once.
-            unsafe { driver.event_destroy(CuEvent(event.0 as usize)) }
-        })
+        // `create_event` made the event, and the allocator destroys each event once.
+        spare_events::destroy(&self.context, CuEvent(event.0 as usize))
     }
 
     /// Records `event` behind all work queued on `stream`.
@@ -90,8 +83,7 @@ impl StreamOrder for CudaDevice {
 
     /// False for created streams with [`StreamIdentity::Asked`].
     fn reports_end(&self, stream: StreamId) -> bool {
-        let is_created = matches!(self.streams.target(stream), Target::Live(_) | Target::Retired);
-        self.identity == StreamIdentity::Reported || !is_created
+        self.identity == StreamIdentity::Reported || !Streams::is_of_created(stream)
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
@@ -116,11 +108,11 @@ impl StreamOrder for CudaDevice {
     }
 
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
-        self.capture_marks.extend(&self.context, self.streams.capturing(stream), mark)
+        self.capture_marks.extend(&self.context, self.streams.capturing(stream).as_ref(), mark)
     }
 
     fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
-        self.capture_marks.is_behind(&self.context, stream, self.streams.capturing(stream), mark)
+        self.capture_marks.is_behind(&self.context, stream, self.streams.capturing(stream).as_ref(), mark)
     }
 
     fn remove_mark(&self, mark: CaptureMark) {

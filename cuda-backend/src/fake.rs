@@ -51,6 +51,8 @@ pub(crate) struct FakeEvent {
     pub(crate) stream: Option<CuStream>,
     /// Whether the work before the event is complete.
     pub(crate) done: bool,
+    /// Number of recordings up to the last one of this event.
+    recording: usize,
     /// Number of copies begun before the last recording.
     copies: usize,
 }
@@ -72,6 +74,8 @@ pub(crate) struct Fake {
     pub(crate) attributes: BTreeMap<u32, c_int>,
     /// The events that were created and not destroyed, by handle.
     pub(crate) events: BTreeMap<usize, FakeEvent>,
+    /// Number of recordings of events.
+    recordings: usize,
     /// The stream and the event of each `cuStreamWaitEvent`.
     pub(crate) waits: Vec<(CuStream, CuEvent)>,
     /// Ids that `cuStreamGetId` reports for handles; other handles serve as their own ids.
@@ -138,6 +142,7 @@ impl Fake {
             version: 13_000,
             attributes: BTreeMap::from([(102, 1), (103, 1), (110, 1)]),
             events: BTreeMap::new(),
+            recordings: 0,
             waits: Vec::new(),
             ids: BTreeMap::new(),
             capturing: (CuResult::SUCCESS, CuCaptureStatus::NONE),
@@ -376,16 +381,18 @@ extern "C" fn set_access(address: u64, _bytes: usize, first: *const CuMemAccessD
 extern "C" fn event_create(event: *mut CuEvent, _flags: CuEventFlags) -> CuResult {
     in_context("cuEventCreate", |fake| {
         let (fresh, context) = (fake.fresh(), fake.current());
-        fake.events.insert(fresh, FakeEvent { context, stream: None, done: true, copies: 0 });
+        fake.events.insert(fresh, FakeEvent { context, stream: None, done: true, recording: 0, copies: 0 });
         answer(event, CuEvent(fresh))
     })
 }
 extern "C" fn event_record(event: CuEvent, stream: CuStream) -> CuResult {
     in_context("cuEventRecord", |fake| {
-        let (current, copies) = (fake.current(), fake.copies.len());
+        fake.recordings += 1;
+        let (current, copies, recording) = (fake.current(), fake.copies.len(), fake.recordings);
         match fake.events.get_mut(&event.0) {
             Some(known) if known.context == context_of(stream, current) => {
-                (known.stream, known.done, known.copies) = (Some(stream), false, copies);
+                (known.stream, known.done) = (Some(stream), false);
+                (known.recording, known.copies) = (recording, copies);
                 CuResult::SUCCESS
             }
             _ => CuResult::INVALID_HANDLE,
@@ -400,13 +407,12 @@ extern "C" fn event_query(event: CuEvent) -> CuResult {
     })
 }
 extern "C" fn event_synchronize(event: CuEvent) -> CuResult {
-    in_context("cuEventSynchronize", |fake| match fake.events.get_mut(&event.0) {
-        Some(known) => {
-            known.done = true;
-            fake.copies_ended = fake.copies_ended.max(known.copies);
-            CuResult::SUCCESS
-        }
-        None => CuResult::INVALID_HANDLE,
+    in_context("cuEventSynchronize", |fake| {
+        let Some(&known) = fake.events.get(&event.0) else { return CuResult::INVALID_HANDLE };
+        let earlier = |event: &&mut FakeEvent| event.stream == known.stream && event.recording <= known.recording;
+        fake.events.values_mut().filter(earlier).for_each(|event| event.done = true);
+        fake.copies_ended = fake.copies_ended.max(known.copies);
+        CuResult::SUCCESS
     })
 }
 extern "C" fn event_destroy(event: CuEvent) -> CuResult {

@@ -19,9 +19,10 @@
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuEvent, CuEventFlags};
+use crate::driver::types::CuEvent;
 use crate::own_stream::OwnStream;
 use crate::region::Region;
+use crate::spare_events;
 use cachalot_core::{CopyMark, DevicePtr, DeviceResult, Saved};
 use core::num::NonZeroU64;
 use std::collections::{BTreeMap, HashMap};
@@ -305,17 +306,13 @@ impl Store {
         let stream = self.stream.get(context)?;
         // Read before the event is recorded, so that the event comes behind every copy that counts.
         let copied = self.lock().begun;
-        let mut event = CuEvent::NULL;
-        context.call(|driver| {
-            // SAFETY: `event` outlives the call, which writes one handle to it.
-            unsafe { driver.event_create(&raw mut event, CuEventFlags::DISABLE_TIMING) }
-        })?;
+        let event = spare_events::create(context)?;
         let recorded = context.call(|driver| {
             // SAFETY: takes no host pointers; both handles are this device's own.
             unsafe { driver.event_record(event, stream) }
         });
         if let Err(error) = recorded {
-            let _ = destroy(context, event);
+            let _ = spare_events::destroy(context, event);
             return Err(error);
         }
         let mut state = self.lock();
@@ -370,15 +367,7 @@ fn give_back(context: &Context, entry: Entry) -> DeviceResult<()> {
 fn release(context: &Context, marks: impl Iterator<Item = Arc<Marked>>) -> DeviceResult<()> {
     let mut result = Ok(());
     for marked in marks.filter_map(Arc::into_inner) {
-        result = result.and(destroy(context, marked.event));
+        result = result.and(spare_events::destroy(context, marked.event));
     }
     result
-}
-
-/// Destroys an event that nothing refers to any longer.
-fn destroy(context: &Context, event: CuEvent) -> DeviceResult<()> {
-    context.call(|driver| {
-        // SAFETY: takes no host pointers; the event was made here, and nothing refers to it any longer.
-        unsafe { driver.event_destroy(event) }
-    })
 }

@@ -6,10 +6,11 @@ use crate::device::CudaDevice;
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream};
+use crate::handle::Handle;
 use crate::kept_bytes::KeptBytes;
-use crate::streams::{Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
+use crate::shared_event::SharedEvent;
+use crate::streams::{Noted, Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
 use cachalot_core::{DeviceError, DeviceResult, Event, StreamId, StreamOrder};
-use std::sync::{MutexGuard, PoisonError};
 
 /// Number of retired streams examined when another stream is retired, so that the list of retired
 /// streams stays short.
@@ -31,9 +32,10 @@ impl CudaDevice {
             self.health()?;
             // Querying the id of a capturing stream would invalidate the capture in every mode, and a capturing
             // stream cannot be destroyed.
+            let handle = Handle::vouched(stream);
             if Streams::is_created(stream)
-                && !self.is_created_capturing(stream)?
-                && let Some(number) = self.driver_number(stream)?
+                && !self.is_created_capturing(&handle)?
+                && let Some(number) = self.driver_number(&handle)?
             {
                 return Ok(number);
             }
@@ -52,18 +54,37 @@ impl CudaDevice {
     /// As for [`stream_id`](Self::stream_id); the driver's.
     pub fn stream_in_use(&self, stream: CuStream) -> DeviceResult<StreamId> {
         let number = self.stream_id(stream)?;
-        if !self.is_identified(self.streams.target(number)) || self.is_created_capturing(stream)? {
+        let handle = Handle::vouched(stream);
+        if !self.is_identified(number) || self.is_created_capturing(&handle)? {
             return Ok(number);
         }
         let _scope = self.context.enter()?;
-        let event = match self.streams.event_of_use(stream, self.cu_context()) {
-            Some(event) => event,
-            None => CuEvent(self.create_event()?.0 as usize),
-        };
-        self.record_handle(event, stream)?;
-        let spare = self.streams.note_use(number, event, self.cu_context());
-        self.spare_events().extend(spare);
-        Ok(number)
+        let mut known = self.streams.event_of_use(number, self.cu_context());
+        loop {
+            if let Some(event) = known {
+                let recorded = self.record_handle(event.event(), &handle);
+                self.spare_events.give_up(&self.context, [event]);
+                if recorded.is_err() {
+                    self.spare_events.give_up(&self.context, self.streams.doubt_use(number, self.cu_context()));
+                }
+                return recorded.map(|()| number);
+            }
+            let event = self.spare_events.take(&self.context)?;
+            if let Err(error) = self.record_handle(event, &handle) {
+                self.spare_events.keep(event);
+                return Err(error);
+            }
+            match self.streams.note_use(number, SharedEvent::new(event, self.cu_context())) {
+                Noted::Kept(earlier) => {
+                    self.spare_events.give_up(&self.context, earlier);
+                    return Ok(number);
+                }
+                Noted::Known { known: faster, unused } => {
+                    self.spare_events.give_up(&self.context, [unused]);
+                    known = Some(faster);
+                }
+            }
+        }
     }
 
     /// Reports that the host is about to destroy a stream, and returns the stream's number. Must be
@@ -72,6 +93,9 @@ impl CudaDevice {
     /// The stream's work need not be complete: an event is recorded behind the work, and later
     /// operations on the old number use the event. The next stream with the same handle gets
     /// another number.
+    ///
+    /// Waits for the calls of other threads that use the handle at this moment, on any device with this table of
+    /// streams. None of them waits for work of the stream.
     ///
     /// For the calling thread's own default stream, reports that the thread is about to end. The
     /// number of a thread's default stream is never given to another thread.
@@ -86,21 +110,23 @@ impl CudaDevice {
     pub fn stream_destroyed(&self, stream: CuStream) -> DeviceResult<StreamId> {
         let _scope = self.context.enter()?;
         let number = self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())?;
-        match self.streams.target(number) {
-            Target::Live(_) => {}
-            Target::OwnPerThread => return Ok(number),
-            _ => return Err(CuResult::INVALID_HANDLE.error()),
+        if !Streams::is_of_created(number) {
+            let is_own = matches!(self.streams.hold(number), Target::OwnPerThread);
+            return if is_own { Ok(number) } else { Err(CuResult::INVALID_HANDLE.error()) };
         }
-        if self.is_handle_capturing(stream)? {
+        let handle = Handle::vouched(stream);
+        if self.is_handle_capturing(&handle)? {
             return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error());
         }
         self.sweep();
-        let end = self.last_event(stream).map(|event| (event, self.cu_context()));
+        let end = self.last_event(&handle).map(|event| SharedEvent::new(event, self.cu_context()));
         if end.is_none() {
             // The wait will be for the stream's context. What cannot be kept now may be there later.
-            let _ = self.in_context(self.context_of(stream).unwrap_or(CuContext::NULL), keep_bytes);
+            let _ = self.in_context(self.context_of(&handle).unwrap_or(CuContext::NULL), keep_bytes);
         }
-        self.streams.retire(stream, end).ok_or(CuResult::OUT_OF_MEMORY.error())
+        let retired = self.streams.retire(stream, end.clone());
+        self.spare_events.give_up(&self.context, end);
+        retired.ok_or(CuResult::OUT_OF_MEMORY.error())
     }
 
     /// Returns the id of the capture that a stream takes part in, unique in the process, or `None`
@@ -110,36 +136,23 @@ impl CudaDevice {
     /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) without the entry point; the
     /// driver's.
     pub fn capture_id(&self, stream: CuStream) -> DeviceResult<Option<u64>> {
-        let (mut status, mut id) = (CuCaptureStatus::NONE, 0);
-        self.context.call(|driver| {
-            // SAFETY: both variables outlive the call, which writes one integer to each; null
-            // pointers stand for results that are not requested.
-            unsafe {
-                driver.stream_get_capture_info(
-                    stream,
-                    &raw mut status,
-                    &raw mut id,
-                    core::ptr::null_mut(),
-                    core::ptr::null_mut(),
-                    core::ptr::null_mut(),
-                )
-            }
-        })?;
-        Ok((status == CuCaptureStatus::ACTIVE).then_some(id))
+        let _scope = self.context.enter()?;
+        self.context.answer(Handle::vouched(stream).capture(self.driver()))
     }
 
     /// Records `event` on the stream with the given number; implements [`StreamOrder::record`].
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         self.health()?;
-        let target = self.streams.target(stream);
-        if let Some(handle) = self.usual(stream, target)
-            && self.record_here(event, handle).is_success()
+        let target = self.streams.hold(stream);
+        if let Target::Live(handle) = &target
+            && self.is_usual(stream, handle)
+            && handle.record(self.driver(), event).is_success()
         {
             return Ok(());
         }
         let _scope = self.context.enter()?;
-        match self.usable(stream)? {
-            Some(stream) => self.record_handle(event, stream),
+        match self.usable(stream, target)? {
+            Some(handle) => self.record_handle(event, &handle),
             // The event keeps its earlier, completed state: the allocator never records an event in
             // use.
             None => self.wait_for_retired(stream),
@@ -149,53 +162,43 @@ impl CudaDevice {
     /// Records `event` behind the announced work of the stream with the given number; implements
     /// [`StreamOrder::record_announced`].
     pub(crate) fn record_announced_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
-        let target = self.streams.target(stream);
-        let (Target::Live(handle), true) = (target, self.is_identified(target)) else {
+        if !self.is_identified(stream) {
             return self.record_number(event, stream);
-        };
+        }
         // The stream may be destroyed, so the handle is not used.
         let _scope = self.context.enter()?;
         let announced = self.streams.announced(stream);
         if announced.is_empty() {
             // The stream captured when it used the block. The event keeps its completed state.
-            return self.wait_for_all_of(self.streams.present_context(handle));
+            return self.wait_for_identified(stream);
         }
-        self.record_behind(event, &announced)
+        let recorded = self.record_behind(event, &announced);
+        self.spare_events.give_up(&self.context, announced);
+        recorded
     }
 
-    /// Returns the handle of a created stream that does not capture and that the driver knows by the id of its number: for
+    /// Returns whether a created stream does not capture and the driver knows the stream by the id of its number: for
     /// calls that need neither a context nor, if they are permitted in a capture, a relaxed capture mode. Makes two short
-    /// calls of the driver. Returns `None` if any of them has another answer than usual.
-    fn usual(&self, number: StreamId, target: Target) -> Option<CuStream> {
-        let Target::Live(stream) = target else { return None };
+    /// calls of the driver. Returns false if any of them has another answer than usual.
+    fn is_usual(&self, number: StreamId, handle: &Handle<'_>) -> bool {
         let driver = self.driver();
-        if self.identity == StreamIdentity::Asked
-            || driver.stream_is_capturing.is_none()
-            || driver.stream_get_id.is_none()
-        {
-            return None;
-        }
-        let (mut status, mut id) = (CuCaptureStatus::NONE, 0);
-        // SAFETY: `status` outlives the call, which writes one integer to it; the host vouches for streams not
-        // reported as destroyed.
-        let code = unsafe { driver.stream_is_capturing(stream, &raw mut status) };
-        if !code.is_success() || status != CuCaptureStatus::NONE {
-            return None;
-        }
-        // SAFETY: as above, for `id`.
-        let code = unsafe { driver.stream_get_id(stream, &raw mut id) };
-        (code.is_success() && self.streams.number_of_id(stream, id) == Some(number)).then_some(stream)
+        self.identity == StreamIdentity::Reported
+            && driver.stream_is_capturing.is_some()
+            && driver.stream_get_id.is_some()
+            && handle.status(driver) == Ok(CuCaptureStatus::NONE)
+            && handle.id(driver).is_ok_and(|id| self.streams.number_of_id(handle, id) == Some(number))
     }
 
     /// Returns whether all work on the stream with the given number is complete; implements
     /// [`StreamOrder::is_idle`]. Not known of default streams.
     pub(crate) fn is_number_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
         self.health()?;
-        let handle = self.usual(stream, self.streams.target(stream));
-        let Some(handle) = handle.filter(|_| self.driver().stream_query.is_some()) else { return Ok(None) };
+        let Target::Live(handle) = self.streams.hold(stream) else { return Ok(None) };
+        if self.driver().stream_query.is_none() || !self.is_usual(stream, &handle) {
+            return Ok(None);
+        }
         let _mode = self.context.enter_mode()?;
-        // SAFETY: takes no host pointers; the host vouches for streams not reported as destroyed.
-        match unsafe { self.driver().stream_query(handle) } {
+        match handle.query(self.driver()) {
             CuResult::NOT_READY => Ok(Some(false)),
             // A driver that wants a context.
             CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => Ok(None),
@@ -207,36 +210,39 @@ impl CudaDevice {
     /// [`StreamOrder::order_behind`].
     pub(crate) fn order_number(&self, stream: StreamId, event: CuEvent) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
-        let handle = match self.streams.target(stream) {
+        let handle = match self.streams.hold(stream) {
             // The legacy stream stands for it in `usable`, but need not hold later work of it back.
             Target::OtherPerThread => None,
-            _ => self.usable(stream)?,
+            target => self.usable(stream, target)?,
         };
         let Some(handle) = handle.filter(|_| self.driver().stream_wait_event.is_some()) else {
             return self.wait(Event(event.0 as u64));
         };
-        // SAFETY: takes no host pointers; the event is of this device and recorded, and the host
-        // vouches for streams not reported as destroyed.
-        self.context.check(unsafe { self.driver().stream_wait_event(handle, event, 0) })
+        self.context.check(handle.wait_for(self.driver(), event))
     }
 
     /// Waits for the stream with the given number; implements [`StreamOrder::synchronize`].
+    ///
+    /// The wait for a created stream is one for an event, during which the stream may end.
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
-        let target = self.streams.target(stream);
-        if let Target::Live(handle) = target
-            && self.is_identified(target)
-        {
+        if self.is_identified(stream) {
             // A host with `StreamIdentity::Asked` reports no destroyed stream, and a real driver may
             // crash on the handle of a destroyed stream.
-            return self.wait_for_all_of(self.streams.present_context(handle));
+            return self.wait_for_identified(stream);
         }
-        match self.usable(stream)? {
-            // SAFETY: takes no host pointers; the host vouches for streams not reported as
-            // destroyed.
-            Some(stream) => self.context.check(unsafe { self.driver().stream_synchronize(stream) }),
-            None => self.wait_for_retired(stream),
+        let Some(handle) = self.usable(stream, self.streams.hold(stream))? else {
+            return self.wait_for_retired(stream);
+        };
+        if !handle.may_end() {
+            return self.context.check(handle.synchronize(self.driver()));
         }
+        let event = self.spare_events.take(&self.context)?;
+        let recorded = self.record_handle(event, &handle);
+        drop(handle);
+        let waited = recorded.and_then(|()| self.wait(Event(event.0 as u64)));
+        self.spare_events.keep(event);
+        waited
     }
 
     /// Returns whether the stream with the given number captures; implements
@@ -244,107 +250,95 @@ impl CudaDevice {
     /// captures: no event can then be recorded on the legacy stream.
     pub(crate) fn is_number_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.health()?;
-        let target = self.streams.target(stream);
-        let handle = match target {
+        let handle = match self.streams.hold(stream) {
             Target::Live(handle) => {
-                return match self.is_created_capturing(handle) {
+                return match self.is_created_capturing(&handle) {
                     // The stream was destroyed, and its host reports none.
-                    Err(error) if is_of_dead_handle(error) && self.is_identified(target) => {
+                    Err(error) if is_of_dead_handle(error) && self.is_identified(stream) => {
                         self.streams.retire_gone(stream);
                         Ok(false)
                     }
                     answer => answer,
                 };
             }
-            Target::OwnPerThread => CuStream::PER_THREAD,
-            Target::Legacy | Target::OtherPerThread => CuStream::LEGACY,
+            Target::OwnPerThread => Handle::vouched(CuStream::PER_THREAD),
+            Target::Legacy | Target::OtherPerThread => Handle::vouched(CuStream::LEGACY),
             Target::Retired => return Ok(false),
         };
         let _scope = self.context.enter()?;
-        self.is_handle_capturing(handle)
+        self.is_handle_capturing(&handle)
     }
 
     /// Returns whether a stream captures, or is unusable because another stream captures. For a
     /// default stream the context must be entered.
-    fn is_handle_capturing(&self, stream: CuStream) -> DeviceResult<bool> {
+    fn is_handle_capturing(&self, handle: &Handle<'_>) -> DeviceResult<bool> {
         if self.driver().stream_is_capturing.is_none() {
             return Ok(false);
         }
-        let mut status = CuCaptureStatus::NONE;
-        // SAFETY: `status` outlives the call, which writes one integer to it.
-        let code = unsafe { self.driver().stream_is_capturing(stream, &raw mut status) };
-        if code == CuResult::STREAM_CAPTURE_IMPLICIT {
-            return Ok(true);
+        match handle.status(self.driver()) {
+            Err(CuResult::STREAM_CAPTURE_IMPLICIT) => Ok(true),
+            answer => Ok(self.context.answer(answer)? != CuCaptureStatus::NONE),
         }
-        self.context.check(code)?;
-        Ok(status != CuCaptureStatus::NONE)
     }
 
     /// Returns the usable handle of a stream number, or `None` if the stream is retired, or has
-    /// disappeared. The context is entered.
+    /// disappeared. `target` is the stream that the number stands for. The context is entered.
     ///
     /// # Errors
     /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) if the stream
     /// captures, or is unusable because another stream captures: recording or waiting would
     /// invalidate the capture.
-    fn usable(&self, number: StreamId) -> DeviceResult<Option<CuStream>> {
-        let target = self.streams.target(number);
-        let handle = match target {
-            Target::Live(stream) => stream,
-            Target::OwnPerThread => CuStream::PER_THREAD,
-            Target::Legacy | Target::OtherPerThread => CuStream::LEGACY,
+    fn usable<'a>(&self, number: StreamId, target: Target<'a>) -> DeviceResult<Option<Handle<'a>>> {
+        let (handle, is_created) = match target {
+            Target::Live(handle) => (handle, true),
+            Target::OwnPerThread => (Handle::vouched(CuStream::PER_THREAD), false),
+            Target::Legacy | Target::OtherPerThread => (Handle::vouched(CuStream::LEGACY), false),
             Target::Retired => return Ok(None),
         };
-        match self.is_handle_capturing(handle) {
+        match self.is_handle_capturing(&handle) {
             Ok(false) => {}
             Ok(true) => return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
             // A host with `StreamIdentity::Asked` reports no destroyed stream. This stream was
             // destroyed, and no new stream has the handle yet.
-            Err(error) if is_of_dead_handle(error) && self.is_identified(target) => {
+            Err(error) if is_of_dead_handle(error) && self.is_identified(number) => {
                 self.streams.retire_gone(number);
                 return Ok(None);
             }
             Err(error) => return Err(error),
         }
-        let moved = matches!(target, Target::Live(_)) && self.driver_number(handle)?.is_some_and(|now| now != number);
+        let moved = is_created && self.driver_number(&handle)?.is_some_and(|now| now != number);
         Ok((!moved).then_some(handle))
     }
 
-    /// Returns whether the driver identifies the created stream of `target`.
-    fn is_identified(&self, target: Target) -> bool {
-        self.identity == StreamIdentity::Asked && matches!(target, Target::Live(_))
+    /// Returns whether a number is that of a created stream that was not retired, and whose end no host reports.
+    fn is_identified(&self, number: StreamId) -> bool {
+        self.identity == StreamIdentity::Asked && Streams::is_of_created(number) && self.streams.is_present(number)
     }
 
     /// Returns the present number of a created stream that does not capture, from the driver's own
     /// id. `None` if the driver reports no id.
-    fn driver_number(&self, stream: CuStream) -> DeviceResult<Option<StreamId>> {
-        let mut id = 0;
-        // SAFETY: `id` outlives the call, which writes one integer to `id`; the host vouches for
-        // streams not reported as destroyed.
-        let mut ask = || unsafe { self.driver().stream_get_id(stream, &raw mut id) };
-        let mut code = ask();
-        if code == CuResult::INVALID_CONTEXT {
+    fn driver_number(&self, handle: &Handle<'_>) -> DeviceResult<Option<StreamId>> {
+        let mut answer = handle.id(self.driver());
+        if answer == Err(CuResult::INVALID_CONTEXT) {
             let _scope = self.context.enter()?;
-            code = ask();
+            answer = handle.id(self.driver());
         }
-        if self.context.check(code).is_err() {
-            return self.health().map(|()| None);
-        }
-        if let Some(number) = self.streams.number_of_id(stream, id) {
+        let Ok(id) = self.context.answer(answer) else { return self.health().map(|()| None) };
+        if let Some(number) = self.streams.number_of_id(handle, id) {
             return Ok(Some(number));
         }
-        let context = self.context_of(stream).unwrap_or(CuContext::NULL);
-        self.streams.learn(stream, id, context).ok_or(CuResult::OUT_OF_MEMORY.error()).map(Some)
+        let context = self.context_of(handle).unwrap_or(CuContext::NULL);
+        self.streams.learn(handle, id, context).ok_or(CuResult::OUT_OF_MEMORY.error()).map(Some)
     }
 
     /// Returns whether a created stream captures. The first query runs without entering the
     /// context, since the query normally needs no context and never invalidates a capture. A driver
     /// that demands a context is queried again inside.
-    fn is_created_capturing(&self, stream: CuStream) -> DeviceResult<bool> {
-        match self.is_handle_capturing(stream) {
+    fn is_created_capturing(&self, handle: &Handle<'_>) -> DeviceResult<bool> {
+        match self.is_handle_capturing(handle) {
             Err(error) if error.code == CuResult::INVALID_CONTEXT.0 => {
                 let _scope = self.context.enter()?;
-                self.is_handle_capturing(stream)
+                self.is_handle_capturing(handle)
             }
             answer => answer,
         }
@@ -352,38 +346,24 @@ impl CudaDevice {
 
     /// Returns an event of this device recorded behind all work of a stream, or `None` if the
     /// recording failed. The context is entered.
-    fn last_event(&self, stream: CuStream) -> Option<CuEvent> {
-        let spare = self.spare_events().pop();
-        let event = match spare {
-            Some(event) => event,
-            None => CuEvent(self.create_event().ok()?.0 as usize),
-        };
-        if self.record_handle(event, stream).is_ok() {
+    fn last_event(&self, handle: &Handle<'_>) -> Option<CuEvent> {
+        let event = self.spare_events.take(&self.context).ok()?;
+        if self.record_handle(event, handle).is_ok() {
             return Some(event);
         }
-        self.spare_events().push(event);
+        self.spare_events.keep(event);
         None
     }
 
-    /// Forgets retired streams whose work is complete, and keeps the streams' events for reuse. The
-    /// context is entered.
-    ///
-    /// An event is never destroyed while the device is open, because another thread may still wait
-    /// for the event. A wait for a reused event may also cover the end of a later stream: the wait
-    /// is then longer than necessary, never too short.
+    /// Forgets retired streams whose work is complete, and keeps the streams' events for reuse once no thread waits for
+    /// them any longer. The context is entered.
     fn sweep(&self) {
         for (number, event) in self.streams.next_ended(self.cu_context(), SWEPT_AT_ONCE) {
-            // `finish` returns true to one caller only, so each event is pushed once.
-            if self.is_complete(Event(event.0 as u64)) == Ok(true) && self.streams.finish(number) {
-                self.spare_events().push(event);
+            if self.is_complete(Event(event.event().0 as u64)) == Ok(true) {
+                self.spare_events.give_up(&self.context, self.streams.finish(number));
             }
+            self.spare_events.give_up(&self.context, [event]);
         }
-    }
-
-    /// Locks the spare events. Ignores poison: a thread that panicked under the lock left whole
-    /// entries only.
-    fn spare_events(&self) -> MutexGuard<'_, Vec<CuEvent>> {
-        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until a retired stream's work is complete. The context is entered.
@@ -391,7 +371,11 @@ impl CudaDevice {
         match self.streams.remaining(number) {
             None => Ok(()),
             // The stream stays listed until a sweep finds the event complete.
-            Some(Remaining::Event(event)) => self.wait(Event(event.0 as u64)),
+            Some(Remaining::Event(event)) => {
+                let waited = self.wait(Event(event.event().0 as u64));
+                self.spare_events.give_up(&self.context, [event]);
+                waited
+            }
             Some(Remaining::Contexts(ends)) => {
                 for UnrecordedEnd { context, .. } in &ends {
                     self.wait_for_all_of(*context)?;
@@ -400,6 +384,13 @@ impl CudaDevice {
                 Ok(())
             }
         }
+    }
+
+    /// Waits for all work of the context of an identified stream, which may have ended.
+    fn wait_for_identified(&self, number: StreamId) -> DeviceResult<()> {
+        let context = self.streams.present_context(number);
+        // Read before this look: the context is the stream's, and not that of a later stream with the handle.
+        if self.streams.is_present(number) { self.wait_for_all_of(context) } else { self.wait_for_retired(number) }
     }
 
     /// Waits for everything that is queued in a context; null stands for this device's context.
@@ -416,62 +407,51 @@ impl CudaDevice {
         }
     }
 
-    /// Records an event on a stream of the entered context.
-    fn record_here(&self, event: CuEvent, stream: CuStream) -> CuResult {
-        // SAFETY: takes no host pointers; the host vouches for streams not reported as destroyed.
-        unsafe { self.driver().event_record(event, stream) }
-    }
-
     /// Records an event of this device on a created stream of any device. The context is entered.
-    fn record_handle(&self, event: CuEvent, stream: CuStream) -> DeviceResult<()> {
-        let code = self.record_here(event, stream);
+    fn record_handle(&self, event: CuEvent, handle: &Handle<'_>) -> DeviceResult<()> {
+        let code = handle.record(self.driver(), event);
         if code == CuResult::INVALID_HANDLE
-            && let Some(context) = self.context_of(stream)
+            && let Some(context) = self.context_of(handle)
             && context != self.context.handle()
         {
-            return self.record_across(event, stream, context);
+            return self.record_across(event, handle, context);
         }
         self.context.check(code)
     }
 
     /// Returns the context of a created stream, or `None` if the driver does not report the
     /// context. Permitted in every state of a capture.
-    fn context_of(&self, stream: CuStream) -> Option<CuContext> {
-        let mut context = CuContext::NULL;
-        // SAFETY: `context` outlives the call, which writes one handle to it.
-        let code = unsafe { self.driver().stream_get_ctx(stream, &raw mut context) };
-        (code.is_success() && !context.is_null()).then_some(context)
+    fn context_of(&self, handle: &Handle<'_>) -> Option<CuContext> {
+        handle.context(self.driver()).ok().filter(|context| !context.is_null())
     }
 
     /// Records `event` behind all work of a stream of another context. A stream of this device
     /// waits for an event of the other context, and `event` is recorded behind the wait.
-    fn record_across(&self, event: CuEvent, stream: CuStream, foreign: CuContext) -> DeviceResult<()> {
-        let bridge = self.bridge.get(&self.context)?;
+    fn record_across(&self, event: CuEvent, handle: &Handle<'_>, foreign: CuContext) -> DeviceResult<()> {
+        let bridge = Handle::vouched(self.bridge.get(&self.context)?);
         let foreign_context = Context::new(self.driver(), foreign);
         let mut foreign_event = CuEvent::NULL;
         foreign_context.call(|driver| {
             // SAFETY: `foreign_event` outlives the call, which writes one handle to it.
             let created = unsafe { driver.event_create(&raw mut foreign_event, CuEventFlags::DISABLE_TIMING) };
-            if created.is_success() { record_or_destroy(driver, foreign_event, stream) } else { created }
+            if created.is_success() { record_or_destroy(driver, foreign_event, handle) } else { created }
         })?;
-        // SAFETY: takes no host pointers; both handles are live.
-        let waited = unsafe { self.driver().stream_wait_event(bridge, foreign_event, 0) };
+        let waited = bridge.wait_for(self.driver(), foreign_event);
         // SAFETY: takes no host pointers; the driver keeps the event's state for the queued wait.
         let destroyed = unsafe { self.driver().event_destroy(foreign_event) };
         self.context.check(waited)?;
-        self.context.check(self.record_here(event, bridge))?;
+        self.context.check(bridge.record(self.driver(), event))?;
         self.context.check(destroyed)
     }
 
     /// Records `event` so that it completes after other events, of this context or of others.
     /// The event also waits for earlier work of the bridge: longer than needed, never too short.
-    fn record_behind(&self, event: CuEvent, others: &[CuEvent]) -> DeviceResult<()> {
-        let bridge = self.bridge.get(&self.context)?;
-        for &other in others {
-            // SAFETY: takes no host pointers; events of announced work live as long as the device.
-            self.context.check(unsafe { self.driver().stream_wait_event(bridge, other, 0) })?;
+    fn record_behind(&self, event: CuEvent, others: &[SharedEvent]) -> DeviceResult<()> {
+        let bridge = Handle::vouched(self.bridge.get(&self.context)?);
+        for other in others {
+            self.context.check(bridge.wait_for(self.driver(), other.event()))?;
         }
-        self.context.check(self.record_here(event, bridge))
+        self.context.check(bridge.record(self.driver(), event))
     }
 
     /// Destroys the events and the stream that this module created. No other thread is inside a
@@ -480,15 +460,12 @@ impl CudaDevice {
         let _scope = self.context.enter()?;
         let mut result = Ok(());
         for (number, event) in self.streams.next_ended(self.cu_context(), usize::MAX) {
-            result = result.and(self.wait(Event(event.0 as u64)));
-            self.streams.finish(number);
-            self.spare_events().push(event);
+            result = result.and(self.wait(Event(event.event().0 as u64)));
+            self.spare_events.give_up(&self.context, self.streams.finish(number));
+            self.spare_events.give_up(&self.context, [event]);
         }
-        self.spare_events().extend(self.streams.take_uses(self.cu_context()));
-        for event in core::mem::take(&mut *self.spare_events()) {
-            result = result.and(self.destroy_event(Event(event.0 as u64)));
-        }
-        result.and(self.bridge.destroy(&self.context))
+        self.spare_events.give_up(&self.context, self.streams.take_uses(self.cu_context()));
+        result.and(self.spare_events.close(&self.context)).and(self.bridge.destroy(&self.context))
     }
 }
 
@@ -499,9 +476,8 @@ fn is_of_dead_handle(error: DeviceError) -> bool {
 }
 
 /// Records a new event, or destroys the event if the recording fails.
-fn record_or_destroy(driver: &Driver, event: CuEvent, stream: CuStream) -> CuResult {
-    // SAFETY: takes no host pointers; the event is new, and the host vouches for the stream.
-    let recorded = unsafe { driver.event_record(event, stream) };
+fn record_or_destroy(driver: &Driver, event: CuEvent, handle: &Handle<'_>) -> CuResult {
+    let recorded = handle.record(driver, event);
     if !recorded.is_success() {
         // SAFETY: takes no host pointers; no other code has the event's handle. The first code
         // stands.

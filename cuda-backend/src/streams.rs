@@ -22,13 +22,18 @@
 //! and a load, no lock). The driver is queried only on paths that call the driver anyway, see
 //! [`StreamIdentity`].
 
-use crate::driver::types::{CuContext, CuEvent, CuStream};
+use crate::driver::types::{CuContext, CuStream};
+use crate::handle::Handle;
+use crate::in_use::InUse;
 use crate::kept_bytes::KeptBytes;
+use crate::shared_event::SharedEvent;
 use cachalot_core::StreamId;
 use core::cell::Cell;
+use core::ops::{RangeBounds, RangeInclusive};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// Bits of a handle. User space ends at 2^47 on x86-64 and at 2^48 on 64-bit Arm, unless a program
 /// requests more.
@@ -45,6 +50,10 @@ const FIRST_LEVEL_SLOTS: usize = 256;
 /// Number of levels. All levels together have room for 2^28 handles, more than a process can
 /// create.
 const LEVELS: usize = 20;
+/// How often a report looks whether calls still use the handle before it sleeps between the looks.
+const LOOKS: u32 = 100;
+/// The sleep between two looks.
+const PAUSE: Duration = Duration::from_micros(20);
 /// Number of neighbouring slots that a handle may occupy in each level.
 const PROBES: usize = 8;
 
@@ -70,17 +79,17 @@ pub enum StreamIdentity {
     Asked,
 }
 
-/// The stream that a number stands for at present.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Target {
+/// The stream that a number stands for, with the handle of a created stream.
+#[derive(Debug)]
+pub(crate) enum Target<'a> {
     /// The legacy default stream.
     Legacy,
     /// The calling thread's own default stream.
     OwnPerThread,
     /// Another thread's own default stream. Only the other thread has a handle of the stream.
     OtherPerThread,
-    /// A created stream that was not retired.
-    Live(CuStream),
+    /// A created stream that was not retired, and exists as long as the handle lives.
+    Live(Handle<'a>),
     /// A retired stream.
     Retired,
 }
@@ -89,7 +98,7 @@ pub(crate) enum Target {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Remaining {
     /// All work of the stream precedes the event.
-    Event(CuEvent),
+    Event(SharedEvent),
     /// No event was recorded; all work of these contexts must complete.
     Contexts(Vec<UnrecordedEnd>),
 }
@@ -106,9 +115,9 @@ pub(crate) struct UnrecordedEnd {
 /// Remaining work of retired streams, and the contexts of present streams.
 #[derive(Debug)]
 struct Retired {
-    /// Retired streams with a recorded end: number, the event behind the stream's work, and the
-    /// event's context. The event is not known to be complete.
-    ended: VecDeque<(StreamId, CuEvent, CuContext)>,
+    /// Retired streams with a recorded end: number, and the event behind the stream's work. The event is not known to
+    /// be complete.
+    ended: VecDeque<(StreamId, SharedEvent)>,
     /// Handles with streams that were retired without a recorded end. One entry per context,
     /// however many streams.
     unrecorded: BTreeMap<u64, Vec<UnrecordedEnd>>,
@@ -117,15 +126,26 @@ struct Retired {
     /// The stamp of the last unrecorded end.
     stamp: u64,
     /// Streams whose use of blocks was announced, by handle and by the context of the event.
-    uses: BTreeMap<(u64, usize), Use>,
+    uses: BTreeMap<(u64, CuContext), Announced>,
 }
 
-/// An event behind the announced work of a stream. The event is recorded again for later work, and for
-/// a later stream with the same handle.
-#[derive(Clone, Copy, Debug)]
-struct Use {
+/// An event behind the announced work of a stream. The event is recorded again for later work of the stream, and for no
+/// other stream.
+#[derive(Debug)]
+struct Announced {
     number: StreamId,
-    event: CuEvent,
+    /// `None` after a failed recording, which leaves in doubt what the event is behind.
+    event: Option<SharedEvent>,
+}
+
+/// What became of an event behind announced work.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Noted {
+    /// The event is kept. The events of an earlier stream with the handle are given up.
+    Kept(Vec<SharedEvent>),
+    /// Another thread was faster, possibly with a recording before this thread's work: `known` is to be recorded again, and
+    /// `unused` is given up.
+    Known { known: SharedEvent, unused: SharedEvent },
 }
 
 /// State of one handle that has left generation 0.
@@ -145,6 +165,8 @@ pub struct Streams {
     /// handle's slots in all earlier levels are taken. So a free slot among a handle's slots ⟹ no
     /// later level contains the handle.
     levels: [OnceLock<Box<[Slot]>>; LEVELS],
+    /// The handles that calls use at this moment.
+    in_use: InUse,
     /// Retired streams whose work may be incomplete. The lock also guards all writes to slots. A
     /// retired stream without an event here, whose handle has no unrecorded end ⟹ the stream's work
     /// is complete.
@@ -165,6 +187,7 @@ impl Streams {
     pub const fn new() -> Self {
         Self {
             levels: [const { OnceLock::new() }; LEVELS],
+            in_use: InUse::new(),
             retired: Mutex::new(Retired::new()),
             kept_bytes: KeptBytes::new(),
         }
@@ -197,13 +220,18 @@ impl Streams {
     /// Returns the handle by which the calling thread can use the stream with this number. `None`
     /// if the stream was retired, or is another thread's own default stream. Takes no lock and
     /// calls no driver.
+    ///
+    /// The handle may be used only as long as the caller knows that the stream exists: the report of the stream's end does
+    /// not wait for the caller.
     #[must_use]
     pub fn handle(&self, stream: StreamId) -> Option<CuStream> {
-        match self.target(stream) {
+        if Self::is_of_created(stream) {
+            return self.is_present(stream).then_some(CuStream((stream.0 & HANDLE_MASK) as usize));
+        }
+        match self.hold(stream) {
             Target::Legacy => Some(CuStream::NULL),
             Target::OwnPerThread => Some(CuStream::PER_THREAD),
-            Target::Live(handle) => Some(handle),
-            Target::OtherPerThread | Target::Retired => None,
+            Target::OtherPerThread | Target::Live(_) | Target::Retired => None,
         }
     }
 
@@ -216,8 +244,8 @@ impl Streams {
     /// Returns the number of a created stream, if `driver_id` equals the id that the driver
     /// reported before.
     #[inline]
-    pub(crate) fn number_of_id(&self, stream: CuStream, driver_id: u64) -> Option<StreamId> {
-        let slot = self.slot(stream.0 as u64)?;
+    pub(crate) fn number_of_id(&self, stream: &Handle<'_>, driver_id: u64) -> Option<StreamId> {
+        let slot = self.slot(stream.key())?;
         // Acquire: a reader of the id also reads the number written before the id.
         let known = slot.driver_id.load(Ordering::Acquire);
         (known == driver_id.wrapping_add(1)).then(|| StreamId(slot.number.load(Ordering::Acquire)))
@@ -226,8 +254,8 @@ impl Streams {
     /// Stores the id and the context that the driver has just reported for a stream, and returns
     /// the stream's number. If the driver reported another id before, the handle has a new stream:
     /// the old stream is retired without a recorded end. Returns `None` if the table is full.
-    pub(crate) fn learn(&self, stream: CuStream, driver_id: u64, context: CuContext) -> Option<StreamId> {
-        let handle = stream.0 as u64;
+    pub(crate) fn learn(&self, stream: &Handle<'_>, driver_id: u64, context: CuContext) -> Option<StreamId> {
+        let handle = stream.key();
         let expected = driver_id.wrapping_add(1);
         let mut retired = self.lock();
         let slot = self.slot_or_insert(handle)?;
@@ -244,19 +272,33 @@ impl Streams {
     }
 
     /// Retires the present stream of a handle: the number becomes [`Target::Retired`], and the
-    /// handle gets a new number. `end` is an event behind all work of the stream, and the event's
-    /// context. Returns the old number, or `None` if the table is full.
-    pub(crate) fn retire(&self, stream: CuStream, end: Option<(CuEvent, CuContext)>) -> Option<StreamId> {
+    /// handle gets a new number. `end` is an event behind all work of the stream. Returns the old number, or `None` if
+    /// the table is full.
+    ///
+    /// Waits for the calls that use the handle at this moment. None of them waits for work of the stream.
+    pub(crate) fn retire(&self, stream: CuStream, end: Option<SharedEvent>) -> Option<StreamId> {
         let handle = stream.0 as u64;
+        let number = self.retire_number(handle, end)?;
+        let looks = Cell::new(0);
+        self.in_use.wait_until_unused(handle, || {
+            // A call of the driver takes a microsecond, or long if the driver holds calls up.
+            looks.set(looks.get() + 1);
+            if looks.get() < LOOKS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+        });
+        Some(number)
+    }
+
+    /// Retires the present stream of a handle, as [`retire`](Self::retire) does, without the wait.
+    fn retire_number(&self, handle: u64, end: Option<SharedEvent>) -> Option<StreamId> {
         let mut retired = self.lock();
         let slot = self.slot_or_insert(handle)?;
         // The next stream with this handle has another id. Clearing the old id prevents a second
         // retirement.
         slot.driver_id.store(0, Ordering::Relaxed);
         match end {
-            Some((event, context)) => {
+            Some(event) => {
                 let number = StreamId(slot.number.load(Ordering::Relaxed));
-                retired.ended.push_back((number, event, context));
+                retired.ended.push_back((number, event));
             }
             None => retired.end_unrecorded(handle),
         }
@@ -276,8 +318,9 @@ impl Streams {
         }
     }
 
-    /// Returns the stream that a number stands for at present, seen from the calling thread.
-    pub(crate) fn target(&self, stream: StreamId) -> Target {
+    /// Returns the stream that a number stands for at present, seen from the calling thread. A created stream exists as
+    /// long as the target lives, since the report of its end waits.
+    pub(crate) fn hold(&self, stream: StreamId) -> Target<'_> {
         let handle = stream.0 & HANDLE_MASK;
         if stream.0 >> HANDLE_BITS == PER_THREAD {
             return if handle == this_thread() { Target::OwnPerThread } else { Target::OtherPerThread };
@@ -285,83 +328,112 @@ impl Streams {
         if handle < LOWEST_HANDLE {
             return if handle == CuStream::PER_THREAD.0 as u64 { Target::OwnPerThread } else { Target::Legacy };
         }
-        let present = self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire));
-        if present == stream.0 { Target::Live(CuStream(handle as usize)) } else { Target::Retired }
+        // Begun before the look at the number: a report gives the handle its next number and then waits for the use.
+        let used = self.in_use.begin(handle, this_thread());
+        if self.is_present(stream) {
+            Target::Live(Handle::held(CuStream(handle as usize), used))
+        } else {
+            Target::Retired
+        }
+    }
+
+    /// Returns whether a number is one of a created stream, retired or not.
+    pub(crate) const fn is_of_created(stream: StreamId) -> bool {
+        stream.0 >> HANDLE_BITS != PER_THREAD && stream.0 & HANDLE_MASK >= LOWEST_HANDLE
+    }
+
+    /// Returns whether the number of a created stream is the present one of its handle.
+    pub(crate) fn is_present(&self, stream: StreamId) -> bool {
+        let handle = stream.0 & HANDLE_MASK;
+        self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire)) == stream.0
     }
 
     /// Returns the handle of a stream that can take part in a capture; of a default stream, that of the calling thread.
     /// The legacy stream never captures.
-    pub(crate) fn capturing(&self, stream: StreamId) -> Option<CuStream> {
-        match self.target(stream) {
+    pub(crate) fn capturing(&self, stream: StreamId) -> Option<Handle<'_>> {
+        match self.hold(stream) {
             Target::Live(stream) => Some(stream),
-            Target::OwnPerThread => Some(CuStream::PER_THREAD),
+            Target::OwnPerThread => Some(Handle::vouched(CuStream::PER_THREAD)),
             Target::Legacy | Target::OtherPerThread | Target::Retired => None,
         }
     }
 
-    /// Returns the context of a handle's present stream; null if the driver did not tell.
-    pub(crate) fn present_context(&self, stream: CuStream) -> CuContext {
-        self.lock().contexts.get(&(stream.0 as u64)).copied().unwrap_or(CuContext::NULL)
+    /// Returns the context of the present stream with the handle of a number; null if the driver did not tell.
+    pub(crate) fn present_context(&self, stream: StreamId) -> CuContext {
+        self.lock().contexts.get(&(stream.0 & HANDLE_MASK)).copied().unwrap_or(CuContext::NULL)
     }
 
-    /// Returns the event of `context` behind the announced work of a handle's streams, for another
-    /// record.
-    pub(crate) fn event_of_use(&self, stream: CuStream, context: CuContext) -> Option<CuEvent> {
-        self.lock().uses.get(&(stream.0 as u64, context.0)).map(|its| its.event)
+    /// Returns the event of `context` behind the announced work of a stream, to be recorded again.
+    pub(crate) fn event_of_use(&self, number: StreamId, context: CuContext) -> Option<SharedEvent> {
+        let retired = self.lock();
+        let its = retired.uses.get(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number);
+        its.and_then(|its| its.event.clone())
     }
 
-    /// Keeps `event`, of `context`, as the event behind the announced work of a stream. Returns the
-    /// event that another thread kept at the same time, which is then unused.
-    pub(crate) fn note_use(&self, number: StreamId, event: CuEvent, context: CuContext) -> Option<CuEvent> {
-        let earlier = self.lock().uses.insert((number.0 & HANDLE_MASK, context.0), Use { number, event });
-        earlier.map(|its| its.event).filter(|its| *its != event)
+    /// Keeps `event` as the event behind the announced work of a stream, unless another thread has kept one.
+    pub(crate) fn note_use(&self, number: StreamId, event: SharedEvent) -> Noted {
+        let handle = number.0 & HANDLE_MASK;
+        let mut retired = self.lock();
+        let its = retired.uses.get(&(handle, event.context())).filter(|its| its.number == number);
+        if let Some(known) = its.and_then(|its| its.event.clone()) {
+            return Noted::Known { known, unused: event };
+        }
+        // The events of an earlier stream go at the same time: some of them alone would be behind a part of its work.
+        let earlier = retired.take_uses(of_handle(handle), |_, its| its.number != number);
+        retired.uses.insert((handle, event.context()), Announced { number, event: Some(event) });
+        Noted::Kept(earlier)
+    }
+
+    /// Notes that it is in doubt what the event of `context` behind the announced work of a stream is behind.
+    pub(crate) fn doubt_use(&self, number: StreamId, context: CuContext) -> Option<SharedEvent> {
+        let mut retired = self.lock();
+        let its = retired.uses.get_mut(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number);
+        its.and_then(|its| its.event.take())
     }
 
     /// Returns the events behind the announced work of a stream: one of each context whose memory the stream has
-    /// used. None if no work was announced.
-    pub(crate) fn announced(&self, number: StreamId) -> Vec<CuEvent> {
+    /// used. None if no work was announced, or it is in doubt what an event is behind.
+    pub(crate) fn announced(&self, number: StreamId) -> Vec<SharedEvent> {
         let handle = number.0 & HANDLE_MASK;
         let retired = self.lock();
-        let of_handle = retired.uses.range((handle, 0)..=(handle, usize::MAX));
-        of_handle.filter(|(_, its)| its.number == number).map(|(_, its)| its.event).collect()
+        let its = retired.uses.range(of_handle(handle));
+        let events = its.filter(|(_, its)| its.number == number).map(|(_, its)| its.event.clone());
+        events.collect::<Option<_>>().unwrap_or_default()
     }
 
     /// Removes and returns the events of `context` behind announced work.
-    pub(crate) fn take_uses(&self, context: CuContext) -> Vec<CuEvent> {
-        let mut retired = self.lock();
-        let (taken, kept) = core::mem::take(&mut retired.uses).into_iter().partition(|((_, its), _)| *its == context.0);
-        retired.uses = kept;
-        BTreeMap::into_values(taken).map(|its: Use| its.event).collect()
+    pub(crate) fn take_uses(&self, context: CuContext) -> Vec<SharedEvent> {
+        self.lock().take_uses(.., |its, _| its == context)
     }
 
     /// Returns the remaining work of a retired stream; `None` if all work is complete.
     pub(crate) fn remaining(&self, stream: StreamId) -> Option<Remaining> {
         let retired = self.lock();
-        match retired.ended.iter().find(|(number, ..)| *number == stream) {
-            Some((_, event, _)) => Some(Remaining::Event(*event)),
+        match retired.ended.iter().find(|(number, _)| *number == stream) {
+            Some((_, event)) => Some(Remaining::Event(event.clone())),
             None => retired.unrecorded.get(&(stream.0 & HANDLE_MASK)).cloned().map(Remaining::Contexts),
         }
     }
 
     /// Examines the next `limit` retired streams in turn, and returns those whose event belongs to
     /// `context`.
-    pub(crate) fn next_ended(&self, context: CuContext, limit: usize) -> Vec<(StreamId, CuEvent)> {
+    pub(crate) fn next_ended(&self, context: CuContext, limit: usize) -> Vec<(StreamId, SharedEvent)> {
         let mut retired = self.lock();
         let count = limit.min(retired.ended.len());
-        let of_context = |entry: &&(StreamId, CuEvent, CuContext)| entry.2 == context;
-        let next = retired.ended.iter().take(count).filter(of_context).map(|entry| (entry.0, entry.1)).collect();
+        let of_context = |entry: &&(StreamId, SharedEvent)| entry.1.context() == context;
+        let next = retired.ended.iter().take(count).filter(of_context).cloned().collect();
         // Examined streams go to the end, so that unfinished streams do not block the others for
         // ever.
         retired.ended.rotate_left(count);
         next
     }
 
-    /// Forgets a retired stream whose recorded end is complete. Returns true to one caller only:
-    /// the caller that removed the entry.
-    pub(crate) fn finish(&self, stream: StreamId) -> bool {
+    /// Forgets a retired stream whose recorded end is complete. Returns the event to one caller only: the caller that
+    /// removed the entry.
+    pub(crate) fn finish(&self, stream: StreamId) -> Option<SharedEvent> {
         let mut retired = self.lock();
-        let found = retired.ended.iter().position(|(number, ..)| *number == stream);
-        found.and_then(|at| retired.ended.remove(at)).is_some()
+        let found = retired.ended.iter().position(|(number, _)| *number == stream);
+        found.and_then(|at| retired.ended.remove(at)).map(|(_, event)| event)
     }
 
     /// Removes unrecorded ends of a retired stream's handle, once their contexts were waited for.
@@ -438,6 +510,17 @@ impl Retired {
         unrecorded.push(UnrecordedEnd { context, stamp: self.stamp });
     }
 
+    /// Removes the announced work in `range` for which `goes` returns true, and returns the events.
+    fn take_uses(
+        &mut self,
+        range: impl RangeBounds<(u64, CuContext)>,
+        goes: impl Fn(CuContext, &Announced) -> bool,
+    ) -> Vec<SharedEvent> {
+        let going = self.uses.range(range).filter(|(key, its)| goes(key.1, its));
+        let keys: Vec<_> = going.map(|(key, _)| *key).collect();
+        keys.iter().filter_map(|key| self.uses.remove(key)?.event).collect()
+    }
+
     /// Gives a slot's handle the next number, and returns the old number.
     fn advance(&self, slot: &Slot) -> StreamId {
         let old = slot.number.load(Ordering::Relaxed);
@@ -447,13 +530,18 @@ impl Retired {
             // stream with the number is unfinished.
             let generation = (next >> HANDLE_BITS) + 1;
             next = (next & HANDLE_MASK) | (if generation == PER_THREAD { 0 } else { generation }) << HANDLE_BITS;
-            if !self.ended.iter().any(|(number, ..)| number.0 == next) {
+            if !self.ended.iter().any(|(number, _)| number.0 == next) {
                 break;
             }
         }
         slot.number.store(next, Ordering::Release);
         StreamId(old)
     }
+}
+
+/// Returns the keys of the announced work of a handle's streams.
+fn of_handle(handle: u64) -> RangeInclusive<(u64, CuContext)> {
+    (handle, CuContext::NULL)..=(handle, CuContext(usize::MAX))
 }
 
 /// Iterates over the slots of one level that a handle may occupy, in the order of use.

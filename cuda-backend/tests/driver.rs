@@ -61,11 +61,11 @@ fn current(driver: &Driver) -> CuContext {
 
 /// Keeps a stream busy until opened.
 #[derive(Clone)]
-struct Gate(Arc<AtomicBool>);
+pub(crate) struct Gate(Arc<AtomicBool>);
 
 impl Gate {
     /// Queues a closed gate on a stream.
-    fn close(device: &CudaDevice, stream: CuStream) -> Self {
+    pub(crate) fn close(device: &CudaDevice, stream: CuStream) -> Self {
         unsafe extern "C" fn wait(gate: *mut c_void) {
             // SAFETY: `close` gave one reference count of the gate to this call.
             let gate = unsafe { Arc::from_raw(gate.cast::<AtomicBool>()) };
@@ -84,7 +84,7 @@ impl Gate {
     }
 
     /// Lets the stream continue.
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         self.0.store(true, Ordering::Release);
     }
 }

@@ -1,10 +1,12 @@
 //! Threads over one device, on a real driver or the emulated driver: what one thread works with, no other thread takes
 //! away. Which driver, as in `driver.rs`.
 
-use crate::driver::device;
-use cachalot_core::{Contents, Segments};
+use crate::driver::{Gate, destroy, device, stream};
+use cachalot_core::{Contents, Segments, StreamId, StreamOrder};
 use cachalot_cuda::CudaDevice;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Threads that disturb.
 const OTHERS: usize = 2;
@@ -60,5 +62,70 @@ fn parks_keep_their_host_memory_while_other_threads_give_host_memory_back() {
     });
     assert_eq!(device.host_memory_for_contents(), (0, 0));
     device.release(segment, page).expect("released");
+    assert_eq!(device.close(), Ok(()));
+}
+
+#[test]
+fn the_end_of_a_stream_is_reported_while_another_thread_waits_for_its_work() {
+    let Some((device, _turn)) = device("reports beside waits on a driver") else { return };
+    let waits: [fn(&CudaDevice, StreamId); 2] = [
+        |device, number| device.synchronize(number).expect("waited"),
+        |device, number| {
+            let event = device.create_event().expect("an event");
+            device.record(event, number).expect("recorded");
+            device.wait(event).expect("waited");
+            device.destroy_event(event).expect("destroyed");
+        },
+    ];
+    for wait in waits {
+        let stream = stream(&device);
+        let number = device.stream_id(stream).expect("a number");
+        let gate = Gate::close(&device, stream);
+        let opened = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                wait(&device, number);
+                assert!(opened.load(Ordering::Acquire), "the stream's work was not waited for");
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            // The work waits for this thread. A report that waited for the work would never end.
+            assert_eq!(device.stream_destroyed(stream), Ok(number));
+            destroy(&device, stream);
+            opened.store(true, Ordering::Release);
+            gate.open();
+        });
+    }
+    assert_eq!(device.close(), Ok(()));
+}
+
+#[test]
+fn streams_end_while_other_threads_use_their_numbers() {
+    let Some((device, _turn)) = device("ends of streams beside threads on a driver") else { return };
+    let first = stream(&device);
+    let published = Mutex::new(device.stream_id(first).expect("a number"));
+    let call = || {
+        let number = *published.lock().expect("no panic");
+        let event = device.create_event().expect("an event");
+        device.record(event, number).expect("recorded");
+        device.wait(event).expect("waited");
+        device.order_behind(number, event).expect("ordered");
+        device.synchronize(number).expect("waited");
+        device.is_idle(number).expect("asked");
+        assert_eq!(device.is_capturing(number), Ok(false));
+        assert_eq!(device.mark_capture(number, None), Ok(None));
+        device.destroy_event(event).expect("destroyed");
+    };
+    let last = beside(call, || {
+        let mut ending = first;
+        for _ in 0..300 {
+            device.stream_destroyed(ending).expect("reported");
+            destroy(&device, ending);
+            ending = stream(&device);
+            *published.lock().expect("no panic") = device.stream_id(ending).expect("a number");
+            std::thread::yield_now();
+        }
+        ending
+    });
+    destroy(&device, last);
     assert_eq!(device.close(), Ok(()));
 }

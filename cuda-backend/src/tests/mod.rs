@@ -101,6 +101,7 @@ const OPERATIONS: &[Operation] = &[
     ("order_behind", |device, on| device.order_behind(id(STREAM), on.event)),
     ("order_behind foreign", |device, on| device.order_behind(id(FOREIGN_STREAM), on.event)),
     ("order_behind retired", |device, on| device.order_behind(on.retired, on.event)),
+    ("synchronize default", |device, _| device.synchronize(StreamId::DEFAULT)),
     ("synchronize", |device, _| device.synchronize(id(STREAM))),
     ("synchronize retired", |device, on| device.synchronize(on.retired)),
     ("is_capturing", |device, _| device.is_capturing(id(STREAM)).map(drop)),

@@ -4,6 +4,8 @@ use super::*;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent};
 use crate::fake::{Plan, When};
+use crate::shared_event::SharedEvent;
+use crate::streams::{Noted, Remaining};
 use cachalot_core::ErrorKind;
 
 /// Returns whether the whole context was waited for, by the call that breaks no capture.
@@ -333,7 +335,8 @@ fn work_announced_to_two_devices_is_waited_for_as_a_whole() {
     let number = device.stream_id(STREAM).expect("a number");
     let events = [CuContext(0x10), device.cu_context()].map(|context| {
         let event = CuEvent(device.create_event().expect("an event").0 as usize);
-        assert_eq!(device.streams().note_use(number, event, context), None);
+        let noted = device.streams().note_use(number, SharedEvent::new(event, context));
+        assert_eq!(noted, Noted::Kept(Vec::new()));
         event
     });
     let event = device.create_event().expect("an event");
@@ -342,6 +345,64 @@ fn work_announced_to_two_devices_is_waited_for_as_a_whole() {
     let waits: Vec<_> = fake::with(|fake| fake.waits.iter().map(|(_, awaited)| *awaited).collect());
     assert_eq!(waits.len(), 2);
     assert!(events.iter().all(|event| waits.contains(event)), "{waits:?}");
+}
+
+#[test]
+fn the_event_that_was_kept_first_stays_and_is_recorded_again() {
+    let device = asking();
+    let number = device.stream_id(STREAM).expect("a number");
+    let [first, second] = [0x51, 0x52].map(|event| SharedEvent::new(CuEvent(event), device.cu_context()));
+    let elsewhere = SharedEvent::new(CuEvent(0x53), CuContext(0x10));
+    let streams = device.streams();
+    assert_eq!(streams.note_use(number, first.clone()), Noted::Kept(Vec::new()));
+    // Recorded at the same time, and possibly before work that the first event is behind.
+    let known = Noted::Known { known: first.clone(), unused: second.clone() };
+    assert_eq!(streams.note_use(number, second.clone()), known);
+    assert_eq!(streams.event_of_use(number, device.cu_context()), Some(first.clone()));
+    assert_eq!(streams.note_use(number, elsewhere.clone()), Noted::Kept(Vec::new()));
+    assert_eq!(streams.announced(number).len(), 2);
+    // A later stream with the handle gets an event of its own, and the earlier stream keeps none of its two.
+    let later = StreamId(number.0 + (1 << 48));
+    assert_eq!(streams.event_of_use(later, device.cu_context()), None);
+    let Noted::Kept(mut earlier) = streams.note_use(later, second.clone()) else { panic!("another stream") };
+    earlier.sort_by_key(SharedEvent::event);
+    assert_eq!(earlier, [first, elsewhere]);
+    assert_eq!((streams.announced(number), streams.announced(later)), (Vec::new(), vec![second]));
+}
+
+#[test]
+fn a_recording_that_fails_leaves_no_event_to_rely_on() {
+    let device = asking();
+    let event = device.create_event().expect("an event");
+    let number = device.stream_in_use(STREAM).expect("a number");
+    for when in [When::Before, When::After] {
+        let code = CuResult::UNKNOWN;
+        fake::with(|fake| {
+            fake.plan = Some(Plan { function: Some("cuEventRecord"), skip: 0, code, when, permanent: false });
+        });
+        assert_eq!(device.stream_in_use(STREAM), Err(code.error()));
+        let made = calls(|| device.record_announced(event, number).expect("waited"));
+        assert!(waited_for_context(&made), "{made:?}");
+    }
+    device.stream_in_use(STREAM).expect("announced anew");
+    let made = calls(|| device.record_announced(event, number).expect("recorded"));
+    assert!(!waited_for_context(&made), "{made:?}");
+    device.destroy_event(event).expect("destroyed");
+    assert_eq!(device.close(), Ok(()));
+    assert_eq!(fake::with(|fake| fake.events.len()), 0);
+}
+
+#[test]
+fn an_event_that_a_thread_waits_for_is_recorded_for_no_other_stream() {
+    let device = device();
+    let gone = device.stream_destroyed(STREAM).expect("retired");
+    // Held as by a thread that waits.
+    let Some(Remaining::Event(held)) = device.streams().remaining(gone) else { panic!("recorded") };
+    fake::with(|fake| fake.events.values_mut().for_each(|event| event.done = true));
+    let made = calls(|| assert!(device.stream_destroyed(CuStream(STREAM.0 + 0x100)).is_ok()));
+    assert!(made.contains(&"cuEventCreate"), "{made:?}");
+    assert_eq!(device.streams().remaining(gone), None, "complete");
+    assert_eq!(fake::with(|fake| fake.events[&held.event().0].stream), Some(STREAM));
 }
 
 #[test]
