@@ -5,9 +5,14 @@
 //!                                           └─▶ other streams are ordered behind the event
 //! ```
 //!
+//! The events of one stream complete in the order of their recording, so only the oldest departure of each stream is
+//! asked after: that of a stream which has ended since as well.
+//!
 //! A departure lives as long as a page or an operation refers to it. The event is used again.
 
 use crate::device::Event;
+use crate::tables::busy_list::BusyList;
+use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::{NO_STREAM, StreamId};
@@ -21,15 +26,22 @@ pub(crate) struct Departure {
     pub stream: StreamId,
     /// Whether the event is known to be complete.
     pub complete: bool,
+    /// The number of departures that were added before.
+    pub age: u64,
     /// The number of references. 0 ⟺ the entry is vacant.
     refs: u32,
+    /// The queue of the stream, while the event is not known to be complete.
+    queue: u32,
+    /// The entry in the list of [completed](Departures::next_completed) departures, or [`NONE`].
+    completed: u32,
     /// The next vacant entry.
     next: u32,
 }
 
 impl Vacant for Departure {
     fn vacant(next: u32) -> Self {
-        Self { event: Event(0), stream: NO_STREAM, complete: false, refs: 0, next }
+        let (event, stream) = (Event(0), NO_STREAM);
+        Self { event, stream, complete: false, age: 0, refs: 0, queue: NONE, completed: NONE, next }
     }
 
     fn vacate(&mut self, next: u32) {
@@ -46,19 +58,69 @@ impl Departure {
     pub(crate) fn precedes(&self, stream: StreamId) -> bool {
         self.complete || self.stream == stream
     }
+
+    /// Returns the queue of the stream, while the event is not known to be complete.
+    pub(super) fn queue(&self) -> u32 {
+        self.queue
+    }
+}
+
+/// The departures of one stream that are not known to be complete.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    /// The stream; [`NO_STREAM`] once it has ended, and for a queue of no stream.
+    stream: StreamId,
+    /// The number of departures. 0 ⟺ the entry is vacant.
+    count: u32,
+    /// The next vacant entry.
+    next: u32,
+}
+
+impl Vacant for Queue {
+    fn vacant(next: u32) -> Self {
+        Self { stream: NO_STREAM, count: 0, next }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        *self = Self::vacant(next);
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
 }
 
 /// The departures of a device, and events to record again.
 #[derive(Clone)]
 pub(crate) struct Departures<S: Storage> {
     table: SlotTable<Departure, S>,
+    queues: SlotTable<Queue, S>,
+    /// Root of the set of the departures that are not known to be complete, by queue and age.
+    incomplete: Link,
+    /// Root of the set of the queues of streams that have not ended, by stream.
+    by_stream: Link,
+    /// The nodes of both sets.
+    nodes: RadixTree<S>,
+    /// Complete departures of which stale mappings may be left to remove. Has room for every departure.
+    completed: BusyList<u32, S>,
     /// Events of no departure. Has room for the events of all departures.
     idle_events: S::Table<Event>,
+    /// The number of departures that were ever added.
+    added: u64,
 }
 
 impl<S: Storage> Default for Departures<S> {
     fn default() -> Self {
-        Self { table: SlotTable::default(), idle_events: S::Table::<Event>::default() }
+        Self {
+            table: SlotTable::default(),
+            queues: SlotTable::default(),
+            incomplete: Link::EMPTY,
+            by_stream: Link::EMPTY,
+            nodes: RadixTree::default(),
+            completed: BusyList::default(),
+            idle_events: S::Table::<Event>::default(),
+            added: 0,
+        }
     }
 }
 
@@ -67,6 +129,16 @@ impl<S: Storage> core::ops::Index<u32> for Departures<S> {
     fn index(&self, departure: u32) -> &Departure {
         &self.table[departure]
     }
+}
+
+/// Returns a function that orders departures by queue and age.
+fn by_queue<S: Storage>(table: &SlotTable<Departure, S>) -> impl Fn(u32) -> Key {
+    |departure| Key { major: u64::from(table[departure].queue), minor: table[departure].age }
+}
+
+/// Returns a function that orders queues by stream.
+fn by_stream<S: Storage>(queues: &SlotTable<Queue, S>) -> impl Fn(u32) -> Key {
+    |queue| Key { major: 0, minor: queues[queue].stream.0 }
 }
 
 impl<S: Storage> Departures<S> {
@@ -81,11 +153,21 @@ impl<S: Storage> Departures<S> {
     /// # Errors
     /// [`CapacityError`] if a table is full.
     pub(crate) fn begin(&mut self) -> Result<Option<Event>, CapacityError> {
-        let events = self.table.len() as usize + 1;
-        if !self.table.make_room(1) || !self.idle_events.make_room(events) {
-            return Err(CapacityError);
-        }
+        // No more events than before, if one is idle.
+        self.make_room(self.table.len() as usize + usize::from(self.idle_events.is_empty()))?;
         Ok(self.idle_events.pop())
+    }
+
+    /// Makes room for a departure, and for so many events that become idle.
+    fn make_room(&mut self, events: usize) -> Result<(), CapacityError> {
+        let count = self.table.len() + 1;
+        // A departure and its queue add a node each.
+        let room = self.table.make_room(1)
+            && self.queues.make_room(1)
+            && self.nodes.make_room(2)
+            && self.completed.make_room(count - self.completed.len())
+            && self.idle_events.make_room(events);
+        if room { Ok(()) } else { Err(CapacityError) }
     }
 
     /// Keeps an event of no departure. Returns false if the table is full: the event is then the
@@ -103,15 +185,51 @@ impl<S: Storage> Departures<S> {
     /// # Errors
     /// [`CapacityError`] if the room was taken by another thread. The event is then the caller's.
     pub(crate) fn add(&mut self, event: Event, stream: StreamId) -> Result<u32, CapacityError> {
-        if !self.table.make_room(1) || !self.idle_events.make_room(self.table.len() as usize + 1) {
-            return Err(CapacityError);
+        self.make_room(self.table.len() as usize + 1)?;
+        let queue = self.queue_of(stream).unwrap_or_else(|| self.add_queue(stream));
+        self.queues[queue].count += 1;
+        let age = self.added;
+        self.added += 1;
+        let departure = Departure { event, stream, age, refs: 1, queue, ..Departure::vacant(NONE) };
+        let departure = self.table.insert(departure);
+        self.incomplete = self.nodes.insert(self.incomplete, departure, by_queue(&self.table));
+        Ok(departure)
+    }
+
+    /// Returns the queue of a stream.
+    pub(super) fn queue_of(&self, stream: StreamId) -> Option<u32> {
+        let bound = Key { major: 0, minor: stream.0 };
+        let found = self.nodes.at_least(self.by_stream, bound, by_stream(&self.queues))?;
+        (self.queues[found].stream == stream).then_some(found)
+    }
+
+    /// Adds a queue for a stream that has none. Room was made.
+    fn add_queue(&mut self, stream: StreamId) -> u32 {
+        let queue = self.queues.insert(Queue { stream, count: 0, next: NONE });
+        if stream != NO_STREAM {
+            self.by_stream = self.nodes.insert(self.by_stream, queue, by_stream(&self.queues));
         }
-        Ok(self.table.insert(Departure { event, stream, complete: false, refs: 1, next: NONE }))
+        queue
+    }
+
+    /// Removes a departure from the queue of its stream.
+    fn leave_queue(&mut self, departure: u32) {
+        self.incomplete = self.nodes.remove(self.incomplete, departure, by_queue(&self.table));
+        let queue = core::mem::replace(&mut self.table[departure].queue, NONE);
+        self.queues[queue].count -= 1;
+        if self.queues[queue].count == 0 {
+            if self.queues[queue].stream != NO_STREAM {
+                self.by_stream = self.nodes.remove(self.by_stream, queue, by_stream(&self.queues));
+            }
+            self.queues.remove(queue);
+        }
     }
 
     /// Adds a reference.
     pub(crate) fn hold(&mut self, departure: u32) -> Departure {
         self.table[departure].refs += 1;
+        // The reference may be that of a mapping which has just become stale.
+        self.list_if_complete(departure);
         self.table[departure]
     }
 
@@ -120,32 +238,138 @@ impl<S: Storage> Departures<S> {
         let entry = &mut self.table[departure];
         debug_assert!(entry.refs > 0, "a departure in use has references");
         entry.refs -= 1;
-        if entry.refs == 0 {
-            let event = entry.event;
-            self.table.remove(departure);
-            self.idle_events.add(event);
+        let Departure { refs, event, complete, completed, .. } = *entry;
+        if refs > 0 {
+            return;
         }
+        if !complete {
+            self.leave_queue(departure);
+        }
+        if completed != NONE {
+            self.completed.take(completed);
+            self.completed.remove(completed);
+        }
+        self.table.remove(departure);
+        self.idle_events.add(event);
     }
 
     /// Notes that the event of a departure is complete.
     pub(crate) fn complete(&mut self, departure: u32) {
-        self.table[departure].complete = true;
-    }
-
-    /// Adds a reference to the first departure from number `from` on that is not known to be
-    /// complete, and returns its number and a copy.
-    pub(crate) fn hold_incomplete(&mut self, from: u32) -> Option<(u32, Departure)> {
-        let waits = |&departure: &u32| self.table[departure].refs > 0 && !self.table[departure].complete;
-        let departure = (from..self.table.capacity()).find(waits)?;
-        Some((departure, self.hold(departure)))
-    }
-
-    /// Forgets the number of an ended stream: another stream may get the number.
-    pub(crate) fn forget_stream(&mut self, stream: StreamId) {
-        for departure in self.table.entries_mut() {
-            if departure.stream == stream {
-                departure.stream = NO_STREAM;
-            }
+        if !self.table[departure].complete {
+            self.leave_queue(departure);
+            self.table[departure].complete = true;
+            self.list_if_complete(departure);
         }
+    }
+
+    /// Lists a complete departure for [`next_completed`](Self::next_completed).
+    fn list_if_complete(&mut self, departure: u32) {
+        let entry = &mut self.table[departure];
+        if entry.complete && entry.completed == NONE {
+            entry.completed = self.completed.add(departure);
+        }
+    }
+
+    /// Returns a complete departure of which stale mappings may be left, and lists it no longer: until it gets a further
+    /// reference.
+    pub(crate) fn next_completed(&mut self) -> Option<u32> {
+        let entry = self.completed.take_first(|_| true)?;
+        let departure = self.completed.remove(entry);
+        self.table[departure].completed = NONE;
+        Some(departure)
+    }
+
+    /// Adds a reference to the oldest departure that is not known to be complete of the first queue from number `queue` on.
+    /// Returns the queue, the departure's number and a copy.
+    pub(crate) fn hold_oldest(&mut self, queue: u32) -> Option<(u32, u32, Departure)> {
+        let bound = Key { major: u64::from(queue), minor: 0 };
+        let departure = self.nodes.at_least(self.incomplete, bound, by_queue(&self.table))?;
+        let held = self.hold(departure);
+        Some((held.queue, departure, held))
+    }
+
+    /// Returns the number of departures that were ever added.
+    pub(crate) fn added(&self) -> u64 {
+        self.added
+    }
+
+    /// Forgets the number of an ended stream: another stream may get the number. The departures keep their queue.
+    pub(crate) fn forget_stream(&mut self, stream: StreamId) {
+        let Some(queue) = self.queue_of(stream) else { return };
+        self.by_stream = self.nodes.remove(self.by_stream, queue, by_stream(&self.queues));
+        self.queues[queue].stream = NO_STREAM;
+        let mut bound = Key { major: u64::from(queue), minor: 0 };
+        while let Some(departure) = self.nodes.at_least(self.incomplete, bound, by_queue(&self.table))
+            && self.table[departure].queue == queue
+        {
+            self.table[departure].stream = NO_STREAM;
+            bound.minor = self.table[departure].age + 1;
+        }
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::tables::{Fixed, Growable};
+    use std::vec::Vec;
+
+    const STREAMS: [StreamId; 2] = [StreamId(7), StreamId(3)];
+
+    /// The events that would be asked after, none of which is complete.
+    fn oldest<S: Storage>(departures: &mut Departures<S>) -> Vec<u64> {
+        let (mut from, mut events) = (0, Vec::new());
+        while let Some((queue, departure, held)) = departures.hold_oldest(from) {
+            departures.release(departure);
+            events.push(held.event.0);
+            from = queue + 1;
+        }
+        events.sort_unstable();
+        events
+    }
+
+    #[test]
+    fn one_departure_a_stream_is_asked_after() {
+        let mut departures = Departures::<Growable>::default();
+        let added: Vec<u32> =
+            (0..6).map(|number| departures.add(Event(number), STREAMS[number as usize % 2]).unwrap()).collect();
+        assert_eq!(oldest(&mut departures), [0, 1]);
+        departures.complete(added[0]);
+        assert_eq!(oldest(&mut departures), [1, 2]);
+        // The order of the stream's departures stays, and a later stream with its number has another.
+        departures.forget_stream(STREAMS[0]);
+        let later = departures.add(Event(9), STREAMS[0]).unwrap();
+        assert_eq!(oldest(&mut departures), [1, 2, 9]);
+        assert!(!departures[added[2]].precedes(STREAMS[0]) && departures[later].precedes(STREAMS[0]));
+        departures.release(added[2]);
+        assert_eq!(oldest(&mut departures), [1, 4, 9], "a departure without a reference is gone");
+        for departure in [added[1], added[3], added[4], added[5], later] {
+            departures.complete(departure);
+        }
+        assert_eq!(oldest(&mut departures), []);
+        let rest = [added[0], added[1], added[3], added[4], added[5], later];
+        assert_eq!(core::array::from_fn(|_| departures.next_completed().unwrap()), rest);
+        assert_eq!(departures.next_completed(), None);
+        departures.hold(later);
+        assert_eq!(departures.next_completed(), Some(later), "a mapping may have become stale since");
+        departures.release(later);
+        rest.into_iter().for_each(|departure| departures.release(departure));
+        assert!(departures.is_empty());
+        assert!(departures.begin().unwrap().is_some(), "the events are used again");
+    }
+
+    #[test]
+    fn a_full_table_adds_no_departure() {
+        let mut departures = Departures::<Fixed<1, 8, 2, 64>>::default();
+        let first = departures.add(Event(1), NO_STREAM).unwrap();
+        let second = departures.add(Event(2), NO_STREAM).unwrap();
+        assert_eq!(departures.add(Event(3), STREAMS[0]), Err(CapacityError));
+        assert_eq!(oldest(&mut departures), [1, 2], "what belongs to no stream has no order");
+        (departures.complete(first), departures.release(first));
+        (departures.complete(second), departures.release(second));
+        assert_eq!((departures.next_completed(), departures.is_empty()), (None, true));
+        // All events that fit are idle, and one of them is the next.
+        assert_eq!(departures.begin(), Ok(Some(Event(2))));
+        assert!(departures.add(Event(2), STREAMS[0]).is_ok());
     }
 }

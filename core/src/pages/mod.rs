@@ -17,11 +17,13 @@
 //! The folder holds tables, and never calls the device.
 
 pub(crate) mod counts;
+pub(crate) mod departed;
 pub(crate) mod departures;
 pub(crate) mod pins;
 
 use crate::device::{PhysicalHandle, Saved};
-use crate::pages::departures::{Departure, Departures};
+use crate::pages::departed::Departed;
+use crate::pages::departures::Departures;
 use crate::pages::pins::Pins;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
@@ -33,7 +35,7 @@ pub(crate) enum Place {
     Home,
     /// In the list of spare pages.
     Spare,
-    /// In the list of departed pages.
+    /// Of no use at its old place, and used by the work before its departure.
     Departed,
     /// Held by one operation.
     Moving,
@@ -90,6 +92,10 @@ pub(crate) struct Page {
     follower: u32,
     /// How often in a row that page was mapped there.
     met: u32,
+    /// The group of departed pages that has the page, or [`NONE`].
+    group: u32,
+    /// The number of pages that had departed before this one, when it departed last.
+    order: u64,
     /// The next page of the one list that the page is in, or the next vacant entry.
     next: u32,
 }
@@ -115,6 +121,8 @@ impl Vacant for Page {
             replacement: NONE,
             follower: NONE,
             met: 0,
+            group: NONE,
+            order: 0,
             next,
         }
     }
@@ -170,8 +178,8 @@ pub(crate) struct Pages<S: Storage> {
     table: SlotTable<Page, S>,
     /// The first spare page.
     spare: u32,
-    /// The departed pages, in the order of their departures.
-    departed: Batch,
+    /// The departed pages.
+    departed: Departed<S>,
     /// The departures of departed pages and of stale mappings of ranges.
     pub departures: Departures<S>,
     /// What the program has pinned.
@@ -187,7 +195,7 @@ impl<S: Storage> Default for Pages<S> {
         Self {
             table: SlotTable::default(),
             spare: NONE,
-            departed: Batch::EMPTY,
+            departed: Departed::default(),
             departures: Departures::default(),
             pins: Pins::default(),
             bytes: PageBytes::default(),
@@ -297,56 +305,6 @@ impl<S: Storage> Pages<S> {
         self.spare = page;
     }
 
-    /// Lists a moving page as departed, behind a departure.
-    pub(crate) fn depart(&mut self, page: u32, departure: u32) {
-        let mut departed = self.departed;
-        self.append(&mut departed, page);
-        self.departed = departed;
-        self.table[page].behind = departure;
-        self.put(page, Place::Departed);
-    }
-
-    /// Takes the first departed page of at most `bytes` with a departure for which `wanted` returns
-    /// true. The page is then moving.
-    pub(crate) fn take_departed(&mut self, bytes: u64, wanted: impl Fn(&Departure) -> bool) -> Option<u32> {
-        self.take_out(|pages, page| {
-            let page = &pages.table[page];
-            page.bytes <= bytes && !page.stuck && wanted(&pages.departures[page.behind])
-        })
-    }
-
-    /// Takes `wanted` if still departed behind `departure`. Returns whether it was; the page is then
-    /// moving.
-    pub(crate) fn take_back(&mut self, wanted: u32, departure: u32) -> bool {
-        let Page { place, behind, .. } = self.table[wanted];
-        (place, behind) == (Place::Departed, departure) && self.take_out(|_, page| page == wanted).is_some()
-    }
-
-    /// Removes the first departed page for which `wanted` returns true from the list; the page is then
-    /// moving.
-    fn take_out(&mut self, wanted: impl Fn(&Self, u32) -> bool) -> Option<u32> {
-        let (mut before, mut page) = (NONE, self.departed.first);
-        while page != NONE && !wanted(self, page) {
-            (before, page) = (page, self.table[page].next);
-        }
-        if page == NONE {
-            return None;
-        }
-        let next = self.table[page].next;
-        if before == NONE {
-            self.departed.first = next;
-        } else {
-            self.table[before].next = next;
-        }
-        if next == NONE {
-            self.departed.last = before;
-        }
-        self.departed.count -= 1;
-        self.departed.bytes -= self.table[page].bytes;
-        self.put(page, Place::Moving);
-        Some(page)
-    }
-
     /// Notes that no work before `departure` uses `page` any longer, and that its alias there is
     /// unmapped, or `stuck` for good. Returns whether the page was departed; it is then moving.
     pub(crate) fn finish_departure(&mut self, page: u32, departure: u32, stuck: bool) -> bool {
@@ -388,6 +346,9 @@ impl<S: Storage> Pages<S> {
 
     /// Counts an alias of `page` as unmapped, or as `stuck` for good.
     pub(crate) fn remove_alias(&mut self, page: u32, stuck: bool) {
+        if stuck {
+            self.unlist_departed(page);
+        }
         let entry = &mut self.table[page];
         entry.aliases -= 1;
         entry.stuck |= stuck;
@@ -558,10 +519,8 @@ impl<S: Storage> Pages<S> {
             let page = &self.table[page];
             if page.place == Place::Spare { Ok(sum + page.bytes) } else { Err("the list of spare pages holds another") }
         })?;
-        let first = Some(self.departed.first).filter(|&page| page != NONE);
-        let departed: u64 =
-            core::iter::successors(first, |&page| self.next(page)).map(|page| self.table[page].bytes).sum();
-        if (spare, departed, departed) == (self.bytes.spare, self.bytes.departed, self.departed.bytes) {
+        let departed = self.table.entries().iter().filter(|page| page.place == Place::Departed);
+        if (spare, departed.map(|page| page.bytes).sum()) == (self.bytes.spare, self.bytes.departed) {
             Ok(self.bytes)
         } else {
             Err("the bytes of the spare or of the departed pages are not their sum")

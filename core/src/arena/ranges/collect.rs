@@ -2,12 +2,11 @@
 //! longer.
 
 use super::Elastic;
-use crate::arena::ranges::table::Part;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::units::{DevicePtr, NO_STREAM};
+use crate::units::DevicePtr;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// Asks the device which departures are complete. Does not wait.
@@ -15,22 +14,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// # Errors
     /// The loss of the context. A departure whose event cannot be polled counts as incomplete.
     pub(super) fn poll(&self) -> Result<(), Error> {
-        let device = self.device();
-        let (mut from, mut unfinished) = (0, NO_STREAM);
+        let (device, mut from) = (self.device(), 0);
         loop {
-            let next = device.page_pool.lock().departures.hold_incomplete(from);
-            let Some((departure, entry)) = next else { break };
-            from = departure + 1;
-            // Most later departures of a stream are recorded later: the next poll finds the others.
-            let skip = entry.stream != NO_STREAM && entry.stream == unfinished;
-            let complete = !skip && device.call(|memory| memory.is_complete(entry.event)) == Ok(true);
-            unfinished = if complete { unfinished } else { entry.stream };
+            let next = device.page_pool.lock().departures.hold_oldest(from);
+            let Some((queue, departure, entry)) = next else { break };
+            let complete = device.call(|memory| memory.is_complete(entry.event)) == Ok(true);
             let mut pages = device.page_pool.lock();
             if complete {
                 pages.departures.complete(departure);
             }
             pages.departures.release(departure);
+            // The later departures of the stream are not complete before.
+            from = if complete { queue } else { queue + 1 };
         }
+        self.list_removable();
         Ok(device.health()?)
     }
 
@@ -54,11 +51,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     pub(super) fn wait(&self) -> Result<(), Error> {
         let device = self.device();
         let (mut from, mut result) = (0, Ok(()));
+        // Other threads may add departures for ever.
+        let added = device.page_pool.lock().departures.added();
         loop {
-            let next = device.page_pool.lock().departures.hold_incomplete(from);
-            let Some((departure, _)) = next else { break };
-            from = departure + 1;
-            result = result.and(self.wait_for(departure));
+            let next = device.page_pool.lock().departures.hold_oldest(from);
+            let Some((queue, departure, entry)) = next else { break };
+            let waited = if entry.age < added { self.wait_for(departure) } else { Ok(()) };
+            // The departure is complete then, and another one the oldest of its queue.
+            from = if entry.age < added && waited.is_ok() { queue } else { queue + 1 };
+            result = result.and(waited);
             device.page_pool.lock().departures.release(departure);
         }
         result.and(self.collect(u32::MAX))
@@ -71,35 +72,32 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     pub(super) fn collect(&self, most: u32) -> Result<(), Error> {
         self.poll()?;
         let device = self.device();
-        let (mut left, mut result) = (most, Ok(()));
-        let count = device.ranges.lock().range_count();
-        for number in 0..count {
-            let has_stale = device.ranges.lock().range(number).stale > 0;
+        let (mut left, mut from, mut result) = (most, 0, Ok(()));
+        while left > 0 {
+            let next = device.ranges.lock().next_removable(from);
+            let Some((number, _)) = next else { break };
+            from = number + 1;
             // A range that another thread works on is left to that thread.
-            if let Some((held, part)) = has_stale.then(|| self.try_enter(number)).flatten() {
-                let mut at = part.begin;
-                while left > 0
-                    && let Some((begin, end)) = self.next_complete(part, at)
-                {
-                    result = result.and(self.unmap_stale(number, begin));
-                    (at, left) = (end, left - 1);
-                }
-                drop(held);
+            let Some((held, _)) = self.try_enter(number) else { continue };
+            while left > 0 {
+                let next = device.ranges.lock().next_removable(number);
+                let Some((_, at)) = next.filter(|&(range, _)| range == number) else { break };
+                result = result.and(self.unmap_stale(number, at));
+                left -= 1;
             }
+            drop(held);
         }
         result
     }
 
-    /// Returns begin and end of the first stale piece behind `at` whose work is complete.
-    fn next_complete(&self, part: Part, mut at: u64) -> Option<(u64, u64)> {
-        let ranges = self.device().ranges.lock();
-        while let Some(piece) = ranges.piece(part, at) {
-            if piece.is_stale() && self.device().page_pool.lock().departures[piece.departure].complete {
-                return Some((piece.at, piece.end()));
-            }
-            at = piece.end();
+    /// Lists the stale mappings whose work is complete as removable, and their pages as such.
+    fn list_removable(&self) {
+        let mut ranges = self.device().ranges.lock();
+        loop {
+            let completed = self.device().page_pool.lock().departures.next_completed();
+            let Some(departure) = completed else { return };
+            ranges.make_removable(departure, |page| self.device().page_pool.lock().follow_departure(page));
         }
-        None
     }
 
     /// Removes the stale mapping at `at` of a held range, whose work is complete. A page still

@@ -253,9 +253,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             let bytes = device.page_pool.lock()[page].bytes;
             let (begin, _) = ranges.gap(part, at).expect("the pages fill the gaps");
             // Stale until the steps are set below, which makes all pieces alike.
-            let piece =
-                Piece { at: begin, bytes, page, range: part.range, mask: 0, departure: NONE, is_revived: false };
-            ranges.add_piece(piece);
+            ranges.add_piece(Piece::mapped(part.range, begin, bytes, page));
             at = begin + bytes;
         }
         at = part.begin;

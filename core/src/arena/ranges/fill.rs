@@ -9,6 +9,7 @@ use crate::config::Policy;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::pages::Batch;
+use crate::pages::departed::Behind;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
@@ -90,10 +91,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             matches!(device.settings.policy, Policy::Stitched(options) if options.completed_pages_only);
         let longest = MOST_STEPS * self.step();
         let mut pages = device.page_pool.lock();
-        for others in [false, true] {
-            while let Some(page) = pages.take_departed(longest.min(wanted - batch.bytes), |departure| {
-                departure.complete || !completed_only && (others || departure.precedes(stream))
-            }) {
+        let scopes = if completed_only { [Behind::Complete; 2] } else { [Behind::Stream(stream), Behind::Any] };
+        for behind in scopes {
+            while let Some(page) = pages.take_departed(longest.min(wanted - batch.bytes), behind) {
                 pages.append(batch, page);
             }
         }

@@ -7,15 +7,15 @@
 //!
 //! A *piece* is a mapping of a page. Each bit of its mask is a step of 2 MiB, and is set while the
 //! program holds the step committed. A piece without a bit is *stale*: the page serves others, and
-//! the mapping is removed once the work before the piece's departure is complete.
+//! the mapping is *removable* once the work before the piece's departure is complete.
 //!
 //! Nothing here calls the device.
 
 use crate::stats::{HeapCounters, Stat};
+use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
-use crate::tables::{Storage, Table};
-use crate::units::StreamId;
+use crate::units::{NO_STREAM, StreamId};
 
 /// The most steps of a page of a range: the bits of a mask.
 pub(crate) const MOST_STEPS: u64 = 64;
@@ -38,8 +38,8 @@ pub(crate) struct Range {
     pub is_lost: bool,
     /// Pieces, also stale pieces.
     pub pieces: u32,
-    /// Stale pieces.
-    pub stale: u32,
+    /// The first of the uses of the range, or [`NONE`].
+    uses: u32,
     /// The departure behind which the work of all ended streams is complete, or [`NONE`].
     pub ended: u32,
     /// The next vacant entry.
@@ -56,7 +56,7 @@ impl Vacant for Range {
             is_busy: false,
             is_lost: false,
             pieces: 0,
-            stale: 0,
+            uses: NONE,
             ended: NONE,
             next,
         }
@@ -89,9 +89,16 @@ pub(crate) struct Piece {
     pub departure: u32,
     /// Whether a commit has taken the page of a stale piece back.
     pub is_revived: bool,
+    /// Whether the departure of a stale piece is known to be complete.
+    is_removable: bool,
 }
 
 impl Piece {
+    /// Returns a piece without a committed step: the mapping of `page` at the `bytes` of a range from `at` on.
+    pub(crate) fn mapped(range: u32, at: u64, bytes: u64, page: u32) -> Self {
+        Self { at, bytes, range, ..Self::vacant(page) }
+    }
+
     /// Returns the address just past the last byte.
     pub(crate) fn end(&self) -> u64 {
         self.at + self.bytes
@@ -100,6 +107,13 @@ impl Piece {
     /// Returns whether no step is committed.
     pub(crate) fn is_stale(&self) -> bool {
         self.mask == 0
+    }
+
+    /// Returns the key of a stale piece in the set of those with its departure, or in that of the removable ones.
+    /// `None` if the piece is in none: a piece just added has no departure.
+    fn stale_key(&self) -> Option<Key> {
+        let major = u64::from(if self.is_removable { self.range } else { self.departure });
+        (self.is_stale() && self.departure != NONE).then_some(Key { major, minor: self.at })
     }
 
     /// Returns the bits of the steps from `begin` to `end`, which may lie outside of the piece.
@@ -122,7 +136,16 @@ fn below(count: u64) -> u64 {
 
 impl Vacant for Piece {
     fn vacant(next: u32) -> Self {
-        Self { at: 0, bytes: 0, page: next, range: NONE, mask: 0, departure: NONE, is_revived: false }
+        Self {
+            at: 0,
+            bytes: 0,
+            page: next,
+            range: NONE,
+            mask: 0,
+            departure: NONE,
+            is_revived: false,
+            is_removable: false,
+        }
     }
 
     fn vacate(&mut self, next: u32) {
@@ -150,6 +173,57 @@ pub(crate) struct Part {
 struct Use {
     range: u32,
     stream: StreamId,
+    /// The next use of the range, or [`NONE`]; for a vacant entry, the next vacant one.
+    next: u32,
+}
+
+impl Vacant for Use {
+    fn vacant(next: u32) -> Self {
+        Self { range: NONE, stream: NO_STREAM, next }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        *self = Self::vacant(next);
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+/// The sets of stale pieces.
+#[derive(Clone)]
+struct StaleSets<S: Storage> {
+    /// Root of the set of the pieces whose departure is not known to be complete, by departure and address.
+    waiting: Link,
+    /// Root of the set of the removable pieces, by range and address.
+    removable: Link,
+    /// The nodes of both sets. Has room for every piece.
+    nodes: RadixTree<S>,
+}
+
+impl<S: Storage> StaleSets<S> {
+    /// Adds a piece, if it is stale.
+    fn add(&mut self, entry: u32, pieces: &SlotTable<Piece, S>) {
+        if pieces[entry].stale_key().is_some() {
+            let root = if pieces[entry].is_removable { &mut self.removable } else { &mut self.waiting };
+            *root = self.nodes.insert(*root, entry, by_stale_key(pieces));
+        }
+    }
+
+    /// Removes the piece with number `entry`, which was `before` when it was added.
+    fn remove(&mut self, entry: u32, before: &Piece, pieces: &SlotTable<Piece, S>) {
+        if let Some(key) = before.stale_key() {
+            let root = if before.is_removable { &mut self.removable } else { &mut self.waiting };
+            let key = |piece: u32| if piece == entry { key } else { by_stale_key(pieces)(piece) };
+            *root = self.nodes.remove(*root, entry, key);
+        }
+    }
+}
+
+/// Returns a function that orders stale pieces.
+fn by_stale_key<S: Storage>(pieces: &SlotTable<Piece, S>) -> impl Fn(u32) -> Key {
+    |piece| pieces[piece].stale_key().expect("only stale pieces are in the sets")
 }
 
 /// The elastic ranges of a device.
@@ -161,7 +235,12 @@ pub(crate) struct RangeTable<S: Storage> {
     root: Link,
     /// The nodes of the set.
     by_address: RadixTree<S>,
-    uses: S::Table<Use>,
+    stale: StaleSets<S>,
+    uses: SlotTable<Use, S>,
+    /// Root of the set of the uses, by stream and range.
+    by_stream: Link,
+    /// The nodes of the set.
+    use_nodes: RadixTree<S>,
     /// The bytes of a step; 0 before the first range.
     step: u64,
 }
@@ -173,7 +252,10 @@ impl<S: Storage> Default for RangeTable<S> {
             pieces: SlotTable::default(),
             root: Link::EMPTY,
             by_address: RadixTree::default(),
-            uses: S::Table::<Use>::default(),
+            stale: StaleSets { waiting: Link::EMPTY, removable: Link::EMPTY, nodes: RadixTree::default() },
+            uses: SlotTable::default(),
+            by_stream: Link::EMPTY,
+            use_nodes: RadixTree::default(),
             step: 0,
         }
     }
@@ -182,6 +264,11 @@ impl<S: Storage> Default for RangeTable<S> {
 /// Returns a function that orders pieces by address.
 fn by_address<S: Storage>(pieces: &SlotTable<Piece, S>) -> impl Fn(u32) -> Key {
     |piece| Key { major: 0, minor: pieces[piece].at }
+}
+
+/// Returns a function that orders uses by stream, and then by range.
+fn by_stream<S: Storage>(uses: &SlotTable<Use, S>) -> impl Fn(u32) -> Key {
+    |used| Key { major: uses[used].stream.0, minor: u64::from(uses[used].range) }
 }
 
 impl<S: Storage> RangeTable<S> {
@@ -219,23 +306,18 @@ impl<S: Storage> RangeTable<S> {
         &mut self.ranges.entries_mut()[number as usize]
     }
 
-    /// Returns the number of entries of ranges, also vacant entries.
-    pub(crate) fn range_count(&self) -> u32 {
-        self.ranges.capacity()
-    }
-
     /// Makes room for `count` further pieces. Returns false if a table is full.
     pub(crate) fn make_room_for_pieces(&mut self, count: u32) -> bool {
-        self.pieces.make_room(count) && self.by_address.make_room_for(self.pieces.len() + count)
+        let pieces = self.pieces.len() + count;
+        self.pieces.make_room(count) && self.by_address.make_room_for(pieces) && self.stale.nodes.make_room_for(pieces)
     }
 
     /// Adds a piece, for which room was made.
     pub(crate) fn add_piece(&mut self, piece: Piece) {
-        let range = self.range(piece.range);
-        range.pieces += 1;
-        range.stale += u32::from(piece.is_stale());
+        self.range(piece.range).pieces += 1;
         let entry = self.pieces.insert(piece);
         self.root = self.by_address.insert(self.root, entry, by_address(&self.pieces));
+        self.stale.add(entry, &self.pieces);
     }
 
     /// Removes the stale piece at `at`.
@@ -243,10 +325,31 @@ impl<S: Storage> RangeTable<S> {
         let entry = self.first_from(at).expect("a piece is listed");
         self.root = self.by_address.remove(self.root, entry, by_address(&self.pieces));
         let piece = self.pieces[entry];
+        self.stale.remove(entry, &piece, &self.pieces);
         self.pieces.remove(entry);
-        let range = self.range(piece.range);
-        (range.pieces, range.stale) = (range.pieces - 1, range.stale - 1);
+        self.range(piece.range).pieces -= 1;
         piece
+    }
+
+    /// Notes that a departure is complete: its stale pieces are removable. Calls `each` with the page of each.
+    pub(crate) fn make_removable(&mut self, departure: u32, each: impl Fn(u32)) {
+        let bound = Key { major: u64::from(departure), minor: 0 };
+        while let Some(entry) = self.stale.nodes.at_least(self.stale.waiting, bound, by_stale_key(&self.pieces))
+            && self.pieces[entry].departure == departure
+        {
+            let piece = self.pieces[entry];
+            self.stale.remove(entry, &piece, &self.pieces);
+            self.pieces[entry].is_removable = true;
+            self.stale.add(entry, &self.pieces);
+            each(piece.page);
+        }
+    }
+
+    /// Returns the range and the address of the first removable piece of the ranges from number `range` on.
+    pub(crate) fn next_removable(&self, range: u32) -> Option<(u32, u64)> {
+        let bound = Key { major: u64::from(range), minor: 0 };
+        let entry = self.stale.nodes.at_least(self.stale.removable, bound, by_stale_key(&self.pieces))?;
+        Some((self.pieces[entry].range, self.pieces[entry].at))
     }
 
     /// Returns the first piece of `part` with an end behind `from`.
@@ -258,12 +361,17 @@ impl<S: Storage> RangeTable<S> {
     /// end.
     pub(crate) fn change(&mut self, part: Part, from: u64, change: impl FnOnce(&mut Piece)) -> Option<u64> {
         let entry = self.entry(part, from)?;
+        let before = self.pieces[entry];
         let piece = &mut self.pieces[entry];
-        let was_stale = piece.is_stale();
         change(piece);
-        let (stale, range, end) = (piece.is_stale(), piece.range, piece.end());
-        let range = self.range(range);
-        range.stale = range.stale + u32::from(stale) - u32::from(was_stale);
+        if !piece.is_stale() {
+            piece.is_removable = false;
+        }
+        let end = piece.end();
+        if before.stale_key() != piece.stale_key() {
+            self.stale.remove(entry, &before, &self.pieces);
+            self.stale.add(entry, &self.pieces);
+        }
         Some(end)
     }
 
@@ -281,38 +389,57 @@ impl<S: Storage> RangeTable<S> {
 
     /// Notes the use of a range on `stream`. Returns false if the table is full.
     pub(crate) fn note_use(&mut self, range: u32, stream: StreamId) -> bool {
-        let known = self.uses.iter().any(|used| used.range == range && used.stream == stream);
-        if !known && !self.uses.make_room(1) {
+        let last = self.uses_of(range).last();
+        if self.uses_of(range).any(|used| self.uses[used].stream == stream) {
+            return true;
+        }
+        if !self.uses.make_room(1) || !self.use_nodes.make_room(1) {
             return false;
         }
-        if !known {
-            self.uses.add(Use { range, stream });
+        let used = self.uses.insert(Use { range, stream, next: NONE });
+        self.by_stream = self.use_nodes.insert(self.by_stream, used, by_stream(&self.uses));
+        match last {
+            Some(last) => self.uses[last].next = used,
+            None => self.range(range).uses = used,
         }
         true
     }
 
+    /// Iterates over the entries of the uses of a range, in the order in which they were noted.
+    fn uses_of(&self, range: u32) -> impl Iterator<Item = u32> {
+        let some = |used: u32| Some(used).filter(|&used| used != NONE);
+        core::iter::successors(some(self.ranges[range].uses), move |&used| some(self.uses[used].next))
+    }
+
     /// Returns the stream of the use number `nth` of a range.
     pub(crate) fn used_by(&self, range: u32, nth: usize) -> Option<StreamId> {
-        self.uses.iter().filter(|used| used.range == range).nth(nth).map(|used| used.stream)
+        self.uses_of(range).nth(nth).map(|used| self.uses[used].stream)
     }
 
     /// Returns a range with uses on `stream`.
     pub(crate) fn range_on(&self, stream: StreamId) -> Option<u32> {
-        self.uses.iter().find(|used| used.stream == stream).map(|used| used.range)
+        let bound = Key { major: stream.0, minor: 0 };
+        let used = self.use_nodes.at_least(self.by_stream, bound, by_stream(&self.uses))?;
+        (self.uses[used].stream == stream).then_some(self.uses[used].range)
     }
 
     /// Removes the uses of a range on a stream, or on all streams for `None`.
     pub(crate) fn forget_uses(&mut self, range: u32, stream: Option<StreamId>) {
-        let mut at = 0;
-        while at < self.uses.len() {
-            let Use { range: of, stream: on } = self.uses[at];
-            if of == range && stream.is_none_or(|stream| stream == on) {
-                let last = self.uses.len() - 1;
-                self.uses.swap(at, last);
-                self.uses.pop();
+        let (mut before, mut at) = (NONE, self.ranges[range].uses);
+        while at != NONE {
+            let Use { stream: on, next, .. } = self.uses[at];
+            if stream.is_none_or(|stream| stream == on) {
+                self.by_stream = self.use_nodes.remove(self.by_stream, at, by_stream(&self.uses));
+                self.uses.remove(at);
+                if before == NONE {
+                    self.range(range).uses = next;
+                } else {
+                    self.uses[before].next = next;
+                }
             } else {
-                at += 1;
+                before = at;
             }
+            at = next;
         }
     }
 
@@ -327,6 +454,12 @@ impl<S: Storage> RangeTable<S> {
             let range = &self.ranges[piece.range];
             if piece.at < range.base || piece.end() > range.base + range.bytes {
                 return Err("a piece lies outside of its range");
+            }
+            let listed = if piece.is_removable { self.stale.removable } else { self.stale.waiting };
+            let found =
+                piece.stale_key().and_then(|key| self.stale.nodes.at_least(listed, key, by_stale_key(&self.pieces)));
+            if piece.is_stale() && found != Some(entry) {
+                return Err("a stale piece is not in its set");
             }
             if piece.is_stale() && piece.departure == NONE || piece.mask & !piece.all_bits(self.step) != 0 {
                 return Err("a piece has a step that it has not, or is stale without a departure");
