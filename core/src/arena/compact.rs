@@ -119,7 +119,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
         };
         let compact = arena.settings.config.lock().compact()?;
         // The request is part of what will be in use.
-        let most = arena.device_peaks.most_with(stat, arena.all_counters(), request.size);
+        let most = arena.most_with(stat, request.size);
         let held = arena.ledger.reserved().saturating_add(arena.segment_bytes(request));
         held.checked_sub(budget(most, compact)).filter(|&excess| excess > 0)
     }

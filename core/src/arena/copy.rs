@@ -69,5 +69,7 @@ pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
     };
     drop(held);
     copy.flags.follow_deferred(&copy.deferred.lock());
+    // Counters and peaks were copied at different moments.
+    copy.device_peaks.sum_leases(copy.all_counters());
     Ok((copy, pages))
 }

@@ -87,7 +87,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
             _ => return Err(not_in_heap(&heap, ptr)),
         };
-        heap.pend(block, &self.heaps.slot(number).counters);
+        let slot = self.heaps.slot(number);
+        // The counters have changed already, and the lock was not left since.
+        self.heaps.loosen(slot, &mut heap);
+        heap.pend(block, &slot.counters);
         // A block without uses comes here only in direct mode: its segment is released as soon as the block is free.
         if heap.blocks[block].uses == NONE {
             if let Some(recorder) = self.tracing() {

@@ -37,6 +37,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             visits += 1 + u64::from(heap.blocks.len());
         }
         if is_exclusive {
+            self.check_leases()?;
             let of_ranges = self.ranges.lock().check(&self.range_counters)?;
             (home, reserved) = (home + of_ranges, reserved + of_ranges);
         }
@@ -50,6 +51,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Err("the bytes held from the device are not the sum of the segments");
         }
         Ok(visits)
+    }
+
+    /// Checks that each heap is tight or in the list of the loose ones, and the sums of the leases.
+    fn check_leases(&self) -> Result<(), &'static str> {
+        let mut loose = 0;
+        for slot in self.heaps.slot_numbers().map(|number| self.heaps.slot(number)) {
+            let heap = slot.heap.lock();
+            if heap.tight != slot.loose.is_tight() || heap.tight && !slot.counters.is_tight() {
+                return Err("a lease of a tight heap is not the present value");
+            }
+            loose += u32::from(!heap.tight);
+        }
+        self.with_device_peaks(|peaks| {
+            if self.heaps.loose_slots().count() as u32 != loose || self.heaps.loose_count() != loose {
+                return Err("the list of the loose heaps does not hold exactly those");
+            }
+            if peaks.has_summed_leases(self.all_counters()) { Ok(()) } else { Err("the leases are not their sum") }
+        })
     }
 }
 

@@ -15,8 +15,11 @@ use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::sync::{Lock, Ordering, fence};
 use crate::tables::{OnceTable, Storage};
 
-/// Number of heaps to take lease from before all heaps are visited.
+/// Number of heaps to take lease from before all loose heaps are visited.
 const NEAR: usize = 4;
+
+/// Number of loose heaps from which on they are made tight, once all of them had to be read.
+const MOST_LOOSE: u32 = 128;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Unwraps the outcome of a heap operation, and reconciles the peaks if the operation made them
@@ -34,6 +37,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[cold]
     pub(crate) fn reconcile_peaks(&self, slot: &Slot<R, S>) {
         self.heaps.queue_if_ended(slot);
+        if slot.loose.is_tight() {
+            self.heaps.loosen(slot, &mut slot.heap.lock());
+        }
         self.reconcile_peaks_of((slot.kind(), &slot.counters), Some(slot.number));
     }
 
@@ -55,8 +61,32 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             .take(NEAR)
             .map_while(|number| self.heaps.slots.get(number))
             .map(|near| (near.kind(), &near.counters));
-        self.device_peaks.reconcile(&self.all_counters(), rising, &near);
+        let has_read = self.device_peaks.reconcile(&self.loose_counters(), rising, &near);
         *reconciled = number.unwrap_or(last);
+        drop(reconciled);
+        if has_read && self.heaps.loose_count() > MOST_LOOSE {
+            self.tighten();
+        }
+    }
+
+    /// Makes the loose heaps tight, so that no thread has to read them until they change again. Costs each heap as much as
+    /// becoming loose.
+    #[cold]
+    fn tighten(&self) {
+        let mut next = self.heaps.loose.first();
+        // No more than there are: a heap that becomes loose again meanwhile stands at the begin.
+        for _ in 0..self.heaps.loose_count() {
+            let Some(number) = next else { return };
+            let slot = self.heaps.slot(number);
+            let mut heap = slot.heap.lock();
+            next = slot.loose.next();
+            // A free of a planned block may report nothing.
+            if !heap.tight && !heap.is_planned() {
+                let _peaks = self.peaks.lock();
+                self.device_peaks.cut_leases((slot.kind(), &slot.counters));
+                self.heaps.tighten(slot, &mut heap);
+            }
+        }
     }
 
     /// Keeps the peak of active blocks exact after a block of the heap in `slot` has become pending. The
@@ -82,15 +112,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// these calls are known.
     pub(crate) fn most_live_with(&self, more: u64) -> u64 {
         match self.most_awake.load(Ordering::Relaxed) {
-            0 => self.device_peaks.most_with(Stat::AllocatedBytes, self.all_counters(), more),
+            0 => self.most_with(Stat::AllocatedBytes, more),
             most => {
-                let counters = self.all_counters();
-                let live: i64 = counters.map(|(_, counters)| counters.current(Stat::AllocatedBytes)).sum();
-                let awake = (live.max(0) as u64 + more).saturating_sub(self.page_pool.lock().bytes.asleep);
+                let live = self.current(Stat::AllocatedBytes);
+                let awake = (live + more).saturating_sub(self.page_pool.lock().bytes.asleep);
                 self.most_awake.fetch_max(awake, Ordering::Relaxed);
                 most.max(awake)
             }
         }
+    }
+
+    /// Returns the current sum of a statistic over the device.
+    pub(crate) fn current(&self, stat: Stat) -> u64 {
+        self.with_device_peaks(|peaks| peaks.current(stat, self.loose_counters()))
+    }
+
+    /// Returns the highest value that a statistic ever had, or has if `more` is added now.
+    pub(crate) fn most_with(&self, stat: Stat, more: u64) -> u64 {
+        self.device_peaks.most(stat).max(self.current(stat) + more)
     }
 
     /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.
@@ -104,5 +143,67 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn all_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
         let ranges = core::iter::once((PoolKind::Large, &self.range_counters));
         self.heaps.heap_counters().chain(self.plans.lane_counters()).chain(ranges)
+    }
+
+    /// Iterates over the counters that have to be read for a sum: those of the loose heaps, of the lanes and of the elastic ranges.
+    /// The lock of the peaks is held.
+    fn loose_counters(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
+        let ranges = core::iter::once((PoolKind::Large, &self.range_counters));
+        let heaps = self.heaps.loose_slots().map(|slot| (slot.kind(), &slot.counters));
+        heaps.chain(self.plans.lane_counters()).chain(ranges)
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::MOST_LOOSE;
+    use crate::allocator::Allocator;
+    use crate::config::Config;
+    use crate::device::simulated::SimulatedDevice;
+    use crate::tables::Growable;
+    use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+    use std::vec::Vec;
+
+    const DEVICE: DeviceIndex = DeviceIndex(0);
+    const STREAMS: u64 = 400;
+
+    type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+    #[test]
+    fn a_peak_is_exact_and_found_among_few_heaps_however_many_there_are() {
+        for config in ["", "expandable_segments:True", "policy:stitched", "policy:buddy", "policy:slab"] {
+            let allocator = Simulated::new([SimulatedDevice::new(1 << 44)], &Config::parse(config).unwrap()).unwrap();
+            let loose = || allocator.arena(DEVICE).unwrap().heaps.loose_count();
+            // The blocks that are held, and bytes as the allocator counts them: now, and the most since the last reset.
+            let (mut held, mut number, mut peak) = (Vec::<DevicePtr>::new(), 1_u64, 0);
+            for step in 0..6 * STREAMS {
+                number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let random = number >> 33;
+                // First each stream gets a block; then blocks come and go.
+                if step < STREAMS || random % 3 > 0 {
+                    let stream = if step < STREAMS { step } else { random % STREAMS };
+                    let bytes = if random % 8 == 0 { 3 * MIB } else { 1000 + random % 5000 };
+                    held.push(allocator.malloc(DEVICE, bytes, StreamId(1 + stream)).unwrap());
+                } else if !held.is_empty() {
+                    allocator.free(held.swap_remove(random as usize % held.len())).unwrap();
+                }
+                if step == 3 * STREAMS {
+                    allocator.reset_peak_stats(DEVICE).unwrap();
+                    peak = 0;
+                }
+                let stats = allocator.stats(DEVICE).unwrap();
+                peak = stats.allocated_bytes().current.max(peak);
+                assert_eq!(stats.allocated_bytes().peak, peak, "`{config}`, step {step}");
+                // Later blocks come and go below the peak, and none of the heaps has to be read.
+                let few = step >= STREAMS || loose() <= MOST_LOOSE + 4;
+                assert!(few, "`{config}`: {} heaps of {step} streams are loose", loose());
+                if step % 100 == 0 {
+                    allocator.check_invariants().unwrap();
+                }
+            }
+            held.into_iter().for_each(|ptr| allocator.free(ptr).unwrap());
+            allocator.empty_cache(DEVICE).unwrap();
+            allocator.check_invariants().unwrap();
+        }
     }
 }

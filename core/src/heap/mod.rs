@@ -94,6 +94,12 @@ pub(crate) struct Heap<S: Storage> {
     /// Whether the stream was reported as ended. A segment that becomes wholly free is released
     /// then.
     pub ended: bool,
+    /// Whether every lease of the heap is the present value, so that a sum over all heaps need not read the counters. Changes
+    /// under the lock of the heap, by [`Heaps::loosen`](crate::arena::heaps::Heaps::loosen).
+    pub tight: bool,
+    /// Whether a free that makes a segment wholly free is reported as one after which the peaks must be reconciled.
+    /// Set ⟺ `ended` or `tight` is.
+    tells: bool,
     /// The sub-allocator that places sub-blocks inside the segments; `None` for the caching policy.
     /// If `Some`, an entry of `blocks` is in state `Allocated` or `Pending` iff the entry is a live
     /// sub-block. Vacant entries keep another state for that reason.
@@ -133,6 +139,8 @@ impl<S: Storage> Heap<S> {
             parkable: false,
             asleep: false,
             ended: false,
+            tight: true,
+            tells: true,
             suballocator: None,
             clock: 0,
             region: 0,
@@ -168,7 +176,14 @@ impl<S: Storage> Heap<S> {
     /// again, and refuses a request for parked memory.
     pub(crate) fn mark(&mut self, ended: bool, asleep: bool) {
         (self.ended, self.asleep) = (ended, asleep);
+        self.tells = ended || self.tight;
         self.serves = if self.pool == 0 && !ended && !asleep { self.stream } else { NO_STREAM };
+    }
+
+    /// Notes whether every lease of the heap is the present value.
+    pub(crate) fn set_tight(&mut self, tight: bool) {
+        self.tight = tight;
+        self.tells = tight || self.ended;
     }
 
     /// Returns the memory of an empty heap's tables to the host, where tables grow.
@@ -398,8 +413,8 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Frees a detached block that no stream uses any longer, and merges the block with its free
-    /// neighbours. Returns true if the peaks must be reconciled or if a segment of an ended stream
-    /// became wholly free.
+    /// neighbours. Returns true if the peaks must be reconciled, if a segment of an ended stream
+    /// became wholly free, and if the heap was tight.
     #[inline(always)]
     pub(crate) fn finish_free(&mut self, block: u32, counters: &HeapCounters) -> bool {
         if self.suballocator.is_some() {
@@ -409,7 +424,7 @@ impl<S: Storage> Heap<S> {
         counters.down(Stat::RequestedBytes, requested);
         let joined = self.parts().join_free(block);
         // Only blocks of ordinary segments count as inactive split blocks.
-        if backing == Backing::Ordinary { joined.count(self.ended, counters) } else { self.ended }
+        if backing == Backing::Ordinary { joined.count(self.tells, counters) } else { self.tells }
     }
 
     /// Adds a detached block to the free index, merged with its free neighbours. Not inlined: for

@@ -37,16 +37,16 @@ pub(super) struct Coalesced {
 
 impl Coalesced {
     /// Updates the counters of inactive split blocks: free blocks whose segment holds other blocks.
-    /// Returns true if the peaks must be reconciled. Returns `ended` if the segment is wholly free
+    /// Returns true if the peaks must be reconciled, as always in a tight heap. Returns `tells` if the segment is wholly free
     /// now: an ended stream's segment is released.
     #[inline(always)]
-    pub(super) fn count(&self, ended: bool, counters: &HeapCounters) -> bool {
+    pub(super) fn count(&self, tells: bool, counters: &HeapCounters) -> bool {
         if !self.is_split {
             // The block is the whole segment and does not count. Its former neighbours counted
             // until now.
             counters.down(Stat::InactiveSplit, self.absorbed);
             counters.down(Stat::InactiveSplitBytes, self.absorbed_bytes);
-            return ended;
+            return tells;
         }
         // The neighbours' bytes counted before: only the freed block's own bytes are new.
         let peaks_stale = counters.up(Stat::InactiveSplitBytes, self.size);

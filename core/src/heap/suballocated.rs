@@ -100,7 +100,7 @@ impl<S: Storage> Heap<S> {
         counters.down(Stat::InactiveSplitBytes, entry.bytes - size);
         counters.down(Stat::InactiveSplit, u64::from(free.before));
         self.blocks[entry.first].freed_at = self.clock;
-        self.ended
+        self.tells
     }
 
     /// Whether the heap manages the segment of a lane of the planned policy.

@@ -365,8 +365,10 @@ mod tests {
         let second = departures.add(Event(2), NO_STREAM).unwrap();
         assert_eq!(departures.add(Event(3), STREAMS[0]), Err(CapacityError));
         assert_eq!(oldest(&mut departures), [1, 2], "what belongs to no stream has no order");
-        (departures.complete(first), departures.release(first));
-        (departures.complete(second), departures.release(second));
+        departures.complete(first);
+        departures.release(first);
+        departures.complete(second);
+        departures.release(second);
         assert_eq!((departures.next_completed(), departures.is_empty()), (None, true));
         // All events that fit are idle, and one of them is the next.
         assert_eq!(departures.begin(), Ok(Some(Event(2))));

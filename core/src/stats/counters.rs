@@ -168,6 +168,11 @@ impl HeapCounters {
         (0..STATS).all(|row| included(row).is_some() || is_within(row))
     }
 
+    /// Returns whether each lease is the current value. The caller holds the lock of the heap.
+    pub(crate) fn is_tight(&self) -> bool {
+        (0..STATS).all(|row| self.lease(row).load(Relaxed) == self.current_of(row))
+    }
+
     /// Returns the lease of a row. In all rows but the first two, the threshold is the lease.
     pub(super) fn lease(&self, row: usize) -> &AtomicI64 {
         self.allocated_lease.get(row).unwrap_or(&self.threshold[row])

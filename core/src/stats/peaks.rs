@@ -16,7 +16,7 @@ pub(crate) struct DevicePeaks {
     /// The highest peak of each statistic before the last reset of the peaks.
     highest_before: [AtomicU64; STATS],
     /// The sum of all heaps' leases, by column and statistic. No higher than the peak while every
-    /// heap is within its lease.
+    /// heap is within its lease. Of tight heaps, whose leases are their values, also the sum of the values.
     leased: [[AtomicI64; STATS]; 3],
     /// The total ever added when the accumulated statistics were last reset.
     allocated_before: [[AtomicU64; STATS]; 3],
@@ -73,24 +73,47 @@ impl DevicePeaks {
         peak.max(self.highest_before[stat as usize].load(Relaxed))
     }
 
-    /// Returns the highest value that a statistic ever had, or has if `more` is added now to that of all
-    /// `heaps`.
-    pub(crate) fn most_with<'a>(
-        &self,
-        stat: Stat,
-        heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)>,
-        more: u64,
-    ) -> u64 {
-        let current: i64 = heaps.map(|(_, counters)| counters.current(stat)).sum();
-        self.most(stat).max(current.max(0) as u64 + more)
+    /// Returns the current sum of a statistic over all heaps, of which all but those in `loose` are tight. The caller holds the
+    /// owner's lock.
+    pub(crate) fn current<'a>(&self, stat: Stat, loose: impl Iterator<Item = KindCounters<'a>>) -> u64 {
+        let row = stat as usize;
+        let room: i64 = loose.map(|(_, heap)| heap.lease(row).load(Relaxed) - heap.current_of(row)).sum();
+        (self.leased[ALL][row].load(Relaxed) - room).max(0) as u64
     }
 
-    /// Reconciles the peaks: leases the heap `asking` at least its current values.
+    /// Makes every lease of a heap its current value. The caller holds the owner's lock and the heap's.
+    pub(crate) fn cut_leases(&self, heap: KindCounters<'_>) {
+        // As in `reconcile`.
+        fence(SeqCst);
+        for stat in 0..STATS {
+            self.lease(heap, stat, 0);
+        }
+        heap.1.follow_pending();
+    }
+
+    /// Makes the sums of leases those of `heaps`, which are all.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn sum_leases<'a>(&self, heaps: impl Iterator<Item = KindCounters<'a>>) {
+        for (of, sums) in leases_of(heaps).iter().enumerate() {
+            for (stat, &sum) in sums.iter().enumerate() {
+                self.leased[of][stat].store(sum, Relaxed);
+            }
+        }
+    }
+
+    /// Returns whether the sums of leases are those of `heaps`, which are all. The caller holds the owner's lock.
+    pub(crate) fn has_summed_leases<'a>(&self, heaps: impl Iterator<Item = KindCounters<'a>>) -> bool {
+        let sums = leases_of(heaps);
+        (0..3).all(|of| (0..STATS).all(|stat| self.leased[of][stat].load(Relaxed) == sums[of][stat]))
+    }
+
+    /// Reconciles the peaks: leases the heap `asking` at least its current values. Returns whether all of `loose` were read.
     ///
     /// The lease comes from the part of the peak that no heap has leased; else from half of the
-    /// room that the heaps in `near` have left; else from all `heaps`, after the peaks were raised
-    /// to the current sums. The caller holds the owner's lock, so one thread reconciles at a time.
-    pub(crate) fn reconcile<'a, I, N>(&self, heaps: &I, asking: KindCounters<'a>, near: &N)
+    /// room that the heaps in `near` have left; else from all heaps, after the peaks were raised
+    /// to the current sums. Of all heaps, those in `loose` have to be read; the others are tight. The caller holds the owner's
+    /// lock, so one thread reconciles at a time.
+    pub(crate) fn reconcile<'a, I, N>(&self, loose: &I, asking: KindCounters<'a>, near: &N) -> bool
     where
         I: Iterator<Item = KindCounters<'a>> + Clone,
         N: Iterator<Item = KindCounters<'a>> + Clone,
@@ -102,8 +125,9 @@ impl DevicePeaks {
         // set.
         asking.1.follow_pending();
         // Mostly the heap has only held pending blocks once, which have lowered a threshold.
+        let mut has_read = false;
         if asking.1.is_within_leases() {
-            return;
+            return has_read;
         }
         let is_other = |other: &KindCounters<'_>| !core::ptr::eq(other.1, asking.1);
         for stat in 0..STATS {
@@ -119,12 +143,14 @@ impl DevicePeaks {
                 self.lease(other, stat, (left - short().min(left)) / 2);
             }
             if short() > 0 {
-                self.recall(stat, asking, heaps.clone().filter(is_other));
+                self.recall(stat, asking, loose.clone().filter(is_other));
+                has_read = true;
             }
             // Lease all of the free part of the peak, so that the next growth needs no
             // reconciliation.
             self.lease(asking, stat, (-short()).max(0));
         }
+        has_read
     }
 
     /// Returns how much of a statistic a heap of `kind` may lease while all other leases stay.
@@ -135,18 +161,16 @@ impl DevicePeaks {
 
     /// Raises the peaks of a statistic to the current sums, and cuts the leases of the other heaps
     /// to their current values. Heaps that grow in turn then lease the freed room from their
-    /// neighbours, and no thread has to read all heaps again.
+    /// neighbours, and no thread has to read the heaps again.
     fn recall<'a>(&self, stat: usize, asking: KindCounters<'a>, others: impl Iterator<Item = KindCounters<'a>>) {
-        let wanted = asking.1.current_of(stat);
-        let (mut all, mut alike) = (wanted, wanted);
         for other in others {
-            let current = other.1.current_of(stat);
-            all += current;
-            alike += if other.0 == asking.0 { current } else { 0 };
             self.lease(other, stat, 0);
         }
-        self.peak[ALL][stat].fetch_max(all, Relaxed);
-        self.peak[column(asking.0)][stat].fetch_max(alike, Relaxed);
+        // Every other lease is a current value now.
+        let more = asking.1.current_of(stat) - asking.1.lease(stat).load(Relaxed);
+        for of in [ALL, column(asking.0)] {
+            self.peak[of][stat].fetch_max(self.leased[of][stat].load(Relaxed) + more, Relaxed);
+        }
     }
 
     /// Sets the lease of a heap to its current value plus `room`.
@@ -231,6 +255,17 @@ impl DevicePeaks {
         }
         sums
     }
+}
+
+/// Returns the sums of the heaps' leases, by column and statistic.
+fn leases_of<'a>(heaps: impl Iterator<Item = KindCounters<'a>>) -> [[i64; STATS]; 3] {
+    let mut sums = [[0; STATS]; 3];
+    for (kind, heap) in heaps {
+        for of in [ALL, column(kind)] {
+            (0..STATS).for_each(|stat| sums[of][stat] += heap.lease(stat).load(Relaxed));
+        }
+    }
+    sums
 }
 
 /// A heap's counters, with the column they belong to.

@@ -9,6 +9,8 @@ mod loom;
 #[cfg(loom)]
 mod loom_gathered;
 #[cfg(loom)]
+mod loom_loose;
+#[cfg(loom)]
 mod loom_pages;
 #[cfg(loom)]
 mod loom_parking;

@@ -1,5 +1,6 @@
 //! A copy of a device's heaps, with the same pools, routes and pairs.
 
+use crate::arena::heaps::loose::LooseLink;
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::registry::Registry;
@@ -60,10 +61,15 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
                 stream_state: AtomicU32::new(from.stream_state.load(Ordering::Relaxed)),
                 // What other threads are adding is charged, and in no heap yet.
                 pending_segments: AtomicU32::new(0),
+                loose: LooseLink::default(),
                 counters: from.counters.copy(),
                 heap: Ranked::new(rank_of(from.kind()), (**heap).clone()),
             };
-            copy.slots.get_or_set(number, make).ok_or(Error::TableFull(HEAPS))?;
+            let slot = copy.slots.get_or_set(number, make).ok_or(Error::TableFull(HEAPS))?;
+            // The list of the copy is its own, and at first none of its heaps is in there.
+            let mut heap = slot.heap.lock();
+            heap.set_tight(true);
+            copy.loosen(slot, &mut heap);
         }
         for (pair, entry) in (0..).zip(registry.pairs.iter()).filter(|(_, entry)| entry.exists) {
             let streams = &copy.shared_pool(entry.pool).streams;

@@ -19,11 +19,13 @@
 #[cfg(feature = "alloc")]
 pub(crate) mod copy;
 pub(crate) mod ended;
+pub(crate) mod loose;
 pub(crate) mod pair_state;
 pub(crate) mod pairs;
 pub(crate) mod pools;
 pub(crate) mod registry;
 
+use crate::arena::heaps::loose::{LooseLink, LooseList};
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::registry::{Registry, SharedPool};
 use crate::config::Policy;
@@ -58,9 +60,12 @@ pub(crate) struct Slot<R: Lock, S: Storage> {
     stream_state: AtomicU32,
     /// Number of segments that are charged against the limit and not yet added to the heap.
     pub pending_segments: AtomicU32,
+    /// The place of the heap among the loose ones.
+    pub loose: LooseLink,
     /// Counters of the heap's statistics. Vacating the pair does not reset the counters.
     pub counters: HeapCounters,
     /// The heap, under a lock that is never held across a call to the device.
+    /// Who locks it directly, and not by [`Heaps::lock`], and changes a counter, calls [`Heaps::loosen`].
     pub heap: Ranked<R, Heap<S>>,
 }
 
@@ -92,6 +97,8 @@ pub(crate) struct Heaps<R: Lock, S: Storage> {
     ended: Ranked<R, BusyList<u32, S>>,
     /// The length of `ended`, which is read without its lock. Written under the lock.
     ended_count: AtomicU32,
+    /// The heaps that are not tight.
+    pub loose: LooseList,
     /// Not 0 ⟺ the caches of idle pairs are to be released before more memory is obtained.
     pub idle_due: AtomicU32,
     /// The recorded events of all heaps, except those still in the buffers of the heaps.
@@ -110,14 +117,17 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
             registry: Ranked::new(Rank::Registry, Registry::default()),
             ended: Ranked::new(Rank::Ended, BusyList::default()),
             ended_count: AtomicU32::new(0),
+            loose: LooseList::default(),
             idle_due: AtomicU32::new(0),
             trace: CachePadded::default(),
         }
     }
 
-    /// Locks the heap in `slot`, and sets the heap's clock.
+    /// Locks the heap in `slot` for any work, and sets the heap's clock.
     pub(crate) fn lock(&self, slot: u32) -> MutexGuard<'_, R, Heap<S>> {
-        let mut heap = self.slot(slot).heap.lock();
+        let slot = self.slot(slot);
+        let mut heap = slot.heap.lock();
+        self.loosen(slot, &mut heap);
         self.set_clock(&mut heap);
         heap
     }

@@ -1,5 +1,6 @@
 //! Pairs of heaps: found, made, used, and made vacant.
 
+use crate::arena::heaps::loose::LooseLink;
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::registry::{Pair, Registry};
 use crate::arena::heaps::{ENDED, Heaps, LIVE, Slot, rank_of, slot_of};
@@ -176,6 +177,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
                 state: PairState::default(),
                 stream_state: AtomicU32::new(LIVE),
                 pending_segments: AtomicU32::new(0),
+                loose: LooseLink::default(),
                 counters: HeapCounters::default(),
                 heap: Ranked::new(rank_of(kind), Heap::vacant(kind)),
             };

@@ -154,7 +154,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Keeper<'a, D, R, S> {
     fn excess(&self) -> u64 {
         let device = self.device;
         let held = device.ledger.reserved();
-        let most = device.device_peaks.most_with(Stat::ReservedBytes, device.all_counters(), 0);
+        let most = device.most_with(Stat::ReservedBytes, 0);
         let live = device.most_live_with(0);
         let mut idle = device.idle.lock();
         if idle.stats.given_back == 0 {

@@ -17,7 +17,7 @@ use crate::config::Stitched;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::pages::counts::PageCounts;
-use crate::stats::{HeapCounters, Stat};
+use crate::stats::Stat;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 
@@ -80,11 +80,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// as many.
     fn note_pending(&self) {
         let device = self.device();
-        let pending = |(_, counters): (PoolKind, &HeapCounters)| {
-            counters.current(Stat::ActiveBytes) - counters.current(Stat::AllocatedBytes)
-        };
-        let now: i64 = device.all_counters().map(pending).sum();
-        device.most_pending.fetch_max(now.max(0) as u64, Ordering::Relaxed);
+        let now = device.current(Stat::ActiveBytes).saturating_sub(device.current(Stat::AllocatedBytes));
+        device.most_pending.fetch_max(now, Ordering::Relaxed);
     }
 
     /// Returns the bytes that may be held at most without a limit, if `more` live bytes are added.
