@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::page_map::Owner;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::units::{DevicePtr, StreamId};
+use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Announces that work queued on `stream` uses the block at `ptr`.
@@ -21,7 +21,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///
     /// # Errors
     /// * [`Error::InvalidPointer`]: the program holds no block with this first byte.
-    /// * [`Error::TableFull`], [`Error::Device`].
+    /// * [`Error::InvalidStream`], [`Error::TableFull`], [`Error::Device`].
     pub fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked_at("record_stream", ptr);
         note(self, ptr, stream, |device, slot| device.record_stream(slot, ptr, stream))
@@ -40,7 +40,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///
     /// # Errors
     /// * [`Error::InvalidPointer`]: the program holds no block with this first byte.
-    /// * [`Error::TableFull`], [`Error::Device`]. The use is not announced then.
+    /// * [`Error::InvalidStream`], [`Error::TableFull`], [`Error::Device`]. The use is not announced then.
     pub fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked_at("record_use", ptr);
         note(self, ptr, stream, |device, slot| Ordered(device).record_use(slot, ptr, stream))
@@ -57,6 +57,9 @@ fn note<D: DeviceMemory, R: Lock, S: Storage>(
 ) -> Result<(), Error> {
     if ptr == DevicePtr::NULL {
         return Ok(());
+    }
+    if stream == NO_STREAM {
+        return Err(Error::InvalidStream);
     }
     if let Owner::Lane(lane) = allocator.pages.owner(ptr)
         && allocator.on_owner(lane.device).plans.is_on(lane, ptr, stream)

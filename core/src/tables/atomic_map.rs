@@ -200,9 +200,10 @@ fn empty_before_gap(cells: &[Cell], last: usize) -> u32 {
 /// which is the value + 1, or 0 if the key is not in the map.
 #[inline(never)]
 fn get_further(key: u64, cells: &[Cell], first: usize) -> u32 {
+    let stored = key.wrapping_add(1);
     for cell in cells[first..].iter().chain(&cells[..first]) {
         match cell.key.load(Ordering::Acquire) {
-            found if found == key + 1 => return cell.value.load(Ordering::Acquire),
+            found if found == stored => return cell.value.load(Ordering::Acquire),
             0 => return 0,
             _ => {}
         }
@@ -214,11 +215,13 @@ impl<C: Cells> AtomicMap<C> {
     /// Returns the value of `key`. Lock-free.
     #[inline(always)]
     pub(crate) fn get(&self, key: u64) -> Option<u32> {
+        // `u64::MAX`, which no map holds, wraps to the key of a vacant cell. Such a cell has no value.
+        let stored = key.wrapping_add(1);
         let found = self.cells.look(|cells| {
             let first = start(key, cells.len());
             match cells.get(first) {
                 // Most keys are in their first cell. The loop over the others is out of line.
-                Some(cell) if cell.key.load(Ordering::Acquire) == key + 1 => cell.value.load(Ordering::Acquire),
+                Some(cell) if cell.key.load(Ordering::Acquire) == stored => cell.value.load(Ordering::Acquire),
                 Some(_) => get_further(key, cells, first),
                 None => 0,
             }

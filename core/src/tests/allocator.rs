@@ -218,3 +218,21 @@ fn a_stream_that_ends_inside_its_capture_gives_its_memory_back_later() {
     assert_eq!(stat(&allocator, "reserved_bytes.all.current"), 20 * MIB as i64);
     allocator.check_invariants().unwrap();
 }
+
+#[test]
+fn the_reserved_number_is_no_stream_for_any_call() {
+    const RESERVED: StreamId = StreamId(u64::MAX);
+    for config in ["", "parity:False", "policy:stitched", "policy:planned"] {
+        let allocator = allocator(config);
+        let block = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
+        assert_eq!(allocator.malloc(DEVICE, 1000, RESERVED), Err(Error::InvalidStream), "{config}");
+        assert_eq!(allocator.forecast(DEVICE, 1000, RESERVED), Err(Error::InvalidStream), "{config}");
+        assert_eq!(allocator.record_stream(block, RESERVED), Err(Error::InvalidStream), "{config}");
+        assert_eq!(allocator.record_use(block, RESERVED), Err(Error::InvalidStream), "{config}");
+        assert_eq!(allocator.record_stream(DevicePtr::NULL, RESERVED), Ok(()), "{config}");
+        assert_eq!(allocator.stream_destroyed(DEVICE, RESERVED), Ok(()), "{config}: it has no memory");
+        allocator.free(block).unwrap();
+        assert_eq!(allocator.malloc(DEVICE, 1000, STREAM), Ok(block), "{config}: no use was announced");
+        allocator.check_invariants().unwrap();
+    }
+}
