@@ -23,10 +23,14 @@ pub(crate) enum Outcome {
 pub(crate) struct Setting {
     pub(crate) library: String,
     pub(crate) limit: Duration,
+    /// Whether the process prints every operation.
+    pub(crate) trace: bool,
+    /// Whether the process prints what happened at the address of a finding.
+    pub(crate) history: bool,
 }
 
 /// Runs a case in a process of its own.
-pub(crate) fn judge(case: &Case, setting: &Setting, trace: bool) -> Outcome {
+pub(crate) fn judge(case: &Case, setting: &Setting) -> Outcome {
     let json = serde_json::to_string(case).unwrap_or_default();
     let program = match std::env::current_exe() {
         Ok(program) => program,
@@ -35,8 +39,8 @@ pub(crate) fn judge(case: &Case, setting: &Setting, trace: bool) -> Outcome {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", &setting.limit.as_secs().to_string()]).arg(program).arg("child").arg(&json);
     command.envs(case.variables()).env(LIBRARY, &setting.library);
-    if trace {
-        command.arg("--trace");
+    command.args(setting.trace.then_some("--trace")).args(setting.history.then_some("--history"));
+    if setting.trace || setting.history {
         return match command.status() {
             Ok(status) if status.success() => Outcome::Clean(Value::Null),
             Ok(status) => Outcome::Found(status.to_string()),
@@ -118,7 +122,7 @@ pub(crate) fn campaign(cases: &[Case], setting: &Setting, jobs: u32, time: Durat
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed) as usize;
                     let Some(case) = cases.get(index).filter(|_| begin.elapsed() < time) else { return };
-                    let outcome = judge(case, setting, false);
+                    let outcome = judge(case, setting);
                     if let Outcome::Found(line) = &outcome {
                         println!("seed {}: {line}\n  {}", case.seed, serde_json::to_string(case).unwrap_or_default());
                     }

@@ -170,6 +170,11 @@ impl Case {
         self.skip.iter().any(|&(first, last)| first <= op && op <= last)
     }
 
+    /// Returns whether a kind of operations is left out.
+    pub(crate) fn leaves_out(&self, kind: &str) -> bool {
+        self.without.iter().any(|left_out| left_out == kind)
+    }
+
     /// Returns whether the setting is part of the configuration.
     pub(crate) fn has(&self, setting: &str) -> bool {
         self.config.split(',').any(|part| part == setting)
@@ -179,6 +184,14 @@ impl Case {
     pub(crate) fn is_mapped(&self) -> bool {
         !self.no_caching
             && (self.has("expandable_segments:True") || self.has("policy:stitched") || self.has("fallback:stitched"))
+    }
+
+    /// Returns whether private pools with a tag have mapped memory.
+    pub(crate) fn maps_pools(&self) -> bool {
+        let policy = |name: &str| self.has(&format!("policy:{name}")) || self.has(&format!("fallback:{name}"));
+        let bfc = policy("bfc") && self.has("expandable_segments:True");
+        let other = ["bfc", "buddy", "size_class", "slab", "direct"].into_iter().any(policy);
+        !self.no_caching && !self.host && (bfc || !other)
     }
 
     /// Returns whether the allocator has no virtual memory at all.

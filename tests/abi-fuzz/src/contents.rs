@@ -5,6 +5,7 @@
 //! two blocks at one place meet in their stamps.
 
 use crate::finding::{self, Origin};
+use crate::history;
 use std::ffi::c_void;
 use std::fmt;
 
@@ -106,6 +107,7 @@ fn stamp(tag: u64, address: u64) -> u64 {
 fn act(job: &Job) {
     let at = job.address.wrapping_add(job.shift) as usize;
     let word = |offset: usize| std::ptr::with_exposed_provenance_mut::<u64>(at + offset);
+    history::note(job.address, job.bytes as u64, || format!("run {job}"));
     match job.action {
         Action::Write(tag) => stamps(job.address, job.bytes, |offset| {
             // SAFETY: memory of the emulated device while the block lives; otherwise the fault is a finding.
@@ -140,5 +142,10 @@ fn wrong(job: &Job, offset: usize, found: u64) -> ! {
         0xDDDD_DDDD_DDDD_DDDD => "freed memory",
         _ => "other contents",
     };
-    finding::report("contents", &format!("{job}: {kind} ({found:#x}) at offset {offset:#x}"))
+    finding::report_at(
+        "contents",
+        job.address,
+        job.bytes as u64,
+        &format!("{job}: {kind} ({found:#x}) at offset {offset:#x}"),
+    )
 }

@@ -1,6 +1,7 @@
 //! Findings: the first of a process is printed, and ends the process.
 
 use crate::contents::Job;
+use crate::history;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::io::Write;
@@ -63,6 +64,12 @@ pub(crate) fn report(kind: &str, text: &str) -> ! {
     end();
 }
 
+/// Prints a finding at a part of memory, with what happened there, and ends the process.
+pub(crate) fn report_at(kind: &str, address: u64, bytes: u64, text: &str) -> ! {
+    history::print(address, bytes);
+    report(kind, text);
+}
+
 /// Ends the process without its exit handlers, which would wait for work.
 fn end() -> ! {
     // SAFETY: the call takes a number.
@@ -90,6 +97,11 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
         writeln!(rest, "FINDING fault {signal} at {origin}: {job} finds no memory at {:#x}", job.seen_at(address))
     };
     let length = 512 - rest.len();
+    if !job.is_null() {
+        // SAFETY: as above.
+        let job = unsafe { &*job };
+        history::print(job.address, job.bytes as u64);
+    }
     // SAFETY: the buffer has the length.
     unsafe { libc::write(1, buffer.as_ptr().cast(), length) };
     end_in_handler();

@@ -19,6 +19,7 @@ mod contents;
 mod driver;
 mod faults;
 mod finding;
+mod history;
 mod hooks;
 mod permitted;
 mod places;
@@ -69,6 +70,9 @@ enum Command {
         /// Prints every operation.
         #[arg(long)]
         trace: bool,
+        /// Prints what happened at the address of a finding.
+        #[arg(long)]
+        history: bool,
         /// How often.
         #[arg(long, default_value_t = 1)]
         times: u32,
@@ -92,6 +96,8 @@ enum Command {
         case: String,
         #[arg(long)]
         trace: bool,
+        #[arg(long)]
+        history: bool,
     },
 }
 
@@ -154,7 +160,7 @@ impl Change {
     /// Returns the driver, which is installed beside the program if necessary, and the limit.
     fn setting(&self) -> Result<Setting, String> {
         let library = self.library.clone().map_or_else(installed, Ok)?;
-        Ok(Setting { library, limit: Duration::from_secs(self.limit) })
+        Ok(Setting { library, limit: Duration::from_secs(self.limit), trace: false, history: false })
     }
 }
 
@@ -197,11 +203,12 @@ fn act(command: Command) -> Result<bool, String> {
             println!("seeds {seed}..{}: {}", seed + seeds, totals.line());
             Ok(totals.found.is_empty())
         }
-        Command::Run { case, trace, times, change } => {
+        Command::Run { case, trace, history, times, change } => {
             let case = change.read(&case)?;
             let mut clean = true;
             for _ in 0..times {
-                match campaign::judge(&case, &change.setting()?, trace) {
+                let setting = Setting { trace, history, ..change.setting()? };
+                match campaign::judge(&case, &setting) {
                     Outcome::Clean(counts) => println!("{counts}"),
                     Outcome::Found(line) => {
                         println!("{line}");
@@ -225,7 +232,10 @@ fn act(command: Command) -> Result<bool, String> {
             abi::counts().for_each(|(name, _)| println!("{name}"));
             Ok(true)
         }
-        Command::Child { case, trace } => {
+        Command::Child { case, trace, history } => {
+            if history {
+                history::start();
+            }
             let case: Case = serde_json::from_str(&case).map_err(|error| error.to_string())?;
             child::run(case, trace)?;
             Ok(true)

@@ -74,6 +74,7 @@ type Permit = (cachalot_status, Situation);
 /// Permits of the functions that park or wake: another call parks or wakes, no virtual memory, too little memory of
 /// the host.
 const NOT_PARKABLE: Permit = (CACHALOT_ERROR_NOT_PARKABLE, Situation(OTHERS.0 | ORDINARY.0 | FAULTS.0));
+const NOT_MAPPED: Permit = (CACHALOT_ERROR_NOT_PARKABLE, ORDINARY);
 const NO_PAGES: Permit = (CACHALOT_ERROR_UNSUPPORTED, ORDINARY);
 const NO_POOL: Permit = (CACHALOT_ERROR_UNKNOWN_POOL, Situation(GONE.0 | MISTAKE.0));
 const NO_TAG: Permit = (CACHALOT_ERROR_UNKNOWN_TAG, Situation(GONE.0 | MISTAKE.0));
@@ -125,7 +126,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_pool_empty => (true, &[NO_POOL]),
         cachalot_pool_begin | cachalot_capture_begin => (false, &[NO_POOL, NO_SENSE, NO_STREAM]),
         cachalot_pool_end | cachalot_capture_end => (true, &[NO_POOL, (CACHALOT_ERROR_NOT_ROUTED, MISTAKE)]),
-        cachalot_pool_tag => (false, &[NO_POOL, (CACHALOT_ERROR_PARKED, PARKED), NO_PAGES]),
+        cachalot_pool_tag => (false, &[NO_POOL, (CACHALOT_ERROR_PARKED, PARKED), NOT_MAPPED, NO_PAGES]),
         cachalot_park => (true, &[NO_TAG, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
         cachalot_park_stream => (true, &[NO_STREAM, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
         cachalot_wake | cachalot_wake_start | cachalot_wake_wait => {

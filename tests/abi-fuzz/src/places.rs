@@ -34,6 +34,8 @@ pub(crate) enum Change {
 /// Memory that is parked together.
 #[derive(Debug)]
 pub(crate) struct Domain {
+    /// What the memory belongs to.
+    pub(crate) name: String,
     /// Held for reading while work is submitted that uses the memory.
     lock: RwLock<()>,
     rest: AtomicU8,
@@ -42,8 +44,8 @@ pub(crate) struct Domain {
 
 impl Domain {
     /// Returns an awake domain.
-    pub(crate) fn new() -> Self {
-        Self { lock: RwLock::new(()), rest: AtomicU8::new(0), changes: Mutex::new(Vec::new()) }
+    pub(crate) fn new(name: String) -> Self {
+        Self { name, lock: RwLock::new(()), rest: AtomicU8::new(0), changes: Mutex::new(Vec::new()) }
     }
 
     /// Returns where the memory is.
@@ -65,6 +67,11 @@ impl Domain {
     pub(crate) fn awake(&self) -> Option<RwLockReadGuard<'_, ()>> {
         let guard = self.lock.read_recursive();
         (self.rest() == Rest::Awake).then_some(guard)
+    }
+
+    /// Keeps other threads from making the domain busy.
+    pub(crate) fn lock(&self) -> RwLockReadGuard<'_, ()> {
+        self.lock.read_recursive()
     }
 
     /// Makes the domain busy, if it rests in one of the states and no thread submits work to it. Returns the state.
@@ -137,7 +144,13 @@ pub(crate) struct Stream {
 impl Stream {
     /// Returns a stream for a handle.
     pub(crate) fn new(handle: u64, device: usize, kind: Kind) -> Arc<Self> {
-        Arc::new(Self { handle, device, kind, life: RwLock::new(Life::Alive), domain: Arc::new(Domain::new()) })
+        Arc::new(Self {
+            handle,
+            device,
+            kind,
+            life: RwLock::new(Life::Alive),
+            domain: Arc::new(Domain::new(format!("stream {handle:#x}"))),
+        })
     }
 
     /// Makes a stream, which the legacy stream does not wait for if `flags` is 1. The device's context is current.

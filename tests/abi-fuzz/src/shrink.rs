@@ -30,7 +30,7 @@ fn joined(mut skip: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 /// Returns the shortest case found within `runs` runs, and its finding; `None` if the case has no finding.
 pub(crate) fn shrink(case: &Case, setting: &Setting, mut runs: u32) -> Option<(Case, String)> {
     let mut best = case.clone();
-    let Outcome::Found(mut line) = judge(&best, setting, false) else { return None };
+    let Outcome::Found(mut line) = judge(&best, setting) else { return None };
     let wanted = kind(&line);
     let total = best.ops / u64::from(best.threads);
     // What comes behind the finding has no part in it.
@@ -48,7 +48,7 @@ pub(crate) fn shrink(case: &Case, setting: &Setting, mut runs: u32) -> Option<(C
                 shorter.skip.push((first, last));
                 shorter.skip = joined(shorter.skip);
                 runs -= 1;
-                if let Outcome::Found(found) = judge(&shorter, setting, false)
+                if let Outcome::Found(found) = judge(&shorter, setting)
                     && kind(&found) == wanted
                 {
                     (best, line, changed) = (shorter, found, true);

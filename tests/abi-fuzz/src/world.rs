@@ -4,6 +4,7 @@ use crate::abi::Allocator;
 use crate::case::Case;
 use crate::driver::Driver;
 use crate::finding;
+use crate::history;
 use crate::permitted::Situation;
 use crate::places::{Domain, Kind, Rest, Stream};
 use crate::worker::block::Block;
@@ -25,6 +26,9 @@ pub(crate) struct Group {
     pub(crate) elsewhere: AtomicBool,
     /// Whether the group has ended.
     pub(crate) gone: AtomicBool,
+    /// Held while a route leads to a pool of the group: the end of a route ends the newest route to the pool,
+    /// whichever thread began it.
+    pub(crate) routed: Mutex<()>,
     /// The thread that alone requests memory of the group, for its graphs.
     pub(crate) owner: Option<u32>,
     /// Whether a pool of the group had memory before it had the tag.
@@ -148,6 +152,7 @@ impl World {
 
     /// Notes a live block, which must overlap no other.
     pub(crate) fn born(&self, address: u64, bytes: usize, domain: &Arc<Domain>) {
+        history::note(address, bytes as u64, || "live".to_owned());
         let end = address + bytes as u64;
         let mut live = self.live.lock();
         let before = live.range(..end).next_back();
@@ -161,11 +166,14 @@ impl World {
 
     /// Forgets a block that is about to be freed.
     pub(crate) fn gone(&self, address: u64) {
-        self.live.lock().remove(&address);
+        let live = self.live.lock().remove(&address);
+        let bytes = live.map_or(1, |live| live.end - address);
+        history::note(address, bytes, || "about to be freed".to_owned());
     }
 
     /// Notes a page that is mapped.
     pub(crate) fn mapped(&self, address: u64, bytes: u64) {
+        history::note(address, bytes, || "on_map".to_owned());
         let mut mapped = self.mapped.lock();
         let before = mapped.range(..address + bytes).next_back();
         if let Some((other, length)) = before.filter(|(other, length)| **other + **length > address) {
@@ -178,6 +186,7 @@ impl World {
 
     /// Notes a page that is about to be unmapped, where no block may live that its program has not parked.
     pub(crate) fn unmapped(&self, address: u64, bytes: u64) {
+        history::note(address, bytes, || "on_unmap".to_owned());
         if self.mapped.lock().remove(&address) != Some(bytes) {
             finding::report("hooks", &format!("on_unmap of {address:#x}+{bytes:#x}, which on_map did not name"));
         }
@@ -186,9 +195,25 @@ impl World {
         let mut awake = inside.filter(|(_, held)| held.domain.rest() == Rest::Awake);
         if let Some((block, held)) = awake.next() {
             let text = format!("on_unmap of {address:#x}+{bytes:#x} under the live block {block:#x}..{:#x}", held.end);
+            let text = format!("{text} of {}", held.domain.name);
+            let block = *block;
             drop(live);
-            finding::report("unmap", &text);
+            finding::report_at("unmap", block, bytes, &text);
         }
+    }
+
+    /// Returns the bytes of the mapped pages that begin in one of the parts.
+    pub(crate) fn pages_inside(&self, parts: &[(u64, u64)]) -> u64 {
+        let mapped = self.mapped.lock();
+        let inside = |address: u64| parts.iter().any(|&(first, end)| first <= address && address < end);
+        mapped.iter().filter(|(address, _)| inside(**address)).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Returns the mapped pages that begin in none of the parts.
+    pub(crate) fn pages_outside(&self, parts: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mapped = self.mapped.lock();
+        let outside = |address: u64| !parts.iter().any(|&(first, end)| first <= address && address < end);
+        mapped.iter().map(|(&address, &bytes)| (address, bytes)).filter(|&(address, _)| outside(address)).collect()
     }
 
     /// Returns whether every byte of a part lies on pages that the callbacks have named.

@@ -4,6 +4,7 @@ use super::Worker;
 use super::block::Block;
 use crate::abi;
 use crate::finding;
+use crate::history;
 use crate::permitted::Situation;
 use crate::places::{Domain, Rest, Stream};
 use crate::world::add;
@@ -42,6 +43,12 @@ impl Worker {
         situation: Situation,
     ) -> Option<Block> {
         let _alive = stream.alive()?;
+        // Other threads park and wake during requests, unless that is left out.
+        let calm = self.world.case.leaves_out("request_while_busy");
+        let _calm = calm.then(|| domain.lock());
+        if calm && domain.rest() == Rest::Busy {
+            return None;
+        }
         let mut situation = self.situation() | situation;
         if domain.rest() != Rest::Awake || self.world.case.threads > 1 {
             situation |= Situation::PARKED;
@@ -64,6 +71,7 @@ impl Worker {
         if bytes == 0 {
             return None;
         }
+        history::note(address, bytes as u64, || format!("malloc on {:#x} in {}", stream.handle, domain.name));
         self.world.born(address, bytes, domain);
         Some(Block::new(address, bytes, stream, domain, seen))
     }

@@ -166,7 +166,7 @@ impl Worker {
                 found
             });
             let Some((_, name, act)) = chosen else { continue };
-            if self.world.case.without.iter().any(|left_out| left_out == name) {
+            if self.world.case.leaves_out(name) {
                 continue;
             }
             if self.world.trace {
@@ -197,6 +197,11 @@ impl Worker {
     pub(crate) fn ranges_of(&self, device: usize) -> (i64, i64) {
         let own = self.ranges.iter().filter(|reserved| reserved.is_on(device));
         own.fold((0, 0), |(count, bytes), reserved| (count + 1, bytes + reserved.committed_bytes() as i64))
+    }
+
+    /// Returns the first and the last address of each range.
+    pub(crate) fn range_addresses(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.ranges.iter().map(Reserved::addresses)
     }
 
     /// Checks and frees every block, and releases everything else of the thread.

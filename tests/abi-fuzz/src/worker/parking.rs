@@ -3,6 +3,7 @@
 use super::Worker;
 use crate::abi::{self, Reply};
 use crate::finding;
+use crate::history;
 use crate::permitted::Situation;
 use crate::places::{Change, Domain, Kind, Rest, Stream};
 use crate::world::{Group, add};
@@ -11,6 +12,8 @@ use cachalot::abi::{
     CACHALOT_ROUTE_THREAD, CACHALOT_WAKING, cachalot_park_report, cachalot_pool,
 };
 use cachalot::status::{CACHALOT_ERROR_UNKNOWN_TAG, CACHALOT_OK};
+use parking_lot::Mutex;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,6 +25,15 @@ const MOST_GROUPS: usize = 6;
 pub(crate) enum Target {
     Stream(Arc<Stream>),
     Group(Arc<Group>),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stream(stream) => write!(f, "stream {:#x} of device {}", stream.handle, stream.device),
+            Self::Group(group) => write!(f, "tag {} of device {}, owner {:?}", group.tag, group.device, group.owner),
+        }
+    }
 }
 
 impl Target {
@@ -54,7 +66,7 @@ impl Worker {
     /// Returns a new group, of which other threads only park the memory if it has an owner.
     pub(crate) fn new_group(&mut self, device: usize, pools: usize, owner: Option<u32>) -> Arc<Group> {
         let tag = self.world.tags.fetch_add(1, Ordering::Relaxed);
-        let domain = Arc::new(Domain::new());
+        let domain = Arc::new(Domain::new(format!("tag {tag}")));
         // Some pools have memory before they have a tag.
         let ordinary = owner.is_none() && self.rng.u8(..6) == 0;
         let mut made = Vec::new();
@@ -64,7 +76,8 @@ impl Worker {
             if ordinary {
                 self.request_in(device, pool, &domain);
             }
-            self.world.allocator.pool_tag(device as i32, pool, tag).judge(self.situation());
+            let mapped = if self.world.case.maps_pools() { Situation::NONE } else { Situation::ORDINARY };
+            self.world.allocator.pool_tag(device as i32, pool, tag).judge(self.situation() | mapped);
             made.push(pool);
         }
         self.say(|| format!("group {tag} ordinary {ordinary}"));
@@ -77,6 +90,7 @@ impl Worker {
             gone: AtomicBool::new(false),
             ordinary: AtomicBool::new(ordinary),
             owner,
+            routed: Mutex::default(),
         })
     }
 
@@ -119,7 +133,9 @@ impl Worker {
             if self.is_over_budget() {
                 return self.free();
             }
+            let routed = group.routed.lock();
             self.request_in(group.device, pool, &group.domain);
+            drop(routed);
         }
     }
 
@@ -157,6 +173,8 @@ impl Worker {
         match target {
             Target::Stream(_) if !self.world.case.is_mapped() => situation |= Situation::ORDINARY,
             Target::Group(group) if group.gone.load(Ordering::Relaxed) => situation |= Situation::GONE,
+            // The pools may have no tag.
+            Target::Group(_) if !self.world.case.maps_pools() => situation |= Situation::GONE | Situation::ORDINARY,
             _ => {}
         }
         if self.world.case.has_no_pages() {
@@ -189,12 +207,14 @@ impl Worker {
         if matches!(alive, Some(None)) || target.domain().begin(&[Rest::Awake]).is_none() {
             return;
         }
+        history::note(0, 0, || format!("park {target} mode {mode} {order:#x}"));
         let (allocator, device) = (self.world.allocator, target.device());
         let reply = match target {
             Target::Stream(stream) => allocator.park_stream(device, abi::stream(stream.handle), mode | order),
             Target::Group(group) => allocator.park(device, group.tag, mode | order),
         };
-        self.say(|| format!("park {target:?} mode {mode} {order:#x}: {}", reply.status));
+        history::note(0, 0, || format!("park {target} mode {mode} {order:#x}: {}", reply.status));
+        self.say(|| format!("park {target} mode {mode} {order:#x}: {}", reply.status));
         let status = reply.status_in(self.situation_of(target));
         if status == CACHALOT_ERROR_UNKNOWN_TAG {
             return target.domain().set(Rest::Awake);
@@ -212,7 +232,12 @@ impl Worker {
             target.domain().change(Change::Dropped);
         }
         if rest != Rest::Awake && !self.world.case.faults {
-            finding::report("park", &format!("{reply:?} left the memory {rest:?}: {target:?} mode {mode}"));
+            finding::report_at(
+                "park",
+                0,
+                0,
+                &format!("{reply:?} left the memory {rest:?}: {target} mode {mode}: {}", abi::last_error()),
+            );
         }
         target.domain().set(rest);
     }
@@ -249,7 +274,7 @@ impl Worker {
             CACHALOT_AWAKE => Rest::Awake,
             CACHALOT_ASLEEP => Rest::Parked,
             CACHALOT_WAKING => Rest::Waking,
-            other => finding::report("park", &format!("{target:?} is in state {other}")),
+            other => finding::report_at("park", 0, 0, &format!("{target:?} is in state {other}")),
         }
     }
 
@@ -277,6 +302,7 @@ impl Worker {
         if matches!(alive, Some(None)) || target.domain().begin(&[Rest::Parked, Rest::Waking]).is_none() {
             return false;
         }
+        history::note(0, 0, || format!("wake {target} step {step}"));
         let (allocator, device) = (self.world.allocator, target.device());
         let reply: Reply = match (target, step) {
             (Target::Stream(stream), _) => allocator.wake_stream(device, abi::stream(stream.handle)),
@@ -284,7 +310,8 @@ impl Worker {
             (Target::Group(group), 1) => allocator.wake_wait(device, group.tag),
             (Target::Group(group), _) => allocator.wake(device, group.tag),
         };
-        self.say(|| format!("wake {target:?} step {step}: {}", reply.status));
+        history::note(0, 0, || format!("wake {target} step {step}: {}", reply.status));
+        self.say(|| format!("wake {target} step {step}: {}", reply.status));
         let status = reply.status_in(self.situation_of(target));
         let started = matches!(target, Target::Group(_)) && step == 0;
         let rest = match status {
@@ -297,7 +324,7 @@ impl Worker {
             add(&self.world.tally.wakes);
             let seen = self.rest_of(target);
             if seen != Rest::Awake && !self.situation_of(target).has(Situation::GONE) {
-                finding::report("wake", &format!("{target:?} is {seen:?} after a wake"));
+                finding::report_at("wake", 0, 0, &format!("{target:?} is {seen:?} after a wake"));
             }
         }
         // Awake memory that a call refused to wake counts as asleep: the next wake does nothing.

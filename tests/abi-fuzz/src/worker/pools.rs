@@ -46,7 +46,7 @@ impl Worker {
             allocator.pool_retain(device as i32, name, flags).judge(self.situation());
         }
         self.say(|| format!("pool {name:?} flags {flags}"));
-        self.pools.push(Pool { device, name, domain: Arc::new(Domain::new()) });
+        self.pools.push(Pool { device, name, domain: Arc::new(Domain::new("pool".to_owned())) });
     }
 
     /// Releases a pool, whose blocks live on.

@@ -37,6 +37,12 @@ impl Reserved {
         self.device == device
     }
 
+    /// Returns the first address, and the address behind the last.
+    pub(crate) fn addresses(&self) -> (u64, u64) {
+        let base = self.range.base.addr() as u64;
+        (base, base + self.range.bytes as u64)
+    }
+
     /// Returns the bytes with memory.
     pub(crate) fn committed_bytes(&self) -> usize {
         self.pages.iter().flatten().count() * self.range.page_bytes
