@@ -148,7 +148,7 @@ impl Change {
     fn apply(&self, mut case: Case) -> Case {
         if let Some(threads) = self.threads {
             case.threads = threads;
-            case.step = threads == 1 && case.seed % 4 > 0;
+            case.step = threads == 1 && !case.seed.is_multiple_of(4);
         }
         case.without.extend(self.without.iter().cloned());
         case.faults = self.faults.unwrap_or(case.faults);
