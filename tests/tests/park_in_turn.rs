@@ -148,6 +148,26 @@ fn a_block_with_uses_that_is_freed_during_a_park_is_waited_for() {
 }
 
 #[test]
+fn a_stream_without_memory_that_gets_some_during_a_park_stays_awake() {
+    for config in ["policy:stitched,slack:0", "expandable_segments:True"] {
+        for mode in MODES {
+            let allocator = allocator(config);
+            let (given, block) = std::sync::mpsc::channel();
+            let acted = park_and_act(&allocator, (mode, ParkOrder::Device), 0, move |allocator| {
+                let block = allocator.malloc(DEVICE, 41 * MIB, ONE).unwrap();
+                device(allocator).inner.launch(ONE, block, 41 * MIB).unwrap();
+                given.send(block).unwrap();
+            });
+            assert!(acted);
+            let block = block.recv().unwrap();
+            assert_eq!(report(&allocator).state, ParkState::Awake, "`{config}`, {mode:?}");
+            assert!(device(&allocator).inner.is_accessible(block, 41 * MIB), "`{config}`, {mode:?}");
+            end(&allocator, &[block]);
+        }
+    }
+}
+
+#[test]
 fn a_park_or_wake_beside_a_park_is_refused_as_often_as_it_is_asked() {
     let allocator = allocator("policy:stitched,slack:0");
     let block = allocator.malloc(DEVICE, 41 * MIB, ONE).unwrap();

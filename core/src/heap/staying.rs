@@ -6,9 +6,7 @@
 
 use crate::heap::Heap;
 use crate::heap::block::{Block, Blocks, Segment, Segments, State};
-#[cfg(any(test, feature = "paranoid"))]
-use crate::heap::home_pages::HomePage;
-use crate::heap::home_pages::Stays;
+use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::uses;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
@@ -16,7 +14,7 @@ use crate::tables::slot_table::NONE;
 impl<S: Storage> Heap<S> {
     /// Marks the pages under blocks that are lent to other streams. The heap lends nothing more.
     pub(crate) fn keep_lent_pages(&mut self) {
-        if self.is_empty() {
+        if self.is_empty() || !self.asleep {
             return;
         }
         let sets = &mut *self.sets;
@@ -30,7 +28,7 @@ impl<S: Storage> Heap<S> {
     /// Marks the pages under pending blocks whose work is unknown: a graph being captured may contain it, or the
     /// program numbers it. Events tell of all other work.
     pub(crate) fn keep_pages_of_unknown_work(&mut self) {
-        if self.is_empty() {
+        if self.is_empty() || !self.asleep {
             return;
         }
         let sets = &mut *self.sets;
@@ -44,7 +42,8 @@ impl<S: Storage> Heap<S> {
     /// Takes the marks away: the park has ended.
     pub(crate) fn end_stay(&mut self) {
         if !self.is_empty() {
-            self.sets.pages.for_each(|page| page.stays = Stays::No);
+            let marked = |page: &HomePage| page.stays == Stays::Parking;
+            self.sets.pages.for_each(|page| page.stays = if marked(page) { Stays::No } else { page.stays });
         }
     }
 

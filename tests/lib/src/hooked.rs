@@ -78,7 +78,7 @@ impl Hooked {
         *self.recording.lock().unwrap() = Some(Box::new(interruption));
     }
 
-    /// Calls `interruption` once, at the end of the next wait for a stream.
+    /// Calls `interruption` once, at the end of the next wait for a stream, or for all streams.
     ///
     /// # Panics
     /// Never: no code of the test runs while the hook is locked.
@@ -198,6 +198,12 @@ impl ForwardSegments for Hooked {
 impl ForwardStreamOrder for Hooked {
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         let waited = self.inner.synchronize(stream);
+        call_once(&self.waiting);
+        waited
+    }
+
+    fn synchronize_all(&self) -> DeviceResult<()> {
+        let waited = self.inner.synchronize_all();
         call_once(&self.waiting);
         waited
     }

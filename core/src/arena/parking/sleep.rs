@@ -216,7 +216,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             let mut at = from;
             while let Some(page) = page_from(&self.device().heaps, slot, at).filter(|page| page.at < end) {
                 at = page.end();
-                if self.is_parkable(&page) && self.is_ready(page, mode) {
+                if self.is_parkable(slot, &page) && self.is_ready(page, mode) {
                     result = result.and(self.unmap_one(slot, page));
                 }
             }
@@ -237,7 +237,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             && let Some(page) = page_from(&device.heaps, slot, end)
         {
             end = page.end();
-            if !self.is_parkable(&page) {
+            if !self.is_parkable(slot, &page) {
                 continue;
             }
             bytes += page.bytes;
@@ -284,10 +284,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         );
     }
 
-    /// Returns whether a page of the target is to be parked. A page on the way to a further heap since before
-    /// the park is not the target's.
-    fn is_parkable(&self, page: &HomePage) -> bool {
-        page.is_movable() && self.device().page_pool.lock().is_home(page.page)
+    /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to a further heap since before
+    /// the park is not the target's. A heap made since, for the first request of a stream that had no memory, is awake.
+    fn is_parkable(&self, slot: u32, page: &HomePage) -> bool {
+        let device = self.device();
+        page.is_movable() && device.heaps.lock(slot).asleep && device.page_pool.lock().is_home(page.page)
     }
 
     /// Returns whether the page may be unmapped: the contents after waking have been noted.
