@@ -105,7 +105,7 @@ inline void check(cachalot_status status) {
 /** A failure where no exception can be thrown: in a destructor, in block::reset, or in a resource's deallocate. */
 struct failure {
   cachalot_status status; /**< The status of the C function. */
-  const char* text;       /**< The message of cachalot_last_error, valid until the handler returns. */
+  const char* text;       /**< The message of cachalot_last_error, valid until the handler returns or a call in it fails. */
   const void* data;       /**< The address of the block that was not freed, or null. */
   std::size_t bytes;      /**< The size of this block, or 0. */
 };
@@ -168,7 +168,8 @@ class block {
   block(block&& other) noexcept { swap(other); }
   /** Frees the memory, then takes over the memory of another block. */
   block& operator=(block&& other) noexcept {
-    block(std::move(other)).swap(*this);
+    block taken(std::move(other));
+    swap(taken);
     return *this;
   }
   ~block() { reset(); }
@@ -187,10 +188,20 @@ class block {
   /** Whether the block has memory. */
   explicit operator bool() const noexcept { return data_ != nullptr; }
 
-  /** Announces work on another stream that uses the block. Call it after the submission of the work. */
-  void record_stream(cachalot_stream stream) const { check(cachalot_record_stream(allocator_, data_, stream)); }
-  /** Announces that the work submitted to another stream so far uses the block; later work delays no reuse. */
-  void record_use(cachalot_stream stream) const { check(cachalot_record_use(allocator_, data_, stream)); }
+  /** Announces work on another stream that uses the block. Call it after the submission of the work. Does nothing without
+   * memory. */
+  void record_stream(cachalot_stream stream) const {
+    if (data_ != nullptr) {
+      check(cachalot_record_stream(allocator_, data_, stream));
+    }
+  }
+  /** Announces that the work submitted to another stream so far uses the block; later work delays no reuse. Does nothing
+   * without memory. */
+  void record_use(cachalot_stream stream) const {
+    if (data_ != nullptr) {
+      check(cachalot_record_use(allocator_, data_, stream));
+    }
+  }
 
   /** Frees the memory now. A failure goes to the failure handler. */
   void reset() noexcept {
@@ -286,6 +297,22 @@ class allocator {
     check(cachalot_create(&plain, &made));
     handle_.reset(made);
   }
+
+  /** Takes over the allocator of another object, which has none afterwards. */
+  allocator(allocator&& other) noexcept = default;
+  /** Destroys the allocator, then takes over that of another object. */
+  allocator& operator=(allocator&& other) noexcept {
+    // The callbacks run while their allocator is destroyed, and are destroyed behind it.
+    allocator taken(std::move(other));
+    std::swap(shortage_, taken.shortage_);
+    std::swap(oom_, taken.oom_);
+    std::swap(map_, taken.map_);
+    std::swap(unmap_, taken.unmap_);
+    std::swap(describer_, taken.describer_);
+    std::swap(handle_, taken.handle_);
+    return *this;
+  }
+  ~allocator() = default;
 
   /** The handle for the C functions. */
   cachalot_allocator* get() const noexcept { return handle_.get(); }
@@ -469,8 +496,14 @@ class allocator {
     std::size_t length = 0;
     check(cachalot_config(get(), device, nullptr, 0, &length));
     std::string text(length, '\0');
-    // A string has room for the final NUL.
-    check(cachalot_config(get(), device, &text[0], length + 1, nullptr));
+    // A string has room for the final NUL. Another thread may change the settings between two calls.
+    cachalot_status status = cachalot_config(get(), device, &text[0], text.size() + 1, &length);
+    while (status == CACHALOT_ERROR_BUFFER_TOO_SMALL) {
+      text.resize(2 * text.size() + 1);
+      status = cachalot_config(get(), device, &text[0], text.size() + 1, &length);
+    }
+    check(status);
+    text.resize(length);
     return text;
   }
 
@@ -518,7 +551,7 @@ class allocator {
 
   /**
    * Sets the function that frees memory when memory is short, and returns whether it freed any. Set a callback only
-   * while no other thread makes requests: the callback before is destroyed.
+   * while no other thread makes requests, and not while a callback runs: the callback before is destroyed.
    */
   void on_shortage(std::function<bool(int, std::size_t)> callback) {
     auto kept = std::make_unique<shortage>(std::move(callback));
@@ -872,6 +905,20 @@ class private_pool {
   cachalot_pool pool_ = {0, 0};
 };
 
+namespace detail {
+
+/** A private pool by its name. The object that owns the pool may be moved, or end, while a route leads there. */
+struct named_pool {
+  const cachalot_allocator* allocator;
+  int device;
+  cachalot_pool name;
+
+  explicit named_pool(const private_pool& pool) noexcept
+      : allocator(pool.owner()), device(pool.device()), name(pool.name()) {}
+};
+
+}  // namespace detail
+
 /** Routes requests to a private pool until the end of the object's life. */
 class pool_scope {
  public:
@@ -883,17 +930,17 @@ class pool_scope {
   pool_scope(const pool_scope&) = delete;
   pool_scope& operator=(const pool_scope&) = delete;
   ~pool_scope() {
-    detail::report(cachalot_pool_end(pool_.owner(), pool_.device(), pool_.name()));
+    detail::report(cachalot_pool_end(pool_.allocator, pool_.device, pool_.name));
     // cachalot_pool_begin added a user.
-    detail::report(cachalot_pool_release(pool_.owner(), pool_.device(), pool_.name()));
+    detail::report(cachalot_pool_release(pool_.allocator, pool_.device, pool_.name));
   }
 
  private:
   pool_scope(const private_pool& pool, cachalot_route route, cachalot_stream stream) : pool_(pool) {
-    check(cachalot_pool_begin(pool_.owner(), pool_.device(), pool_.name(), route, stream));
+    check(cachalot_pool_begin(pool_.allocator, pool_.device, pool_.name, route, stream));
   }
 
-  const private_pool& pool_;
+  const detail::named_pool pool_;
 };
 
 /**
@@ -904,14 +951,14 @@ class capture_scope {
  public:
   /** Begins the route. Call it before or after the begin of the capture. */
   capture_scope(const private_pool& pool, cachalot_stream stream) : pool_(pool) {
-    check(cachalot_capture_begin(pool_.owner(), pool_.device(), pool_.name(), CACHALOT_ROUTE_STREAM, stream));
+    check(cachalot_capture_begin(pool_.allocator, pool_.device, pool_.name, CACHALOT_ROUTE_STREAM, stream));
   }
   capture_scope(const capture_scope&) = delete;
   capture_scope& operator=(const capture_scope&) = delete;
-  ~capture_scope() { detail::report(cachalot_capture_end(pool_.owner(), pool_.device(), pool_.name())); }
+  ~capture_scope() { detail::report(cachalot_capture_end(pool_.allocator, pool_.device, pool_.name)); }
 
  private:
-  const private_pool& pool_;
+  const detail::named_pool pool_;
 };
 
 /**

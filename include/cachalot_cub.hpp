@@ -98,11 +98,15 @@ class CachingDeviceAllocator {
     return DeviceAllocate(INVALID_DEVICE_ORDINAL, d_ptr, bytes, active_stream);
   }
 
-  /** Frees memory of a device in the order of the stream of the request. */
+  /** Frees memory of a device in the order of the stream of the request. Where the release of cached memory above the
+   * limit fails, the memory is free all the same, and the failure goes to the handler of set_failure_handler. */
   cudaError_t DeviceFree(int device, void* d_ptr) {
     return on_device(device, [&](const cachalot_allocator* handle, int index) {
       const cachalot_status freed = cachalot_free(handle, d_ptr);
-      return freed == CACHALOT_OK ? shrink(handle, index) : freed;
+      if (freed == CACHALOT_OK) {
+        detail::report(shrink(handle, index));
+      }
+      return freed;
     });
   }
 

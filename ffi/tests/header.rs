@@ -170,6 +170,43 @@ fn the_resource_satisfies_the_concepts_of_cuda_mr() {
     }
 }
 
+/// Two files of a program, so that what the header defines in both must be one. With the sanitizers for addresses and
+/// undefined behaviour where the compiler has them.
+#[test]
+fn the_owners_of_cpp_hold_when_moved_assigned_and_empty() {
+    const STRICT: [&str; 4] = ["-Wconversion", "-Wsign-conversion", "-Wshadow", "-Wold-style-cast"];
+    const SANITIZED: &str = "-fsanitize=address,undefined";
+    let source = root().join("tests/c_abi/cpp/owners.cpp");
+    for compiler in compilers(["g++", "clang++"]) {
+        for standard in ["c++17", "c++20", "c++23"] {
+            let [second, binary, plain] =
+                ["o", "", "plain"].map(|name| scratch("header").join(format!("owners-{compiler}-{standard}.{name}")));
+            let compile = |flags: &[&str]| {
+                let mut command = Command::new(compiler);
+                command.arg(format!("-std={standard}")).arg("-g").args(WARNINGS).args(STRICT).args(flags);
+                command.arg("-I").arg(root().join("include"));
+                command
+            };
+            let linked = |flags: &[&str], to: &Path| {
+                succeed(compile(flags).arg("-DSECOND").arg("-c").arg(&source).arg("-o").arg(&second));
+                let mut command = compile(flags);
+                command.arg(&source).arg(&second).arg("-L").arg(library_path()).args(["-lcachalot", "-lpthread", "-o"]);
+                command.arg(to);
+                output(&mut command).is_some_and(|done| done.status.success())
+            };
+            let program = if linked(&[SANITIZED], &binary) { binary } else { plain.clone() };
+            if program == plain {
+                skip("the owners under sanitizers", &format!("{compiler} has none"));
+                assert!(linked(&[], &plain), "{compiler} {standard}");
+            }
+            let mut command = Command::new(&program);
+            // An allocator ends with memory on purpose, and the library is not built for the sanitizer.
+            command.env("LD_LIBRARY_PATH", library_path()).env("ASAN_OPTIONS", "detect_leaks=0");
+            assert_eq!(succeed(&mut command).as_deref(), Some("owners: well\n"), "{compiler} {standard}");
+        }
+    }
+}
+
 #[test]
 fn a_composed_version_takes_all_three_parts() {
     let program = r#"

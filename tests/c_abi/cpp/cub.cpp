@@ -74,6 +74,12 @@ void limits() {
   EXPECT(allocator.SetMaxCachedBytes(40 << 20) == cudaSuccess && reserved() == 96 << 20);
   EXPECT(allocator.DeviceFree(3, small) == cudaSuccess && reserved() == 96 << 20);
   EXPECT(allocator.DeviceFree(3, large) == cudaSuccess && reserved() == 32 << 20);
+  // A failure behind the free is none of the free: there is no device 0 to keep within the limit.
+  static int reported = 0;
+  cachalot::set_failure_handler([](const cachalot::failure&) noexcept { ++reported; });
+  EXPECT(allocator.DeviceAllocate(3, &small, 1000) == cudaSuccess);
+  EXPECT(allocator.DeviceFree(0, small) == cudaSuccess && reported == 1);
+  EXPECT(allocator.get().stats(0).allocations.current == 0);
 }
 
 }  // namespace
