@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::page_map::Owner;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::units::{DevicePtr, NO_STREAM, StreamId};
+use crate::units::{DeviceIndex, DevicePtr, NO_STREAM, StreamId};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Announces that work queued on `stream` uses the block at `ptr`.
@@ -44,6 +44,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked_at("record_use", ptr);
         note(self, ptr, stream, |device, slot| Ordered(device).record_use(slot, ptr, stream))
+    }
+
+    /// Destroys the events with which the allocator waits for uses, except those that wait at this moment. A later free of a
+    /// used block creates new ones. For a host whose device or context outlives the allocator: call this behind
+    /// [`empty_cache`](Self::empty_cache).
+    ///
+    /// Device: called for each event.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::Device`]: the first failure, after all events were tried. They are destroyed in
+    /// no later call.
+    pub fn destroy_idle_events(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("destroy_idle_events", device);
+        self.on(device)?.destroy_idle_events()
     }
 }
 

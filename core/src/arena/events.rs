@@ -210,6 +210,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.wait_for_queues().and(ordered)
     }
 
+    /// Destroys the events that are recorded again and again, except those that wait for a stream now.
+    ///
+    /// # Errors
+    /// The first error of the device, after all events were tried.
+    pub(crate) fn destroy_idle_events(self) -> Result<(), Error> {
+        let of_group = |group| move || self.event_queues.lock(group).take_idle();
+        let idle = (0..self.event_queues.count()).flat_map(|group| core::iter::from_fn(of_group(group)));
+        let mut result = Ok(());
+        for event in idle.chain(core::iter::from_fn(|| self.epochs.lock().take_idle())) {
+            result = result.and(self.call(|device| device.destroy_event(event)));
+        }
+        result.map_err(Error::from)
+    }
+
     /// Waits until no event is queued, and frees all blocks behind the events.
     fn wait_for_queues(self) -> Result<(), Error> {
         loop {

@@ -168,6 +168,11 @@ impl<S: Storage> Epochs<S> {
         self.unfinished.remove(entry).event
     }
 
+    /// Takes an idle event, which the caller destroys.
+    pub(crate) fn take_idle(&mut self) -> Option<Event> {
+        self.idle_events.pop()
+    }
+
     /// Adds an event to the idle events.
     fn recycle(&mut self, event: Option<Event>) {
         if let Some(event) = event {

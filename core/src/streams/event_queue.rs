@@ -208,7 +208,8 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Takes an idle event for a reservation. Returns `None` if the caller must create one.
+    /// Takes an idle event, for a reservation or to destroy it. Returns `None` if there is none: a caller with a reservation
+    /// must create one.
     pub(crate) fn take_idle(&mut self) -> Option<Event> {
         self.idle_events.pop()
     }
