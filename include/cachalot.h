@@ -223,7 +223,8 @@ enum {
   CACHALOT_ERROR_OUT_OF_MEMORY = 210, /**< Device memory, after the release of all cached memory. */
   CACHALOT_ERROR_REJECTED = 214,      /**< Device memory, under `throw_on_cudamalloc_oom`, without a release. */
   CACHALOT_ERROR_TABLE_FULL = 220,    /**< Host memory, or a table of the library. */
-  CACHALOT_ERROR_STILL_HELD = 230,    /**< Blocks, ranges or pools were in use in cachalot_destroy. */
+  CACHALOT_ERROR_STILL_HELD = 230,    /**< In cachalot_destroy, blocks, ranges or pools were in use, or the driver had
+                                            failed to release memory. */
   /* 300 to 399: the driver. */
   CACHALOT_ERROR_NO_DRIVER = 310,      /**< There is no CUDA driver, or the driver did not start. */
   CACHALOT_ERROR_DRIVER_TOO_OLD = 314, /**< The driver is older than CUDA 11.4, or lacks a function. */

@@ -8,10 +8,11 @@ use crate::warning;
 use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    CallSite, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Host, MemoryInfo, OutOfMemory, PoolId, StreamId,
+    CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Host, MemoryInfo, OutOfMemory, PoolId, StreamId,
     TraceEntry,
 };
 use cachalot_cuda::clock;
+use cachalot_cuda::driver::result::CuResult;
 use cachalot_cuda::driver::types::CuStream;
 use cachalot_cuda::{CudaDevice, HOST_STREAM, HostDevice, this_thread};
 use core::ffi::c_int;
@@ -62,8 +63,8 @@ impl Device {
     #[inline(always)]
     pub(crate) fn stream_id(&self, stream: CuStream) -> Outcome<StreamId> {
         match &self.backing {
-            Backing::Cuda(device) => device.stream_id(stream).map_err(|error| refuse(stream, error.code)),
-            Backing::Lazy(later) => later.stream_id(stream).map_err(|error| refuse(stream, error.code)),
+            Backing::Cuda(device) => device.stream_id(stream).map_err(|error| of_stream(stream, error)),
+            Backing::Lazy(later) => later.stream_id(stream).map_err(|error| of_stream(stream, error)),
             Backing::Host(_) => host_stream_id(stream),
             Backing::Simulated(_) => simulated_stream_id(stream),
         }
@@ -73,9 +74,7 @@ impl Device {
     /// driver.
     pub(crate) fn stream_in_use(&self, stream: CuStream) -> Outcome<StreamId> {
         match self.cuda() {
-            Some(device) => device.stream_in_use(stream).map_err(|error| {
-                if error.kind == ErrorKind::InvalidArgument { refuse(stream, error.code) } else { error.into() }
-            }),
+            Some(device) => device.stream_in_use(stream).map_err(|error| of_stream(stream, error)),
             None => self.stream_id(stream),
         }
     }
@@ -119,6 +118,13 @@ impl Device {
 pub(crate) fn refuse(stream: CuStream, code: u32) -> Status {
     let text = format!("{:#x} is no stream's handle", stream.0);
     Status::with_driver_code(CACHALOT_ERROR_INVALID_STREAM, code, text)
+}
+
+/// Returns the status of a failed call about a stream: a mistake of the program if the handle is no stream's, and otherwise a
+/// failure of the driver.
+#[cold]
+pub(crate) fn of_stream(stream: CuStream, error: DeviceError) -> Status {
+    if error.code == CuResult::INVALID_HANDLE.0 { refuse(stream, error.code) } else { error.into() }
 }
 
 /// Returns the number of the stream of the host, for the handle NULL.

@@ -219,14 +219,20 @@ impl Instance {
             }
             let allocated = stats.allocated_bytes().current;
             // The cache was emptied, so only these keep memory without a block.
-            let why = if blocks == 0 && leaked == 0 { ": a private pool has users, or pages are pinned" } else { "" };
-            let text = format!(
+            let why = if blocks == 0 && held > 0 { ": a private pool has users, or pages are pinned" } else { "" };
+            let mut text = format!(
                 "device {}: {blocks} blocks of {allocated} bytes are still held, {held} bytes of segments were not given back{why}",
                 index.0
             );
+            if leaked > 0 {
+                text += &format!("; {leaked} bytes are in doubt, because the driver failed to release them");
+            }
             return Err(Status::new(CACHALOT_ERROR_STILL_HELD, text));
         }
-        device.cuda().map_or(Ok(()), |device| Ok(device.close()?))
+        // The context may live on.
+        let destroyed = self.allocator.destroy_idle_events(index);
+        let closed = device.cuda().map_or(Ok(()), CudaDevice::close);
+        Ok(destroyed.and(closed.map_err(cachalot_core::Error::from))?)
     }
 }
 

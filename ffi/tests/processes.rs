@@ -59,6 +59,15 @@ fn a_lost_context_is_remembered_and_not_called() {
 }
 
 #[test]
+fn an_allocator_leaves_nothing_in_a_context_that_lives_on() {
+    let Some(program) = program_with_driver("ended") else { return };
+    for config in ["", "parity:False", "policy:stitched", "expandable_segments:True", "policy:planned,fallback:bfc"] {
+        let said = succeed(emulated(&program).arg(config).env("CACHALOT_EMU_DELAY_US", "100"));
+        assert_eq!(said.as_deref(), Some("ended: well\n"), "{config}");
+    }
+}
+
+#[test]
 fn handles_of_streams_that_nothing_reported_are_left_alone() {
     let Some(program) = program_with_driver("unreported") else { return };
     let configs =

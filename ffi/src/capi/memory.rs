@@ -6,10 +6,10 @@ use crate::abi::{
     cachalot_allocator, cachalot_block, cachalot_fit, cachalot_outlook, cachalot_status, cachalot_stream,
 };
 use crate::boundary;
-use crate::device::refuse;
+use crate::device::{of_stream, refuse};
 use crate::marshal::{self, Out, OutStruct, Versioned};
 use crate::status::Status;
-use cachalot_core::{Bound, DevicePtr, ErrorKind, Forecast, Rehearsal, StreamId};
+use cachalot_core::{Bound, DevicePtr, Forecast, Rehearsal, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_int, c_void};
 
@@ -117,9 +117,7 @@ pub extern "C" fn cachalot_stream_destroyed(
         device.open()?;
         let handle = CuStream(stream.addr());
         let number = match device.cuda() {
-            Some(cuda) => cuda.stream_destroyed(handle).map_err(|error| {
-                if error.kind == ErrorKind::InvalidArgument { refuse(handle, error.code) } else { error.into() }
-            })?,
+            Some(cuda) => cuda.stream_destroyed(handle).map_err(|error| of_stream(handle, error))?,
             None => device.stream_id(handle)?,
         };
         if number == StreamId::DEFAULT {
