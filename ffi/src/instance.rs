@@ -220,13 +220,15 @@ impl Instance {
             let allocated = stats.allocated_bytes().current;
             // The cache was emptied, so only these keep memory without a block.
             let why = if blocks == 0 && held > 0 { ": a private pool has users, or pages are pinned" } else { "" };
-            let mut text = format!(
-                "device {}: {blocks} blocks of {allocated} bytes are still held, {held} bytes of segments were not given back{why}",
+            let doubt = match leaked {
+                0 => String::new(),
+                _ => format!("; {leaked} bytes are in doubt, because the driver failed to release them"),
+            };
+            let text = format!(
+                "device {}: {blocks} blocks of {allocated} bytes are still held, {held} bytes of segments were not given \
+                 back{why}{doubt}",
                 index.0
             );
-            if leaked > 0 {
-                text += &format!("; {leaked} bytes are in doubt, because the driver failed to release them");
-            }
             return Err(Status::new(CACHALOT_ERROR_STILL_HELD, text));
         }
         // The context may live on.
