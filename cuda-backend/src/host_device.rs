@@ -97,18 +97,6 @@ impl HostDevice {
     pub fn close(&self) -> DeviceResult<()> {
         self.cuda.close()
     }
-
-    /// Unmaps memory whose registration has failed. A call that reports an error of earlier work may have
-    /// registered the memory nevertheless.
-    fn give_up(&self, base: NonNull<c_void>, bytes: u64) {
-        let never = CuResult::HOST_MEMORY_NOT_REGISTERED.error();
-        let unregistered = pinned::unregister(&self.cuda.context, base);
-        // In a lost context no work is left. In any other doubt the mapping stays, for ever unused: at the
-        // same address, the driver would copy other memory's old pages.
-        if unregistered.is_ok() || unregistered == Err(never) || self.cuda.health().is_err() {
-            host_memory::unmap(base, bytes);
-        }
-    }
 }
 
 impl Segments for HostDevice {
@@ -127,9 +115,11 @@ impl Segments for HostDevice {
         })?;
         match pinned::register(&self.cuda.context, base, bytes) {
             Ok(()) => Ok(DevicePtr(base.as_ptr().expose_provenance() as u64)),
-            Err(error) => {
-                self.give_up(base, bytes);
-                Err(error)
+            Err(refused) => {
+                if !refused.is_in_doubt {
+                    host_memory::unmap(base, bytes);
+                }
+                Err(refused.error)
             }
         }
     }

@@ -1,21 +1,39 @@
 //! Pinned memory of the host: registration with the driver.
 
 use crate::context::Context;
+use crate::driver::result::CuResult;
 use crate::driver::types::CuMemHostRegisterFlags;
-use cachalot_core::DeviceResult;
+use cachalot_core::{DeviceError, DeviceResult};
 use core::ffi::c_void;
 use core::ptr::NonNull;
+
+/// The failure of a registration.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// The driver's error.
+    pub(crate) error: DeviceError,
+    /// Whether the memory may be registered nevertheless. It must then stay mapped, for ever unused: at the same address,
+    /// the driver would copy other memory's old pages.
+    pub(crate) is_in_doubt: bool,
+}
 
 /// Registers mapped memory with the driver, for copies without a stop between. Every GPU of the process may use
 /// it.
 ///
 /// # Errors
-/// The driver's.
-pub(crate) fn register(context: &Context, base: NonNull<c_void>, bytes: u64) -> DeviceResult<()> {
+/// [`Refused`]. A call that reports an error of earlier work may have registered the memory; the registration is ended.
+pub(crate) fn register(context: &Context, base: NonNull<c_void>, bytes: u64) -> Result<(), Refused> {
     let flags = CuMemHostRegisterFlags(CuMemHostRegisterFlags::PORTABLE.0 | CuMemHostRegisterFlags::DEVICEMAP.0);
-    context.call(|driver| {
+    let registered = context.call(|driver| {
         // SAFETY: the range is mapped, and stays mapped until it is unregistered.
         unsafe { driver.mem_host_register(base.as_ptr(), bytes as usize, flags) }
+    });
+    registered.map_err(|error| {
+        let ended = unregister(context, base);
+        let never = ended == Err(CuResult::HOST_MEMORY_NOT_REGISTERED.error());
+        // In a lost context no work is left, and no registration.
+        let is_in_doubt = ended.is_err() && !never && context.health().is_ok();
+        Refused { error, is_in_doubt }
     })
 }
 

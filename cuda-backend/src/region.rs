@@ -17,7 +17,7 @@ use crate::pinned;
 use cachalot_core::DeviceResult;
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
@@ -57,6 +57,8 @@ pub(crate) struct Region {
     pub(crate) bytes: u64,
     /// Bytes from the beginning that are pinned: whole pieces, or all. Only the thread that saves pins more.
     pinned: AtomicU64,
+    /// Whether a piece may be registered though its registration failed: the memory stays mapped, and is not used again.
+    is_in_doubt: AtomicBool,
     progress: Arc<(Mutex<Progress>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
@@ -82,11 +84,22 @@ impl Region {
             host_memory::unmap(base.0, bytes);
             return Err(CuResult::OPERATING_SYSTEM.error());
         };
-        Ok(Self { base, bytes, pinned: AtomicU64::new(0), progress, thread: Some(thread) })
+        Ok(Self {
+            base,
+            bytes,
+            pinned: AtomicU64::new(0),
+            is_in_doubt: AtomicBool::new(false),
+            progress,
+            thread: Some(thread),
+        })
     }
 
-    /// Returns whether the system lacks the memory: no further contents can be laid here.
-    pub(crate) fn lacks_memory(&self) -> bool {
+    /// Returns whether no further contents can be laid here: the system lacks the memory, or it is in doubt whether a piece
+    /// is registered.
+    pub(crate) fn is_useless(&self) -> bool {
+        if self.is_in_doubt.load(Ordering::Acquire) {
+            return true;
+        }
         let progress = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
         progress.ended && progress.touched < self.bytes
     }
@@ -126,7 +139,10 @@ impl Region {
         while at < end {
             let piece = PIECE.min(self.bytes - at);
             self.wait_for(at + piece)?;
-            pinned::register(context, self.base.at(at), piece)?;
+            pinned::register(context, self.base.at(at), piece).map_err(|refused| {
+                self.is_in_doubt.fetch_or(refused.is_in_doubt, Ordering::AcqRel);
+                refused.error
+            })?;
             at += piece;
             self.pinned.store(at, Ordering::Release);
         }
@@ -161,6 +177,9 @@ impl Region {
         while at < self.pinned.load(Ordering::Acquire) {
             result = result.and(pinned::unregister(context, self.base.at(at)));
             at += PIECE;
+        }
+        if self.is_in_doubt.load(Ordering::Acquire) {
+            result = result.and(Err(CuResult::UNKNOWN.error()));
         }
         // In a lost context no work is left, and no registration.
         if (result.is_ok() || context.health().is_err()) && !host_memory::unmap(self.base.0, self.bytes) {

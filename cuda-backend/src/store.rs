@@ -110,17 +110,17 @@ impl State {
         self.regions.iter().filter(|entry| self.is_idle(entry)).map(|entry| entry.region.bytes).sum()
     }
 
-    /// Takes an idle region out: one that lacks memory, or any if the idle regions hold more than may be retained.
+    /// Takes an idle region out: one that is useless, or any if the idle regions hold more than may be retained.
     fn take_excess(&mut self) -> Option<Entry> {
         let excess = self.idle_bytes() > self.retained;
-        let goes = |entry: &Entry| self.is_idle(entry) && (excess || entry.region.lacks_memory());
+        let goes = |entry: &Entry| self.is_idle(entry) && (excess || entry.region.is_useless());
         let found = self.regions.iter().position(goes)?;
         Some(self.regions.remove(found))
     }
 
     /// Returns the number of the smallest idle region of at least `bytes`.
     fn fitting(&self, bytes: u64) -> Option<u64> {
-        let fits = |entry: &&Entry| self.is_idle(entry) && entry.region.bytes >= bytes && !entry.region.lacks_memory();
+        let fits = |entry: &&Entry| self.is_idle(entry) && entry.region.bytes >= bytes && !entry.region.is_useless();
         self.regions.iter().filter(fits).min_by_key(|entry| entry.region.bytes).map(|entry| entry.number)
     }
 

@@ -152,3 +152,42 @@ fn no_event_of_a_mark_is_left_behind() {
     assert_eq!(device.close(), Ok(()));
     assert_eq!(fake::with(|fake| fake.events.len()), 0);
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn memory_that_may_be_registered_stays_mapped_and_is_used_for_no_other_park() {
+    let device = device();
+    assert_eq!(device.retain_host_memory(PAGE), Ok(()));
+    device.prepare(PAGE, PAGE).expect("prepared");
+    let plan = |function, when, permanent| {
+        let code = CuResult::UNKNOWN;
+        fake::with(|fake| fake.plan = Some(Plan { function, skip: 0, code, when, permanent }));
+    };
+    // Registered, though the call has failed: the registration is ended.
+    plan(Some("cuMemHostRegister_v2"), When::After, false);
+    assert_eq!(device.save(AT, PAGE), Err(CuResult::UNKNOWN.error()));
+    assert!(fake::with(|fake| fake.pinned.is_empty()));
+    let saved = device.save(AT, PAGE).expect("saved");
+    device.forget(saved);
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (PAGE, PAGE));
+    assert_eq!(device.retain_host_memory(0), Ok(()));
+    // Nor does the driver end the registration.
+    let mut table = fake::table();
+    table.mem_host_unregister = None;
+    let driver = fake::load(&table).expect("loads");
+    let device = CudaDevice::open(driver, 0).expect("opens");
+    assert_eq!(device.retain_host_memory(PAGE), Ok(()));
+    device.prepare(PAGE, PAGE).expect("prepared");
+    plan(Some("cuMemHostRegister_v2"), When::After, false);
+    assert_eq!(device.save(AT, PAGE), Err(CuResult::UNKNOWN.error()));
+    let at = fake::with(|fake| fake.pinned.keys().copied().next()).expect("registered");
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (0, 0), "lost");
+    let saved = parked(&device);
+    assert!(
+        fake::with(|fake| fake.pinned.len() == 2 && fake.pinned.contains_key(&at)),
+        "its address is not used again"
+    );
+    device.forget(saved);
+}
