@@ -57,6 +57,8 @@ mod virtual_support;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
+mod shared_fake;
+#[cfg(test)]
 mod tests;
 
 pub use device::{CudaDevice, DeviceOptions};

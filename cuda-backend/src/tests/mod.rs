@@ -4,6 +4,7 @@ mod failures;
 mod memory;
 mod store;
 mod streams;
+mod threads;
 mod waits;
 
 use crate::driver::types::CuStream;
