@@ -331,7 +331,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::Device`]: the first failure. A block whose event cannot
-    /// be polled stays pending, and the others are freed.
+    /// be polled stays pending, and the rest are freed.
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("process_events", device);
         let device = self.on(device)?;
@@ -459,7 +459,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(())
     }
 
-    /// Announces that a stream is about to be destroyed, so that its number may name another
+    /// Announces that a stream is about to be destroyed, so its number may name another
     /// stream.
     ///
     /// Releases the memory cached for the stream. Blocks held by the program stay valid, and are

@@ -1,8 +1,8 @@
 //! Refuses `then_some` of a value with a destructor.
 //!
 //! `condition.then_some(value)` makes `value` in either case, and drops the value at once if the condition does not hold.
-//! For a guard, that drop ends the turn or the permission of the thread that has it. `if … { Some(…) } else { None }`
-//! makes the value on one path only.
+//! For a guard, the drop ends the turn or the permission of another thread. `if … { Some(…) } else { None }` makes the
+//! value on a single path.
 //!
 //! A type has a destructor if a source file of the same crate implements `Drop` for the type. An argument counts as such a
 //! value if it names the type, or a variable of the same function whose initial value names the type.
@@ -95,8 +95,7 @@ fn name_of_type(of: &syn::Type) -> Option<String> {
     if let syn::Type::Path(path) = of { last_name(&path.path) } else { None }
 }
 
-/// Returns the calls in the `sources` of a crate, by the name of a source, of `then_some` with a value that has a
-/// destructor.
+/// Returns the calls of `then_some` with a destructor in the `sources` of a crate, each behind the name of its source.
 fn misused(sources: &[(String, syn::File)]) -> Vec<String> {
     let mut destructors = Destructors::default();
     sources.iter().for_each(|(_, file)| destructors.visit_file(file));

@@ -1,7 +1,7 @@
 //! A park beside other threads, which act in the middle: they free lent blocks and blocks with further uses, behind
 //! work of their own, and ask for the turn of parking.
 //!
-//! The simulated device refuses to unmap memory that unfinished work uses, so a park that does so fails.
+//! The simulated device refuses to unmap memory in use by unfinished work, and the park fails.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
@@ -73,8 +73,8 @@ fn after(allocator: &Arc<Interrupted>, at: usize, act: Box<dyn FnOnce() + Send>)
     });
 }
 
-/// Requests three blocks on stream 1, frees the middle one, and lends it to stream 2. Returns the blocks and the lent
-/// one. Stream 1 also has cached memory.
+/// Requests three blocks on stream 1, frees the middle block, and lends the memory to stream 2. Returns the blocks and
+/// the lent block. Stream 1 also has cached memory.
 fn with_loan(allocator: &Interrupted) -> ([DevicePtr; 3], DevicePtr) {
     let blocks = [41, 21, 41].map(|mib| allocator.malloc(DEVICE, mib * MIB + 512, ONE).unwrap());
     let cached = allocator.malloc(DEVICE, 30 * MIB, ONE).unwrap();
@@ -192,7 +192,7 @@ fn every_park() -> impl Iterator<Item = (ParkMode, ParkOrder, usize)> {
     parks.flat_map(|(mode, order)| (0..6).map(move |at| (mode, order, at)))
 }
 
-/// Frees the blocks, lets all work end, and checks that all memory goes back.
+/// Frees the blocks, lets all work end, and checks for memory left.
 fn end(allocator: &Interrupted, blocks: &[DevicePtr]) {
     consistency::check(allocator, DEVICE, None).unwrap();
     blocks.iter().for_each(|&block| allocator.free(block).unwrap());

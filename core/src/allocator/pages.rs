@@ -168,7 +168,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// `pin`. Other blocks may use the memory after the free. A block of an ordinary segment keeps
     /// the whole segment.
     ///
-    /// For memory that is registered with a network adapter or with another library, which keeps
+    /// For memory registered with a network adapter or with another library, which keeps
     /// using the physical memory. Does nothing for the null address.
     ///
     /// Device: not called.

@@ -132,7 +132,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Waits for the pending frees of the device, then releases the segments of one private pool
-    /// that have no block in use. A pool with users keeps all segments.
+    /// with no block in use. A pool with users keeps all segments.
     ///
     /// Device: called, and waited for.
     ///

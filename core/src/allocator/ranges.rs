@@ -25,7 +25,7 @@ use core::ops::Deref;
 ///
 /// # Stream order
 /// Work that is queued on the stream of a commit, after the commit, may use the part. Work on other
-/// streams must be ordered behind it. A decommit takes effect behind the work that is queued on its
+/// streams must be ordered behind it. A decommit takes effect behind the work queued on its
 /// stream so far: work of other streams that uses the part must precede that work. From then on
 /// the memory serves other requests, behind that work; contents are lost.
 ///

@@ -129,7 +129,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Tuning<'a, D, R, S> {
         Ok(true)
     }
 
-    /// Gives idle memory back that has the form of earlier settings, if the device has finished with
+    /// Gives idle memory back with the form of earlier settings, if the device has finished with
     /// it. Call this at idle moments. Needs the feature `alloc`; without it, cached memory goes back by
     /// [`Allocator::trim`] and [`Allocator::empty_cache`] alone.
     ///

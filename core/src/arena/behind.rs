@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The oldest uses of each stream come first, since their events are the first to be complete: those of the
-//! request's own heap, whose blocks serve the request in place, and then the others. One event after the
-//! other is passed, so that no stream waits for more work than the request needs.
+//! request's own heap, whose blocks serve the request in place, and then the rest. One event after the
+//! other is passed, so no stream waits for more work than the request needs.
 //!
 //! Blocks in private pools stay pending, since graphs may use them on any stream, and so do blocks whose
 //! own stream has ended, may have gone or captures, and those that the host uses, which would wait. They hold

@@ -219,7 +219,7 @@ fn budget(most: u64, compact: f64) -> u64 {
 }
 
 /// Orders segments of `size` bytes by how well they cover `excess` bytes: first those that suffice,
-/// the smallest first; then the others, the largest first.
+/// the smallest first; then the rest, the largest first.
 fn rank(size: u64, excess: u64) -> (bool, u64) {
     if size >= excess { (false, size) } else { (true, u64::MAX - size) }
 }

@@ -107,7 +107,7 @@ impl<D> Driver<D> {
     }
 
     /// The task of asking after the events of all streams for a request. `None` while another thread has
-    /// it: with 16 threads that all ask after 16 streams, each waits for the questions of the others, and
+    /// it: with 16 threads that all ask after 16 streams, each waits for the questions of the rest, and
     /// the answers are the same.
     pub(super) fn begin_asking(&self) -> Option<Taken<'_>> {
         self.asking.try_take()
@@ -155,7 +155,7 @@ impl<D: DeviceMemory> Driver<D> {
     /// Asks the device for virtual memory. Returns true for the first thread to learn that the
     /// device has it.
     ///
-    /// Only this answer is kept: a device that is opened by the question may fail to open now, and
+    /// Only this answer is kept: a device opened by the question may fail to open now, and
     /// succeed later.
     pub(super) fn finds_virtual_memory(&self) -> bool {
         self.device.virtual_memory().is_some() && self.virtual_memory.swap(FOUND, Ordering::Relaxed) != FOUND

@@ -118,10 +118,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
     }
 }
 
-/// A page that one export holds in place, so that another thread's unpin cannot release the page
+/// A page that one export holds in place, so another thread's unpin cannot release the page
 /// under the call of the device.
 struct HeldPage {
-    /// The slot of the heap that has the page.
+    /// The slot of the heap with the page.
     slot: u32,
     /// Device address of the first byte.
     at: u64,

@@ -42,7 +42,7 @@ pub(crate) const GATHERS: Word = 1 << 12;
 /// serve asks after the events: a bit for each group of streams. In the upper half, which the fast path
 /// need not look at.
 pub(crate) const GATHERED: Word = 0xFFFF << 32;
-/// Blocks wait for events that were recorded at their uses, and only a request that no free block can
+/// Blocks wait for events recorded at their uses, and only a request that no free block can
 /// serve asks after the events.
 pub(crate) const ORDERED: Word = 1 << 14;
 /// Blocks used by a captured graph may be reused within the graph (`graph_capture_record_stream_reuse`).

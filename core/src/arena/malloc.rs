@@ -52,7 +52,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.malloc_next(bytes, stream)
     }
 
-    /// Serves a request that is not the next one of its stream's plan, or whose stream has no plan.
+    /// Serves a request out of the order of its stream's plan, or of a stream without a plan.
     #[inline(never)]
     pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let word = self.flags.load();

@@ -315,7 +315,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     }
 
     /// Returns the pages of a batch that was not mapped: to the heaps that they come from, and the
-    /// others to the device. A page of the others that is stuck in a mapping is counted as leaked.
+    /// others to the device. A page of the rest that is stuck in a mapping is counted as leaked.
     pub(super) fn return_batch(&self, batch: &Batch) {
         for page in self.numbers_of(batch) {
             let origin = self.return_page(page);
@@ -328,7 +328,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         let _counted = self.destroy_spares();
     }
 
-    /// Marks a page that was not mapped as home again, and returns its origin; or disposes of the
+    /// Marks a page not mapped as home again, and returns its origin; or disposes of the
     /// page, if it has none.
     fn return_page(&self, page: u32) -> Option<(u32, u32)> {
         let mut pages = self.device.page_pool.lock();

@@ -25,7 +25,7 @@ const FROM_START: (u64, u64) = (0, 0);
 pub(crate) struct OldForm<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
-    /// Gives idle memory of the default pool back that has the form of earlier settings. Segments go back
+    /// Gives idle memory of the default pool back with the form of earlier settings. Segments go back
     /// where pages are mapped now, and pages where segments are obtained. With `all`, everything idle goes
     /// back: sizes are those of earlier settings. Pages go back only at a moment when their stream is
     /// idle.

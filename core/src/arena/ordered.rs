@@ -309,7 +309,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         }
     }
 
-    /// Calls the device for each event of a taken block that is not known to be complete.
+    /// Calls the device for each event of a taken block not known to be complete.
     fn each_event(&self, entry: u32, call: impl Fn(&D, Event) -> DeviceResult<()>) -> Result<(), Error> {
         let device = self.0;
         let OrderedBlock { heap, watched, .. } = device.ordered.lock().block(entry);

@@ -69,7 +69,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Makes the loose heaps tight, so that no thread has to read them until they change again. Costs each heap as much as
+    /// Makes the loose heaps tight, so no thread has to read them until they change again. Costs each heap as much as
     /// becoming loose.
     #[cold]
     fn tighten(&self) {

@@ -230,7 +230,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
     }
 
-    /// Frees a block of a lane while a trace is recorded. Delegates the block first, so that the
+    /// Frees a block of a lane while a trace is recorded. Delegates the block first, so the
     /// home heap frees and traces the block as any other.
     #[cold]
     fn free_planned_traced(self, owner: LaneRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
@@ -311,7 +311,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Delegates the resident blocks of all lanes, so that a walk over the heaps finds every block.
+    /// Delegates the resident blocks of all lanes, so a walk over the heaps finds every block.
     /// Blocks for which a home heap has no room stay resident, and are not found.
     pub(crate) fn delegate_lanes(&self) {
         let Some(server) = self.plans.server() else { return };

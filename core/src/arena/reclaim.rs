@@ -15,7 +15,7 @@
 //! The order and every choice are those of PyTorch's allocator (2.11), except for the searches in
 //! step 6. The search after the wait prevents a failure when the only block that fits was waiting for
 //! an event (pytorch issue 189504). Where frees are gathered, the request waits for one event after
-//! the other and searches in between, so that it waits for no more work than it needs (171771).
+//! the other and searches in between, so it waits for no more work than it needs (171771).
 //!
 //! Growth of a heap is in obtain.rs, release of segments in release.rs.
 

@@ -110,7 +110,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Releaser<'_, D, R, S> {
     }
 
     /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory. A heap asleep also gives up the
-    /// places of freed pages. The caller uses the pair, so that no park of it begins.
+    /// places of freed pages. The caller uses the pair, so no park of it begins.
     pub(super) fn unmap_cached(&self, slot: u32) -> Result<(), Error> {
         let Some(mapper) = self.device.mapper() else { return Ok(()) };
         if self.device.heaps.lock(slot).asleep { mapper.try_to_give_up_freed(slot) } else { mapper.unmap_cached(slot) }

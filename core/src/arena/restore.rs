@@ -3,7 +3,7 @@
 //!
 //! A history of events that begins in the middle can thus be continued from the state at its
 //! beginning. No requests could reproduce that state: where a free block begins and ends depends on
-//! requests that are not known any more.
+//! requests not known any more.
 
 use crate::arena::mapper::{MapFailure, Mapper};
 use crate::arena::obtain::undo_allocation;

@@ -110,7 +110,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
         self.0.flags.set(flags::TRACE, on || self.0.heaps.trace.has_room());
     }
 
-    /// Tells the host of the events of a record, under the heap's lock, so that the events of a
+    /// Tells the host of the events of a record, under the heap's lock, so the events of a
     /// block arrive in their order.
     #[cold]
     fn report(&self, heap: &Heap<S>, record: &Record) {

@@ -35,7 +35,7 @@ pub const RESERVE_CLASS_BYTES: usize = 32;
 /// The default of `tune_budget_ms`.
 const TUNE_BUDGET_MS: u64 = 2000;
 
-/// The largest size that can be set, in MiB: the allocator's own limit, so that the sum of two
+/// The largest size that can be set, in MiB: the allocator's own limit, so the sum of two
 /// sizes cannot overflow.
 const MOST_MIB: u64 = MAX_REQUEST / MIB;
 
@@ -141,7 +141,7 @@ impl fmt::Display for Reserve {
     }
 }
 
-/// `PyTorch`'s settings of pinned host memory. They are parsed and checked, so that an existing
+/// `PyTorch`'s settings of pinned host memory. They are parsed and checked, so an existing
 /// string works, and kept for reports. They have no effect: pinned memory has the settings of other
 /// memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

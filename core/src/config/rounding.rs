@@ -12,7 +12,7 @@
 use crate::units::{MAX_REQUEST, MIB, UNIT};
 
 /// The largest block size of the small pool, in bytes (`kSmallSize`, `PyTorch` 2.0–2.15). Also the
-/// largest remainder of a large block that is not worth splitting off.
+/// largest remainder of a large block not worth splitting off.
 pub const SMALL_MAX: u64 = MIB;
 
 /// The size of every segment of the small pool, in bytes (`kSmallBuffer`).

@@ -12,7 +12,7 @@ use crate::units::{DevicePtr, StreamId};
 ///
 /// A device that can do more implements [`Segments`], [`StreamOrder`] and [`Host`](crate::Host) itself. Those
 /// traits have no provided methods: the compiler names each method that is missing. A device that has only some
-/// methods of one of them forwards the others to [`Bare`], as described in [`forward`](crate::forward).
+/// methods of one of them forwards the rest to [`Bare`], as described in [`forward`](crate::forward).
 ///
 /// ```
 /// use cachalot_core::{Allocator, BasicDevice, Config, DeviceIndex, DevicePtr, DeviceResult, Event, Growable};

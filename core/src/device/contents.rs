@@ -54,7 +54,7 @@ pub trait Contents: Send + Sync {
     /// Any error of the device. The memory has any contents then.
     fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
 
-    /// Marks the present moment, so that [`finish`](Self::finish) can wait for the copies begun before.
+    /// Marks the present moment, so [`finish`](Self::finish) can wait for the copies begun before.
     ///
     /// # Errors
     /// Any error of the device.

@@ -43,7 +43,7 @@ pub trait Host: Send + Sync {
     /// Reports to the program that a request is about to fail. May call the allocator.
     fn on_out_of_memory(&self, report: &OutOfMemory);
 
-    /// Reports to the program that the device has no virtual memory, so that the stitched policy places
+    /// Reports to the program that the device has no virtual memory, so the stitched policy places
     /// blocks as the caching policy does. Called once, at the first request, with no lock held.
     fn on_missing_virtual_memory(&self);
 

@@ -48,7 +48,7 @@ pub trait StreamOrder: Send + Sync {
     /// Those of [`is_complete`](Self::is_complete).
     fn wait(&self, event: Event) -> DeviceResult<()>;
 
-    /// Makes the work that is queued on `stream` from now on wait for `event`, which is recorded.
+    /// Makes the work queued on `stream` from now on wait for `event`, which is recorded.
     /// The event may be recorded again or destroyed right afterwards.
     ///
     /// Does not block the calling thread where the device can order streams. Elsewhere the call blocks

@@ -139,7 +139,7 @@ impl<S: Storage> Heap<S> {
         None
     }
 
-    /// Detaches as many blocks of the run from `first` on as `size` bytes take, so that the
+    /// Detaches as many blocks of the run from `first` on as `size` bytes take, so the
     /// unmapped ones can be mapped without the lock. The last unmapped block is cut at the granule
     /// that completes the run.
     pub(crate) fn detach_run(&mut self, mut first: u32, size: u64) -> Run {
@@ -261,7 +261,7 @@ impl<S: Storage> Heap<S> {
         Some(Range { at: DevicePtr(first.at), bytes: end - first.at, granule })
     }
 
-    /// Detaches the part `range` of a free block, so that the part can be unmapped without the
+    /// Detaches the part `range` of a free block, so the part can be unmapped without the
     /// lock. Returns the detached block. The parts before and behind stay free since the same
     /// time, as if never allocated. Room for two blocks was made.
     pub(crate) fn detach_range(&mut self, block: u32, range: Range) -> u32 {

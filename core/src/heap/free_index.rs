@@ -299,7 +299,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::vec::Vec;
 
-    /// A few sizes, so that bins fill up and become empty again. Some sizes share a bin, and most
+    /// A few sizes, so bins fill up and become empty again. Some sizes share a bin, and most
     /// have a bin alone.
     const UNITS: [u64; 8] = [1, 2, 127, 128, 4096, 4097, 4100, 1 << 20];
 

@@ -94,7 +94,7 @@ pub(crate) struct Heap<S: Storage> {
     /// Whether the stream was reported as ended. A segment that becomes wholly free is released
     /// then.
     pub ended: bool,
-    /// Whether every lease of the heap is the present value, so that a sum over all heaps need not read the counters. Changes
+    /// Whether every lease of the heap is the present value, so a sum over all heaps need not read the counters. Changes
     /// under the lock of the heap, by [`Heaps::loosen`](crate::arena::heaps::Heaps::loosen).
     pub tight: bool,
     /// Whether a free that makes a segment wholly free is reported as one after which the peaks must be reconciled.

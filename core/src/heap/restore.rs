@@ -122,7 +122,7 @@ impl<S: Storage> Restoring<'_, S> {
 }
 
 impl<S: Storage> Heap<S> {
-    /// Detaches a part of the unmapped block `block`, so that the part can be mapped without the
+    /// Detaches a part of the unmapped block `block`, so the part can be mapped without the
     /// lock. Returns the detached block. The parts before and behind stay unmapped. Room for two
     /// blocks was made.
     pub(crate) fn detach_part(&mut self, block: u32, at: DevicePtr, bytes: u64) -> u32 {

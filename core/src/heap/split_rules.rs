@@ -77,7 +77,7 @@ pub(crate) struct Rules {
     pub compact: Compacting,
 }
 
-/// How the setting `compact` is in force for a heap. One byte, so that a heap with its counters stays
+/// How the setting `compact` is in force for a heap. One byte, so a heap with its counters stays
 /// within 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Compacting {
@@ -174,7 +174,7 @@ impl Rules {
     }
 
     /// Whether the free block is a whole segment that would lose more than a quarter of `size`; of a
-    /// segment that was allocated for one block, less than 1 %. Cut once, the segment could neither serve a
+    /// segment allocated for one block, less than 1 %. Cut once, the segment could neither serve a
     /// large request nor be released. A segment that is cut already serves any request.
     #[inline]
     fn refuse_segment(&self, block: &Block, size: u64) -> bool {

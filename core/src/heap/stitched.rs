@@ -289,8 +289,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         neighbour == NONE || matches!(self.0.blocks[neighbour].state, State::Unmapped | State::Stale | State::Lost)
     }
 
-    /// Detaches the pages of one free block that have a size in `chosen`: downwards if the block ends
-    /// a run, so that what is left continues the run, else upwards. Returns false if a table is full.
+    /// Detaches the pages of one free block with a size in `chosen`: downwards if the block ends
+    /// a run, so what is left continues the run, else upwards. Returns false if a table is full.
     fn take_pages_of(&mut self, block: u32, chosen: &mut PageCounts, take: &mut impl FnMut(HomePage, u32)) -> bool {
         let down = self.is_gap(self.0.blocks[block].next);
         let mut rest = Some(block);

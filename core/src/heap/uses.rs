@@ -30,7 +30,7 @@ pub(crate) struct Use {
     borrowed: bool,
     /// The event recorded at the use; `None` if the event is to be recorded at the free.
     event: Option<Event>,
-    /// The number of the loan of `event`, if there is one: higher for a later event.
+    /// The number of the loan of `event`, if any: higher for a later event.
     number: u64,
     /// The next use of the same block, or the next vacant entry.
     next: u32,
@@ -249,7 +249,7 @@ impl<S: Storage> Uses<'_, S> {
         }
     }
 
-    /// Returns the first use at or behind the use `next` that has an event.
+    /// Returns the first use at or behind the use `next` with an event.
     pub(crate) fn next_event(&self, mut next: u32) -> Option<UseEvent> {
         while next != NONE {
             let Use { stream, event, number, next: following, .. } = self.table[next];

@@ -29,7 +29,7 @@ pub(crate) enum Behind {
     Any,
 }
 
-/// The sets of the departed pages that are not stuck.
+/// The sets of the departed pages not stuck.
 #[derive(Clone)]
 pub(super) struct Departed<S: Storage> {
     /// Root of the set by group, length and order.

@@ -65,7 +65,7 @@ impl Departure {
     }
 }
 
-/// The departures of one stream that are not known to be complete.
+/// The departures of one stream not known to be complete.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     /// The stream; [`NO_STREAM`] once it has ended, and for a queue of no stream.

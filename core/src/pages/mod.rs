@@ -92,7 +92,7 @@ pub(crate) struct Page {
     follower: u32,
     /// How often in a row that page was mapped there.
     met: u32,
-    /// The group of departed pages that has the page, or [`NONE`].
+    /// The group of departed pages with the page, or [`NONE`].
     group: u32,
     /// The number of pages that had departed before this one, when it departed last.
     order: u64,

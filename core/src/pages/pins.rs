@@ -14,7 +14,7 @@ pub(crate) struct Pin {
     pub at: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The slot of the heap that has the memory. A pinned part stays in its heap.
+    /// The slot of the heap with the memory. A pinned part stays in its heap.
     pub slot: u32,
     /// The segment that contains the memory. For a vacant entry: the next one.
     pub segment: u32,
@@ -114,7 +114,7 @@ impl<S: Storage> Pins<S> {
     /// Takes one pin of the shortest part that begins at `at` off, and returns the part.
     ///
     /// The memory may have been pinned for blocks of several lengths, one after the other. The
-    /// longest part is unpinned last, so what any of the others still pins stays pinned.
+    /// longest part is unpinned last, so what any of the rest still pins stays pinned.
     pub(crate) fn remove(&mut self, at: u64) -> Option<Pin> {
         let number = self.shortest(at, 0)?;
         let pin = self.table[number];

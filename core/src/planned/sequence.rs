@@ -177,7 +177,7 @@ impl Sequence {
         }
     }
 
-    /// Counts as ended a block that was planned to end before request `until`. It was freed, or
+    /// Counts as ended a block planned to end before request `until`. It was freed, or
     /// never made.
     #[inline(always)]
     pub(crate) fn end(&mut self, until: u32) {

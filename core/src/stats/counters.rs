@@ -133,7 +133,7 @@ impl HeapCounters {
     }
 
     /// Returns whether the thresholds leave enough of the lease on active blocks to the pending ones,
-    /// so that [`follow_pending`](Self::follow_pending) would lower none.
+    /// so [`follow_pending`](Self::follow_pending) would lower none.
     pub(crate) fn covers_pending(&self) -> bool {
         [Stat::Allocation as usize, Stat::AllocatedBytes as usize].into_iter().all(|row| {
             let allowed = self.left_beside_pending(row).unwrap_or(i64::MAX);

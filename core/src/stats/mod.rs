@@ -6,7 +6,7 @@
 //! the sum. **Leases** keep peaks exact without a shared counter on the fast path. Each heap has a
 //! lease for every statistic, and the leases of all heaps add up to no more than the recorded peak.
 //! While every heap stays within its lease, the sum stays below the peak. A heap that exceeds its
-//! lease reads the counters of the others, raises the peak if the sum did, and takes a larger lease
+//! lease reads the counters of the rest, raises the peak if the sum did, and takes a larger lease
 //! (`DevicePeaks::reconcile`).
 //!
 //! So peaks are exact for calls that follow one another, on any threads. Calls that overlap do not

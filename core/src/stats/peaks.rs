@@ -111,7 +111,7 @@ impl DevicePeaks {
     ///
     /// The lease comes from the part of the peak that no heap has leased; else from half of the
     /// room that the heaps in `near` have left; else from all heaps, after the peaks were raised
-    /// to the current sums. Of all heaps, those in `loose` have to be read; the others are tight. The caller holds the owner's
+    /// to the current sums. Of all heaps, those in `loose` have to be read; the rest are tight. The caller holds the owner's
     /// lock, so one thread reconciles at a time.
     pub(crate) fn reconcile<'a, I, N>(&self, loose: &I, asking: KindCounters<'a>, near: &N) -> bool
     where

@@ -37,7 +37,7 @@ pub(crate) struct Epoch {
     pub stamp: u64,
 }
 
-/// An epoch with an event that is not known to be complete.
+/// An epoch with an event not known to be complete.
 #[derive(Clone, Copy, Debug)]
 struct Unfinished {
     epoch: Epoch,

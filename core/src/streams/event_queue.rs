@@ -117,7 +117,7 @@ pub(crate) struct Recording {
     pub stream: StreamId,
     /// An idle event; `None` if the caller must create one.
     pub idle: Option<Event>,
-    /// Whether the queue has no earlier event, so that a poll of the event could find it complete.
+    /// Whether the queue has no earlier event, so a poll of the event could find it complete.
     pub is_first: bool,
 }
 
@@ -177,7 +177,7 @@ impl<S: Storage> EventQueues<S> {
         Ok(())
     }
 
-    /// Makes room for every event in use, so that `recycle` cannot fail, and for one that a caller
+    /// Makes room for every event in use, so `recycle` cannot fail, and for one that a caller
     /// creates. Returns false if there is none.
     fn make_idle_room(&mut self) -> bool {
         // No more events are in use than blocks wait, or are reserved, or uses have events.
@@ -378,7 +378,7 @@ impl<S: Storage> EventQueues<S> {
         first
     }
 
-    /// Notes whether an event that was recorded for a request was complete at once.
+    /// Notes whether an event recorded for a request was complete at once.
     pub(crate) fn note_quick(&mut self, queue: usize, quick: bool) {
         self.queues[queue].quick = quick;
     }
@@ -445,7 +445,7 @@ impl<S: Storage> EventQueues<S> {
 
     /// Ends what [`begin_poll`](Self::begin_poll) began: the queue is no longer busy. Of the blocks that
     /// the event covers, those leave the queue of whose heap `leaves` is true. The event stays behind the
-    /// last of the others; without others the event becomes idle. Returns the first block that has left,
+    /// last of the rest; without others the event becomes idle. Returns the first block that has left,
     /// for [`take_finished`](Self::take_finished), or `NONE`.
     pub(crate) fn finish_poll(&mut self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         debug_assert!(self.queues[queue].busy, "`begin_poll` chose the queue");

@@ -75,7 +75,7 @@ mod growing {
     use alloc::boxed::Box;
     use spin::Once;
 
-    /// Cells in place. Two under loom, so that a model of few steps makes the map grow.
+    /// Cells in place. Two under loom, so a model of few steps makes the map grow.
     const FIRST: usize = if cfg!(loom) { 2 } else { 64 };
     /// The most tables. The last would have 2^37 cells, more than any host has memory for.
     const TABLES: usize = 32;

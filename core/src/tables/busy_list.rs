@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A taken entry is *busy*: it keeps its place, and no other thread takes it. So a walk goes on behind an
-//! entry as long as the walk's own thread has taken it, whatever the others add and remove. Every operation
+//! entry as long as the walk's own thread has taken it, whatever the rest add and remove. Every operation
 //! takes the same time for any number of entries; a search also passes the busy entries, of which a
 //! thread has a few, and the entries that the caller does not want.
 
@@ -44,7 +44,7 @@ impl<T: Copy + Send + 'static> Vacant for Entry<T> {
 /// A list of values, each at work of one thread at most. An entry has the same number as long as it is in the list.
 pub(crate) struct BusyList<T: Copy + Send + 'static, S: Storage> {
     entries: SlotTable<Entry<T>, S>,
-    /// The entry at the begin, or [`NONE`]. From there, `after` leads through every entry that is not vacant.
+    /// The entry at the begin, or [`NONE`]. From there, `after` leads through every entry not vacant.
     first: u32,
     /// The entry at the end, or [`NONE`].
     last: u32,
@@ -125,7 +125,7 @@ impl<T: Copy + Send + 'static, S: Storage> BusyList<T, S> {
         self.entries[entry].busy
     }
 
-    /// Takes the first entry that is not busy and for which `wanted` returns true. The caller ends its work
+    /// Takes the first entry not busy and for which `wanted` returns true. The caller ends its work
     /// with [`keep`](Self::keep), [`remove`](Self::remove) or [`move_to_end`](Self::move_to_end).
     pub(crate) fn take_first(&mut self, wanted: impl Fn(&T) -> bool) -> Option<u32> {
         self.take_from(self.first, wanted)

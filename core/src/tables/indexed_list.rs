@@ -18,7 +18,7 @@ use crate::tables::{Storage, Table};
 use core::hint::select_unpredictable;
 
 /// Items between skip pointers. Walking over four items takes about as long as one search of the
-/// radix tree. Tests use two, so that small sets have skip pointers.
+/// radix tree. Tests use two, so small sets have skip pointers.
 const STRIDE: usize = if cfg!(test) { 2 } else { 4 };
 
 /// An ordered set.

@@ -355,7 +355,7 @@ mod growable {
             Some((self.further.get(index / CHUNK)?, index % CHUNK))
         }
 
-        /// Looks an entry up in the chunks. Kept out of line so that `get` stays a few
+        /// Looks an entry up in the chunks. Kept out of line so `get` stays a few
         /// instructions.
         #[inline(never)]
         fn get_further(&self, index: usize) -> Option<&T> {

@@ -42,7 +42,7 @@ impl Key {
         wide(self) < wide(other)
     }
 
-    /// Returns the digit at `shift`. Shifts below 64 select `minor`, the others `major`.
+    /// Returns the digit at `shift`. Shifts below 64 select `minor`, the rest `major`.
     #[inline(always)]
     fn digit(self, shift: u8) -> usize {
         let word = if shift < 64 { self.minor } else { self.major };

@@ -82,7 +82,7 @@ pub(crate) struct Heaps<R: Lock, S: Storage> {
     device: u32,
     /// The policy, which decides the sub-allocator of a new heap.
     policy: Policy,
-    /// The default pool. In place, so that the fast path reaches its streams with no lookup of the
+    /// The default pool. In place, so the fast path reaches its streams with no lookup of the
     /// pool.
     pub default_pool: SharedPool<S>,
     /// Private pools. Entry `p` is pool `p`; entry 0 is not used.
@@ -97,7 +97,7 @@ pub(crate) struct Heaps<R: Lock, S: Storage> {
     ended: Ranked<R, BusyList<u32, S>>,
     /// The length of `ended`, which is read without its lock. Written under the lock.
     ended_count: AtomicU32,
-    /// The heaps that are not tight.
+    /// The heaps not tight.
     pub loose: LooseList,
     /// Not 0 ⟺ the caches of idle pairs are to be released before more memory is obtained.
     pub idle_due: AtomicU32,

@@ -45,7 +45,7 @@ pub(crate) struct SharedPool<S: Storage> {
 }
 
 impl<S: Storage> SharedPool<S> {
-    /// Sets the name of a pool that has no heap yet. The device allocates the segments of the pool until
+    /// Sets the name of a pool with no heap yet. The device allocates the segments of the pool until
     /// the host is asked.
     pub(crate) fn set_id(&self, PoolId(first, second): PoolId) {
         self.id[0].store(first, Ordering::Relaxed);

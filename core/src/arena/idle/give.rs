@@ -271,7 +271,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
         wants_event.get()
     }
 
-    /// Returns whether every stream with a pair has finished its work, so that the driver frees a segment without a
+    /// Returns whether every stream with a pair has finished its work, so the driver frees a segment without a
     /// wait. A device that cannot tell is not asked again. False while a stream captures a graph.
     fn is_at_rest(&self) -> bool {
         let device = self.device;

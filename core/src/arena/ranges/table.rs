@@ -375,7 +375,7 @@ impl<S: Storage> RangeTable<S> {
         Some(end)
     }
 
-    /// Returns the first addresses of `part`, from `from` on, that have no piece: begin and end.
+    /// Returns the first addresses of `part`, from `from` on, with no piece: begin and end.
     pub(crate) fn gap(&self, part: Part, from: u64) -> Option<(u64, u64)> {
         let mut begin = from.max(part.begin);
         while let Some(piece) = self.piece(part, begin) {

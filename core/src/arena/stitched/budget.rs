@@ -45,7 +45,7 @@ const FEWEST_PAGES: u64 = 4;
 const MOST_PAGES: u64 = 80;
 
 /// Divisor of the memory held for the longest page of any request. A page that holds a live block
-/// does not move, with all that is free of it: at 1/192, 0.5 % of the memory at most, so that two such
+/// does not move, with all that is free of it: at 1/192, 0.5 % of the memory at most, so two such
 /// pages keep less than the default `slack`. The pages of a request for all memory move in 4.6 ms,
 /// 192 · 24.1 µs.
 const LONGEST_HELD: u64 = 192;

@@ -36,7 +36,7 @@ pub(in crate::arena) struct Wish {
 pub(in crate::arena) struct Taker {
     /// The stream whose work will use the pages.
     pub stream: StreamId,
-    /// The pair of that stream in the default pool, which the caller uses, if there is one.
+    /// The pair of that stream in the default pool, which the caller uses, if any.
     pub own: Option<u32>,
 }
 
@@ -188,7 +188,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         ordered.and(destroyed)
     }
 
-    /// Begins an epoch of both heaps of `pair`, so that what is free now becomes quiet, for a call that names the
+    /// Begins an epoch of both heaps of `pair`, so what is free now becomes quiet, for a call that names the
     /// stream `named`.
     pub(super) fn begin_epochs(&self, pair: u32, named: StreamId) {
         for slot in slots_of(pair) {

@@ -1,4 +1,4 @@
-//! Upkeep at quiet moments: what requests put off so that they need not wait.
+//! Upkeep at quiet moments: what requests put off so they need not wait.
 //!
 //! In this order, until the time is used up:
 //! 1. stale mappings whose work is complete are removed;
@@ -61,7 +61,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Ok(stale | indebted | short)
     }
 
-    /// Gives free memory back to the device, so that `bytes` of parked memory can wake within the budget.
+    /// Gives free memory back to the device, so `bytes` of parked memory can wake within the budget.
     /// Waits for the streams of the default pool if completed work does not leave enough. Does nothing
     /// under a limit, which is the budget.
     ///
@@ -127,7 +127,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Ok(excess() > 0)
     }
 
-    /// Takes one free page that no work uses any longer, if there is one. The memory of a private
+    /// Takes one free page that no work uses any longer, if any. The memory of a private
     /// pool does not count: it may be in use on any stream, as long as its last replays run.
     fn take_one_quiet(&self) -> Option<Batch> {
         let mut batch = Batch::EMPTY;

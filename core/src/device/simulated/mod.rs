@@ -130,7 +130,7 @@ struct State {
     calls_after_loss: u64,
     /// The time of all pauses, in microseconds.
     clock_us: u64,
-    /// Ticks added so that every reading of the clock returns more than the last.
+    /// Ticks added so every reading of the clock returns more than the last.
     looks: u64,
     /// The time after which no pause may end.
     patience_us: u64,
@@ -287,7 +287,7 @@ impl SimulatedDevice {
         }
     }
 
-    /// Returns the supplied segments that are not released, by address, and the pool of each.
+    /// Returns the supplied segments not released, by address, and the pool of each.
     pub fn supplied(&self) -> Vec<(DevicePtr, PoolId)> {
         self.0.lock().supplied.iter().map(|(&base, &pool)| (DevicePtr(base), pool)).collect()
     }

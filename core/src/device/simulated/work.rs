@@ -82,7 +82,7 @@ impl SimulatedDevice {
     ///
     /// # Errors
     /// A sentence that names the mistake: part of the memory cannot be accessed, the stream is
-    /// capturing, or work that is not ordered before this work uses the same physical memory, at
+    /// capturing, or work not ordered before this work uses the same physical memory, at
     /// whichever address.
     pub fn launch(&self, stream: StreamId, at: DevicePtr, bytes: u64) -> Result<(), &'static str> {
         let mut state = self.0.lock();
@@ -158,7 +158,7 @@ impl Streams {
         (stream, self.by_id.get(&stream).map_or(0, |stream| stream.queued))
     }
 
-    /// Returns the first place of a stream that is not complete, or the last place.
+    /// Returns the first place of a stream not complete, or the last place.
     pub(super) fn next(&self, stream: StreamId) -> Place {
         let next = self.by_id.get(&stream).map_or(0, |stream| stream.queued.min(stream.complete + 1));
         (stream, next)
@@ -253,7 +253,7 @@ impl Streams {
         Ok(ordered)
     }
 
-    /// Returns whether work that is not complete uses some of the addresses.
+    /// Returns whether work not complete uses some of the addresses.
     pub(super) fn uses(&self, addresses: &Range<u64>) -> bool {
         self.work.iter().any(|work| work.addresses.start < addresses.end && addresses.start < work.addresses.end)
     }

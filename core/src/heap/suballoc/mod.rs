@@ -64,7 +64,7 @@ pub(crate) trait SubAllocator<S: Storage>: Send {
     /// of that segment. Returns false if a table is full; nothing has changed then.
     fn make_room(&mut self, bytes: u64, size: u64) -> bool;
 
-    /// Adds a wholly free segment that was allocated for sub-blocks of `size`. Room was made.
+    /// Adds a wholly free segment allocated for sub-blocks of `size`. Room was made.
     /// `segment` is the segment's number in the heap: small, and reused after the segment was
     /// removed.
     fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, size: u64);
@@ -80,7 +80,7 @@ pub(crate) trait SubAllocator<S: Storage>: Send {
     /// table is full.
     fn peek(&self, size: u64) -> Option<u64>;
 
-    /// Frees a sub-block that was allocated with `size`, and tells how the free sub-blocks of the
+    /// Frees a sub-block allocated with `size`, and tells how the free sub-blocks of the
     /// segment change.
     fn free(&mut self, sub_block: SubBlock, size: u64) -> FreeDelta;
 

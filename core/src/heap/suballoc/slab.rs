@@ -176,7 +176,7 @@ pub(crate) struct Slabs<S: Storage> {
     groups: [u32; CLASSES],
     /// The first slab of each group, or `NONE`.
     first: [[u32; GROUPS]; CLASSES],
-    /// The slab that serves the next request of each class: the first of the last group that has a
+    /// The slab that serves the next request of each class: the first of the last group with a
     /// slab; `NONE` iff no group has one.
     serving: [u32; CLASSES],
 }

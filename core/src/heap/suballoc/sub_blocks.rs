@@ -51,7 +51,7 @@ struct Class {
     size: u64,
     /// Head of the list of free sub-blocks, or `NONE`.
     free: u32,
-    /// Address of the sub-block at the head, if there is one. A copy, so that a request need not
+    /// Address of the sub-block at the head, if any. A copy, so a request need not
     /// wait for the head's entry.
     addr: u64,
     /// Number of sub-blocks of this size, live and free. The class is removed with the last one.

@@ -101,7 +101,7 @@ impl<'a, C> World<'a, C> {
         vacant.pop()
     }
 
-    /// An address where no segment is. The first ones descend, so that address order is not the
+    /// An address where no segment is. The first ones descend, so address order is not the
     /// order of numbers.
     fn base(&self) -> u64 {
         let mut bases = (1..=4096_u64).rev().map(|place| (place << 40) + place * 512);

@@ -71,7 +71,7 @@ pub(super) struct FreeTrees<S: Storage> {
     /// The arenas whose tree holds a free block, for each order.
     arenas_by_order: OrderBitmap<S>,
     /// The first free block of each order; `BlockRef::NONE` iff no block is free. As long as a
-    /// `u64` has bits, so that an order needs no bounds check.
+    /// `u64` has bits, so an order needs no bounds check.
     firsts: [BlockRef; 64],
     /// Bit `k` is set iff `firsts[k]` is in no tree, and then no other block of order `k` is free.
     unplanted: u64,
@@ -131,7 +131,7 @@ impl<S: Storage> FreeTrees<S> {
         self.words[tree.start() as usize] = u64::from(mem::replace(vacant, tree.start()));
     }
 
-    /// Returns the orders that have a free block, as bits.
+    /// Returns the orders with a free block, as bits.
     #[inline(always)]
     pub(super) fn orders(&self) -> u64 {
         self.arenas_by_order.orders() | self.unplanted

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tree        for every arena, an implicit tree of bits: free or not
-//! bitmap      for every order, the arenas that have a free block of the order
+//! bitmap      for every order, the arenas with a free block of the order
 //! free trees  both, and for every order the first free block of all arenas
 //! remainder   a run of free blocks in no tree: the rest of the block split last
 //!

@@ -1,4 +1,4 @@
-//! A bitmap for every order, of the arenas that have a free block of the order, with summaries as
+//! A bitmap for every order, of the arenas with a free block of the order, with summaries as
 //! high as the number of arenas needs.
 //!
 //! ```text
@@ -59,7 +59,7 @@ impl<S: Storage> OrderBitmap<S> {
         })
     }
 
-    /// Returns the orders that have a free block, as bits.
+    /// Returns the orders with a free block, as bits.
     #[inline(always)]
     pub(super) fn orders(&self) -> u64 {
         self.orders

@@ -44,7 +44,7 @@ const BEGIN: [(u8, u64); MAX_ORDER as usize + 1] = {
     begin
 };
 
-/// Returns the bits of a level's word 0 that have the same depth as bit `at`.
+/// Returns the bits of a level's word 0 with the same depth as bit `at`.
 fn same_depth(at: u64) -> u64 {
     BEGIN[at.max(1).ilog2() as usize].1
 }
