@@ -16,7 +16,7 @@ use spin::Mutex;
 type Small = Allocator<Bump, spin::mutex::SpinMutex<()>, Fixed<1, 2, 16, 64>>;
 
 /// The bytes that this program spends on the allocator. Larger tables fail the build here.
-const BYTES: usize = 123 << 10;
+const BYTES: usize = 140 << 10;
 const _: () = assert!(cfg!(any(feature = "alloc", feature = "paranoid")) || size_of::<Small>() <= BYTES);
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
@@ -44,7 +44,7 @@ fn main() -> Result<(), Error> {
 
 /// The size of an allocator by the formula in the documentation of [`Fixed`], in bytes.
 const fn estimate(devices: usize, heaps: usize, blocks: usize, pages: usize) -> usize {
-    devices * (2_700 + heaps * (36_100 + 654 * blocks + 16 * pages) + 1052 * blocks + 32 * pages)
+    devices * (8_770 + heaps * (35_740 + 650 * blocks + 16 * pages) + 2_316 * blocks + 32 * pages)
 }
 
 /// Prints how many bytes the numbers of `Fixed` make, and what the formula says.

@@ -121,15 +121,15 @@ pub trait Storage: sealed::Sealed + Clone + 'static {
 /// feature `alloc`, its size is to within 5 %, in bytes:
 ///
 /// ```text
-/// DEVICES · (2,700 + HEAPS · (36,100 + 654 · BLOCKS + 16 · PAGES) + 1,052 · BLOCKS + 32 · PAGES)
+/// DEVICES · (8,770 + HEAPS · (35,740 + 650 · BLOCKS + 16 · PAGES) + 2,316 · BLOCKS + 32 · PAGES)
 /// ```
 ///
 /// | tables | size |
 /// |---|---|
-/// | `Fixed<1, 2, 16, 64>` | 117 KiB |
-/// | `Fixed<1, 4, 32, 64>` | 266 KiB |
-/// | `Fixed<1, 8, 64, 512>` | 753 KiB |
-/// | `Fixed<1, 8, 512, 4096>` | 3.9 MiB |
+/// | `Fixed<1, 2, 16, 64>` | 138 KiB |
+/// | `Fixed<1, 4, 32, 64>` | 307 KiB |
+/// | `Fixed<1, 8, 64, 512>` | 837 KiB |
+/// | `Fixed<1, 8, 512, 4096>` | 4.6 MiB |
 ///
 /// `size_of` tells the size of any other choice at compile time. The example
 /// `core/examples/no_heap.rs` is a whole program without a heap, with the device that it needs.
