@@ -68,6 +68,7 @@ pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
         schedule: arena.schedule.of_copy(),
     };
     drop(held);
+    copy.heaps.list_as_loose();
     copy.flags.follow_deferred(&copy.deferred.lock());
     // Counters and peaks were copied at different moments.
     copy.device_peaks.sum_leases(copy.all_counters());

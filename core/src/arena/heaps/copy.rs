@@ -65,11 +65,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
                 counters: from.counters.copy(),
                 heap: Ranked::new(rank_of(from.kind()), (**heap).clone()),
             };
-            let slot = copy.slots.get_or_set(number, make).ok_or(Error::TableFull(HEAPS))?;
-            // The list of the copy is its own, and at first none of its heaps is in there.
-            let mut heap = slot.heap.lock();
-            heap.set_tight(true);
-            copy.loosen(slot, &mut heap);
+            copy.slots.get_or_set(number, make).ok_or(Error::TableFull(HEAPS))?;
         }
         for (pair, entry) in (0..).zip(registry.pairs.iter()).filter(|(_, entry)| entry.exists) {
             let streams = &copy.shared_pool(entry.pool).streams;
@@ -85,5 +81,15 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         let ended = Ranked::new(Rank::Ended, ended.clone());
         copy.idle_due.store(self.idle_due.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(Self { registry, ended, ..copy })
+    }
+
+    /// Lists the heaps of a copy as loose. The list is the copy's own, and none of its heaps is there at first.
+    pub(crate) fn list_as_loose(&self) {
+        for number in self.slot_numbers() {
+            let slot = self.slot(number);
+            let mut heap = slot.heap.lock();
+            heap.set_tight(true);
+            self.loosen(slot, &mut heap);
+        }
     }
 }
