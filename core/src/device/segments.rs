@@ -1,5 +1,7 @@
 //! The memory of a device: segments, and the parts that a device may have besides.
 
+#[cfg(doc)]
+use crate::device::ErrorKind;
 use crate::device::bare::LACKING;
 use crate::device::{Bare, Contents, DeviceResult, MemoryInfo, VirtualMemory};
 use crate::pool::PoolId;
