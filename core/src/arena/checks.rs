@@ -27,6 +27,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
+    #[cfg(feature = "alloc")]
     /// Returns the schedule of a copy of the device, made by a running operation. An operation beside it never ends in the
     /// copy, which then keeps only the invariants that hold while operations run.
     pub(super) fn of_copy(&self) -> Self {
