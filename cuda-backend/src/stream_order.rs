@@ -10,7 +10,7 @@ use crate::handle::Handle;
 use crate::kept_bytes::KeptBytes;
 use crate::shared_event::SharedEvent;
 use crate::streams::{Noted, Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
-use cachalot_core::{DeviceError, DeviceResult, Event, StreamId, StreamOrder};
+use cachalot_core::{DeviceError, DeviceResult, ErrorKind, Event, StreamId, StreamOrder};
 
 /// Number of retired streams examined when another stream is retired, so that the list of retired
 /// streams stays short.
@@ -317,13 +317,25 @@ impl CudaDevice {
 
     /// Returns the present number of a created stream that does not capture, from the driver's own
     /// id. `None` if the driver reports no id.
+    ///
+    /// # Errors
+    /// Sticky errors. With [`StreamIdentity::Asked`] every error but those of a driver without ids and of a capture: the
+    /// stream may be a new one, which the number that is known must not be given.
     fn driver_number(&self, handle: &Handle<'_>) -> DeviceResult<Option<StreamId>> {
         let mut answer = handle.id(self.driver());
         if answer == Err(CuResult::INVALID_CONTEXT) {
             let _scope = self.context.enter()?;
             answer = handle.id(self.driver());
         }
-        let Ok(id) = self.context.answer(answer) else { return self.health().map(|()| None) };
+        let id = match self.context.answer(answer) {
+            Ok(id) => id,
+            Err(error) => {
+                let without = matches!(error.kind, ErrorKind::Unsupported | ErrorKind::NotPermittedInCapture);
+                let is_known = without || self.identity == StreamIdentity::Reported;
+                self.health()?;
+                return if is_known { Ok(None) } else { Err(error) };
+            }
+        };
         if let Some(number) = self.streams.number_of_id(handle, id) {
             return Ok(Some(number));
         }

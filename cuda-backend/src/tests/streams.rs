@@ -424,6 +424,30 @@ fn a_driver_without_ids_leaves_the_number_unchanged() {
 }
 
 #[test]
+fn a_stream_that_the_driver_fails_to_identify_is_not_taken_for_the_earlier_one() {
+    let fail = |code| {
+        let (function, when) = (Some("cuStreamGetId"), When::Before);
+        fake::with(|fake| fake.plan = Some(Plan { function, skip: 0, code, when, permanent: false }));
+    };
+    let device = asking();
+    let event = device.create_event().expect("an event");
+    let old = device.stream_id(STREAM).expect("a number");
+    fake::with(|fake| fake.ids.insert(STREAM.0, 4711));
+    for code in [CuResult::UNKNOWN, CuResult::OUT_OF_MEMORY, CuResult::INVALID_HANDLE] {
+        fail(code);
+        assert_eq!(device.stream_id(STREAM), Err(code.error()));
+        fail(code);
+        assert_eq!(device.record(event, old), Err(code.error()));
+    }
+    assert_ne!(device.stream_id(STREAM), Ok(old));
+    // The host reports the ends: the number is known.
+    let device = self::device();
+    fail(CuResult::UNKNOWN);
+    let event = device.create_event().expect("an event");
+    assert_eq!(device.record(event, id(STREAM)), Ok(()));
+}
+
+#[test]
 fn numbers_come_back_only_after_all_generations() {
     let device = device();
     let mut seen = std::collections::BTreeSet::new();
