@@ -8,6 +8,7 @@ use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuDevicePtr, CuEvent, CuGraphNode, CuStream};
 use crate::in_use::Use;
+use cachalot_core::StreamId;
 
 /// The handle of a stream that exists as long as the value lives.
 ///
@@ -16,8 +17,9 @@ use crate::in_use::Use;
 #[derive(Debug)]
 pub(crate) struct Handle<'a> {
     stream: CuStream,
-    /// The use that the report of the stream's end waits for. `None` if no other thread may report the end.
-    used: Option<Use<'a>>,
+    /// The number of the stream, and the use that the report of the stream's end waits for. `None` if no other thread may
+    /// report the end.
+    used: Option<(StreamId, Use<'a>)>,
 }
 
 impl Handle<'static> {
@@ -29,14 +31,19 @@ impl Handle<'static> {
 }
 
 impl<'a> Handle<'a> {
-    /// Returns the handle of a stream whose number was found after `used` had begun.
-    pub(crate) const fn held(stream: CuStream, used: Use<'a>) -> Self {
-        Self { stream, used: Some(used) }
+    /// Returns the handle of the stream with a number, which was found to be the present one after `used` had begun.
+    pub(crate) const fn held(stream: CuStream, number: StreamId, used: Use<'a>) -> Self {
+        Self { stream, used: Some((number, used)) }
     }
 
     /// Returns the handle for comparison, not for calls of the driver.
     pub(crate) const fn key(&self) -> u64 {
         self.stream.0 as u64
+    }
+
+    /// Returns the number by which the stream was found. The end of the stream may have been reported since.
+    pub(crate) fn number(&self) -> Option<StreamId> {
+        self.used.as_ref().map(|(number, _)| *number)
     }
 
     /// Returns whether another thread may report the end of the stream.

@@ -254,11 +254,18 @@ impl Streams {
     /// Stores the id and the context that the driver has just reported for a stream, and returns
     /// the stream's number. If the driver reported another id before, the handle has a new stream:
     /// the old stream is retired without a recorded end. Returns `None` if the table is full.
+    ///
+    /// Stores nothing if the end of the stream was reported since its handle was found: the id is not that of the next
+    /// stream with the handle.
     pub(crate) fn learn(&self, stream: &Handle<'_>, driver_id: u64, context: CuContext) -> Option<StreamId> {
         let handle = stream.key();
         let expected = driver_id.wrapping_add(1);
         let mut retired = self.lock();
         let slot = self.slot_or_insert(handle)?;
+        let number = StreamId(slot.number.load(Ordering::Relaxed));
+        if stream.number().is_some_and(|of_stream| of_stream != number) {
+            return Some(number);
+        }
         let known = slot.driver_id.load(Ordering::Relaxed);
         if known != expected {
             if known != 0 {
@@ -331,7 +338,7 @@ impl Streams {
         // Begun before the look at the number: a report gives the handle its next number and then waits for the use.
         let used = self.in_use.begin(handle, this_thread());
         if self.is_present(stream) {
-            Target::Live(Handle::held(CuStream(handle as usize), used))
+            Target::Live(Handle::held(CuStream(handle as usize), stream, used))
         } else {
             Target::Retired
         }

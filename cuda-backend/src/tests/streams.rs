@@ -4,6 +4,7 @@ use super::*;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent};
 use crate::fake::{Plan, When};
+use crate::handle::Handle;
 use crate::shared_event::SharedEvent;
 use crate::streams::{Noted, Remaining};
 use cachalot_core::ErrorKind;
@@ -410,6 +411,22 @@ fn a_reported_streams_use_needs_no_event() {
     let device = device();
     let made = calls(|| assert_eq!(device.stream_in_use(STREAM), Ok(id(STREAM))));
     assert!(made.is_empty(), "{made:?}");
+}
+
+#[test]
+fn an_id_that_is_told_late_is_not_taken_for_that_of_the_next_stream() {
+    let streams = crate::Streams::new();
+    let number = streams.number(STREAM).expect("a number");
+    let uses = crate::in_use::InUse::new();
+    // As in a call that asked the driver before the end of the stream was reported. The report waits for the call.
+    let late = Handle::held(STREAM, number, uses.begin(number.0, 0));
+    assert_eq!(streams.retire(STREAM, None), Some(number));
+    let next = streams.number(STREAM).expect("a number");
+    assert_eq!(streams.learn(&late, 77, CuContext(0xc0)), Some(next));
+    assert_eq!(streams.number_of_id(&late, 77), None);
+    let named = Handle::vouched(STREAM);
+    assert_eq!(streams.learn(&named, 78, CuContext(0xc0)), Some(next), "the next stream keeps its number");
+    assert_eq!(streams.number_of_id(&named, 78), Some(next));
 }
 
 #[test]

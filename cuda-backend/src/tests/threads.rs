@@ -66,17 +66,18 @@ fn end_streams_beside_calls(device: &CudaDevice, events: [Event; CALLERS]) -> us
     let published: Vec<Mutex<Work>> = lines.iter().map(|line| Mutex::new(line.1)).collect();
     let (stop, failed) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        for (published, (mut stream, _)) in published.iter().zip(lines) {
+        for (published, (mut stream, (mut number, _))) in published.iter().zip(lines) {
             let stop = &stop;
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    // The stream goes in any case: a report that fails leaves a program no other choice.
-                    if device.stream_destroyed(stream).is_err() {
-                        continue;
+                    match device.stream_destroyed(stream) {
+                        Ok(reported) => assert_eq!(reported, number, "no other thread ends the stream"),
+                        Err(_) => continue,
                     }
                     shared_fake::destroy(stream);
                     let next = begin_line(device);
-                    (stream, *published.lock().expect("no panic")) = next;
+                    (stream, number) = (next.0, next.1.0);
+                    *published.lock().expect("no panic") = next.1;
                 }
             });
         }
@@ -237,7 +238,9 @@ fn parks_beside_give_backs_and_failures_use_only_memory_that_is_theirs() {
         });
         shared_fake::set_faults(0);
         assert_eq!(failed.into_inner() > 0, percent > 0);
-        assert_eq!(device.close(), Ok(()));
+        let closed = device.close();
+        // The close tells of a registration whose end failed.
+        assert!(closed.is_ok() || percent > 0, "{closed:?}");
         let (violations, [events, pinned, _]) = shared_fake::left();
         assert_eq!(violations, Vec::<String>::new(), "{percent} percent");
         assert!(percent > 0 || (events, pinned) == (0, 0), "{events} events, {pinned} registrations");
