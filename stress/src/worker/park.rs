@@ -1,7 +1,7 @@
 //! Memory parked and woken: the calls, and what must hold after each.
 
 use super::Worker;
-use super::refusals::Reason::{Capture, Memory, Turn};
+use super::refusals::Reason::{Capture, Memory, Ordinary, Turn};
 use crate::stage::Device;
 use crate::verdict::Kind;
 use cachalot_core::{Error, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking};
@@ -37,7 +37,8 @@ impl Worker {
                 true
             }
             Err(error) => {
-                self.refused_for(&what, &error, since, &[Capture, Turn]);
+                let reasons = [Capture, Turn, Ordinary];
+                self.refused_for(&what, &error, since, &reasons[..if report.ordinary > 0 { 3 } else { 2 }]);
                 let awake = report.state == ParkState::Awake && report.parked == 0;
                 self.expect(awake, &format!("a {what} failed ({error}), and left {report:?}"));
                 report.state != ParkState::Awake

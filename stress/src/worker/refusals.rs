@@ -12,6 +12,8 @@ pub(super) enum Reason {
     Capture,
     /// Another thread parked or woke memory of the device, or gave parked memory up.
     Turn,
+    /// All blocks lie in ordinary segments.
+    Ordinary,
     /// The limit or the device lacks the memory.
     Memory,
     /// The memory was parked at some time during the call.
@@ -28,6 +30,7 @@ impl Worker {
                 let other = matches!(error, Error::ParkingRefused(why) if why.starts_with("another call"));
                 other && self.shared.options.threads > 1
             }
+            Reason::Ordinary => matches!(error, Error::ParkingRefused(why) if why.contains("ordinary segments")),
             Reason::Memory => matches!(error, Error::OutOfMemory(_) | Error::Rejected(_)),
             Reason::Parked => *error == Error::Parked,
         };

@@ -8,7 +8,9 @@ use crate::sizes;
 use crate::stage::{Device, Line};
 use crate::tenant::{State, Tenancy, Tenant};
 use crate::verdict::Kind;
-use cachalot_core::{Error, Host, MIB, ParkMode, ParkOrder, ParkState, ParkTarget, Parking, Route};
+use cachalot_core::{
+    DevicePtr, Error, Host, MIB, ParkMode, ParkOrder, ParkState, ParkTarget, Parking, Physical, Route,
+};
 use cachalot_cuda::driver::types::CuStream;
 use std::mem;
 use std::ops::Range;
@@ -48,7 +50,7 @@ impl Worker {
             (State::Awake, 7) => self.lend_to_guest(tenancy, &mut tenant),
             (State::Awake | State::Asleep(_), 8) => self.replace_line(tenancy, &mut tenant),
             (State::Awake, _) => self.put_to_sleep(tenancy, &mut tenant),
-            (State::Asleep(_), 1) => self.insist(tenancy),
+            (State::Asleep(mode), 1) => self.insist(tenancy, mode),
             (State::Asleep(_) | State::Waking(_), 2..=4) => self.free_asleep(&mut tenant),
             (State::Asleep(mode), 5 | 6) => {
                 if self.wake(self.stage_of(tenancy), tenancy.target, Wake::Start) {
@@ -325,15 +327,15 @@ impl Worker {
         }
     }
 
-    /// Makes calls that change nothing while memory is parked.
-    fn insist(&mut self, tenancy: &Tenancy) {
+    /// Makes calls that change nothing while memory is parked, but that a park may park what an earlier one has left.
+    fn insist(&mut self, tenancy: &Tenancy, mode: ParkMode) {
         let (target, since) = (tenancy.target, self.shared.captures.now());
         let parking = match Parking::of(&self.shared.subject, self.stage_of(tenancy).index) {
             Ok(parking) => parking,
             Err(error) => return self.failed("parking", &error),
         };
         let Ok(_alone) = self.shared.untold.try_write() else { return };
-        if let Err(error) = parking.park(target, ParkMode::Drop, ParkOrder::Streams) {
+        if let Err(error) = parking.park(target, mode, ParkOrder::Streams) {
             self.refused_for("a park of parked memory", &error, since, &[Reason::Capture, Reason::Turn]);
         }
         let (ParkTarget::Tag(tag), Some(pool)) = (target, *tenancy.guests.lock()) else { return };
@@ -380,6 +382,12 @@ impl Worker {
         let (stage, reader) = (self.stage_of(tenancy), self.sites[tenancy.device].reader);
         let may_stay = matches!(tenancy.target, ParkTarget::Stream(_));
         for block in &mut tenant.parts[at].blocks {
+            // A block of an ordinary segment, obtained while the cache was off, keeps its contents.
+            match self.is_in_segment(stage, block.ptr) {
+                Ok(false) => {}
+                Ok(true) => continue,
+                Err(error) => return self.failed("extents", &error),
+            }
             let was_written = mem::take(&mut block.written);
             if may_stay && !was_written {
                 continue;
@@ -401,6 +409,15 @@ impl Worker {
             self.counts.verified_blocks += 1;
             self.counts.verified_bytes += block.bytes;
         }
+    }
+
+    /// Returns whether a block lies in an ordinary segment, and not on pages.
+    fn is_in_segment(&self, stage: &Device, block: DevicePtr) -> Result<bool, Error> {
+        let mut found = false;
+        self.shared.subject.pages(stage.index)?.extents(block, |extent| {
+            found |= matches!(extent.memory, Physical::Segment(_));
+        })?;
+        Ok(found)
     }
 
     /// Requests a block of a tenant's pool, without the tenant's lock: the memory may be parked, or be about to be. The
