@@ -221,6 +221,13 @@ impl Worker {
             self.hold(place);
         }
         let rewrite = self.rng.bool();
+        // A write follows the reads on other streams, which the tenant's own stream need not follow yet.
+        let readers = if rewrite { mem::take(&mut tenant.parts[at].readers) } else { Vec::new() };
+        for reader in readers {
+            if let Err(error) = self.put_behind(tenancy.device, lane, reader) {
+                self.device_failed("order", error);
+            }
+        }
         self.counts.visits += blocks.len() as u64;
         // Blocks whose use could not be announced come back by the list of the place.
         let stayed = mem::take(&mut self.places[place].filled);
