@@ -22,8 +22,13 @@ use std::fmt::Write;
 /// several threads, each thread draws the same random numbers. Percentiles describe the time of a
 /// call in nanoseconds, including two readings of the clock.
 ///
+/// With `--tenants` and `--ranges`, tagged pools, streams and graphs are parked and woken, and elastic ranges are filled
+/// and emptied, while streams come and go and graphs are captured. An error that the documentation of a call does not
+/// permit under these disturbances is a finding.
+///
 /// With a GPU: `cachalot-stress --seconds 300 --threads 16 --streams 16`, and `--devices 2` for two
-/// devices. Without a GPU: `CACHALOT_LIBCUDA=.../libcuda.so.1` names an emulated driver;
+/// devices. All four disturbances at once: `cachalot-stress --ops 20000000 --threads 16 --streams 16 --disturb 300
+/// --round 20000 --max-mib 64 --tenants 4 --ranges 8 --config policy:stitched`. Without a GPU: `CACHALOT_LIBCUDA=.../libcuda.so.1` names an emulated driver;
 /// `CACHALOT_EMU_DEVICES` and `CACHALOT_EMU_MEMORY` set the emulated devices.
 #[derive(Parser, Debug)]
 #[command(version, args_conflicts_with_subcommands = true, args_override_self = true)]
