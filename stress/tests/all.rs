@@ -2,6 +2,7 @@
 
 mod churn;
 mod common;
+mod disturbed;
 mod honest;
 mod mutants;
 mod sweep;

@@ -1,0 +1,22 @@
+//! Memory parked and woken, ranges, streams that go, and captures, all at once.
+
+use crate::common::{SHORT, good, run};
+
+/// Counts raised by every run.
+const DONE: [&str; 9] =
+    ["parks", "wakes", "ranges", "commits", "decommits", "releases", "guests", "graphs", "bare_graphs"];
+
+/// One thread, so that a seed repeats a run.
+#[test]
+fn parks_ranges_captures_and_streams_that_go_do_no_harm_at_once() {
+    for (seed, config) in (61..).zip(["policy:stitched", "policy:caching", "expandable_segments:True"]) {
+        let line = format!("{SHORT} --threads 1 --disturb 10 --seed {seed} --tenants 3 --ranges 3 --config {config}");
+        let Some(output) = run(&line, &[]) else { return };
+        let report = good(&output);
+        for done in DONE {
+            assert!(report[done].as_u64() > Some(0), "no {done}: {report}");
+        }
+        assert_eq!(report["mallocs"], report["frees"]);
+        assert_eq!(report["errors"], 0);
+    }
+}
