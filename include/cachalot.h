@@ -113,7 +113,8 @@
  *     destruction of the graph.
  *   - A block that other streams use and that is freed during a capture stays pending until the end of the capture.
  *     With the setting graph_capture_record_stream_reuse, the graph may use the block again once the block's own stream
- *     has joined all streams that use the block. Work on the block from before the capture must then be complete.
+ *     has joined all streams that use the block. Work on the block from before the capture must then be complete. With
+ *     CACHALOT_ASK_STREAM_ID the setting has no effect on blocks of created streams, which may be gone at the free.
  *     Without cachalot_capture_begin, this applies only to blocks that a capturing stream uses. Free parts of a
  *     capturing stream's expandable segments stay mapped until the end of the capture.
  *
@@ -1182,9 +1183,10 @@ CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocat
  * Addresses, blocks and captured graphs stay valid, and must not be used before cachalot_wake. `mode` is
  * CACHALOT_PARK_KEEP, CACHALOT_PARK_DROP or CACHALOT_PARK_ZERO, and possibly CACHALOT_PARK_STREAMS. Parked blocks may be
  * freed. A request that a route leads to a parked pool fails with PARKED (but see cachalot_park_elsewhere), and so does
- * cachalot_pin of a parked block. Pinned pages stay on the device, and so do segments that the pool had before its tag. If the memory is
- * parked, the call parks the pages that an earlier call left on the device: after a failure, or because they were pinned
- * then. It does nothing if there are none. What stays on the device keeps its contents in every mode.
+ * cachalot_pin of a parked block. Pinned pages stay on the device, and so do segments that the pool had before its tag or
+ * while its segments were not cached, pages with a block that is lent to another stream, and pages with a block that
+ * cachalot_free_at freed at a number not reached yet. If the memory is parked, the call parks the pages that an earlier
+ * call left on the device: after a failure, or because they were pinned then. It does nothing if there are none. What stays on the device keeps its contents in every mode.
  *
  * The call waits once for all work submitted to the device before, or only to the streams of the blocks and those that
  * blocks were recorded on. Requests and frees of other memory do not wait for the call. Statistics count parked blocks

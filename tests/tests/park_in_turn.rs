@@ -168,6 +168,32 @@ fn a_stream_without_memory_that_gets_some_during_a_park_stays_awake() {
 }
 
 #[test]
+fn a_block_that_a_capture_keeps_from_its_free_during_a_park_is_parked() {
+    let mut acts = 0;
+    for config in ["policy:stitched,slack:0", "expandable_segments:True"] {
+        // By streams, the first wait is for the heap of small blocks. A capture of stream 2 then refuses the park.
+        for (mode, order, at) in every_park().filter(|&(_, order, at)| order == ParkOrder::Device || at > 0) {
+            let allocator = allocator(config);
+            let [used, other] = [41, 30].map(|mib| allocator.malloc(DEVICE, mib * MIB, ONE).unwrap());
+            allocator.record_stream(used, TWO).unwrap();
+            device(&allocator).inner.launch(TWO, used, 20 * MIB).unwrap();
+            let acted = park_and_act(&allocator, (mode, order), at, move |allocator| {
+                // The allocator is not told of the capture. No event can be recorded for the block now.
+                device(allocator).inner.set_capturing(TWO, true);
+                allocator.free(used).unwrap();
+            });
+            acts += u32::from(acted);
+            assert_eq!(report(&allocator).state, ParkState::Asleep);
+            assert_eq!(report(&allocator).mapped, 0, "{config} {mode:?} {order:?} {at}");
+            device(&allocator).inner.set_capturing(TWO, false);
+            wake(&allocator);
+            end(&allocator, &[other, used][..2 - usize::from(acted)]);
+        }
+    }
+    assert!(acts > 10, "{acts}");
+}
+
+#[test]
 fn a_park_or_wake_beside_a_park_is_refused_as_often_as_it_is_asked() {
     let allocator = allocator("policy:stitched,slack:0");
     let block = allocator.malloc(DEVICE, 41 * MIB, ONE).unwrap();

@@ -7,35 +7,31 @@
 use crate::heap::Heap;
 use crate::heap::block::{Block, Blocks, Segment, Segments, State};
 use crate::heap::home_pages::{HomePage, Stays};
-use crate::heap::uses;
+use crate::heap::uses::{self, Use};
+use crate::streams::frontier::FRONTIER_BIT;
 use crate::tables::Storage;
-use crate::tables::slot_table::NONE;
+use crate::tables::slot_table::{NONE, SlotTable};
 
 impl<S: Storage> Heap<S> {
     /// Marks the pages under blocks that are lent to other streams. The heap lends nothing more.
     pub(crate) fn keep_lent_pages(&mut self) {
-        if self.is_empty() || !self.asleep {
-            return;
-        }
-        let sets = &mut *self.sets;
-        for block in tiles(self.newest, &self.segments, &self.blocks) {
-            if block.state == State::Allocated && uses::is_lent(block, &sets.uses) {
-                sets.pages.keep_mapped(block.addr, block.end());
-            }
-        }
+        self.keep_pages_under(|block, uses| block.state == State::Allocated && uses::is_lent(block, uses));
     }
 
-    /// Marks the pages under pending blocks whose work is unknown: a graph being captured may contain it, or the
-    /// program numbers it. Events tell of all other work.
-    pub(crate) fn keep_pages_of_unknown_work(&mut self) {
+    /// Marks the pages under pending blocks that wait for the safe frontier: the program numbers their work, which no wait
+    /// of the park ends. The work of every other pending block was announced before the park waited.
+    pub(crate) fn keep_pages_of_numbered_work(&mut self) {
+        self.keep_pages_under(|block, _| block.state == State::Pending && block.events & FRONTIER_BIT != 0);
+    }
+
+    /// Marks the pages under blocks for which `stays` returns true.
+    fn keep_pages_under(&mut self, stays: impl Fn(&Block, &SlotTable<Use, S>) -> bool) {
         if self.is_empty() || !self.asleep {
             return;
         }
         let sets = &mut *self.sets;
-        for block in tiles(self.newest, &self.segments, &self.blocks) {
-            if block.state == State::Pending && uses::is_work_unknown(block, &sets.uses) {
-                sets.pages.keep_mapped(block.addr, block.end());
-            }
+        for block in tiles(self.newest, &self.segments, &self.blocks).filter(|block| stays(block, &sets.uses)) {
+            sets.pages.keep_mapped(block.addr, block.end());
         }
     }
 

@@ -106,14 +106,6 @@ fn loan<'a, S: Storage>(block: &Block, uses: &'a SlotTable<Use, S>) -> Option<&'
     (at != NONE).then(|| &uses[at])
 }
 
-/// Returns whether no event tells, now or later, of the work that a pending block waits for: the block waits for the safe
-/// frontier, or for an event that cannot be recorded yet.
-pub(super) fn is_work_unknown<S: Storage>(block: &Block, uses: &SlotTable<Use, S>) -> bool {
-    let some = |at: u32| (at != NONE).then(|| &uses[at]);
-    let mut list = core::iter::successors(some(block.uses), |use_| some(use_.next));
-    block.events & FRONTIER_BIT != 0 || block.events == 0 && list.any(|use_| !use_.captured && use_.event.is_none())
-}
-
 /// The blocks of a heap that are lent to other streams.
 pub(crate) struct LentBlocks<'a, S: Storage>(pub &'a mut Heap<S>);
 

@@ -89,14 +89,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// memory back.
     ///
     /// Marks what stays mapped on the way, twice. A block lent at this moment may be used and freed by its borrower at
-    /// any later moment. No wait ends work that a capture contains or that the program numbers.
+    /// any later moment. No wait ends work that the program numbers.
     fn prepare(&self, order: ParkOrder, mode: ParkMode) -> Result<(), Error> {
         let device = self.device();
         self.wait_for_requests()?;
         self.in_each_heap(Heap::keep_lent_pages);
         self.wait_for_work(order)?;
         device.process_events()?;
-        self.in_each_heap(Heap::keep_pages_of_unknown_work);
+        self.in_each_heap(Heap::keep_pages_of_numbered_work);
         // A page with a second mapping, at the place that it left, cannot go back to the device.
         ranges::wait(device)?;
         device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
