@@ -29,18 +29,21 @@ pub(crate) fn rehearsal_device<D: DeviceMemory, R: Lock, S: Storage>(
     if route.is_some() {
         on.heaps.leave_pool(pool);
     }
-    let mut capturing = BTreeSet::new();
-    if on.flags.has(flags::CAPTURE) {
-        let streams = on.heaps.registry.lock().streams();
-        for other in streams.into_iter().chain([stream]) {
-            if on.driver.may_use(other, stream) && on.call(|device| device.is_capturing(other))? {
-                capturing.insert(other.0);
-            }
+    let (mut capturing, mut unreported) = (BTreeSet::new(), BTreeSet::new());
+    let captures = on.flags.has(flags::CAPTURE);
+    let streams = on.heaps.registry.lock().streams();
+    for other in streams.into_iter().chain([stream]) {
+        if !device.reports_end(other) {
+            unreported.insert(other.0);
+        }
+        if captures && on.driver.may_use(other, stream) && on.call(|device| device.is_capturing(other))? {
+            capturing.insert(other.0);
         }
     }
     Ok(RehearsalDevice::new(Answers {
         stream,
         capturing,
+        unreported,
         can_order: device.can_order(stream),
         thread: device.thread_id(),
         route: match route.map(|route| route.route) {

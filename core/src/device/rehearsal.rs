@@ -27,6 +27,8 @@ pub(crate) struct Answers {
     pub stream: StreamId,
     /// The streams capturing a graph.
     pub capturing: BTreeSet<u64>,
+    /// The streams whose end the host does not report.
+    pub unreported: BTreeSet<u64>,
     /// Whether the device can order the stream.
     pub can_order: bool,
     /// The thread of the requests.
@@ -178,6 +180,10 @@ impl ForwardStreamOrder for RehearsalDevice {
 
     fn order_behind(&self, _: StreamId, _: Event) -> DeviceResult<()> {
         Ok(())
+    }
+
+    fn reports_end(&self, stream: StreamId) -> bool {
+        !self.answers.unreported.contains(&stream.0)
     }
 
     fn can_order(&self, stream: StreamId) -> bool {
