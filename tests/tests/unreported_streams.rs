@@ -3,7 +3,7 @@
 //! stream, and reports work on memory in use.
 
 use cachalot_core::simulated::{Call, Outstanding, SimulatedDevice};
-use cachalot_core::{Error, StreamId};
+use cachalot_core::{Error, PoolOptions, Rehearsal, Route, StreamId};
 use cachalot_tests::host::{DEVICE, Host, MIB};
 use cachalot_tests::strategies::proptest_config;
 use cachalot_tests::working::Working;
@@ -202,4 +202,38 @@ fn pages_of_a_stream_that_may_have_gone_move_once_its_own_requests_tell_that_its
     assert_eq!((moved(working) > before, working.host.device().used()), (true, used));
     assert_eq!(working.host.device().calls(Call::OrderBehind), 0);
     working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+}
+
+#[test]
+fn a_block_freed_during_a_capture_is_not_reused_behind_streams_that_may_have_gone() {
+    let config = "graph_capture_record_stream_reuse:True";
+    let host = Host::on(config, SimulatedDevice::new(CAPACITY).with_exports().with_unreported_ends());
+    let [own, user] = [1, 2].map(StreamId);
+    let pool = host.allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    host.allocator.begin_capture(DEVICE, pool, Route::Stream(own)).unwrap();
+    host.device().set_capturing(own, true);
+    let block = host.allocator.malloc(DEVICE, 40 * MIB, own).unwrap();
+    host.allocator.record_stream(block, user).unwrap();
+    // The stream's work is in the graph.
+    host.device().let_go(user);
+    host.allocator.free(block).unwrap();
+    assert_eq!(host.device().calls(Call::MarkCapture), 0);
+    assert_ne!(host.allocator.malloc(DEVICE, 40 * MIB, own), Ok(block));
+    host.device().set_capturing(own, false);
+    host.allocator.end_capture(DEVICE, pool).unwrap();
+}
+
+#[test]
+fn no_loan_of_a_stream_that_may_have_gone_is_told() {
+    let host =
+        Host::on("policy:stitched,slack:0", SimulatedDevice::new(CAPACITY).with_exports().with_unreported_ends());
+    let [lender, borrower] = [1, 2].map(StreamId);
+    let [_first, middle, _last] =
+        [41, 21, 41].map(|mib| host.allocator.malloc(DEVICE, mib * MIB + 512, lender).unwrap());
+    host.allocator.free(middle).unwrap();
+    let told = Rehearsal::of(&host.allocator, DEVICE).unwrap().would_fit(&[20 * MIB], borrower).unwrap();
+    let before = host.device().used();
+    host.allocator.malloc(DEVICE, 20 * MIB, borrower).unwrap();
+    assert_eq!(told.new_bytes, host.device().used() - before);
+    assert_eq!(told.new_bytes, 20 * MIB);
 }

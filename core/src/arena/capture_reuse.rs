@@ -13,15 +13,18 @@
 //! The decisions are those of PyTorch's allocator (2.10 and 2.11). A block of which a user stream does not
 //! capture stays deferred until the capture ends. Uses announced before the capture are taken to be complete:
 //! `torch.cuda.graph` waits for the device before it begins a capture.
+//!
+//! A stream whose end the host does not [report](crate::device::StreamOrder::reports_end) may be gone at the free, and is
+//! not asked: the block stays deferred.
 
 use crate::arena::finish::Finish;
 use crate::arena::{OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::device::{CaptureMark, DeviceMemory};
 use crate::streams::deferred::EndOfUses;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
-use crate::units::StreamId;
+use crate::units::{NO_STREAM, StreamId};
 
 /// The reuse of blocks within a captured graph, on one device.
 pub(super) struct CaptureReuse<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
@@ -45,15 +48,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> CaptureReuse<'_, D, R, S> {
             let heap = device.heaps.lock(slot);
             (heap.stream, heap.blocks[block].uses)
         };
-        // A failure means that the order is not known: the block waits for the end of the capture.
-        let mut mark = device.call(|device| device.mark_capture(own, None)).ok()??;
+        let mut mark = self.mark(own, None)?;
         while next != NONE {
             let streams = device.heaps.lock(slot).uses().next_streams(&mut next);
             for stream in streams {
-                mark = device.call(|device| device.mark_capture(stream, Some(mark))).ok()??;
+                mark = self.mark(stream, Some(mark))?;
             }
         }
         Some(EndOfUses { mark, own })
+    }
+
+    /// Marks what `stream` has captured, in addition to what `mark` marks. `None` if the order is not known: the stream
+    /// captures no graph or another one, may be gone, or the device fails. `mark` is removed then, and the block waits for
+    /// the end of the capture.
+    fn mark(&self, stream: StreamId, mark: Option<CaptureMark>) -> Option<CaptureMark> {
+        let device = self.0;
+        if !device.driver.may_use(stream, NO_STREAM) {
+            mark.inspect(|&mark| device.driver.device().remove_mark(mark));
+            return None;
+        }
+        device.call(|device| device.mark_capture(stream, mark)).ok()?
     }
 
     /// Frees the deferred blocks of `stream` behind whose uses comes all that the stream, which is capturing,

@@ -152,6 +152,7 @@ impl StreamOrder for SimulatedDevice {
 
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
         let mut state = self.0.lock();
+        state.streams.assert_there(stream);
         let entered = state.enter(Call::MarkCapture, 0);
         if let (Err(_), Some(mark)) = (entered, mark) {
             state.graph.remove_mark(mark);
@@ -161,6 +162,7 @@ impl StreamOrder for SimulatedDevice {
 
     fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
         let mut state = self.0.lock();
+        state.streams.assert_there(stream);
         state.enter(Call::IsBehind, 0)?;
         Ok(state.graph.is_behind(stream, mark))
     }
