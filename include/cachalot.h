@@ -1280,7 +1280,8 @@ CACHALOT_CHECKED cachalot_status cachalot_range_reserve(const cachalot_allocator
  * uses any longer.
  *   - Driver: if a part has no memory.
  *   - Errors: OUT_OF_MEMORY, after the release of all memory that can be released; UNKNOWN_RANGE; INVALID_ARGUMENT (the
- *     part is not made of whole pages of the range); INVALID_STREAM; TABLE_FULL. */
+ *     part is not made of whole pages of the range); INVALID_STREAM; TABLE_FULL; CAPTURING while a graph is captured, if
+ *     the addresses were decommitted and the work before the decommit is unfinished. */
 CACHALOT_CHECKED cachalot_status cachalot_range_commit(cachalot_range range, size_t offset, size_t bytes,
                                                        cachalot_stream stream);
 

@@ -64,6 +64,8 @@ pub trait RangeAllocator: BlockAllocator {
     /// * [`Error::OutOfMemory`], after the release of all cached memory. The range is
     ///   unchanged.
     /// * [`Error::InvalidStream`]: `stream` is the reserved number `u64::MAX`.
+    /// * [`Error::Device`] of the kind [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
+    ///   captured, if the part was decommitted and the work before the decommit is incomplete. The range is unchanged.
     /// * The errors of every operation on a range.
     fn commit_range(
         &self,

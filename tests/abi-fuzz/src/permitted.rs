@@ -138,7 +138,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_park_retain => (true, &[NO_PAGES]),
         cachalot_range_reserve => (true, &[NO_SENSE, (CACHALOT_ERROR_TOO_LARGE, MISTAKE), NO_PAGES]),
         cachalot_range_commit => {
-            (true, &[NO_MEMORY, (CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_SENSE, NO_STREAM, NO_PAGES])
+            (true, &[NO_MEMORY, (CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_SENSE, NO_STREAM, NO_CAPTURE, NO_PAGES])
         }
         cachalot_range_decommit => (true, &[(CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_SENSE, NO_STREAM, NO_CAPTURE]),
         cachalot_range_release => (true, &[(CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_CAPTURE]),
