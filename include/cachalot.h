@@ -98,7 +98,8 @@
  *     free. The freed block then stays pending until the work is done. Order reads and writes between streams with
  *     events, as for memory of cudaMalloc.
  *   - The driver reuses the handles of destroyed streams. Call cachalot_stream_destroyed before cudaStreamDestroy, or
- *     create the allocator with CACHALOT_ASK_STREAM_ID (about 30 ns for each call; driver for CUDA 12.0 or later). A
+ *     create the allocator with CACHALOT_ASK_STREAM_ID (about 30 ns for each call; driver for CUDA 12.0 or later). Every
+ *     function with a stream then calls the driver, and fails with its status if the stream is not identified. A
  *     thread that used cudaStreamPerThread calls cachalot_stream_destroyed for this stream before the thread ends.
  *   - Memory cached for a stream that ended without a report is released when memory is short, and by
  *     cachalot_empty_cache. It is also released when more than 64 streams have memory and the stream made no request

@@ -224,7 +224,7 @@ impl Worker {
         // A write follows the reads on other streams, which the tenant's own stream need not follow yet.
         let readers = if rewrite { mem::take(&mut tenant.parts[at].readers) } else { Vec::new() };
         for reader in readers {
-            if let Err(error) = self.put_behind(tenancy.device, lane, reader) {
+            if let Err(error) = self.put_behind(tenancy.device, later, reader) {
                 self.device_failed("order", error);
             }
         }

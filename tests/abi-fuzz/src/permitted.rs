@@ -124,7 +124,8 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_pool_create | cachalot_pool_retain => (false, &[NO_SENSE]),
         cachalot_pool_release | cachalot_pool_users => (false, &[NO_POOL]),
         cachalot_pool_empty => (true, &[NO_POOL]),
-        cachalot_pool_begin | cachalot_capture_begin => (false, &[NO_POOL, NO_SENSE, NO_STREAM]),
+        // Calls the driver for the identity of the stream.
+        cachalot_pool_begin | cachalot_capture_begin => (true, &[NO_POOL, NO_SENSE, NO_STREAM]),
         cachalot_pool_end | cachalot_capture_end => (true, &[NO_POOL, (CACHALOT_ERROR_NOT_ROUTED, MISTAKE)]),
         cachalot_pool_tag => (false, &[NO_POOL, (CACHALOT_ERROR_PARKED, PARKED), NOT_MAPPED, NO_PAGES]),
         cachalot_park => (true, &[NO_TAG, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
@@ -134,7 +135,8 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         }
         cachalot_wake_stream => (true, &[NO_STREAM, NOT_PARKABLE, NO_MEMORY, NO_PAGES]),
         cachalot_parked | cachalot_park_elsewhere => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
-        cachalot_parked_stream => (false, &[NO_STREAM, NO_PAGES]),
+        // As for the beginning of a route.
+        cachalot_parked_stream => (true, &[NO_STREAM, NO_PAGES]),
         cachalot_park_retain => (true, &[NO_PAGES]),
         cachalot_range_reserve => (true, &[NO_SENSE, (CACHALOT_ERROR_TOO_LARGE, MISTAKE), NO_PAGES]),
         cachalot_range_commit => {
