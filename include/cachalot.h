@@ -1186,8 +1186,9 @@ CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocat
  * freed. A request that a route leads to a parked pool fails with PARKED (but see cachalot_park_elsewhere), and so does
  * cachalot_pin of a parked block. Pinned pages stay on the device, and so do segments that the pool had before its tag or
  * while its segments were not cached, pages with a block that is lent to another stream, and pages with a block that
- * cachalot_free_at freed at a number not reached yet. If the memory is parked, the call parks the pages that an earlier
- * call left on the device: after a failure, or because they were pinned then. It does nothing if there are none. What stays on the device keeps its contents in every mode.
+ * cachalot_free_at freed at a number not reached yet. What stays on the device keeps its contents in every mode. If the
+ * memory is parked, the call parks the pages that an earlier call left on the device: after a failure, or because they
+ * were pinned then. It does nothing if there are none.
  *
  * The call waits once for all work submitted to the device before, or only to the streams of the blocks and those that
  * blocks were recorded on. Requests and frees of other memory do not wait for the call. Statistics count parked blocks
@@ -1195,9 +1196,10 @@ CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocat
  *   - Driver: yes. Contents are copied to pinned host memory. Recording an event of the whole context breaks a capture
  *     that cachalot_capture_begin did not announce.
  *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, CAPTURING, NOT_PARKABLE (another call parks or wakes, no virtual memory, no
- *     memory that is mapped or would be, too little host memory), those of the driver. Everything is awake then, with two exceptions: if the driver fails in the
- *     middle and fails to map again what was parked by then, that part stays parked, with its contents; without contents
- *     to be kept, what the driver can unmap stays parked. A further call parks the rest. */
+ *     memory that is mapped or would be, too little host memory), those of the driver. Everything is awake then, with two
+ *     exceptions. If the call fails in the middle, and what was parked by then cannot be mapped again, since the driver
+ *     fails or other requests have taken the memory, that part stays parked, with its contents. Without contents to be
+ *     kept, what the driver can unmap stays parked. A further call parks the rest. */
 CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocator, int device, uint64_t tag,
                                                uint32_t mode);
 

@@ -194,6 +194,34 @@ fn a_block_that_a_capture_keeps_from_its_free_during_a_park_is_parked() {
 }
 
 #[test]
+fn a_page_that_is_unpinned_during_a_park_stays_until_the_next_park() {
+    let mut acts = 0;
+    for config in ["policy:stitched,slack:0", "expandable_segments:True"] {
+        for (mode, order, at) in every_park() {
+            let allocator = allocator(config);
+            let [pinned, other] = [40, 30].map(|mib| allocator.malloc(DEVICE, mib * MIB, ONE).unwrap());
+            allocator.pages(DEVICE).unwrap().pin(pinned).unwrap();
+            let acted = park_and_act(&allocator, (mode, order), at, move |allocator| {
+                allocator.pages(DEVICE).unwrap().unpin(pinned).unwrap();
+            });
+            acts += u32::from(acted);
+            assert_eq!(report(&allocator).state, ParkState::Asleep);
+            assert!(device(&allocator).inner.is_accessible(pinned, 40 * MIB), "{config} {mode:?} {order:?} {at}");
+            if acted {
+                Parking::of(&allocator, DEVICE).unwrap().park(IDLE, mode, order).unwrap();
+                assert_eq!(report(&allocator).mapped, 0, "{config} {mode:?} {order:?} {at}");
+            }
+            wake(&allocator);
+            if !acted {
+                allocator.pages(DEVICE).unwrap().unpin(pinned).unwrap();
+            }
+            end(&allocator, &[pinned, other]);
+        }
+    }
+    assert!(acts > 20, "{acts}");
+}
+
+#[test]
 fn a_park_or_wake_beside_a_park_is_refused_as_often_as_it_is_asked() {
     let allocator = allocator("policy:stitched,slack:0");
     let block = allocator.malloc(DEVICE, 41 * MIB, ONE).unwrap();

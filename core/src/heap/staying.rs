@@ -1,4 +1,5 @@
-//! Pages that a park leaves mapped: a block lies there that the program has not parked, or work may still use.
+//! Pages that a park leaves mapped: the program has pinned them, or a block lies there that the program has not parked or
+//! that work may still use.
 //!
 //! A heap asleep lends nothing. So the blocks lent at the beginning of a park are all that the park has to leave
 //! alone, and their pages are marked then. The borrower may free such a block in the middle of the park, behind
@@ -16,6 +17,15 @@ impl<S: Storage> Heap<S> {
     /// Marks the pages under blocks that are lent to other streams. The heap lends nothing more.
     pub(crate) fn keep_lent_pages(&mut self) {
         self.keep_pages_under(|block, uses| block.state == State::Allocated && uses::is_lent(block, uses));
+    }
+
+    /// Marks the pinned pages. Another thread may unpin them before the park has ended, which has not prepared to save
+    /// their contents then.
+    pub(crate) fn keep_pinned_pages(&mut self) {
+        if !self.is_empty() && self.asleep {
+            let stays = |page: &HomePage| if page.pins > 0 { Stays::Parking } else { page.stays };
+            self.sets.pages.for_each(|page| page.stays = stays(page));
+        }
     }
 
     /// Marks the pages under pending blocks that wait for the safe frontier: the program numbers their work, which no wait

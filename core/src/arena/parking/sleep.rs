@@ -88,12 +88,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// Waits for the requests in progress and for the work before, and gives the target's cached
     /// memory back.
     ///
-    /// Marks what stays mapped on the way, twice. A block lent at this moment may be used and freed by its borrower at
-    /// any later moment. No wait ends work that the program numbers.
+    /// Marks what stays mapped on the way: afterwards no further page becomes movable. A block lent at this moment may be
+    /// used and freed by its borrower at any later moment, and a page be unpinned. No wait ends work that the program
+    /// numbers.
     fn prepare(&self, order: ParkOrder, mode: ParkMode) -> Result<(), Error> {
         let device = self.device();
         self.wait_for_requests()?;
         self.in_each_heap(Heap::keep_lent_pages);
+        self.in_each_heap(Heap::keep_pinned_pages);
         self.wait_for_work(order)?;
         device.process_events()?;
         self.in_each_heap(Heap::keep_pages_of_numbered_work);
