@@ -103,11 +103,28 @@ fn stamp(tag: u64, address: u64) -> u64 {
     (mixed ^ (mixed >> 29)) | 1
 }
 
+/// Returns the address at which a word is the stamp of a tag, in the lower half of all addresses.
+fn place(tag: u64, word: u64) -> Option<u64> {
+    // The inverse of the odd factor of a stamp, by Newton's steps: each doubles the number of right bits.
+    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+    let inverse =
+        (0..6).fold(FACTOR, |inverse: u64, _| inverse.wrapping_mul(2_u64.wrapping_sub(FACTOR.wrapping_mul(inverse))));
+    // The lowest bit of a stamp was set.
+    [word, word ^ 1].into_iter().find_map(|word| {
+        let mixed = word ^ (word >> 29) ^ (word >> 58);
+        let address = (mixed.wrapping_mul(inverse) ^ tag).rotate_left(32);
+        (stamp(tag, address) == word | 1 && address >> 47 == 0).then_some(address)
+    })
+}
+
 /// Runs a job.
 fn act(job: &Job) {
     let at = job.address.wrapping_add(job.shift) as usize;
     let word = |offset: usize| std::ptr::with_exposed_provenance_mut::<u64>(at + offset);
-    history::note(job.address, job.bytes as u64, || format!("run {job}"));
+    match job.action {
+        Action::Write(tag) => history::note_write(job.address, job.bytes as u64, tag, || format!("run {job}")),
+        Action::Check(_) => history::note(job.address, job.bytes as u64, || format!("run {job}")),
+    }
     match job.action {
         Action::Write(tag) => stamps(job.address, job.bytes, |offset| {
             // SAFETY: memory of the emulated device while the block lives; otherwise the fault is a finding.
@@ -142,6 +159,11 @@ fn wrong(job: &Job, offset: usize, found: u64) -> ! {
         0xDDDD_DDDD_DDDD_DDDD => "freed memory",
         _ => "other contents",
     };
+    // Two addresses may hold one page: the word tells where it was written.
+    if let Some((at, writer)) = history::writer(|tag| place(tag, found)) {
+        println!("written at {at:#x} by {writer}");
+        history::print(at, 1);
+    }
     finding::report_at(
         "contents",
         job.address,

@@ -21,11 +21,13 @@ struct Event {
     what: String,
     address: u64,
     bytes: u64,
+    /// The tag of the contents that the event wrote.
+    written: Option<u64>,
 }
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { time_us, origin, what, address, bytes } = self;
+        let Self { time_us, origin, what, address, bytes, .. } = self;
         write!(f, "  {time_us} us {origin} {what} {address:#x}+{bytes:#x}")
     }
 }
@@ -40,9 +42,18 @@ pub(crate) fn start() {
 
 /// Notes an event at `bytes` of memory; at all memory, if `bytes` is 0.
 pub(crate) fn note(address: u64, bytes: u64, what: impl FnOnce() -> String) {
+    add(address, bytes, None, what);
+}
+
+/// Notes that contents were written to `bytes` of memory, with the tag of the contents.
+pub(crate) fn note_write(address: u64, bytes: u64, tag: u64, what: impl FnOnce() -> String) {
+    add(address, bytes, Some(tag), what);
+}
+
+fn add(address: u64, bytes: u64, written: Option<u64>, what: impl FnOnce() -> String) {
     if let Some((begin, events)) = EVENTS.get() {
-        let event =
-            Event { time_us: begin.elapsed().as_micros(), origin: finding::origin(), what: what(), address, bytes };
+        let (time_us, origin) = (begin.elapsed().as_micros(), finding::origin());
+        let event = Event { time_us, origin, what: what(), address, bytes, written };
         let mut events = events.lock();
         if events.len() == MOST_EVENTS {
             events.pop_front();
@@ -64,4 +75,14 @@ pub(crate) fn print(address: u64, bytes: u64) {
         // Ignored: the finding itself is printed.
         let _written = writeln!(out, "{event}");
     }
+}
+
+/// Returns the address and the text of the latest event that wrote a word. `place` returns where a tag's contents have
+/// the word.
+pub(crate) fn writer(place: impl Fn(u64) -> Option<u64>) -> Option<(u64, String)> {
+    let events = EVENTS.get()?.1.try_lock()?;
+    events.iter().rev().find_map(|event| {
+        let at = place(event.written?)?;
+        (event.address..event.address + event.bytes).contains(&at).then(|| (at, event.to_string()))
+    })
 }

@@ -117,11 +117,13 @@ impl Worker {
         let route = if self.rng.bool() { CACHALOT_ROUTE_THREAD } else { CACHALOT_ROUTE_STREAM };
         let mode = self.rng.i32(0..3);
         // A park on another thread breaks captures that were not announced.
-        let announced_first = self.world.case.threads > 1 || self.rng.bool();
+        let announced_first = self.world.case.threads > 1 || self.world.case.faults || self.rng.bool();
         let begin = || allocator.capture_begin(device as i32, pool.name, route, abi::stream(handle));
         self.world.captures.fetch_add(1, Ordering::Relaxed);
-        if announced_first {
-            begin().judge(self.situation());
+        if announced_first && !begin().judge(self.situation()) {
+            self.world.captures.fetch_sub(1, Ordering::Relaxed);
+            self.end_capture_streams(&capture.stream, &capture.side, pool);
+            return None;
         }
         insist("cuStreamBeginCapture", || self.world.driver.begin_capture(handle, mode));
         if !announced_first {

@@ -231,7 +231,8 @@ impl Worker {
         if mode != CACHALOT_PARK_KEEP && self.world.case.faults {
             target.domain().change(Change::Dropped);
         }
-        if rest != Rest::Awake && !self.world.case.faults {
+        // Other threads may have taken the memory of what was parked by then.
+        if rest != Rest::Awake && !self.world.case.faults && !self.world.case.tight {
             finding::report_at(
                 "park",
                 0,

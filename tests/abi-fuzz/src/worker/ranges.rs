@@ -24,7 +24,7 @@ pub(crate) struct Reserved {
     pages: Vec<Option<Contents>>,
     /// The streams that a commit or a decommit has named.
     named: Vec<Arc<Stream>>,
-    /// The streams that have used the range, in order.
+    /// The streams that have used or committed parts of the range, in order.
     users: Vec<Arc<Stream>>,
 }
 
@@ -114,6 +114,8 @@ impl Worker {
                     page.get_or_insert(Contents::Unknown);
                 }
                 note(&mut reserved.named, &stream);
+                // Only later work of this stream may use the new memory, and work ordered behind it.
+                note(&mut reserved.users, &stream);
             }
         }
         self.ranges.push(reserved);
