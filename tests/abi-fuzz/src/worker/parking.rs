@@ -11,7 +11,7 @@ use cachalot::abi::{
     CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_DROP, CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAMS, CACHALOT_PARK_ZERO,
     CACHALOT_ROUTE_THREAD, CACHALOT_WAKING, cachalot_park_report, cachalot_pool,
 };
-use cachalot::status::{CACHALOT_ERROR_UNKNOWN_TAG, CACHALOT_OK};
+use cachalot::status::{CACHALOT_ERROR_DRIVER, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_UNKNOWN_TAG, CACHALOT_OK};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -252,7 +252,7 @@ impl Worker {
                 let ordinary = match target {
                     // Blocks that another stream has lent stay awake, and so do those of plans.
                     Target::Stream(_) => true,
-                    Target::Group(group) => group.ordinary.load(Ordering::Relaxed),
+                    Target::Group(group) => group.ordinary.load(Ordering::Relaxed) || self.world.case.no_caching,
                 };
                 let pinned = self.world.tally.pins.load(Ordering::Relaxed) > 0;
                 Change::Zeroed { partly: ordinary || pinned }
@@ -264,12 +264,17 @@ impl Worker {
     fn rest_of(&self, target: &Target) -> Rest {
         let mut report = abi::blank::<cachalot_park_report>();
         let (allocator, device) = (self.world.allocator, target.device());
-        let reply = match target {
+        let mut ask = || match target {
             Target::Stream(stream) => allocator.parked_stream(device, abi::stream(stream.handle), &mut report),
             Target::Group(group) => allocator.parked(device, group.tag, &mut report),
         };
-        if reply.status_in(self.situation_of(target)) != CACHALOT_OK {
-            return if reply.status == CACHALOT_ERROR_UNKNOWN_TAG { Rest::Parked } else { Rest::Awake };
+        // The driver may fail to identify a stream, mostly once.
+        let mut status = ask().status_in(self.situation_of(target));
+        while matches!(status, CACHALOT_ERROR_DRIVER | CACHALOT_ERROR_OUT_OF_MEMORY) {
+            status = ask().status_in(self.situation_of(target));
+        }
+        if status != CACHALOT_OK {
+            return if status == CACHALOT_ERROR_UNKNOWN_TAG { Rest::Parked } else { Rest::Awake };
         }
         match report.state {
             CACHALOT_AWAKE => Rest::Awake,

@@ -98,7 +98,9 @@ impl Worker {
         };
         let allocator = self.world.allocator;
         self.enter(device);
-        allocator.pool_begin(device as i32, name, route, abi::stream(stream.handle)).judge(self.situation());
+        if !allocator.pool_begin(device as i32, name, route, abi::stream(stream.handle)).judge(self.situation()) {
+            return;
+        }
         for _ in 0..self.rng.u8(1..5) {
             if self.is_over_budget() {
                 self.free();

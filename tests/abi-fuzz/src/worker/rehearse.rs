@@ -85,7 +85,7 @@ impl Worker {
             served += 1;
         }
         // The driver rounds segments up, which the count of free bytes does not know.
-        let is_near = fit.bound == CACHALOT_BOUND_DEVICE || fit.reserved_bytes + (4 << 20) > self.world.case.memory;
+        let is_near = fit.bound == CACHALOT_BOUND_DEVICE || fit.device_free_bytes < fit.new_bytes + (4 << 20);
         if fit.served != served && !is_near {
             finding::report("would_fit", &format!("{fit:?}, and malloc served {served} of {sizes:x?}"));
         }
