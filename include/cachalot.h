@@ -967,7 +967,7 @@ CACHALOT_API cachalot_status cachalot_base_of(const cachalot_allocator *allocato
 
 /** Predicts the first step of cachalot_malloc with these arguments, under every policy, and changes nothing. A
  * predicted block is the block that cachalot_malloc would return. The prediction counts pending frees as pending,
- * although cachalot_malloc would poll them. The answer of the driver to a request for memory is unknown in advance.
+ * and memory decommitted from ranges as in use, although cachalot_malloc would poll both. The answer of the driver to a request for memory is unknown in advance.
  *   - Driver: only while a graph is captured, and to find out whether memory to be unmapped belongs to a capturing
  *     stream.
  *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL. */

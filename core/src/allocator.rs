@@ -370,7 +370,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Predicts the first action of [`malloc`](Self::malloc) for a request made now. Hands out
     /// nothing.
     ///
-    /// Pending frees count as pending, although [`malloc`](Self::malloc) would poll their events. With
+    /// Pending frees count as pending, and decommitted memory of ranges as in use, although [`malloc`](Self::malloc) would
+    /// poll their events. With
     /// `compact`, work counts as running until a request has asked the device.
     ///
     /// Device: asked for the size of its memory where the limit or the policy depends on the size,

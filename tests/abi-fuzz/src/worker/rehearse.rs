@@ -8,17 +8,19 @@ use crate::places::Rest;
 use crate::world::add;
 use cachalot::abi::{
     CACHALOT_BOUND_DEVICE, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, cachalot_device, cachalot_fit, cachalot_outlook,
-    cachalot_statistics,
+    cachalot_remaining_memory, cachalot_statistics,
 };
 use cachalot::status::CACHALOT_OK;
 use std::sync::Arc;
 
 impl Worker {
-    /// Returns whether a device has pending frees.
+    /// Returns whether a device has pending frees, or memory that was decommitted.
     fn has_pending(&self, device: usize) -> bool {
         let mut found = blank::<cachalot_statistics>();
         self.world.allocator.stats(device as i32, &mut found).judge(self.situation());
-        found.active_blocks.current != found.allocations.current
+        let mut left = blank::<cachalot_remaining_memory>();
+        let read = self.world.allocator.remaining(device as i32, &mut left).judge(self.situation_of_device());
+        found.active_blocks.current != found.allocations.current || !read || left.spare_bytes > 0
     }
 
     /// Compares a forecast with the request.
