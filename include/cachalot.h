@@ -1204,7 +1204,8 @@ CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocat
                                                uint32_t mode);
 
 /** Parks the memory of a stream in the default pool, as cachalot_park does for tags. The memory must be mapped: under
- * "policy:stitched", or with "expandable_segments:True".
+ * "policy:stitched", or with "expandable_segments:True". A stream without memory stays awake, also if a request of
+ * another thread gives it memory during the call.
  *   - Driver, Errors: those of cachalot_park, and INVALID_STREAM. */
 CACHALOT_CHECKED cachalot_status cachalot_park_stream(const cachalot_allocator *allocator, int device,
                                                       cachalot_stream stream, uint32_t mode);

@@ -26,11 +26,8 @@ impl Worker {
         let parked = Parking::of(&shared.subject, stage.index).and_then(|parking| parking.park(target, mode, order));
         let Some(report) = self.report(stage, target) else { return false };
         match parked {
-            // A stream without memory in the default pool has nothing to park.
-            Ok(()) if report.state == ParkState::Awake && matches!(target, ParkTarget::Stream(_)) => {
-                self.expect(report.mapped == 0, &format!("a {what} left {report:?}"));
-                false
-            }
+            // A stream without memory in the default pool has nothing to park. It may have got some since.
+            Ok(()) if report.state == ParkState::Awake && matches!(target, ParkTarget::Stream(_)) => false,
             Ok(()) => {
                 self.counts.parks += 1;
                 self.expect(report.state == ParkState::Asleep, &format!("a {what} left {report:?}"));
