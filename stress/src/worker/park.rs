@@ -70,9 +70,9 @@ impl Worker {
                 self.refused_for(&what, &error, since, &[Capture, Turn, Memory]);
                 let refused = matches!(error, Error::ParkingRefused(_));
                 // All blocks of a stream may have been freed since its park, and then nothing is parked.
-                let is_gone = matches!(target, ParkTarget::Stream(_)) && report == ParkReport::default();
-                let stays =
-                    report.state == ParkState::Asleep || refused && report.state == ParkState::Waking || is_gone;
+                let is_awake = matches!(target, ParkTarget::Stream(_)) && refused && report.state == ParkState::Awake;
+                let waits = refused && report.state == ParkState::Waking;
+                let stays = report.state == ParkState::Asleep || waits || is_awake;
                 self.expect(stays, &format!("a {what} failed ({error}), and left {report:?}"));
                 false
             }
