@@ -19,7 +19,7 @@
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
-use crate::driver::types::CuEvent;
+use crate::driver::types::{CuEvent, CuStream};
 use crate::own_stream::OwnStream;
 use crate::region::Region;
 use crate::spare_events;
@@ -306,20 +306,35 @@ impl Store {
         let stream = self.stream.get(context)?;
         // Read before the event is recorded, so that the event comes behind every copy that counts.
         let copied = self.lock().begun;
-        let event = spare_events::create(context)?;
-        let recorded = context.call(|driver| {
-            // SAFETY: takes no host pointers; both handles are this device's own.
-            unsafe { driver.event_record(event, stream) }
-        });
-        if let Err(error) = recorded {
-            let _ = spare_events::destroy(context, event);
-            return Err(error);
-        }
+        let event = match Self::record(context, stream) {
+            Ok(event) => event,
+            Err(error) => {
+                // Copies that nothing waits for would go on after their memory is unmapped. Without an event, the calling
+                // thread waits for them here.
+                self.stream.synchronize(context).map_err(|_| error)?;
+                let mut state = self.lock();
+                state.ended = state.ended.max(copied);
+                return Ok(CopyMark::default());
+            }
+        };
         let mut state = self.lock();
         state.latest += 1;
         let mark = state.latest;
         state.marks.insert(mark, Arc::new(Marked { event, copied }));
         Ok(CopyMark(mark))
+    }
+
+    /// Returns a new event behind the copies begun so far.
+    fn record(context: &Context, stream: CuStream) -> DeviceResult<CuEvent> {
+        let event = spare_events::create(context)?;
+        let recorded = context.call(|driver| {
+            // SAFETY: takes no host pointers; both handles are this device's own.
+            unsafe { driver.event_record(event, stream) }
+        });
+        if recorded.is_err() {
+            let _ = spare_events::destroy(context, event);
+        }
+        recorded.map(|()| event)
     }
 
     pub(crate) fn finish(&self, context: &Context, mark: CopyMark) -> DeviceResult<()> {

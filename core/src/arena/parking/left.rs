@@ -5,14 +5,34 @@
 
 use super::page_from;
 use crate::arena::mapper::Mapper;
-use crate::device::DeviceMemory;
+use crate::device::{Contents, DeviceMemory};
 use crate::error::Error;
 use crate::heap::home_pages::HomePage;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
+/// How often to ask a device that fails whether copies have ended.
+const ASKED: u32 = 16;
+
 impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+    /// Waits after a failure until no copy is in progress.
+    ///
+    /// # Errors
+    /// The last error, if the device fails each time: copies may be in progress.
+    pub(super) fn end_copies(&self, contents: &dyn Contents) -> Result<(), Error> {
+        let finish = || self.device.call(|_| contents.mark().and_then(|mark| contents.finish(mark)));
+        // An error may be that of an earlier copy, and says nothing of the others.
+        let mut ended = finish();
+        for _ in 1..ASKED {
+            if ended.is_ok() || self.device.health().is_err() {
+                break;
+            }
+            ended = finish();
+        }
+        Ok(ended?)
+    }
+
     /// Takes away what failed wakes have left mapped in the heap of `slot`, which is asleep.
     ///
     /// # Errors
@@ -21,9 +41,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         let (mut at, mut any, mut result) = (0, false, Ok(()));
         while let Some(home) = page_from(&self.device.heaps, slot, at) {
             at = home.end();
-            if self.is_left(&home) {
-                (any, result) = (true, result.and(self.take_away(home)));
+            if !self.is_left(&home) {
+                continue;
             }
+            if let Some(contents) = self.device.driver.device().contents().filter(|_| !any) {
+                // The wake that left the page may have been unable to wait for its copies.
+                self.end_copies(contents)?;
+            }
+            (any, result) = (true, result.and(self.take_away(home)));
         }
         if any { result.and(self.destroy_spares().map(|_| ())) } else { result }
     }

@@ -8,7 +8,7 @@ use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, Parker, page_from};
 use crate::arena::ranges;
 use crate::arena::ranges::Elastic;
 use crate::config::rounding::PoolKind;
-use crate::device::{Contents, CopyMark, DeviceError, DeviceMemory, ErrorKind};
+use crate::device::{CopyMark, DeviceError, DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::home_pages::HomePage;
@@ -265,17 +265,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         Ok(Some((mark, from, end)))
     }
 
-    /// Waits for every copy begun so far.
-    pub(super) fn finish_copies(&self, contents: &dyn Contents) -> Result<(), Error> {
-        let mark = self.device().call(|_| contents.mark())?;
-        Ok(self.device().call(|_| contents.finish(mark))?)
-    }
-
     /// Gives up contents saved for pages awake. Copies in progress end first.
     fn forget_all(&self) {
         if let Ok(contents) = self.contents() {
             // A failed copy is no longer in progress either.
-            let _ended = self.finish_copies(contents);
+            let _ended = self.mapper.end_copies(contents);
         }
         let _always = self.each_page(
             |page| !page.asleep,

@@ -155,24 +155,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         Error::OutOfMemory(self.device().memory_report(bytes, bytes, bytes, None))
     }
 
-    /// Takes the replacements away again, once no copy uses them. A replacement that the device fails to unmap stays
-    /// for the next wake.
+    /// Takes the replacements away again, once no copy uses them. A replacement stays for the next wake if the device fails
+    /// to unmap it, or to tell that the copies have ended.
     fn stay_asleep(&self) {
         let device = self.device();
-        if let Ok(contents) = self.contents()
-            && self.finish_copies(contents).is_err()
-        {
-            // The error may be that of an earlier copy: the others end before the second call returns.
-            let _ended = self.finish_copies(contents);
-        }
+        let have_ended = self.contents().map_or(Ok(()), |contents| self.mapper.end_copies(contents)).is_ok();
         let _always = self.each_page(
             |page| page.asleep,
             |_, home| {
                 if device.page_pool.lock()[home.page].replacement == NONE {
                     return Ok(());
                 }
-                // The caller reports its own error.
-                let _stays = self.mapper.take_away(home);
+                if have_ended {
+                    // The caller reports its own error.
+                    let _stays = self.mapper.take_away(home);
+                } else {
+                    device.page_pool.lock().leave_replacement(home.page);
+                }
                 Ok(())
             },
         );

@@ -204,3 +204,33 @@ fn a_later_wake_fills_what_a_failed_one_could_not_take_away() {
         }
     }
 }
+
+#[test]
+fn a_replacement_whose_copies_may_be_in_progress_stays_mapped() {
+    for policy in POLICIES {
+        for failing in [Call::Mark, Call::Finish] {
+            for short in [false, true] {
+                let allocator = allocator(policy);
+                let pool = tagged(&allocator);
+                let before = contents(&allocator, &fill(&allocator, pool));
+                park(&allocator, ParkMode::Keep).unwrap();
+                let asleep = report(&allocator);
+                inject(&allocator, Call::Create, 3, ErrorKind::Other);
+                // The device tells of the end of the copies only when it is asked for the third time, or never.
+                let error = DeviceError::new(ErrorKind::Other, 7);
+                for nth in 1..if short { 3 } else { 100 } {
+                    let nth = device(&allocator).calls(failing) + nth;
+                    device(&allocator).fail(Failure { call: failing, nth, persistent: false, error });
+                }
+                wake(&allocator).unwrap_err();
+                let left = report(&allocator);
+                assert_eq!((left.state, left.parked), (ParkState::Asleep, asleep.parked), "`{policy}`, {failing:?}");
+                assert_eq!(left.mapped > 0, !short, "`{policy}`, {failing:?}");
+                device(&allocator).clear_failures();
+                wake(&allocator).unwrap();
+                assert_kept(&allocator, &before);
+                check(&allocator);
+            }
+        }
+    }
+}
