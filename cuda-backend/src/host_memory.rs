@@ -5,6 +5,7 @@
 //! thread zeroes about 6 GB/s, so memory of a GPU's size takes seconds. Threads that touch parts of the
 //! memory at the same time share the work.
 
+use crate::host_claims::Claim;
 use core::ffi::{c_int, c_void};
 use core::num::NonZero;
 use core::ptr::NonNull;
@@ -19,6 +20,8 @@ const HUGE_PAGE: usize = 2 << 20;
 const BYTES_OF_A_THREAD: usize = 8 << 20;
 /// More threads than this do not touch memory faster: the memory itself is the limit.
 const MOST_THREADS: usize = 16;
+/// Bytes that a thread touches by one call of the system. A claim shrinks by as much.
+const TOUCHED_AT_ONCE: usize = 64 << 20;
 /// Touches the pages of a range for writing (Linux 5.14, not in `libc` for every target).
 const MADV_POPULATE_WRITE: c_int = 23;
 /// Takes pages from a node while the node has some, else from others.
@@ -42,13 +45,14 @@ fn length_of(bytes: u64) -> Option<usize> {
 
 /// Maps `bytes` bytes of memory, touched, in huge pages where the system has some, and preferably on a
 /// NUMA node. The memory is zeroed, and begins at a multiple of 2 MiB if as long. A forked child does not
-/// have the memory: a copy would take as much memory again, because pinned pages cannot be shared.
+/// have the memory: a copy would take as much memory again, because pinned pages cannot be shared. `claim` is a claim to
+/// the memory.
 ///
 /// # Errors
 /// [`Failure`]; nothing is mapped then.
-pub(crate) fn map(bytes: u64, node: Option<u32>) -> Result<NonNull<c_void>, Failure> {
+pub(crate) fn map(bytes: u64, node: Option<u32>, claim: &Claim) -> Result<NonNull<c_void>, Failure> {
     let base = map_untouched(bytes, node)?;
-    if touch(base, bytes) {
+    if touch(base, bytes, claim) {
         return Ok(base);
     }
     unmap(base, bytes);
@@ -128,8 +132,8 @@ fn prefer(base: NonNull<c_void>, length: usize, node: u32) {
 }
 
 /// Touches all pages of a range of new memory, on several threads for a long range. Returns false if the
-/// system lacks the memory.
-pub(crate) fn touch(base: NonNull<c_void>, bytes: u64) -> bool {
+/// system lacks the memory. `claim` shrinks with the memory that is touched.
+pub(crate) fn touch(base: NonNull<c_void>, bytes: u64, claim: &Claim) -> bool {
     let Some(length) = length_of(bytes) else { return false };
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = (length / BYTES_OF_A_THREAD).min(processors).clamp(1, MOST_THREADS);
@@ -138,7 +142,7 @@ pub(crate) fn touch(base: NonNull<c_void>, bytes: u64) -> bool {
     let start = base.as_ptr().expose_provenance();
     let part_of = move |number: usize| {
         let from = number * part;
-        from >= length || touch_part(start + from, part.min(length - from))
+        from >= length || touch_part(start + from, part.min(length - from), claim)
     };
     std::thread::scope(|scope| {
         let spawn = |number| Builder::new().spawn_scoped(scope, move || part_of(number));
@@ -154,7 +158,19 @@ pub(crate) fn touch(base: NonNull<c_void>, bytes: u64) -> bool {
 }
 
 /// Touches the pages of a range on the calling thread. Returns false if the system lacks the memory.
-fn touch_part(start: usize, length: usize) -> bool {
+fn touch_part(start: usize, length: usize, claim: &Claim) -> bool {
+    (0..length).step_by(TOUCHED_AT_ONCE).all(|from| {
+        let piece = TOUCHED_AT_ONCE.min(length - from);
+        let there = touch_piece(start + from, piece);
+        if there {
+            claim.touched(piece as u64);
+        }
+        there
+    })
+}
+
+/// Touches the pages of a range by one call, where the system has this call. Returns false if the system lacks the memory.
+fn touch_piece(start: usize, length: usize) -> bool {
     let at = core::ptr::with_exposed_provenance_mut::<c_void>(start);
     loop {
         // SAFETY: the range is a part of a new mapping; touching does not change its contents.
@@ -215,6 +231,11 @@ fn of_group(folder: &Path) -> Option<(u64, u64)> {
     Some((most, most.saturating_sub(used.saturating_sub(cached))))
 }
 
+/// Claims memory of the system that is about to be touched. `None` if too little is left.
+pub(crate) fn claim(bytes: u64) -> Option<Claim> {
+    Claim::new(bytes, || of_system().map(|(_, free)| free))
+}
+
 /// Returns the bytes of memory that this process has.
 pub(crate) fn of_process() -> Option<u64> {
     let pages: u64 = read("/proc/self/statm")?.split_whitespace().nth(1)?.parse().ok()?;
@@ -250,7 +271,7 @@ mod tests {
     #[test]
     fn memory_is_zeroed_writable_and_given_back() {
         for bytes in [512, 4096, (2 << 20) - 512, 2 << 20, (40 << 20) + 1536] {
-            let base = map(bytes, Some(0)).expect("memory");
+            let base = map(bytes, Some(0), &claim(bytes).expect("memory")).expect("memory");
             let length = length_of(bytes).expect("short");
             let alignment = if length < HUGE_PAGE { PAGE } else { HUGE_PAGE };
             assert_eq!(base.addr().get() % alignment, 0);
@@ -268,14 +289,15 @@ mod tests {
     #[test]
     fn absurd_sizes_are_out_of_memory() {
         for bytes in [0, 1 << 60, u64::MAX, u64::MAX - 4096] {
-            assert_eq!(map(bytes, None), Err(Failure::OutOfMemory), "{bytes:#x}");
+            let claim = claim(0).expect("nothing");
+            assert_eq!(map(bytes, None, &claim), Err(Failure::OutOfMemory), "{bytes:#x}");
         }
     }
 
     #[test]
     fn the_pages_are_there_before_the_first_use() {
         let bytes = 64 << 20;
-        let base = map(bytes, None).expect("memory");
+        let base = map(bytes, None, &claim(bytes).expect("memory")).expect("memory");
         let mut present = vec![0_u8; bytes as usize / PAGE];
         // SAFETY: the range is mapped, and the vector has a byte for each page.
         let asked = unsafe { libc::mincore(base.as_ptr(), bytes as usize, present.as_mut_ptr()) };

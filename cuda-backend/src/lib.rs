@@ -36,6 +36,7 @@ mod context_wait;
 mod device;
 mod events;
 mod handle;
+mod host_claims;
 mod host_device;
 mod host_memory;
 mod in_use;

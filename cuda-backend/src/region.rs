@@ -12,6 +12,7 @@
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
+use crate::host_claims::Claim;
 use crate::host_memory::{self, Failure};
 use crate::pinned;
 use cachalot_core::DeviceResult;
@@ -70,16 +71,15 @@ impl Region {
     /// [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too little memory left, because a
     /// program that touches more is ended by the system.
     pub(crate) fn new(bytes: u64, node: Option<u32>) -> DeviceResult<Self> {
-        if host_memory::of_system().is_some_and(|(_, free)| bytes > free) {
-            return Err(CuResult::OUT_OF_MEMORY.error());
-        }
+        let claim = host_memory::claim(bytes).ok_or(CuResult::OUT_OF_MEMORY.error())?;
         let base = Base(host_memory::map_untouched(bytes, node).map_err(|failure| match failure {
             Failure::OutOfMemory => CuResult::OUT_OF_MEMORY.error(),
             Failure::Refused => CuResult::OPERATING_SYSTEM.error(),
         })?);
         let progress = Arc::<(Mutex<Progress>, Condvar)>::default();
         let shared = Arc::clone(&progress);
-        let spawned = Builder::new().name("cachalot park".into()).spawn(move || touch_all(base, bytes, &shared));
+        let spawned =
+            Builder::new().name("cachalot park".into()).spawn(move || touch_all(base, bytes, &claim, &shared));
         let Ok(thread) = spawned else {
             host_memory::unmap(base.0, bytes);
             return Err(CuResult::OPERATING_SYSTEM.error());
@@ -189,13 +189,13 @@ impl Region {
     }
 }
 
-/// Touches a region piece by piece.
-fn touch_all(base: Base, bytes: u64, shared: &(Mutex<Progress>, Condvar)) {
+/// Touches a region piece by piece. `claim` is a claim to its memory.
+fn touch_all(base: Base, bytes: u64, claim: &Claim, shared: &(Mutex<Progress>, Condvar)) {
     let mut at = 0;
     let mut there = true;
     while there && at < bytes {
         let piece = PIECE.min(bytes - at);
-        there = host_memory::touch(base.at(at), piece);
+        there = host_memory::touch(base.at(at), piece, claim);
         at += piece;
         let (progress, moved) = shared;
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);

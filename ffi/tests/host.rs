@@ -237,6 +237,7 @@ fn the_stream_of_the_host_has_no_work() {
     let calls = control.all_calls();
     assert_eq!(host.record(event, HOST_STREAM), Ok(()));
     assert_eq!((host.synchronize(HOST_STREAM), host.is_capturing(HOST_STREAM)), (Ok(()), Ok(false)));
+    assert_eq!(host.is_idle(HOST_STREAM), Ok(Some(true)));
     assert_eq!(control.all_calls(), calls);
     assert_eq!(host.is_complete(event), Ok(true));
     assert!(host.virtual_memory().is_none());
