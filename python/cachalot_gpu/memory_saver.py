@@ -153,11 +153,12 @@ class TorchMemorySaver:
         part = self._part(tag, _checked(enable_cpu_backup, cpu_backup_backend))
         handle = torch.cuda.graph_pool_handle() if pool is None else getattr(pool, "id", pool)
         with self._lock:
-            other, of_pool = self._graph_pools.setdefault((handle, part.device), (tag, part))
+            other, of_pool = self._graph_pools.get((handle, part.device), (tag, part))
             if of_pool != part:
                 raise errors.CachalotError(f"the pool of the graph has the tag {other!r} already: a pool has one")
             if not part.is_awake():
                 raise errors.CachalotError(f"the tag {tag!r} is paused: resume it before a graph is captured under it")
+            self._graph_pools[handle, part.device] = (tag, part)
         with torch.cuda.graph(cuda_graph, pool=handle, stream=stream, capture_error_mode=capture_error_mode):
             # The capture has made the pool, which has no memory yet.
             _own.tag_pool(handle, part.name, part.device)

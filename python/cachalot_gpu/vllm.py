@@ -46,6 +46,10 @@ _KEPT = ("runtime", "cudagraph")
 """The tags whose contents are kept at every level of sleep."""
 
 
+_first = threading.Lock()
+"""Held while :class:`CuMemAllocator` is made: a second one would know none of the tags of the first."""
+
+
 class CuMemAllocator:
     """What vLLM asks of its own class of the same name. All methods may be called by any thread."""
 
@@ -55,9 +59,10 @@ class CuMemAllocator:
     @staticmethod
     def get_instance() -> CuMemAllocator:
         """Returns the one of the process."""
-        if CuMemAllocator.instance is None:
-            CuMemAllocator.instance = CuMemAllocator()
-        return CuMemAllocator.instance
+        with _first:
+            if CuMemAllocator.instance is None:
+                CuMemAllocator.instance = CuMemAllocator()
+            return CuMemAllocator.instance
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -67,13 +72,11 @@ class CuMemAllocator:
     def _pool(self, tag: str) -> torch.cuda.MemPool:
         """Returns the pool of a tag on the current device."""
         device = torch.cuda.current_device()
+        name = f"vllm: {tag}"
         with self._lock:
-            name = self._tags.setdefault((tag, device), f"vllm: {tag}")
-            try:
-                return _own.tagged_pool(name, device)
-            except BaseException:
-                del self._tags[tag, device]
-                raise
+            pool = _own.tagged_pool(name, device)
+            self._tags.setdefault((tag, device), name)
+            return pool
 
     def _parts(self, tags: Iterable[str] | None, kept: tuple[str, ...] = ()) -> list[_together.Part]:
         """Returns the memory of some tags, or of all."""
@@ -114,7 +117,7 @@ class CuMemAllocator:
         with self._lock:
             _together.park(self._parts((tags,) if isinstance(tags, str) else tags))
 
-    def wake_up(self, tags: list[str] | None = None) -> None:
+    def wake_up(self, tags: list[str] | str | None = None) -> None:
         """Wakes the tags, and all others but ``weights`` and ``kv_cache``; everything without ``tags``.
 
         Raises:
@@ -122,7 +125,8 @@ class CuMemAllocator:
         """
         with self._lock:
             known = {tag for tag, _ in self._tags}
-            wanted = None if tags is None else {*tags, *(known - set(_DEFERRABLE))}
+            named = [tags] if isinstance(tags, str) else tags
+            wanted = None if named is None else {*named, *(known - set(_DEFERRABLE))}
             _together.wake(self._parts(wanted))
 
     def get_current_usage(self) -> int:

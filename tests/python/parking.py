@@ -40,7 +40,7 @@ class Library:
         if (function, number) in self.failures:
             raise self.failures[function, number]
         if number not in [tag for (at, _), tag in self.tags.items() if at == device]:
-            raise errors.CachalotError("no pool has the tag", 176)
+            raise errors.CachalotError("no pool has the tag", 153)
         return device, number
 
     def cachalot_torch_allocator(self, handle: Any) -> None:
@@ -49,7 +49,7 @@ class Library:
     def cachalot_pool_tag(self, handle: Any, device: int, pool: _library.Pool, number: int) -> None:
         name = (pool.first, pool.second)
         if name not in State.pools:
-            raise errors.CachalotError("there is no such pool", 170)
+            raise errors.CachalotError("there is no such pool", 152)
         if (device, number) in self.asleep:
             raise errors.CachalotError("the memory is parked", 180)
         self.tags[device, name] = number
@@ -73,7 +73,7 @@ class Library:
     def cachalot_parked(self, handle: Any, device: int, number: int, report: Any) -> None:
         at = device, number
         if number not in [tag for (where, _), tag in self.tags.items() if where == device]:
-            raise errors.CachalotError("no pool has the tag", 176)
+            raise errors.CachalotError("no pool has the tag", 153)
         bytes_ = sum(State.pools[pool] for (where, pool), tag in self.tags.items() if (where, tag) == at)
         out = report._obj
         out.state = 3 if at in self.waking else 2 if at in self.asleep else 1

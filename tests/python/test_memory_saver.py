@@ -232,6 +232,34 @@ class Saver(unittest.TestCase):
         ):
             pass
 
+    def test_a_refused_capture_binds_no_pool(self) -> None:
+        with self.saver.region("paused"):
+            self.request()
+        self.saver.pause("paused")
+        pool = torch.cuda.MemPool()
+        with (
+            self.assertRaisesRegex(cachalot_gpu.CachalotError, "'paused' is paused"),
+            self.saver.cuda_graph({}, pool=pool, tag="paused"),
+        ):
+            pass
+        with self.saver.cuda_graph({}, pool=pool, tag="other"):
+            self.assertEqual(self.request(), name("other", False))
+
+    def test_a_pause_that_fails_in_the_middle_is_undone(self) -> None:
+        for tag in ("a", "b"):
+            with self.saver.region(tag, enable_cpu_backup=True):
+                self.request()
+        park, failure = self.library.cachalot_park, cachalot_gpu.CachalotError("a failing driver", 320)
+
+        def half(handle: object, device: int, number: int, mode: int) -> None:
+            park(handle, device, number, mode)
+            if len(self.library.asleep) == 2:
+                raise failure
+
+        with mock.patch.object(self.library, "cachalot_park", half), self.assertRaisesRegex(RuntimeError, "failing"):
+            self.saver.pause()
+        self.assertEqual(self.library.asleep, {})
+
     def test_a_pool_of_the_program(self) -> None:
         pool = torch.cuda.MemPool()
         graph: dict[str, object] = {}

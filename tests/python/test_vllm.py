@@ -6,6 +6,8 @@ import importlib
 import inspect
 import os
 import sys
+import threading
+import time
 import types
 import unittest
 from typing import Any, Callable
@@ -204,6 +206,38 @@ class Vllm(unittest.TestCase):
             self.assertIn(("empty_cache",), self.library.calls)
             self.allocator.wake_up()
             self.assertEqual(self.modes(), {})
+
+    def test_threads_make_one_allocator(self) -> None:
+        made = []
+
+        class Slow(self.own.CuMemAllocator):  # type: ignore[misc,name-defined]
+            def __init__(self) -> None:
+                made.append(self)
+                time.sleep(0.05)
+                super().__init__()
+
+        self.own.CuMemAllocator.instance = None
+        with mock.patch.object(self.own, "CuMemAllocator", Slow):
+            get = self.allocator.get_instance
+            threads = [threading.Thread(target=get) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(len(made), 1)
+
+    def test_a_tag_outlives_a_failure_under_it(self) -> None:
+        self.fill("weights")
+        with (
+            mock.patch.object(self.own._own, "tagged_pool", side_effect=MemoryError),
+            self.assertRaises(MemoryError),
+            self.allocator.use_memory_pool("weights"),
+        ):
+            pass
+        self.allocator.sleep("weights")
+        self.assertEqual(self.modes(), {"weights": parking.KEEP})
+        self.allocator.wake_up("weights")
+        self.assertEqual(self.modes(), {})
 
     def test_wake_up_of_some_tags(self) -> None:
         self.fill("weights", "kv_cache", "runtime")

@@ -14,12 +14,15 @@ from . import _handle, _whole
 from ._installed import device_index
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ._installed import Device
 
 _STATES = {1: "awake", 2: "asleep", 3: "waking"}
 """``cachalot_park_state``."""
+
+_UNKNOWN_TAG = 153
+"""``CACHALOT_ERROR_UNKNOWN_TAG``."""
 
 _lock = threading.Lock()
 _numbers: dict[str, int] = {}
@@ -84,14 +87,21 @@ def tag(name: str, device: Device = None) -> Iterator[None]:
         yield
 
 
-def _each(tags: tuple[str, ...], index: int) -> list[int]:
-    """Returns the numbers of the tags on a device; of all tags there if none is named."""
+def _each(tags: tuple[str, ...], index: int, call: Callable[[int], None]) -> None:
+    """Calls ``call`` with the number of each tag on a device; of all tags there if none is named. Of all tags,
+    those are left out whose pools are gone, as that of a captured graph may be."""
     with _lock:
         known = sorted((name for name, device in _used if device == index), key=_numbers.__getitem__)
         for name in tags:
             if name not in known:
                 raise errors.CachalotError(f"no memory has the tag {name!r} on device {index}: use tag() first")
-        return [_numbers[name] for name in tags or known]
+        numbers = [_numbers[name] for name in tags or known]
+    for number in numbers:
+        try:
+            call(number)
+        except errors.CachalotError as error:
+            if tags or error.status != _UNKNOWN_TAG:
+                raise
 
 
 def park(*tags: str, keep: bool = True, zero: bool = False, streams: bool = False, device: Device = None) -> None:
@@ -110,10 +120,9 @@ def park(*tags: str, keep: bool = True, zero: bool = False, streams: bool = Fals
         CachalotError: a graph is being captured, the host lacks the memory for the contents, or another
             thread parks or wakes memory. The memory of the tag is awake then.
     """
-    mode = 1 if keep else 3 if zero else 2
+    mode = (1 if keep else 3 if zero else 2) | (0x10 if streams else 0)
     index = device_index(device)
-    for number in _each(tags, index):
-        _library.library().cachalot_park(_handle.require(), index, number, mode | (0x10 if streams else 0))
+    _each(tags, index, lambda number: _library.library().cachalot_park(_handle.require(), index, number, mode))
 
 
 def wake(*tags: str, device: Device = None) -> None:
@@ -125,28 +134,26 @@ def wake(*tags: str, device: Device = None) -> None:
             The tags before are awake then. This one and those behind are parked, and nothing of them is lost.
     """
     index = device_index(device)
-    started: list[int] = []
-    try:
-        for number in _each(tags, index):
+    # Every wake that begins is waited for, whatever fails on the way.
+    with contextlib.ExitStack() as started:
+
+        def start(number: int) -> None:
             _library.library().cachalot_wake_start(_handle.require(), index, number)
-            started.append(number)
-    finally:
-        for number in started:
-            _library.library().cachalot_wake_wait(_handle.require(), index, number)
+            started.callback(_library.library().cachalot_wake_wait, _handle.require(), index, number)
+
+        _each(tags, index, start)
 
 
 def wake_start(*tags: str, device: Device = None) -> None:
     """Begins what :func:`wake` does. :func:`wake_wait` must return before the memory is used."""
     index = device_index(device)
-    for number in _each(tags, index):
-        _library.library().cachalot_wake_start(_handle.require(), index, number)
+    _each(tags, index, lambda number: _library.library().cachalot_wake_start(_handle.require(), index, number))
 
 
 def wake_wait(*tags: str, device: Device = None) -> None:
     """Waits until the memory of the tags is back."""
     index = device_index(device)
-    for number in _each(tags, index):
-        _library.library().cachalot_wake_wait(_handle.require(), index, number)
+    _each(tags, index, lambda number: _library.library().cachalot_wake_wait(_handle.require(), index, number))
 
 
 def parked(tag: str, device: Device = None) -> dict[str, int | str]:
@@ -155,9 +162,9 @@ def parked(tag: str, device: Device = None) -> dict[str, int | str]:
     ``pinned`` and ``ordinary`` (which are never parked). ``host`` is the pinned host memory for the contents of
     all tags, and ``idle_host`` the part of it that waits for the next park."""
     index = device_index(device)
-    (number,) = _each((tag,), index)
     report = _library.ParkReport(struct_size=ctypes.sizeof(_library.ParkReport))
-    _library.library().cachalot_parked(_handle.require(), index, number, ctypes.byref(report))
+    out = ctypes.byref(report)
+    _each((tag,), index, lambda number: _library.library().cachalot_parked(_handle.require(), index, number, out))
     sizes = {name.removesuffix("_bytes"): getattr(report, name) for name, _ in report._fields_[1:8]}
     return {"state": _STATES[report.state], **sizes}
 
@@ -176,8 +183,8 @@ def park_elsewhere(*tags: str, on: bool = True, device: Device = None) -> None:
     """Lets requests under the tags, or all tags, be served by the default pool while the tag is parked, instead
     of being refused. Requests of a capture are refused even so."""
     index = device_index(device)
-    for number in _each(tags, index):
-        _library.library().cachalot_park_elsewhere(_handle.require(), index, number, int(on))
+    library = _library.library()
+    _each(tags, index, lambda number: library.cachalot_park_elsewhere(_handle.require(), index, number, int(on)))
 
 
 def park_retain(host_bytes: int, device: Device = None) -> None:

@@ -28,8 +28,9 @@ def park(parts: Iterable[Part]) -> None:
     try:
         for part in sorted(parts, key=lambda part: (not part.keep, part)):
             if part.is_awake():
-                _parking.park(part.name, keep=part.keep, device=part.device)
+                # Noted first: after an interrupt, and after a failure of the driver in the middle, some of it is parked.
                 parked.append(part)
+                _parking.park(part.name, keep=part.keep, device=part.device)
     except BaseException:
         wake(parked)
         raise
