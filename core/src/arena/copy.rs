@@ -45,6 +45,7 @@ pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
         most_awake: count(&arena.most_awake),
         most_pending: count(&arena.most_pending),
         moved_bytes: count(&arena.moved_bytes),
+        stale_mappings: AtomicU32::new(arena.stale_mappings.load(Ordering::Relaxed)),
         consolidated_bytes: count(&arena.consolidated_bytes),
         memory_calls: MemoryCallCounters::new(),
         page_pool: Ranked::new(Rank::Pages, held.page_pool.clone()),

@@ -6,7 +6,7 @@ use crate::device::DeviceMemory;
 use crate::heap::Heap;
 use crate::heap::block::State;
 use crate::stats::Stat;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 
@@ -23,7 +23,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let of_lane = |blocks: i64| blocks.unsigned_abs().pow(2);
         let mut visits: u64 =
             self.plans.lane_counters().map(|(_, counters)| of_lane(counters.current(Stat::Allocation))).sum();
-        let (mut reserved, mut home, mut asleep) = (self.ledger.leaked(), 0, 0);
+        let (mut reserved, mut home, mut asleep, mut stale) = (self.ledger.leaked(), 0, 0, 0);
         for number in self.heaps.slot_numbers() {
             let slot = self.heaps.slot(number);
             let heap = slot.heap.lock();
@@ -34,10 +34,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                     asleep += heap.sets.pages.asleep(0, u64::MAX);
                 }
             }
+            stale += if heap.is_empty() { 0 } else { heap.sets.stale.count };
             visits += 1 + u64::from(heap.blocks.len());
         }
         if is_exclusive {
             self.check_leases()?;
+            if stale != self.stale_mappings.load(Ordering::Relaxed) {
+                return Err("the stale mappings are not those of the heaps");
+            }
             let of_ranges = self.ranges.lock().check(&self.range_counters)?;
             (home, reserved) = (home + of_ranges, reserved + of_ranges);
         }

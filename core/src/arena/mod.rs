@@ -128,6 +128,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub most_pending: AtomicU64,
     /// Bytes of all pages that have moved.
     pub moved_bytes: AtomicU64,
+    /// Number of stale mappings in heaps: old places of pages that have moved. Changed under the lock of the heap.
+    pub stale_mappings: AtomicU32,
     /// Bytes of all pages that have replaced shorter ones.
     pub consolidated_bytes: AtomicU64,
     /// Calls to the device's virtual memory.
@@ -206,6 +208,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             most_awake: AtomicU64::new(0),
             most_pending: AtomicU64::new(0),
             moved_bytes: AtomicU64::new(0),
+            stale_mappings: AtomicU32::new(0),
             consolidated_bytes: AtomicU64::new(0),
             memory_calls: MemoryCallCounters::new(),
             page_pool: Ranked::new(Rank::Pages, Pages::default()),

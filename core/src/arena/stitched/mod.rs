@@ -277,6 +277,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             let counters = &device.heaps.slot(from).counters;
             let mut heap = device.heaps.lock(from);
             let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
+            device.stale_mappings.fetch_add(1, Ordering::Relaxed);
             if let Some(recorder) = device.tracing() {
                 recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes);
             }

@@ -9,6 +9,7 @@ use super::Stitcher;
 use crate::arena::request::Request;
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
+use crate::heap::Heap;
 use crate::heap::block::State;
 use crate::heap::stitched::PagedHeap;
 use crate::sync::{Lock, Ordering};
@@ -26,6 +27,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// mapping that cannot be removed is counted, and the request goes on.
     pub(super) fn unmap_some_stale(&self, request: &Request) {
         let device = self.device();
+        // Mostly no heap has so many, and none has to be looked at.
+        if device.stale_mappings.load(Ordering::Relaxed) < MANY {
+            return;
+        }
         let mut polled = false;
         for slot in device.heaps.slot_numbers() {
             // Used, so that the heap keeps its stream while an event is recorded there.
@@ -56,7 +61,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             let taken = {
                 let mut heap = device.heaps.lock(slot);
                 let quiet = if heap.is_empty() { 0 } else { heap.sets.quiet };
-                PagedHeap(&mut heap).take_stale(quiet)
+                self.take_stale(&mut heap, quiet)
             };
             let Some(stale) = taken else { break };
             result = result.and(self.unmap_taken(slot, stale));
@@ -102,10 +107,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         }
         let mut result = Ok(());
         loop {
-            let taken = PagedHeap(&mut device.heaps.lock(slot)).take_stale(stamp);
+            let taken = self.take_stale(&mut device.heaps.lock(slot), stamp);
             let Some(stale) = taken else { break result };
             result = result.and(self.unmap_taken(slot, stale));
         }
+    }
+
+    /// Takes the oldest mapping of a heap that has been stale since before `stamp`, to be unmapped. Returns what
+    /// [`PagedHeap::take_stale`] does.
+    fn take_stale(&self, heap: &mut Heap<S>, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
+        let taken = PagedHeap(heap).take_stale(stamp);
+        if taken.is_some() {
+            self.device().stale_mappings.fetch_sub(1, Ordering::Relaxed);
+        }
+        taken
     }
 
     /// Removes a stale mapping that was taken out of the list of its heap.
