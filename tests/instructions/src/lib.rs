@@ -3,6 +3,8 @@
 //! The program runs twice under `valgrind`, the second time with twice as many pairs. The
 //! difference belongs to the pairs.
 
+pub mod growth;
+
 use std::path::Path;
 use std::process::Command;
 

@@ -1,23 +1,26 @@
 //! Counts the instructions of a pair of `malloc` and `free`, and of a cycle of two streams, and holds them against
-//! `tests/results/instructions.md`.
+//! `tests/results/instructions.md`. Also counts what an object costs among few and among many, which must be about the same.
 //!
 //! ```text
 //! check ─▶ valgrind runs `pairs` twice, with different numbers of pairs ─▶ difference per pair ─▶ table ± 1 %
+//!       └▶ valgrind runs `growth` among few objects and among many ─▶ cost of an object ─▶ many ≤ 1.5 · few
 //! ```
 //!
 //! A count of instructions is the one figure of speed that no other program on the machine can disturb. The count depends on the
-//! compiler, so another compiler than the table's skips the check.
+//! compiler, so another compiler than the table's skips the comparison with the table, and not that of few and many.
 
 mod cycles;
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, StreamId};
+use cachalot_instructions::growth::PROGRAMS;
 use cachalot_instructions::{available, per_pair_of};
 use clap::{Parser, Subcommand};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 /// The policies, and the rows of the table.
 const POLICIES: [&str; 6] = ["caching", "stitched", "bfc", "buddy", "size_class", "slab"];
@@ -32,6 +35,12 @@ const BYTES: u64 = 4096;
 const PAIRS: u64 = 10_000;
 /// The largest share by which a count may exceed the table's.
 const TOLERANCE: f64 = 0.01;
+/// Numbers of objects among which an object must cost about the same.
+const FEW: u64 = 250;
+const MANY: u64 = 2_500;
+/// The largest ratio of an object's cost among many to that among few: trees are a level deeper, and a walk over all objects costs
+/// ten times as much.
+const GROWTH: f64 = 1.5;
 
 /// Counts the instructions of a pair of malloc and free.
 #[derive(Parser)]
@@ -52,6 +61,8 @@ enum Job {
     },
     /// Makes cycles of a block that two streams use: the program that is counted
     Cycles { config: String, cycles: u64 },
+    /// Runs a program of `growth` with a number of objects: the program that is counted
+    Growth { program: usize, count: u64 },
 }
 
 type Simulated = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
@@ -153,14 +164,50 @@ fn check() -> Result<bool, Box<dyn Error>> {
     Ok(is_within)
 }
 
+/// Counts every program of growing numbers of objects, and returns whether an object costs about the same in each number.
+fn check_growth() -> Result<bool, Box<dyn Error>> {
+    if !available() {
+        println!("skipped: instructions of growing programs, since valgrind is not installed");
+        return Ok(true);
+    }
+    let own = &std::env::current_exe()?;
+    let count = |program: usize| {
+        let arguments = ["growth".to_owned(), program.to_string()];
+        Some((per_pair_of(own, &arguments, FEW)?, per_pair_of(own, &arguments, MANY)?))
+    };
+    // All at once: a count is the same beside others.
+    let counted: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..PROGRAMS.len()).map(|program| scope.spawn(move || count(program))).collect();
+        threads.into_iter().map(|thread| thread.join().ok().flatten()).collect()
+    });
+    let mut is_within = true;
+    for (program, counted) in PROGRAMS.iter().zip(counted) {
+        let (few, many) = counted.ok_or("valgrind could not count the instructions")?;
+        let (name, growth) = (format!("{}, {}", program.objects, program.config_or_default()), many / few);
+        println!("{name:60} {few:8.0} instructions among {FEW}, {many:8.0} among {MANY} ({growth:.2})");
+        is_within &= growth <= GROWTH;
+    }
+    Ok(is_within)
+}
+
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     match Arguments::parse().job {
         Some(Job::Pairs { policy, pairs, cached }) => make_pairs(&policy, cached, pairs)?,
         Some(Job::Cycles { config, cycles }) => println!("{} calls", cycles::make(&config, cycles)?),
-        None if check()? => {}
+        Some(Job::Growth { program, count }) => {
+            PROGRAMS.get(program).ok_or("there is no such program")?.run(count, || Duration::ZERO)?;
+        }
         None => {
-            eprintln!("a pair or a cycle takes over 1 % more than tests/results/instructions.md says");
-            return Ok(ExitCode::FAILURE);
+            let (pairs, growth) = (check()?, check_growth()?);
+            if !pairs {
+                eprintln!("a pair or a cycle takes over 1 % more than tests/results/instructions.md says");
+            }
+            if !growth {
+                eprintln!(
+                    "an object costs more among many objects than among few: see tests/instructions/src/growth.rs"
+                );
+            }
+            return Ok(if pairs && growth { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
     }
     Ok(ExitCode::SUCCESS)
