@@ -1281,7 +1281,8 @@ CACHALOT_CHECKED cachalot_status cachalot_range_reserve(const cachalot_allocator
  * `offset` and `bytes` must be multiples of `page_bytes`, as for cuMemMap. The host does not wait for the device, with
  * two exceptions: memory would run out otherwise; or the addresses were decommitted, their page serves others already,
  * and the work before the decommit is unfinished. While a graph is captured, a commit gets only memory that no work
- * uses any longer.
+ * uses any longer. Addresses that the driver has failed to unmap are never used again: a commit of them fails with the
+ * driver's error, and other parts of the range can be committed.
  *   - Driver: if a part has no memory.
  *   - Errors: OUT_OF_MEMORY, after the release of all memory that can be released; UNKNOWN_RANGE; INVALID_ARGUMENT (the
  *     part is not made of whole pages of the range); INVALID_STREAM; TABLE_FULL; CAPTURING while a graph is captured, if

@@ -63,6 +63,8 @@ pub trait RangeAllocator: BlockAllocator {
     /// # Errors
     /// * [`Error::OutOfMemory`], after the release of all cached memory. The range is
     ///   unchanged.
+    /// * [`Error::Device`], also if the device has failed to remove an earlier mapping of the part:
+    ///   these addresses are never used again. Other parts of the range can be committed.
     /// * [`Error::InvalidStream`]: `stream` is the reserved number `u64::MAX`.
     /// * [`Error::Device`] of the kind [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
     ///   captured, if the part was decommitted and the work before the decommit is incomplete. The range is unchanged.

@@ -82,7 +82,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             while left > 0 {
                 let next = device.ranges.lock().next_removable(number);
                 let Some((_, at)) = next.filter(|&(range, _)| range == number) else { break };
-                result = result.and(self.unmap_stale(number, at));
+                result = result.and(self.unmap_stale(at));
                 left -= 1;
             }
             drop(held);
@@ -101,15 +101,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     }
 
     /// Removes the stale mapping at `at` of a held range, whose work is complete. A page still
-    /// departed becomes spare.
-    pub(super) fn unmap_stale(&self, range: u32, at: u64) -> Result<(), Error> {
+    /// departed becomes spare. If the device fails, the addresses are never used again.
+    pub(super) fn unmap_stale(&self, at: u64) -> Result<(), Error> {
         let device = self.device();
-        let piece = device.ranges.lock().remove_stale(at);
+        let piece = device.ranges.lock().stale(at);
         let unmapped = self.mapper.unmap(DevicePtr(at), piece.bytes);
-        if unmapped.is_err() {
-            // The addresses are never used again.
-            device.ranges.lock().range(range).is_lost = true;
-        }
+        device.ranges.lock().end_stale(at, unmapped);
         let was_departed = device.page_pool.lock().finish_departure(piece.page, piece.departure, unmapped.is_err());
         if was_departed {
             self.mapper.spare_page(piece.page);

@@ -1,7 +1,8 @@
 //! Committing a part of a range: pages for its gaps, mapped, and usable by later work on a stream.
 //!
 //! Either all steps of a commit succeed, or the range is as before: pages return to where they came
-//! from, and new mappings are removed.
+//! from, and new mappings are removed. Where the device fails to remove a mapping, its addresses are lost: a
+//! commit of them is refused, and nothing else is mapped there.
 
 use super::{Elastic, in_capture};
 use crate::arena::flags;
@@ -98,7 +99,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         let permission = self.permission();
         let orders = permission.is_some() && !self.device().call(|memory| memory.is_capturing(stream))?;
         self.clear(part, orders)?;
-        if !self.fill(part, stream, orders, batch)? || !self.map(part, batch)? {
+        if !self.fill(part, stream, orders, batch)? {
+            return Ok(false);
+        }
+        // The pages become pieces: mapped ones, or lost ones.
+        if !self.device().ranges.lock().promise_pieces(batch.count) {
+            return Err(Error::TableFull("pieces of ranges"));
+        }
+        let committed = self.map_and_publish(part, stream, orders, batch);
+        self.device().ranges.lock().end_promise(batch.count);
+        committed
+    }
+
+    /// Commits a held part with the pages of a batch, for which room among the pieces is promised. Returns false if the
+    /// device lacks the memory.
+    fn map_and_publish(&self, part: Part, stream: StreamId, orders: bool, batch: &Batch) -> Result<bool, Error> {
+        if !self.map(part, batch)? {
             return Ok(false);
         }
         let ordered = self.order_part(part, stream, orders);
@@ -113,6 +129,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
 
     /// Frees the addresses of the part's stale mappings, or takes their pages back: a page
     /// still at its old place needs no call to the device.
+    ///
+    /// # Errors
+    /// The errors of the device; for a part with lost addresses, the error with which the device failed to unmap them.
     fn clear(&self, part: Part, orders: bool) -> Result<(), Error> {
         let device = self.device();
         let mut at = part.begin;
@@ -120,6 +139,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             let next = device.ranges.lock().piece(part, at);
             let Some(piece) = next else { return Ok(()) };
             at = piece.end();
+            if let Some(error) = piece.error() {
+                return Err(error.into());
+            }
             if !piece.is_stale() {
                 continue;
             }
@@ -136,7 +158,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
                 // The page serves others, and work still uses it here: nothing else can be mapped.
                 self.wait_for(piece.departure)?;
             }
-            self.unmap_stale(part.range, piece.at)?;
+            self.unmap_stale(piece.at)?;
         }
     }
 
@@ -213,12 +235,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         }
     }
 
-    /// Removes the mappings of the first `count` pages of a batch, which no work has used.
+    /// Removes the mappings of the first `count` pages of a batch, which no work has used. Addresses of which the device
+    /// fails to remove a mapping are lost; room for these pieces is promised.
     fn unmap_first(&self, count: u32, part: Part, batch: &Batch) {
         for (page, Page { bytes, .. }, at) in self.places(part, batch).take(count as usize) {
-            if self.mapper.memory.unmap(DevicePtr(at), bytes).is_err() {
+            if let Err(error) = self.mapper.memory.unmap(DevicePtr(at), bytes) {
                 self.device().page_pool.lock().mark_stuck(page);
-                self.device().ranges.lock().range(part.range).is_lost = true;
+                self.device().ranges.lock().add_lost(part.range, at, bytes, error);
             }
         }
     }
@@ -238,15 +261,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         }
     }
 
-    /// Lists the mapped pages of the batch as pieces, and marks every step of the part as committed.
+    /// Lists the mapped pages of the batch as pieces, for which room is promised, and marks every step of the part as
+    /// committed.
     ///
     /// # Errors
     /// [`Error::TableFull`]. Nothing has changed then.
     fn publish(&self, part: Part, stream: StreamId, batch: &Batch) -> Result<(), Error> {
         let (device, step) = (self.device(), self.step());
         let mut ranges = device.ranges.lock();
-        if !ranges.make_room_for_pieces(batch.count) || !ranges.note_use(part.range, stream) {
-            return Err(Error::TableFull("pieces of ranges"));
+        if !ranges.note_use(part.range, stream) {
+            return Err(Error::TableFull("streams of ranges"));
         }
         let (mut reserved, mut committed, mut at) = (0, 0, part.begin);
         for page in self.mapper.numbers_of(batch) {

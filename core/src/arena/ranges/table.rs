@@ -7,10 +7,12 @@
 //!
 //! A *piece* is a mapping of a page. Each bit of its mask is a step of 2 MiB, and is set while the
 //! program holds the step committed. A piece without a bit is *stale*: the page serves others, and
-//! the mapping is *removable* once the work before the piece's departure is complete.
+//! the mapping is *removable* once the work before the piece's departure is complete. A *lost* piece is
+//! a mapping that the device failed to remove: nothing is mapped at its addresses again.
 //!
 //! Nothing here calls the device.
 
+use crate::device::{DeviceError, ErrorKind};
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
@@ -34,9 +36,9 @@ pub(crate) struct Range {
     pub is_held: bool,
     /// Whether an operation holds the range. Others wait.
     pub is_busy: bool,
-    /// Whether a mapping could not be removed: the addresses are never released.
+    /// Whether a piece is lost: the addresses are never released.
     pub is_lost: bool,
-    /// Pieces, also stale pieces.
+    /// Pieces, also stale pieces, and not lost ones.
     pub pieces: u32,
     /// The first of the uses of the range, or [`NONE`].
     uses: u32,
@@ -78,11 +80,11 @@ pub(crate) struct Piece {
     pub at: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The number of the page in the device's pool of pages.
+    /// The number of the page in the device's pool of pages; of a lost piece, the device's code of the failure.
     pub page: u32,
     /// The number of the range.
     pub range: u32,
-    /// Bit `n` is set ⟺ step `n` is committed. 0 ⟺ the piece is stale.
+    /// Bit `n` is set ⟺ step `n` is committed. 0 ⟺ the piece is stale or lost.
     pub mask: u64,
     /// The departure of the decommitted steps, or [`NONE`] without such a step. Not [`NONE`] for a
     /// stale piece.
@@ -91,6 +93,8 @@ pub(crate) struct Piece {
     pub is_revived: bool,
     /// Whether the departure of a stale piece is known to be complete.
     is_removable: bool,
+    /// Whether the device failed to remove the mapping, which may be there for ever.
+    is_lost: bool,
 }
 
 impl Piece {
@@ -99,14 +103,24 @@ impl Piece {
         Self { at, bytes, range, ..Self::vacant(page) }
     }
 
+    /// Returns a lost piece: the `bytes` of a range from `at` on, whose mapping the device failed to remove.
+    fn lost(range: u32, at: u64, bytes: u64, error: DeviceError) -> Self {
+        Self { is_lost: true, ..Self::mapped(range, at, bytes, error.code) }
+    }
+
     /// Returns the address just past the last byte.
     pub(crate) fn end(&self) -> u64 {
         self.at + self.bytes
     }
 
-    /// Returns whether no step is committed.
+    /// Returns whether no step is committed, and the mapping is to be removed.
     pub(crate) fn is_stale(&self) -> bool {
-        self.mask == 0
+        self.mask == 0 && !self.is_lost
+    }
+
+    /// Returns the error with which the device failed to remove the mapping of a lost piece; `None` for others.
+    pub(crate) fn error(&self) -> Option<DeviceError> {
+        self.is_lost.then_some(DeviceError::new(ErrorKind::Other, self.page))
     }
 
     /// Returns the key of a stale piece in the set of those with its departure, or in that of the removable ones.
@@ -145,6 +159,7 @@ impl Vacant for Piece {
             departure: NONE,
             is_revived: false,
             is_removable: false,
+            is_lost: false,
         }
     }
 
@@ -243,6 +258,8 @@ pub(crate) struct RangeTable<S: Storage> {
     use_nodes: RadixTree<S>,
     /// The bytes of a step; 0 before the first range.
     step: u64,
+    /// Pieces for which commits under way have room.
+    promised: u32,
 }
 
 impl<S: Storage> Default for RangeTable<S> {
@@ -257,6 +274,7 @@ impl<S: Storage> Default for RangeTable<S> {
             by_stream: Link::EMPTY,
             use_nodes: RadixTree::default(),
             step: 0,
+            promised: 0,
         }
     }
 }
@@ -289,9 +307,15 @@ impl<S: Storage> RangeTable<S> {
         (number, range.generation)
     }
 
-    /// Removes a range without pieces.
+    /// Removes a range whose pieces are all lost, and those pieces with it.
     pub(crate) fn remove_range(&mut self, range: u32) {
-        debug_assert!(self.ranges[range].pieces == 0, "a range with mappings keeps its addresses");
+        let Range { base, bytes, pieces, is_lost, .. } = self.ranges[range];
+        debug_assert!(pieces == 0, "a range with mappings keeps its addresses");
+        let whole = Part { range, begin: base, end: base + bytes };
+        while let Some(entry) = is_lost.then(|| self.entry(whole, base)).flatten() {
+            self.root = self.by_address.remove(self.root, entry, by_address(&self.pieces));
+            self.pieces.remove(entry);
+        }
         self.ranges.remove(range);
     }
 
@@ -306,13 +330,25 @@ impl<S: Storage> RangeTable<S> {
         &mut self.ranges.entries_mut()[number as usize]
     }
 
-    /// Makes room for `count` further pieces. Returns false if a table is full.
-    pub(crate) fn make_room_for_pieces(&mut self, count: u32) -> bool {
-        let pieces = self.pieces.len() + count;
-        self.pieces.make_room(count) && self.by_address.make_room_for(pieces) && self.stale.nodes.make_room_for(pieces)
+    /// Promises room for `count` further pieces, until [`end_promise`](Self::end_promise). Returns false if a table is full.
+    pub(crate) fn promise_pieces(&mut self, count: u32) -> bool {
+        let promised = self.promised + count;
+        let pieces = self.pieces.len() + promised;
+        let room = self.pieces.make_room(promised)
+            && self.by_address.make_room_for(pieces)
+            && self.stale.nodes.make_room_for(pieces);
+        if room {
+            self.promised = promised;
+        }
+        room
     }
 
-    /// Adds a piece, for which room was made.
+    /// Ends a promise of room for `count` pieces, used or not.
+    pub(crate) fn end_promise(&mut self, count: u32) {
+        self.promised -= count;
+    }
+
+    /// Adds a piece, for which room was promised.
     pub(crate) fn add_piece(&mut self, piece: Piece) {
         self.range(piece.range).pieces += 1;
         let entry = self.pieces.insert(piece);
@@ -320,15 +356,32 @@ impl<S: Storage> RangeTable<S> {
         self.stale.add(entry, &self.pieces);
     }
 
-    /// Removes the stale piece at `at`.
-    pub(crate) fn remove_stale(&mut self, at: u64) -> Piece {
+    /// Adds a lost piece, for which room was promised: the device failed to remove the mapping of `bytes` at `at`.
+    pub(crate) fn add_lost(&mut self, range: u32, at: u64, bytes: u64, error: DeviceError) {
+        let entry = self.pieces.insert(Piece::lost(range, at, bytes, error));
+        self.root = self.by_address.insert(self.root, entry, by_address(&self.pieces));
+        self.range(range).is_lost = true;
+    }
+
+    /// Returns the stale piece at `at`.
+    pub(crate) fn stale(&self, at: u64) -> Piece {
+        self.pieces[self.first_from(at).expect("a piece is listed")]
+    }
+
+    /// Removes the stale piece at `at`, whose mapping was removed. If the device failed to remove the mapping, the piece
+    /// is lost instead.
+    pub(crate) fn end_stale(&mut self, at: u64, unmapped: Result<(), DeviceError>) {
         let entry = self.first_from(at).expect("a piece is listed");
-        self.root = self.by_address.remove(self.root, entry, by_address(&self.pieces));
         let piece = self.pieces[entry];
         self.stale.remove(entry, &piece, &self.pieces);
-        self.pieces.remove(entry);
         self.range(piece.range).pieces -= 1;
-        piece
+        if let Err(error) = unmapped {
+            self.pieces[entry] = Piece::lost(piece.range, piece.at, piece.bytes, error);
+            self.range(piece.range).is_lost = true;
+        } else {
+            self.root = self.by_address.remove(self.root, entry, by_address(&self.pieces));
+            self.pieces.remove(entry);
+        }
     }
 
     /// Notes that a departure is complete: its stale pieces are removable. Calls `each` with the page of each.
@@ -448,7 +501,7 @@ impl<S: Storage> RangeTable<S> {
     /// # Errors
     /// A description of the broken invariant.
     pub(crate) fn check(&self, counters: &HeapCounters) -> Result<u64, &'static str> {
-        let (mut at, mut seen, mut home, mut committed) = (0, 0, 0, 0);
+        let (mut at, mut seen, mut lost, mut home, mut committed) = (0, 0, 0, 0, 0);
         while let Some(entry) = self.first_from(at) {
             let piece = &self.pieces[entry];
             let range = &self.ranges[piece.range];
@@ -464,12 +517,16 @@ impl<S: Storage> RangeTable<S> {
             if piece.is_stale() && piece.departure == NONE || piece.mask & !piece.all_bits(self.step) != 0 {
                 return Err("a piece has a step that it has not, or is stale without a departure");
             }
-            home += if piece.is_stale() { 0 } else { piece.bytes };
+            if piece.is_lost && !(range.is_lost && piece.mask == 0 && piece.departure == NONE) {
+                return Err("a lost piece is in use, or its range knows of none");
+            }
+            lost += u32::from(piece.is_lost);
+            home += if piece.mask == 0 { 0 } else { piece.bytes };
             committed += u64::from(piece.mask.count_ones()) * self.step;
             (at, seen) = (piece.end(), seen + 1);
         }
         let counted: u32 = self.ranges.entries().iter().map(|range| range.pieces).sum();
-        if (seen, seen) != (self.pieces.len(), counted) {
+        if (seen, seen) != (self.pieces.len(), counted + lost) {
             return Err("two pieces of ranges overlap, or one is not listed");
         }
         let held = self.ranges.entries().iter().filter(|range| range.is_held).count() as i64;

@@ -250,3 +250,104 @@ fn work_on_shared_pages_is_ordered_and_memory_in_use_stays_mapped() {
         }
     }
 }
+
+/// Lets the next call of a kind fail, or a later one: `ahead` calls succeed before.
+fn fail<S: Storage>(allocator: &In<S>, call: Call, ahead: u64, persistent: bool) -> DeviceError {
+    let error = DeviceError::new(ErrorKind::Other, 77);
+    let nth = device(allocator).calls(call) + 1 + ahead;
+    device(allocator).fail(Failure { call, nth, persistent, error });
+    error
+}
+
+/// Releases a range of which `lost` pages may be mapped for ever, and checks that the addresses stay reserved.
+fn release_with_lost_pages(allocator: &Simulated, range: Owned<'_>, lost: u64) {
+    range.release().unwrap();
+    for stream in [ONE, TWO] {
+        device(allocator).complete(stream);
+    }
+    allocator.empty_cache(DEVICE).unwrap();
+    let left = device(allocator).outstanding();
+    assert_eq!((left.mappings, left.reservations), (lost as usize, 1));
+    assert_eq!((device(allocator).used(), allocator.leaked_bytes(DEVICE)), (lost * PAGE, Ok(lost * PAGE)));
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn where_the_removal_of_a_stale_mapping_has_failed_nothing_is_mapped_again() {
+    for config in CONFIGS {
+        let removals: [fn(&Simulated, &Owned<'_>); 3] = [
+            |allocator, _| allocator.process_events(DEVICE).unwrap(),
+            |_, range| range.decommit(7 * PAGE, PAGE, TWO).unwrap(),
+            |_, range| assert!(range.commit(PAGE, 2 * PAGE, TWO).is_err()),
+        ];
+        for (number, remove) in removals.into_iter().enumerate() {
+            let allocator = allocator(config);
+            let range = reserve(&allocator, 8);
+            range.commit(0, 4 * PAGE, ONE).unwrap();
+            range.decommit(PAGE, PAGE, ONE).unwrap();
+            // The page serves others, so that a commit cannot take it back.
+            let other = reserve(&allocator, 1);
+            other.commit(0, PAGE, ONE).unwrap();
+            device(&allocator).complete(ONE);
+            let error = fail(&allocator, Call::Unmap, 0, false);
+            remove(&allocator, &range);
+            allocator.check_invariants().unwrap();
+            let calls = device(&allocator).calls(Call::Map);
+            for (offset, pages) in [(0, 8), (PAGE, 1), (0, 2), (PAGE, 3)] {
+                assert_eq!(range.commit(offset, pages * PAGE, TWO), Err(Error::Device(error)), "`{config}`, {number}");
+            }
+            assert_eq!(device(&allocator).calls(Call::Map), calls, "`{config}`, {number}");
+            assert_eq!(range.committed_bytes(), Ok(3 * PAGE));
+            range.decommit(0, 2 * PAGE, ONE).unwrap();
+            range.commit(2 * PAGE, 6 * PAGE, ONE).unwrap();
+            range.commit(0, PAGE, ONE).unwrap();
+            assert!(device(&allocator).is_accessible(range.base().offset(2 * PAGE), 6 * PAGE));
+            allocator.check_invariants().unwrap();
+            other.release().unwrap();
+            release_with_lost_pages(&allocator, range, 1);
+        }
+    }
+}
+
+#[test]
+fn where_the_rollback_of_a_commit_has_failed_nothing_is_mapped_again() {
+    for config in CONFIGS {
+        let allocator = allocator(config);
+        let range = reserve(&allocator, 8);
+        // The second page of four stays mapped.
+        let error = fail(&allocator, Call::SetAccess, 0, false);
+        fail(&allocator, Call::Unmap, 1, false);
+        assert_eq!(range.commit(0, 4 * PAGE, ONE), Err(Error::Device(error)));
+        allocator.check_invariants().unwrap();
+        let calls = device(&allocator).calls(Call::Map);
+        for (offset, pages) in [(0, 4), (PAGE, 1), (0, 2), (PAGE, 3)] {
+            assert_eq!(range.commit(offset, pages * PAGE, TWO), Err(Error::Device(error)), "`{config}`");
+        }
+        assert_eq!((device(&allocator).calls(Call::Map), range.committed_bytes()), (calls, Ok(0)), "`{config}`");
+        range.commit(0, PAGE, ONE).unwrap();
+        range.commit(2 * PAGE, 6 * PAGE, TWO).unwrap();
+        assert!(device(&allocator).is_accessible(range.base().offset(2 * PAGE), 6 * PAGE));
+        allocator.check_invariants().unwrap();
+        release_with_lost_pages(&allocator, range, 1);
+    }
+}
+
+#[test]
+fn a_full_table_has_room_for_the_addresses_that_a_failed_commit_loses() {
+    type Small = In<Fixed<1, 4, 8, 64>>;
+    let allocator = Small::new([SimulatedDevice::new(CAPACITY)], &Config::default()).unwrap();
+    let range = Range::reserve(&allocator, DEVICE, 16 * PAGE).unwrap();
+    let error = fail(&allocator, Call::SetAccess, 0, false);
+    fail(&allocator, Call::Unmap, 0, true);
+    assert_eq!(range.commit(0, 8 * PAGE, ONE), Err(Error::Device(error)));
+    device(&allocator).clear_failures();
+    allocator.check_invariants().unwrap();
+    assert_eq!(range.commit(7 * PAGE, PAGE, ONE), Err(Error::Device(error)));
+    let full = range.commit(8 * PAGE, PAGE, ONE);
+    assert!(matches!(full, Err(Error::TableFull(_))), "{full:?}");
+    range.release().unwrap();
+    assert_eq!(device(&allocator).outstanding().reservations, 1, "the addresses stay reserved");
+    let range = Range::reserve(&allocator, DEVICE, 16 * PAGE).unwrap();
+    range.commit(0, 8 * PAGE, ONE).unwrap();
+    allocator.check_invariants().unwrap();
+}
