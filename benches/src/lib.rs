@@ -9,6 +9,7 @@
 //! frontier   the same programs with the setting `compact` → a table and a picture
 //! auto       the same programs with `tune:auto`      → reserved memory beside the best static setting
 //! reclaim    recorded programs with pauses           → memory given back by `reclaim:auto`, over time
+//! growth     programs with more and more objects → the cost of a step
 //! recorder   the C ABI with its trace on or off      → the cost of recording, and a snapshot
 //! ```
 
@@ -18,6 +19,7 @@ pub mod cachalot;
 pub mod crowd;
 pub mod floor;
 pub mod frontier;
+pub mod growth;
 pub mod lanes;
 pub mod locks;
 pub mod machine;

@@ -31,7 +31,8 @@ pub struct Lane {
 }
 
 impl Clock {
-    fn now(self) -> Duration {
+    /// Returns the present time of the clock.
+    pub(crate) fn now(self) -> Duration {
         let clock = match self {
             Self::Thread => ClockId::ThreadCPUTime,
             Self::Process => ClockId::ProcessCPUTime,

@@ -16,8 +16,8 @@ type Simulated = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
 
 /// The device.
 const DEVICE: DeviceIndex = DeviceIndex(0);
-/// The memory of the device, in bytes.
-const CAPACITY: u64 = 1 << 40;
+/// The memory of the device, in bytes: enough for 100,000 ranges of 4 MiB. Heaps of `policy:stitched` reserve addresses in proportion.
+const CAPACITY: u64 = 1 << 39;
 /// The stream of the requests.
 const STREAM: StreamId = StreamId(0x10_0000);
 /// The streams that use the blocks and the ranges.
