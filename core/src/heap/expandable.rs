@@ -43,6 +43,37 @@ pub(crate) struct Run {
     pub last: u32,
 }
 
+/// A detached part of a free block, and the parts of the block that stay free.
+pub(super) struct Cut {
+    pub before: Option<u32>,
+    pub part: u32,
+    pub behind: Option<u32>,
+}
+
+/// Detaches the addresses from `from` to `end` of a free block. The parts before and behind stay free since the
+/// same time, as if never allocated. Room for two blocks was made.
+pub(super) fn cut_out<S: Storage>(heap: &mut Heap<S>, block: u32, from: u64, end: u64) -> Cut {
+    let Block { addr, freed_at, .. } = heap.blocks[block];
+    let block_end = heap.blocks[block].end();
+    debug_assert!(addr <= from && end <= block_end, "the part lies in the block");
+    heap.sets.detach(block, &mut heap.blocks);
+    let mut before = None;
+    if from > addr {
+        let front = heap.blocks.cut(block, from - addr, &mut heap.segments);
+        heap.blocks[front].requested = 0;
+        heap.sets.insert_free(front, freed_at, heap.blocks.entries_mut());
+        before = Some(front);
+    }
+    if end == block_end {
+        return Cut { before, part: block, behind: None };
+    }
+    let part = heap.blocks.cut(block, end - from, &mut heap.segments);
+    heap.blocks[part].freed_at = freed_at;
+    heap.blocks[block].requested = 0;
+    heap.sets.insert_free(block, freed_at, heap.blocks.entries_mut());
+    Cut { before, part, behind: Some(block) }
+}
+
 impl<S: Storage> FreeIndex<S> {
     /// Chooses among expandable blocks, where `block` is the smallest free block that fits, and is
     /// expandable. Returns the chosen block and its bytes.
@@ -262,25 +293,9 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Detaches the part `range` of a free block, so the part can be unmapped without the
-    /// lock. Returns the detached block. The parts before and behind stay free since the same
-    /// time, as if never allocated. Room for two blocks was made.
+    /// lock. Returns the detached block. Room for two blocks was made.
     pub(crate) fn detach_range(&mut self, block: u32, range: Range) -> u32 {
-        let freed_at = self.blocks[block].freed_at;
-        debug_assert!(self.blocks[block].addr <= range.at.0 && range.at.0 + range.bytes <= self.blocks[block].end());
-        self.sets.detach(block, &mut self.blocks);
-        let before = range.at.0 - self.blocks[block].addr;
-        if before > 0 {
-            let front = self.blocks.cut(block, before, &mut self.segments);
-            self.blocks[front].requested = 0;
-            self.sets.insert_free(front, freed_at, self.blocks.entries_mut());
-        }
-        if range.bytes == self.blocks[block].size {
-            return block;
-        }
-        let middle = self.blocks.cut(block, range.bytes, &mut self.segments);
-        self.blocks[block].requested = 0;
-        self.sets.insert_free(block, freed_at, self.blocks.entries_mut());
-        middle
+        cut_out(self, block, range.at.0, range.at.0 + range.bytes).part
     }
 
     /// Marks a detached range as unmapped. If nothing of the segment is mapped any longer, removes

@@ -14,7 +14,7 @@
 
 use super::{Heap, Outcome};
 use crate::heap::block::{Block, State};
-use crate::heap::expandable::Run;
+use crate::heap::expandable::{Cut, Run, cut_out};
 use crate::heap::home_pages::HomePage;
 use crate::pages::counts::PageCounts;
 use crate::stats::{HeapCounters, Stat};
@@ -68,13 +68,6 @@ struct Gap {
     before: bool,
     /// Uses the free block behind the gap.
     behind: bool,
-}
-
-/// A detached part of a free block, and what is left of the block.
-struct Cut {
-    before: Option<u32>,
-    part: u32,
-    behind: Option<u32>,
 }
 
 impl<S: Storage> PagedHeap<'_, S> {
@@ -309,34 +302,11 @@ impl<S: Storage> PagedHeap<'_, S> {
                 return false;
             }
             chosen.take(page.bytes);
-            let Cut { before, part, behind } = self.detach_part(block, page.at, page.end());
+            let Cut { before, part, behind } = cut_out(self.0, block, page.at, page.end());
             rest = if down { before } else { behind };
             take(page, part);
         }
         true
-    }
-
-    /// Detaches the addresses from `from` to `end` of a free block. What is left of the block stays
-    /// free since the same time. Room for two blocks was made.
-    fn detach_part(&mut self, block: u32, from: u64, end: u64) -> Cut {
-        let Block { addr, freed_at, .. } = self.0.blocks[block];
-        let block_end = self.0.blocks[block].end();
-        self.0.sets.detach(block, &mut self.0.blocks);
-        let mut before = None;
-        if from > addr {
-            let front = self.0.blocks.cut(block, from - addr, &mut self.0.segments);
-            self.0.blocks[front].requested = 0;
-            self.0.sets.insert_free(front, freed_at, self.0.blocks.entries_mut());
-            before = Some(front);
-        }
-        if end == block_end {
-            return Cut { before, part: block, behind: None };
-        }
-        let part = self.0.blocks.cut(block, end - from, &mut self.0.segments);
-        self.0.blocks[part].freed_at = freed_at;
-        self.0.blocks[block].requested = 0;
-        self.0.sets.insert_free(block, freed_at, self.0.blocks.entries_mut());
-        Cut { before, part, behind: Some(block) }
     }
 
     /// Detaches the first run of movable pages in a quiet free block: two pages or more, one behind
@@ -360,7 +330,7 @@ impl<S: Storage> PagedHeap<'_, S> {
                 if !room {
                     return None;
                 }
-                return Some((self.detach_part(block, from, end).part, count));
+                return Some((cut_out(self.0, block, from, end).part, count));
             }
             next = self.0.sets.free.previous(block, self.0.blocks.entries());
         }
