@@ -15,7 +15,7 @@ use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::{DeviceError, DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::{Backing, State};
+use crate::heap::block::{Backing, Block, State};
 use crate::heap::expandable::{Range, Run};
 use crate::heap::home_pages::HomePage;
 use crate::pages::Batch;
@@ -24,7 +24,7 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::trace::Action;
-use crate::units::{DevicePtr, StreamId};
+use crate::units::DevicePtr;
 
 /// Divisor for the excess of a reserved address range over the device's memory. With 1/8 more
 /// addresses than memory, one segment can always hold all memory in spite of gaps
@@ -154,16 +154,41 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         self.unmap_all_detached(slot, self.detach_unmappable(slot))
     }
 
+    /// Detaches the free pages of the heap in `slot`. Returns the first block of a list linked by
+    /// [`Block::chain`](crate::heap::block::Block::chain), and an error if blocks were skipped because a table is full.
+    pub(super) fn detach_unmappable(&self, slot: u32) -> (u32, Result<(), Error>) {
+        let (mut first, mut last, mut result) = (NONE, NONE, Ok(()));
+        for unit in self.device.heaps.pages_of(slot) {
+            let mut heap = self.device.heaps.lock(slot);
+            match unit.detach(&mut heap) {
+                Ok(None) => {}
+                Ok(Some(block)) => {
+                    // A detached block is in no index, so `chain` is free to link the list.
+                    heap.blocks[block].chain = NONE;
+                    if last == NONE {
+                        first = block;
+                    } else {
+                        heap.blocks[last].chain = block;
+                    }
+                    last = block;
+                }
+                Err(error) => result = Err(error),
+            }
+        }
+        (first, result)
+    }
+
     /// Unmaps what [`detach_unmappable`](Self::detach_unmappable) has detached in the heap of `slot`.
     pub(super) fn unmap_all_detached(
         &self,
         slot: u32,
-        (stream, mut detached, mut result): (StreamId, u32, Result<(), Error>),
+        (mut detached, mut result): (u32, Result<(), Error>),
     ) -> Result<(), Error> {
         // All blocks are detached, so one synchronization of the stream serves all of them.
         if detached == NONE {
             return result;
         }
+        let stream = self.device.heaps.lock(slot).stream;
         let waited = self.device.call(|device| device.synchronize(stream));
         // A capturing stream permits no wait: its free blocks stay mapped, which is no error.
         if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
@@ -179,31 +204,46 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
                 heap.attach_range(block);
                 continue;
             }
-            let entry = &heap.blocks[block];
-            let granule = heap.segments[entry.segment].granule;
-            let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule };
-            if let Some(recorder) = self.device.tracing() {
-                recorder.release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
-            }
             drop(heap);
-            result = result.and(self.unmap_detached(slot, block, range));
+            result = result.and(self.unmap_detached(slot, block));
         }
         result
     }
 
-    /// Unmaps a detached range, and releases the addresses of the segment if no part of the segment
-    /// is mapped any more.
-    pub(super) fn unmap_detached(&self, slot: u32, block: u32, range: Range) -> Result<(), Error> {
+    /// Unmaps the pages of a detached block, and gives the addresses up.
+    pub(super) fn unmap_detached(&self, slot: u32, block: u32) -> Result<(), Error> {
+        self.give_up_detached(slot, block, |range| self.unmap_pages(slot, range))
+    }
+
+    /// Gives the addresses of a detached block up, whose pages `unmap` removes. Releases the addresses of the segment if
+    /// no part of the segment is mapped any more. After an error of `unmap`, the addresses are lost.
+    pub(super) fn give_up_detached<E>(
+        &self,
+        slot: u32,
+        block: u32,
+        unmap: impl FnOnce(Range) -> Result<(), E>,
+    ) -> Result<(), E> {
         let counters = &self.device.heaps.slot(slot).counters;
+        let range = {
+            let mut heap = self.device.heaps.lock(slot);
+            let Block { addr, size, segment, .. } = heap.blocks[block];
+            if let Some(recorder) = self.device.tracing() {
+                recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(addr), size);
+            }
+            Range { at: DevicePtr(addr), bytes: size, granule: heap.segments[segment].granule }
+        };
         self.device.pages.remove(range.at, range.bytes);
         self.device.device_peaks.count(Event::DeviceFree);
-        if let Err(error) = self.unmap_pages(slot, range) {
-            self.device.heaps.lock(slot).lose(block, counters);
-            return Err(error);
+        let unmapped = unmap(range);
+        let mut heap = self.device.heaps.lock(slot);
+        if unmapped.is_err() {
+            heap.lose(block, counters);
+            return unmapped;
         }
-        let emptied = self.device.heaps.lock(slot).finish_unmap(block, counters);
+        let emptied = heap.finish_unmap(block, counters);
+        drop(heap);
         self.unreserve(emptied);
-        Ok(())
+        unmapped
     }
 
     /// Detaches the lowest run of free and unmapped blocks that can hold the request. Reserves a
@@ -219,43 +259,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             Some(heap.detach_run(first, request.size))
         };
         self.hold_addresses(request.slot, Backing::Expandable, range, detach)
-    }
-
-    /// Detaches the unmappable ranges of the heap in `slot`. Returns the heap's stream, the first
-    /// block of a list linked by [`Block::chain`](crate::heap::block::Block::chain), and an error
-    /// if blocks were skipped because a table is full.
-    pub(super) fn detach_unmappable(&self, slot: u32) -> (StreamId, u32, Result<(), Error>) {
-        let mut heap = self.device.heaps.lock(slot);
-        let (mut first, mut last, mut cursor) = (NONE, NONE, (0, 0));
-        let mut result = Ok(());
-        while let Some((block, range)) = next_unmappable(&mut heap, cursor) {
-            // Read before the block is cut: the cursor must move past the whole block.
-            cursor = (heap.blocks[block].size, heap.blocks[block].addr);
-            let mut part = Some((block, range));
-            while let Some((block, range)) = part {
-                let whole = range.bytes == heap.blocks[block].size;
-                // A block with parts of granules at its ends is cut, which takes entries of the
-                // table.
-                if !whole && heap.make_room().is_err() || !heap.make_room_for_range() {
-                    result = Err(Error::TableFull("blocks"));
-                    break;
-                }
-                let detached = heap.detach_range(block, range);
-                // A detached block is in no index, so `chain` is free to link the list.
-                heap.blocks[detached].chain = NONE;
-                if last == NONE {
-                    first = detached;
-                } else {
-                    heap.blocks[last].chain = detached;
-                }
-                last = detached;
-                // The rest behind is smaller than the cursor: the pages behind a pinned one are
-                // found here, or not at all.
-                let rest = Some(heap.blocks[detached].next).filter(|&rest| rest != NONE && heap.blocks[rest].is_free());
-                part = rest.and_then(|rest| Some((rest, heap.whole_pages(rest, HomePage::is_movable)?)));
-            }
-        }
-        (heap.stream, first, result)
     }
 
     /// Returns whether addresses for a request exist, in a run of the heap or in a range that

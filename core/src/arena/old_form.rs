@@ -4,22 +4,17 @@
 //! Blocks that other streams use are not free, so their segments are not idle.
 
 use crate::arena::OnDevice;
-use crate::arena::expand::next_unmappable;
 use crate::arena::flags;
+use crate::arena::give::take::Taken;
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::release::next_releasable;
 use crate::arena::retired::{Retired, RetiredSegments};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::sync::Lock;
 use crate::tables::{Lazy, Storage};
-use crate::trace::Action;
 use crate::units::NO_STREAM;
 use alloc::vec::Vec;
-
-/// Position before every block in the order of (size, address).
-const FROM_START: (u64, u64) = (0, 0);
 
 /// Idle memory of an old form.
 pub(crate) struct OldForm<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
@@ -36,18 +31,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
         let mut released = RetiredSegments(self.0.arena).release(false);
         if self.0.tuning.lock().has_leftovers && !self.0.flags.has(flags::CAPTURE) {
             let mut any = false;
-            for kind in [PoolKind::Large, PoolKind::Small] {
-                for pair in self.0.heaps.pairs_of(0) {
-                    let slot = pair.slot(kind);
-                    let (segments, pages) = self.forms_of(slot);
-                    if segments || all {
-                        self.retire(&pair, slot);
-                    }
-                    if (pages || all) && self.is_idle(slot) {
-                        released = released.and(self.0.releaser().unmap_cached(slot));
-                    }
-                    any |= segments || pages || all;
+            let kinds = [PoolKind::Large, PoolKind::Small].into_iter();
+            for (kind, pair) in kinds.flat_map(|kind| self.0.heaps.pairs_of(0).map(move |pair| (kind, pair))) {
+                let slot = pair.slot(kind);
+                let (maps_pages, is_empty) = {
+                    let heap = self.0.heaps.lock(slot);
+                    (heap.rules.source.maps_pages(), heap.is_empty())
+                };
+                if all || maps_pages {
+                    self.retire(&pair, slot);
                 }
+                if (all || !maps_pages) && self.is_idle(slot) {
+                    released = released.and(self.0.releaser().unmap_cached(slot));
+                }
+                any |= all || !is_empty;
             }
             self.0.tuning.lock().has_leftovers = any;
             let spares = self.0.releaser().destroy_spares();
@@ -56,25 +53,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
         released
     }
 
-    /// Returns whether a heap may have segments or pages of another form than its rules ask for.
-    fn forms_of(&self, slot: u32) -> (bool, bool) {
-        let heap = self.0.heaps.lock(slot);
-        if heap.is_empty() || !heap.sets.is_made() {
-            return (false, false);
-        }
-        let maps_pages = heap.rules.source.maps_pages();
-        (maps_pages, !maps_pages)
-    }
-
     /// Returns whether the stream of a heap has no unfinished work, if the heap has pages to give back.
     fn is_idle(&self, slot: u32) -> bool {
-        let has_pages = {
-            let mut heap = self.0.heaps.lock(slot);
-            heap.sets.is_made() && next_unmappable(&mut heap, FROM_START).is_some()
-        };
         // An epoch that is complete at once.
         let quiet = self.0.quiet();
-        if !has_pages || !quiet.begin(slot, NO_STREAM) {
+        if self.0.heaps.pages_of(slot).next().is_none() || !quiet.begin(slot, NO_STREAM) {
             return false;
         }
         quiet.poll();
@@ -86,22 +69,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
     fn retire(&self, _used: &PairUse<'_, R, S>, slot: u32) {
         // Kept until the event is recorded: no capture begins in between.
         let Some(_permission) = self.0.driver.may_record(&self.0.flags) else { return };
-        let mut segments = Vec::new();
-        let stream = loop {
-            let mut heap = self.0.heaps.lock(slot);
-            let stream = heap.stream;
-            if !self.0.driver.may_use_stream_of(&heap, NO_STREAM) || segments.try_reserve(1).is_err() {
-                break stream;
+        let stream = {
+            let heap = self.0.heaps.lock(slot);
+            if !self.0.driver.may_use_stream_of(&heap, NO_STREAM) {
+                return;
             }
-            let Some((block, _)) = next_releasable(&mut heap, FROM_START, |_| true) else { break stream };
-            let (base, bytes) = heap.remove_segment(block, &self.0.heaps.slot(slot).counters);
-            self.0.pages.remove(base, bytes);
-            if let Some(recorder) = self.0.tracing() {
-                recorder.release(&mut heap, Action::SegmentFree, base, bytes);
-            }
-            self.0.heaps.drop_tables(&mut heap);
-            segments.push((base, bytes));
+            heap.stream
         };
+        let mut segments = Vec::new();
+        for unit in self.0.heaps.segments_of(slot) {
+            if segments.try_reserve(1).is_err() {
+                break;
+            }
+            // A segment that cannot be taken stays in the heap.
+            if let Ok(Some(Taken { unit, .. })) = unit.take(self.0) {
+                segments.push((unit.ptr(), unit.bytes));
+            }
+        }
         if segments.is_empty() {
             return;
         }

@@ -12,15 +12,20 @@ impl Idle {
     /// No look has met the unit.
     pub(crate) const NEW: Self = Self(0);
     /// The unit was in use at the last look.
-    pub(super) const IN_USE: Self = Self(1);
+    pub(crate) const IN_USE: Self = Self(1);
 
     pub(super) fn since(now: Moment) -> Self {
         Self(now.0.max(2))
     }
 
+    /// Returns whether the last look found the unit idle.
+    pub(crate) fn is_idle(self) -> bool {
+        self.0 > Self::IN_USE.0
+    }
+
     /// Returns for how many milliseconds the unit has been idle, or `None` if in use.
     pub(crate) fn age(self, now: Moment) -> Option<u32> {
-        (self.0 > Self::IN_USE.0).then(|| now.0.wrapping_sub(self.0))
+        self.is_idle().then(|| now.0.wrapping_sub(self.0))
     }
 }
 
@@ -44,17 +49,4 @@ pub(crate) enum Found {
         /// Length in bytes.
         bytes: u64,
     },
-}
-
-/// An idle segment or page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct IdleUnit {
-    /// Device address of the first byte.
-    pub at: u64,
-    /// Length in bytes.
-    pub bytes: u64,
-    /// The milliseconds of idleness.
-    pub age: u32,
-    /// A stamp of the heap's clock, not before the last free.
-    pub freed_at: u64,
 }

@@ -13,13 +13,10 @@
 //! ([`Heap::high`]) was not touched either.
 
 use crate::heap::Heap;
-use crate::heap::age::{Found, Idle, IdleUnit, Moment};
+use crate::heap::age::{Found, Idle, Moment};
 use crate::heap::block::{Backing, Block, Segment};
-use crate::heap::expandable::Range;
-use crate::heap::home_pages::HomePage;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
-use crate::units::DevicePtr;
 
 /// A heap under a look.
 pub(crate) struct LookedAt<'a, S: Storage>(pub &'a mut Heap<S>);
@@ -80,84 +77,6 @@ impl<S: Storage> LookedAt<'_, S> {
                 page.idle = seen(page.idle, false, false, page.bytes, now, tell);
             }
         });
-    }
-}
-
-/// The idle units of a heap.
-pub(crate) struct IdleUnits<'a, S: Storage>(pub &'a Heap<S>);
-
-impl<S: Storage> IdleUnits<'_, S> {
-    /// Returns whether no work uses an idle unit of the heap any longer.
-    pub(crate) fn is_quiet(&self, unit: IdleUnit) -> bool {
-        unit.freed_at < self.0.sets.quiet
-    }
-
-    /// Returns whether units of the heap may go back to the device.
-    fn gives_units(&self) -> bool {
-        !self.0.is_empty()
-            && !self.0.retained
-            && !self.0.asleep
-            && self.0.suballocator.is_none()
-            && self.0.sets.is_made()
-    }
-
-    /// Returns the largest idle segment for which `wanted` returns true, with the block. Segments touched
-    /// since the last look do not count.
-    pub(crate) fn idle_segment(&self, now: Moment, wanted: impl Fn(IdleUnit) -> bool) -> Option<(u32, IdleUnit)> {
-        if !self.gives_units() {
-            return None;
-        }
-        self.free_downwards().find_map(|block| {
-            let Block { size, addr, freed_at, segment, .. } = self.0.blocks[block];
-            let untouched = self.0.is_releasable(block) && freed_at < self.0.sets.mark;
-            let age = self.0.segments[segment].idle.age(now).filter(|_| untouched)?;
-            let unit = IdleUnit { at: addr, bytes: size, age, freed_at };
-            wanted(unit).then_some((block, unit))
-        })
-    }
-
-    /// Returns the idle page at the highest address of the largest free block with one for which `wanted` returns
-    /// true, with the block. Pages perhaps touched since the last look do not count.
-    pub(crate) fn idle_page(&self, now: Moment, wanted: impl Fn(IdleUnit) -> bool) -> Option<(u32, IdleUnit)> {
-        if !self.gives_units() {
-            return None;
-        }
-        let expandable = self.free_downwards().filter(|&block| self.0.blocks[block].backing == Backing::Expandable);
-        expandable
-            .flat_map(|block| self.idle_pages_in(block, self.0.blocks[block].end(), now).map(move |unit| (block, unit)))
-            .find(|&(_, unit)| wanted(unit))
-    }
-
-    /// Iterates over the idle pages of the free block `block` side by side below `page`, downwards.
-    pub(crate) fn idle_pages_below(&self, block: u32, page: IdleUnit, now: Moment) -> impl Iterator<Item = IdleUnit> {
-        let mut above = page.at;
-        self.idle_pages_in(block, page.at, now).take_while(move |unit| {
-            let beside = unit.at + unit.bytes == above;
-            above = unit.at;
-            beside
-        })
-    }
-
-    /// Returns the range from `from` to `end` in the free block `block`.
-    pub(crate) fn range_of(&self, block: u32, from: u64, end: u64) -> Range {
-        let granule = self.0.segments[self.0.blocks[block].segment].granule;
-        Range { at: DevicePtr(from), bytes: end - from, granule }
-    }
-
-    /// Iterates over the idle pages of the free block `block` up to `end`, downwards.
-    fn idle_pages_in(&self, block: u32, end: u64, now: Moment) -> impl Iterator<Item = IdleUnit> {
-        let Block { addr, freed_at, .. } = self.0.blocks[block];
-        self.0.sets.pages.within_down(addr, end).filter_map(move |page: HomePage| {
-            let untouched = freed_at < self.0.sets.mark || page.at >= self.0.high;
-            let age = page.idle.age(now).filter(|_| untouched && page.is_movable())?;
-            Some(IdleUnit { at: page.at, bytes: page.bytes, age, freed_at: page.freed_at })
-        })
-    }
-
-    /// Iterates over the free blocks, from the largest to the smallest.
-    fn free_downwards(&self) -> impl Iterator<Item = u32> {
-        let blocks = self.0.blocks.entries();
-        core::iter::successors(self.0.sets.free.last(blocks), |&block| self.0.sets.free.previous(block, blocks))
     }
 }
 

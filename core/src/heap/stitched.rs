@@ -13,7 +13,7 @@
 //! makes the room a free block, and the old places become [stale](State::Stale).
 
 use super::{Heap, Outcome};
-use crate::heap::block::{Block, State};
+use crate::heap::block::{Block, Blocks, State};
 use crate::heap::expandable::{Cut, Run, cut_out};
 use crate::heap::home_pages::HomePage;
 use crate::pages::counts::PageCounts;
@@ -68,6 +68,28 @@ struct Gap {
     before: bool,
     /// Uses the free block behind the gap.
     behind: bool,
+}
+
+impl<S: Storage> Blocks<S> {
+    /// Returns the place of a page at `at` in the free block `block` in the order in which
+    /// [`take_pages`](PagedHeap::take_pages) takes pages of one size: less is earlier.
+    pub(crate) fn order_of_page(&self, block: u32, at: u64) -> (u32, u64, u64, u64) {
+        let Block { size, addr, next, .. } = self[block];
+        let gaps = self.gaps_beside(block);
+        let (size, addr) = if gaps == 2 { (size, addr) } else { (u64::MAX - size, u64::MAX - addr) };
+        (2 - gaps, size, addr, if self.is_gap(next) { u64::MAX - at } else { at })
+    }
+
+    /// Returns at how many of its two ends a free block ends a run. With 2, the block is the run.
+    fn gaps_beside(&self, block: u32) -> u32 {
+        let Block { prev, next, .. } = self[block];
+        u32::from(self.is_gap(prev)) + u32::from(self.is_gap(next))
+    }
+
+    /// Returns whether a neighbour of a block has no memory that blocks can use, or there is none.
+    fn is_gap(&self, neighbour: u32) -> bool {
+        neighbour == NONE || matches!(self[neighbour].state, State::Unmapped | State::Stale | State::Lost)
+    }
 }
 
 impl<S: Storage> PagedHeap<'_, S> {
@@ -246,7 +268,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         {
             let Block { size, addr, .. } = self.0.blocks[block];
             position = (size, addr);
-            if self.gaps_beside(block) < 2 || !self.admits(wanted, block) {
+            if self.0.blocks.gaps_beside(block) < 2 || !self.admits(wanted, block) {
                 continue;
             }
             if !self.take_pages_of(block, chosen, &mut take) {
@@ -261,7 +283,7 @@ impl<S: Storage> PagedHeap<'_, S> {
             {
                 // The walk down the sizes meets what is left of a block again, and takes nothing of it.
                 next = self.0.sets.free.previous(block, self.0.blocks.entries());
-                if at_ends_only && self.gaps_beside(block) == 0 || !self.admits(wanted, block) {
+                if at_ends_only && self.0.blocks.gaps_beside(block) == 0 || !self.admits(wanted, block) {
                     continue;
                 }
                 if !self.take_pages_of(block, chosen, &mut take) {
@@ -271,21 +293,10 @@ impl<S: Storage> PagedHeap<'_, S> {
         }
     }
 
-    /// Returns at how many of its two ends a free block ends a run. With 2, the block is the run.
-    fn gaps_beside(&self, block: u32) -> u32 {
-        let Block { prev, next, .. } = self.0.blocks[block];
-        u32::from(self.is_gap(prev)) + u32::from(self.is_gap(next))
-    }
-
-    /// Returns whether a neighbour of a block has no memory that blocks can use, or there is none.
-    fn is_gap(&self, neighbour: u32) -> bool {
-        neighbour == NONE || matches!(self.0.blocks[neighbour].state, State::Unmapped | State::Stale | State::Lost)
-    }
-
     /// Detaches the pages of one free block with a size in `chosen`: downwards if the block ends
     /// a run, so what is left continues the run, else upwards. Returns false if a table is full.
     fn take_pages_of(&mut self, block: u32, chosen: &mut PageCounts, take: &mut impl FnMut(HomePage, u32)) -> bool {
-        let down = self.is_gap(self.0.blocks[block].next);
+        let down = self.0.blocks.is_gap(self.0.blocks[block].next);
         let mut rest = Some(block);
         while let Some(block) = rest {
             let (from, end) = (self.0.blocks[block].addr, self.0.blocks[block].end());

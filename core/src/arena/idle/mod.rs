@@ -23,7 +23,6 @@ mod predictor;
 mod tests;
 
 use self::budget::Budget;
-use self::give::Given;
 use self::predictor::{Obtained, Predictor};
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -99,6 +98,8 @@ struct Round {
     excess: Cell<u64>,
     /// Whether a segment was not given back because a stream had work.
     blocked: Cell<bool>,
+    /// Whether the time has ended before all worthwhile units were given back.
+    more: Cell<bool>,
 }
 
 /// Gives idle memory of a device back.
@@ -134,18 +135,18 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Keeper<'a, D, R, S> {
             left: Cell::new(max_us.saturating_mul(1000)),
             excess: Cell::new(self.excess()),
             blocked: Cell::new(false),
+            more: Cell::new(false),
         };
         if !self.look(&round, now_us) {
             return Ok(false);
         }
         device.quiet().poll();
-        let Given { more, began } = self.give_back(&round)?;
-        if !began {
-            return Ok(more);
+        if self.give_back(&round)? {
+            // What was free is quiet at once on a stream without unfinished work.
+            device.quiet().poll();
+            self.give_back(&round)?;
         }
-        // What was free is quiet at once on a stream without unfinished work.
-        device.quiet().poll();
-        Ok(self.give_back(&round)?.more)
+        Ok(round.more.get())
     }
 
     /// Returns how many bytes are held beyond the most held before anything was given back, and beyond

@@ -27,10 +27,8 @@ use crate::heap::expandable::Range;
 use crate::heap::home_pages::HomePage;
 use crate::heap::stitched::PagedHeap;
 use crate::pages::Batch;
-use crate::stats::Event;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
-use crate::trace::Action;
 use crate::units::DevicePtr;
 
 /// How often in a row two pages have been mapped beside each other before they become one.
@@ -186,24 +184,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
 
     /// Gives the addresses of a detached run up, in which no page is listed.
     fn vacate(&self, run: &Run, vacated: Vacated) {
-        let device = self.device();
-        let Run { slot, block, range, .. } = *run;
-        device.pages.remove(range.at, range.bytes);
-        device.device_peaks.count(Event::DeviceFree);
-        let counters = &device.heaps.slot(slot).counters;
-        let mut heap = device.heaps.lock(slot);
-        if let Some(recorder) = device.tracing() {
-            recorder.release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
-        }
-        let emptied = match vacated {
-            Vacated::Unmapped => heap.finish_unmap(block, counters),
-            Vacated::Lost => {
-                heap.lose(block, counters);
-                None
-            }
-        };
-        drop(heap);
-        self.mapper.unreserve(emptied);
+        let unmapped = if vacated == Vacated::Unmapped { Ok(()) } else { Err(vacated) };
+        let _as_before = self.mapper.give_up_detached(run.slot, run.block, |_range| unmapped);
     }
 
     /// Destroys pages that are mapped nowhere.

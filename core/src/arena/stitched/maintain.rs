@@ -7,16 +7,15 @@
 //! 3. runs of short pages that meet again and again are replaced by longer pages (consolidate.rs).
 
 use super::Stitcher;
-use super::gather::{Wish, slots_of};
+use super::gather::slots_of;
+use crate::arena::give::take::give;
+use crate::arena::give::units::{Kind, Unit, units_down};
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
-use crate::heap::expandable::Range;
-use crate::heap::stitched::Wanted;
-use crate::pages::Batch;
+use crate::pages::counts::PageCounts;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::trace::Action;
-use crate::units::{DevicePtr, NO_STREAM};
+use crate::units::NO_STREAM;
 
 /// Estimated time to unmap a page, in tenths of a microsecond (measured on an H100: 14 to 17 µs).
 const UNMAP_TENTHS_US: u64 = 150;
@@ -117,45 +116,32 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
 
     /// Gives memory back to the device as long as there is an `excess`. Returns true if some is left.
     pub(super) fn give_back(&self, left: &mut TimeLeft, excess: impl Fn() -> u64) -> Result<bool, Error> {
+        let device = self.device();
         while excess() > 0 && left.take(RELEASE_TENTHS_US) {
             if self.mapper.destroy_spare()? {
                 continue;
             }
-            let Some(batch) = self.take_one_quiet() else { return Ok(true) };
-            self.unmap_taken_pages(&batch)?;
+            let Some(page) = self.first_quiet() else { return Ok(true) };
+            match give(device, [page]) {
+                // A page that cannot be cut out of its block stays.
+                Err(Error::TableFull(_)) => return Ok(true),
+                given => _ = given?,
+            }
         }
         Ok(excess() > 0)
     }
 
-    /// Takes one free page that no work uses any longer, if any. The memory of a private
-    /// pool does not count: it may be in use on any stream, as long as its last replays run.
-    fn take_one_quiet(&self) -> Option<Batch> {
-        let mut batch = Batch::EMPTY;
-        let any = Wish { end: self.step(), room: u64::MAX };
-        for used in self.device().arena.heaps.pairs_of(0) {
-            self.take_from(Wanted::Quiet, used.pair, any, &mut 1, &mut batch);
-            if batch.count > 0 {
-                return Some(batch);
-            }
-        }
-        None
-    }
-
-    /// Unmaps free pages that were taken from their heaps. The pages become spare.
-    fn unmap_taken_pages(&self, batch: &Batch) -> Result<(), Error> {
-        let device = self.device();
-        let mut result = Ok(());
-        for page in self.mapper.numbers_of(batch) {
-            let Some((slot, block)) = device.page_pool.lock()[page].origin else { continue };
-            let mut heap = device.heaps.lock(slot);
-            let entry = &heap.blocks[block];
-            let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule: entry.size };
-            if let Some(recorder) = device.tracing() {
-                recorder.release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
-            }
-            drop(heap);
-            result = result.and(self.mapper.unmap_detached(slot, block, range));
-        }
-        result
+    /// The rule of the budget: of the first pair of heaps with a page that no work uses any longer, the shortest page,
+    /// in the order in which pages move. The memory of a private pool does not count: it may be in use on any stream,
+    /// as long as its last replays run.
+    fn first_quiet(&self) -> Option<Unit> {
+        let (heaps, most) = (&self.device().arena.heaps, PageCounts::largest(self.step()));
+        let of_heap = |slot: u32| {
+            let heap = heaps.lock(slot);
+            let pages = units_down(&heap, slot).filter(|unit| unit.kind == Kind::Pages && unit.bytes <= most);
+            pages.filter(Unit::is_quiet).min_by_key(|unit| (unit.bytes, heap.blocks.order_of_page(unit.block, unit.at)))
+        };
+        let of_pair = |pair| slots_of(pair).into_iter().filter_map(of_heap).min_by_key(|unit| unit.bytes);
+        heaps.pairs_of(0).find_map(|used| of_pair(used.pair))
     }
 }
