@@ -36,6 +36,7 @@ pub use would_fit::{Bound, Fit, Rehearsal};
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
+use crate::arena::give::caches;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::tuning::Tuned;
 use crate::arena::{Arena, OnDevice};
@@ -351,7 +352,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let _checked = self.checked("empty_cache", device);
         let device = self.on(device)?;
         let waited = device.wait_for_events();
-        waited.and(device.releaser().release_cached(None))
+        waited.and(caches::release_cached(device, None))
     }
 
     /// Releases segments without blocks in use, the largest first, until the allocator holds at
@@ -364,7 +365,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// ends the trimming.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
         let _checked = self.checked("trim", device);
-        self.on(device)?.releaser().trim(keep)
+        caches::trim(self.on(device)?, keep)
     }
 
     /// Predicts the first action of [`malloc`](Self::malloc) for a request made now. Hands out

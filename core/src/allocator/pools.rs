@@ -5,6 +5,7 @@
 //! with a route into a private pool.
 
 use super::Allocator;
+use crate::arena::give::caches;
 use crate::arena::heaps::registry::Purpose;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -143,6 +144,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let device = self.on(device)?;
         let pool = device.heaps.private_pool(pool)?;
         let waited = device.wait_for_events();
-        waited.and(device.releaser().release_cached(Some(pool)))
+        waited.and(caches::release_cached(device, Some(pool)))
     }
 }

@@ -20,35 +20,25 @@
 //! the segment is known to be done. Without enough quiet segments the request exceeds the budget,
 //! and a later request repays.
 
+use crate::arena::give::take::give;
+use crate::arena::give::units::{Unit, quiet_cover};
 use crate::arena::quiet::Quiet;
-use crate::arena::release::{last_releasable, next_releasable};
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::Block;
 use crate::heap::split_rules::Compacting;
 use crate::stats::Stat;
 use crate::sync::Lock;
-use crate::tables::{Lazy, Storage};
+use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
+use core::iter::from_fn;
 
 /// The decisions of the setting `compact` on one device.
 pub(crate) struct Compact<'a, D, R: Lock, S: Storage> {
     arena: &'a Arena<D, R, S>,
-}
-
-/// A segment to release.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Victim {
-    /// The [`rank`] of the segment; less is better.
-    rank: (bool, u64),
-    /// The address of the segment. Makes the choice between equal segments deterministic.
-    address: u64,
-    /// The slot of the heap.
-    slot: u32,
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
@@ -124,83 +114,56 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
         held.checked_sub(budget(most, compact)).filter(|&excess| excess > 0)
     }
 
-    /// Returns the address of the first segment that [`serve`](Self::serve) would release among the
-    /// segments that are known to be quiet. Does not ask the device for others.
-    pub(super) fn first_victim(&self, request: &Request) -> Option<DevicePtr> {
-        if request.capturing || self.arena.flags.has(flags::CAPTURE) {
-            return None;
-        }
-        let excess = self.excess(request)?;
-        self.victim(excess).map(|victim| DevicePtr(victim.address))
-    }
-
     /// Releases quiet segments until a segment for the request is within the budget, or no quiet
-    /// segment is left. Does not wait for the device. Releases nothing for a graph that is captured, nor
-    /// while an event might become part of the graph.
+    /// segment is left. Does not wait for the device.
     fn release_excess(&self, device: OnDevice<'_, D, R, S>, request: &Request) -> Result<(), Error> {
-        if request.capturing || self.arena.flags.has(flags::CAPTURE) {
+        if !self.may_release(request) {
             return Ok(());
         }
         let quiet = self.arena.quiet();
         quiet.poll();
-        self.release_quiet(device, request)?;
+        give(device, self.quiet_segments(request))?;
         // What is free and not quiet becomes quiet for a later request; at once on a stream without
         // unfinished work.
         if self.excess(request).is_some() && self.begin_epochs(&quiet, request.stream) {
             quiet.poll();
-            self.release_quiet(device, request)?;
+            give(device, self.quiet_segments(request))?;
         }
         Ok(())
     }
 
-    /// Releases segments that are known to be quiet, until a segment for the request is within the
-    /// budget.
-    fn release_quiet(&self, device: OnDevice<'_, D, R, S>, request: &Request) -> Result<(), Error> {
-        // Each round releases a segment or ends: the excess shrinks unless other threads allocate.
-        while let Some(excess) = self.excess(request)
-            && let Some(Victim { slot, .. }) = self.victim(excess)
-        {
-            let Some(_used) = self.arena.heaps.enter_pair(slot / 2) else { continue };
-            let mut heap = self.arena.heaps.lock(slot);
-            // Another thread may have taken the segment since the lock was dropped: choose again.
-            if let Some(block) = quiet_segment(&mut heap, excess) {
-                device.releaser().release_segment(slot, heap, block)?;
-            }
-        }
-        Ok(())
+    /// The rule of `compact`: of all large heaps the quiet segment that covers the excess best, until a segment for
+    /// the request is within the budget. Yields what is known to be quiet, and does not ask the device.
+    pub(super) fn quiet_segments(&self, request: &Request) -> impl Iterator<Item = Unit> {
+        let heaps = &self.arena.heaps;
+        // The excess shrinks with each unit, unless other threads allocate.
+        from_fn(move || {
+            let excess = self.excess(request).filter(|_| self.may_release(request))?;
+            let large = heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]);
+            let of_each = large.filter_map(|(slot, _used)| quiet_cover(&mut heaps.lock(slot), slot, excess));
+            of_each.min_by_key(|unit| (rank(unit.bytes, excess), unit.at))
+        })
     }
 
-    /// Chooses the quiet segment to release for `excess` bytes, among all heaps.
-    fn victim(&self, excess: u64) -> Option<Victim> {
-        let of_heap = |slot: u32| {
-            let mut heap = self.arena.heaps.lock(slot);
-            let block = quiet_segment(&mut heap, excess)?;
-            let Block { size, addr, .. } = heap.blocks[block];
-            Some(Victim { rank: rank(size, excess), address: addr, slot })
-        };
-        self.arena.heaps.releasable_of(PoolKind::Large).filter_map(|(_used, slot)| of_heap(slot)).min()
+    /// Returns whether segments may be released for a request: not for a graph that is captured, nor while an event
+    /// might become part of a graph.
+    fn may_release(&self, request: &Request) -> bool {
+        !request.capturing && !self.arena.flags.has(flags::CAPTURE)
     }
 
     /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that names
     /// the stream `named`. Returns whether any began.
     fn begin_epochs(&self, quiet: &Quiet<'_, D, R, S>, named: StreamId) -> bool {
+        let heaps = &self.arena.heaps;
         let mut began = false;
-        for (_used, slot) in self.arena.heaps.releasable_of(PoolKind::Large) {
-            let uncovered = {
-                let mut heap = self.arena.heaps.lock(slot);
-                // A heap without tables has no block, and no epoch to begin.
-                let quiet = if heap.sets.is_made() { heap.sets.quiet } else { 0 };
-                let covered = quiet.max(self.arena.epochs.lock().newest(slot));
-                next_releasable(&mut heap, FROM_START, |block| block.freed_at >= covered).is_some()
-            };
-            began |= uncovered && quiet.begin(slot, named);
+        for (slot, _used) in heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]) {
+            let newest = self.arena.epochs.lock().newest(slot);
+            let uncovered = |unit: Unit| !unit.is_quiet() && unit.freed_at >= newest;
+            began |= heaps.segments_of(slot).any(uncovered) && quiet.begin(slot, named);
         }
         began
     }
 }
-
-/// Position before every block in the order of (size, address).
-const FROM_START: (u64, u64) = (0, 0);
 
 /// Whether `compact` is in force for a heap. A sub-allocator places by its own rules.
 fn is_compact<S: Storage>(heap: &Heap<S>) -> bool {
@@ -224,18 +187,6 @@ fn rank(size: u64, excess: u64) -> (bool, u64) {
     if size >= excess { (false, size) } else { (true, u64::MAX - size) }
 }
 
-/// Returns the quiet segment of the heap that covers `excess` bytes best, as a block.
-fn quiet_segment<S: Storage>(heap: &mut Heap<S>, excess: u64) -> Option<u32> {
-    if heap.retained || heap.is_empty() {
-        return None;
-    }
-    let quiet = heap.sets.quiet;
-    let is_quiet = |block: &Block| block.freed_at < quiet;
-    let smallest = next_releasable(heap, (excess, 0), is_quiet).map(|(block, _)| block);
-    // None suffices: the largest.
-    smallest.or_else(|| last_releasable(heap, is_quiet))
-}
-
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
     use super::*;
@@ -244,7 +195,7 @@ mod tests {
     use crate::config::Config;
     use crate::device::simulated::{Call, SimulatedDevice};
     use crate::pool::{PoolOptions, Route};
-    use crate::tables::Growable;
+    use crate::tables::{Growable, Lazy};
     use crate::units::{DeviceIndex, MIB, StreamId};
     use std::vec::Vec;
 
@@ -321,6 +272,19 @@ mod tests {
         // 120 MiB beyond the budget of 210: no segment suffices alone, and 40 do for the rest of 20.
         malloc(&allocator, STREAM, 130);
         assert_eq!(segments(&allocator), [60, 130]);
+    }
+
+    #[test]
+    fn of_equal_segments_too_small_alone_the_last_is_released_first() {
+        let allocator = allocator("compact:0");
+        let blocks = [60, 60].map(|mib| malloc(&allocator, STREAM, mib));
+        blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+        quiesce(&allocator, STREAM);
+        allocator.arena(DEVICE).unwrap().quiet().poll();
+        let last = blocks.into_iter().max_by_key(|block| block.0).unwrap();
+        assert_eq!(allocator.forecast(DEVICE, 200 * MIB, STREAM), Ok(Forecast::Release(last)));
+        malloc(&allocator, STREAM, 200);
+        assert_eq!(segments(&allocator), [200]);
     }
 
     #[test]

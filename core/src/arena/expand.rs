@@ -17,7 +17,6 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::{Backing, Block, State};
 use crate::heap::expandable::{Range, Run};
-use crate::heap::home_pages::HomePage;
 use crate::pages::Batch;
 use crate::stats::Event;
 use crate::sync::Lock;
@@ -283,21 +282,4 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         let granule = segment.next_multiple_of(self.memory.granularity());
         Ok((wanted.max(granule).next_multiple_of(granule), granule))
     }
-}
-
-/// Returns the first free block behind `cursor` that holds whole pages, and the range of the
-/// pages. A heap of a private pool in use has no such block.
-pub(crate) fn next_unmappable<S: Storage>(heap: &mut Heap<S>, cursor: (u64, u64)) -> Option<(u32, Range)> {
-    // An empty heap may have no tables, and `heap.sets` panics without tables.
-    if heap.retained || heap.is_empty() {
-        return None;
-    }
-    let mut at = heap.sets.free.after(cursor, heap.blocks.entries());
-    while let Some(block) = at {
-        if let Some(range) = heap.whole_pages(block, HomePage::is_movable) {
-            return Some((block, range));
-        }
-        at = heap.sets.free.next(block, heap.blocks.entries());
-    }
-    None
 }

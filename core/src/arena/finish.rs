@@ -1,5 +1,6 @@
 //! The end of pending blocks: with the last use and the last wait, a block becomes free.
 
+use crate::arena::give::caches;
 use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
@@ -57,7 +58,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Finish<'_, D, R, S> {
             self.0.reconcile_peaks(self.0.heaps.slot(slot));
         }
         if due.release {
-            self.0.releaser().release_directly(slot);
+            caches::release_directly(self.0, slot);
         }
     }
 }

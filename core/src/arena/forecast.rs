@@ -3,6 +3,7 @@
 //! The order of the checks is the order of the reclaim ladder in reclaim.rs.
 
 use crate::arena::compact::Compact;
+use crate::arena::give::{caches, rules};
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::request::Request;
@@ -13,6 +14,7 @@ use crate::heap::split_rules::Source;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
+use core::cell::Cell;
 
 /// First effect of a request if the request were made now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,8 +71,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         {
             return Ok(Forecast::Release(first));
         }
-        if let Some(first) = self.first_garbage() {
-            return Ok(Forecast::Release(first));
+        if let Some(first) = rules::old(self.arena).next() {
+            return Ok(Forecast::Release(first.ptr()));
         }
         if self.rejected(request)?.is_some() {
             return Ok(Forecast::OutOfMemory);
@@ -83,8 +85,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         {
             return Ok(Forecast::Hit(ptr));
         }
-        if let Some(first) = compact.first_victim(request) {
-            return Ok(Forecast::Release(first));
+        if let Some(first) = compact.quiet_segments(request).next() {
+            return Ok(Forecast::Release(first.ptr()));
         }
         let spare = self.page_pool.lock().bytes.spare;
         if let Some(growth) = self.forecast_of_growth(request, bytes, spare)? {
@@ -98,12 +100,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return Ok(Forecast::Hit(ptr));
         }
         // Step 5.
-        if let Some(ptr) = self.heaps.oversize_victim(request) {
-            return Ok(Forecast::Release(ptr));
+        if let Some(first) = rules::oversize(&self.heaps, request, &Cell::new(0)).next() {
+            return Ok(Forecast::Release(first.ptr()));
         }
         // Steps 6 and 7. Pending events are taken as they are, so the second search is left out.
         let releases = !request.capturing && self.settings.policy.releases_cache();
-        let first = if releases { self.first_releasable() } else { None };
+        let first = if releases { caches::first_releasable(self.arena) } else { None };
         let first = first.or_else(|| self.plans.first_idle(&self.heaps).filter(|_| !request.capturing));
         if let Some(first) = first {
             return Ok(Forecast::Release(first));

@@ -5,7 +5,7 @@
 //!   └─▶ reclaim                 the ladder: events, cache, device, other pools
 //!         ├─▶ compact · quiet   the budget for held memory · what the device has finished with
 //!         ├─▶ obtain · expand   more memory from the device
-//!         └─▶ release · give/   memory back to the device
+//!         └─▶ give/             memory back to the device
 //! idle/                         memory given back by what it is worth, at quiet moments
 //! ranges/                       addresses that the program fills with pages and empties
 //! deferred · finish             events after a capture, the end of waits
@@ -38,7 +38,7 @@ pub(crate) mod forecast;
 mod free;
 mod free_at;
 mod gathered;
-mod give;
+pub(crate) mod give;
 pub(crate) mod heaps;
 pub(crate) mod idle;
 pub(crate) mod invalid_pointer;
@@ -68,7 +68,6 @@ pub(crate) mod ranges;
 mod reclaim;
 #[cfg(feature = "alloc")]
 pub(crate) mod rehearse;
-mod release;
 pub(crate) mod request;
 #[cfg(feature = "alloc")]
 pub(crate) mod restore;

@@ -5,6 +5,7 @@
 //! bytes against the limit, allocate the segment, list the segment in the page map, add the segment
 //! to the heap. Each step is undone if a later step fails.
 
+use crate::arena::give::caches;
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags, ranges};
 use crate::config::rounding::SMALL_SEGMENT;
@@ -55,7 +56,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             ranges::wait(self)?;
         }
         if self.page_pool.lock().bytes.spare > 0 {
-            self.releaser().destroy_spares()?;
+            caches::destroy_spares(self)?;
             if let Some(ptr) = self.allocate_segment(request, request.size)? {
                 return Ok(ptr);
             }
@@ -216,7 +217,7 @@ fn add_segment<D: DeviceMemory, R: Lock, S: Storage>(
     let mut bytes = device.segment_bytes(request);
     // Ordinary segments cannot use spare pages.
     if device.page_pool.lock().bytes.spare > 0 {
-        device.releaser().destroy_spares()?;
+        caches::destroy_spares(device)?;
     }
     if bytes > device.settings.policy.max_segment_bytes() {
         return Ok(None);

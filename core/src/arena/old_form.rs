@@ -5,6 +5,7 @@
 
 use crate::arena::OnDevice;
 use crate::arena::flags;
+use crate::arena::give::caches;
 use crate::arena::give::take::Taken;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::retired::{Retired, RetiredSegments};
@@ -15,6 +16,7 @@ use crate::sync::Lock;
 use crate::tables::{Lazy, Storage};
 use crate::units::NO_STREAM;
 use alloc::vec::Vec;
+use core::iter::once;
 
 /// Idle memory of an old form.
 pub(crate) struct OldForm<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
@@ -31,9 +33,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
         let mut released = RetiredSegments(self.0.arena).release(false);
         if self.0.tuning.lock().has_leftovers && !self.0.flags.has(flags::CAPTURE) {
             let mut any = false;
-            let kinds = [PoolKind::Large, PoolKind::Small].into_iter();
-            for (kind, pair) in kinds.flat_map(|kind| self.0.heaps.pairs_of(0).map(move |pair| (kind, pair))) {
-                let slot = pair.slot(kind);
+            for (slot, pair) in self.0.heaps.heaps_of(once(0), |_| [PoolKind::Large, PoolKind::Small]) {
                 let (maps_pages, is_empty) = {
                     let heap = self.0.heaps.lock(slot);
                     (heap.rules.source.maps_pages(), heap.is_empty())
@@ -42,12 +42,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
                     self.retire(&pair, slot);
                 }
                 if (all || !maps_pages) && self.is_idle(slot) {
-                    released = released.and(self.0.releaser().unmap_cached(slot));
+                    released = released.and(caches::unmap_cached(self.0, slot));
                 }
                 any |= all || !is_empty;
             }
             self.0.tuning.lock().has_leftovers = any;
-            let spares = self.0.releaser().destroy_spares();
+            let spares = caches::destroy_spares(self.0);
             released = released.and(spares).and(RetiredSegments(self.0.arena).release(false));
         }
         released

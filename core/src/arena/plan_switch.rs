@@ -4,6 +4,7 @@
 //! and one segment in the *home* heap of the lane's stream in that pool. After the end of a plan,
 //! the home heap keeps the blocks in use and caches the rest of the segment.
 
+use crate::arena::give::caches;
 use crate::arena::heaps::Heaps;
 use crate::arena::obtain::undo_allocation;
 use crate::arena::plans::delegate_all;
@@ -47,7 +48,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
     /// Releases the cache first. The plans replace most of the cached memory, and holding both
     /// would double the use of memory.
     pub(super) fn begin_lanes(&self, prepared: &[Prepared]) -> Result<bool, Error> {
-        self.device.releaser().release_cached(None)?;
+        caches::release_cached(self.device, None)?;
         for (number, prepared) in prepared.iter().enumerate().take(LANES) {
             let begun = self.begin_lane(number, prepared);
             if !matches!(begun, Ok(true)) {
@@ -157,7 +158,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         // segment is released, so that `home` cannot become the heap of another stream.
         let _used = self.device.heaps.enter_pair(home / 2);
         self.device.heaps.release_pool(pool)?;
-        self.device.releaser().release_heap(home)
+        caches::release_heap(self.device, home)
     }
 }
 

@@ -17,11 +17,13 @@
 //! an event (pytorch issue 189504). Where frees are gathered, the request waits for one event after
 //! the other and searches in between, so it waits for no more work than it needs (171771).
 //!
-//! Growth of a heap is in obtain.rs, release of segments in release.rs.
+//! Growth of a heap is in obtain.rs, release of segments in give/.
 
 use crate::arena::compact::Compact;
 use crate::arena::driver::memory_info;
 use crate::arena::gathered::Gathered;
+use crate::arena::give::take::give;
+use crate::arena::give::{caches, rules};
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
 use crate::arena::virtual_calls::MappingTime;
@@ -33,6 +35,7 @@ use crate::stats::Event;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
+use core::cell::Cell;
 
 /// First pause of a request that waits for other threads, in microseconds.
 const FIRST_PAUSE_US: u64 = 100;
@@ -58,7 +61,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !request.capturing {
             self.release_ended();
         }
-        self.releaser().collect_garbage()?;
+        give(self, rules::old(self.arena))?;
         // A rejection comes before the steps that give up cached memory for the request.
         self.reject_early(request)?;
         // Step 3. Under `compact` a block of any size comes before a segment beyond the budget, and
@@ -78,7 +81,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return Ok(ptr);
         }
         // Step 5. Only segments of the request's own heap.
-        if self.releaser().release_oversize(request)?
+        let missing = Cell::new(0);
+        give(self, rules::oversize(&self.heaps, request, &missing))?;
+        if missing.get() == 0
             && let Some(ptr) = self.grow(request)?
         {
             return Ok(ptr);
@@ -102,11 +107,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if self.settings.policy.releases_cache() {
                 // A page with a stale mapping cannot go back to the device for a longer one.
                 self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
-                self.releaser().empty_heaps(None)?;
+                caches::empty_heaps(self, None)?;
                 self.device_peaks.count(Event::AllocRetry);
                 // Maps spare pages first; those that are left go back to the device.
                 let served = self.grow(request)?;
-                let destroyed = self.releaser().destroy_spares();
+                let destroyed = caches::destroy_spares(self);
                 if let Some(ptr) = served {
                     // A failed release is counted as leaked, and must not lose the block.
                     return Ok(ptr);
@@ -147,7 +152,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 return Ok(Some(ptr));
             }
             if self.settings.policy.releases_cache() {
-                self.releaser().release_cached(None)?;
+                caches::release_cached(self, None)?;
             }
             // Memory is short: ask for the request's own size instead of a full region.
             let served = if self.heaps.source(request).maps_pages() {

@@ -4,9 +4,8 @@
 //! stream's pair and the pair has served no request for a while.
 
 use crate::arena::gathered::Gathered;
-use crate::arena::heaps::Heaps;
+use crate::arena::give::caches;
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::release::first_free_of;
 use crate::arena::{Arena, OnDevice};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -40,8 +39,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Releases the cache of a heap whose stream has ended. If something is left, as while the stream
     /// captures a graph, the heap is queued: a later request tries again.
     fn release_of_ended(self, slot: u32) -> Result<(), Error> {
-        let released = self.releaser().release_heap(slot);
-        if self.heaps.holds_free(slot) {
+        let released = caches::release_heap(self, slot);
+        if self.heaps.units_of(slot).next().is_some() {
             self.heaps.queue_if_ended(self.heaps.slot(slot));
         }
         released
@@ -79,7 +78,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn release_pair(self, used: PairUse<'_, R, S>) {
         for kind in [PoolKind::Small, PoolKind::Large] {
             // Ignore a failure: `Ledger::leak` counts the bytes, and the request may succeed.
-            let _counted = self.releaser().release_heap(used.slot(kind));
+            let _counted = caches::release_heap(self, used.slot(kind));
         }
         let pair = used.pair;
         // A pair in use cannot become vacant, so the guard is dropped first.
@@ -126,7 +125,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             // The queue's lock is dropped before the heap's lock is taken.
             let first = self.heaps.enter_pair(slot / 2).and_then(|_used| {
                 let ended = slot / 2 != pair && self.heaps.lock(slot).ended;
-                if ended { self.first_of_heap(slot) } else { None }
+                if ended { caches::first_of_heap(self, slot) } else { None }
             });
             if first.is_some() {
                 self.heaps.stop_at(entry);
@@ -141,14 +140,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// [`release_one_idle`](OnDevice::release_one_idle) would release.
     pub(crate) fn first_idle(&self) -> Option<DevicePtr> {
         let used = self.heaps.idle_pair()?;
-        [PoolKind::Small, PoolKind::Large].into_iter().find_map(|kind| self.first_of_heap(used.slot(kind)))
-    }
-}
-
-impl<R: Lock, S: Storage> Heaps<R, S> {
-    /// Returns whether a heap has memory that could be released.
-    fn holds_free(&self, slot: u32) -> bool {
-        let mut heap = self.lock(slot);
-        !heap.is_empty() && first_free_of(&mut heap).is_some()
+        [PoolKind::Small, PoolKind::Large].into_iter().find_map(|kind| caches::first_of_heap(self, used.slot(kind)))
     }
 }

@@ -13,6 +13,8 @@
 //! segments with live sub-blocks; pinned segments and pages; moving, parked and waking pages.
 
 use crate::arena::heaps::Heaps;
+use crate::arena::heaps::pairs::PairUse;
+use crate::config::rounding::PoolKind;
 use crate::heap::Heap;
 use crate::heap::age::Idle;
 use crate::heap::block::{Backing, Block};
@@ -20,7 +22,7 @@ use crate::heap::home_pages::HomePage;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
-use core::iter::{from_fn, successors};
+use core::iter::{from_fn, once, successors};
 
 /// Position in the order of a heap's free blocks: (size in bytes, address).
 ///
@@ -153,6 +155,34 @@ pub(in crate::arena) fn units_down<S: Storage>(heap: &Heap<S>, slot: u32) -> imp
     down(heap, last).flat_map(move |block| units_in(heap, slot, block))
 }
 
+/// Iterates over the segments of a heap, the largest first.
+pub(in crate::arena) fn segments_down<S: Storage>(heap: &Heap<S>, slot: u32) -> impl Iterator<Item = Unit> {
+    down(heap, last(heap)).filter_map(move |block| Unit::segment(heap, slot, block))
+}
+
+/// Returns the first oversize segment of a heap to release for `wanted` bytes: the smallest sufficient segment, or else
+/// the largest of at least `oversize` bytes. Includes the segments of a private pool in use, for requests of the pool.
+pub(super) fn first_oversize<S: Storage>(heap: &mut Heap<S>, slot: u32, wanted: u64, oversize: u64) -> Option<Unit> {
+    let first = after(heap, (wanted, 0));
+    let heap = &*heap;
+    // A block of an expandable segment may be large enough and cannot be released here: no segment suffices then, as in
+    // PyTorch.
+    let counts = |&block: &u32| heap.is_releasable(block) || heap.blocks[block].backing == Backing::Expandable;
+    let sufficing = up(heap, first).find(counts).and_then(|block| Unit::segment(heap, slot, block));
+    sufficing.or_else(|| {
+        let last = if heap.is_empty() { None } else { heap.sets.free.last(heap.blocks.entries()) };
+        let mut segments = down(heap, last).filter_map(|block| Unit::segment(heap, slot, block));
+        segments.find(|unit| unit.bytes < wanted).filter(|unit| unit.bytes >= oversize)
+    })
+}
+
+/// Returns the quiet segment of a heap with the best cover of `excess` bytes: the smallest sufficient segment, or else
+/// the largest.
+pub(in crate::arena) fn quiet_cover<S: Storage>(heap: &mut Heap<S>, slot: u32, excess: u64) -> Option<Unit> {
+    let quiet = |heap: &Heap<S>, block| Unit::segment(heap, slot, block).filter(Unit::is_quiet);
+    first_up(heap, (excess, 0), quiet).or_else(|| segments_down(heap, slot).find(Unit::is_quiet))
+}
+
 /// Returns the first unit of a free block behind `from`, as found by `unit_of`; the smallest block first.
 fn first_up<S: Storage>(
     heap: &mut Heap<S>,
@@ -164,6 +194,22 @@ fn first_up<S: Storage>(
 }
 
 impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Iterates over the pools whose free memory may go back: the default pool, and the private pools without users.
+    pub(in crate::arena) fn giving_pools(&self) -> impl Iterator<Item = u32> {
+        once(0).chain(self.unused_pools())
+    }
+
+    /// Iterates over the heaps of `pools`, as slot and guard of the pair: in each pool in the order of `kinds`, then by
+    /// ascending stream.
+    pub(in crate::arena) fn heaps_of<const KINDS: usize>(
+        &self,
+        pools: impl Iterator<Item = u32>,
+        kinds: impl Fn(u32) -> [PoolKind; KINDS],
+    ) -> impl Iterator<Item = (u32, PairUse<'_, R, S>)> {
+        let heaps = pools.flat_map(move |pool| kinds(pool).map(|kind| (pool, kind)));
+        heaps.flat_map(|(pool, kind)| self.pairs_of(pool).map(move |pair| (pair.slot(kind), pair)))
+    }
+
     /// Iterates over the segments of the heap in `slot`, the smallest first. The heap is locked for each step and not in
     /// between, so the units can be given back.
     pub(in crate::arena) fn segments_of(&self, slot: u32) -> impl Iterator<Item = Unit> {
@@ -197,5 +243,11 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
             rest = (at + bytes - unit.end(), unit.end());
             Some(unit)
         })
+    }
+
+    /// Iterates over the units of the heap in `slot` in the order in which the whole cache goes back: the segments,
+    /// then the pages, which go together.
+    pub(in crate::arena) fn units_of(&self, slot: u32) -> impl Iterator<Item = Unit> {
+        self.segments_of(slot).chain(self.pages_of(slot))
     }
 }

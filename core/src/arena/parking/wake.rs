@@ -4,6 +4,7 @@
 //! takes the replacements away again, and everything is asleep as before.
 
 use super::Parker;
+use crate::arena::give::caches;
 use crate::arena::mapper::{Charge, MapFailure};
 use crate::arena::parking::ParkState;
 use crate::device::{CopyMark, DeviceMemory};
@@ -146,7 +147,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
             return Ok(true);
         }
-        self.device().releaser().release_cached(None)?;
+        caches::release_cached(self.device(), None)?;
         self.mapper.new_page(bytes, Charge::WithinLimit, batch)
     }
 

@@ -6,6 +6,7 @@
 
 use super::{Elastic, in_capture};
 use crate::arena::flags;
+use crate::arena::give::caches;
 use crate::arena::ranges::table::{Part, Piece};
 use crate::arena::virtual_calls::MappingTime;
 use crate::device::oom::OutOfMemory;
@@ -47,11 +48,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             device.wait_for_events()?;
             self.wait()?;
             if device.settings.policy.releases_cache() {
-                device.releaser().empty_heaps(None)?;
+                caches::empty_heaps(*device, None)?;
                 device.device_peaks.count(Event::AllocRetry);
                 // Maps spare pages first; those that are left go back to the device.
                 let committed = attempt()?;
-                device.releaser().destroy_spares()?;
+                caches::destroy_spares(*device)?;
                 if committed {
                     return Ok(());
                 }
