@@ -128,6 +128,11 @@ pub use tables::{Fixed, Storage};
 pub use trace::{Action, CallSite, TraceEntry};
 pub use units::{DeviceIndex, DevicePtr, GRAIN, MAX_REQUEST, MIB, RangeId, StreamId, UNIT};
 
+/// The steps of a request for which no free block fits, for programs that explain what a request does.
+pub mod ladder {
+    pub use crate::arena::ladder::{Step, steps};
+}
+
 /// Rounds sizes and chooses segment lengths as the allocator does, for programs which predict both.
 pub mod rounding {
     pub use crate::arena::policy::segment_size;

@@ -24,7 +24,7 @@ use crate::arena::give::take::give;
 use crate::arena::give::units::{Unit, quiet_cover};
 use crate::arena::quiet::Quiet;
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -37,47 +37,25 @@ use crate::units::{DevicePtr, StreamId};
 use core::iter::from_fn;
 
 /// The decisions of the setting `compact` on one device.
-pub(crate) struct Compact<'a, D, R: Lock, S: Storage> {
-    arena: &'a Arena<D, R, S>,
-}
+pub(super) struct Compact<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
-    /// Returns the decisions on `arena`.
-    pub(super) fn on(arena: &'a Arena<D, R, S>) -> Self {
-        Self { arena }
-    }
-
-    /// Keeps a request for which no free block fits closely within the budget: serves the request
-    /// from any free block, or releases quiet segments. Returns `None` if the request needs a
-    /// segment, within the budget or beyond. Does nothing unless `compact` is in force for the heap.
-    pub(super) fn serve(&self, device: OnDevice<'_, D, R, S>, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if self.excess(request).is_none() {
-            return Ok(None);
-        }
-        if self.any_serves_first(request)
-            && let Some(ptr) = self.search_any(request)?
-        {
-            return Ok(Some(ptr));
-        }
-        self.release_excess(device, request)?;
-        Ok(None)
-    }
-
+impl<D: DeviceMemory, R: Lock, S: Storage> Compact<'_, D, R, S> {
     /// Returns whether any free block serves a request beyond the budget before segments are released. Under
     /// `exact_segments` only where the limit would not allow the request's segment in place of a released one.
     pub(super) fn any_serves_first(&self, request: &Request) -> bool {
-        let arena = self.arena;
+        let arena = self.0.arena;
         let is_exact = arena.heaps.lock(request.slot).rules.compact == Compacting::Exact;
         // A cut segment of one block's size would serve no block of that size again. A released one makes room
         // for at least `request.size`: that is too little if the limit was lowered below what is held.
-        !is_exact || !arena.ledger.has_room_for(arena.segment_bytes(request).saturating_sub(request.size))
+        let any = !is_exact || !arena.ledger.has_room_for(arena.segment_bytes(request).saturating_sub(request.size));
+        any && self.excess(request).is_some()
     }
 
     /// Serves a request from the smallest free block of its heap that is large enough, although more
     /// of a segment may be lost than `compact` allows. Returns `None` without such a block, and
     /// unless `compact` is in force for the heap.
     pub(super) fn search_any(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let arena = self.arena;
+        let arena = self.0.arena;
         let slot = arena.heaps.slot(request.slot);
         let mut heap = arena.heaps.lock(request.slot);
         let Some(block) = find_any(&mut heap, request.size) else { return Ok(None) };
@@ -92,14 +70,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
 
     /// Returns the block from which [`search_any`](Self::search_any) would serve a request.
     pub(super) fn peek_any(&self, request: &Request) -> Option<DevicePtr> {
-        let mut heap = self.arena.heaps.lock(request.slot);
+        let mut heap = self.0.arena.heaps.lock(request.slot);
         find_any(&mut heap, request.size).map(|block| DevicePtr(heap.blocks[block].addr))
     }
 
     /// Returns by how many bytes another segment for the request would exceed the budget. Returns
     /// `None` within the budget, and unless `compact` is in force for the request's heap.
-    pub(super) fn excess(&self, request: &Request) -> Option<u64> {
-        let arena = self.arena;
+    fn excess(&self, request: &Request) -> Option<u64> {
+        let arena = self.0.arena;
         let stat = {
             let heap = arena.heaps.lock(request.slot);
             if !is_compact(&heap) {
@@ -115,27 +93,27 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
     }
 
     /// Releases quiet segments until a segment for the request is within the budget, or no quiet
-    /// segment is left. Does not wait for the device.
-    fn release_excess(&self, device: OnDevice<'_, D, R, S>, request: &Request) -> Result<(), Error> {
-        if !self.may_release(request) {
-            return Ok(());
+    /// segment is left. Does not wait for the device, and serves nothing.
+    pub(super) fn release_excess(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if self.excess(request).is_none() || !self.may_release(request) {
+            return Ok(None);
         }
-        let quiet = self.arena.quiet();
+        let quiet = self.0.quiet();
         quiet.poll();
-        give(device, self.quiet_segments(request))?;
+        give(self.0, self.quiet_segments(request))?;
         // What is free and not quiet becomes quiet for a later request; at once on a stream without
         // unfinished work.
         if self.excess(request).is_some() && self.begin_epochs(&quiet, request.stream) {
             quiet.poll();
-            give(device, self.quiet_segments(request))?;
+            give(self.0, self.quiet_segments(request))?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The rule of `compact`: of all large heaps the quiet segment that covers the excess best, until a segment for
     /// the request is within the budget. Yields what is known to be quiet, and does not ask the device.
     pub(super) fn quiet_segments(&self, request: &Request) -> impl Iterator<Item = Unit> {
-        let heaps = &self.arena.heaps;
+        let heaps = &self.0.arena.heaps;
         // The excess shrinks with each unit, unless other threads allocate.
         from_fn(move || {
             let excess = self.excess(request).filter(|_| self.may_release(request))?;
@@ -148,16 +126,16 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
     /// Returns whether segments may be released for a request: not for a graph that is captured, nor while an event
     /// might become part of a graph.
     fn may_release(&self, request: &Request) -> bool {
-        !request.capturing && !self.arena.flags.has(flags::CAPTURE)
+        !request.capturing && !self.0.arena.flags.has(flags::CAPTURE)
     }
 
     /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that names
     /// the stream `named`. Returns whether any began.
     fn begin_epochs(&self, quiet: &Quiet<'_, D, R, S>, named: StreamId) -> bool {
-        let heaps = &self.arena.heaps;
+        let heaps = &self.0.arena.heaps;
         let mut began = false;
         for (slot, _used) in heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]) {
-            let newest = self.arena.epochs.lock().newest(slot);
+            let newest = self.0.arena.epochs.lock().newest(slot);
             let uncovered = |unit: Unit| !unit.is_quiet() && unit.freed_at >= newest;
             began |= heaps.segments_of(slot).any(uncovered) && quiet.begin(slot, named);
         }

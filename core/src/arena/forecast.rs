@@ -1,9 +1,7 @@
 //! Forecast of a request: the first effect the request would have if it were made now.
 //!
-//! The order of the checks is the order of the reclaim ladder in reclaim.rs.
+//! A request that no free block of its heap serves goes by the ladder, in ladder.rs.
 
-use crate::arena::compact::Compact;
-use crate::arena::give::{caches, rules};
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::request::Request;
@@ -14,7 +12,6 @@ use crate::heap::split_rules::Source;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
-use core::cell::Cell;
 
 /// First effect of a request if the request were made now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,75 +54,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Returns the first effect of a routed request.
     fn forecast_of(self, request: &Request) -> Result<Forecast, Error> {
-        let bytes = self.segment_bytes(request);
         if self.flags.has(flags::DIRECT) {
-            let has_room = self.ledger.has_room_without(self.spare_after_wait(request), bytes);
+            let bytes = request.size;
+            let has_room = self.ledger.has_room_without(self.spare(!request.capturing), bytes);
             return Ok(if has_room { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
         }
         if let Some(ptr) = self.heaps.lock(request.slot).peek(request.size) {
             return Ok(Forecast::Hit(ptr));
         }
-        // Step 2 of the ladder.
-        if !request.capturing
-            && let Some(first) = self.first_ended(request.slot / 2)
-        {
-            return Ok(Forecast::Release(first));
-        }
-        if let Some(first) = rules::old(self.arena).next() {
-            return Ok(Forecast::Release(first.ptr()));
-        }
-        if self.rejected(request)?.is_some() {
-            return Ok(Forecast::OutOfMemory);
-        }
-        // Step 3.
-        let compact = Compact::on(self.arena);
-        if compact.excess(request).is_some()
-            && compact.any_serves_first(request)
-            && let Some(ptr) = compact.peek_any(request)
-        {
-            return Ok(Forecast::Hit(ptr));
-        }
-        if let Some(first) = compact.quiet_segments(request).next() {
-            return Ok(Forecast::Release(first.ptr()));
-        }
-        let spare = self.page_pool.lock().bytes.spare;
-        if let Some(growth) = self.forecast_of_growth(request, bytes, spare)? {
-            return Ok(growth);
-        }
-        if let Some(ptr) = compact.peek_any(request) {
-            return Ok(Forecast::Hit(ptr));
-        }
-        // Step 4.
-        if let Some(ptr) = self.in_oom_pools(request, |request| self.heaps.lock(request.slot).peek(request.size)) {
-            return Ok(Forecast::Hit(ptr));
-        }
-        // Step 5.
-        if let Some(first) = rules::oversize(&self.heaps, request, &Cell::new(0)).next() {
-            return Ok(Forecast::Release(first.ptr()));
-        }
-        // Steps 6 and 7. Pending events are taken as they are, so the second search is left out.
-        let releases = !request.capturing && self.settings.policy.releases_cache();
-        let first = if releases { caches::first_releasable(self.arena) } else { None };
-        let first = first.or_else(|| self.plans.first_idle(&self.heaps).filter(|_| !request.capturing));
-        if let Some(first) = first {
-            return Ok(Forecast::Release(first));
-        }
-        // The request waits for the work before decommits in step 6, and then grows.
-        let grown =
-            if releases { self.forecast_of_growth(request, bytes, self.spare_after_wait(request))? } else { None };
-        Ok(grown.unwrap_or(Forecast::OutOfMemory))
+        self.forecast_of_reclaim(request)
     }
 
-    /// Returns the bytes of spare pages once the request has waited for the work before all decommits. A request of a
-    /// capture does not wait.
-    fn spare_after_wait(self, request: &Request) -> u64 {
+    /// Returns the bytes of spare pages; with `has_waited`, once the request has waited for the work before all decommits.
+    fn spare(self, has_waited: bool) -> u64 {
         let pages = self.page_pool.lock().bytes;
-        if request.capturing { pages.spare } else { pages.spare + pages.departed }
+        pages.spare + if has_waited { pages.departed } else { 0 }
     }
 
-    /// Returns the effect of a growth of the request's heap by a segment of `bytes` while `spare` bytes of pages are
-    /// spare, or `None` if the limit or the addresses do not allow it.
-    fn forecast_of_growth(self, request: &Request, bytes: u64, spare: u64) -> Result<Option<Forecast>, Error> {
+    /// Returns the effect of a growth of the request's heap, or `None` if the limit or the addresses do not allow it.
+    /// `has_waited` tells whether the request has waited for the work before all decommits.
+    pub(super) fn forecast_of_growth(self, request: &Request, has_waited: bool) -> Result<Option<Forecast>, Error> {
+        let (bytes, spare) = (self.segment_bytes(request), self.spare(has_waited));
         match self.heaps.source(request) {
             // Spare pages go back to the device first.
             Source::Device | Source::Host => {

@@ -8,7 +8,7 @@
 //!                                           ├─ plans are in force ─▶ malloc_beside_plans ─┐    │
 //!                                           └─────────────────────▶ malloc_slow ◀─────────┘    │
 //!                                                                     └─▶ malloc_at_site ◀──────┘
-//!                                                                           └─▶ serve ─▶ reclaim.rs
+//!                                                                           └─▶ serve ─▶ ladder.rs
 //! ```
 //!
 //! Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
@@ -16,10 +16,8 @@
 
 use crate::arena::capture_reuse::CaptureReuse;
 use crate::arena::flags::Word;
-use crate::arena::gathered::Gathered;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::{Heaps, slot_of};
-use crate::arena::ordered::Ordered;
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::device::DeviceMemory;
@@ -156,12 +154,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if let Some(ptr) = self.search(request)? {
                 return Ok(ptr);
             }
-        }
-        if let Some(ptr) = Gathered(self).search(request)? {
-            return Ok(ptr);
-        }
-        if let Some(ptr) = Ordered(self).search(request)? {
-            return Ok(ptr);
         }
         let served = self.reclaim(request);
         if served.is_err() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! malloc · free                 one heap's lock, nothing else
-//!   └─▶ reclaim                 the ladder: events, cache, device, other pools
+//!   └─▶ ladder · reclaim        the steps without a fitting block: events, cache, device, other pools
 //!         ├─▶ compact · quiet   the budget for held memory · what the device has finished with
 //!         ├─▶ obtain · expand   more memory from the device
 //!         └─▶ give/             memory back to the device
@@ -43,6 +43,7 @@ pub(crate) mod heaps;
 pub(crate) mod idle;
 pub(crate) mod invalid_pointer;
 mod invariants;
+pub(crate) mod ladder;
 mod ledger;
 mod malloc;
 mod mapper;

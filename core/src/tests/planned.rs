@@ -1,6 +1,6 @@
 //! The planned policy from outside, on the simulated device.
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, Range};
 use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::device::simulated::SimulatedDevice;
@@ -347,6 +347,20 @@ fn plans_are_given_up_before_a_request_fails() {
     allocator.free(block).unwrap();
     allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
     allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn a_forecast_grows_into_pages_given_up_by_ranges_before_plans_are_given_up() {
+    let allocator = serving("policy:planned");
+    allocator.set_limit(DEVICE, Some(40 * MIB)).unwrap();
+    let range = Range::reserve(&allocator, DEVICE, 32 * MIB).unwrap();
+    range.commit(0, 32 * MIB, OTHER).unwrap();
+    range.decommit(0, 32 * MIB, OTHER).unwrap();
+    // The plan holds 4 MiB. The request waits for the work of the other stream, and then has room for 36.
+    assert_eq!(allocator.forecast(DEVICE, 20 * MIB, STREAM), Ok(Forecast::Obtain(20 * MIB)));
+    let block = allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
+    assert_eq!((report(&allocator).stage, stat(&allocator, "reserved_bytes.all.current")), (Stage::Serving, 24 << 20));
+    allocator.free(block).unwrap();
 }
 
 #[test]

@@ -1,0 +1,36 @@
+//! Generates the list of a request's steps in `docs/concepts.md` from the library.
+//!
+//! To rewrite the list: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house ladder_steps`.
+
+use cachalot_core::Growable;
+use cachalot_core::ladder::steps;
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_tests::generated;
+use std::path::Path;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/concepts.md");
+const BEGIN: &str = "<!-- The list is generated: see tests/tests/ladder_steps.rs. -->\n";
+const END: &str = "<!-- End of the generated list. -->\n";
+
+/// Maximum number of columns of a line on the page.
+const COLUMNS: usize = 120;
+
+/// Builds the list: a numbered line for each step.
+fn list() -> String {
+    let line = |(number, text, waits): (usize, &str, bool)| {
+        let capture = if waits { " Not during a capture." } else { "" };
+        let line = format!("{number}. {text}{capture}");
+        assert!(line.len() <= COLUMNS, "a line is not wrapped: {line}");
+        line + "\n"
+    };
+    let steps = steps::<SimulatedDevice, parking_lot::RawMutex, Growable>();
+    (1..).zip(steps).map(|(number, step)| line((number, step.text, step.waits))).collect()
+}
+
+#[test]
+fn the_page_has_the_library_s_steps() {
+    let page = std::fs::read_to_string(PAGE).expect("the page is there");
+    let (before, rest) = page.split_once(BEGIN).expect("the page says where the list begins");
+    let (_, after) = rest.split_once(END).expect("the page says where the list ends");
+    generated::assert_current(Path::new(PAGE), &format!("{before}{BEGIN}\n{}\n{END}{after}", list()));
+}
