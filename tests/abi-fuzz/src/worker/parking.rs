@@ -252,7 +252,11 @@ impl Worker {
                 let ordinary = match target {
                     // Blocks that another stream has lent stay awake, and so do those of plans.
                     Target::Stream(_) => true,
-                    Target::Group(group) => group.ordinary.load(Ordering::Relaxed) || self.world.case.no_caching,
+                    // Segments that were obtained while the cache was off lie on no pages.
+                    Target::Group(group) => {
+                        let uncached = self.world.case.no_caching || self.world.unusual.load(Ordering::Relaxed);
+                        group.ordinary.load(Ordering::Relaxed) || uncached
+                    }
                 };
                 let pinned = self.world.tally.pins.load(Ordering::Relaxed) > 0;
                 Change::Zeroed { partly: ordinary || pinned }
