@@ -6,5 +6,6 @@ mod ladder_steps;
 mod layers;
 mod markdown_links;
 mod results_csv;
+mod source_map;
 mod test_programs;
 mod words;
