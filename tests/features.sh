@@ -22,6 +22,7 @@ sets=(
   "cachalot-planner --features serde"
   "cachalot-planner --no-default-features --features serde"
   "cachalot-cli --features paranoid"
+  "cachalot-cli --no-default-features"
   # These have none, and are checked alone: in a whole build, other crates switch features of their dependencies on.
   "cachalot-atomic-file"
   "cachalot-snapshot"
@@ -32,7 +33,7 @@ sets=(
 
 # A set that is not listed would never be built.
 features=$(sed -n '/^\[features\]/,/^\[/s/^\([a-z]*\) = .*/\1/p' ./*/Cargo.toml | sort | tr '\n' ' ')
-if [ "$features" != "alloc capi default default linked linked paranoid paranoid serde std " ]; then
+if [ "$features" != "alloc capi default default default linked linked paranoid paranoid serde sqlite std " ]; then
   echo "tests/features.sh: the features are now $features: list their sets" >&2
   exit 1
 fi

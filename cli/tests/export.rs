@@ -403,6 +403,7 @@ fn a_record_replays_like_the_snapshot() {
 }
 
 #[test]
+#[cfg(feature = "sqlite")]
 fn a_database_has_every_block_event_and_stack() {
     for name in SNAPSHOTS {
         let report = inspect(&trace(name));

@@ -4,6 +4,7 @@ mod csv_trace;
 mod perfetto;
 mod pprof;
 mod profile;
+#[cfg_attr(not(feature = "sqlite"), path = "no_sqlite.rs")]
 mod sqlite;
 
 use super::diff::Time;
