@@ -52,10 +52,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
                 device.device_peaks.count(Event::AllocRetry);
                 // Maps spare pages first; those that are left go back to the device.
                 let committed = attempt()?;
-                caches::destroy_spares(*device)?;
+                let destroyed = caches::destroy_spares(*device);
                 if committed {
+                    // The range has its memory. What the device failed to take back is counted.
                     return Ok(());
                 }
+                destroyed?;
             }
             if device.flags.has(flags::PLANNED) {
                 device.give_plans_up()?;

@@ -351,3 +351,20 @@ fn a_full_table_has_room_for_the_addresses_that_a_failed_commit_loses() {
     range.commit(0, 8 * PAGE, ONE).unwrap();
     allocator.check_invariants().unwrap();
 }
+
+#[test]
+fn a_commit_that_has_its_memory_succeeds_though_the_device_takes_no_other_back() {
+    let allocator = allocator("expandable_segments:True");
+    // Each block has pages of its own, and is cached.
+    let blocks: Vec<_> = (0..CAPACITY / (20 * MIB)).map(|_| allocator.malloc(DEVICE, 20 * MIB, ONE).unwrap()).collect();
+    blocks.iter().for_each(|&block| allocator.free(block).unwrap());
+    let range = reserve(&allocator, 20);
+    // The commit takes cached pages, and the others go back to the device.
+    let nth = device(&allocator).calls(Call::Destroy) + 1;
+    let error = DeviceError::new(ErrorKind::Other, 9);
+    device(&allocator).fail(Failure { call: Call::Destroy, nth, persistent: true, error });
+    assert_eq!(range.commit(0, 20 * PAGE, ONE), Ok(()));
+    assert!(device(&allocator).calls(Call::Destroy) >= nth, "the call failed");
+    assert!(allocator.leaked_bytes(DEVICE).unwrap() > 0);
+    assert!(device(&allocator).is_accessible(range.base(), 20 * PAGE));
+}
