@@ -17,7 +17,7 @@ fn named(map: &str) -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     for line in map.lines() {
         let depth = line.chars().take_while(|&letter| letter == ' ').count() / 2;
-        let is_path = |word: &&str| word.ends_with('/') || word.ends_with(".rs");
+        let is_path = |word: &&str| word.ends_with('/') || word.strip_suffix(".rs").is_some();
         let words: Vec<&str> = line.split_whitespace().take_while(is_path).collect();
         let Some(first) = words.first().filter(|_| (1..=folders.len()).contains(&depth)) else { continue };
         folders.truncate(depth);
