@@ -74,7 +74,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[cold]
     fn tighten(&self) {
         let mut next = self.heaps.loose.first();
-        // No more than there are: a heap that becomes loose again meanwhile stands at the begin.
+        // Bounded by the count of loose heaps: a heap that another thread has made loose again stands at the begin of the
+        // list, from where the walk would go through the list once more.
         for _ in 0..self.heaps.loose_count() {
             let Some(number) = next else { return };
             let slot = self.heaps.slot(number);
