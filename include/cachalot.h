@@ -109,6 +109,8 @@
  * Capture
  *   - Every function may be called while a stream captures a graph, in every capture mode. No function becomes a part
  *     of the graph.
+ *   - Call cachalot_capture_begin before a capture begins. Otherwise the capture must not begin during a call of another
+ *     thread: the call may ask the driver at that moment whether the stream is idle, which breaks the capture.
  *   - A graph's memory must remain unused by others while the graph can be launched. Route the requests of the capture
  *     to a private pool, between cachalot_capture_begin and cachalot_capture_end. Call cachalot_pool_release after the
  *     destruction of the graph.
@@ -1159,8 +1161,9 @@ CACHALOT_API cachalot_status cachalot_pool_begin(const cachalot_allocator *alloc
  *   - Errors: UNKNOWN_POOL, NOT_ROUTED. */
 CACHALOT_API cachalot_status cachalot_pool_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
-/** Begins a route like cachalot_pool_begin, for the capture of a graph. Call it before or after the begin of the
- * capture. The new user of the pool is the graph: call cachalot_pool_release after the destruction of the graph.
+/** Begins a route like cachalot_pool_begin, for the capture of a graph. Call it before the begin of the capture, or after
+ * it if no other thread makes a call meanwhile. The new user of the pool is the graph: call cachalot_pool_release after
+ * the destruction of the graph.
  *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_capture_begin(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                     cachalot_route route, cachalot_stream stream);

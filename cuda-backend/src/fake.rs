@@ -82,6 +82,8 @@ pub(crate) struct Fake {
     pub(crate) ids: BTreeMap<usize, u64>,
     /// Code and status that `cuStreamIsCapturing` returns.
     pub(crate) capturing: (CuResult, CuCaptureStatus),
+    /// Whether another thread begins a capture on the stream right before the next recording.
+    pub(crate) capture_before_record: bool,
     /// Number of retains of each primary context.
     pub(crate) retained: [i32; 2],
     /// The allocated device memory, as addresses with sizes in bytes.
@@ -146,6 +148,7 @@ impl Fake {
             waits: Vec::new(),
             ids: BTreeMap::new(),
             capturing: (CuResult::SUCCESS, CuCaptureStatus::NONE),
+            capture_before_record: false,
             retained: [0; 2],
             memory: BTreeMap::new(),
             room: None,
@@ -387,6 +390,9 @@ extern "C" fn event_create(event: *mut CuEvent, _flags: CuEventFlags) -> CuResul
 }
 extern "C" fn event_record(event: CuEvent, stream: CuStream) -> CuResult {
     in_context("cuEventRecord", |fake| {
+        if std::mem::take(&mut fake.capture_before_record) {
+            fake.capturing.1 = CuCaptureStatus::ACTIVE;
+        }
         fake.recordings += 1;
         let (current, copies, recording) = (fake.current(), fake.copies.len(), fake.recordings);
         match fake.events.get_mut(&event.0) {

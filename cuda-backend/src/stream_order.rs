@@ -145,10 +145,10 @@ impl CudaDevice {
         self.health()?;
         let target = self.streams.hold(stream);
         if let Target::Live(handle) = &target
-            && self.is_usual(stream, handle)
+            && self.is_known(stream, handle)
             && handle.record(self.driver(), event).is_success()
         {
-            return Ok(());
+            return self.refuse_capture(handle);
         }
         let _scope = self.context.enter()?;
         match self.usable(stream, target)? {
@@ -177,16 +177,24 @@ impl CudaDevice {
         recorded
     }
 
-    /// Returns whether a created stream does not capture and the driver knows the stream by the id of its number: for
-    /// calls that need neither a context nor, if they are permitted in a capture, a relaxed capture mode. Makes two short
-    /// calls of the driver. Returns false if any of them has another answer than usual.
-    fn is_usual(&self, number: StreamId, handle: &Handle<'_>) -> bool {
+    /// Returns whether the driver knows a created stream by the id of its number: for calls that need neither a context
+    /// nor, if they are permitted in a capture, a relaxed capture mode. Makes one short call of the driver. Returns false
+    /// if the call has another answer than usual.
+    fn is_known(&self, number: StreamId, handle: &Handle<'_>) -> bool {
         let driver = self.driver();
         self.identity == StreamIdentity::Reported
             && driver.stream_is_capturing.is_some()
             && driver.stream_get_id.is_some()
-            && handle.status(driver) == Ok(CuCaptureStatus::NONE)
             && handle.id(driver).is_ok_and(|id| self.streams.number_of_id(handle, id) == Some(number))
+    }
+
+    /// Refuses what was recorded on a stream if the stream captures now: the event may belong to the graph, and a question
+    /// after the event, or a wait, would break the capture.
+    ///
+    /// The look comes after the recording, because a program may begin a capture at any moment. To record an event in a
+    /// capture is harmless: the graph gets no node, and the event can be recorded again.
+    fn refuse_capture(&self, handle: &Handle<'_>) -> DeviceResult<()> {
+        if self.is_handle_capturing(handle)? { Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()) } else { Ok(()) }
     }
 
     /// Returns whether all work on the stream with the given number is complete; implements
@@ -194,11 +202,13 @@ impl CudaDevice {
     pub(crate) fn is_number_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
         self.health()?;
         let Target::Live(handle) = self.streams.hold(stream) else { return Ok(None) };
-        if self.driver().stream_query.is_none() || !self.is_usual(stream, &handle) {
+        let driver = self.driver();
+        let is_quiet = || handle.status(driver) == Ok(CuCaptureStatus::NONE);
+        if driver.stream_query.is_none() || !self.is_known(stream, &handle) || !is_quiet() {
             return Ok(None);
         }
         let _mode = self.context.enter_mode()?;
-        match handle.query(self.driver()) {
+        match handle.query(driver) {
             CuResult::NOT_READY => Ok(Some(false)),
             // A driver that wants a context.
             CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => Ok(None),
@@ -240,7 +250,11 @@ impl CudaDevice {
         let event = self.spare_events.take(&self.context)?;
         let recorded = self.record_handle(event, &handle);
         drop(handle);
-        let waited = recorded.and_then(|()| self.wait(Event(event.0 as u64)));
+        let waited = recorded.and_then(|()| match self.wait(Event(event.0 as u64)) {
+            // The driver's answer for an event of a capture, which has begun and ended since.
+            Err(error) if error.code == CuResult::INVALID_VALUE.0 => Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
+            waited => waited,
+        });
         self.spare_events.keep(event);
         waited
     }
@@ -426,9 +440,11 @@ impl CudaDevice {
             && let Some(context) = self.context_of(handle)
             && context != self.context.handle()
         {
-            return self.record_across(event, handle, context);
+            self.record_across(event, handle, context)?;
+        } else {
+            self.context.check(code)?;
         }
-        self.context.check(code)
+        self.refuse_capture(handle)
     }
 
     /// Returns the context of a created stream, or `None` if the driver does not report the

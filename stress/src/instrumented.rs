@@ -9,9 +9,14 @@ use cachalot_core::{
     Call, Contents, DevicePtr, DeviceResult, Event, PhysicalHandle, Segments, StreamId, StreamOrder, VirtualMemory,
 };
 use cachalot_cuda::CudaDevice;
+use parking_lot::RwLock;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Held while a stream is asked whether it is idle, and alone while a capture begins of which the allocator is not told: the
+/// question would break the capture, and the documentation forbids to begin one beside calls of the allocator.
+pub(crate) static QUESTIONS: RwLock<()> = RwLock::new(());
 
 thread_local! {
     /// Number of the thread's calls for device memory; distinguishes cache misses from hits.
@@ -117,6 +122,7 @@ impl ForwardStreamOrder for Instrumented {
     }
 
     fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        let _no_begin = QUESTIONS.read();
         self.unless(Mutant::SkipWait, Some(true), || self.cuda.is_idle(stream))
     }
 

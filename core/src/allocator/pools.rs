@@ -74,8 +74,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.arena(device)?.end_route(pool, Purpose::Requests).map(|_| ())
     }
 
-    /// Routes the requests selected by `route` into a private pool while a graph is captured. May
-    /// be called before or after the capture begins. The user added to the pool is the graph.
+    /// Routes the requests selected by `route` into a private pool while a graph is captured. Must be
+    /// called before the capture begins, or after it if no other thread makes a call meanwhile: the call may ask
+    /// the device whether the stream is idle, which breaks a capture. The user added to the pool is the graph.
     ///
     /// During the capture no event is recorded, and memory is not released for requests on
     /// capturing streams. Waits until no other thread records an event.

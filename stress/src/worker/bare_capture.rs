@@ -2,6 +2,7 @@
 //! all calls of the allocator continue during the capture.
 
 use super::Worker;
+use crate::instrumented::QUESTIONS;
 use crate::sizes;
 use cachalot_core::{MIB, StreamOrder};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuGraphExec};
@@ -28,7 +29,11 @@ impl Worker {
         let lent = self.lend_to(place, line);
         shared.captures.begin();
         let modes = [CuCaptureMode::GLOBAL, CuCaptureMode::THREAD_LOCAL, CuCaptureMode::RELAXED];
-        let begun = stage.begin_capture(line.handle, modes[self.rng.usize(0..modes.len())]);
+        let mode = modes[self.rng.usize(0..modes.len())];
+        let begun = {
+            let _no_question = QUESTIONS.write();
+            stage.begin_capture(line.handle, mode)
+        };
         let recorded = begun.and_then(|()| stage.kernels.hold(line.handle, BUSY_US));
         for block in lent {
             if let Err(block) = self.free_block(block) {

@@ -34,8 +34,10 @@ impl Worker {
                 true
             }
             Err(error) => {
+                // Other threads request and free a stream's blocks, so the report says nothing of the moment of the park.
+                let may_be_ordinary = report.ordinary > 0 || matches!(target, ParkTarget::Stream(_));
                 let reasons = [Capture, Turn, Ordinary];
-                self.refused_for(&what, &error, since, &reasons[..if report.ordinary > 0 { 3 } else { 2 }]);
+                self.refused_for(&what, &error, since, &reasons[..if may_be_ordinary { 3 } else { 2 }]);
                 let awake = report.state == ParkState::Awake && report.parked == 0;
                 self.expect(awake, &format!("a {what} failed ({error}), and left {report:?}"));
                 report.state != ParkState::Awake
