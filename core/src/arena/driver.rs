@@ -2,7 +2,7 @@
 
 use crate::arena::flags::Flags;
 use crate::arena::{Arena, flags};
-use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo};
+use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, MemoryInfo};
 use crate::heap::Heap;
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering, Taken, Turn};
 use crate::tables::Storage;
@@ -212,19 +212,4 @@ pub(super) fn memory_info<D: DeviceMemory, R: Lock, S: Storage>(arena: &Arena<D,
     let memory = arena.call(D::memory_info)?;
     arena.driver.note_memory(memory, arena.ledger.reserved());
     Ok(memory)
-}
-
-/// Records an event for `stream` with `record`, one of the device's calls: `idle`, or else a new event.
-///
-/// # Errors
-/// The first error of the device, with the event unless none was created.
-pub(super) fn record_event<D: DeviceMemory, R: Lock, S: Storage>(
-    arena: &Arena<D, R, S>,
-    idle: Option<Event>,
-    stream: StreamId,
-    record: impl FnOnce(&D, Event, StreamId) -> DeviceResult<()>,
-) -> Result<Event, (Option<Event>, DeviceError)> {
-    let event = idle.map_or_else(|| arena.call(D::create_event), Ok).map_err(|error| (None, error))?;
-    arena.call(|device| record(device, event, stream)).map_err(|error| (Some(event), error))?;
-    Ok(event)
 }

@@ -25,13 +25,12 @@
 
 use crate::arena::capture_reuse::CaptureReuse;
 use crate::arena::deferred::{DeferredFrees, Recorded};
-use crate::arena::driver::record_event;
 use crate::arena::finish::Finish;
 use crate::arena::gathered::Gathered;
 use crate::arena::ordered::Ordered;
 use crate::arena::polls::Polls;
-use crate::arena::{Arena, OnDevice, flags};
-use crate::device::{DeviceMemory, Event};
+use crate::arena::{Arena, OnDevice, fences, flags};
+use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::uses::Events;
@@ -145,13 +144,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.follow_pending(slot);
         loop {
             for (queued, &stream) in streams.iter().enumerate() {
-                match self.record_event(stream) {
-                    Ok(event) => {
-                        let group = self.event_queues.of(stream);
-                        let mut order = self.event_queues.lock(group);
-                        order.push(stream, event, slot, block);
-                        self.flags.follow(group, &order);
-                    }
+                match self.record_wait(stream, slot, block) {
+                    Ok(()) => {}
                     Err(error) => {
                         self.cancel_events(slot, block, (streams.len() - queued) as u32);
                         return if error.is_of_capture() { Ok(Recorded::Capturing(stream)) } else { Err(error) };
@@ -215,13 +209,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// # Errors
     /// The first error of the device, after all events were tried.
     pub(crate) fn destroy_idle_events(self) -> Result<(), Error> {
-        let of_group = |group| move || self.event_queues.lock(group).take_idle();
-        let idle = (0..self.event_queues.count()).flat_map(|group| core::iter::from_fn(of_group(group)));
-        let mut result = Ok(());
-        for event in idle.chain(core::iter::from_fn(|| self.epochs.lock().take_idle())) {
-            result = result.and(self.call(|device| device.destroy_event(event)));
-        }
-        result.map_err(Error::from)
+        fences::destroy_idle(&self)
     }
 
     /// Waits until no event is queued, and frees all blocks behind the events.
@@ -277,18 +265,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Records an event behind the announced work of `stream`, for the caller to queue. Takes an idle
-    /// event if possible, and makes a new event otherwise.
-    fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
-        // Reserve room in the queues first: a recorded event must always find a place.
-        let idle = {
-            let mut order = self.event_queues.lock_of(stream);
-            order.reserve().map_err(|CapacityError| Error::TableFull("events"))?;
-            order.take_idle()
-        };
-        record_event(self, idle, stream, D::record_announced).map_err(|(made, error)| {
-            self.event_queues.lock_of(stream).cancel_reservation(made);
-            error.into()
+    /// Records a fence behind the announced work of `stream`, and queues a block with the fence.
+    fn record_wait(&self, stream: StreamId, slot: u32, block: u32) -> Result<(), Error> {
+        let fence = fences::record(self, stream, D::record_announced)?;
+        let group = self.event_queues.of(stream);
+        let mut order = self.event_queues.lock(group);
+        let queued = order.push(fence, slot, block);
+        self.flags.follow(group, &order);
+        drop(order);
+        queued.map_err(|CapacityError| {
+            fences::end(self, fence);
+            Error::TableFull("events")
         })
     }
 }

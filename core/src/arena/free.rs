@@ -8,7 +8,7 @@
 use crate::arena::finish::Finish;
 use crate::arena::heaps::Slot;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, fences, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::{FreeOutcome, Heap};
@@ -129,8 +129,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let Some(block) = heap.lookup(ptr) else { return Err(not_in_heap(&heap, ptr)) };
         let unneeded = heap.uses().add(block, stream, captured)?;
         drop(heap);
-        if unneeded.is_some() {
-            self.event_queues.lock_of(stream).end_loan(unneeded);
+        if let Some(fence) = unneeded {
+            fences::end(self, fence);
         }
         Ok(())
     }

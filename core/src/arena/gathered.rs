@@ -21,10 +21,9 @@
 //! During a capture no event is recorded: the blocks stay open.
 
 use crate::arena::deferred::DeferredFrees;
-use crate::arena::driver::record_event;
 use crate::arena::polls::Polls;
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, flags};
+use crate::arena::{OnDevice, fences, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
@@ -244,28 +243,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     fn record_queue(&self, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
         let device = self.0;
         let begun = device.event_queues.lock(group).begin_recording(queue);
-        let Some(Recording { stream, idle, is_first }) = begun else { return Ok(0) };
+        let Some(Recording { stream, is_first }) = begun else { return Ok(0) };
         let answer = if asks && is_first { device.call(|memory| memory.is_idle(stream)) } else { Ok(None) };
         if answer == Ok(Some(true)) {
-            if let Some(event) = idle {
-                device.event_queues.lock(group).give_back(event);
-            }
             return Ok(Polls(device).finish_question(group, queue, Some(true)));
         }
-        let recorded = match answer {
-            Ok(_) => record_event(&device, idle, stream, D::record_announced),
-            Err(error) => Err((idle, error)),
-        };
-        let event = recorded.map_or_else(|(made, _)| made, Some);
+        let recorded = answer.map_err(Error::from).and_then(|_| fences::record(&device, stream, D::record_announced));
         let mut order = device.event_queues.lock(group);
-        order.finish_recording(queue, event, recorded.is_ok());
+        order.finish_recording(queue, recorded.as_ref().ok().copied());
         if answer == Ok(Some(false)) {
             order.note_quick(queue, false);
         }
         drop(order);
-        match recorded.map_err(|(_, error)| Error::from(error)) {
-            Ok(_event) if asks && is_first && answer == Ok(None) => self.poll_recorded(group, queue),
-            Ok(_event) => Ok(0),
+        match recorded {
+            Ok(_fence) if asks && is_first && answer == Ok(None) => self.poll_recorded(group, queue),
+            Ok(_fence) => Ok(0),
             Err(error) if error.is_of_capture() => Ok(0),
             Err(error) => Err(error),
         }

@@ -32,6 +32,7 @@ mod driver;
 mod events;
 mod expand;
 pub(crate) mod extents;
+mod fences;
 mod finish;
 pub(crate) mod flags;
 pub(crate) mod forecast;

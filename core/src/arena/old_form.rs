@@ -3,12 +3,11 @@
 //!
 //! Blocks that other streams use are not free, so their segments are not idle.
 
-use crate::arena::OnDevice;
-use crate::arena::flags;
 use crate::arena::give::caches;
 use crate::arena::give::take::Taken;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::retired::{Retired, RetiredSegments};
+use crate::arena::{OnDevice, fences, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -90,14 +89,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
             return;
         }
         // Recorded last: another thread may have used a segment until it was removed.
-        let event = self.0.call(D::create_event).ok().filter(|&event| {
-            let recorded = self.0.call(|device| device.record(event, stream));
-            if recorded.is_err() {
-                let _destroyed = self.0.call(|device| device.destroy_event(event));
-            }
-            recorded.is_ok()
-        });
-        self.0.tuning.lock().retired.push(Retired { event, segments });
+        let fence = fences::record(&self.0, stream, D::record).ok();
+        self.0.tuning.lock().retired.push(Retired { fence, segments });
     }
 }
 

@@ -16,14 +16,14 @@
 //!
 //! Where some uses of a block have events and others need one, all get an event at the free.
 
-use crate::arena::driver::record_event;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, flags};
+use crate::arena::{OnDevice, fences, flags};
 use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
-use crate::streams::ordered::{OrderedBlock, UseEvent};
+use crate::streams::fences::Fence;
+use crate::streams::ordered::OrderedBlock;
 use crate::sync::Lock;
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
@@ -49,8 +49,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
             return Ok(());
         }
         let permission = device.driver.may_record(&device.flags);
-        let loan = match permission.map(|_permission| self.record(stream)) {
-            Some(Ok(loan)) => loan,
+        let fence = match permission.map(|_permission| fences::record(&device, stream, D::record)) {
+            Some(Ok(fence)) => fence,
             None => return device.record_stream(slot, ptr, stream),
             // The program captures without `begin_capture`.
             Some(Err(error)) if error.is_of_capture() => return device.record_stream(slot, ptr, stream),
@@ -58,42 +58,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         };
         let mut heap = device.heaps.lock(slot);
         let noted = match heap.lookup(ptr) {
-            Some(block) => heap.uses().add_until(block, stream, loan).map_err(Error::from),
+            Some(block) => heap.uses().add_until(block, fence).map_err(Error::from),
             None => Err(not_in_heap(&heap, ptr)),
         };
         drop(heap);
-        let unneeded = noted.as_ref().map_or(Some(loan.1), |earlier| *earlier);
-        if let Some(event) = unneeded {
-            self.give_back(&[(stream, event)]);
+        let unneeded = noted.as_ref().map_or(Some(fence), |earlier| *earlier);
+        if let Some(fence) = unneeded {
+            fences::end(&device, fence);
         }
         noted.map(|_earlier| ())
-    }
-
-    /// Records an event at the present end of `stream`. Returns the number of its loan, too.
-    fn record(&self, stream: StreamId) -> Result<(u64, Event), Error> {
-        let device = self.0;
-        device.health()?;
-        let (number, idle) = device.event_queues.lock_of(stream).lend()?;
-        let recorded = record_event(&device, idle, stream, D::record).map_err(|(made, error)| {
-            device.event_queues.lock_of(stream).end_loan(made);
-            error
-        });
-        Ok((number, recorded?))
-    }
-
-    /// Gives events of uses, with their streams, back to the idle events.
-    fn give_back(&self, events: &[(StreamId, Event)]) {
-        for &(stream, event) in events {
-            self.0.event_queues.lock_of(stream).end_loan(Some(event));
-        }
     }
 
     /// Drops the events of a pending block's uses: the block gets new ones at the free.
     pub(super) fn drop_events(&self, slot: u32, block: u32) {
         let mut next = self.0.heaps.lock(slot).blocks[block].uses;
         while next != NONE {
-            let events = self.0.heaps.lock(slot).uses().take_events(&mut next);
-            self.give_back(&events);
+            let ended = self.0.heaps.lock(slot).uses().take_fences(&mut next);
+            ended.into_iter().for_each(|fence| fences::end(&self.0, fence));
         }
     }
 
@@ -106,7 +87,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         let first = {
             let mut heap = device.heaps.lock(slot);
             let uses = heap.blocks[block].uses;
-            heap.uses().next_event(uses).expect("every use in need of an event has one")
+            heap.uses().next_fence(uses).expect("every use in need of an event has one")
         };
         // The entry is busy until the free is traced: afterwards the free can no longer fail.
         let added = device.ordered.lock().add(slot, block, first);
@@ -249,7 +230,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         loop {
             let taken = device.ordered.lock().take_watched(slot, from);
             let Some(entry) = taken else { return Ok(ended) };
-            let UseEvent { stream, number, event, .. } = device.ordered.lock().block(entry).watched;
+            let Fence { stream, number, event } = device.ordered.lock().block(entry).watched.fence;
             let complete = self.or_keep(entry, self.is_complete(event))?;
             let all = complete && self.or_keep(entry, self.watch_on(entry))?;
             if all {
@@ -270,9 +251,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         let OrderedBlock { heap, watched, .. } = device.ordered.lock().block(entry);
         let mut next = watched.next;
         loop {
-            let later = device.heaps.lock(heap).uses().next_event(next);
+            let later = device.heaps.lock(heap).uses().next_fence(next);
             let Some(later) = later else { return Ok(true) };
-            if !self.is_complete(later.event)? {
+            if !self.is_complete(later.fence.event)? {
                 device.ordered.lock().watch(entry, later);
                 return Ok(false);
             }
@@ -315,8 +296,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         let OrderedBlock { heap, watched, .. } = device.ordered.lock().block(entry);
         let mut next = Some(watched);
         while let Some(used) = next {
-            device.call(|memory| call(memory, used.event))?;
-            next = device.heaps.lock(heap).uses().next_event(used.next);
+            device.call(|memory| call(memory, used.fence.event))?;
+            next = device.heaps.lock(heap).uses().next_fence(used.next);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! error of the request: the request is then served without those blocks. A lost context is noted,
 //! so the next call to the device reports it.
 
-use crate::arena::Arena;
+use crate::arena::{Arena, fences};
 use crate::device::DeviceMemory;
 use crate::streams::epochs::Epoch;
 use crate::sync::{Lock, Ordering};
@@ -48,15 +48,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
             heap.clock = arena.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
             Epoch { slot, pool: heap.pool, stream: heap.stream, stamp: heap.clock }
         };
-        let Ok((entry, idle)) = arena.epochs.lock().begin(epoch) else { return false };
-        let made = idle.map_or_else(|| arena.call(D::create_event), Ok);
-        let recorded = made.and_then(|event| arena.call(|device| device.record(event, epoch.stream)).map(|()| event));
-        let mut epochs = arena.epochs.lock();
-        match recorded {
-            Ok(event) => epochs.recorded(entry, event),
-            Err(_) => epochs.cancel(entry, made.ok()),
+        let Ok(fence) = fences::record(arena, epoch.stream, D::record) else { return false };
+        let begun = arena.epochs.lock().begin(epoch, fence);
+        if begun.is_err() {
+            fences::end(arena, fence);
         }
-        recorded.is_ok()
+        begun.is_ok()
     }
 
     /// Polls the events of all unfinished epochs, and moves [`Sets::quiet`](crate::heap::sets::Sets::quiet)
@@ -64,8 +61,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
     pub(crate) fn poll(&self) {
         let arena = self.arena;
         let mut next = arena.epochs.lock().first_to_poll();
-        while let Some((entry, epoch, event)) = next {
-            let complete = arena.call(|device| device.is_complete(event));
+        while let Some((entry, epoch, fence)) = next {
+            let complete = arena.call(|device| device.is_complete(fence.event));
             if complete == Ok(true) {
                 let mut heap = arena.heaps.lock(epoch.slot);
                 // The heap may belong to another stream by now: the event says nothing of its work.
@@ -75,7 +72,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
                 }
             }
             // An event that cannot be polled would be polled for ever: its epoch is given up.
-            next = arena.epochs.lock().poll_next(entry, complete != Ok(false));
+            let is_over = complete != Ok(false);
+            next = arena.epochs.lock().poll_next(entry, is_over);
+            if is_over {
+                fences::end(arena, fence);
+            }
         }
     }
 }

@@ -3,10 +3,11 @@
 //!
 //! An event on the segments' own stream tells that. Nothing here waits for the device.
 
-use crate::arena::{Arena, flags};
-use crate::device::{DeviceMemory, Event};
+use crate::arena::{Arena, fences, flags};
+use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::stats::Event as Counted;
+use crate::streams::fences::Fence;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
@@ -18,7 +19,7 @@ use alloc::vec::Vec;
 pub(crate) struct Retired {
     /// Recorded behind the last work that may use the segments. Without one, they wait until cached
     /// memory is released.
-    pub event: Option<Event>,
+    pub fence: Option<Fence>,
     pub segments: Vec<(DevicePtr, u64)>,
 }
 
@@ -49,13 +50,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> RetiredSegments<'_, D, R, S> {
         // Taken out, so that each group belongs to one thread.
         let groups = core::mem::take(&mut self.0.tuning.lock().retired);
         for group in groups {
-            let is_complete = |event| self.0.call(|device| device.is_complete(event)) == Ok(true);
-            if !all && !group.event.is_some_and(is_complete) || self.0.flags.has(flags::LOST) {
+            let is_complete = |fence: Fence| self.0.call(|device| device.is_complete(fence.event)) == Ok(true);
+            if !all && !group.fence.is_some_and(is_complete) || self.0.flags.has(flags::LOST) {
                 self.0.tuning.lock().retired.push(group);
                 continue;
             }
-            if let Some(event) = group.event {
-                outcome = outcome.and(self.0.call(|device| device.destroy_event(event)).map_err(Error::from));
+            if let Some(fence) = group.fence {
+                fences::end(self.0, fence);
             }
             for (base, bytes) in group.segments {
                 self.0.device_peaks.count(Counted::DeviceFree);

@@ -7,14 +7,15 @@
 use crate::device::Event;
 use crate::heap::Heap;
 use crate::heap::block::{Block, Blocks};
+use crate::streams::fences::Fence;
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
-use crate::streams::ordered::UseEvent;
+use crate::streams::ordered::UseFence;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::{DevicePtr, StreamId};
 
-/// Greatest number of uses returned by a call of [`Uses::begin_waits`] or [`Uses::take_events`].
+/// Greatest number of uses returned by a call of [`Uses::begin_waits`] or [`Uses::take_fences`].
 pub(crate) const SOME: usize = 8;
 
 /// A use of a block by another stream.
@@ -30,10 +31,18 @@ pub(crate) struct Use {
     borrowed: bool,
     /// The event recorded at the use; `None` if the event is to be recorded at the free.
     event: Option<Event>,
-    /// The number of the loan of `event`, if any: higher for a later event.
+    /// The [number](Fence::number) of the event's fence, if any.
     number: u64,
     /// The next use of the same block, or the next vacant entry.
     next: u32,
+}
+
+impl Use {
+    /// Takes the fence of the use, which then needs one.
+    fn take_fence(&mut self) -> Option<Fence> {
+        let Self { stream, number, .. } = *self;
+        self.event.take().map(|event| Fence { stream, number, event })
+    }
 }
 
 impl Vacant for Use {
@@ -121,46 +130,43 @@ impl<S: Storage> LentBlocks<'_, S> {
 impl<S: Storage> Uses<'_, S> {
     /// Records that `stream` uses `block`; the event is recorded at the free. The heap's own stream, and
     /// a stream that is recorded already, add nothing. `captured` tells whether the use was announced
-    /// during graph capture. Returns the event of an earlier use by the stream, which is no longer
+    /// during graph capture. Returns the fence of an earlier use by the stream, which is no longer
     /// needed.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing has changed then.
-    pub(crate) fn add(&mut self, block: u32, stream: StreamId, captured: bool) -> Result<Option<Event>, CapacityError> {
+    pub(crate) fn add(&mut self, block: u32, stream: StreamId, captured: bool) -> Result<Option<Fence>, CapacityError> {
         if let Some(known) = self.find(block, stream) {
             if captured {
                 return Ok(None);
             }
             // One use outside a capture suffices to need an event.
             known.captured = false;
-            return Ok(known.event.take());
+            return Ok(known.take_fence());
         }
         self.insert(block, Use { stream, captured, borrowed: false, event: None, number: 0, next: NONE })?;
         Ok(None)
     }
 
-    /// Records that `stream` uses `block`, until the event of a loan. Returns an event no longer needed: of an
-    /// earlier use by the stream, or that of the loan itself for the heap's own stream and for the stream that has
-    /// borrowed the block.
+    /// Records that the stream of `fence` uses `block`, until the fence is complete. Returns a fence no longer needed: of an
+    /// earlier use by the stream, or `fence` itself for the heap's own stream and for the stream that has borrowed the
+    /// block.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing has changed then.
-    pub(crate) fn add_until(
-        &mut self,
-        block: u32,
-        stream: StreamId,
-        (number, event): (u64, Event),
-    ) -> Result<Option<Event>, CapacityError> {
+    pub(crate) fn add_until(&mut self, block: u32, fence: Fence) -> Result<Option<Fence>, CapacityError> {
+        let Fence { stream, number, event } = fence;
         if stream == self.own {
-            return Ok(Some(event));
+            return Ok(Some(fence));
         }
         if let Some(known) = self.find(block, stream) {
             if known.borrowed {
-                return Ok(Some(event));
+                return Ok(Some(fence));
             }
-            // The event covers earlier work of the stream as well.
-            (known.captured, known.number) = (false, number);
-            return Ok(known.event.replace(event));
+            let earlier = known.take_fence();
+            // The fence covers earlier work of the stream as well.
+            (known.captured, known.number, known.event) = (false, number, Some(event));
+            return Ok(earlier);
         }
         let entry = Use { stream, captured: false, borrowed: false, event: Some(event), number, next: NONE };
         self.insert(block, entry)?;
@@ -241,30 +247,30 @@ impl<S: Storage> Uses<'_, S> {
         }
     }
 
-    /// Returns the first use at or behind the use `next` with an event.
-    pub(crate) fn next_event(&self, mut next: u32) -> Option<UseEvent> {
+    /// Returns the first use at or behind the use `next` with a fence.
+    pub(crate) fn next_fence(&self, mut next: u32) -> Option<UseFence> {
         while next != NONE {
             let Use { stream, event, number, next: following, .. } = self.table[next];
             if let Some(event) = event {
-                return Some(UseEvent { stream, number, event, next: following });
+                return Some(UseFence { fence: Fence { stream, number, event }, next: following });
             }
             next = following;
         }
         None
     }
 
-    /// Takes some events, with their streams, from the uses of a block, from the use `next` on. Moves `next` behind the last
-    /// use looked at: to [`NONE`] behind the last of the block.
-    pub(crate) fn take_events(&mut self, next: &mut u32) -> heapless::Vec<(StreamId, Event), SOME> {
-        let mut events = heapless::Vec::new();
-        while *next != NONE && !events.is_full() {
-            let Use { stream, event, next: following, .. } = &mut self.table[*next];
-            *next = *following;
-            if let Some(event) = event.take() {
-                let _room = events.push((*stream, event));
+    /// Takes some fences from the uses of a block, from the use `next` on. Moves `next` behind the last use looked at: to
+    /// [`NONE`] behind the last of the block.
+    pub(crate) fn take_fences(&mut self, next: &mut u32) -> heapless::Vec<Fence, SOME> {
+        let mut fences = heapless::Vec::new();
+        while *next != NONE && !fences.is_full() {
+            let known = &mut self.table[*next];
+            *next = known.next;
+            if let Some(fence) = known.take_fence() {
+                let _room = fences.push(fence);
             }
         }
-        events
+        fences
     }
 
     /// Returns the next streams whose present work a pending block is to wait for, and counts the
@@ -321,7 +327,7 @@ impl<S: Storage> Uses<'_, S> {
         let mut at = core::mem::replace(&mut self.blocks[block].uses, NONE);
         while at != NONE {
             let Use { event, next, .. } = self.table[at];
-            debug_assert!(event.is_none(), "the event of a use goes back to the idle events first");
+            debug_assert!(event.is_none(), "the fence of a use ends first");
             self.table.remove(at);
             at = next;
         }

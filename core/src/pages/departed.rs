@@ -158,6 +158,7 @@ impl<S: Storage> Pages<S> {
 mod tests {
     use super::*;
     use crate::device::{Event, PhysicalHandle};
+    use crate::streams::fences::Fence;
     use crate::tables::Growable;
     use proptest::prelude::*;
     use std::vec::Vec;
@@ -178,7 +179,7 @@ mod tests {
                         handles += 1;
                         pages.make_room().unwrap();
                         let page = pages.add(PhysicalHandle(handles), bytes);
-                        let departure = pages.departures.add(Event(handles), stream).unwrap();
+                        let departure = pages.departures.add(Some(Fence { stream, number: handles, event: Event(handles) })).unwrap();
                         pages.depart(page, departure);
                         list.push((page, bytes, departure, stream));
                     }
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn a_stuck_page_is_not_taken() {
         let mut pages = Pages::<Growable>::default();
-        let departure = pages.departures.add(Event(1), STREAMS[0]).unwrap();
+        let departure = pages.departures.add(Some(Fence { stream: STREAMS[0], number: 1, event: Event(1) })).unwrap();
         pages.make_room().unwrap();
         let page = pages.add(PhysicalHandle(1), 2 << 20);
         pages.add_alias(page);

@@ -1,30 +1,30 @@
 //! Departures: the work behind which pages of a range may be used elsewhere.
 //!
 //! ```text
-//! decommit ─▶ record an event ─▶ departure ─┬─▶ complete ─▶ unmap the old places
+//! decommit ─▶ record a fence ──▶ departure ─┬─▶ complete ─▶ unmap the old places
 //!                                           └─▶ other streams are ordered behind the event
 //! ```
 //!
 //! The events of one stream complete in the order of their recording, so only the oldest departure of each stream is
 //! asked after: that of a stream which has ended since as well.
 //!
-//! A departure lives as long as a page or an operation refers to it. The event is used again.
+//! A departure lives as long as a page or an operation refers to it. Its fence is over with the last reference.
 
-use crate::device::Event;
+use crate::streams::fences::Fence;
 use crate::tables::busy_list::BusyList;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
-use crate::tables::{CapacityError, Storage, Table};
+use crate::tables::{CapacityError, Storage};
 use crate::units::{NO_STREAM, StreamId};
 
-/// An event recorded behind the last work on pages.
+/// The end of the last work on pages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Departure {
-    /// The recorded event.
-    pub event: Event,
-    /// The stream on which the event was recorded. [`NO_STREAM`] once the stream has ended.
+    /// Recorded behind the work. `None` ⟹ `complete`.
+    pub fence: Option<Fence>,
+    /// The stream of the work. [`NO_STREAM`] once the stream has ended.
     pub stream: StreamId,
-    /// Whether the event is known to be complete.
+    /// Whether the work is known to be complete.
     pub complete: bool,
     /// The number of departures that were added before.
     pub age: u64,
@@ -40,8 +40,7 @@ pub(crate) struct Departure {
 
 impl Vacant for Departure {
     fn vacant(next: u32) -> Self {
-        let (event, stream) = (Event(0), NO_STREAM);
-        Self { event, stream, complete: false, age: 0, refs: 0, queue: NONE, completed: NONE, next }
+        Self { fence: None, stream: NO_STREAM, complete: false, age: 0, refs: 0, queue: NONE, completed: NONE, next }
     }
 
     fn vacate(&mut self, next: u32) {
@@ -90,7 +89,7 @@ impl Vacant for Queue {
     }
 }
 
-/// The departures of a device, and events to record again.
+/// The departures of a device.
 #[derive(Clone)]
 pub(crate) struct Departures<S: Storage> {
     table: SlotTable<Departure, S>,
@@ -103,8 +102,6 @@ pub(crate) struct Departures<S: Storage> {
     nodes: RadixTree<S>,
     /// Complete departures of which stale mappings may be left to remove. Has room for every departure.
     completed: BusyList<u32, S>,
-    /// Events of no departure. Has room for the events of all departures.
-    idle_events: S::Table<Event>,
     /// The number of departures that were ever added.
     added: u64,
 }
@@ -118,7 +115,6 @@ impl<S: Storage> Default for Departures<S> {
             by_stream: Link::EMPTY,
             nodes: RadixTree::default(),
             completed: BusyList::default(),
-            idle_events: S::Table::<Event>::default(),
             added: 0,
         }
     }
@@ -147,52 +143,31 @@ impl<S: Storage> Departures<S> {
         self.table.len() == 0
     }
 
-    /// Makes room for a departure, and for the event of a departure when over. Returns an idle event, or
-    /// `None` if the caller must create an event.
+    /// Adds a departure with one reference. Without a fence the work is complete.
     ///
     /// # Errors
-    /// [`CapacityError`] if a table is full.
-    pub(crate) fn begin(&mut self) -> Result<Option<Event>, CapacityError> {
-        // No more events than before, if one is idle.
-        self.make_room(self.table.len() as usize + usize::from(self.idle_events.is_empty()))?;
-        Ok(self.idle_events.pop())
-    }
-
-    /// Makes room for a departure, and for so many events that become idle.
-    fn make_room(&mut self, events: usize) -> Result<(), CapacityError> {
+    /// [`CapacityError`] if a table is full. The fence is then the caller's.
+    pub(crate) fn add(&mut self, fence: Option<Fence>) -> Result<u32, CapacityError> {
         let count = self.table.len() + 1;
         // A departure and its queue add a node each.
         let room = self.table.make_room(1)
             && self.queues.make_room(1)
             && self.nodes.make_room(2)
-            && self.completed.make_room(count - self.completed.len())
-            && self.idle_events.make_room(events);
-        if room { Ok(()) } else { Err(CapacityError) }
-    }
-
-    /// Keeps an event of no departure. Returns false if the table is full: the event is then the
-    /// caller's.
-    pub(crate) fn keep(&mut self, event: Event) -> bool {
-        let room = self.idle_events.make_room(self.table.len() as usize + 1);
-        if room {
-            self.idle_events.add(event);
+            && self.completed.make_room(count - self.completed.len());
+        if !room {
+            return Err(CapacityError);
         }
-        room
-    }
-
-    /// Adds a departure whose event is recorded on `stream`, with one reference.
-    ///
-    /// # Errors
-    /// [`CapacityError`] if the room was taken by another thread. The event is then the caller's.
-    pub(crate) fn add(&mut self, event: Event, stream: StreamId) -> Result<u32, CapacityError> {
-        self.make_room(self.table.len() as usize + 1)?;
+        let stream = fence.map_or(NO_STREAM, |fence| fence.stream);
         let queue = self.queue_of(stream).unwrap_or_else(|| self.add_queue(stream));
         self.queues[queue].count += 1;
         let age = self.added;
         self.added += 1;
-        let departure = Departure { event, stream, age, refs: 1, queue, ..Departure::vacant(NONE) };
+        let departure = Departure { fence, stream, age, refs: 1, queue, ..Departure::vacant(NONE) };
         let departure = self.table.insert(departure);
         self.incomplete = self.nodes.insert(self.incomplete, departure, by_queue(&self.table));
+        if fence.is_none() {
+            self.complete(departure);
+        }
         Ok(departure)
     }
 
@@ -233,14 +208,15 @@ impl<S: Storage> Departures<S> {
         self.table[departure]
     }
 
-    /// Removes a reference, and the departure with the last one.
-    pub(crate) fn release(&mut self, departure: u32) {
+    /// Removes a reference, and the departure with the last one. Returns the departure's fence then, which the caller ends.
+    #[must_use]
+    pub(crate) fn release(&mut self, departure: u32) -> Option<Fence> {
         let entry = &mut self.table[departure];
         debug_assert!(entry.refs > 0, "a departure in use has references");
         entry.refs -= 1;
-        let Departure { refs, event, complete, completed, .. } = *entry;
+        let Departure { refs, fence, complete, completed, .. } = *entry;
         if refs > 0 {
-            return;
+            return None;
         }
         if !complete {
             self.leave_queue(departure);
@@ -250,10 +226,10 @@ impl<S: Storage> Departures<S> {
             self.completed.remove(completed);
         }
         self.table.remove(departure);
-        self.idle_events.add(event);
+        fence
     }
 
-    /// Notes that the event of a departure is complete.
+    /// Notes that the work of a departure is complete.
     pub(crate) fn complete(&mut self, departure: u32) {
         if !self.table[departure].complete {
             self.leave_queue(departure);
@@ -311,17 +287,22 @@ impl<S: Storage> Departures<S> {
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
     use super::*;
+    use crate::device::Event;
     use crate::tables::{Fixed, Growable};
     use std::vec::Vec;
 
     const STREAMS: [StreamId; 2] = [StreamId(7), StreamId(3)];
 
-    /// The events that would be asked after, none of which is complete.
+    fn fence(number: u64, stream: StreamId) -> Fence {
+        Fence { stream, number, event: Event(number) }
+    }
+
+    /// The fences that would be asked after, none of which is complete.
     fn oldest<S: Storage>(departures: &mut Departures<S>) -> Vec<u64> {
         let (mut from, mut events) = (0, Vec::new());
         while let Some((queue, departure, held)) = departures.hold_oldest(from) {
-            departures.release(departure);
-            events.push(held.event.0);
+            assert_eq!(departures.release(departure), None, "there is another reference");
+            events.push(held.fence.unwrap().number);
             from = queue + 1;
         }
         events.sort_unstable();
@@ -332,16 +313,16 @@ mod tests {
     fn one_departure_a_stream_is_asked_after() {
         let mut departures = Departures::<Growable>::default();
         let added: Vec<u32> =
-            (0..6).map(|number| departures.add(Event(number), STREAMS[number as usize % 2]).unwrap()).collect();
+            (0..6).map(|number| departures.add(Some(fence(number, STREAMS[number as usize % 2]))).unwrap()).collect();
         assert_eq!(oldest(&mut departures), [0, 1]);
         departures.complete(added[0]);
         assert_eq!(oldest(&mut departures), [1, 2]);
         // The order of the stream's departures stays, and a later stream with its number has another.
         departures.forget_stream(STREAMS[0]);
-        let later = departures.add(Event(9), STREAMS[0]).unwrap();
+        let later = departures.add(Some(fence(9, STREAMS[0]))).unwrap();
         assert_eq!(oldest(&mut departures), [1, 2, 9]);
         assert!(!departures[added[2]].precedes(STREAMS[0]) && departures[later].precedes(STREAMS[0]));
-        departures.release(added[2]);
+        assert_eq!(departures.release(added[2]), Some(fence(2, STREAMS[0])), "the last reference ends the fence");
         assert_eq!(oldest(&mut departures), [1, 4, 9], "a departure without a reference is gone");
         for departure in [added[1], added[3], added[4], added[5], later] {
             departures.complete(departure);
@@ -352,26 +333,25 @@ mod tests {
         assert_eq!(departures.next_completed(), None);
         departures.hold(later);
         assert_eq!(departures.next_completed(), Some(later), "a mapping may have become stale since");
-        departures.release(later);
-        rest.into_iter().for_each(|departure| departures.release(departure));
+        assert_eq!(departures.release(later), None);
+        assert!(rest.into_iter().all(|departure| departures.release(departure).is_some()));
         assert!(departures.is_empty());
-        assert!(departures.begin().unwrap().is_some(), "the events are used again");
+        let complete = departures.add(None).unwrap();
+        assert_eq!((departures.next_completed(), oldest(&mut departures)), (Some(complete), Vec::new()));
     }
 
     #[test]
     fn a_full_table_adds_no_departure() {
         let mut departures = Departures::<Fixed<1, 8, 2, 64>>::default();
-        let first = departures.add(Event(1), NO_STREAM).unwrap();
-        let second = departures.add(Event(2), NO_STREAM).unwrap();
-        assert_eq!(departures.add(Event(3), STREAMS[0]), Err(CapacityError));
+        let first = departures.add(Some(fence(1, NO_STREAM))).unwrap();
+        let second = departures.add(Some(fence(2, NO_STREAM))).unwrap();
+        assert_eq!(departures.add(Some(fence(3, STREAMS[0]))), Err(CapacityError));
         assert_eq!(oldest(&mut departures), [1, 2], "what belongs to no stream has no order");
         departures.complete(first);
-        departures.release(first);
+        assert_eq!(departures.release(first), Some(fence(1, NO_STREAM)));
         departures.complete(second);
-        departures.release(second);
+        assert_eq!(departures.release(second), Some(fence(2, NO_STREAM)));
         assert_eq!((departures.next_completed(), departures.is_empty()), (None, true));
-        // All events that fit are idle, and one of them is the next.
-        assert_eq!(departures.begin(), Ok(Some(Event(2))));
-        assert!(departures.add(Event(2), STREAMS[0]).is_ok());
+        assert!(departures.add(Some(fence(3, STREAMS[0]))).is_ok());
     }
 }

@@ -25,6 +25,7 @@ use crate::device::{PhysicalHandle, Saved};
 use crate::pages::departed::Departed;
 use crate::pages::departures::Departures;
 use crate::pages::pins::Pins;
+use crate::streams::fences::Fence;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 
@@ -306,15 +307,15 @@ impl<S: Storage> Pages<S> {
     }
 
     /// Notes that no work before `departure` uses `page` any longer, and that its alias there is
-    /// unmapped, or `stuck` for good. Returns whether the page was departed; it is then moving.
-    pub(crate) fn finish_departure(&mut self, page: u32, departure: u32, stuck: bool) -> bool {
+    /// unmapped, or `stuck` for good. Returns whether the page was departed, which is then moving, and the fence of a
+    /// departure that is over.
+    pub(crate) fn finish_departure(&mut self, page: u32, departure: u32, stuck: bool) -> (bool, Option<Fence>) {
         let was_departed = self.take_back(page, departure);
         self.remove_alias(page, stuck);
         if self.table[page].behind == departure {
             self.table[page].behind = NONE;
         }
-        self.departures.release(departure);
-        was_departed
+        (was_departed, self.departures.release(departure))
     }
 
     /// Changes the place of a page, and the sums of bytes.

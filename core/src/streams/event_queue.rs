@@ -12,11 +12,9 @@
 //!
 //! No call to the device is made under the lock of the queues: the queue whose first event is polled
 //! is marked busy instead, and an event that is being recorded is noted in its queue.
-//!
-//! Infallible operations reserve their entries beforehand: [`EventQueues::reserve`] before an event
-//! is recorded or a block is gathered.
 
 use crate::device::Event;
+use crate::streams::fences::{Fence, IdleEvents};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
@@ -115,132 +113,49 @@ impl Queue {
 pub(crate) struct Recording {
     /// The stream on which the caller records the event.
     pub stream: StreamId,
-    /// An idle event; `None` if the caller must create one.
-    pub idle: Option<Event>,
     /// Whether the queue has no earlier event, so a poll of the event could find it complete.
     pub is_first: bool,
 }
 
-/// The pending events of a group of streams: a queue for each stream, and a pool of idle events.
+/// The pending events of a group of streams: a queue for each stream, and the idle events.
 #[derive(Clone)]
 pub(crate) struct EventQueues<S: Storage> {
     /// The entries of all queues.
     waits: SlotTable<Wait, S>,
     /// The queues, in use or vacant.
     queues: S::Table<Queue>,
-    /// Events of no queue, recorded again, because creating one is a call to the device.
-    idle_events: S::Table<Event>,
-    /// Events of blocks' uses, taken by [`lend`](Self::lend) and not given back.
-    lent: u32,
-    /// Number of events ever lent.
-    loans: u64,
-    /// Reservations by [`reserve`](Self::reserve), neither used nor cancelled. Each has an entry in
-    /// `waits`, a queue, and room in `idle_events`.
-    reserved: u32,
+    /// The events of the group's streams. Those of the queues are on loan.
+    pub events: IdleEvents<S>,
 }
 
 impl<S: Storage> Default for EventQueues<S> {
     fn default() -> Self {
-        Self {
-            waits: SlotTable::default(),
-            queues: S::Table::<Queue>::default(),
-            idle_events: S::Table::<Event>::default(),
-            lent: 0,
-            loans: 0,
-            reserved: 0,
-        }
+        Self { waits: SlotTable::default(), queues: S::Table::<Queue>::default(), events: IdleEvents::default() }
     }
 }
 
 impl<S: Storage> EventQueues<S> {
-    /// Reserves the entries for a further block and its event. The reservation is used by
-    /// [`push`](Self::push) or [`gather`](Self::gather), or cancelled by
-    /// [`cancel_reservation`](Self::cancel_reservation).
+    /// Makes room for a further block of a stream; `known` is the stream's queue, if blocks wait for the stream.
     ///
     /// # Errors
-    /// [`CapacityError`] if a table is full. Nothing is reserved then.
-    pub(crate) fn reserve(&mut self) -> Result<(), CapacityError> {
-        // Every reservation may turn out to be on a stream of its own, and then needs a queue.
-        let vacant = self.queues.iter().filter(|queue| queue.is_vacant()).count();
-        if !self.queues.make_room((self.reserved as usize + 1).saturating_sub(vacant)) {
-            return Err(CapacityError);
-        }
-        self.reserve_in_queue()
+    /// [`CapacityError`] if a table is full.
+    fn make_room(&mut self, known: Option<usize>) -> Result<(), CapacityError> {
+        // Where the stream has a queue, the search for a vacant one is left out: all threads free under this lock.
+        let has_queue = known.is_some() || self.queues.iter().any(Queue::is_vacant) || self.queues.make_room(1);
+        if has_queue && self.waits.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Reserves the entries for a further block in a queue that is in use.
-    fn reserve_in_queue(&mut self) -> Result<(), CapacityError> {
-        if !self.waits.make_room(self.reserved + 1) || !self.make_idle_room() {
-            return Err(CapacityError);
-        }
-        self.reserved += 1;
-        Ok(())
-    }
-
-    /// Makes room for every event in use, so `recycle` cannot fail, and for one that a caller
-    /// creates. Returns false if there is none.
-    fn make_idle_room(&mut self) -> bool {
-        // No more events are in use than blocks wait, or are reserved, or uses have events.
-        let in_use = self.waits.len() as usize + self.reserved as usize + self.lent as usize;
-        self.idle_events.make_room(in_use + usize::from(self.idle_events.is_empty()))
-    }
-
-    /// Lends an event to a use of a block. Returns the number of the loan, which is higher for a later one, and the
-    /// event; `None` if the caller must create one. The loan ends with [`end_loan`](Self::end_loan).
+    /// Queues a block with a fence, which also covers the open blocks of the stream. The queue ends the fence.
     ///
     /// # Errors
-    /// [`CapacityError`] if the table of events has no room. Nothing is lent then.
-    pub(crate) fn lend(&mut self) -> Result<(u64, Option<Event>), CapacityError> {
-        if !self.make_idle_room() {
-            return Err(CapacityError);
-        }
-        self.lent += 1;
-        self.loans += 1;
-        Ok((self.loans, self.idle_events.pop()))
-    }
-
-    /// Takes a lent event back; `None` if none was created.
-    pub(crate) fn end_loan(&mut self, event: Option<Event>) {
-        debug_assert!(self.lent > 0, "an event is given back once");
-        self.lent -= 1;
-        if let Some(event) = event {
-            self.recycle(event);
-        }
-    }
-
-    /// Takes an idle event, for a reservation or to destroy it. Returns `None` if there is none: a caller with a reservation
-    /// must create one.
-    pub(crate) fn take_idle(&mut self) -> Option<Event> {
-        self.idle_events.pop()
-    }
-
-    /// Cancels a reservation: the event was not recorded. An event, if the caller has one, becomes
-    /// idle.
-    pub(crate) fn cancel_reservation(&mut self, event: Option<Event>) {
-        debug_assert!(self.reserved > 0, "a reservation is cancelled once");
-        self.reserved -= 1;
-        if let Some(event) = event {
-            self.recycle(event);
-        }
-    }
-
-    /// Returns an event that [`begin_recording`](Self::begin_recording) gave and that was not recorded.
-    pub(crate) fn give_back(&mut self, event: Event) {
-        self.recycle(event);
-    }
-
-    /// Returns an event to the pool of idle events.
-    fn recycle(&mut self, event: Event) {
-        self.idle_events.add(event);
-    }
-
-    /// Queues a block with an event recorded on `stream`, using a reservation. The event also covers
-    /// the open blocks of the stream.
-    pub(crate) fn push(&mut self, stream: StreamId, event: Event, heap: u32, block: u32) {
-        let known = self.queue_of(stream);
-        let queue = self.append(stream, known, Wait { event: Some(event), heap, block, next: NONE });
+    /// [`CapacityError`] if a table is full. The block is not queued then.
+    pub(crate) fn push(&mut self, fence: Fence, heap: u32, block: u32) -> Result<(), CapacityError> {
+        let known = self.queue_of(fence.stream);
+        self.make_room(known)?;
+        let queue = self.append(fence.stream, known, Wait { event: Some(fence.event), heap, block, next: NONE });
         self.queues[queue].open = 0;
         self.queues[queue].events += 1;
+        Ok(())
     }
 
     /// Queues a block that the next event of `stream` is to cover. Returns the queue if that event
@@ -251,9 +166,7 @@ impl<S: Storage> EventQueues<S> {
     /// [`CapacityError`] if a table is full. The block is not queued then.
     pub(crate) fn gather(&mut self, stream: StreamId, heap: u32, block: u32) -> Result<Option<usize>, CapacityError> {
         let known = self.queue_of(stream);
-        // Where the stream has a queue, the search for a vacant one is left out: all threads free under
-        // this lock.
-        if known.is_some() { self.reserve_in_queue() } else { self.reserve() }?;
+        self.make_room(known)?;
         let queue = self.append(stream, known, Wait { event: None, heap, block, next: NONE });
         let entry = &mut self.queues[queue];
         entry.open += 1;
@@ -267,11 +180,8 @@ impl<S: Storage> EventQueues<S> {
         self.queues.iter().position(|queue| queue.stream == stream && queue.head != NONE)
     }
 
-    /// Appends a block to the queue of `stream`, `known` if blocks wait for the stream, using a
-    /// reservation. Returns the queue.
+    /// Appends a block to the queue of `stream`, `known` if blocks wait for the stream. Room was made. Returns the queue.
     fn append(&mut self, stream: StreamId, known: Option<usize>, wait: Wait) -> usize {
-        debug_assert!(self.reserved > 0, "a block is queued after `reserve`");
-        self.reserved -= 1;
         let wait = self.waits.insert(wait);
         if let Some(known) = known {
             let tail = core::mem::replace(&mut self.queues[known].tail, wait);
@@ -319,20 +229,19 @@ impl<S: Storage> EventQueues<S> {
     pub(crate) fn begin_recording(&mut self, queue: usize) -> Option<Recording> {
         let entry = self.queues.get_mut(queue).filter(|entry| entry.open > 0 && entry.recording == NONE)?;
         entry.recording = entry.tail;
-        Some(Recording { stream: entry.stream, idle: self.idle_events.pop(), is_first: entry.events == 0 })
+        Some(Recording { stream: entry.stream, is_first: entry.events == 0 })
     }
 
-    /// Ends what [`begin_recording`](Self::begin_recording) began. The event, if `recorded`, covers
-    /// the blocks that were open then; if not, an event that was created becomes idle.
-    pub(crate) fn finish_recording(&mut self, queue: usize, event: Option<Event>, recorded: bool) {
+    /// Ends what [`begin_recording`](Self::begin_recording) began. The fence covers the blocks that were open then, and the
+    /// queue ends it; without a fence they stay open.
+    pub(crate) fn finish_recording(&mut self, queue: usize, fence: Option<Fence>) {
         let last = core::mem::replace(&mut self.queues[queue].recording, NONE);
         debug_assert!(last != NONE, "`begin_recording` chose the queue");
-        if recorded {
-            self.waits[last].event = event;
+        if let Some(fence) = fence {
+            debug_assert_eq!(fence.stream, self.queues[queue].stream, "the queue's stream has the fence");
+            self.waits[last].event = Some(fence.event);
             self.queues[queue].events += 1;
             self.queues[queue].open = self.open_from(self.waits[last].next);
-        } else if let Some(event) = event {
-            self.recycle(event);
         }
     }
 
@@ -370,7 +279,7 @@ impl<S: Storage> EventQueues<S> {
         while at != NONE {
             if let Some(event) = self.waits[at].event.take() {
                 self.queues[queue].events -= 1;
-                self.recycle(event);
+                self.events.end(Some(event));
             }
             at = self.waits[at].next;
         }
@@ -470,7 +379,7 @@ impl<S: Storage> EventQueues<S> {
         if stays == NONE {
             self.queues[queue].head = behind;
             self.queues[queue].events -= 1;
-            event.into_iter().for_each(|event| self.recycle(event));
+            event.into_iter().for_each(|event| self.events.end(Some(event)));
         } else {
             (self.waits[tail].event, self.waits[tail].next) = (event, behind);
             self.queues[queue].head = stays;
@@ -528,7 +437,7 @@ impl<S: Storage> EventQueues<S> {
                         }
                         Some(event) => {
                             self.queues[queue].events -= 1;
-                            self.recycle(event);
+                            self.events.end(Some(event));
                         }
                         None => {}
                     }

@@ -4,6 +4,7 @@
 pub(crate) mod deferred;
 pub(crate) mod epochs;
 pub(crate) mod event_queue;
+pub(crate) mod fences;
 pub(crate) mod frontier;
 pub(crate) mod groups;
 pub(crate) mod ordered;

@@ -15,23 +15,18 @@
 //! complete in the order of their recording, so one question after the first block watched on a stream answers for
 //! all of them, however many they are. Once the event is complete, the block is watched at its next use.
 
-use crate::device::Event;
+use crate::streams::fences::Fence;
 use crate::tables::busy_list::BusyList;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
 
-/// A use of a block, and the event recorded at it.
+/// A use of a block with a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct UseEvent {
-    /// The using stream.
-    pub stream: StreamId,
-    /// The number of the event's loan: of two events of a stream, the later has the higher number, unless they were
-    /// recorded at the same time.
-    pub number: u64,
-    /// The event.
-    pub event: Event,
+pub(crate) struct UseFence {
+    /// Recorded at the use, on the using stream.
+    pub fence: Fence,
     /// The next use of the block, or [`NONE`].
     pub next: u32,
 }
@@ -44,7 +39,7 @@ pub(crate) struct OrderedBlock {
     /// The index of the block in the heap.
     pub block: u32,
     /// The use at which the block is watched. The events of all uses before this one are complete.
-    pub watched: UseEvent,
+    pub watched: UseFence,
     /// The number of the free: a later one is higher.
     pub age: u64,
     /// The queue of the heap.
@@ -133,7 +128,7 @@ fn age_of(block: &OrderedBlock) -> Key {
 
 /// Returns the key of a block among the blocks of its heap, by the stream and the number of the watched use.
 fn use_of(block: &OrderedBlock) -> Key {
-    Key { major: block.watched.stream.0, minor: block.watched.number }
+    Key { major: block.watched.fence.stream.0, minor: block.watched.fence.number }
 }
 
 /// Returns a function that orders entries by the keys of their blocks.
@@ -156,7 +151,7 @@ impl<S: Storage> OrderedBlocks<S> {
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full.
-    pub(crate) fn add(&mut self, heap: u32, block: u32, watched: UseEvent) -> Result<u32, CapacityError> {
+    pub(crate) fn add(&mut self, heap: u32, block: u32, watched: UseFence) -> Result<u32, CapacityError> {
         if !self.blocks.make_room(1) || !self.queues.make_room(1) || !self.nodes.make_room(NODES_OF_BLOCK) {
             return Err(CapacityError);
         }
@@ -256,7 +251,7 @@ impl<S: Storage> OrderedBlocks<S> {
     }
 
     /// Keeps a taken block, which is watched at a later use from now on: the events of all uses before are complete.
-    pub(crate) fn watch(&mut self, entry: u32, watched: UseEvent) {
+    pub(crate) fn watch(&mut self, entry: u32, watched: UseFence) {
         // Without a node the block stays where it is, and is asked after a little too often.
         if self.nodes.make_room(1) {
             let queue = &mut self.queues[self.blocks[entry].queue];
@@ -293,12 +288,13 @@ impl<S: Storage> OrderedBlocks<S> {
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
     use super::*;
+    use crate::device::Event;
     use crate::tables::{Fixed, Growable};
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    fn use_of(stream: u64, number: u64) -> UseEvent {
-        UseEvent { stream: StreamId(stream), number, event: Event(number), next: NONE }
+    fn use_of(stream: u64, number: u64) -> UseFence {
+        UseFence { fence: Fence { stream: StreamId(stream), number, event: Event(number) }, next: NONE }
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -333,7 +329,7 @@ mod tests {
     struct Known {
         heap: u32,
         age: u64,
-        watched: UseEvent,
+        watched: UseFence,
         busy: bool,
     }
 
@@ -348,9 +344,7 @@ mod tests {
         let (mut blocks, mut known, mut taken) = (OrderedBlocks::<S>::default(), Vec::<Known>::new(), Vec::new());
         let (mut ages, mut refused) = (0, 0);
         for &step in steps {
-            let is_new = |known: &[Known], of: UseEvent| {
-                !known.iter().any(|known| (known.watched.stream, known.watched.number) == (of.stream, of.number))
-            };
+            let is_new = |known: &[Known], of: UseFence| !known.iter().any(|known| known.watched.fence == of.fence);
             // The entry that the list has taken, and the age of what the model has taken.
             let (found, expected) = match step {
                 Step::Add { heap, stream, number } => {
@@ -390,7 +384,7 @@ mod tests {
                 Step::Watched { heap, stream, number } => {
                     let from = (StreamId(stream), number);
                     let key = |known: &Known| {
-                        let at = (known.watched.stream, known.watched.number);
+                        let at = (known.watched.fence.stream, known.watched.fence.number);
                         (known.heap == heap && at >= from).then_some(at)
                     };
                     (blocks.take_watched(heap, from), lowest(&mut known, key))

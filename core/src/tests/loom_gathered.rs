@@ -4,6 +4,7 @@
 use super::loom::explore;
 use crate::device::Event;
 use crate::streams::event_queue::EventQueues;
+use crate::streams::fences::Fence;
 use crate::tables::Growable;
 use crate::units::StreamId;
 use loom::sync::{Arc, Mutex};
@@ -55,18 +56,22 @@ impl Device {
     /// `Gathered::record_queue`.
     fn record(&self, queue: usize) {
         let begun = self.queues.lock().unwrap().begin_recording(queue);
-        let Some(recording) = begun else { return };
+        if begun.is_none() {
+            return;
+        }
+        // `fences::record`.
+        let (number, idle) = self.queues.lock().unwrap().events.lend().unwrap();
         let event = {
             let mut stream = self.stream.lock().unwrap();
             let submitted = stream.submitted;
-            let event = recording.idle.unwrap_or(Event(stream.events.len() as u64));
+            let event = idle.unwrap_or(Event(stream.events.len() as u64));
             match stream.events.get_mut(event.0 as usize) {
                 Some(covered) => *covered = submitted,
                 None => stream.events.push(submitted),
             }
             event
         };
-        self.queues.lock().unwrap().finish_recording(queue, Some(event), true);
+        self.queues.lock().unwrap().finish_recording(queue, Some(Fence { stream: STREAM, number, event }));
     }
 
     /// `Gathered::poll_queue`. Checks that the event covers each block that becomes free, once.

@@ -2,8 +2,9 @@
 //! longer.
 
 use super::Elastic;
-use crate::device::DeviceMemory;
+use crate::device::{DeviceMemory, DeviceResult, Event};
 use crate::error::Error;
+use crate::pages::departures::Departure;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
@@ -18,12 +19,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         loop {
             let next = device.page_pool.lock().departures.hold_oldest(from);
             let Some((queue, departure, entry)) = next else { break };
-            let complete = device.call(|memory| memory.is_complete(entry.event)) == Ok(true);
-            let mut pages = device.page_pool.lock();
+            let complete = self.ask(entry, D::is_complete) == Ok(true);
             if complete {
-                pages.departures.complete(departure);
+                device.page_pool.lock().departures.complete(departure);
             }
-            pages.departures.release(departure);
+            self.release_departure(departure);
             // The later departures of the stream are not complete before.
             from = if complete { queue } else { queue + 1 };
         }
@@ -35,13 +35,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     pub(super) fn wait_for(&self, departure: u32) -> Result<(), Error> {
         let device = self.device();
         let entry = device.page_pool.lock().departures.hold(departure);
-        let waited = device.call(|memory| memory.wait(entry.event));
-        let mut pages = device.page_pool.lock();
+        let waited = self.ask(entry, |memory, event| memory.wait(event).map(|()| true));
         if waited.is_ok() {
-            pages.departures.complete(departure);
+            device.page_pool.lock().departures.complete(departure);
         }
-        pages.departures.release(departure);
-        Ok(waited?)
+        self.release_departure(departure);
+        waited?;
+        Ok(())
+    }
+
+    /// Asks the device after a departure; one without a fence is complete.
+    fn ask(&self, departure: Departure, ask: impl Fn(&D, Event) -> DeviceResult<bool>) -> DeviceResult<bool> {
+        departure.fence.map_or(Ok(true), |fence| self.device().call(|memory| ask(memory, fence.event)))
     }
 
     /// Waits for all departures so far, and removes all stale mappings.
@@ -60,7 +65,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             // The departure is complete then, and another one the oldest of its queue.
             from = if entry.age < added && waited.is_ok() { queue } else { queue + 1 };
             result = result.and(waited);
-            device.page_pool.lock().departures.release(departure);
+            self.release_departure(departure);
         }
         result.and(self.collect(u32::MAX))
     }
@@ -107,7 +112,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         let piece = device.ranges.lock().stale(at);
         let unmapped = self.mapper.unmap(DevicePtr(at), piece.bytes);
         device.ranges.lock().end_stale(at, unmapped);
-        let was_departed = device.page_pool.lock().finish_departure(piece.page, piece.departure, unmapped.is_err());
+        let finished = device.page_pool.lock().finish_departure(piece.page, piece.departure, unmapped.is_err());
+        let (was_departed, over) = finished;
+        self.end_fence(over);
         if was_departed {
             self.mapper.spare_page(piece.page);
         }

@@ -295,7 +295,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
                 pages.remove_alias(piece.page, false);
             }
             if piece.mask == piece.all_bits(step) && piece.departure != NONE {
-                pages.departures.release(piece.departure);
+                self.end_fence(pages.departures.release(piece.departure));
                 piece.departure = NONE;
             }
         }) {

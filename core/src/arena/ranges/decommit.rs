@@ -6,13 +6,14 @@
 
 use super::{Elastic, FEW, in_capture};
 use crate::arena::driver::Recording;
+use crate::arena::fences;
 use crate::arena::ranges::table::Part;
-use crate::device::{self, DeviceMemory};
+use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::stats::{Event, Stat};
 use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
+use crate::tables::{CapacityError, Storage};
 use crate::units::{NO_STREAM, RangeId, StreamId};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
@@ -33,7 +34,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         // Work on the stream may use the rest of the range, whether or not the part has memory.
         if !self.device().ranges.lock().note_use(part.range, stream) {
             if let Some(departure) = departure {
-                self.device().page_pool.lock().departures.release(departure);
+                self.release_departure(departure);
             }
             return Err(Error::TableFull("streams of ranges"));
         }
@@ -65,7 +66,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         device.range_counters.down(Stat::Allocation, 1);
         device.range_counters.down(Stat::Segment, 1);
         if ended != NONE {
-            device.page_pool.lock().departures.release(ended);
+            self.release_departure(ended);
         }
         drop(ranges);
         drop(held);
@@ -100,7 +101,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             ranges.range(number).ended = departure;
             ranges.forget_uses(number, Some(stream));
             if departure != ended && ended != NONE {
-                device.page_pool.lock().departures.release(ended);
+                self.release_departure(ended);
             }
             drop(ranges);
             drop(held);
@@ -144,34 +145,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         self.permission().ok_or(in_capture().into())
     }
 
-    /// Records an event behind the present work on `stream`; `None` means that all work is complete.
+    /// Records a fence behind the present work on `stream`; `None` means that all work is complete.
     /// Returns the departure, with a reference. The caller has permission.
     fn depart(&self, stream: Option<StreamId>) -> Result<u32, Error> {
         let device = self.device();
-        let full = Error::TableFull("events of ranges");
-        let idle = device.page_pool.lock().departures.begin().map_err(|_| full)?;
-        let event = idle.map_or_else(|| device.call(D::create_event), Ok)?;
-        let recorded = stream.map_or(Ok(()), |stream| device.call(|memory| memory.record(event, stream)));
-        let departure = recorded.map_err(Error::from).and_then(|()| {
-            let departures = &mut device.page_pool.lock().departures;
-            let departure = departures.add(event, stream.unwrap_or(NO_STREAM)).map_err(|_| full)?;
-            if stream.is_none() {
-                departures.complete(departure);
-            }
-            Ok(departure)
-        });
-        if departure.is_err() {
-            self.drop_event(event);
-        }
-        departure
-    }
-
-    /// Keeps or destroys an event.
-    fn drop_event(&self, event: device::Event) {
-        let kept = self.device().page_pool.lock().departures.keep(event);
-        if !kept {
-            let _lost = self.device().call(|memory| memory.destroy_event(event));
-        }
+        let fence = stream.map(|stream| fences::record(device, stream, D::record)).transpose()?;
+        let departure = device.page_pool.lock().departures.add(fence);
+        departure.map_err(|CapacityError| {
+            self.end_fence(fence);
+            Error::TableFull("events of ranges")
+        })
     }
 
     /// Waits for the work of every stream with uses of a range that may have gone: no event can be recorded there.
@@ -213,7 +196,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             let Some(stream) = next else { break };
             let departure = self.depart(Some(stream))?;
             let ordered = self.order_behind(first, departure, true);
-            device.page_pool.lock().departures.release(departure);
+            self.release_departure(departure);
             ordered?;
         }
         self.depart(Some(first))
@@ -236,7 +219,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             pages.departures.hold(departure);
             let earlier = core::mem::replace(&mut piece.departure, departure);
             if earlier != NONE {
-                pages.departures.release(earlier);
+                self.end_fence(pages.departures.release(earlier));
             }
             if piece.is_stale() {
                 reserved += piece.bytes;
@@ -251,7 +234,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         counters.down(Stat::AllocatedBytes, committed);
         counters.down(Stat::RequestedBytes, committed);
         counters.down(Stat::ReservedBytes, reserved);
-        device.page_pool.lock().departures.release(departure);
+        self.release_departure(departure);
         drop(ranges);
         if reserved > 0 {
             device.device_peaks.count(Event::DeviceFree);

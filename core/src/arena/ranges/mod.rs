@@ -26,12 +26,14 @@ mod tests;
 
 use crate::arena::OnDevice;
 use crate::arena::driver::Recording;
+use crate::arena::fences;
 use crate::arena::mapper::Mapper;
 use crate::arena::ranges::table::Part;
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::{DeviceError, DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::stats::Stat;
+use crate::streams::fences::Fence;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
@@ -266,13 +268,26 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         }
         let device = self.device();
         let entry = device.page_pool.lock().departures.hold(departure);
-        let ordered = match (entry.complete, entry.precedes(stream), orders) {
-            (true, ..) | (false, true, true) => Ok(()),
-            (false, false, true) => device.call(|memory| memory.order_behind(stream, entry.event)),
-            (false, _, false) => Err(in_capture()),
+        let ordered = match (entry.fence.filter(|_| !entry.complete), entry.precedes(stream), orders) {
+            (None, ..) | (Some(_), true, true) => Ok(()),
+            (Some(fence), false, true) => device.call(|memory| memory.order_behind(stream, fence.event)),
+            (Some(_), _, false) => Err(in_capture()),
         };
-        device.page_pool.lock().departures.release(departure);
+        self.release_departure(departure);
         Ok(ordered?)
+    }
+
+    /// Removes a reference to a departure. May be called with the lock of the ranges held.
+    fn release_departure(&self, departure: u32) {
+        let over = self.device().page_pool.lock().departures.release(departure);
+        self.end_fence(over);
+    }
+
+    /// Ends the fence of a departure that is over. May be called with the locks of the ranges and of the pages held.
+    fn end_fence(&self, over: Option<Fence>) {
+        if let Some(fence) = over {
+            fences::end(self.device(), fence);
+        }
     }
 }
 

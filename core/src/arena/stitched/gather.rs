@@ -9,11 +9,12 @@
 //! Nothing moves between streams while a graph is captured.
 
 use super::Stitcher;
+use crate::arena::fences;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::slot_of;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
-use crate::device::{DeviceMemory, DeviceResult, ErrorKind};
+use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::pages::Batch;
@@ -127,7 +128,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 self.mapper.return_batch(&found);
                 *moves = before;
                 // A capture that nothing announced: this pair's pages stay where they are.
-                if error.kind == ErrorKind::NotPermittedInCapture { Ok(()) } else { Err(error.into()) }
+                if error.is_of_capture() { Ok(()) } else { Err(error) }
             }
         }
     }
@@ -176,16 +177,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         }
     }
 
-    /// Orders later work on `stream` behind the present work on the stream of `pair`.
-    pub(super) fn order_behind(&self, pair: u32, stream: StreamId) -> DeviceResult<()> {
+    /// Orders later work on `stream` behind the present work on the stream of `pair`. The caller has permission to record.
+    pub(super) fn order_behind(&self, pair: u32, stream: StreamId) -> Result<(), Error> {
         let device = self.device();
         let other = device.heaps.lock(slots_of(pair)[0]).stream;
-        let event = device.call(D::create_event)?;
-        let ordered = device
-            .call(|memory| memory.record(event, other))
-            .and_then(|()| device.call(|memory| memory.order_behind(stream, event)));
-        let destroyed = device.call(|memory| memory.destroy_event(event));
-        ordered.and(destroyed)
+        fences::order_behind_stream(device.arena, stream, other)
     }
 
     /// Begins an epoch of both heaps of `pair`, so what is free now becomes quiet, for a call that names the

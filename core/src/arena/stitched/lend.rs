@@ -25,7 +25,7 @@ use super::gather::slots_of;
 use crate::arena::driver::Recording;
 use crate::arena::flags;
 use crate::arena::request::Request;
-use crate::device::{DeviceMemory, ErrorKind};
+use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::stitched::PagedHeap;
 use crate::heap::uses::LentBlocks;
@@ -59,7 +59,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Lending<'_, '_, D, R, S> {
                 LentBlocks(&mut device.heaps.lock(slot)).take_back(ptr);
                 device.free(device.heaps.heap_ref(slot), ptr, None)?;
                 // A capture that nothing announced: the lender keeps the block.
-                if error.kind == ErrorKind::NotPermittedInCapture { Ok(None) } else { Err(error.into()) }
+                if error.is_of_capture() { Ok(None) } else { Err(error) }
             }
         }
     }
