@@ -110,7 +110,8 @@
  *   - Every function may be called while a stream captures a graph, in every capture mode. No function becomes a part
  *     of the graph.
  *   - Call cachalot_capture_begin before a capture begins. Otherwise the capture must not begin during a call of another
- *     thread: the call may ask the driver at that moment whether the stream is idle, which breaks the capture.
+ *     thread: the call may ask the driver for the stream's id at that moment, or whether it is idle, which breaks the
+ *     capture.
  *   - A graph's memory must remain unused by others while the graph can be launched. Route the requests of the capture
  *     to a private pool, between cachalot_capture_begin and cachalot_capture_end. Call cachalot_pool_release after the
  *     destruction of the graph.

@@ -145,7 +145,7 @@ impl CudaDevice {
         self.health()?;
         let target = self.streams.hold(stream);
         if let Target::Live(handle) = &target
-            && self.is_known(stream, handle)
+            && self.is_usual(stream, handle)
             && handle.record(self.driver(), event).is_success()
         {
             return self.refuse_capture(handle);
@@ -177,22 +177,23 @@ impl CudaDevice {
         recorded
     }
 
-    /// Returns whether the driver knows a created stream by the id of its number: for calls that need neither a context
-    /// nor, if they are permitted in a capture, a relaxed capture mode. Makes one short call of the driver. Returns false
-    /// if the call has another answer than usual.
-    fn is_known(&self, number: StreamId, handle: &Handle<'_>) -> bool {
+    /// Returns whether a created stream does not capture and the driver knows the stream by the id of its number: for
+    /// calls that need neither a context nor, if they are permitted in a capture, a relaxed capture mode. Makes two short
+    /// calls of the driver. Returns false if any of them has another answer than usual.
+    fn is_usual(&self, number: StreamId, handle: &Handle<'_>) -> bool {
         let driver = self.driver();
         self.identity == StreamIdentity::Reported
             && driver.stream_is_capturing.is_some()
             && driver.stream_get_id.is_some()
+            && handle.status(driver) == Ok(CuCaptureStatus::NONE)
             && handle.id(driver).is_ok_and(|id| self.streams.number_of_id(handle, id) == Some(number))
     }
 
-    /// Refuses what was recorded on a stream if the stream captures now: the event may belong to the graph, and a question
-    /// after the event, or a wait, would break the capture.
+    /// Refuses a stream that captures now. Behind a recording: the event may then belong to the graph, and a question after
+    /// the event, or a wait, would break the capture.
     ///
-    /// The look comes after the recording, because a program may begin a capture at any moment. To record an event in a
-    /// capture is harmless: the graph gets no node, and the event can be recorded again.
+    /// A look before the recording says nothing, because a program may begin a capture at any moment. To record an event
+    /// in a capture is harmless: the graph gets no node, and the event can be recorded again.
     fn refuse_capture(&self, handle: &Handle<'_>) -> DeviceResult<()> {
         if self.is_handle_capturing(handle)? { Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()) } else { Ok(()) }
     }
@@ -202,13 +203,11 @@ impl CudaDevice {
     pub(crate) fn is_number_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
         self.health()?;
         let Target::Live(handle) = self.streams.hold(stream) else { return Ok(None) };
-        let driver = self.driver();
-        let is_quiet = || handle.status(driver) == Ok(CuCaptureStatus::NONE);
-        if driver.stream_query.is_none() || !self.is_known(stream, &handle) || !is_quiet() {
+        if self.driver().stream_query.is_none() || !self.is_usual(stream, &handle) {
             return Ok(None);
         }
         let _mode = self.context.enter_mode()?;
-        match handle.query(driver) {
+        match handle.query(self.driver()) {
             CuResult::NOT_READY => Ok(Some(false)),
             // A driver that wants a context.
             CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => Ok(None),
@@ -233,7 +232,8 @@ impl CudaDevice {
 
     /// Waits for the stream with the given number; implements [`StreamOrder::synchronize`].
     ///
-    /// The wait for a created stream is one for an event, during which the stream may end.
+    /// The wait for a created stream is one for an event, during which the stream may end. A capture may begin on the stream at
+    /// any moment of the call: the question after the stream's id would break the capture, and is left out.
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         if self.is_identified(stream) {
@@ -241,9 +241,14 @@ impl CudaDevice {
             // crash on the handle of a destroyed stream.
             return self.wait_for_identified(stream);
         }
-        let Some(handle) = self.usable(stream, self.streams.hold(stream))? else {
-            return self.wait_for_retired(stream);
+        let handle = match self.streams.hold(stream) {
+            Target::Live(handle) => {
+                self.refuse_capture(&handle)?;
+                Some(handle)
+            }
+            target => self.usable(stream, target)?,
         };
+        let Some(handle) = handle else { return self.wait_for_retired(stream) };
         if !handle.may_end() {
             return self.context.check(handle.synchronize(self.driver()));
         }

@@ -171,6 +171,8 @@ fn a_capture_that_begins_before_the_recording_is_not_waited_for() {
         assert_eq!(answer.map_err(|error| error.kind), Err(ErrorKind::NotPermittedInCapture), "{made:?}");
         assert!(made.contains(&"cuEventRecord") && !made.contains(&"cuEventSynchronize"), "{made:?}");
     }
+    let made = calls(|| assert!(device.synchronize(stream).is_err()));
+    assert!(!made.contains(&"cuStreamGetId"), "breaks a capture: {made:?}");
     fake::with(|fake| fake.capturing.1 = CuCaptureStatus::NONE);
     assert_eq!(
         (device.record(event, stream), device.synchronize(stream)),
