@@ -9,7 +9,8 @@
 //! dropped.
 
 use crate::arena::driver::memory_info;
-use crate::arena::mapper::{Charge, MapFailure, Mapper};
+use crate::arena::mapper::{Charge, Mapper};
+use crate::arena::mapping::{Hand, Row};
 use crate::arena::request::Request;
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::{DeviceError, DeviceMemory, ErrorKind};
@@ -17,13 +18,13 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::{Backing, Block, State};
 use crate::heap::expandable::{Range, Run};
-use crate::pages::Batch;
 use crate::stats::Event;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::trace::Action;
 use crate::units::DevicePtr;
+use core::cell::Cell;
 
 /// Divisor for the excess of a reserved address range over the device's memory. With 1/8 more
 /// addresses than memory, one segment can always hold all memory in spite of gaps
@@ -34,26 +35,47 @@ const RESERVE_EXTRA: u64 = 8;
 /// page of 20 MiB, and hardly more for a longer one (H100, driver 580).
 pub(super) const LONG_PAGE: u64 = 160 << 20;
 
+/// A run of blocks, detached and mapped for a request. Dropped, the run is unmapped and attached again.
+struct HeldRun<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    mapper: Mapper<'a, D, R, S>,
+    slot: u32,
+    run: Run,
+    kept: bool,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> HeldRun<'_, D, R, S> {
+    /// Returns the run, which stays mapped, and which the caller attaches.
+    fn keep(mut self) -> Run {
+        self.kept = true;
+        self.run
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Drop for HeldRun<'_, D, R, S> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.mapper.unmap_run(self.slot, self.run);
+        }
+    }
+}
+
 impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Maps as much memory as the request needs, in gaps of the mapped blocks or behind them, and
     /// serves the request. Returns `None` if the device lacks the memory or the addresses.
     pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Some(run) = self.detach_run(request)? else { return Ok(None) };
-        let mapped = self.map_run(request, run);
-        if !matches!(mapped, Ok(true)) {
-            self.unmap_run(request.slot, run);
-            return mapped.map(|_| None);
+        let held = HeldRun { mapper: *self, slot: request.slot, run, kept: false };
+        if !self.map_run(request, run)? {
+            return Ok(None);
         }
         let slot = self.device.heaps.slot(request.slot);
         let mut heap = self.device.heaps.lock(request.slot);
         // Serving may split the joined block. Other calls may have used the room since the run was
         // detached, so room is made again before the run can no longer be undone.
         if heap.make_room().is_err() {
-            drop(heap);
-            self.unmap_run(request.slot, run);
             return Err(Error::TableFull("blocks"));
         }
-        let joined = heap.join_run(run, &slot.counters);
+        let joined = heap.join_run(held.keep(), &slot.counters);
         let (block, parts) = joined.value;
         // Each newly mapped part counts as one allocation of the device.
         for _ in 0..parts {
@@ -80,11 +102,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
                 return Ok(true);
             };
             self.device.health()?;
-            if let Err(MapFailure { error, addresses_lost }) = self.map_range(slot, range) {
-                if addresses_lost {
+            let lost = Cell::new(false);
+            let mapped = self.map_range(slot, range, &lost);
+            if mapped != Ok(true) {
+                if lost.get() {
                     self.device.heaps.lock(slot).blocks[block].state = State::Lost;
                 }
-                return error.map_or(Ok(false), Err);
+                return mapped;
             }
             let mut heap = self.device.heaps.lock(slot);
             heap.blocks[block].state = State::Mapped;
@@ -94,34 +118,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         }
     }
 
-    /// Maps a page at every granule of `range`, lists the pages in the heap of `slot` and the range
-    /// in the page map. The limit was checked before.
-    pub(super) fn map_range(&self, slot: u32, range: Range) -> Result<(), MapFailure> {
-        let mut batch = Batch::EMPTY;
+    /// Maps pages over `range`, and lists them in the heap of `slot` and in the page map. Returns false if the device lacks
+    /// the memory. The limit was checked before. After a failure nothing is mapped, unless addresses are `lost`.
+    pub(super) fn map_range(&self, slot: u32, range: Range, lost: &Cell<bool>) -> Result<bool, Error> {
         let long_pages = self.device.heaps.lock(slot).parkable;
         let longest = if long_pages { LONG_PAGE / range.granule * range.granule } else { range.granule };
-        let mut result = self.fill(range, longest.max(range.granule), &mut batch);
-        if result.is_ok() {
-            result = self.map_batch(&batch, range.at);
-        }
-        let result = result.and_then(|()| {
-            let listed = self.list_pages(slot, &batch, range.at).map_err(MapFailure::from);
-            listed.inspect_err(|_| _ = self.unmap_unlisted(&batch, range.at))
-        });
-        if result.is_err() {
-            self.return_batch(&batch);
-        }
-        result
-    }
-
-    /// Creates the pages for `range`, of at most `longest` bytes each.
-    fn fill(&self, range: Range, longest: u64, batch: &mut Batch) -> Result<(), MapFailure> {
-        while batch.bytes < range.bytes {
-            if !self.new_page(longest.min(range.bytes - batch.bytes), Charge::Checked, batch)? {
-                return Err(MapFailure { error: None, addresses_lost: false });
+        let mut hand = Hand::empty(*self);
+        while hand.batch.bytes < range.bytes {
+            let bytes = longest.max(range.granule).min(range.bytes - hand.batch.bytes);
+            if !self.new_page(bytes, Charge::Checked, &mut hand.batch)? {
+                return Ok(false);
             }
         }
-        Ok(())
+        let Some(mapping) = self.map(&hand.batch, Row { at: range.at, lost })? else { return Ok(false) };
+        let listed = self.list(slot, range.at, range.bytes)?;
+        let mut heap = self.device.heaps.lock(slot);
+        heap.sets.pages.make_room(hand.batch.count).map_err(|_| Error::TableFull("pages of memory"))?;
+        self.list_batch(&mut heap, &hand.batch, range.at, false);
+        drop(heap);
+        (listed.keep(), mapping.keep());
+        self.settle_batch(&hand.keep());
+        Ok(true)
     }
 
     /// Undoes [`map_run`](Self::map_run), and returns the run's blocks to the heap's sets. No block

@@ -1,9 +1,9 @@
 //! Pages and their mappings.
 //!
 //! ```text
-//! new_page ─▶ Batch ─▶ map_batch ─▶ (a heap's range)
-//!    ▲                                   │ unmap_pages
-//!    └── spare pages ◀───────────────────┘
+//! new_page ─▶ Batch ─▶ map ─▶ (a heap's range)
+//!    ▲                             │ unmap_pages
+//!    └── spare pages ◀─────────────┘
 //!           └─▶ destroy_spares ─▶ (device)
 //! ```
 //!
@@ -20,7 +20,6 @@ use crate::heap::block::Backing;
 use crate::heap::expandable::Range;
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::stitched::PagedHeap;
-use crate::page_map::Owner;
 use crate::pages::{Batch, Page, Pages};
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -48,21 +47,6 @@ pub(super) enum Charge {
     WithinLimit,
     /// The limit was checked before, for the request as a whole.
     Checked,
-}
-
-/// A failed mapping of a batch. No page of the batch is mapped at its new place, except for a page
-/// that is marked as stuck there.
-pub(super) struct MapFailure {
-    /// The error of the device, or `None` if the device lacks the memory.
-    pub(super) error: Option<Error>,
-    /// Whether the device failed to remove a mapping: the addresses must not be used again.
-    pub(super) addresses_lost: bool,
-}
-
-impl From<Error> for MapFailure {
-    fn from(error: Error) -> Self {
-        Self { error: Some(error), addresses_lost: false }
-    }
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
@@ -152,43 +136,20 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         Ok(true)
     }
 
-    /// Maps the pages of `batch` one behind the other from `at` on, makes them accessible, and tells
-    /// the program of each.
-    ///
-    /// # Errors
-    /// The first error. Mappings made before it were removed.
-    pub(super) fn map_batch(&self, batch: &Batch, at: DevicePtr) -> Result<(), MapFailure> {
-        let mut mapped = 0;
-        let result = self.memory.in_turn(|| {
-            self.pages_of(batch, at).try_for_each(|(_, Page { handle, bytes, .. }, at)| {
-                self.memory.map(at, bytes, handle)?;
-                mapped += 1;
-                Ok(())
-            })?;
-            // Access is set once for the whole range: one call of the device instead of one a page.
-            self.memory.set_access(at, batch.bytes)
-        });
-        let Err(error) = result else {
-            // Nothing is handed out yet, and no lock is held: the program may register the pages.
-            for (_, Page { bytes, .. }, at) in self.pages_of(batch, at) {
-                self.device.driver.device().on_map(at, bytes);
-            }
-            return Ok(());
-        };
-        let addresses_lost = !self.unmap_first(mapped, batch, at);
-        let error = Some(error).filter(|error| error.kind != ErrorKind::OutOfMemory).map(Error::from);
-        Err(MapFailure { error, addresses_lost })
-    }
-
-    /// Iterates over the pages of a batch: number, copy of the entry, and address if the first page
-    /// lies at `at`. The pool is unlocked between two pages.
-    fn pages_of(&self, batch: &Batch, at: DevicePtr) -> impl Iterator<Item = (u32, Page, DevicePtr)> {
-        let mut at = at;
+    /// Iterates over the pages of a batch: number, copy of the entry, and address. `next` returns the address of the page behind
+    /// one that ends at an address; the page before the first ends at `begin`. The pool is unlocked between two pages.
+    pub(super) fn pages_at(
+        &self,
+        batch: &Batch,
+        begin: u64,
+        next: impl Fn(u64) -> u64,
+    ) -> impl Iterator<Item = (u32, Page, DevicePtr)> {
+        let mut end = begin;
         self.numbers_of(batch).map(move |page| {
             let entry = self.device.page_pool.lock()[page];
-            let here = at;
-            at = at.offset(entry.bytes);
-            (page, entry, here)
+            let at = next(end);
+            end = at + entry.bytes;
+            (page, entry, DevicePtr(at))
         })
     }
 
@@ -199,30 +160,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         core::iter::successors((batch.count > 0).then_some(batch.first), next)
     }
 
-    /// Lists the pages of a batch, mapped from `at` on, as the pages of the heap in `slot`, and the
-    /// addresses as that heap's in the page map.
-    ///
-    /// # Errors
-    /// [`Error::TableFull`]. Nothing is listed then.
-    pub(super) fn list_pages(&self, slot: u32, batch: &Batch, at: DevicePtr) -> Result<(), Error> {
-        let owner = Owner::Heap(self.device.heaps.heap_ref(slot));
-        self.device.pages.insert(at, batch.bytes, owner)?;
-        let mut heap = self.device.heaps.lock(slot);
-        if heap.sets.pages.make_room(batch.count).is_err() {
-            drop(heap);
-            self.device.pages.remove(at, batch.bytes);
-            return Err(Error::TableFull("pages of memory"));
-        }
-        self.list_batch(&mut heap, batch, at, false);
-        drop(heap);
-        self.settle_batch(batch);
-        Ok(())
-    }
-
     /// Adds the pages of a batch, mapped from `at` on, to the pages of `heap`. Room was made. The
     /// pages are `arriving` if their old places are not stale yet.
     pub(super) fn list_batch(&self, heap: &mut Heap<S>, batch: &Batch, at: DevicePtr, arriving: bool) {
-        for (page, Page { bytes, .. }, at) in self.pages_of(batch, at) {
+        for (page, Page { bytes, .. }, at) in self.pages_at(batch, at.0, |end| end) {
             let stays = if arriving { Stays::Arriving } else { Stays::No };
             heap.sets.pages.insert(HomePage { stays, ..HomePage::new(at.0, bytes, page) });
         }
@@ -231,28 +172,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// Marks the pages of a batch as home.
     pub(super) fn settle_batch(&self, batch: &Batch) {
         self.numbers_of(batch).for_each(|page| self.device.page_pool.lock().settle(page));
-    }
-
-    /// Removes the mappings of a batch that was mapped from `at` on and not listed. Returns false
-    /// if a mapping remains: its page is marked as stuck, and the addresses must not be used again.
-    pub(super) fn unmap_unlisted(&self, batch: &Batch, at: DevicePtr) -> bool {
-        for (_, Page { bytes, .. }, at) in self.pages_of(batch, at) {
-            self.device.driver.device().on_unmap(at, bytes);
-        }
-        self.unmap_first(batch.count, batch, at)
-    }
-
-    /// Removes the mappings of the first `count` pages of a batch, as
-    /// [`unmap_unlisted`](Self::unmap_unlisted) does, without telling the program.
-    fn unmap_first(&self, count: u32, batch: &Batch, at: DevicePtr) -> bool {
-        let mut all = true;
-        for (page, Page { bytes, .. }, at) in self.pages_of(batch, at).take(count as usize) {
-            if self.memory.unmap(at, bytes).is_err() {
-                self.device.page_pool.lock().mark_stuck(page);
-                all = false;
-            }
-        }
-        all
     }
 
     /// Unmaps the pages at home in `range`, which lies in a detached block of the heap in `slot`,

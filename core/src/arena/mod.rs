@@ -48,6 +48,7 @@ pub(crate) mod ladder;
 mod ledger;
 mod malloc;
 mod mapper;
+mod mapping;
 mod obtain;
 #[cfg(feature = "alloc")]
 pub(crate) mod old_form;

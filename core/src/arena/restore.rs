@@ -5,7 +5,7 @@
 //! beginning. No requests could reproduce that state: where a free block begins and ends depends on
 //! requests not known any more.
 
-use crate::arena::mapper::{MapFailure, Mapper};
+use crate::arena::mapper::Mapper;
 use crate::arena::obtain::undo_allocation;
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -21,6 +21,7 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, NO_STREAM};
+use core::cell::Cell;
 
 /// The device's answer to a reservation does not contain the part that needs it.
 const NOT_AROUND: Error = Error::SnapshotRefused("the device does not reserve addresses around a part");
@@ -152,16 +153,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         require(inside && whole, "a part of an expandable segment does not begin and end on granules")?;
         let part = heap.detach_part(block, at, bytes);
         drop(heap);
-        let healthy = self.device.health().map_err(|error| MapFailure::from(Error::from(error)));
-        if let Err(failure) = healthy.and_then(|()| self.map_range(slot, Range { at, bytes, granule })) {
+        let lost = Cell::new(false);
+        let healthy = self.device.health().map_err(Error::from);
+        let mapped = healthy.and_then(|()| self.map_range(slot, Range { at, bytes, granule }, &lost));
+        if mapped != Ok(true) {
             let mut heap = self.device.heaps.lock(slot);
-            if failure.addresses_lost {
+            if lost.get() {
                 heap.blocks[part].state = State::Lost;
             }
             let emptied = heap.attach_run(Run { first: part, last: part });
             drop(heap);
             self.unreserve(emptied);
-            return Err(failure.error.unwrap_or(LACKS_MEMORY));
+            return Err(mapped.err().unwrap_or(LACKS_MEMORY));
         }
         Ok(part)
     }

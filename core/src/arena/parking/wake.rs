@@ -5,7 +5,8 @@
 
 use super::Parker;
 use crate::arena::give::caches;
-use crate::arena::mapper::{Charge, MapFailure};
+use crate::arena::mapper::Charge;
+use crate::arena::mapping::{Hand, Row};
 use crate::arena::parking::ParkState;
 use crate::device::{CopyMark, DeviceMemory};
 use crate::error::Error;
@@ -17,6 +18,7 @@ use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::trace::Action;
 use crate::units::DevicePtr;
+use core::cell::Cell;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// Maps memory for every parked page, and begins to copy the contents. Does nothing if the target is
@@ -123,22 +125,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// Maps a replacement of a page asleep.
     fn map_replacement(&self, home: HomePage) -> Result<(), Error> {
         let (device, bytes) = (self.device(), home.bytes);
-        let mut batch = Batch::EMPTY;
-        if !self.provide(bytes, &mut batch)? {
+        let mut hand = Hand::empty(self.mapper);
+        if !self.provide(bytes, &mut hand.batch)? {
             return Err(self.lacks_memory(bytes));
         }
-        let mapped = self.mapper.map_batch(&batch, DevicePtr(home.at));
-        if let Err(MapFailure { addresses_lost: false, .. }) = mapped {
-            self.mapper.return_batch(&batch);
-        } else {
-            device.page_pool.lock().begin_to_wake(home.page, batch.first);
-        }
-        mapped.map_err(|failure| {
-            if failure.addresses_lost {
-                device.page_pool.lock().leave_replacement(home.page);
+        let lost = Cell::new(false);
+        let mapped = self.mapper.map(&hand.batch, Row { at: DevicePtr(home.at), lost: &lost });
+        let result = match mapped {
+            Ok(Some(mapping)) => {
+                mapping.keep();
+                Ok(())
             }
-            failure.error.unwrap_or_else(|| self.lacks_memory(bytes))
-        })
+            Ok(None) => Err(self.lacks_memory(bytes)),
+            Err(error) => Err(error),
+        };
+        if result.is_ok() || lost.get() {
+            let mut pages = device.page_pool.lock();
+            pages.begin_to_wake(home.page, hand.keep().first);
+            if result.is_err() {
+                pages.leave_replacement(home.page);
+            }
+        }
+        result
     }
 
     /// Provides a page of `bytes`, and releases cached memory elsewhere if the limit or the device does

@@ -7,17 +7,39 @@
 use super::{Elastic, in_capture};
 use crate::arena::flags;
 use crate::arena::give::caches;
+use crate::arena::mapping::{Hand, Places};
 use crate::arena::ranges::table::{Part, Piece};
 use crate::arena::virtual_calls::MappingTime;
 use crate::device::oom::OutOfMemory;
-use crate::device::{DeviceMemory, ErrorKind};
+use crate::device::{DeviceError, DeviceMemory};
 use crate::error::Error;
-use crate::pages::{Batch, Page};
+use crate::pages::Batch;
 use crate::stats::{Event, Stat};
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, NO_STREAM, RangeId, StreamId};
+
+/// The gaps of a part of a range, which pages fill. Room for lost pieces is promised.
+struct Gaps<'e, 'a, D, R: Lock, S: Storage> {
+    elastic: &'e Elastic<'a, D, R, S>,
+    part: Part,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Places for Gaps<'_, '_, D, R, S> {
+    fn begin(&self) -> u64 {
+        self.part.begin
+    }
+
+    fn next(&self, end: u64) -> u64 {
+        let gap = self.elastic.device().ranges.lock().gap(self.part, end);
+        gap.expect("the pages fill the gaps").0
+    }
+
+    fn lose(&self, at: DevicePtr, bytes: u64, error: DeviceError) {
+        self.elastic.device().ranges.lock().add_lost(self.part.range, at.0, bytes, error);
+    }
+}
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// Gives every page of a part of a range memory that later work on `stream` may use. Pages that
@@ -81,16 +103,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     fn try_commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<bool, Error> {
         let (held, part) = self.enter(id, offset, Some(bytes))?;
         self.poll()?;
-        let mut batch = Batch::EMPTY;
-        let committed = self.try_part(part, stream, &mut batch);
+        let mut hand = Hand::empty(self.mapper);
+        let committed = self.try_part(part, stream, &mut hand.batch);
         if matches!(committed, Ok(true)) {
+            let batch = hand.keep();
             if let Some(stitcher) = self.device().stitcher() {
                 stitcher.leave_origins(&batch);
             }
             self.mapper.settle_batch(&batch);
         } else {
             self.put_back(part);
-            self.mapper.return_batch(&batch);
+            drop(hand);
         }
         drop(held);
         committed
@@ -117,16 +140,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// Commits a held part with the pages of a batch, for which room among the pieces is promised. Returns false if the
     /// device lacks the memory.
     fn map_and_publish(&self, part: Part, stream: StreamId, orders: bool, batch: &Batch) -> Result<bool, Error> {
-        if !self.map(part, batch)? {
-            return Ok(false);
-        }
-        let ordered = self.order_part(part, stream, orders);
-        let ordered = ordered.and_then(|()| self.order_batch(batch, stream, orders));
-        if let Err(error) = ordered.and_then(|()| self.publish(part, stream, batch)) {
-            self.tell(part, batch, D::on_unmap);
-            self.unmap_first(batch.count, part, batch);
-            return Err(error);
-        }
+        let Some(mapping) = self.mapper.map(batch, Gaps { elastic: self, part })? else { return Ok(false) };
+        self.order_part(part, stream, orders)?;
+        self.order_batch(batch, stream, orders)?;
+        self.publish(part, stream, batch)?;
+        mapping.keep();
         Ok(true)
     }
 
@@ -185,67 +203,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
                 ranges.change(part, piece.at, |piece| piece.is_revived = false);
             }
             at = piece.end();
-        }
-    }
-
-    /// Iterates over the pages of a batch, each with its address in the gaps of the part.
-    fn places(&self, part: Part, batch: &Batch) -> impl Iterator<Item = (u32, Page, u64)> {
-        let mut at = part.begin;
-        self.mapper.numbers_of(batch).map(move |page| {
-            let entry = self.device().page_pool.lock()[page];
-            let gap = self.device().ranges.lock().gap(part, at);
-            let (begin, _) = gap.expect("the pages fill the gaps");
-            at = begin + entry.bytes;
-            (page, entry, begin)
-        })
-    }
-
-    /// Maps the batch in the gaps of the part. Returns false if the device lacks the memory.
-    ///
-    /// # Errors
-    /// The first error. Mappings made before it were removed.
-    fn map(&self, part: Part, batch: &Batch) -> Result<bool, Error> {
-        let memory = self.mapper.memory;
-        // Access is set once for each run of pages: one call of the device instead of one a page.
-        let set_access = |at: u64, end: u64| {
-            if at == end { Ok(()) } else { memory.set_access(DevicePtr(at), end - at) }
-        };
-        let (mut mapped, mut run, mut end) = (0, part.begin, part.begin);
-        let result = memory.in_turn(|| {
-            self.places(part, batch).try_for_each(|(_, page, at)| {
-                if at != end {
-                    set_access(run, end)?;
-                    run = at;
-                }
-                memory.map(DevicePtr(at), page.bytes, page.handle)?;
-                (mapped, end) = (mapped + 1, at + page.bytes);
-                Ok(())
-            })?;
-            set_access(run, end)
-        });
-        let Err(error) = result else {
-            self.tell(part, batch, D::on_map);
-            return Ok(true);
-        };
-        self.unmap_first(mapped, part, batch);
-        if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) }
-    }
-
-    /// Tells the program of every page of a batch mapped in the gaps of the part.
-    fn tell(&self, part: Part, batch: &Batch, tell: impl Fn(&D, DevicePtr, u64)) {
-        for (_, Page { bytes, .. }, at) in self.places(part, batch) {
-            tell(self.device().driver.device(), DevicePtr(at), bytes);
-        }
-    }
-
-    /// Removes the mappings of the first `count` pages of a batch, which no work has used. Addresses of which the device
-    /// fails to remove a mapping are lost; room for these pieces is promised.
-    fn unmap_first(&self, count: u32, part: Part, batch: &Batch) {
-        for (page, Page { bytes, .. }, at) in self.places(part, batch).take(count as usize) {
-            if let Err(error) = self.mapper.memory.unmap(DevicePtr(at), bytes) {
-                self.device().page_pool.lock().mark_stuck(page);
-                self.device().ranges.lock().add_lost(part.range, at, bytes, error);
-            }
         }
     }
 

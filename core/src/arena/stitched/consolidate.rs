@@ -21,6 +21,7 @@ use super::budget::CREATE_TENTHS_US;
 use super::gather::slots_of;
 use super::maintain::{RELEASE_TENTHS_US, TimeLeft};
 use crate::arena::mapper::Charge;
+use crate::arena::mapping::{Mapping, Row};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::expandable::Range;
@@ -30,6 +31,7 @@ use crate::pages::Batch;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
+use core::cell::Cell;
 
 /// How often in a row two pages have been mapped beside each other before they become one.
 const MEETINGS: u32 = 3;
@@ -59,15 +61,6 @@ enum Attempt {
     NoTime,
     /// The limit, the budget or the device has no room for the page.
     NoRoom,
-}
-
-/// Addresses at which no page is mapped any longer, or one that the device failed to unmap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Vacated {
-    /// The addresses are unmapped.
-    Unmapped,
-    /// The device failed to remove a mapping: the addresses must not be used again.
-    Lost,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
@@ -118,19 +111,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let mut short = Batch::EMPTY;
         let unmapped = self.mapper.unmap_each(run.slot, run.range, |pages, page| pages.append(&mut short, page));
         if let Err(error) = unmapped {
-            self.vacate(run, Vacated::Lost);
+            self.vacate(run, true);
             self.discard(&short).and(self.discard(&long))?;
             return Err(error);
         }
-        let (kept, rest, attempt, in_place) = match self.mapper.map_batch(&long, run.range.at) {
-            Ok(()) => (long, short, Ok(Attempt::Replaced), Ok(())),
-            Err(failure) => {
-                let again = if failure.addresses_lost { Err(Vacated::Lost) } else { self.map_again(run, &short) };
-                (short, long, failure.error.map_or(Ok(Attempt::NoRoom), Err), again)
+        let lost = Cell::new(false);
+        let map = |batch: &Batch| self.mapper.map(batch, Row { at: run.range.at, lost: &lost });
+        let (kept, rest, attempt, mapping) = match map(&long) {
+            Ok(Some(mapping)) => (long, short, Ok(Attempt::Replaced), Some(mapping)),
+            failed => {
+                // The short pages come back, unless one of the addresses is lost.
+                let again = if lost.get() { None } else { map(&short).ok().flatten() };
+                (short, long, failed.map(|_none| Attempt::NoRoom), again)
             }
         };
-        if let Err(vacated) = in_place.and_then(|()| self.list_run(run, &kept)) {
-            self.vacate(run, vacated);
+        if !mapping.is_some_and(|mapping| self.list_run(run, &kept, mapping)) {
+            self.vacate(run, lost.get());
             self.discard(&kept).and(self.discard(&rest))?;
             return attempt.and(Ok(Attempt::NoRoom));
         }
@@ -160,31 +156,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Ok(Attempt::Replaced)
     }
 
-    /// Maps the short pages of a run at their old addresses again.
-    fn map_again(&self, run: &Run, short: &Batch) -> Result<(), Vacated> {
-        let mapped = self.mapper.map_batch(short, run.range.at);
-        mapped.map_err(|failure| if failure.addresses_lost { Vacated::Lost } else { Vacated::Unmapped })
-    }
-
-    /// Lists the pages of `batch`, mapped in the place of a detached run, and makes the run free.
-    fn list_run(&self, run: &Run, batch: &Batch) -> Result<(), Vacated> {
+    /// Lists the pages of `batch`, mapped in the place of a detached run, and makes the run free. Returns false if a table is
+    /// full: the pages are unmapped then.
+    fn list_run(&self, run: &Run, batch: &Batch, mapping: Mapping<'_, Row<'_>, D, R, S>) -> bool {
         let device = self.device();
         let mut heap = device.heaps.lock(run.slot);
         if heap.sets.pages.make_room(batch.count).is_err() {
-            drop(heap);
-            let unmapped = self.mapper.unmap_unlisted(batch, run.range.at);
-            return Err(if unmapped { Vacated::Unmapped } else { Vacated::Lost });
+            return false;
         }
+        mapping.keep();
         // At home before they are listed: another thread may move a listed page at once.
         self.mapper.settle_batch(batch);
         self.mapper.list_batch(&mut heap, batch, run.range.at, false);
         PagedHeap(&mut heap).return_block(run.block);
-        Ok(())
+        true
     }
 
-    /// Gives the addresses of a detached run up, in which no page is listed.
-    fn vacate(&self, run: &Run, vacated: Vacated) {
-        let unmapped = if vacated == Vacated::Unmapped { Ok(()) } else { Err(vacated) };
+    /// Gives the addresses of a detached run up, in which no page is listed. `lost` tells whether a page is still mapped there.
+    fn vacate(&self, run: &Run, lost: bool) {
+        let unmapped = if lost { Err(()) } else { Ok(()) };
         let _as_before = self.mapper.give_up_detached(run.slot, run.block, |_range| unmapped);
     }
 

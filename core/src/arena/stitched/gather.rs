@@ -12,6 +12,7 @@ use super::Stitcher;
 use crate::arena::fences;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::slot_of;
+use crate::arena::mapping::Hand;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -113,24 +114,24 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             return Ok(());
         }
         // Taken before the event is recorded: a page that is freed later may have later work.
-        let (before, mut found) = (*moves, Batch::EMPTY);
+        let before = *moves;
+        let mut found = Hand::empty(self.mapper);
         let rest = Wish { end: wish.end - batch.bytes, room: wish.room - batch.bytes };
-        self.take_from(Wanted::Free, pair, rest, moves, &mut found);
-        if found.count == 0 {
+        self.take_from(Wanted::Free, pair, rest, moves, &mut found.batch);
+        if found.batch.count == 0 {
             return Ok(());
         }
         match self.order_behind(pair, taker.stream) {
-            Ok(()) => {
-                self.device().page_pool.lock().join(batch, found);
-                Ok(())
-            }
+            Ok(()) => self.device().page_pool.lock().join(batch, found.keep()),
             Err(error) => {
-                self.mapper.return_batch(&found);
                 *moves = before;
                 // A capture that nothing announced: this pair's pages stay where they are.
-                if error.is_of_capture() { Ok(()) } else { Err(error) }
+                if !error.is_of_capture() {
+                    return Err(error);
+                }
             }
         }
+        Ok(())
     }
 
     /// Counts the pages that could move for a request.

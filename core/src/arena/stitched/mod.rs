@@ -31,6 +31,7 @@ use self::lend::Lending;
 use crate::arena::OnDevice;
 use crate::arena::driver::memory_info;
 use crate::arena::mapper::{Charge, Mapper};
+use crate::arena::mapping::{Hand, Row};
 use crate::arena::ranges::Elastic;
 use crate::arena::request::Request;
 use crate::arena::virtual_calls::MappingTime;
@@ -41,13 +42,13 @@ use crate::heap::Heap;
 use crate::heap::block::Backing;
 use crate::heap::split_rules::Source;
 use crate::heap::stitched::{HeldRoom, PagedHeap};
-use crate::page_map::Owner;
 use crate::pages::Batch;
 use crate::stats::Event;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::DevicePtr;
+use core::cell::Cell;
 
 /// Length of a range of addresses, as a multiple of the device's memory. A range that is used up is
 /// replaced, and released once nothing in it is mapped. With 4, an 80 GiB device has room for
@@ -58,6 +59,42 @@ const RANGE_TIMES_DEVICE: u64 = 4;
 pub(crate) struct Stitcher<'a, D, R: Lock, S: Storage> {
     mapper: Mapper<'a, D, R, S>,
     pub(super) options: Stitched,
+}
+
+/// Unmapped addresses of a heap, held for a request. Dropped, they are the heap's again: those that are lost are never
+/// used.
+struct Room<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    mapper: Mapper<'a, D, R, S>,
+    slot: u32,
+    held: HeldRoom,
+    /// Whether the device failed to unmap a page there.
+    lost: Cell<bool>,
+    kept: bool,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Room<'_, D, R, S> {
+    /// Returns the room, which the caller makes part of the heap.
+    fn keep(mut self) -> HeldRoom {
+        self.kept = true;
+        self.held
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Room<'_, D, R, S> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let emptied = {
+            let mut heap = self.mapper.device.heaps.lock(self.slot);
+            let mut paged = PagedHeap(&mut heap);
+            if self.lost.get() {
+                paged.lose_room(self.held);
+            }
+            paged.release_room(self.held)
+        };
+        self.mapper.unreserve(emptied);
+    }
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
@@ -138,19 +175,12 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice.
     fn grow_within(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         let Some(held) = self.hold_room(request)? else { return Ok(None) };
-        let mut batch = Batch::EMPTY;
-        let result = self.provide(request, &held, allowed, &mut batch);
-        let served = match result {
-            Ok(true) => self.extend(request, held, &batch),
-            Ok(false) => Ok(None),
-            Err(error) => Err(error),
-        };
-        if !matches!(served, Ok(Some(_))) {
-            self.mapper.return_batch(&batch);
-            let emptied = PagedHeap(&mut self.device().heaps.lock(request.slot)).release_room(held);
-            self.mapper.unreserve(emptied);
+        let room = Room { mapper: self.mapper, slot: request.slot, held, lost: Cell::new(false), kept: false };
+        let mut hand = Hand::empty(self.mapper);
+        if !self.provide(request, &held, allowed, &mut hand.batch)? {
+            return Ok(None);
         }
-        served
+        self.extend(request, room, hand)
     }
 
     /// Collects pages of at least `needed` bytes: spare ones, free ones of this stream and of
@@ -206,34 +236,28 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         Ok(total.saturating_mul(RANGE_TIMES_DEVICE).next_multiple_of(self.step()))
     }
 
-    /// Maps the batch in the held room, and serves the request there. Returns `None` if the device
-    /// lacks memory for the mapping. On `Ok(None)` and on errors nothing is mapped.
-    fn extend(&self, request: &Request, held: HeldRoom, batch: &Batch) -> Result<Option<DevicePtr>, Error> {
-        let device = self.device();
-        let owner = Owner::Heap(device.heaps.heap_ref(request.slot));
-        let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(held, batch.bytes);
-        device.pages.insert(at, batch.bytes, owner)?;
-        if let Err(failure) = self.mapper.map_batch(batch, at) {
-            device.pages.remove(at, batch.bytes);
-            if failure.addresses_lost {
-                PagedHeap(&mut device.heaps.lock(request.slot)).lose_room(held);
-            }
-            return failure.error.map_or(Ok(None), Err);
-        }
+    /// Maps the pages in the held room, and serves the request there. Returns `None` if the device lacks memory for the
+    /// mapping. On `Ok(None)` and on errors nothing is mapped.
+    fn extend(
+        &self,
+        request: &Request,
+        room: Room<'_, D, R, S>,
+        hand: Hand<'_, D, R, S>,
+    ) -> Result<Option<DevicePtr>, Error> {
+        let (device, batch) = (self.device(), hand.batch);
+        let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(room.held, batch.bytes);
+        let listed = self.mapper.list(request.slot, at, batch.bytes)?;
+        let Some(mapping) = self.mapper.map(&batch, Row { at, lost: &room.lost })? else { return Ok(None) };
         let slot = device.heaps.slot(request.slot);
         let mut heap = device.heaps.lock(request.slot);
         // Room was made before the lock was dropped; other calls may have used the room since.
         if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
-            drop(heap);
-            device.pages.remove(at, batch.bytes);
-            if !self.mapper.unmap_unlisted(batch, at) {
-                PagedHeap(&mut device.heaps.lock(request.slot)).lose_room(held);
-            }
             return Err(Error::TableFull("blocks"));
         }
+        (mapping.keep(), listed.keep(), hand.keep());
         // Another request must not move the pages again before their old places are stale.
-        self.mapper.list_batch(&mut heap, batch, at, true);
-        let extended = PagedHeap(&mut heap).extend(held, batch.bytes, &slot.counters);
+        self.mapper.list_batch(&mut heap, &batch, at, true);
+        let extended = PagedHeap(&mut heap).extend(room.keep(), batch.bytes, &slot.counters);
         device.device_peaks.count(Event::DeviceAlloc);
         if let Some(recorder) = device.tracing() {
             recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes);
@@ -244,7 +268,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             recorder.alloc(&mut heap, request.site, served.value, request.bytes);
         }
         drop(heap);
-        self.finish_moves(request.slot, batch, at);
+        self.finish_moves(request.slot, &batch, at);
         served.peaks_stale |= extended.peaks_stale;
         Ok(Some(device.reconcile(slot, served)))
     }
