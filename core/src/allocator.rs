@@ -457,7 +457,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     pub fn set_second_search(&self, device: DeviceIndex, on: bool) -> Result<(), Error> {
         let _checked = self.checked("set_second_search", device);
-        self.arena(device)?.single_search.store(u32::from(!on), crate::sync::Ordering::Relaxed);
+        self.arena(device)?.settings.single_search.store(u32::from(!on), crate::sync::Ordering::Relaxed);
         Ok(())
     }
 

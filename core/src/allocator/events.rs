@@ -33,7 +33,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> EventReports<'a, D, R, S> {
     /// # Errors
     /// None for a device that exists.
     pub fn set(&self, on: bool) -> Result<(), Error> {
-        self.allocator.arena(self.device)?.recorder().set_reports(on);
+        self.allocator.arena(self.device)?.set_reports(on);
         Ok(())
     }
 }

@@ -112,16 +112,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// None for an existing device.
     pub fn stats(&self) -> Result<PageStats, Error> {
         let arena = self.allocator.arena(self.device)?;
-        let pool = arena.page_pool.lock().bytes;
+        let pool = arena.paging.pool.lock().bytes;
         let mut stats = PageStats {
             mapped: pool.home,
             spare: pool.spare + pool.departed + pool.waking,
             parked: pool.asleep,
-            moved: arena.moved_bytes.load(Ordering::Relaxed),
-            consolidated: arena.consolidated_bytes.load(Ordering::Relaxed),
-            calls: arena.memory_calls.calls(|ticks| arena.driver.ticks_to_us(ticks)),
-            stalls: arena.memory_calls.stalls(),
-            longest_stall_us: arena.memory_calls.longest_us(),
+            moved: arena.paging.moved_bytes.load(Ordering::Relaxed),
+            consolidated: arena.paging.consolidated_bytes.load(Ordering::Relaxed),
+            calls: arena.paging.calls.calls(|ticks| arena.driver.ticks_to_us(ticks)),
+            stalls: arena.paging.calls.stalls(),
+            longest_stall_us: arena.paging.calls.longest_us(),
             ..PageStats::default()
         };
         for slot in arena.heaps.slot_numbers() {

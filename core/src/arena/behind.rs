@@ -86,7 +86,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
             for group in device.flags.waiting().iter() {
                 let mut from = 0;
                 loop {
-                    let next = device.event_queues.lock(group).next_queue(from, slot);
+                    let next = device.waits.queues.lock(group).next_queue(from, slot);
                     let Some(queue) = next else { break };
                     from = queue + 1;
                     if self.pass_first(named, group, queue)? == 0 {
@@ -110,7 +110,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
     fn pass_first(&self, named: StreamId, group: u32, queue: usize) -> Result<u32, Error> {
         let device = self.0;
         let (event, heaps) = {
-            let mut order = device.event_queues.lock(group);
+            let mut order = device.waits.queues.lock(group);
             let Some(event) = order.begin_poll(queue) else { return Ok(0) };
             (event, order.covered_heaps(queue))
         };

@@ -77,12 +77,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> CaptureReuse<'_, D, R, S> {
         if !device.flags.has(flags::REUSES) || !device.flags.has(flags::DEFERRED) {
             return;
         }
-        let mut next = device.deferred.lock().list.take_first(|block| block.is_marked_on(stream));
+        let mut next = device.waits.deferred.lock().list.take_first(|block| block.is_marked_on(stream));
         while let Some(taken) = next {
-            let entry = device.deferred.lock().list[taken];
+            let entry = device.waits.deferred.lock().list[taken];
             let mark = entry.end.expect("a marked block was taken").mark;
             let is_behind = device.call(|device| device.is_behind(stream, mark)).unwrap_or(false);
-            let mut blocks = device.deferred.lock();
+            let mut blocks = device.waits.deferred.lock();
             next = blocks.list.take_after(taken, |block| block.is_marked_on(stream));
             if !is_behind {
                 blocks.list.keep(taken);

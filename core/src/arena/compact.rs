@@ -135,7 +135,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Compact<'_, D, R, S> {
         let heaps = &self.0.arena.heaps;
         let mut began = false;
         for (slot, _used) in heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]) {
-            let newest = self.0.arena.epochs.lock().newest(slot);
+            let newest = self.0.arena.waits.epochs.lock().newest(slot);
             let uncovered = |unit: Unit| !unit.is_quiet() && unit.freed_at >= newest;
             began |= heaps.segments_of(slot).any(uncovered) && quiet.begin(slot, named);
         }
@@ -400,10 +400,10 @@ mod tests {
         allocator.reset_peak_stats(DEVICE).unwrap();
         quiesce(&allocator, STREAM);
         let live = malloc(&allocator, STREAM, 100);
-        let most = allocator.arena(DEVICE).unwrap().device_peaks.most(Stat::ActiveBytes);
+        let most = allocator.arena(DEVICE).unwrap().peaks.device.most(Stat::ActiveBytes);
         assert_eq!(most, 200 * MIB);
         allocator.reset_peak_stats(DEVICE).unwrap();
-        assert_eq!(allocator.arena(DEVICE).unwrap().device_peaks.most(Stat::ActiveBytes), most);
+        assert_eq!(allocator.arena(DEVICE).unwrap().peaks.device.most(Stat::ActiveBytes), most);
         allocator.free(live).unwrap();
     }
 }

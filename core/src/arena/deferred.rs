@@ -28,13 +28,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> DeferredFrees<'_, D, R, S> {
     pub(super) fn defer(&self, deferred: Deferred, site: u32) -> Result<(), Error> {
         let device = self.0;
         // Reserve the entry first: after the free is traced, deferring can no longer fail.
-        if !device.deferred.lock().reserve() {
+        if !device.waits.deferred.lock().reserve() {
             return Err(Error::TableFull("deferred frees"));
         }
         if let Some(recorder) = device.tracing() {
             recorder.free_requested(&mut device.heaps.lock(deferred.heap), deferred.block, site);
         }
-        let mut blocks = device.deferred.lock();
+        let mut blocks = device.waits.deferred.lock();
         blocks.add(deferred);
         device.flags.follow_deferred(&blocks);
         Ok(())
@@ -48,15 +48,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> DeferredFrees<'_, D, R, S> {
             return Ok(true);
         }
         let mut capturing = None;
-        let mut next = device.deferred.lock().list.take_first(|_| true);
+        let mut next = device.waits.deferred.lock().list.take_first(|_| true);
         while let Some(entry) = next {
             let Some(_permission) = device.driver.may_record(&device.flags) else {
-                device.deferred.lock().list.keep(entry);
+                device.waits.deferred.lock().list.keep(entry);
                 break;
             };
-            let deferred = device.deferred.lock().list[entry];
+            let deferred = device.waits.deferred.lock().list[entry];
             let recorded = self.record_one(deferred);
-            let mut blocks = device.deferred.lock();
+            let mut blocks = device.waits.deferred.lock();
             let mut ended = None;
             match recorded {
                 Ok(Recorded::All) => {

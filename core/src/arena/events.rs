@@ -138,7 +138,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let mut next = heap.blocks[block].uses;
         // The waits are counted before they are queued: a thread that polls a queue may find the
         // event complete at once, and decrements the count.
-        let group_of = |stream| self.event_queues.of(stream);
+        let group_of = |stream| self.waits.queues.of(stream);
         let mut streams = heap.uses().begin_waits(block, &mut next, group_of);
         drop(heap);
         self.follow_pending(slot);
@@ -195,7 +195,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// behind a stream that still captures stay pending. Counts as a synchronisation of all
     /// streams.
     pub(crate) fn wait_for_events(self) -> Result<(), Error> {
-        self.device_peaks.count(stats::Event::SyncAllStreams);
+        self.peaks.device.count(stats::Event::SyncAllStreams);
         if !self.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
             return Ok(());
         }
@@ -255,7 +255,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             };
             cancelled = 0;
             for group in groups.iter() {
-                let mut order = self.event_queues.lock(group);
+                let mut order = self.waits.queues.lock(group);
                 cancelled += order.cancel(slot, block);
                 self.flags.follow(group, &order);
             }
@@ -268,8 +268,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Records a fence behind the announced work of `stream`, and queues a block with the fence.
     fn record_wait(&self, stream: StreamId, slot: u32, block: u32) -> Result<(), Error> {
         let fence = fences::record(self, stream, D::record_announced)?;
-        let group = self.event_queues.of(stream);
-        let mut order = self.event_queues.lock(group);
+        let group = self.waits.queues.of(stream);
+        let mut order = self.waits.queues.lock(group);
         let queued = order.push(fence, slot, block);
         self.flags.follow(group, &order);
         drop(order);

@@ -79,7 +79,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         let (block, parts) = joined.value;
         // Each newly mapped part counts as one allocation of the device.
         for _ in 0..parts {
-            self.device.device_peaks.count(Event::DeviceAlloc);
+            self.device.peaks.device.count(Event::DeviceAlloc);
         }
         // Served under the lock that joined the run: no other request can take the block first.
         let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
@@ -136,7 +136,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         heap.sets.pages.make_room(hand.batch.count).map_err(|_| Error::TableFull("pages of memory"))?;
         self.list_batch(&mut heap, &hand.batch, range.at, false);
         drop(heap);
-        (listed.keep(), mapping.keep());
+        listed.keep();
+        mapping.keep();
         self.settle_batch(&hand.keep());
         Ok(true)
     }
@@ -249,7 +250,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             Range { at: DevicePtr(addr), bytes: size, granule: heap.segments[segment].granule }
         };
         self.device.pages.remove(range.at, range.bytes);
-        self.device.device_peaks.count(Event::DeviceFree);
+        self.device.peaks.device.count(Event::DeviceFree);
         let unmapped = unmap(range);
         let mut heap = self.device.heaps.lock(slot);
         if unmapped.is_err() {

@@ -86,7 +86,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
             return Err(Error::Parked);
         }
         let pin = Pin::new(addr, size, self.slot, segment);
-        self.device.page_pool.lock().pins.add(pin).map_err(|_| Error::TableFull("pins"))?;
+        self.device.paging.pool.lock().pins.add(pin).map_err(|_| Error::TableFull("pins"))?;
         count_pin(&mut heap, pin, 1);
         Ok(())
     }
@@ -95,7 +95,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
     fn stays_awake(&self, heap: &mut Heap<S>, block: u32) -> bool {
         let is_lent = heap.uses().borrower(block).is_some();
         // A park under way takes pages that it has neither found lent nor pinned. A finished one takes no more.
-        let is_settled = !self.device.parking.is_taken();
+        let is_settled = !self.device.paging.parking.is_taken();
         let mut at = heap.blocks[block].addr;
         while at < heap.blocks[block].end() {
             // An ordinary segment is never parked.
@@ -111,7 +111,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
     /// Undoes one pin of the memory that begins at `ptr`, whether or not a block is there.
     pub(crate) fn unpin(device: OnDevice<'a, D, R, S>, ptr: DevicePtr) -> Result<(), Error> {
         // The pool's lock ends with this statement: heaps are locked before the pool.
-        let pin = device.page_pool.lock().pins.remove(ptr.0);
+        let pin = device.paging.pool.lock().pins.remove(ptr.0);
         let pin = pin.ok_or(Error::NotPinned(ptr))?;
         count_pin(&mut device.heaps.lock(pin.slot), pin, -1);
         Ok(())
@@ -134,9 +134,9 @@ impl HeldPage {
         let not_pinned = Error::NotPinned(ptr);
         // Only the pin tells the heap, and heaps are locked before the pool: the pin is looked up
         // again under both locks.
-        let slot = device.page_pool.lock().pins.containing(ptr.0).ok_or(not_pinned)?.slot;
+        let slot = device.paging.pool.lock().pins.containing(ptr.0).ok_or(not_pinned)?.slot;
         let mut heap = device.heaps.lock(slot);
-        let pool = device.page_pool.lock();
+        let pool = device.paging.pool.lock();
         if pool.pins.containing(ptr.0).is_none_or(|pin| pin.slot != slot) {
             return Err(not_pinned);
         }

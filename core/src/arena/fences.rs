@@ -24,14 +24,14 @@ pub(super) fn record<D: DeviceMemory, R: Lock, S: Storage>(
     stream: StreamId,
     record: Record<D>,
 ) -> Result<Fence, Error> {
-    let lent = arena.event_queues.lock_of(stream).events.lend();
+    let lent = arena.waits.queues.lock_of(stream).events.lend();
     let (number, idle) = lent.map_err(|CapacityError| Error::TableFull("events"))?;
     let made = idle.map_or_else(|| arena.call(D::create_event), Ok);
     let recorded = made.and_then(|event| arena.call(|device| record(device, event, stream)).map(|()| event));
     match recorded {
         Ok(event) => Ok(Fence { stream, number, event }),
         Err(error) => {
-            arena.event_queues.lock_of(stream).events.end(made.ok());
+            arena.waits.queues.lock_of(stream).events.end(made.ok());
             Err(error.into())
         }
     }
@@ -39,7 +39,7 @@ pub(super) fn record<D: DeviceMemory, R: Lock, S: Storage>(
 
 /// Ends a fence: its event is recorded again.
 pub(super) fn end<D: DeviceMemory, R: Lock, S: Storage>(arena: &Arena<D, R, S>, fence: Fence) {
-    arena.event_queues.lock_of(fence.stream).events.end(Some(fence.event));
+    arena.waits.queues.lock_of(fence.stream).events.end(Some(fence.event));
 }
 
 /// Orders later work on `stream` behind the work that the stream `first` has now. The caller has permission to record.
@@ -63,9 +63,9 @@ pub(super) fn order_behind_stream<D: DeviceMemory, R: Lock, S: Storage>(
 /// # Errors
 /// The first error of the device, after all events were tried.
 pub(super) fn destroy_idle<D: DeviceMemory, R: Lock, S: Storage>(arena: &Arena<D, R, S>) -> Result<(), Error> {
-    let of_group = |group| move || arena.event_queues.lock(group).events.take_idle();
+    let of_group = |group| move || arena.waits.queues.lock(group).events.take_idle();
     let mut result = Ok(());
-    for event in (0..arena.event_queues.count()).flat_map(|group| core::iter::from_fn(of_group(group))) {
+    for event in (0..arena.waits.queues.count()).flat_map(|group| core::iter::from_fn(of_group(group))) {
         result = result.and(arena.call(|device| device.destroy_event(event)));
     }
     result.map_err(Error::from)

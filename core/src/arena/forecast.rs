@@ -67,7 +67,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Returns the bytes of spare pages; with `has_waited`, once the request has waited for the work before all decommits.
     fn spare(self, has_waited: bool) -> u64 {
-        let pages = self.page_pool.lock().bytes;
+        let pages = self.paging.pool.lock().bytes;
         pages.spare + if has_waited { pages.departed } else { 0 }
     }
 

@@ -34,7 +34,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.plans.observe_use(&self.flags, ptr);
         self.plans.observe_free(&self.flags, ptr);
         // Reserve room in the queue first: once the block is detached, queueing must not fail.
-        let reserved = self.frontier.lock().reserve(count);
+        let reserved = self.waits.frontier.lock().reserve(count);
         if !reserved.map_err(|CapacityError| Error::TableFull("frees at a count"))? {
             // The frontier has reached the count already, and nothing is reserved.
             return self.free(place, ptr, None);
@@ -43,14 +43,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             Ok(block) => {
                 // The frontier may have moved since the reservation. The queue then refuses the
                 // block.
-                let queued = self.frontier.lock().push(count, place.heap, block);
+                let queued = self.waits.frontier.lock().push(count, place.heap, block);
                 if !queued {
                     self.reach(place.heap, block);
                 }
                 Ok(())
             }
             Err(error) => {
-                self.frontier.lock().cancel_reservation();
+                self.waits.frontier.lock().cancel_reservation();
                 Err(error)
             }
         }
@@ -93,11 +93,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier
     /// is there already.
     pub(crate) fn set_safe_frontier(self, count: u64) {
-        self.frontier.lock().advance(count);
+        self.waits.frontier.lock().advance(count);
         // One block at a time: `reach` locks a heap, which must not happen under the frontier's
         // lock. Several threads may take blocks out at once, each block goes to one of them.
         loop {
-            let reached = self.frontier.lock().pop();
+            let reached = self.waits.frontier.lock().pop();
             let Some((heap, block)) = reached else { break };
             self.reach(heap, block);
         }

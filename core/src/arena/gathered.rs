@@ -57,7 +57,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         let (mut next, mut due) = (heap.blocks[block].uses, None);
         // The waits are counted before they are queued: another thread may record the event and find
         // it complete at once.
-        let group_of = |stream| device.event_queues.of(stream);
+        let group_of = |stream| device.waits.queues.of(stream);
         let mut streams = heap.uses().begin_waits(block, &mut next, group_of);
         drop(heap);
         device.follow_pending(slot);
@@ -87,8 +87,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     fn queue(&self, slot: u32, block: u32, streams: &[StreamId]) -> (usize, Option<(u32, usize)>) {
         let (mut queued, mut due) = (0, None);
         for &stream in streams {
-            let group = self.0.event_queues.of(stream);
-            let mut order = self.0.event_queues.lock(group);
+            let group = self.0.waits.queues.of(stream);
+            let mut order = self.0.waits.queues.lock(group);
             let Ok(queue) = order.gather(stream, slot, block) else { break };
             self.0.flags.follow(group, &order);
             (queued, due) = (queued + 1, queue.map(|queue| (group, queue)).or(due));
@@ -154,7 +154,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
             for group in device.flags.waiting().iter() {
                 let mut from = 0;
                 loop {
-                    let next = device.event_queues.lock(group).next_to_poll(from, None);
+                    let next = device.waits.queues.lock(group).next_to_poll(from, None);
                     let Some((queue, event)) = next else { break };
                     any = true;
                     let waited = device.call(|memory| memory.wait(event));
@@ -193,7 +193,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         for group in groups.iter() {
             let mut from = 0;
             loop {
-                let next = device.event_queues.lock(group).next_open(from, slot);
+                let next = device.waits.queues.lock(group).next_open(from, slot);
                 let Some(queue) = next else { break };
                 let recorded = match device.driver.may_record(&device.flags) {
                     Some(_permission) => self.record_queue(group, queue, true),
@@ -216,7 +216,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         for group in groups.iter() {
             let mut from = 0;
             loop {
-                let next = self.0.event_queues.lock(group).next_open(from, slot);
+                let next = self.0.waits.queues.lock(group).next_open(from, slot);
                 let Some(queue) = next else { break };
                 sum += self.ask_whether_idle(group, queue, 1)?;
                 from = queue + 1;
@@ -230,7 +230,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     fn ask_whether_idle(&self, group: u32, queue: usize, least: u32) -> Result<u32, Error> {
         let device = self.0;
         let Some(_permission) = device.driver.may_record(&device.flags) else { return Ok(0) };
-        let begun = device.event_queues.lock(group).begin_question(queue, least);
+        let begun = device.waits.queues.lock(group).begin_question(queue, least);
         let Some(stream) = begun else { return Ok(0) };
         let answer = device.call(|memory| memory.is_idle(stream));
         let ended = Polls(device).finish_question(group, queue, answer.unwrap_or(None));
@@ -242,14 +242,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     /// Returns the number of ended waits. The caller has the permission to record.
     fn record_queue(&self, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
         let device = self.0;
-        let begun = device.event_queues.lock(group).begin_recording(queue);
+        let begun = device.waits.queues.lock(group).begin_recording(queue);
         let Some(Recording { stream, is_first }) = begun else { return Ok(0) };
         let answer = if asks && is_first { device.call(|memory| memory.is_idle(stream)) } else { Ok(None) };
         if answer == Ok(Some(true)) {
             return Ok(Polls(device).finish_question(group, queue, Some(true)));
         }
         let recorded = answer.map_err(Error::from).and_then(|_| fences::record(&device, stream, D::record_announced));
-        let mut order = device.event_queues.lock(group);
+        let mut order = device.waits.queues.lock(group);
         order.finish_recording(queue, recorded.as_ref().ok().copied());
         if answer == Ok(Some(false)) {
             order.note_quick(queue, false);
@@ -267,14 +267,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     /// have ended.
     fn poll_recorded(&self, group: u32, queue: usize) -> Result<u32, Error> {
         let ended = self.poll_queue(group, queue)?;
-        self.0.event_queues.lock(group).note_quick(queue, ended > 0);
+        self.0.waits.queues.lock(group).note_quick(queue, ended > 0);
         Ok(ended)
     }
 
     /// Asks after the oldest event of a queue. Returns the number of ended waits.
     fn poll_queue(&self, group: u32, queue: usize) -> Result<u32, Error> {
         let device = self.0;
-        let begun = device.event_queues.lock(group).begin_poll(queue);
+        let begun = device.waits.queues.lock(group).begin_poll(queue);
         let Some(event) = begun else { return Ok(0) };
         let polled = device.call(|memory| memory.is_complete(event));
         let ended = Polls(device).finish(group, queue, |_heap| polled == Ok(true));

@@ -39,14 +39,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         if is_exclusive {
             self.check_leases()?;
-            if stale != self.stale_mappings.load(Ordering::Relaxed) {
+            if stale != self.paging.stale_mappings.load(Ordering::Relaxed) {
                 return Err("the stale mappings are not those of the heaps");
             }
-            let of_ranges = self.ranges.lock().check(&self.range_counters)?;
+            let of_ranges = self.paging.ranges.lock().check(&self.paging.range_counters)?;
             (home, reserved) = (home + of_ranges, reserved + of_ranges);
         }
         reserved += RetiredSegments(self).bytes();
-        let pages = self.page_pool.lock().check()?;
+        let pages = self.paging.pool.lock().check()?;
         reserved += pages.spare + pages.departed + pages.waking;
         if is_exclusive && (pages.moving, pages.home, pages.asleep) != (0, home - asleep, asleep) {
             return Err("the bytes of the pages at home are not those of the heaps and ranges");

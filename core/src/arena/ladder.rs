@@ -201,7 +201,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
     fn reject(&self) -> Effect {
         let Some(bytes) = self.device.rejected(self.request)? else { return Ok(None) };
         let reject = || {
-            self.device.device_peaks.count(Event::OomRejection);
+            self.device.peaks.device.count(Event::OomRejection);
             Err(Error::Rejected(bytes))
         };
         self.serve(reject, || Ok(Some(Forecast::OutOfMemory)))
@@ -216,7 +216,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
         device.wait_for_events()?;
         ranges::wait(device)?;
         // `single_search` switches to PyTorch's order without the search.
-        if device.single_search.load(Ordering::Relaxed) == 0
+        if device.settings.single_search.load(Ordering::Relaxed) == 0
             && let Some(ptr) = device.search(request)?
         {
             return Ok(Some(ptr));
@@ -234,7 +234,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
             // A page with a stale mapping cannot go back to the device for a longer one.
             device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
             caches::empty_heaps(device, None)?;
-            device.device_peaks.count(Event::AllocRetry);
+            device.peaks.device.count(Event::AllocRetry);
             Ok(())
         };
         let released = self.release(release, || caches::first_releasable(device.arena))?;

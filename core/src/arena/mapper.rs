@@ -65,14 +65,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// Returns whether the limit allows `more` mapped bytes. Spare pages do not count: they are
     /// used, or destroyed first.
     pub(crate) fn has_room_to_map(&self, more: u64) -> bool {
-        let spare = self.device.page_pool.lock().bytes.spare;
+        let spare = self.device.paging.pool.lock().bytes.spare;
         self.device.ledger.has_room_without(spare, more)
     }
 
     /// Appends spare pages of at most `longest` bytes each to `batch`, the longest first, as long as
     /// the batch has no more than `wanted` bytes.
     pub(super) fn take_spares(&self, wanted: u64, longest: u64, batch: &mut Batch) {
-        let mut pages = self.device.page_pool.lock();
+        let mut pages = self.device.paging.pool.lock();
         while let Some(bytes) = pages.largest_spare(longest.min(wanted - batch.bytes)) {
             // All pages of one length, without a search for the length between two of them.
             while bytes <= wanted - batch.bytes
@@ -89,7 +89,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// Spare pages of other lengths are destroyed if the memory is needed.
     pub(super) fn new_page(&self, bytes: u64, charge: Charge, batch: &mut Batch) -> Result<bool, Error> {
         {
-            let mut pages = self.device.page_pool.lock();
+            let mut pages = self.device.paging.pool.lock();
             if let Some(page) = pages.take_spare(bytes) {
                 pages.append(batch, page);
                 return Ok(true);
@@ -124,7 +124,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
                 return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
             }
         };
-        let mut pages = self.device.page_pool.lock();
+        let mut pages = self.device.paging.pool.lock();
         if pages.make_room().is_err() {
             // Another thread has filled the table since room was made.
             drop(pages);
@@ -146,7 +146,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     ) -> impl Iterator<Item = (u32, Page, DevicePtr)> {
         let mut end = begin;
         self.numbers_of(batch).map(move |page| {
-            let entry = self.device.page_pool.lock()[page];
+            let entry = self.device.paging.pool.lock()[page];
             let at = next(end);
             end = at + entry.bytes;
             (page, entry, DevicePtr(at))
@@ -156,7 +156,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// Iterates over the numbers of the pages of a batch. The next number is read before a page is
     /// handed out, so the caller may put the page into another list.
     pub(super) fn numbers_of(&self, batch: &Batch) -> impl Iterator<Item = u32> {
-        let next = |&page: &u32| self.device.page_pool.lock().next(page);
+        let next = |&page: &u32| self.device.paging.pool.lock().next(page);
         core::iter::successors((batch.count > 0).then_some(batch.first), next)
     }
 
@@ -171,7 +171,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
 
     /// Marks the pages of a batch as home.
     pub(super) fn settle_batch(&self, batch: &Batch) {
-        self.numbers_of(batch).for_each(|page| self.device.page_pool.lock().settle(page));
+        self.numbers_of(batch).for_each(|page| self.device.paging.pool.lock().settle(page));
     }
 
     /// Unmaps the pages at home in `range`, which lies in a detached block of the heap in `slot`,
@@ -205,7 +205,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
             };
             at = home.end();
             let removed = self.unmap(DevicePtr(home.at), home.bytes);
-            let mut pages = self.device.page_pool.lock();
+            let mut pages = self.device.paging.pool.lock();
             pages.leave_home(home.page);
             match removed {
                 Ok(()) => unmapped(&mut pages, home.page),
@@ -250,7 +250,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// Marks a page not mapped as home again, and returns its origin; or disposes of the
     /// page, if it has none.
     fn return_page(&self, page: u32) -> Option<(u32, u32)> {
-        let mut pages = self.device.page_pool.lock();
+        let mut pages = self.device.paging.pool.lock();
         let origin = pages[page].origin;
         if origin.is_some() {
             pages.settle(page);
@@ -264,7 +264,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// Makes a page spare that came from no heap. A departed page departs again, and a page
     /// that is stuck in a mapping is counted as leaked.
     pub(super) fn spare_page(&self, page: u32) {
-        let mut pages = self.device.page_pool.lock();
+        let mut pages = self.device.paging.pool.lock();
         let Page { behind, stuck, bytes, .. } = pages[page];
         if behind != NONE {
             pages.depart(page, behind);
@@ -294,7 +294,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// Destroys one spare page without aliases. Returns false if there is none.
     pub(super) fn destroy_spare(&self) -> Result<bool, Error> {
         let taken = {
-            let mut pages = self.device.page_pool.lock();
+            let mut pages = self.device.paging.pool.lock();
             pages.take_destroyable().map(|page| pages.remove(page))
         };
         taken.map_or(Ok(false), |page| self.destroy(page).map(|()| true))

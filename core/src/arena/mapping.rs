@@ -162,7 +162,7 @@ impl<P: Places, D: DeviceMemory, R: Lock, S: Storage> Drop for Mapping<'_, P, D,
         }
         for (number, page, at) in self.pages().take(self.mapped as usize) {
             if let Err(error) = self.mapper.memory.unmap(at, page.bytes) {
-                device.page_pool.lock().mark_stuck(number);
+                device.paging.pool.lock().mark_stuck(number);
                 self.places.lose(at, page.bytes, error);
             }
         }

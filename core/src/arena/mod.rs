@@ -54,6 +54,7 @@ mod obtain;
 pub(crate) mod old_form;
 mod oom;
 pub(crate) mod ordered;
+mod paging;
 pub(crate) mod parking;
 mod peaks;
 #[cfg(feature = "alloc")]
@@ -87,29 +88,25 @@ mod tracing;
 pub(crate) mod tuning;
 mod vacate;
 mod virtual_calls;
+mod waits;
 
 use crate::arena::driver::Driver;
 use crate::arena::flags::Flags;
 use crate::arena::heaps::Heaps;
 use crate::arena::idle::IdleMemory;
 use crate::arena::ledger::Ledger;
+use crate::arena::paging::Paging;
+use crate::arena::peaks::Peaks;
 use crate::arena::plans::Plans;
-use crate::arena::ranges::table::RangeTable;
 use crate::arena::settings::Settings;
+use crate::arena::tracing::History;
 use crate::arena::tuning::{Tuned, TuningState};
+use crate::arena::waits::Waits;
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
-use crate::pages::Pages;
-use crate::stats::{DevicePeaks, HeapCounters, MemoryCallCounters};
-use crate::streams::deferred::DeferredBlocks;
-use crate::streams::epochs::Epochs;
-use crate::streams::frontier::Frontier;
-use crate::streams::groups::Groups;
-use crate::streams::ordered::OrderedBlocks;
-use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Rank, Ranked, Turn};
+use crate::sync::{CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
-use crate::trace::call_sites::CallSites;
 
 /// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods may be called from any thread.
 pub(crate) struct Arena<D, R: Lock, S: Storage> {
@@ -124,53 +121,20 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub heaps: Heaps<R, S>,
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
     pub plans: Plans<R>,
-    /// The most bytes allocated and awake at one time; 0 until memory is parked. Until then all allocated
-    /// bytes are awake.
-    pub most_awake: AtomicU64,
-    /// The most bytes that were pending when a request lacked memory under the stitched policy.
-    pub most_pending: AtomicU64,
-    /// Bytes of all pages that have moved.
-    pub moved_bytes: AtomicU64,
-    /// Number of stale mappings in heaps: old places of pages that have moved. Changed under the lock of the heap.
-    pub stale_mappings: AtomicU32,
-    /// Bytes of all pages that have replaced shorter ones.
-    pub consolidated_bytes: AtomicU64,
-    /// Calls to the device's virtual memory.
-    pub memory_calls: MemoryCallCounters,
-    /// The physical handles of virtual memory.
-    pub page_pool: Ranked<R, Pages<S>>,
-    /// The elastic ranges.
-    pub ranges: Ranked<R, RangeTable<S>>,
-    /// The counters of the elastic ranges. Written under their lock.
-    pub range_counters: HeapCounters,
-    /// Blocks that wait for events.
-    pub event_queues: Groups<R, S>,
-    /// Blocks whose events cannot be recorded yet.
-    pub deferred: Ranked<R, DeferredBlocks<S>>,
-    /// Freed blocks whose uses have events.
-    pub ordered: Ranked<R, OrderedBlocks<S>>,
-    /// Events that tell which free blocks the device has finished with.
-    pub epochs: Ranked<R, Epochs<S>>,
-    /// Blocks that wait for the safe frontier.
-    pub frontier: Ranked<R, Frontier<S>>,
+    /// The memory that lies on pages.
+    pub paging: Paging<R, S>,
+    /// What waits for the device.
+    pub waits: Waits<R, S>,
     /// What `reclaim:auto` has learned, and its budget.
     pub idle: Ranked<R, IdleMemory>,
-    /// Locked while peaks are reconciled. Holds the slot for which that was done last.
-    peaks: CachePadded<Ranked<R, u32>>,
-    /// Peaks and event counts of the device.
-    pub device_peaks: CachePadded<DevicePeaks>,
+    /// Peaks and event counts.
+    pub peaks: Peaks<R>,
     /// Bytes held from the device, and the limit.
     pub ledger: Ledger,
-    /// 0 ⟺ a request searches the free blocks again after it has waited for events.
-    pub single_search: AtomicU32,
     /// What `tune:auto` has done, and the settings that it has replaced.
     pub tuning: Ranked<R, TuningState>,
-    /// The call sites of blocks and segments.
-    pub sites: CallSites<R>,
-    /// Taken by the call that parks or wakes memory, or gives up the places of parked memory.
-    pub parking: Turn,
-    /// Not 0 ⟺ the host is told of each event as it happens. Implies the flag [`flags::TRACE`].
-    pub reports_events: AtomicU32,
+    /// What is remembered of blocks and segments beside the trace.
+    pub history: History<R>,
     #[cfg(feature = "paranoid")]
     schedule: checks::Schedule,
 }
@@ -208,29 +172,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             flags: CachePadded(Flags::new()),
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
-            most_awake: AtomicU64::new(0),
-            most_pending: AtomicU64::new(0),
-            moved_bytes: AtomicU64::new(0),
-            stale_mappings: AtomicU32::new(0),
-            consolidated_bytes: AtomicU64::new(0),
-            memory_calls: MemoryCallCounters::new(),
-            page_pool: Ranked::new(Rank::Pages, Pages::default()),
-            ranges: Ranked::new(Rank::Ranges, RangeTable::default()),
-            range_counters: HeapCounters::default(),
-            event_queues: Groups::new(),
-            deferred: Ranked::new(Rank::Deferred, DeferredBlocks::default()),
-            ordered: Ranked::new(Rank::Ordered, OrderedBlocks::default()),
-            epochs: Ranked::new(Rank::Epochs, Epochs::default()),
-            frontier: Ranked::new(Rank::Frontier, Frontier::default()),
+            paging: Paging::new(),
+            waits: Waits::new(),
             idle: Ranked::new(Rank::Idle, IdleMemory::new()),
-            peaks: CachePadded(Ranked::new(Rank::Peaks, 0)),
-            device_peaks: CachePadded(DevicePeaks::new(config.max_split_size())),
+            peaks: Peaks::new(config.max_split_size()),
             ledger: Ledger::new(),
-            single_search: AtomicU32::new(0),
             tuning: Ranked::new(Rank::Tuning, TuningState::default()),
-            sites: CallSites::default(),
-            parking: Turn::default(),
-            reports_events: AtomicU32::new(0),
+            history: History::new(),
             #[cfg(feature = "paranoid")]
             schedule: checks::Schedule::default(),
         };

@@ -55,7 +55,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !request.capturing {
             ranges::wait(self)?;
         }
-        if self.page_pool.lock().bytes.spare > 0 {
+        if self.paging.pool.lock().bytes.spare > 0 {
             caches::destroy_spares(self)?;
             if let Some(ptr) = self.allocate_segment(request, request.size)? {
                 return Ok(ptr);
@@ -129,7 +129,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             undo_allocation(self, base, bytes)?;
             return Err(Error::TableFull("segments"));
         }
-        self.device_peaks.count(Event::DeviceAlloc);
+        self.peaks.device.count(Event::DeviceAlloc);
         if let Some(recorder) = self.tracing() {
             recorder.segment(&mut heap, Action::SegmentAlloc, request.site, base, bytes);
         }
@@ -216,7 +216,7 @@ fn add_segment<D: DeviceMemory, R: Lock, S: Storage>(
 ) -> Result<Option<DevicePtr>, Error> {
     let mut bytes = device.segment_bytes(request);
     // Ordinary segments cannot use spare pages.
-    if device.page_pool.lock().bytes.spare > 0 {
+    if device.paging.pool.lock().bytes.spare > 0 {
         caches::destroy_spares(device)?;
     }
     if bytes > device.settings.policy.max_segment_bytes() {

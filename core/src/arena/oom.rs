@@ -45,8 +45,8 @@ pub(super) fn report_of<D: DeviceMemory, R: Lock, S: Storage>(
     memory: MemoryInfo,
     slot: Option<u32>,
 ) -> OutOfMemory {
-    let pages = arena.page_pool.lock().bytes;
-    let of_ranges = |stat| arena.range_counters.current(stat) as u64;
+    let pages = arena.paging.pool.lock().bytes;
+    let of_ranges = |stat| arena.paging.range_counters.current(stat) as u64;
     let mut report = OutOfMemory {
         requested: 0,
         block: 0,

@@ -90,12 +90,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
             heap.uses().next_fence(uses).expect("every use in need of an event has one")
         };
         // The entry is busy until the free is traced: afterwards the free can no longer fail.
-        let added = device.ordered.lock().add(slot, block, first);
+        let added = device.waits.ordered.lock().add(slot, block, first);
         let entry = added.map_err(|CapacityError| Error::TableFull("events"))?;
         if let Some(recorder) = device.tracing() {
             recorder.free_requested(&mut device.heaps.lock(slot), block, site);
         }
-        let mut blocks = device.ordered.lock();
+        let mut blocks = device.waits.ordered.lock();
         blocks.keep(entry);
         device.flags.follow_ordered(&blocks);
         Ok(())
@@ -143,7 +143,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
     ) -> Result<Option<T>, Error> {
         let mut own = None;
         loop {
-            let taken = self.0.ordered.lock().take_oldest(slot);
+            let taken = self.0.waits.ordered.lock().take_oldest(slot);
             let Some(entry) = taken else { return Ok(None) };
             // Asked once: all blocks of a heap have the same stream.
             if own.is_none() {
@@ -172,11 +172,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
     ) -> Result<Option<T>, Error> {
         let mut age = 0;
         loop {
-            let taken = self.0.ordered.lock().take_oldest_from(age);
+            let taken = self.0.waits.ordered.lock().take_oldest_from(age);
             let Some((entry, oldest)) = taken else { return Ok(None) };
             // The later blocks of a heap that cannot be ordered are passed over with the oldest.
             age = oldest + 1;
-            let slot = self.0.ordered.lock().block(entry).heap;
+            let slot = self.0.waits.ordered.lock().block(entry).heap;
             let own = self.or_keep(entry, self.stream_to_order(slot, named, false))?;
             let passed = own.map_or(Ok(false), |own| self.order_behind_uses(own, entry));
             if self.end_or_keep(entry, passed)? {
@@ -211,7 +211,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
     fn ask_all(&self) -> Result<u32, Error> {
         let (mut from, mut ended) = (0, 0);
         while self.0.flags.has(flags::ORDERED) {
-            let next = self.0.ordered.lock().next_heap(from);
+            let next = self.0.waits.ordered.lock().next_heap(from);
             let Some(slot) = next else { break };
             ended += self.ask_heap(slot)?;
             from = slot + 1;
@@ -228,16 +228,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         let device = self.0;
         let (mut from, mut ended) = ((StreamId(0), 0), 0);
         loop {
-            let taken = device.ordered.lock().take_watched(slot, from);
+            let taken = device.waits.ordered.lock().take_watched(slot, from);
             let Some(entry) = taken else { return Ok(ended) };
-            let Fence { stream, number, event } = device.ordered.lock().block(entry).watched.fence;
+            let Fence { stream, number, event } = device.waits.ordered.lock().block(entry).watched.fence;
             let complete = self.or_keep(entry, self.is_complete(event))?;
             let all = complete && self.or_keep(entry, self.watch_on(entry))?;
             if all {
                 self.end(entry);
                 ended += 1;
             } else if !complete {
-                device.ordered.lock().keep(entry);
+                device.waits.ordered.lock().keep(entry);
             }
             // Behind an event that is not complete, the next stream.
             from = (stream, if complete { number + 1 } else { u64::MAX });
@@ -248,13 +248,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
     /// complete; if not, the block is watched at the first that is not, and no longer taken.
     fn watch_on(&self, entry: u32) -> Result<bool, Error> {
         let device = self.0;
-        let OrderedBlock { heap, watched, .. } = device.ordered.lock().block(entry);
+        let OrderedBlock { heap, watched, .. } = device.waits.ordered.lock().block(entry);
         let mut next = watched.next;
         loop {
             let later = device.heaps.lock(heap).uses().next_fence(next);
             let Some(later) = later else { return Ok(true) };
             if !self.is_complete(later.fence.event)? {
-                device.ordered.lock().watch(entry, later);
+                device.waits.ordered.lock().watch(entry, later);
                 return Ok(false);
             }
             next = later.next;
@@ -270,11 +270,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
     pub(super) fn wait(&self) -> Result<(), Error> {
         let device = self.0;
         while device.flags.has(flags::ORDERED) {
-            let taken = device.ordered.lock().take_first();
+            let taken = device.waits.ordered.lock().take_first();
             if let Some(entry) = taken {
                 let waited = self.each_event(entry, D::wait);
                 self.end_or_keep(entry, waited.map(|()| true))?;
-            } else if device.ordered.lock().is_at_work() {
+            } else if device.waits.ordered.lock().is_at_work() {
                 device.driver.give_way();
             }
         }
@@ -293,7 +293,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
     /// Calls the device for each event of a taken block not known to be complete.
     fn each_event(&self, entry: u32, call: impl Fn(&D, Event) -> DeviceResult<()>) -> Result<(), Error> {
         let device = self.0;
-        let OrderedBlock { heap, watched, .. } = device.ordered.lock().block(entry);
+        let OrderedBlock { heap, watched, .. } = device.waits.ordered.lock().block(entry);
         let mut next = Some(watched);
         while let Some(used) = next {
             device.call(|memory| call(memory, used.fence.event))?;
@@ -304,7 +304,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
 
     /// Returns a result, after an error with the block no longer taken.
     fn or_keep<T>(&self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
-        result.inspect_err(|_| self.0.ordered.lock().keep(entry))
+        result.inspect_err(|_| self.0.waits.ordered.lock().keep(entry))
     }
 
     /// Ends the waits of a taken block if `ends`, else keeps the block.
@@ -312,7 +312,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         if ends == Ok(true) {
             self.end(entry);
         } else {
-            self.0.ordered.lock().keep(entry);
+            self.0.waits.ordered.lock().keep(entry);
         }
         ends
     }
@@ -320,10 +320,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
     /// Ends the waits of a taken block, whose events become idle, and frees the block.
     fn end(&self, entry: u32) {
         let device = self.0;
-        let OrderedBlock { heap: slot, block, .. } = device.ordered.lock().block(entry);
+        let OrderedBlock { heap: slot, block, .. } = device.waits.ordered.lock().block(entry);
         self.drop_events(slot, block);
         {
-            let mut blocks = device.ordered.lock();
+            let mut blocks = device.waits.ordered.lock();
             blocks.remove(entry);
             device.flags.follow_ordered(&blocks);
         }

@@ -12,7 +12,7 @@ use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::heap::Outcome;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
-use crate::sync::{Lock, Ordering, fence};
+use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked, fence};
 use crate::tables::{OnceTable, Storage};
 
 /// Number of heaps to take lease from before all loose heaps are visited.
@@ -20,6 +20,39 @@ const NEAR: usize = 4;
 
 /// Number of loose heaps from which on they are made tight, once all of them had to be read.
 const MOST_LOOSE: u32 = 128;
+
+/// The peaks of one device.
+pub(crate) struct Peaks<R: Lock> {
+    /// Locked while peaks are reconciled. Holds the slot for which that was done last.
+    pub(super) turn: CachePadded<Ranked<R, u32>>,
+    /// Peaks and event counts.
+    pub device: CachePadded<DevicePeaks>,
+    /// The most bytes allocated and awake at one time; 0 until memory is parked, which begins the count. Until then all
+    /// allocated bytes are awake.
+    pub most_awake: AtomicU64,
+}
+
+impl<R: Lock> Peaks<R> {
+    /// Returns the peaks of a device without memory. `oversize` is the size from which blocks count as oversize; `None`: none
+    /// does.
+    pub(super) fn new(oversize: Option<u64>) -> Self {
+        Self {
+            turn: CachePadded(Ranked::new(Rank::Peaks, 0)),
+            device: CachePadded(DevicePeaks::new(oversize)),
+            most_awake: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns a copy. `last` is the slot for which peaks were reconciled last.
+    #[cfg(feature = "alloc")]
+    pub(super) fn copy(&self, last: u32) -> Self {
+        Self {
+            turn: CachePadded(Ranked::new(Rank::Peaks, last)),
+            device: CachePadded(self.device.copy()),
+            most_awake: AtomicU64::new(self.most_awake.load(Ordering::Relaxed)),
+        }
+    }
+}
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Unwraps the outcome of a heap operation, and reconciles the peaks if the operation made them
@@ -50,10 +83,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // lock reconciles for a call that overlaps this one, and the statistics allow one of two
         // overlapping calls to be missing from a peak. Load before trying to lock: a failed
         // compare-exchange would take the cache line away from the lock's owner.
-        if self.peaks.is_locked() {
+        if self.peaks.turn.is_locked() {
             return;
         }
-        let Some(mut reconciled) = self.peaks.try_lock() else { return };
+        let Some(mut reconciled) = self.peaks.turn.try_lock() else { return };
         // Try the heap that reconciled last and its successors first. That heap has just gained
         // lease, and starting there takes from the heaps by turns.
         let last = *reconciled;
@@ -61,7 +94,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             .take(NEAR)
             .map_while(|number| self.heaps.slots.get(number))
             .map(|near| (near.kind(), &near.counters));
-        let has_read = self.device_peaks.reconcile(&self.loose_counters(), rising, &near);
+        let has_read = self.peaks.device.reconcile(&self.loose_counters(), rising, &near);
         *reconciled = number.unwrap_or(last);
         drop(reconciled);
         if has_read && self.heaps.loose_count() > MOST_LOOSE {
@@ -83,8 +116,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             next = slot.loose.next();
             // A free of a planned block may report nothing.
             if !heap.tight && !heap.is_planned() {
-                let _peaks = self.peaks.lock();
-                self.device_peaks.cut_leases((slot.kind(), &slot.counters));
+                let _peaks = self.peaks.turn.lock();
+                self.peaks.device.cut_leases((slot.kind(), &slot.counters));
                 self.heaps.tighten(slot, &mut heap);
             }
         }
@@ -98,7 +131,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // here, of all threads. The thread that changes leases passes a fence, too, once it holds the
         // lock: either this thread sees the lock taken, or that thread sees the pending block.
         fence(Ordering::SeqCst);
-        let is_locked = self.peaks.is_locked();
+        let is_locked = self.peaks.turn.is_locked();
         // This thread may also see that the lock is free again. It must then see the leases that were set
         // under the lock.
         fence(Ordering::Acquire);
@@ -112,12 +145,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// in parked memory: of what was allocated at one time since memory was parked first, only moments of
     /// these calls are known.
     pub(crate) fn most_live_with(&self, more: u64) -> u64 {
-        match self.most_awake.load(Ordering::Relaxed) {
+        match self.peaks.most_awake.load(Ordering::Relaxed) {
             0 => self.most_with(Stat::AllocatedBytes, more),
             most => {
                 let live = self.current(Stat::AllocatedBytes);
-                let awake = (live + more).saturating_sub(self.page_pool.lock().bytes.asleep);
-                self.most_awake.fetch_max(awake, Ordering::Relaxed);
+                let awake = (live + more).saturating_sub(self.paging.pool.lock().bytes.asleep);
+                self.peaks.most_awake.fetch_max(awake, Ordering::Relaxed);
                 most.max(awake)
             }
         }
@@ -130,26 +163,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Returns the highest value that a statistic ever had, or has if `more` is added now.
     pub(crate) fn most_with(&self, stat: Stat, more: u64) -> u64 {
-        self.device_peaks.most(stat).max(self.current(stat) + more)
+        self.peaks.device.most(stat).max(self.current(stat) + more)
     }
 
     /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.
     pub(crate) fn with_device_peaks<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
-        let _peaks = self.peaks.lock();
-        act(&self.device_peaks)
+        let _peaks = self.peaks.turn.lock();
+        act(&self.peaks.device)
     }
 
     /// Iterates over the counters of every heap and lane, and of the elastic ranges. Vacant pairs are
     /// included: their accumulated counts are still part of the sums.
     pub(crate) fn all_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
-        let ranges = core::iter::once((PoolKind::Large, &self.range_counters));
+        let ranges = core::iter::once((PoolKind::Large, &self.paging.range_counters));
         self.heaps.heap_counters().chain(self.plans.lane_counters()).chain(ranges)
     }
 
     /// Iterates over the counters that have to be read for a sum: those of the loose heaps, of the lanes and of the elastic ranges.
     /// The lock of the peaks is held.
     fn loose_counters(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
-        let ranges = core::iter::once((PoolKind::Large, &self.range_counters));
+        let ranges = core::iter::once((PoolKind::Large, &self.paging.range_counters));
         let heaps = self.heaps.loose_slots().map(|slot| (slot.kind(), &slot.counters));
         heaps.chain(self.plans.lane_counters()).chain(ranges)
     }

@@ -96,7 +96,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
             undo_allocation(self.device, base, bytes)?;
             return Err(full.into());
         }
-        self.device.device_peaks.count(Event::DeviceAlloc);
+        self.device.peaks.device.count(Event::DeviceAlloc);
         if let Some(recorder) = self.device.tracing() {
             recorder.segment(&mut heap, Action::SegmentAlloc, 0, base, bytes);
         }

@@ -47,14 +47,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
         // Events of one stream complete in order, so the first of a queue stands for the rest. The
         // queue is marked busy during the device call, since the lock of the queues is not held
         // then.
-        let mut next = device.event_queues.lock(group).next_to_poll(0, slot);
+        let mut next = device.waits.queues.lock(group).next_to_poll(0, slot);
         loop {
             let Some((queue, event)) = next else {
                 if !wait || failed.is_some() {
                     break;
                 }
                 // The only queues left are busy: another thread is inside its device call.
-                let mut order = device.event_queues.lock(group);
+                let mut order = device.waits.queues.lock(group);
                 if !order.is_at_work() {
                     break;
                 }
@@ -89,7 +89,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
     /// Ends the question whether the stream of a queue is idle, by the device's answer. Frees the blocks waiting for
     /// nothing else, if the stream was idle. Returns the number of ended waits.
     pub(super) fn finish_question(&self, group: u32, queue: usize, idle: Option<bool>) -> u32 {
-        let mut order = self.0.event_queues.lock(group);
+        let mut order = self.0.waits.queues.lock(group);
         let first = order.finish_question(queue, idle);
         self.free_from(group, order, first, None).0
     }
@@ -103,7 +103,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
         leaves: impl Fn(u32) -> bool,
         then: Option<(usize, Option<u32>)>,
     ) -> (u32, Option<(usize, Event)>) {
-        let mut order = self.0.event_queues.lock(group);
+        let mut order = self.0.waits.queues.lock(group);
         let first = order.finish_poll(queue, leaves);
         self.free_from(group, order, first, then)
     }
@@ -131,7 +131,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
             if is_last {
                 return (count, next);
             }
-            order = device.event_queues.lock(group);
+            order = device.waits.queues.lock(group);
         }
     }
 }

@@ -35,7 +35,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
         let arena = self.arena;
         // Kept until the event is recorded: no capture begins in between.
         let Some(_permission) = arena.driver.may_record(&arena.flags) else { return false };
-        if !arena.epochs.lock().has_room(slot) {
+        if !arena.waits.epochs.lock().has_room(slot) {
             return false;
         }
         let epoch = {
@@ -49,7 +49,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
             Epoch { slot, pool: heap.pool, stream: heap.stream, stamp: heap.clock }
         };
         let Ok(fence) = fences::record(arena, epoch.stream, D::record) else { return false };
-        let begun = arena.epochs.lock().begin(epoch, fence);
+        let begun = arena.waits.epochs.lock().begin(epoch, fence);
         if begun.is_err() {
             fences::end(arena, fence);
         }
@@ -60,7 +60,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
     /// up to the epochs whose events are complete.
     pub(crate) fn poll(&self) {
         let arena = self.arena;
-        let mut next = arena.epochs.lock().first_to_poll();
+        let mut next = arena.waits.epochs.lock().first_to_poll();
         while let Some((entry, epoch, fence)) = next {
             let complete = arena.call(|device| device.is_complete(fence.event));
             if complete == Ok(true) {
@@ -73,7 +73,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
             }
             // An event that cannot be polled would be polled for ever: its epoch is given up.
             let is_over = complete != Ok(false);
-            next = arena.epochs.lock().poll_next(entry, is_over);
+            next = arena.waits.epochs.lock().poll_next(entry, is_over);
             if is_over {
                 fences::end(arena, fence);
             }
@@ -176,7 +176,7 @@ mod tests {
             device.complete(STREAM);
             quiet.poll();
             assert!(!is_quiet(&allocator), "{call:?} failed");
-            assert_eq!(allocator.arena(DEVICE).unwrap().epochs.lock().newest(slot), 0, "{call:?} failed");
+            assert_eq!(allocator.arena(DEVICE).unwrap().waits.epochs.lock().newest(slot), 0, "{call:?} failed");
         }
         assert!(quiet.begin(slot, STREAM));
         device.complete(STREAM);
@@ -200,6 +200,6 @@ mod tests {
         device.complete(STREAM);
         quiet.poll();
         assert_eq!(heap(old).sets.quiet, 0);
-        assert_eq!(allocator.arena(DEVICE).unwrap().epochs.lock().newest(old), 0);
+        assert_eq!(allocator.arena(DEVICE).unwrap().waits.epochs.lock().newest(old), 0);
     }
 }

@@ -71,7 +71,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Counts, traces and reports a request that fails for lack of memory, and returns the error.
     pub(crate) fn run_out_of_memory(&self, request: &Request) -> Error {
-        self.device_peaks.count(Event::OutOfMemory);
+        self.peaks.device.count(Event::OutOfMemory);
         let report = self.out_of_memory(request);
         if let Some(recorder) = self.tracing() {
             recorder.out_of_memory(request, &report);

@@ -53,6 +53,6 @@ pub(crate) fn rehearsal_device<D: DeviceMemory, R: Lock, S: Storage>(
         supplied,
         granularity: device.virtual_memory().map(VirtualMemory::granularity),
         memory: on.driver.known_memory(on.ledger.reserved()),
-        pages: on.page_pool.lock().lengths(),
+        pages: on.paging.pool.lock().lengths(),
     }))
 }

@@ -59,7 +59,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> RetiredSegments<'_, D, R, S> {
                 fences::end(self.0, fence);
             }
             for (base, bytes) in group.segments {
-                self.0.device_peaks.count(Counted::DeviceFree);
+                self.0.peaks.device.count(Counted::DeviceFree);
                 match self.0.release_memory(base, bytes) {
                     Ok(()) => self.0.tuning.lock().report.given_back_bytes += bytes,
                     Err(error) => outcome = Err(error),

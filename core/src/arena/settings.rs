@@ -24,6 +24,8 @@ pub(crate) struct Settings<R: Lock> {
     divisions: [AtomicU32; INTERVALS],
     /// The configuration in force.
     pub config: Ranked<R, Config>,
+    /// 0 ⟺ a request searches the free blocks again after it has waited for events.
+    pub single_search: AtomicU32,
 }
 
 impl<R: Lock> Settings<R> {
@@ -37,6 +39,7 @@ impl<R: Lock> Settings<R> {
             small_max: policy.small_max(),
             divisions: core::array::from_fn(|_| AtomicU32::new(0)),
             config: Ranked::new(Rank::Config, config.clone()),
+            single_search: AtomicU32::new(0),
         }
     }
 
@@ -49,6 +52,7 @@ impl<R: Lock> Settings<R> {
             small_max: self.small_max,
             divisions: core::array::from_fn(|at| AtomicU32::new(self.divisions[at].load(Ordering::Relaxed))),
             config: Ranked::new(Rank::Config, config),
+            single_search: AtomicU32::new(self.single_search.load(Ordering::Relaxed)),
         }
     }
 
@@ -118,8 +122,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.flags.set(flags::HAS_GATHERED, gathers || self.flags.has(flags::HAS_GATHERED));
         self.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
         // What waits now is asked after as the configuration says.
-        for group in 0..self.event_queues.count() {
-            self.flags.follow(group, &self.event_queues.lock(group));
+        for group in 0..self.waits.queues.count() {
+            self.flags.follow(group, &self.waits.queues.lock(group));
         }
         let limited = self.ledger.limit_if_set().is_some();
         self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());

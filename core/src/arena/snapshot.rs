@@ -18,7 +18,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// snapshot shows no single moment of the whole device while threads allocate.
     pub(crate) fn snapshot(&self, segments: &mut Vec<SnapshotSegment>) {
         for slot in self.heaps.slot_numbers() {
-            let mut copied = Copied { device: DeviceIndex(self.number), sites: &self.sites, segments: &mut *segments };
+            let mut copied =
+                Copied { device: DeviceIndex(self.number), sites: &self.history.sites, segments: &mut *segments };
             let heap = self.heaps.lock(slot);
             let sub_blocks = copied.sub_blocks(&heap);
             let mut segment = heap.newest;

@@ -6,18 +6,13 @@
 
 use crate::arena::OnDevice;
 use crate::arena::heaps::copy::LockedHeaps;
-use crate::arena::ranges::table::RangeTable;
+use crate::arena::paging::LockedPaging;
 use crate::arena::tuning::TuningState;
+use crate::arena::waits::LockedWaits;
 use crate::config::Config;
 use crate::device::DeviceMemory;
-use crate::pages::Pages;
 use crate::planned::lanes::{Lane, PlanServer};
 use crate::planned::state::PlannerState;
-use crate::streams::deferred::DeferredBlocks;
-use crate::streams::epochs::Epochs;
-use crate::streams::event_queue::EventQueues;
-use crate::streams::frontier::Frontier;
-use crate::streams::ordered::OrderedBlocks;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
 use crate::tables::busy_list::BusyList;
@@ -33,14 +28,9 @@ pub(super) struct Standstill<'a, R: Lock, S: Storage> {
     pub config: Config,
     /// The lanes of the planned policy, if it is configured.
     pub lanes: Vec<Guard<'a, R, Option<Lane>>>,
-    pub ranges: Guard<'a, R, RangeTable<S>>,
+    pub paging: LockedPaging<'a, R, S>,
     pub ended: Guard<'a, R, BusyList<u32, S>>,
-    pub page_pool: Guard<'a, R, Pages<S>>,
-    pub event_queues: Vec<Guard<'a, R, EventQueues<S>>>,
-    pub deferred: Guard<'a, R, DeferredBlocks<S>>,
-    pub ordered: Guard<'a, R, OrderedBlocks<S>>,
-    pub epochs: Guard<'a, R, Epochs<S>>,
-    pub frontier: Guard<'a, R, Frontier<S>>,
+    pub waits: LockedWaits<'a, R, S>,
     pub planner: Option<Guard<'a, R, PlannerState>>,
     pub tuning: Guard<'a, R, TuningState>,
     pub page_map: Guard<'a, R, ()>,
@@ -61,18 +51,13 @@ impl<'a, R: Lock, S: Storage> Standstill<'a, R, S> {
             heaps,
             config,
             lanes,
-            ranges: arena.ranges.lock_beside(),
+            paging: arena.paging.lock_all(),
             ended: arena.heaps.lock_ended(),
-            page_pool: arena.page_pool.lock_beside(),
-            event_queues: arena.event_queues.lock_all(),
-            deferred: arena.deferred.lock_beside(),
-            ordered: arena.ordered.lock_beside(),
-            epochs: arena.epochs.lock_beside(),
-            frontier: arena.frontier.lock_beside(),
+            waits: arena.waits.lock_all(),
             planner: server.map(|server| server.planner.lock_beside()),
             tuning: arena.tuning.lock_beside(),
             page_map: device.pages.lock_beside(),
-            peaks: arena.peaks.lock_beside(),
+            peaks: arena.peaks.turn.lock_beside(),
         }
     }
 }

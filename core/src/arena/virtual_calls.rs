@@ -95,7 +95,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> VirtualCalls<'a, D, R, S> {
     fn call<T>(&self, kind: MemoryCall, call: impl FnOnce(&dyn VirtualMemory) -> DeviceResult<T>) -> DeviceResult<T> {
         self.arena.call(|_| {
             let (result, ticks) = self.arena.driver.timed(|| call(self.memory));
-            self.arena.memory_calls.count(kind, ticks);
+            self.arena.paging.calls.count(kind, ticks);
             self.charge(ticks);
             result
         })
@@ -119,7 +119,7 @@ impl MappingTime {
             } else {
                 u64::MAX
             };
-            arena.memory_calls.count_request(arena.driver.ticks_to_us(ticks), bound);
+            arena.paging.calls.count_request(arena.driver.ticks_to_us(ticks), bound);
         }
     }
 }

@@ -105,7 +105,7 @@ pub(in crate::arena) fn destroy_spares<D: DeviceMemory, R: Lock, S: Storage>(
     device: OnDevice<'_, D, R, S>,
 ) -> Result<(), Error> {
     // Asking a device for its virtual memory may open the device.
-    if device.page_pool.lock().bytes.spare == 0 {
+    if device.paging.pool.lock().bytes.spare == 0 {
         return Ok(());
     }
     device.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares().map(|_any| ()))

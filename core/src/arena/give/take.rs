@@ -100,7 +100,7 @@ impl Taken {
         let Unit { kind, slot, bytes, .. } = self.unit;
         match kind {
             Kind::Segment => {
-                device.device_peaks.count(Event::DeviceFree);
+                device.peaks.device.count(Event::DeviceFree);
                 device.release_memory(self.unit.ptr(), bytes)?;
             }
             // A device with pages has virtual memory.

@@ -183,7 +183,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
     fn count_kept(&self, slot: u32, round: &Round, kept: &mut [u64; 3]) -> bool {
         let device = self.device;
         let heap = device.heaps.lock(slot);
-        let newest = device.epochs.lock().newest(slot);
+        let newest = device.waits.epochs.lock().newest(slot);
         let idle = device.idle.lock();
         let worth = Worth { idle: &idle, round };
         let mut wants_event = false;

@@ -29,7 +29,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device, after all pages were tried.
     pub(in crate::arena) fn try_to_give_up_freed(&self, slot: u32) -> Result<(), Error> {
-        let Some(turn) = self.device.arena.parking.try_take() else { return Ok(()) };
+        let Some(turn) = self.device.arena.paging.parking.try_take() else { return Ok(()) };
         // The heap may have been woken since the caller looked.
         if !self.device.heaps.lock(slot).asleep {
             return Ok(());
@@ -52,7 +52,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             if heap.retained || heap.is_empty() {
                 return Ok(());
             }
-            let Some((block, range)) = first_freed(&heap, &device.page_pool.lock()) else { return Ok(()) };
+            let Some((block, range)) = first_freed(&heap, &device.paging.pool.lock()) else { return Ok(()) };
             if heap.make_room().is_err() || !heap.make_room_for_range() {
                 return Err(Error::TableFull("blocks"));
             }
@@ -61,7 +61,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             let end = range.at.0 + range.bytes;
             while let Some(home) = heap.sets.pages.from(range.at.0).filter(|page| page.at < end) {
                 heap.sets.pages.remove(home.at);
-                let kept = device.page_pool.lock().remove_asleep(home.page);
+                let kept = device.paging.pool.lock().remove_asleep(home.page);
                 // The host may take its time: no lock is held. The block is detached, so it stays.
                 drop(heap);
                 self.forget(kept);

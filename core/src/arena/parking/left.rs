@@ -55,7 +55,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
 
     /// Returns whether a failed wake has left a page mapped in the place of `home`.
     pub(super) fn is_left(&self, home: &HomePage) -> bool {
-        home.asleep && self.device.page_pool.lock().left(home.page).is_some()
+        home.asleep && self.device.paging.pool.lock().left(home.page).is_some()
     }
 
     /// Unmaps the page that is to replace a page asleep, and makes it spare. If the device fails, the page stays for
@@ -63,13 +63,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     pub(super) fn take_away(&self, home: HomePage) -> Result<(), Error> {
         let (at, bytes) = (DevicePtr(home.at), home.bytes);
         // No lock is held across the call of the device.
-        let is_told = !self.device.page_pool.lock().is_replacement_stuck(home.page);
+        let is_told = !self.device.paging.pool.lock().is_replacement_stuck(home.page);
         let unmapped = if is_told { self.unmap_or_stay(at, bytes) } else { self.memory.unmap(at, bytes) };
         if let Err(error) = unmapped {
-            self.device.page_pool.lock().leave_replacement(home.page);
+            self.device.paging.pool.lock().leave_replacement(home.page);
             return Err(error.into());
         }
-        let replacement = self.device.page_pool.lock().stay_asleep(home.page);
+        let replacement = self.device.paging.pool.lock().stay_asleep(home.page);
         self.spare_page(replacement);
         Ok(())
     }
@@ -77,11 +77,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Makes the page that a failed wake has left in the place of `home` ready to be filled.
     pub(super) fn take_up_left(&self, home: HomePage) -> Result<(), Error> {
         let (at, bytes) = (DevicePtr(home.at), home.bytes);
-        if self.device.page_pool.lock().is_replacement_stuck(home.page) {
+        if self.device.paging.pool.lock().is_replacement_stuck(home.page) {
             self.memory.in_turn(|| self.memory.set_access(at, bytes))?;
             self.device.driver.device().on_map(at, bytes);
         }
-        self.device.page_pool.lock().begin_to_fill(home.page);
+        self.device.paging.pool.lock().begin_to_fill(home.page);
         Ok(())
     }
 }

@@ -122,7 +122,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
         target.check(&device.heaps)?;
         let mapper = device.mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
         let busy = Error::ParkingRefused("another call parks or wakes memory at the moment");
-        let turn = device.arena.parking.try_take().ok_or(busy)?;
+        let turn = device.arena.paging.parking.try_take().ok_or(busy)?;
         Ok(Self { mapper, target, _turn: turn })
     }
 

@@ -49,8 +49,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             self.contents()?;
         }
         // From the first park on, the budget of the stitched policy does not count parked blocks.
-        let most = device.device_peaks.most(Stat::AllocatedBytes).max(1);
-        let _since = device.most_awake.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
+        let most = device.peaks.device.most(Stat::AllocatedBytes).max(1);
+        let _since = device.peaks.most_awake.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
         self.target.set_asleep(&device.heaps, true);
         let result = self.prepare(order, mode).and_then(|()| self.each_heap(|slot| self.put_to_sleep(slot, mode)));
         self.in_each_heap(Heap::end_stay);
@@ -251,7 +251,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
                 ParkMode::Drop => Kept::Nothing,
                 ParkMode::Zero => Kept::Zeroes,
             };
-            let _nothing = device.page_pool.lock().keep(page.page, kept);
+            let _nothing = device.paging.pool.lock().keep(page.page, kept);
         }
         if bytes == 0 {
             return Ok(None);
@@ -284,12 +284,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// the park is not the target's. A heap made since, for the first request of a stream that had no memory, is awake.
     fn is_parkable(&self, slot: u32, page: &HomePage) -> bool {
         let device = self.device();
-        page.is_movable() && device.heaps.lock(slot).asleep && device.page_pool.lock().is_home(page.page)
+        page.is_movable() && device.heaps.lock(slot).asleep && device.paging.pool.lock().is_home(page.page)
     }
 
     /// Returns whether the page may be unmapped: the contents after waking have been noted.
     fn is_ready(&self, home: HomePage, mode: ParkMode) -> bool {
-        match self.device().arena.page_pool.lock()[home.page].kept {
+        match self.device().arena.paging.pool.lock()[home.page].kept {
             Kept::Nothing => mode == ParkMode::Drop,
             Kept::Zeroes => mode == ParkMode::Zero,
             Kept::Saved(_) => mode == ParkMode::Keep,
@@ -299,7 +299,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// Unmaps a page, and gives the memory back.
     fn unmap_one(&self, slot: u32, home: HomePage) -> Result<(), Error> {
         let device = self.device();
-        if !device.page_pool.lock().has_one_mapping(home.page) {
+        if !device.paging.pool.lock().has_one_mapping(home.page) {
             self.stay_awake(home);
             return Ok(());
         }
@@ -312,7 +312,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         let mut heap = device.heaps.lock(slot);
         heap.sets.pages.fall_asleep(home.at);
         device.heaps.slot(slot).counters.down(Stat::ReservedBytes, home.bytes);
-        let page = device.page_pool.lock().fall_asleep(home.page);
+        let page = device.paging.pool.lock().fall_asleep(home.page);
         if let Some(recorder) = device.tracing() {
             recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(home.at), home.bytes);
         }
@@ -323,7 +323,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// Gives up the contents saved for a page to stay mapped.
     fn stay_awake(&self, home: HomePage) {
         // The lock ends with this statement.
-        let kept = self.device().arena.page_pool.lock().keep(home.page, Kept::Nothing);
+        let kept = self.device().arena.paging.pool.lock().keep(home.page, Kept::Nothing);
         self.mapper.forget(kept);
     }
 }

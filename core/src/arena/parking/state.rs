@@ -36,7 +36,7 @@ impl ParkReport {
         if heap.is_empty() {
             return;
         }
-        let pages = arena.page_pool.lock();
+        let pages = arena.paging.pool.lock();
         for home in heap.sets.pages.within(0, u64::MAX) {
             let page = &pages[home.page];
             if home.pins > 0 {

@@ -102,7 +102,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     fn begin_to_wake(&self, home: HomePage) -> Result<(), Error> {
         let device = self.device();
         let at = DevicePtr(home.at);
-        let kept = device.page_pool.lock()[home.page].kept;
+        let kept = device.paging.pool.lock()[home.page].kept;
         if self.mapper.is_left(&home) {
             self.mapper.take_up_left(home)?;
         } else {
@@ -140,7 +140,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             Err(error) => Err(error),
         };
         if result.is_ok() || lost.get() {
-            let mut pages = device.page_pool.lock();
+            let mut pages = device.paging.pool.lock();
             pages.begin_to_wake(home.page, hand.keep().first);
             if result.is_err() {
                 pages.leave_replacement(home.page);
@@ -172,14 +172,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         let _always = self.each_page(
             |page| page.asleep,
             |_, home| {
-                if device.page_pool.lock()[home.page].replacement == NONE {
+                if device.paging.pool.lock()[home.page].replacement == NONE {
                     return Ok(());
                 }
                 if have_ended {
                     // The caller reports its own error.
                     let _stays = self.mapper.take_away(home);
                 } else {
-                    device.page_pool.lock().leave_replacement(home.page);
+                    device.paging.pool.lock().leave_replacement(home.page);
                 }
                 Ok(())
             },
@@ -192,7 +192,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         let device = self.device();
         let slot = device.heaps.slot(slot);
         let mut heap = device.heaps.lock(slot.number);
-        let (page, kept) = device.page_pool.lock().wake(home.page);
+        let (page, kept) = device.paging.pool.lock().wake(home.page);
         heap.sets.pages.wake(home.at, page);
         let peaks_stale = slot.counters.up(Stat::ReservedBytes, home.bytes);
         if let Some(recorder) = device.tracing() {

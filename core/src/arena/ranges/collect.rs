@@ -17,11 +17,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     pub(super) fn poll(&self) -> Result<(), Error> {
         let (device, mut from) = (self.device(), 0);
         loop {
-            let next = device.page_pool.lock().departures.hold_oldest(from);
+            let next = device.paging.pool.lock().departures.hold_oldest(from);
             let Some((queue, departure, entry)) = next else { break };
             let complete = self.ask(entry, D::is_complete) == Ok(true);
             if complete {
-                device.page_pool.lock().departures.complete(departure);
+                device.paging.pool.lock().departures.complete(departure);
             }
             self.release_departure(departure);
             // The later departures of the stream are not complete before.
@@ -34,10 +34,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// Waits for a departure.
     pub(super) fn wait_for(&self, departure: u32) -> Result<(), Error> {
         let device = self.device();
-        let entry = device.page_pool.lock().departures.hold(departure);
+        let entry = device.paging.pool.lock().departures.hold(departure);
         let waited = self.ask(entry, |memory, event| memory.wait(event).map(|()| true));
         if waited.is_ok() {
-            device.page_pool.lock().departures.complete(departure);
+            device.paging.pool.lock().departures.complete(departure);
         }
         self.release_departure(departure);
         waited?;
@@ -57,9 +57,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         let device = self.device();
         let (mut from, mut result) = (0, Ok(()));
         // Other threads may add departures for ever.
-        let added = device.page_pool.lock().departures.added();
+        let added = device.paging.pool.lock().departures.added();
         loop {
-            let next = device.page_pool.lock().departures.hold_oldest(from);
+            let next = device.paging.pool.lock().departures.hold_oldest(from);
             let Some((queue, departure, entry)) = next else { break };
             let waited = if entry.age < added { self.wait_for(departure) } else { Ok(()) };
             // The departure is complete then, and another one the oldest of its queue.
@@ -79,13 +79,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         let device = self.device();
         let (mut left, mut from, mut result) = (most, 0, Ok(()));
         while left > 0 {
-            let next = device.ranges.lock().next_removable(from);
+            let next = device.paging.ranges.lock().next_removable(from);
             let Some((number, _)) = next else { break };
             from = number + 1;
             // A range that another thread works on is left to that thread.
             let Some((held, _)) = self.try_enter(number) else { continue };
             while left > 0 {
-                let next = device.ranges.lock().next_removable(number);
+                let next = device.paging.ranges.lock().next_removable(number);
                 let Some((_, at)) = next.filter(|&(range, _)| range == number) else { break };
                 result = result.and(self.unmap_stale(at));
                 left -= 1;
@@ -97,11 +97,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
 
     /// Lists the stale mappings whose work is complete as removable, and their pages as such.
     fn list_removable(&self) {
-        let mut ranges = self.device().ranges.lock();
+        let mut ranges = self.device().paging.ranges.lock();
         loop {
-            let completed = self.device().page_pool.lock().departures.next_completed();
+            let completed = self.device().paging.pool.lock().departures.next_completed();
             let Some(departure) = completed else { return };
-            ranges.make_removable(departure, |page| self.device().page_pool.lock().follow_departure(page));
+            ranges.make_removable(departure, |page| self.device().paging.pool.lock().follow_departure(page));
         }
     }
 
@@ -109,10 +109,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// departed becomes spare. If the device fails, the addresses are never used again.
     pub(super) fn unmap_stale(&self, at: u64) -> Result<(), Error> {
         let device = self.device();
-        let piece = device.ranges.lock().stale(at);
+        let piece = device.paging.ranges.lock().stale(at);
         let unmapped = self.mapper.unmap(DevicePtr(at), piece.bytes);
-        device.ranges.lock().end_stale(at, unmapped);
-        let finished = device.page_pool.lock().finish_departure(piece.page, piece.departure, unmapped.is_err());
+        device.paging.ranges.lock().end_stale(at, unmapped);
+        let finished = device.paging.pool.lock().finish_departure(piece.page, piece.departure, unmapped.is_err());
         let (was_departed, over) = finished;
         self.end_fence(over);
         if was_departed {

@@ -32,12 +32,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Places for Gaps<'_, '_, D, R, S> {
     }
 
     fn next(&self, end: u64) -> u64 {
-        let gap = self.elastic.device().ranges.lock().gap(self.part, end);
+        let gap = self.elastic.device().paging.ranges.lock().gap(self.part, end);
         gap.expect("the pages fill the gaps").0
     }
 
     fn lose(&self, at: DevicePtr, bytes: u64, error: DeviceError) {
-        self.elastic.device().ranges.lock().add_lost(self.part.range, at.0, bytes, error);
+        self.elastic.device().paging.ranges.lock().add_lost(self.part.range, at.0, bytes, error);
     }
 }
 
@@ -71,7 +71,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             self.wait()?;
             if device.settings.policy.releases_cache() {
                 caches::empty_heaps(*device, None)?;
-                device.device_peaks.count(Event::AllocRetry);
+                device.peaks.device.count(Event::AllocRetry);
                 // Maps spare pages first; those that are left go back to the device.
                 let committed = attempt()?;
                 let destroyed = caches::destroy_spares(*device);
@@ -88,7 +88,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
                 }
             }
         }
-        device.device_peaks.count(Event::OutOfMemory);
+        device.peaks.device.count(Event::OutOfMemory);
         let report = OutOfMemory { capturing, ..device.memory_report(bytes, bytes, bytes, None) };
         device.driver.device().on_out_of_memory(&report);
         Err(Error::OutOfMemory(report))
@@ -129,11 +129,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             return Ok(false);
         }
         // The pages become pieces: mapped ones, or lost ones.
-        if !self.device().ranges.lock().promise_pieces(batch.count) {
+        if !self.device().paging.ranges.lock().promise_pieces(batch.count) {
             return Err(Error::TableFull("pieces of ranges"));
         }
         let committed = self.map_and_publish(part, stream, orders, batch);
-        self.device().ranges.lock().end_promise(batch.count);
+        self.device().paging.ranges.lock().end_promise(batch.count);
         committed
     }
 
@@ -157,7 +157,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         let device = self.device();
         let mut at = part.begin;
         loop {
-            let next = device.ranges.lock().piece(part, at);
+            let next = device.paging.ranges.lock().piece(part, at);
             let Some(piece) = next else { return Ok(()) };
             at = piece.end();
             if let Some(error) = piece.error() {
@@ -166,7 +166,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             if !piece.is_stale() {
                 continue;
             }
-            let complete = device.page_pool.lock().departures[piece.departure].complete;
+            let complete = device.paging.pool.lock().departures[piece.departure].complete;
             if !complete && !orders {
                 return Err(in_capture().into());
             }
@@ -185,8 +185,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
 
     /// Takes the page of a stale piece back, if still departed.
     fn revive(&self, part: Part, piece: &Piece) -> bool {
-        let mut ranges = self.device().ranges.lock();
-        let revived = self.device().page_pool.lock().take_back(piece.page, piece.departure);
+        let mut ranges = self.device().paging.ranges.lock();
+        let revived = self.device().paging.pool.lock().take_back(piece.page, piece.departure);
         if revived {
             ranges.change(part, piece.at, |piece| piece.is_revived = true);
         }
@@ -195,11 +195,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
 
     /// Lists the pages as departed again that [`clear`](Self::clear) took back.
     fn put_back(&self, part: Part) {
-        let mut ranges = self.device().ranges.lock();
+        let mut ranges = self.device().paging.ranges.lock();
         let mut at = part.begin;
         while let Some(piece) = ranges.piece(part, at) {
             if piece.is_revived {
-                self.device().page_pool.lock().depart(piece.page, piece.departure);
+                self.device().paging.pool.lock().depart(piece.page, piece.departure);
                 ranges.change(part, piece.at, |piece| piece.is_revived = false);
             }
             at = piece.end();
@@ -210,7 +210,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     fn order_part(&self, part: Part, stream: StreamId, orders: bool) -> Result<(), Error> {
         let (mut at, mut last) = (part.begin, NONE);
         loop {
-            let next = self.device().ranges.lock().piece(part, at);
+            let next = self.device().paging.ranges.lock().piece(part, at);
             let Some(piece) = next else { return Ok(()) };
             let added = piece.bits(part.begin, part.end, self.step()) & !piece.mask;
             if added != 0 && piece.departure != last {
@@ -228,13 +228,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// [`Error::TableFull`]. Nothing has changed then.
     fn publish(&self, part: Part, stream: StreamId, batch: &Batch) -> Result<(), Error> {
         let (device, step) = (self.device(), self.step());
-        let mut ranges = device.ranges.lock();
+        let mut ranges = device.paging.ranges.lock();
         if !ranges.note_use(part.range, stream) {
             return Err(Error::TableFull("streams of ranges"));
         }
         let (mut reserved, mut committed, mut at) = (0, 0, part.begin);
         for page in self.mapper.numbers_of(batch) {
-            let bytes = device.page_pool.lock()[page].bytes;
+            let bytes = device.paging.pool.lock()[page].bytes;
             let (begin, _) = ranges.gap(part, at).expect("the pages fill the gaps");
             // Stale until the steps are set below, which makes all pieces alike.
             ranges.add_piece(Piece::mapped(part.range, begin, bytes, page));
@@ -246,25 +246,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             reserved += if piece.is_stale() { piece.bytes } else { 0 };
             committed += u64::from(added.count_ones()) * step;
             piece.mask |= added;
-            let mut pages = device.page_pool.lock();
+            let mut pages = device.paging.pool.lock();
             if core::mem::take(&mut piece.is_revived) {
                 pages.settle(piece.page);
                 pages.remove_alias(piece.page, false);
             }
+            let mut over = None;
             if piece.mask == piece.all_bits(step) && piece.departure != NONE {
-                self.end_fence(pages.departures.release(piece.departure));
+                over = pages.departures.release(piece.departure);
                 piece.departure = NONE;
             }
+            drop(pages);
+            self.end_fence(over);
         }) {
             at = end;
         }
-        let counters = &device.range_counters;
+        let counters = &device.paging.range_counters;
         let sums =
             [(Stat::AllocatedBytes, committed), (Stat::RequestedBytes, committed), (Stat::ReservedBytes, reserved)];
         let stale = sums.into_iter().fold(false, |stale, (stat, bytes)| counters.up(stat, bytes) | stale);
         drop(ranges);
         if batch.count > 0 {
-            device.device_peaks.count(Event::DeviceAlloc);
+            device.peaks.device.count(Event::DeviceAlloc);
         }
         self.reconcile(stale);
         Ok(())

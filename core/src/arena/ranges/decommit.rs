@@ -32,7 +32,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             None
         };
         // Work on the stream may use the rest of the range, whether or not the part has memory.
-        if !self.device().ranges.lock().note_use(part.range, stream) {
+        if !self.device().paging.ranges.lock().note_use(part.range, stream) {
             if let Some(departure) = departure {
                 self.release_departure(departure);
             }
@@ -58,13 +58,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             self.give_up(part, departure);
         }
         let device = self.device();
-        let mut ranges = device.ranges.lock();
+        let mut ranges = device.paging.ranges.lock();
         ranges.forget_uses(part.range, None);
         let range = ranges.range(part.range);
         range.is_held = false;
         let ended = core::mem::replace(&mut range.ended, NONE);
-        device.range_counters.down(Stat::Allocation, 1);
-        device.range_counters.down(Stat::Segment, 1);
+        device.paging.range_counters.down(Stat::Allocation, 1);
+        device.paging.range_counters.down(Stat::Segment, 1);
         if ended != NONE {
             self.release_departure(ended);
         }
@@ -79,13 +79,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     pub(crate) fn forget_stream(&self, stream: StreamId) -> Result<(), Error> {
         let device = self.device();
         loop {
-            let next = device.ranges.lock().range_on(stream);
+            let next = device.paging.ranges.lock().range_on(stream);
             let Some(number) = next else { break };
             let Some((held, _)) = self.try_enter(number) else {
                 self.device().driver.give_way();
                 continue;
             };
-            let ended = device.ranges.lock().range(number).ended;
+            let ended = device.paging.ranges.lock().range(number).ended;
             // While a graph is captured no event may be recorded: the work is waited for instead.
             let departed = self.must_record().and_then(|_permission| {
                 self.order_behind(stream, ended, true)?;
@@ -97,7 +97,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
                 device.call(|memory| memory.synchronize(stream))?;
                 ended
             };
-            let mut ranges = device.ranges.lock();
+            let mut ranges = device.paging.ranges.lock();
             ranges.range(number).ended = departure;
             ranges.forget_uses(number, Some(stream));
             if departure != ended && ended != NONE {
@@ -106,13 +106,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             drop(ranges);
             drop(held);
         }
-        device.page_pool.lock().departures.forget_stream(stream);
+        device.paging.pool.lock().departures.forget_stream(stream);
         Ok(())
     }
 
     /// Returns whether any step of a part is committed.
     fn has_committed(&self, part: Part) -> bool {
-        let (step, ranges) = (self.step(), self.device().ranges.lock());
+        let (step, ranges) = (self.step(), self.device().paging.ranges.lock());
         let mut at = part.begin;
         while let Some(piece) = ranges.piece(part, at) {
             if piece.mask & piece.bits(part.begin, part.end, step) != 0 {
@@ -128,7 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     fn order_departures(&self, part: Part, stream: StreamId) -> Result<(), Error> {
         let mut at = part.begin;
         loop {
-            let next = self.device().ranges.lock().piece(part, at);
+            let next = self.device().paging.ranges.lock().piece(part, at);
             let Some(piece) = next else { return Ok(()) };
             if !piece.is_stale() {
                 self.order_behind(stream, piece.departure, true)?;
@@ -150,7 +150,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     fn depart(&self, stream: Option<StreamId>) -> Result<u32, Error> {
         let device = self.device();
         let fence = stream.map(|stream| fences::record(device, stream, D::record)).transpose()?;
-        let departure = device.page_pool.lock().departures.add(fence);
+        let departure = device.paging.pool.lock().departures.add(fence);
         departure.map_err(|CapacityError| {
             self.end_fence(fence);
             Error::TableFull("events of ranges")
@@ -162,14 +162,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         let device = self.device();
         let mut nth = 0;
         loop {
-            let next = device.ranges.lock().used_by(range, nth);
+            let next = device.paging.ranges.lock().used_by(range, nth);
             let Some(stream) = next else { return Ok(()) };
             if device.driver.may_use(stream, NO_STREAM) {
                 nth += 1;
                 continue;
             }
             device.call(|memory| memory.synchronize(stream))?;
-            device.ranges.lock().forget_uses(range, Some(stream));
+            device.paging.ranges.lock().forget_uses(range, Some(stream));
         }
     }
 
@@ -179,7 +179,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         let device = self.device();
         self.wait_for_unreported(range)?;
         let (first, ended) = {
-            let mut ranges = device.ranges.lock();
+            let mut ranges = device.paging.ranges.lock();
             (ranges.used_by(range, 0), ranges.range(range).ended)
         };
         let Some(first) = first else {
@@ -187,12 +187,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             if ended == NONE {
                 return self.depart(None);
             }
-            device.page_pool.lock().departures.hold(ended);
+            device.paging.pool.lock().departures.hold(ended);
             return Ok(ended);
         };
         self.order_behind(first, ended, true)?;
         for nth in 1.. {
-            let next = device.ranges.lock().used_by(range, nth);
+            let next = device.paging.ranges.lock().used_by(range, nth);
             let Some(stream) = next else { break };
             let departure = self.depart(Some(stream))?;
             let ordered = self.order_behind(first, departure, true);
@@ -207,7 +207,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     fn give_up(&self, part: Part, departure: u32) {
         let (device, step) = (self.device(), self.step());
         let (mut committed, mut reserved, mut at) = (0, 0, part.begin);
-        let mut ranges = device.ranges.lock();
+        let mut ranges = device.paging.ranges.lock();
         while let Some(end) = ranges.change(part, at, |piece| {
             let removed = piece.mask & piece.bits(part.begin, part.end, step);
             if removed == 0 {
@@ -215,29 +215,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             }
             piece.mask &= !removed;
             committed += u64::from(removed.count_ones()) * step;
-            let mut pages = device.page_pool.lock();
+            let mut pages = device.paging.pool.lock();
             pages.departures.hold(departure);
             let earlier = core::mem::replace(&mut piece.departure, departure);
-            if earlier != NONE {
-                self.end_fence(pages.departures.release(earlier));
-            }
+            let over = if earlier == NONE { None } else { pages.departures.release(earlier) };
             if piece.is_stale() {
                 reserved += piece.bytes;
                 pages.leave_home(piece.page);
                 pages.add_alias(piece.page);
                 pages.depart(piece.page, departure);
             }
+            drop(pages);
+            self.end_fence(over);
         }) {
             at = end;
         }
-        let counters = &device.range_counters;
+        let counters = &device.paging.range_counters;
         counters.down(Stat::AllocatedBytes, committed);
         counters.down(Stat::RequestedBytes, committed);
         counters.down(Stat::ReservedBytes, reserved);
         self.release_departure(departure);
         drop(ranges);
         if reserved > 0 {
-            device.device_peaks.count(Event::DeviceFree);
+            device.peaks.device.count(Event::DeviceFree);
         }
     }
 }

@@ -31,7 +31,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     pub(super) fn fill(&self, part: Part, stream: StreamId, orders: bool, batch: &mut Batch) -> Result<bool, Error> {
         let mut at = part.begin;
         loop {
-            let gap = self.device().ranges.lock().gap(part, at);
+            let gap = self.device().paging.ranges.lock().gap(part, at);
             let Some((begin, end)) = gap else { return Ok(true) };
             if !self.fill_to(batch.bytes + (end - begin), part, stream, orders, batch)? {
                 return Ok(false);
@@ -83,14 +83,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let device = self.device();
-        if device.page_pool.lock().bytes.departed == 0 {
+        if device.paging.pool.lock().bytes.departed == 0 {
             return Ok(());
         }
         self.poll()?;
         let completed_only =
             matches!(device.settings.policy, Policy::Stitched(options) if options.completed_pages_only);
         let longest = MOST_STEPS * self.step();
-        let mut pages = device.page_pool.lock();
+        let mut pages = device.paging.pool.lock();
         let scopes = if completed_only { [Behind::Complete; 2] } else { [Behind::Stream(stream), Behind::Any] };
         for behind in scopes {
             while let Some(page) = pages.take_departed(longest.min(wanted - batch.bytes), behind) {
@@ -105,7 +105,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     pub(in crate::arena) fn order_batch(&self, batch: &Batch, stream: StreamId, orders: bool) -> Result<(), Error> {
         let mut last = NONE;
         for page in self.mapper.numbers_of(batch) {
-            let behind = self.device().page_pool.lock()[page].behind;
+            let behind = self.device().paging.pool.lock()[page].behind;
             if behind != last {
                 self.order_behind(stream, behind, orders)?;
                 last = behind;

@@ -104,7 +104,7 @@ pub(crate) fn forget_stream<D: DeviceMemory, R: Lock, S: Storage>(
     stream: StreamId,
 ) -> Result<(), Error> {
     // The lock's guard must be gone before the device is asked.
-    let none = device.ranges.lock().range_on(stream).is_none();
+    let none = device.paging.ranges.lock().range_on(stream).is_none();
     if none { Ok(()) } else { Elastic::of(device)?.forget_stream(stream) }
 }
 
@@ -113,7 +113,7 @@ fn with_departures<D: DeviceMemory, R: Lock, S: Storage>(
     device: OnDevice<'_, D, R, S>,
 ) -> Option<Elastic<'_, D, R, S>> {
     // The lock's guard must be gone before the device is asked.
-    let none = device.page_pool.lock().departures.is_empty();
+    let none = device.paging.pool.lock().departures.is_empty();
     if none { None } else { Elastic::of(device).ok() }
 }
 
@@ -147,11 +147,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         }
         let bytes = bytes.next_multiple_of(page_bytes);
         let device = self.device();
-        if !device.ranges.lock().make_room_for_range() {
+        if !device.paging.ranges.lock().make_room_for_range() {
             return Err(Error::TableFull("ranges"));
         }
         let base = self.mapper.memory.reserve(bytes)?;
-        let mut ranges = device.ranges.lock();
+        let mut ranges = device.paging.ranges.lock();
         if !ranges.make_room_for_range() {
             // Another thread has filled the table since room was made.
             drop(ranges);
@@ -159,7 +159,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
             return Err(Error::TableFull("ranges"));
         }
         let (number, generation) = ranges.add_range(base.0, bytes, page_bytes);
-        let counters = &device.range_counters;
+        let counters = &device.paging.range_counters;
         let stale = counters.up(Stat::Allocation, 1) | counters.up(Stat::Segment, 1);
         drop(ranges);
         self.reconcile(stale);
@@ -171,7 +171,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
     pub(crate) fn committed(&self, id: RangeId) -> Result<u64, Error> {
         let (held, part) = self.enter(id, 0, None)?;
         let (mut bytes, mut at) = (0, part.begin);
-        let ranges = self.device().ranges.lock();
+        let ranges = self.device().paging.ranges.lock();
         while let Some(piece) = ranges.piece(part, at) {
             bytes += u64::from(piece.mask.count_ones()) * self.step();
             at = piece.end();
@@ -187,7 +187,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         let step = self.step();
         loop {
             {
-                let mut ranges = self.device().ranges.lock();
+                let mut ranges = self.device().paging.ranges.lock();
                 let range = ranges.find(number, generation).ok_or(Error::UnknownRange(id))?;
                 let bytes = bytes.unwrap_or(range.bytes);
                 if !offset.is_multiple_of(step) || !bytes.is_multiple_of(step) {
@@ -212,7 +212,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
     /// Holds the range with a number, whether released by the program or not. Returns the whole
     /// range, or `None` if another operation holds the range.
     fn try_enter(&self, number: u32) -> Option<(Held<'_, 'a, D, R, S>, Part)> {
-        let mut ranges = self.device().ranges.lock();
+        let mut ranges = self.device().paging.ranges.lock();
         let range = ranges.range(number);
         if range.is_busy {
             return None;
@@ -225,7 +225,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
     /// Ends the hold of a range. Releases the addresses of a range released by the program,
     /// once no page is mapped in the range.
     fn leave(&self, number: u32) {
-        let mut ranges = self.device().ranges.lock();
+        let mut ranges = self.device().paging.ranges.lock();
         let range = ranges.range(number);
         range.is_busy = false;
         if range.is_held || range.pieces > 0 || range.bytes == 0 {
@@ -245,7 +245,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
     fn reconcile(&self, peaks_stale: bool) {
         if peaks_stale {
             let device = self.device();
-            device.reconcile_peaks_of((PoolKind::Large, &device.range_counters), None);
+            device.reconcile_peaks_of((PoolKind::Large, &device.paging.range_counters), None);
         }
     }
 
@@ -267,7 +267,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
             return Ok(());
         }
         let device = self.device();
-        let entry = device.page_pool.lock().departures.hold(departure);
+        let entry = device.paging.pool.lock().departures.hold(departure);
         let ordered = match (entry.fence.filter(|_| !entry.complete), entry.precedes(stream), orders) {
             (None, ..) | (Some(_), true, true) => Ok(()),
             (Some(fence), false, true) => device.call(|memory| memory.order_behind(stream, fence.event)),
@@ -279,11 +279,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
 
     /// Removes a reference to a departure. May be called with the lock of the ranges held.
     fn release_departure(&self, departure: u32) {
-        let over = self.device().page_pool.lock().departures.release(departure);
+        let over = self.device().paging.pool.lock().departures.release(departure);
         self.end_fence(over);
     }
 
-    /// Ends the fence of a departure that is over. May be called with the locks of the ranges and of the pages held.
+    /// Ends the fence of a departure that is over. May be called with the lock of the ranges held.
     fn end_fence(&self, over: Option<Fence>) {
         if let Some(fence) = over {
             fences::end(self.device(), fence);

@@ -81,14 +81,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     fn note_pending(&self) {
         let device = self.device();
         let now = device.current(Stat::ActiveBytes).saturating_sub(device.current(Stat::AllocatedBytes));
-        device.most_pending.fetch_max(now, Ordering::Relaxed);
+        device.paging.most_pending.fetch_max(now, Ordering::Relaxed);
     }
 
     /// Returns the bytes that may be held at most without a limit, if `more` live bytes are added.
     pub(in crate::arena) fn most_held(&self, more: u64) -> u64 {
         let peak = self.device().most_live_with(more);
         let slack = u128::from(peak) * u128::from(self.options.slack) / u128::from(Stitched::SLACK_PARTS);
-        let pending = self.device().most_pending.load(Ordering::Relaxed).min(peak / PENDING_HELD);
+        let pending = self.device().paging.most_pending.load(Ordering::Relaxed).min(peak / PENDING_HELD);
         peak.saturating_add(slack as u64).saturating_add(pending)
     }
 
@@ -134,7 +134,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         // The pages of a private pool never move, and a tagged pool is parked and woken page by page.
         // While another thread parks or wakes memory, each call waits for that thread's calls in the
         // driver: a request of 32 MiB in four pages took 3.6 ms (H200), so it gets one.
-        if self.device().heaps.lock(request.slot).parkable || self.device().arena.parking.is_taken() {
+        if self.device().heaps.lock(request.slot).parkable || self.device().arena.paging.parking.is_taken() {
             return missing.min(LONG_PAGE);
         }
         let held = self.device().ledger.reserved();

@@ -89,7 +89,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let device = self.device();
         let longest = self.page_of(JOINED_HELD);
         let mut heap = device.heaps.lock(slot);
-        let pages = device.page_pool.lock();
+        let pages = device.paging.pool.lock();
         let joins = |page: &HomePage, next: &HomePage| {
             let destroyable = pages.has_one_mapping(page.page) && pages.has_one_mapping(next.page);
             destroyable && pages.meetings(page.page, next.page) >= MEETINGS
@@ -131,7 +131,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             return attempt.and(Ok(Attempt::NoRoom));
         }
         if attempt == Ok(Attempt::Replaced) {
-            self.device().consolidated_bytes.fetch_add(kept.bytes, Ordering::Relaxed);
+            self.device().paging.consolidated_bytes.fetch_add(kept.bytes, Ordering::Relaxed);
         }
         self.discard(&rest)?;
         attempt

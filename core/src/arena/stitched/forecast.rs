@@ -42,7 +42,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// free block or spare pages suffice, and less by the free pages that may move if the request
     /// would need more than `room`. Returns `None` without enough addresses.
     pub(crate) fn new_bytes(&self, request: &Request, room: u64) -> Result<Option<u64>, Error> {
-        let spare = self.device().page_pool.lock().bytes.spare;
+        let spare = self.device().paging.pool.lock().bytes.spare;
         self.new_bytes_beside(request, room, spare)
     }
 
@@ -58,7 +58,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         if lacking.is_none() && self.range_to_reserve()? < request.size + self.step() {
             return Ok(None);
         }
-        let pages = self.device().page_pool.lock().bytes;
+        let pages = self.device().paging.pool.lock().bytes;
         let new = needed.saturating_sub(spare);
         let may_move = new > room && super::may_move(request);
         let departed = (pages.spare + pages.departed).saturating_sub(spare);

@@ -122,7 +122,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             return Ok(());
         }
         match self.order_behind(pair, taker.stream) {
-            Ok(()) => self.device().page_pool.lock().join(batch, found.keep()),
+            Ok(()) => self.device().paging.pool.lock().join(batch, found.keep()),
             Err(error) => {
                 *moves = before;
                 // A capture that nothing announced: this pair's pages stay where they are.
@@ -170,7 +170,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         for slot in slots_of(pair) {
             let mut heap = device.heaps.lock(slot);
             PagedHeap(&mut heap).take_pages(wanted, &mut chosen, self.step(), |home, block| {
-                let mut pages = device.page_pool.lock();
+                let mut pages = device.paging.pool.lock();
                 pages.begin_move(home.page, slot, block);
                 pages.append(batch, home.page);
                 *moves -= 1;

@@ -221,7 +221,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// Reserves a new range if none has the addresses. Returns `None` without enough addresses.
     fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
         // The choice of pages may have more bytes than wanted, by less than the largest page.
-        let spare_room = self.device().page_pool.lock().largest.max(self.step());
+        let spare_room = self.device().paging.pool.lock().largest.max(self.step());
         let range = || {
             let bytes = self.range_to_reserve()?;
             Ok((bytes >= request.size + self.step()).then_some((bytes, self.step())))
@@ -254,11 +254,13 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
             return Err(Error::TableFull("blocks"));
         }
-        (mapping.keep(), listed.keep(), hand.keep());
+        mapping.keep();
+        listed.keep();
+        hand.keep();
         // Another request must not move the pages again before their old places are stale.
         self.mapper.list_batch(&mut heap, &batch, at, true);
         let extended = PagedHeap(&mut heap).extend(room.keep(), batch.bytes, &slot.counters);
-        device.device_peaks.count(Event::DeviceAlloc);
+        device.peaks.device.count(Event::DeviceAlloc);
         if let Some(recorder) = device.tracing() {
             recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes);
         }
@@ -278,7 +280,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
         let device = self.device();
         self.leave_origins(batch);
-        device.page_pool.lock().count_meetings(batch);
+        device.paging.pool.lock().count_meetings(batch);
         self.mapper.settle_batch(batch);
         let mut heap = device.heaps.lock(slot);
         let mut at = at.0;
@@ -296,19 +298,19 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         let device = self.device();
         let mut moved = 0;
         for page in self.mapper.numbers_of(batch) {
-            let origin = device.page_pool.lock().count_alias_of_origin(page);
+            let origin = device.paging.pool.lock().count_alias_of_origin(page);
             let Some((from, block)) = origin else { continue };
             let counters = &device.heaps.slot(from).counters;
             let mut heap = device.heaps.lock(from);
             let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
-            device.stale_mappings.fetch_add(1, Ordering::Relaxed);
+            device.paging.stale_mappings.fetch_add(1, Ordering::Relaxed);
             if let Some(recorder) = device.tracing() {
                 recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes);
             }
             drop(heap);
             moved += bytes;
         }
-        device.moved_bytes.fetch_add(moved, Ordering::Relaxed);
+        device.paging.moved_bytes.fetch_add(moved, Ordering::Relaxed);
     }
 }
 

@@ -28,7 +28,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     pub(super) fn unmap_some_stale(&self, request: &Request) {
         let device = self.device();
         // Mostly no heap has so many, and none has to be looked at.
-        if device.stale_mappings.load(Ordering::Relaxed) < MANY {
+        if device.paging.stale_mappings.load(Ordering::Relaxed) < MANY {
             return;
         }
         let mut polled = false;
@@ -118,7 +118,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     fn take_stale(&self, heap: &mut Heap<S>, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
         let taken = PagedHeap(heap).take_stale(stamp);
         if taken.is_some() {
-            self.device().stale_mappings.fetch_sub(1, Ordering::Relaxed);
+            self.device().paging.stale_mappings.fetch_sub(1, Ordering::Relaxed);
         }
         taken
     }
@@ -128,7 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let device = self.device();
         device.pages.remove(at, bytes);
         let unmapped = self.mapper.unmap(at, bytes);
-        device.page_pool.lock().remove_alias(page, unmapped.is_err());
+        device.paging.pool.lock().remove_alias(page, unmapped.is_err());
         let mut heap = device.heaps.lock(slot);
         if unmapped.is_err() {
             // The addresses are never used again.
