@@ -140,7 +140,8 @@ impl CudaDevice {
         self.context.answer(Handle::vouched(stream).capture(self.driver()))
     }
 
-    /// Records `event` on the stream with the given number; implements [`StreamOrder::record`].
+    /// Records `event` on the stream with the given number; implements [`StreamOrder::record`]. The allocator calls this only
+    /// while no announced capture can begin.
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         self.health()?;
         let target = self.streams.hold(stream);
@@ -148,7 +149,7 @@ impl CudaDevice {
             && self.is_usual(stream, handle)
             && handle.record(self.driver(), event).is_success()
         {
-            return self.refuse_capture(handle);
+            return Ok(());
         }
         let _scope = self.context.enter()?;
         match self.usable(stream, target)? {
