@@ -1,5 +1,5 @@
 //! Tables of `tests/results/auto.md`: recorded programs with `tune:auto`, beside the default and the best
-//! static setting of each program. Nothing is timed, so the figures are the same on every machine.
+//! static setting of each program. Nothing is timed, so the figures are equal on every machine.
 
 use crate::tables::table;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
@@ -14,16 +14,16 @@ use std::sync::Arc;
 /// Memory of the device, which no program fills.
 const DEVICE_BYTES: u64 = 1 << 40;
 
-/// Settings of a search that are run in passes, to find the best of a program.
+/// Number of searched settings run in passes, to find the best setting of a program.
 const FINALISTS: usize = 6;
 
-/// The recorded calls that are left out, as in `stitching.md`.
+/// Recorded calls to leave out, as in `stitching.md`.
 const LEFT_OUT: LeftOut = LeftOut { empty_cache: true, record_stream: true, captures: false };
 
-/// What is run.
+/// Extent of the runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Runs of each program on one allocator.
+    /// Number of runs of each program on one allocator.
     pub passes: usize,
     /// Most candidates of a search of the living allocator.
     pub candidates: usize,
@@ -44,11 +44,11 @@ pub struct Figures {
     pub driver_ns: u64,
     /// Longest time in the driver for a request, in nanoseconds.
     pub stall_ns: u64,
-    /// Requests that ran out of memory.
+    /// Number of requests that ran out of memory.
     pub ooms: u64,
     /// The mean and the settings of each pass.
     pub passes: Vec<Pass>,
-    /// What tuning has done.
+    /// Report of the tuner.
     pub tuning: TuneReport,
 }
 
@@ -61,11 +61,11 @@ pub struct Pass {
     pub settings: String,
 }
 
-/// Runs programs one after another on one allocator. Between two of them all blocks are freed, the end of an
-/// iteration is announced, and a tuner may do its work: to its end, so that no result depends on time.
+/// Runs programs in turn on one allocator. Between two programs all blocks are freed, and the end of an
+/// iteration is announced. A due job of the tuner runs to its end, so no result depends on time.
 ///
 /// # Errors
-/// The allocator refused a call, in words.
+/// A refused call of the allocator, as a text.
 pub fn run(programs: &[&Program], settings: &str, extent: Extent) -> Result<Figures, String> {
     let config = Config::parse(settings).map_err(|error| error.to_string())?;
     let mut tuner = config.tunes().then(|| Tuner::new(limits(extent)));
@@ -111,7 +111,7 @@ fn limits(extent: Extent) -> Limits {
     Limits { candidates: extent.candidates, time: None, seed: extent.seed }
 }
 
-/// The end of an iteration: every job that is due runs to its end.
+/// Announces the end of an iteration, and runs every due job of the tuner to its end.
 fn announce(tuner: &mut Tuner, allocator: &OnDevice) -> Result<(), cachalot_core::Error> {
     let never = Arc::default();
     while let Some(job) = tuner.prepare(allocator, DEVICE)? {
@@ -126,11 +126,11 @@ fn in_force(allocator: &OnDevice) -> Result<String, cachalot_core::Error> {
     Ok(config.to_string())
 }
 
-/// Returns the settings with the least memory reserved on average, among the best of a search that sees the whole
-/// program, and the default. They hold no less at the end than on average.
+/// Returns the settings with the least memory reserved on average, among the best settings of a search over
+/// the whole program, and the default. The settings hold no less at the end than on average.
 ///
 /// # Errors
-/// The allocator refused a call, in words.
+/// A refused call of the allocator, as a text.
 pub fn best_static(name: &str, programs: &[&Program], extent: Extent) -> Result<(String, Figures), String> {
     let part = |program: &&Program| Part { name: name.to_owned(), program: Program::clone(program), limit: None };
     let mut distinct: Vec<&Program> = Vec::new();
@@ -164,8 +164,8 @@ struct Row {
 }
 
 impl Row {
-    /// Returns the part of the distance between the default and the best that is covered, on average.
-    /// `None` for a distance below half a percent of the default.
+    /// Returns the covered part of the distance between the default and the best, on average. `None` for a
+    /// distance below half a percent of the default.
     fn covered(&self) -> Option<f64> {
         let distance = self.default.mean_bytes - self.best.1.mean_bytes;
         (distance > 0.005 * self.default.mean_bytes)
@@ -173,10 +173,10 @@ impl Row {
     }
 }
 
-/// Returns the calls of a record that are run.
+/// Returns the calls of a record, without the left-out calls.
 ///
 /// # Errors
-/// What cannot be used in the record.
+/// A record that cannot be used.
 pub fn program(trace: &Trace) -> Result<Program, String> {
     let program = cachalot_replay::replay::program(trace).map_err(|error| error.to_string())?;
     let mut program = program.without(LEFT_OUT);
@@ -187,7 +187,7 @@ pub fn program(trace: &Trace) -> Result<Program, String> {
 /// Runs every program alone, and two in turn, and returns the tables.
 ///
 /// # Errors
-/// The first program that cannot be run, in words.
+/// The first program that cannot be run, as a text.
 pub fn report(traces: &[Trace], in_turn: [&str; 2], extent: Extent) -> Result<String, String> {
     let programs: Vec<Program> = traces.iter().map(program).collect::<Result<_, _>>()?;
     let mut rows = Vec::new();
@@ -223,7 +223,7 @@ fn row(name: &str, passes: &[&Program], extent: Extent) -> Result<Row, String> {
     })
 }
 
-/// Returns the summary over the programs that run alone.
+/// Returns the summary over the programs run alone.
 fn sentence(rows: &[Row]) -> String {
     let covered: Vec<f64> = rows.iter().filter_map(Row::covered).collect();
     let mean = covered.iter().sum::<f64>() / covered.len().max(1) as f64;
@@ -335,7 +335,7 @@ mod tests {
 
     const EXTENT: Extent = Extent { passes: 4, candidates: 24, static_candidates: 24, seed: 0 };
 
-    /// Steps whose three blocks grow: each needs a segment of its own by default.
+    /// Returns steps with three growing blocks. Each block needs its own segment by default.
     fn growing() -> Program {
         let step = |step: u64| {
             let malloc =

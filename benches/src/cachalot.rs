@@ -1,4 +1,4 @@
-//! This project's allocator as a [`Subject`]: the complete allocator, over a simulated device.
+//! The allocator of the project as a [`Subject`]: the complete allocator, over a simulated device.
 
 use crate::settings::{CAPACITY, Settings};
 use crate::subject::Subject;

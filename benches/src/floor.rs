@@ -13,7 +13,7 @@ struct Counts {
     removed: [u64; 5],
 }
 
-/// One lock and the counters.
+/// A lock and the counters.
 #[derive(Default)]
 pub struct Floor(Mutex<HeapLock, Counts>);
 

@@ -10,7 +10,7 @@ use cachalot_replay::trace::Trace;
 use plotters::prelude::*;
 use std::error::Error;
 
-/// Budgets of `compact`. The ends are the least and the most that the setting accepts.
+/// Budgets of `compact`, from the least to the most accepted value.
 pub const BUDGETS: [&str; 13] =
     ["0", "0.01", "0.02", "0.03", "0.05", "0.075", "0.1", "0.15", "0.2", "0.3", "0.5", "0.75", "1"];
 
@@ -26,7 +26,7 @@ const LABEL_OFFSET: (i32, i32) = (5, -18);
 
 const FONT: &str = "sans-serif";
 
-/// The figures of one configuration over all programs.
+/// The figures of a configuration over all programs.
 #[derive(Debug)]
 struct Point {
     /// The value of `compact`, or `None` without the setting.
@@ -49,8 +49,8 @@ impl Frontier {
     /// Runs every program with every budget in `budgets`, and without a budget.
     ///
     /// # Errors
-    /// The first program that cannot be run, or that an allocator refused other than for lack of
-    /// memory.
+    /// The first program that cannot be run, or whose call an allocator refused for another reason than lack
+    /// of memory.
     ///
     /// # Panics
     /// If a budget is no value of `compact`.
@@ -73,7 +73,8 @@ impl Frontier {
         Ok(Self(settings.iter().enumerate().map(point).collect()))
     }
 
-    /// Returns the section, with a link to the picture if `picture` is the name of its file.
+    /// Returns the section. The section has a link to the picture if `picture` is the name of the picture's
+    /// file.
     pub fn section(&self, picture: Option<&str>) -> String {
         let header = [
             "`compact`",
@@ -103,7 +104,7 @@ impl Frontier {
         )
     }
 
-    /// Returns whether no other point is better in one respect and as good in the other.
+    /// Returns whether no point is better in one respect and as good in the second.
     fn is_on_frontier(&self, point: &Point) -> bool {
         let is_better = |other: &&Point| {
             let (utilisation, time) = (other.utilisation, other.steady_us);
@@ -121,8 +122,8 @@ impl Frontier {
         points.into_iter()
     }
 
-    /// Draws all points as text in SVG, with a line through those on the frontier, which are
-    /// labelled with their budgets.
+    /// Draws all points as text in SVG, with a line through the points on the frontier. The budgets are the
+    /// labels of the points on the frontier.
     ///
     /// # Errors
     /// The errors of the drawing library.
@@ -183,7 +184,7 @@ mod tests {
     use cachalot_replay::trace::Trace;
     use std::path::Path;
 
-    /// A block, and a larger one after it.
+    /// A record of a block, and then a larger block.
     const RECORD: &str = "action,addr,size,stream\nA,7f0000000000,31457280,0\na,7f0000000000,31457280,0\n\
         f,7f0000000000,31457280,0\nc,7f0000000000,31457280,0\nA,7f1000000000,41943040,0\na,7f1000000000,41943040,0\n\
         f,7f1000000000,41943040,0\nc,7f1000000000,41943040,0\n";

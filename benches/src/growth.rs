@@ -1,4 +1,4 @@
-//! What a step costs among more and more objects: the table of `tests/results/growth.md`.
+//! The cost of a step among growing numbers of objects: the table of `tests/results/growth.md`.
 
 use crate::measure::Clock;
 use crate::tables::table;
@@ -8,7 +8,7 @@ use cachalot_instructions::growth::{PROGRAMS, Program};
 /// Measures every program with each of `counts` objects, `rounds` times. Returns the table.
 ///
 /// # Errors
-/// Those of the allocator.
+/// The errors of the allocator.
 pub fn report(counts: &[u64], rounds: usize) -> Result<String, Error> {
     let counted = counts.iter().map(|count| format!("{count} objects"));
     let header: Vec<String> =

@@ -9,7 +9,7 @@ use crate::settings::Settings;
 use crate::workload::Workload;
 use cachalot::HeapLock;
 
-/// Name of this project's allocator with the lock used on hosts. The first lane, if several.
+/// Name of the project's allocator with the lock used on hosts. The first lane, if several.
 pub const OURS: &str = "cachalot";
 
 /// Name of the baseline.
@@ -27,7 +27,7 @@ pub const SUBJECTS: [&str; 8] = [
     "locks and counts",
 ];
 
-/// The policies other than the caching policy, by the names used in configurations.
+/// The policies beside the caching policy, by the names used in configurations.
 pub const POLICIES: [&str; 4] = ["bfc", "buddy", "size_class", "slab"];
 
 /// The peers measured beside the policies.
@@ -61,12 +61,12 @@ pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
     run.map(|run| Lane { name, operations: work.operations(), clock: Clock::Thread, run })
 }
 
-/// Creates a lane for every policy and every peer that can run the workload.
+/// Creates a lane for every policy and every peer able to run the workload.
 pub fn policy_lanes(work: &impl Workload) -> Vec<Lane> {
     POLICIES.into_iter().chain(PEERS).filter_map(|name| lane(name, work)).collect()
 }
 
-/// Creates a lane for every subject that can run the workload.
+/// Creates a lane for every subject able to run the workload.
 pub fn lanes(work: &impl Workload) -> Vec<Lane> {
     SUBJECTS.into_iter().filter_map(|name| lane(name, work)).collect()
 }

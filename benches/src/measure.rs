@@ -1,8 +1,8 @@
 //! Measurements on a shared machine: all subjects in turn, in many short rounds, and the median of
 //! the rounds.
 //!
-//! A slow phase of the machine slows all subjects equally. Work of one thread is timed by the
-//! thread's own clock, which stands still while the thread is preempted.
+//! A slow phase of the machine slows all subjects equally. Work of a single thread is timed by the thread's
+//! own clock, which stands still while the thread is preempted.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
@@ -18,13 +18,13 @@ pub enum Clock {
     Wall,
 }
 
-/// One subject with its work.
+/// A subject and the subject's work.
 pub struct Lane {
     /// The subject's name, as used in the tables.
     pub name: &'static str,
-    /// Number of operations in one execution of the work.
+    /// Number of operations in an execution of the work.
     pub operations: u64,
-    /// The clock that measures the work.
+    /// The clock for the work.
     pub clock: Clock,
     /// Executes the work the given number of times.
     pub run: Box<dyn FnMut(u64)>,
@@ -80,7 +80,7 @@ impl Timing {
     }
 }
 
-/// Returns the number of executions that fill one round.
+/// Returns the number of executions in a full round.
 fn calibrate(lane: &mut Lane, round: Duration) -> u64 {
     let mut times = 1_u64;
     loop {

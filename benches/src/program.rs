@@ -20,17 +20,17 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Runs of a program before the measurement. Afterwards the cache contains all memory that the
-/// program needs.
+/// Number of runs of a program before the measurement. Afterwards the cache contains all memory for the
+/// program.
 const WARM_UP: u64 = 3;
 
-/// One operation.
+/// An operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Step {
     /// Requested bytes, or 0 for a free.
     bytes: u64,
     stream: u64,
-    /// Index of the slot that stores the block.
+    /// Index of the slot with the block.
     slot: u32,
 }
 
@@ -147,7 +147,7 @@ impl Program {
         served
     }
 
-    /// Returns the number of device calls for memory in one run after the warm-up.
+    /// Returns the number of device calls for memory in a run after the warm-up.
     pub fn device_calls(&self) -> u64 {
         let mut subject = Cachalot::<::cachalot::HeapLock>::new(&self.settings);
         let calls = |subject: &Cachalot<::cachalot::HeapLock>| {

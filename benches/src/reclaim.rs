@@ -1,5 +1,5 @@
-//! Tables of `tests/results/reclaim.md`: the memory that recorded programs hold over time, with and without
-//! `reclaim:auto`. The simulated device's clock tells the time, so the figures are the same on every machine.
+//! Tables of `tests/results/reclaim.md`: memory held by recorded programs over time, with and without
+//! `reclaim:auto`. The simulated device's clock gives the time, so the figures are equal on every machine.
 
 use crate::tables::table;
 use cachalot_core::simulated::SimulatedDevice;
@@ -9,7 +9,7 @@ use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::{BadInput, Trace};
 use comfy_table::Table;
 
-/// The configuration that the others are compared with.
+/// The configuration to compare with.
 const DEFAULT: &str = "";
 
 /// The configurations. `PyTorch`'s threshold does nothing without a limit: the limit is the default's peak.
@@ -25,7 +25,7 @@ const CONFIGS: [&str; 7] = [
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 
-/// The memory of the device: that of an H200.
+/// Memory of the device in bytes, as of an H200.
 const DEVICE_BYTES: u64 = 139 << 30;
 
 /// The pace of the programs. The records have no times.
@@ -39,11 +39,11 @@ pub struct Pace {
     pub pause_ms: u64,
     /// The interval of the calls of `maintain`.
     pub upkeep_ms: u64,
-    /// The driver time of each of these calls.
+    /// The driver time of each call of `maintain`.
     pub upkeep_us: u64,
 }
 
-/// What a program came to with one configuration.
+/// Result of a program with a configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
     /// Bytes held at the highest.
@@ -56,11 +56,11 @@ pub struct Outcome {
     second: f64,
     /// The driver's time over all calls, in nanoseconds.
     driver_ns: u64,
-    /// The driver's time of the request that took the most, in nanoseconds.
+    /// The driver time of the most expensive request, in nanoseconds.
     stall_ns: u64,
     /// The time of everything, in microseconds.
     time_us: u64,
-    /// Requests that ran out of memory.
+    /// Number of requests that ran out of memory.
     ooms: u64,
     stats: ReclaimStats,
 }
@@ -79,7 +79,7 @@ struct Timed {
     outcome: Outcome,
     /// Byte-microseconds so far.
     area: f64,
-    /// The time of the last call of `maintain`, of which there is one every `upkeep_ms`.
+    /// The time of the last call of `maintain`. A call is due every `upkeep_ms`.
     upkept_us: u64,
 }
 
@@ -107,7 +107,7 @@ impl Timed {
         }
     }
 
-    /// Runs a program once, and frees what it leaves.
+    /// Runs a program once, and frees the remaining blocks.
     fn perform(&mut self, program: &Program) -> Result<(), Error> {
         let calls = program.operations.len() as u64;
         let us = self.pace.run_ms * 1000;
@@ -147,7 +147,8 @@ fn alone(program: &Program, config: &str, limit: Option<u64>, pace: Pace) -> Res
     timed.finish()
 }
 
-/// Runs two programs in turn, `passes` runs of the one and then of the other, without pauses. Repeats that once.
+/// Runs two programs in turn, twice, without pauses: `passes` runs of the first program, and then of the
+/// second.
 fn in_turn(programs: [&Program; 2], config: &str, limit: Option<u64>, pace: Pace) -> Result<Outcome, Error> {
     let mut timed = Timed::new(config, limit, pace)?;
     let (mut area, mut us) = (0.0, 0);
@@ -195,7 +196,8 @@ fn program_of(trace: &Trace) -> Result<Program, ReplayError> {
 /// Runs the programs, and returns the tables.
 ///
 /// # Errors
-/// The first program that cannot be run, or that an allocator refused other than for lack of memory.
+/// The first program that cannot be run, or whose call an allocator refused for another reason than lack of
+/// memory.
 pub fn report(traces: &[Trace], pairs: &[[usize; 2]], pace: Pace) -> Result<String, ReplayError> {
     let refused = |trace: &Trace, error: Error| ReplayError::Refused(BadInput::whole(&trace.file, error.to_string()));
     let programs = traces.iter().map(program_of).collect::<Result<Vec<_>, _>>()?;
@@ -287,7 +289,7 @@ mod tests {
     use cachalot_replay::trace::Trace;
     use std::path::Path;
 
-    /// A block of 200 MiB, and then one of 2 MiB that stays.
+    /// A record of a block of 200 MiB, and then a lasting block of 2 MiB.
     const RECORD: &str = "action,addr,size,stream\nA,7f0000000000,209715200,0\na,7f0000000000,209715200,0\n\
         f,7f0000000000,209715200,0\nc,7f0000000000,209715200,0\nA,7f1000000000,20971520,0\na,7f1000000000,2097152,0\n";
 

@@ -19,7 +19,7 @@ use std::ptr::null_mut;
 pub enum Recording {
     /// No recording.
     Off,
-    /// No recording, but each call reads the clock that timestamps events.
+    /// No recording, but each call reads the clock for timestamps.
     Clock,
     /// Records events.
     Events,
@@ -36,7 +36,7 @@ const CAPACITY: usize = 100_000;
 /// Bytes of the device.
 const DEVICE_BYTES: u64 = 1 << 50;
 
-/// An allocator that is destroyed on drop.
+/// An allocator, destroyed on drop.
 pub struct Recorder {
     allocator: *mut cachalot_allocator,
     /// Whether each call reads the clock.

@@ -1,4 +1,4 @@
-//! Tables of `tests/results/core.md`, each measured in one run.
+//! Tables of `tests/results/core.md`, each measured in a single run.
 
 use crate::crowd::{Crowd, Layout, SIZES};
 use crate::lanes::{BASELINE, OURS, PEERS, POLICIES, SUBJECTS, lanes, policy_lanes};
@@ -11,16 +11,16 @@ use comfy_table::Table;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Cell of a subject that cannot run the workload.
+/// Cell of a subject without support for the workload.
 const NONE: &str = "–";
 
 /// Numbers of free blocks in a crowd.
 const COUNTS: [u64; 3] = [10, 1_000, 100_000];
 
-/// Request sizes measured in crowds: one of the small pool, one of the large pool.
+/// Request sizes in crowds, for the small pool and for the large pool.
 const CROWDED: [u64; 2] = [4 << 10, 8 * MIB];
 
-/// Names and times of the subjects that can run the workload.
+/// Names and times of the subjects with support for the workload.
 type Timings = Vec<(&'static str, Timing)>;
 
 fn timings(mut lanes: Vec<Lane>, effort: Effort) -> Timings {
@@ -55,8 +55,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Returns the columns of all subjects: ours in full, the ratio of the baseline, and the medians of
-/// the others.
+/// Returns the columns of all subjects: ours in full, the ratio of the baseline, and the medians of the rest.
 fn subject_columns(of: &Timings) -> Vec<String> {
     let (ours, baseline) = (find(of, OURS), find(of, BASELINE));
     let mut columns = vec![full(ours), full(baseline), ratio(baseline, ours)];

@@ -1,6 +1,5 @@
-//! Tables of `tests/results/stitching.md`: how much of the reserved memory recorded programs use under
-//! each policy, and the driver's estimated time. Nothing is timed, so the figures are the same on
-//! every machine.
+//! Tables of `tests/results/stitching.md`: the used part of the reserved memory for recorded programs under
+//! each policy, and the driver's estimated time. Nothing is timed, so the figures are equal on every machine.
 
 use crate::tables::table;
 use cachalot_core::simulated::DriverCosts;
@@ -12,26 +11,26 @@ use comfy_table::Table;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The configuration strings of the policies that are compared.
+/// The configuration strings of the compared policies.
 pub const POLICIES: [&str; 3] = ["policy:caching", "policy:caching,expandable_segments:True", "policy:stitched"];
 
-/// What is run.
+/// Extent of the runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Number of runs of each program on the same allocator.
+    /// Number of runs of each program on one allocator.
     pub passes: u32,
     /// The hard limit of one table, as a multiple of the peak live bytes.
     pub limit_factor: f64,
 }
 
-/// Number of runs of each program that show whether waste grows with the passes.
+/// Number of runs of each program for the growth of waste with the passes.
 const MANY_PASSES: u32 = 20;
 
-/// What the sizes of the programs are multiplied by in some variations: programs for which nothing was
-/// chosen, with sizes that are no multiples of a page.
+/// Factors for the sizes of the programs in some variations. No setting was tuned for the resulting programs,
+/// and their sizes are no multiples of a page.
 const SIZE_FACTORS: [f64; 7] = [0.61, 0.72, 0.83, 1.37, 1.7, 2.9, 20.0];
 
-/// Time of each of two calls of `maintain` between two passes, in one of the variations.
+/// Time of each of two calls of `maintain` between two passes, in a variation.
 const UPKEEP_US: u64 = 2000;
 
 /// How the programs run.
@@ -39,9 +38,9 @@ const UPKEEP_US: u64 = 2000;
 pub(crate) struct Manner {
     /// Number of runs of each program.
     passes: u32,
-    /// The recorded calls that are left out.
+    /// Recorded calls to leave out.
     left_out: LeftOut,
-    /// What every size is multiplied by.
+    /// Factor for every size.
     size_factor: f64,
     /// A hard limit as a multiple of the peak live bytes.
     limit_factor: Option<f64>,
@@ -50,7 +49,7 @@ pub(crate) struct Manner {
 }
 
 impl Manner {
-    /// Returns the manner that the variations vary.
+    /// Returns the manner from which the variations differ.
     pub(crate) fn of(passes: u32) -> Self {
         let left_out = LeftOut { empty_cache: true, record_stream: true, captures: false };
         Self { passes, left_out, size_factor: 1.0, limit_factor: None, upkeep_us: 0 }

@@ -1,13 +1,13 @@
-//! Marks in graphs that are being captured: which captured work comes before all that a stream captures next.
+//! Marks in graphs under capture: which captured work comes before all further captures of a stream.
 //!
 //! ```text
 //! stream 1   a ── b ──────────── d ── e      the end of stream 1: e
 //! stream 2        └── c ─────────┘           a mark of both streams at c: b and c, which come before e
 //! ```
 //!
-//! The driver tells the *ends* of a stream, the nodes behind which its next work will come, and for each node
-//! the nodes right before it. A mark is the ends of some streams. For each stream the nodes that come before
-//! its ends are kept, so that each node is looked at once for each stream and capture.
+//! The driver reports the *ends* of a stream, the nodes directly before the stream's next work. The driver
+//! also reports the direct predecessors of each node. A mark is the ends of some streams. For each stream,
+//! all nodes before the ends are kept, so each node is visited once per stream and capture.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
@@ -30,13 +30,13 @@ struct Marked {
 struct Reached {
     /// The id of the capture.
     capture: u64,
-    /// The ends that the stream had when it was last looked at.
+    /// The ends of the stream at the latest visit.
     ends: Vec<CuGraphNode>,
-    /// All nodes that come before the ends, and the ends.
+    /// All nodes before the ends, and the ends.
     nodes: HashSet<CuGraphNode>,
 }
 
-/// The marks of one device.
+/// The marks of a device.
 #[derive(Debug, Default)]
 struct Tables {
     /// The number of the latest mark.
@@ -46,7 +46,7 @@ struct Tables {
     reached: BTreeMap<StreamId, Reached>,
 }
 
-/// The marks of one device, under a lock.
+/// The marks of a device, under a lock.
 #[derive(Debug, Default)]
 pub(crate) struct CaptureMarks(Mutex<Tables>);
 
@@ -131,7 +131,7 @@ impl Tables {
 }
 
 impl Reached {
-    /// Adds the nodes that come before `ends`, the present ends of the stream.
+    /// Adds the nodes before `ends`, the present ends of the stream.
     fn extend(&mut self, context: &Context, ends: &[CuGraphNode]) -> DeviceResult<()> {
         if self.ends == ends {
             return Ok(());
@@ -155,8 +155,8 @@ impl Reached {
     }
 }
 
-/// Returns the id of the capture that a stream takes part in and the nodes behind which its next work will
-/// come. Returns `None` if the stream does not capture, or an error has broken the capture.
+/// Returns the id of a stream's capture, and the nodes directly before the stream's next work. Returns `None`
+/// if the stream does not capture, or an error has broken the capture.
 fn ends_of(context: &Context, stream: Option<&Handle<'_>>) -> DeviceResult<Option<(u64, Vec<CuGraphNode>)>> {
     let Some(stream) = stream else { return Ok(None) };
     let _scope = context.enter()?;
@@ -176,7 +176,7 @@ fn nodes_before(context: &Context, node: CuGraphNode) -> DeviceResult<Vec<CuGrap
     Ok(nodes)
 }
 
-/// Writes the nodes right before a node, and their number. Writes only the number if there is no room.
+/// Writes the direct predecessors of a node, and their number. Without enough room, writes the number alone.
 fn dependencies(
     context: &Context,
     node: CuGraphNode,

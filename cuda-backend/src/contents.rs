@@ -1,4 +1,4 @@
-//! A device as the keeper of the contents of its parked memory.
+//! A device as the keeper of the contents of parked memory.
 
 use crate::context_wait::wait_for_context;
 use crate::device::CudaDevice;
@@ -6,22 +6,23 @@ use crate::driver::types::{CuEvent, CuEventFlags};
 use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, ErrorKind, Saved};
 
 impl CudaDevice {
-    /// Sets how many bytes of pinned host memory stay after all contents of parked memory went back, so that
-    /// the next park need not obtain them again. 0 at first. Gives back what is beyond.
+    /// Sets the bytes of pinned host memory that stay when all contents of parked memory are gone, for the
+    /// next park. The initial value is 0. Gives excess memory back.
     ///
     /// # Errors
-    /// The first error of the driver or the system. Memory that could not be given back is lost.
+    /// The first error of the driver or the system. Memory whose return failed is lost.
     pub fn retain_host_memory(&self, bytes: u64) -> DeviceResult<()> {
         self.store.retain(&self.context, bytes)
     }
 
-    /// Returns the bytes of pinned host memory for contents: all, and those without contents at present.
+    /// Returns the bytes of pinned host memory for contents: all bytes, and the bytes without contents at
+    /// present.
     pub fn host_memory_for_contents(&self) -> (u64, u64) {
         self.store.bytes()
     }
 
-    /// Waits for all work of the context by an event behind it. Other threads' calls go on during the wait, which
-    /// a call that frees memory would hold up.
+    /// Waits for all work of the context with an event behind the work. Calls of other threads continue
+    /// during the wait. A call that frees memory would block them.
     pub(crate) fn wait_for_all_work(&self) -> DeviceResult<()> {
         if self.driver().ctx_record_event.is_none() {
             let waited = wait_for_context(&self.context, self.streams.kept_bytes());

@@ -1,16 +1,17 @@
 //! A wait for all work of a context, including the work of destroyed streams, beside captures.
 //!
-//! `cuCtxSynchronize` is unsuitable: while a stream of the context captures, in any mode and thread, the call fails and
-//! breaks the capture, and so does an event of the context (`cuCtxRecordEvent`). No driver call reports captures on
-//! streams unknown to this crate. Freeing device memory of any size waits for equally much work, and is permitted during
-//! captures to a thread in relaxed mode. (Checked on an H100 with CUDA 13.0: for kernels of blocking and non-blocking
-//! streams after `cuStreamDestroy`, beside captures of each mode. `cuMemUnmap`, `cuMemRelease` and `cuStreamDestroy` do
-//! not wait.)
+//! `cuCtxSynchronize` is unsuitable: while a stream of the context captures, in any mode and thread, the call
+//! fails and breaks the capture, and so does an event of the context (`cuCtxRecordEvent`). No driver call
+//! reports captures on streams unknown to the crate. Freeing device memory of any size waits for equally much
+//! work, and is permitted during captures to a thread in relaxed mode. (Checked on an H100 with CUDA 13.0:
+//! for kernels of blocking and non-blocking streams after `cuStreamDestroy`, beside captures of each mode.
+//! `cuMemUnmap`, `cuMemRelease` and `cuStreamDestroy` do not wait.)
 //!
-//! So a wait obtains one byte and frees it. When the device is full, the byte is one that was kept from the beginning:
-//! a device that asks the driver for the identity of streams keeps bytes from its opening on, any other device from the
-//! moment when it will have to wait for a context. The driver cuts small allocations from a page of 2 MiB, which the
-//! other kept bytes hold. The place of a byte that was freed is therefore free for the next one.
+//! So a wait obtains a byte and frees the byte. When the device is full, the wait frees a kept byte. A device
+//! that asks the driver for the identity of streams keeps bytes from the opening on. Any further device keeps
+//! bytes from the moment when a wait for a context becomes possible. The driver cuts small allocations from a
+//! page of 2 MiB, which the remaining kept bytes hold. The place of a freed byte is therefore free for the
+//! next byte.
 
 use crate::context::Context;
 use crate::driver::types::CuDevicePtr;
@@ -20,8 +21,8 @@ use cachalot_core::{DeviceResult, ErrorKind};
 /// Waits until all queued work of a context is complete, including the work of destroyed streams.
 ///
 /// # Errors
-/// [`OutOfMemory`](ErrorKind::OutOfMemory) if the device has not a byte left and none is kept: no other wait is certain
-/// to break no capture. The driver's.
+/// [`OutOfMemory`](ErrorKind::OutOfMemory) if the device has no byte left and no byte is kept: no further
+/// kind of wait is certain to break no capture. Also the driver's errors.
 pub(crate) fn wait_for_context(context: &Context, kept: &KeptBytes) -> DeviceResult<()> {
     // Entered once for both calls.
     let _scope = context.enter()?;
@@ -40,10 +41,10 @@ pub(crate) fn wait_for_context(context: &Context, kept: &KeptBytes) -> DeviceRes
     }
 }
 
-/// Notes that a device is open in a context. Keeps bytes there if the device `wants` them.
+/// Notes a new open device in a context. Keeps bytes in the context if the device `wants` bytes.
 ///
 /// # Errors
-/// The driver's. Nothing is noted then.
+/// The driver's error. The device is then not noted.
 pub(crate) fn begin_bytes(context: &Context, kept: &KeptBytes, wants: bool) -> DeviceResult<()> {
     kept.begin(context.handle());
     let filled = if wants { keep_bytes(context, kept) } else { Ok(()) };
@@ -54,19 +55,20 @@ pub(crate) fn begin_bytes(context: &Context, kept: &KeptBytes, wants: bool) -> D
     filled
 }
 
-/// Keeps bytes in a context from now on, if a device is open there. A device without memory is no error: a later wait
-/// tries again.
+/// Keeps bytes in a context from now on, if a device is open in the context. A device without free memory is
+/// no error: a later wait tries again.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 pub(crate) fn keep_bytes(context: &Context, kept: &KeptBytes) -> DeviceResult<()> {
     if kept.want(context.handle()) { fill(context, kept) } else { Ok(()) }
 }
 
-/// Frees the bytes of a context, if the device that closes is the last one open there. The first of the calls waits.
+/// Frees the bytes of a context, if the closing device is the context's last open device. The first of the
+/// calls waits.
 ///
 /// # Errors
-/// The driver's.
+/// The first error of the driver.
 pub(crate) fn end_bytes(context: &Context, kept: &KeptBytes) -> DeviceResult<()> {
     let mut result = Ok(());
     for byte in kept.end(context.handle()) {
@@ -75,7 +77,7 @@ pub(crate) fn end_bytes(context: &Context, kept: &KeptBytes) -> DeviceResult<()>
     result
 }
 
-/// Obtains the bytes that are to be kept and are not.
+/// Obtains the missing bytes of a context.
 fn fill(context: &Context, kept: &KeptBytes) -> DeviceResult<()> {
     while kept.lacks(context.handle()) {
         match obtain(context) {
@@ -91,7 +93,7 @@ fn fill(context: &Context, kept: &KeptBytes) -> DeviceResult<()> {
     Ok(())
 }
 
-/// Obtains one byte of device memory.
+/// Obtains a byte of device memory.
 fn obtain(context: &Context) -> DeviceResult<CuDevicePtr> {
     let mut address = 0;
     context.call(|driver| {

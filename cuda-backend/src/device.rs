@@ -31,17 +31,17 @@ pub struct DeviceOptions {
     pub context: Option<CuContext>,
     /// When the driver is asked for a stream's own id.
     pub identity: StreamIdentity,
-    /// The table of streams. The devices of one allocator share one table; by default a device has
-    /// a table of its own.
+    /// The table of streams. The devices of an allocator share a table. By default a device has its own
+    /// table.
     pub streams: Arc<Streams>,
 }
 
-/// One CUDA device, in one context.
+/// A CUDA device in a context.
 ///
-/// All methods may be called from any thread, concurrently, with any current context or without a
-/// context. Each method restores the caller's context before returning, also on an error. Driver
-/// calls are made with the thread's capture mode relaxed, so that the driver permits the calls
-/// while streams capture. The capture mode is restored as well.
+/// All methods may be called from any thread, concurrently, with any current context or without a context.
+/// Each method restores the caller's context before returning, also on an error. During driver calls the
+/// thread's capture mode is relaxed, so that the driver permits the calls while streams capture. The capture
+/// mode is restored as well.
 ///
 /// After the first sticky error every method repeats the error and calls no driver. In a forked
 /// child every method fails with [`ErrorKind::Forked`]. Dropping a device makes no driver call;
@@ -52,25 +52,25 @@ pub struct CudaDevice {
     pub(crate) context: Context,
     /// The driver's handle of the device.
     pub(crate) device: CuDevice,
-    /// Whether this device retains the primary context, and `close` must release the context.
+    /// Whether the device retains the primary context, and `close` must release the context.
     retained: AtomicBool,
-    /// Whether bytes may be kept for this device, and `close` must free them.
+    /// Whether bytes may be kept for the device, and `close` must free the bytes.
     has_bytes: AtomicBool,
-    /// The streams seen by this device and by the other devices of the allocator.
+    /// The streams seen by all devices of the allocator.
     pub(crate) streams: Arc<Streams>,
     /// When the driver is asked for a stream's own id.
     pub(crate) identity: StreamIdentity,
-    /// Events that nothing uses at present.
+    /// Unused events.
     pub(crate) spare_events: SpareEvents,
     /// Properties of virtual memory, or `None` iff the device has no virtual memory.
     virtual_memory: Option<Virtual>,
-    /// The other devices that may use this device's memory.
+    /// The devices with access to the device's memory.
     pub(crate) peers: Peers,
     /// The contents of parked memory.
     pub(crate) store: Store,
-    /// Marks in graphs that are being captured.
+    /// Marks in graphs under capture.
     pub(crate) capture_marks: CaptureMarks,
-    /// The stream that waits for streams of other devices.
+    /// The stream for waits for streams of other devices.
     pub(crate) bridge: OwnStream,
 }
 
@@ -87,8 +87,8 @@ impl CudaDevice {
     /// and more.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if no such device exists (101) or the given context belongs
-    /// to another device; [`ErrorKind::Forked`]; the driver's.
+    /// [`ErrorKind::InvalidArgument`] if no device has the ordinal (101) or the given context belongs to
+    /// another device; [`ErrorKind::Forked`]; the driver's errors.
     pub fn open_with(driver: &'static Driver, ordinal: u32, options: DeviceOptions) -> DeviceResult<Self> {
         if crate::fork::in_child() {
             return Err(DeviceError::new(ErrorKind::Forked, CuResult::NOT_INITIALIZED.0));
@@ -152,12 +152,11 @@ impl CudaDevice {
         Virtual::of(context, device)
     }
 
-    /// Releases the primary context, if this device retained it. Afterwards every method fails with
-    /// [`ErrorKind::Deinitialized`] without a driver call. Memory that was obtained and not
-    /// released exists as long as another part of the program retains the context. No other thread
-    /// may be inside a call of this device.
+    /// Releases the primary context, if retained by the device. Afterwards every method fails with
+    /// [`ErrorKind::Deinitialized`] without a driver call. Unreleased memory exists as long as another part
+    /// of the program retains the context. No other thread may be inside a call of the device.
     ///
-    /// Call this when the program destroys the allocator and continues. At process exit no call is
+    /// Call the method when the program destroys the allocator and continues. At process exit no call is
     /// needed.
     ///
     /// # Errors
@@ -184,11 +183,11 @@ impl CudaDevice {
         result
     }
 
-    /// Checks that the device can still be used. Calls no driver, takes no lock.
+    /// Checks whether the device is still usable. Calls no driver, takes no lock.
     ///
     /// # Errors
-    /// The first sticky error that a call of this device returned, with the driver's own code;
-    /// [`ErrorKind::Forked`] in a forked child.
+    /// The first sticky error of the device, with the driver's own code; [`ErrorKind::Forked`] in a forked
+    /// child.
     pub fn health(&self) -> DeviceResult<()> {
         self.context.health()
     }
@@ -208,17 +207,17 @@ impl CudaDevice {
         self.device
     }
 
-    /// Returns the table of streams, for opening another device of the same allocator.
+    /// Returns the table of streams, for opening another device of the allocator.
     pub fn streams(&self) -> &Arc<Streams> {
         &self.streams
     }
 
-    /// Makes driver calls in this device's context, under the rules of every method. After a sticky
-    /// error and in a forked child the call is refused. The caller's context and capture mode are
-    /// restored. A sticky code that `call` returns is remembered.
+    /// Makes driver calls in the device's context, under the rules of every method. After a sticky error and
+    /// in a forked child the call is refused. The caller's context and capture mode are restored. A sticky
+    /// code returned by `call` is remembered.
     ///
     /// # Errors
-    /// The code that `call` returns, and as for [`health`](Self::health).
+    /// The code returned by `call`, and as for [`health`](Self::health).
     pub fn with_context(&self, call: impl FnOnce(&Driver) -> CuResult) -> DeviceResult<()> {
         self.context.call(call)
     }
@@ -244,7 +243,7 @@ impl CudaDevice {
     /// the driver lacks the entry point.
     ///
     /// # Safety
-    /// The range is device memory that may be written until the stream has completed the fill.
+    /// The range is device memory, writable until the stream has completed the fill.
     pub unsafe fn fill(&self, address: DevicePtr, value: u8, bytes: u64, stream: CuStream) -> DeviceResult<()> {
         self.context.call(|driver| {
             // SAFETY: the caller vouches for the range.
@@ -316,9 +315,9 @@ impl Segments for CudaDevice {
         Ok(MemoryInfo { free: free as u64, total: total as u64 })
     }
 
-    /// Returns the bytes of device memory used by this process, from the driver's management
-    /// library. Slow, for reports. `None` if the library does not list the process, as in a
-    /// container with process ids of its own.
+    /// Returns the bytes of device memory used by the process, from the driver's management library. Slow,
+    /// for reports. `None` if the library does not list the process, for example in a container with its own
+    /// process ids.
     fn process_use(&self) -> Option<u64> {
         self.memory_users().ok()?.own()
     }

@@ -1,4 +1,4 @@
-//! Events of a device, and the calls that order its streams, behind the core's trait.
+//! Events of a device, and the order of the device's streams, behind the core's trait.
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
@@ -90,11 +90,11 @@ impl StreamOrder for CudaDevice {
         self.synchronize_number(stream)
     }
 
-    /// Waits by an event of the context where the driver has one (12.5); by freeing memory otherwise, which
-    /// holds other threads' calls up.
+    /// Waits by an event of the context, if the driver has the call (12.5). Otherwise frees memory, which
+    /// blocks the calls of other threads.
     ///
-    /// The driver breaks captures of the context by recording its event. The allocator asks about every
-    /// capture that it can know of first.
+    /// Recording an event of the context breaks the context's captures. The allocator first asks about every
+    /// capture known to the allocator.
     fn synchronize_all(&self) -> DeviceResult<()> {
         self.wait_for_all_work()
     }

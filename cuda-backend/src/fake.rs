@@ -1,5 +1,5 @@
-//! A fake driver for unit tests, as a table of entry points. The fake has two devices and keeps its
-//! state per thread. Every call can be made to fail, before or after the call's effect.
+//! A fake driver for unit tests, as a table of entry points. The fake has two devices and a separate state
+//! per thread. Every call can fail on request, before or after the call's effect.
 
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 pub(crate) const CONTEXT: CuContext = CuContext(0xc0);
 /// A context of neither device.
 pub(crate) const FOREIGN_CONTEXT: CuContext = CuContext(0xee);
-/// Handles of device 0's streams start at this value.
+/// Lowest handle of device 0's streams.
 pub(crate) const STREAM: CuStream = CuStream(0x1_0000);
-/// Handles of device 1's streams start at this value.
+/// Lowest handle of device 1's streams.
 pub(crate) const FOREIGN_STREAM: CuStream = CuStream(0x100_0000);
 
 /// When a planned failure happens.
@@ -30,11 +30,11 @@ pub(crate) enum When {
 /// A planned failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// The function that fails, or `None` if every function fails.
+    /// The failing function, or `None` if every function fails.
     pub(crate) function: Option<&'static str>,
-    /// The number of matching calls that succeed first.
+    /// Number of matching calls with success before the failure.
     pub(crate) skip: usize,
-    /// The code that the failing call returns.
+    /// The code of the failing call.
     pub(crate) code: CuResult,
     /// Whether the failing call takes effect.
     pub(crate) when: When,
@@ -45,19 +45,19 @@ pub(crate) struct Plan {
 /// The state of a fake event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FakeEvent {
-    /// The context that was current when the event was created.
+    /// The current context at the event's creation.
     pub(crate) context: CuContext,
     /// The stream of the last recording, or `None` before the first recording.
     pub(crate) stream: Option<CuStream>,
     /// Whether the work before the event is complete.
     pub(crate) done: bool,
-    /// Number of recordings up to the last one of this event.
+    /// Number of recordings up to the event's last recording.
     recording: usize,
     /// Number of copies begun before the last recording.
     copies: usize,
 }
 
-/// The state of the fake driver for one thread.
+/// The state of the fake driver in a thread.
 #[derive(Debug)]
 pub(crate) struct Fake {
     /// The thread's stack of contexts, with the topmost context last.
@@ -66,21 +66,21 @@ pub(crate) struct Fake {
     pub(crate) mode: CuCaptureMode,
     /// Names of the called functions, in the order of the calls.
     pub(crate) log: Vec<&'static str>,
-    /// The planned failure, removed once it has happened unless it is permanent.
+    /// The planned failure. Removed after the failure unless permanent.
     pub(crate) plan: Option<Plan>,
-    /// The version that `cuDriverGetVersion` reports.
+    /// The version reported by `cuDriverGetVersion`.
     pub(crate) version: c_int,
-    /// Attributes of the devices that differ from 0.
+    /// Attributes of the devices with a value other than 0.
     pub(crate) attributes: BTreeMap<u32, c_int>,
-    /// The events that were created and not destroyed, by handle.
+    /// The living events, by handle.
     pub(crate) events: BTreeMap<usize, FakeEvent>,
     /// Number of recordings of events.
     recordings: usize,
     /// The stream and the event of each `cuStreamWaitEvent`.
     pub(crate) waits: Vec<(CuStream, CuEvent)>,
-    /// Ids that `cuStreamGetId` reports for handles; other handles serve as their own ids.
+    /// Ids reported by `cuStreamGetId`, by handle. A handle without an entry serves as the id.
     pub(crate) ids: BTreeMap<usize, u64>,
-    /// Code and status that `cuStreamIsCapturing` returns.
+    /// Code and status returned by `cuStreamIsCapturing`.
     pub(crate) capturing: (CuResult, CuCaptureStatus),
     /// Whether another thread begins a capture on the stream right before the next recording.
     pub(crate) capture_before_record: bool,
@@ -88,7 +88,7 @@ pub(crate) struct Fake {
     pub(crate) retained: [i32; 2],
     /// The allocated device memory, as addresses with sizes in bytes.
     pub(crate) memory: BTreeMap<u64, usize>,
-    /// Number of allocations for which the device has the memory, if that is limited.
+    /// Number of further allocations before the device is full, if limited.
     pub(crate) room: Option<usize>,
     /// The address of the next allocation.
     pub(crate) next_address: u64,
@@ -100,9 +100,9 @@ pub(crate) struct Fake {
     pub(crate) pinned: BTreeMap<usize, usize>,
     /// The host address of each copy between host and device, in the order of the calls.
     pub(crate) copies: Vec<usize>,
-    /// Number of copies that have ended: the oldest.
+    /// Number of ended copies: the oldest copies.
     copies_ended: usize,
-    /// Whether host memory was unregistered while a copy used it.
+    /// Whether host memory was unregistered during a copy from or to the memory.
     pub(crate) torn: bool,
     /// Whether the granularity query (first) and `cuMemCreate` (second) refuse direct access from
     /// the bus.
@@ -164,7 +164,7 @@ impl Fake {
         }
     }
 
-    /// Returns a handle that was never returned before.
+    /// Returns a handle never returned before.
     fn fresh(&mut self) -> usize {
         self.next += 1;
         self.next
@@ -220,7 +220,7 @@ fn answer<T>(to: *mut T, value: T) -> CuResult {
     CuResult::SUCCESS
 }
 
-/// Returns the context that a stream belongs to.
+/// Returns the context of a stream.
 fn context_of(stream: CuStream, current: CuContext) -> CuContext {
     match stream {
         CuStream(0..=2) => current,

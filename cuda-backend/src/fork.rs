@@ -1,9 +1,8 @@
-//! Detection of forked children of the process that first used the driver.
+//! Detection of children forked after the first use of the driver.
 //!
-//! After a fork the driver's threads and its connection to the device are gone, and locks held by
-//! other threads stay locked. A child may neither call the driver nor take a lock. The check runs
-//! before every driver call, so the check must be cheap, and may itself neither call the driver nor
-//! take a lock.
+//! After a fork the driver's threads and connection to the device are gone, and locks held by other threads
+//! stay locked. A child may neither call the driver nor take a lock. The check runs before every driver call,
+//! so the check must be cheap, and may itself neither call the driver nor take a lock.
 //!
 //! The kernel does the work: a page of memory is marked to read as zero in a child
 //! (`MADV_WIPEONFORK`, Linux 4.14), and the check is one load. A handler of `pthread_atfork` would
@@ -18,18 +17,17 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 /// children. Null until published.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The id of the process that made the first check, or 0 before the first check. Decides as long as
-/// [`MARK`] is null.
+/// Id of the process of the first check, or 0 before the first check. Decides as long as [`MARK`] is null.
 static PARENT: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the kernel refused to mark a page. Prevents further attempts.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether the process is a forked child of the process that made the first check, which is
-/// the process that loaded the driver.
+/// Returns whether the process is a forked child of the process of the first check. The first check is part
+/// of loading the driver.
 ///
-/// The first call makes two or three system calls; later calls are two loads. Takes no lock and
-/// allocates nothing, so a forked child may call this function.
+/// The first call makes two or three system calls; later calls are two loads. Takes no lock and allocates
+/// nothing, so a forked child may call the function.
 #[inline]
 #[must_use]
 pub fn in_child() -> bool {
@@ -64,8 +62,8 @@ fn in_child_by_id() -> bool {
     false
 }
 
-/// Returns a word that reads as 1 in this process and as 0 in children, or `None` if the kernel
-/// refuses to mark a page.
+/// Returns a word with the value 1 in the present process and 0 in children, or `None` if the kernel refuses
+/// to mark a page.
 fn marked_page() -> Option<&'static AtomicU32> {
     const LENGTH: usize = 4096;
     // Miri has no `madvise`; the comparison of process ids works without it.

@@ -1,8 +1,8 @@
 //! A stream's handle, and every call of the driver with a handle.
 //!
-//! The program destroys a stream once it has reported the stream's end. So the handle of a stream that a number stands
-//! for is used within the life of a [`Handle`], which the report waits for. No other code of this crate gives the driver
-//! a handle, except for the streams that the crate creates for itself and never reports.
+//! The program destroys a stream after the report of the stream's end. So the handle behind a number is used
+//! only within the life of a [`Handle`], for which the report waits. No further code of the crate passes a
+//! handle to the driver, except for the crate's own streams, which are never reported.
 
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -10,28 +10,28 @@ use crate::driver::types::{CuCaptureStatus, CuContext, CuDevicePtr, CuEvent, CuG
 use crate::in_use::Use;
 use cachalot_core::StreamId;
 
-/// The handle of a stream that exists as long as the value lives.
+/// The handle of a stream. The stream exists as long as the value lives.
 ///
-/// None of the calls waits for work of a stream, except for [`synchronize`](Self::synchronize). A report of a stream's
-/// end waits for the values of the stream, so they live for a few short calls of the driver only.
+/// No call waits for work of a stream, except for [`synchronize`](Self::synchronize). A report of a stream's
+/// end waits for the values of the stream, so a value lives only for a few short calls of the driver.
 #[derive(Debug)]
 pub(crate) struct Handle<'a> {
     stream: CuStream,
-    /// The number of the stream, and the use that the report of the stream's end waits for. `None` if no other thread may
-    /// report the end.
+    /// The number of the stream, and the use awaited by the report of the stream's end. `None` if no thread
+    /// but the caller's may report the end.
     used: Option<(StreamId, Use<'a>)>,
 }
 
 impl Handle<'static> {
-    /// Returns the handle of a stream that the caller knows to exist: one that the program names in a call, a default
-    /// stream, or one of this crate's own.
+    /// Returns the handle of a stream whose existence the caller guarantees: a stream named by the program in
+    /// a call, a default stream, or a stream of the crate.
     pub(crate) const fn vouched(stream: CuStream) -> Self {
         Self { stream, used: None }
     }
 }
 
 impl<'a> Handle<'a> {
-    /// Returns the handle of the stream with a number, which was found to be the present one after `used` had begun.
+    /// Returns the handle of the stream with a number. The number was present after `used` had begun.
     pub(crate) const fn held(stream: CuStream, number: StreamId, used: Use<'a>) -> Self {
         Self { stream, used: Some((number, used)) }
     }
@@ -41,7 +41,7 @@ impl<'a> Handle<'a> {
         self.stream.0 as u64
     }
 
-    /// Returns the number by which the stream was found. The end of the stream may have been reported since.
+    /// Returns the number from the lookup of the stream. The end of the stream may have been reported since.
     pub(crate) fn number(&self) -> Option<StreamId> {
         self.used.as_ref().map(|(number, _)| *number)
     }
@@ -58,7 +58,7 @@ impl<'a> Handle<'a> {
         done(unsafe { driver.stream_is_capturing(self.stream, &raw mut status) }).map(|()| status)
     }
 
-    /// Returns the driver's own id of the stream. Breaks the capture of a stream that captures.
+    /// Returns the driver's id of the stream. Breaks a present capture of the stream.
     pub(crate) fn id(&self, driver: &Driver) -> Result<u64, CuResult> {
         let mut id = 0;
         // SAFETY: as for `status`.
@@ -78,7 +78,7 @@ impl<'a> Handle<'a> {
         unsafe { driver.stream_query(self.stream) }
     }
 
-    /// Waits for the work of the stream. For streams whose end no other thread may report.
+    /// Waits for the work of the stream. Only for streams whose end no concurrent thread may report.
     pub(crate) fn synchronize(&self, driver: &Driver) -> CuResult {
         debug_assert!(!self.may_end(), "the report of the end would wait for the work");
         // SAFETY: takes no host pointers; the stream exists.
@@ -106,8 +106,8 @@ impl<'a> Handle<'a> {
         unsafe { driver.memset_d8_async(at, value, bytes, self.stream) }
     }
 
-    /// Returns the id of the capture that the stream takes part in, or `None` if the stream does not capture or an error
-    /// has broken the capture.
+    /// Returns the id of the stream's capture, or `None` if the stream does not capture or an error has
+    /// broken the capture.
     pub(crate) fn capture(&self, driver: &Driver) -> Result<Option<u64>, CuResult> {
         let (mut status, mut id) = (CuCaptureStatus::NONE, 0);
         let null = core::ptr::null_mut();
@@ -119,9 +119,11 @@ impl<'a> Handle<'a> {
         done(code).map(|()| (status == CuCaptureStatus::ACTIVE).then_some(id))
     }
 
-    /// Returns what [`capture`](Self::capture) does, with the nodes behind which the next work of the stream will come.
+    /// Returns the result of [`capture`](Self::capture), with the nodes directly before the stream's next
+    /// work.
     ///
-    /// The caller keeps other calls for the stream away: the driver's list of nodes is valid until the next one.
+    /// The caller excludes concurrent calls for the stream: the driver's list of nodes is valid until the
+    /// next call.
     pub(crate) fn capture_ends(&self, driver: &Driver) -> Result<Option<(u64, Vec<CuGraphNode>)>, CuResult> {
         let (mut status, mut id, mut count) = (CuCaptureStatus::NONE, 0, 0);
         let mut nodes: *const CuGraphNode = core::ptr::null();

@@ -1,15 +1,16 @@
-//! Claims to memory of the system that is not touched yet.
+//! Claims to untouched memory of the system.
 //!
-//! The system counts memory as available until a thread touches it, and ends a program that touches more than there is. Two
-//! threads that each find enough memory for themselves may together touch too much. So a thread claims what it is about to
-//! touch, and a claim is refused where the claims of others leave too little. A claim shrinks as its memory is touched.
+//! The system counts memory as available until a thread touches the memory, and ends a program that touches
+//! more than the available memory. Two threads that each find enough available memory may together touch too
+//! much. So a thread first claims the memory to be touched. A claim is refused if earlier claims leave too
+//! little. A claim shrinks as its memory is touched.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The claims of this process.
+/// The claims of the process.
 static CLAIMS: Claims = Claims { claimed: AtomicU64::new(0), touched: AtomicU64::new(0) };
 
-/// What threads are about to touch.
+/// The sums of all claims.
 #[derive(Debug)]
 struct Claims {
     /// Bytes claimed and not touched yet.
@@ -18,22 +19,22 @@ struct Claims {
     touched: AtomicU64,
 }
 
-/// A claim to memory. Dropping it gives up what is not touched.
+/// A claim to memory. A drop gives up the untouched rest.
 #[derive(Debug)]
 pub(crate) struct Claim {
     of: &'static Claims,
-    /// Bytes that are not touched yet.
+    /// Untouched bytes.
     left: AtomicU64,
 }
 
 impl Claim {
-    /// Claims memory, of which `available` tells how much the system has left. `None` if there is less. Where the system does
-    /// not tell, every claim is accepted.
+    /// Claims memory. `available` returns the bytes left in the system. Returns `None` if the system has
+    /// fewer bytes than claimed. If the system reports no number, every claim is accepted.
     pub(crate) fn new(bytes: u64, available: impl FnOnce() -> Option<u64>) -> Option<Self> {
         CLAIMS.claim(bytes, available)
     }
 
-    /// Notes that a part of the memory is touched.
+    /// Notes a newly touched part of the memory.
     pub(crate) fn touched(&self, bytes: u64) {
         let take = |left: u64| Some(left.saturating_sub(bytes));
         let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0);

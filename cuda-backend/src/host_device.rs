@@ -202,8 +202,8 @@ impl ForwardStreamOrder for HostDevice {
         if stream == HOST_STREAM { self.cuda.health().map(|()| false) } else { self.cuda.is_capturing(stream) }
     }
 
-    /// Marks nothing: a graph reads the memory at each launch, and the host writes to it at once. So no block that a
-    /// graph uses is handed out again before the capture ends.
+    /// Marks nothing: a graph reads the memory at each launch, and the host writes to the memory at once. So
+    /// no block used by a graph is handed out again before the capture ends.
     fn mark_capture(&self, _: StreamId, _: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
         Ok(None)
     }

@@ -1,30 +1,31 @@
-//! Which streams' handles calls use at this moment, so that the report of a stream's end waits for those calls.
+//! The handles of streams in calls at the moment. The report of a stream's end waits for the calls with the
+//! stream's handle.
 //!
 //! ```text
 //! a call:    place ← handle            the number of the handle is still the stream's?  use the handle    place ← 0
-//! a report:  next number of the handle    read every place by a read-modify-write   wait while one has the handle
+//! a report:  next number of the handle    read every place by a read-modify-write   wait while a place has the handle
 //! ```
 //!
-//! Each thread has a place of its own, as a rule, so that a call writes a cache line that no other thread reads. A place
-//! names the handle: a report waits for calls that use this handle, and for no others. Otherwise a report could wait for
-//! a call that waits, by way of the program's own locks, for the reporting thread.
+//! Each thread usually has its own place, so a call writes a cache line that no other thread reads. A place
+//! names the handle: a report waits only for calls with the reported handle. A wait for other calls could be
+//! a deadlock, because a call may wait for the reporting thread through the program's own locks.
 //!
-//! Why no call is missed: a report changes a place, though not its value, and a call changes the place too. One of the
-//! changes is the first. If it is the call's, the report finds the handle. If it is the report's, the call reads what the
-//! report wrote, and so finds the handle's next number when it looks at the number.
+//! A report misses no call. Both write the place: the call enters the handle, and the report writes the value
+//! back unchanged. If the call writes first, the report finds the handle. If the report writes first, the
+//! call also sees the report's earlier write of the handle's next number, and does not use the handle.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Number of places. More calls than this at the same time share a list under a lock.
+/// Number of places. Other concurrent calls share a list under a lock.
 const PLACES: usize = 32;
 
-/// A place that is free. No stream has this handle.
+/// A free place. No stream has the handle 0.
 const FREE: u64 = 0;
 
 /// An atomic word: the standard library's, or a model checker's.
 pub(crate) trait Word {
-    /// Writes `new` if the word is `current`, and returns whether it was. Acquires and releases.
+    /// Writes `new` if the word is `current`. Returns whether the word was `current`. Acquires and releases.
     fn exchange(&self, current: u64, new: u64) -> bool;
 
     /// Returns the word by a read-modify-write, which changes nothing. Acquires and releases.
@@ -57,7 +58,7 @@ impl Word for AtomicU64 {
     }
 }
 
-/// A place on cache lines of its own. 128 bytes, because processors fetch cache lines in pairs.
+/// A place on its own cache lines. 128 bytes, because processors fetch cache lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Place<A>(A);
@@ -66,7 +67,7 @@ struct Place<A>(A);
 #[derive(Debug)]
 pub(crate) struct InUse<A = AtomicU64, const N: usize = PLACES> {
     places: [Place<A>; N],
-    /// The handles of calls that found every place taken.
+    /// The handles of calls without a free place.
     more: Mutex<Vec<u64>>,
 }
 
@@ -100,8 +101,8 @@ impl<A: Word, const N: usize> InUse<A, N> {
         Use { all: self, handle, place }
     }
 
-    /// Waits until no call uses a handle that has got its next number before. Calls that begin later find the next
-    /// number. `pause` lets other threads go on.
+    /// Waits until no call uses a handle whose next number was published before. Later calls find the next
+    /// number. `pause` lets other threads run.
     pub(crate) fn wait_until_unused(&self, handle: u64, pause: impl Fn()) {
         for place in &self.places {
             let mut found = place.0.latest();
@@ -214,13 +215,13 @@ mod tests {
             }
         }
 
-        /// A stream, and the calls on it.
+        /// A stream with its calls.
         struct Stream {
             uses: InUse<AtomicU64, 2>,
             /// The number of the handle: 0 for the stream, 1 for the next stream.
             number: AtomicU64,
-            /// Whether the program has destroyed the stream. The checker fails if an access of two threads, one of them
-            /// a change, has no order.
+            /// Whether the program has destroyed the stream. The checker fails if two threads access the cell
+            /// without an order and an access is a write.
             destroyed: UnsafeCell<bool>,
         }
 
@@ -238,7 +239,7 @@ mod tests {
                 }
             }
 
-            /// The report of the end of the stream, and its destruction.
+            /// Reports the end of the stream, and destroys the stream.
             fn end(&self) {
                 self.number.store(1, Ordering::Release);
                 self.uses.wait_until_unused(HANDLE, thread::yield_now);
@@ -247,7 +248,7 @@ mod tests {
             }
         }
 
-        /// Runs calls of threads with these numbers beside a report, in every order.
+        /// Runs calls of threads with the given numbers beside a report, in every order.
         fn explore(threads: &'static [u64]) {
             let mut model = ::loom::model::Builder::new();
             (model.preemption_bound, model.max_branches) = (Some(3), 100_000);

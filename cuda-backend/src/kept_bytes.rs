@@ -1,15 +1,15 @@
-//! Bytes of device memory that are kept for waits; see `context_wait.rs`. Calls no driver.
+//! Bytes of device memory kept for waits; see `context_wait.rs`. Calls no driver.
 
 use crate::driver::types::{CuContext, CuDevicePtr};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Number of bytes kept in a context. A wait gives one up and obtains another in its place. The second step fails if
-/// another part of the program was faster to obtain the place of the first. So many waits can have this fate in a row.
-/// The driver has all the bytes in one page.
+/// Number of bytes kept in a context. A wait frees a byte and obtains a new byte in its place. The second
+/// step fails if another part of the program takes the place first. `KEPT` waits in a row can lose their
+/// byte. The driver has all the bytes in one page.
 const KEPT: usize = 16;
 
-/// The bytes of one context.
+/// The bytes of a context.
 #[derive(Debug, Default)]
 struct OfContext {
     /// How many devices are open in the context.
@@ -18,11 +18,11 @@ struct OfContext {
     wanted: bool,
     /// Addresses of the bytes.
     bytes: Vec<CuDevicePtr>,
-    /// How many bytes threads have given up at this moment, and may give back.
+    /// Number of bytes given up by threads at the moment. A thread may give a byte back.
     taken: usize,
 }
 
-/// The bytes of all contexts in which devices of one allocator are open.
+/// The bytes of all contexts with open devices of an allocator.
 #[derive(Debug, Default)]
 pub(crate) struct KeptBytes {
     contexts: Mutex<BTreeMap<CuContext, OfContext>>,
@@ -35,12 +35,12 @@ impl KeptBytes {
         Self { contexts: Mutex::new(BTreeMap::new()), given_back: Condvar::new() }
     }
 
-    /// Notes that a device is open in `context`.
+    /// Notes a new open device in `context`.
     pub(crate) fn begin(&self, context: CuContext) {
         self.lock().entry(context).or_default().users += 1;
     }
 
-    /// Notes that a device in `context` closes. Returns the bytes of the last one.
+    /// Notes the closing of a device in `context`. After the last device, returns the bytes.
     pub(crate) fn end(&self, context: CuContext) -> Vec<CuDevicePtr> {
         let mut contexts = self.lock();
         let Some(its) = contexts.get_mut(&context) else { return Vec::new() };
@@ -52,7 +52,7 @@ impl KeptBytes {
         contexts.remove(&context).map_or_else(Vec::new, |its| its.bytes)
     }
 
-    /// Notes that bytes are to be kept in `context`. Returns whether a device is open there.
+    /// Notes the wish to keep bytes in `context`. Returns whether a device is open in the context.
     pub(crate) fn want(&self, context: CuContext) -> bool {
         self.lock().get_mut(&context).map(|its| its.wanted = true).is_some()
     }
@@ -71,8 +71,8 @@ impl KeptBytes {
         None
     }
 
-    /// Takes a byte, to be given up for a wait. Waits for the other waits if they have all bytes. Returns `None`
-    /// if no byte is kept. [`give_back`](Self::give_back) must follow.
+    /// Takes a byte for a wait. If concurrent waits have all bytes, waits for a byte. Returns `None` if no
+    /// byte is kept. [`give_back`](Self::give_back) must follow.
     pub(crate) fn take(&self, context: CuContext) -> Option<CuDevicePtr> {
         let mut contexts = self.lock();
         loop {
@@ -88,7 +88,7 @@ impl KeptBytes {
         }
     }
 
-    /// Ends what [`take`](Self::take) began, with the byte that was obtained in the place of the taken one, if any.
+    /// Ends a wait after [`take`](Self::take). `byte` is the new byte in place of the taken byte, if any.
     /// Returns the byte if no device is open in `context` any longer.
     pub(crate) fn give_back(&self, context: CuContext, byte: Option<CuDevicePtr>) -> Option<CuDevicePtr> {
         let mut contexts = self.lock();

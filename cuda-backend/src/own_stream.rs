@@ -1,16 +1,16 @@
-//! A stream that a device creates for itself when the stream is first needed.
+//! A stream of the device itself, created at the first use.
 
 use crate::context::Context;
 use crate::driver::types::{CuStream, CuStreamFlags};
 use cachalot_core::DeviceResult;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// A stream that is ordered with no other, or none so far. No code outside this crate has its handle.
+/// A non-blocking stream, or no stream before the first use. Only code of this crate has the handle.
 #[derive(Debug, Default)]
 pub(crate) struct OwnStream(AtomicUsize);
 
 impl OwnStream {
-    /// Returns the stream, if it was created.
+    /// Returns the stream, if created.
     pub(crate) fn present(&self) -> Option<CuStream> {
         let stream = CuStream(self.0.load(Ordering::Acquire));
         (!stream.is_null()).then_some(stream)
@@ -35,7 +35,7 @@ impl OwnStream {
         }
     }
 
-    /// Waits for the work of the stream, if there is a stream.
+    /// Waits for the work of the stream, if created.
     pub(crate) fn synchronize(&self, context: &Context) -> DeviceResult<()> {
         let Some(stream) = self.present() else { return Ok(()) };
         context.call(|driver| {
@@ -44,7 +44,7 @@ impl OwnStream {
         })
     }
 
-    /// Destroys the stream, if there is a stream. For the closing of the device: no other thread is inside a call
+    /// Destroys the stream, if created, for the closing of the device. No other thread may be inside a call
     /// of the device.
     pub(crate) fn destroy(&self, context: &Context) -> DeviceResult<()> {
         match CuStream(self.0.swap(0, Ordering::AcqRel)) {
@@ -54,7 +54,7 @@ impl OwnStream {
     }
 }
 
-/// Destroys a stream whose handle no other thread has.
+/// Destroys a stream whose handle only the calling thread has.
 fn destroy(context: &Context, stream: CuStream) -> DeviceResult<()> {
     context.call(|driver| {
         // SAFETY: takes no host pointers; the stream was created here, and no other thread has its handle.

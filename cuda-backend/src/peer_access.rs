@@ -1,8 +1,7 @@
-//! Access of other devices to a device's memory.
+//! Access of peers to a device's memory.
 //!
-//! One call opens all memory of `cuMemAlloc` to a peer's context. A mapped range is opened by
-//! naming every device that may use the range. The ranges are therefore remembered, and opened
-//! again when a peer is added.
+//! A single call opens all memory of `cuMemAlloc` to a peer's context. A mapped range is opened with a list
+//! of all devices. The ranges are therefore remembered, and opened again for a new peer.
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
@@ -12,10 +11,10 @@ use core::ffi::c_int;
 use std::sync::PoisonError;
 
 impl CudaDevice {
-    /// Returns whether `peer` can access this device's memory. Calls the driver.
+    /// Returns whether `peer` can access the device's memory. Calls the driver.
     ///
     /// # Errors
-    /// The driver's. If the driver lacks the entry point, the result is `Ok(false)`.
+    /// The driver's errors. If the driver lacks the entry point, the result is `Ok(false)`.
     pub fn can_be_reached_from(&self, peer: &Self) -> DeviceResult<bool> {
         if self.driver().device_can_access_peer.is_none() {
             return Ok(false);
@@ -28,8 +27,8 @@ impl CudaDevice {
         Ok(can != 0)
     }
 
-    /// Lets kernels on `peer` use this device's memory: present and future allocations, and mapped
-    /// ranges. Opens one direction only. A second call for the same peer succeeds.
+    /// Lets kernels on `peer` use the device's memory: present and future allocations, and mapped ranges.
+    /// Opens a single direction. A second call for the peer succeeds.
     ///
     /// Blocks calls that open and close mapped ranges, for about 25 µs per mapping.
     ///
@@ -64,7 +63,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Opens a mapped range to this device and to all peers.
+    /// Opens a mapped range to the device and to all peers.
     pub(crate) fn grant(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let devices = self.peers.devices.read().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +84,7 @@ impl CudaDevice {
         self.context.check(unsafe { self.driver().mem_unmap(at.0, bytes as usize) })
     }
 
-    /// Opens a mapped range to this device and to `peers`. The context is entered.
+    /// Opens a mapped range to the device and to `peers`. The context is entered.
     fn open_range(&self, at: u64, bytes: u64, peers: &[CuDevice]) -> DeviceResult<()> {
         let describe = |device: &CuDevice| CuMemAccessDesc {
             location: CuMemLocation { kind: CuMemLocationType::DEVICE, id: device.0 },

@@ -12,16 +12,17 @@ use core::ptr::NonNull;
 pub(crate) struct Refused {
     /// The driver's error.
     pub(crate) error: DeviceError,
-    /// Whether the memory may be registered nevertheless. It must then stay mapped, for ever unused: at the same address,
-    /// the driver would copy other memory's old pages.
+    /// Whether the memory may be registered in spite of the error. The memory must then stay mapped and
+    /// unused for ever: for new memory at the address, the driver would copy the old pages.
     pub(crate) is_in_doubt: bool,
 }
 
-/// Registers mapped memory with the driver, for copies without a stop between. Every GPU of the process may use
-/// it.
+/// Registers mapped memory with the driver, for copies without a stop in between. Every GPU of the process
+/// may use the memory.
 ///
 /// # Errors
-/// [`Refused`]. A call that reports an error of earlier work may have registered the memory; the registration is ended.
+/// [`Refused`]. If the call reports an error of earlier work, the memory may be registered; the method then
+/// ends the registration.
 pub(crate) fn register(context: &Context, base: NonNull<c_void>, bytes: u64) -> Result<(), Refused> {
     let flags = CuMemHostRegisterFlags(CuMemHostRegisterFlags::PORTABLE.0 | CuMemHostRegisterFlags::DEVICEMAP.0);
     let registered = context.call(|driver| {
@@ -37,10 +38,10 @@ pub(crate) fn register(context: &Context, base: NonNull<c_void>, bytes: u64) -> 
     })
 }
 
-/// Ends the registration of memory that begins at `base`. No copy uses it any longer.
+/// Ends the registration of the memory at `base`, after the end of all copies.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 pub(crate) fn unregister(context: &Context, base: NonNull<c_void>) -> DeviceResult<()> {
     context.call(|driver| {
         // SAFETY: takes an address that the driver does not follow; the owner has waited for all work that

@@ -6,9 +6,9 @@
 //!          copies ◀── pinning ◀── threads ──▶
 //! ```
 //!
-//! New memory costs the time of touching, of pinning and of copying. Done one behind the other for pieces of
-//! 64 MiB, the three overlap. The pieces are pinned one by one also because the driver lets other threads'
-//! calls wait while it pins: 1.6 ms for a piece.
+//! New memory costs time for touching, pinning and copying. The three steps of successive pieces of 64 MiB
+//! overlap. The region is also pinned piece by piece because the driver blocks the calls of all threads
+//! during pinning: 1.6 ms per piece.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Bytes pinned by one call of the driver. A copy lies within one piece.
+/// Bytes pinned by a single call of the driver. A copy lies within a piece.
 const PIECE: u64 = 64 << 20;
 
 /// How far the threads have come.
@@ -34,7 +34,7 @@ struct Progress {
     ended: bool,
 }
 
-/// The address of a region, for its thread.
+/// The address of a region, for the region's thread.
 #[derive(Clone, Copy, Debug)]
 struct Base(NonNull<c_void>);
 
@@ -56,20 +56,21 @@ pub(crate) struct Region {
     base: Base,
     /// Length in bytes.
     pub(crate) bytes: u64,
-    /// Bytes from the beginning that are pinned: whole pieces, or all. Only the thread that saves pins more.
+    /// Pinned bytes from the beginning: whole pieces, or all bytes. Only the saving thread pins more.
     pinned: AtomicU64,
-    /// Whether a piece may be registered though its registration failed: the memory stays mapped, and is not used again.
+    /// Whether a piece may be registered after a failed registration. The memory then stays mapped and
+    /// unused.
     is_in_doubt: AtomicBool,
     progress: Arc<(Mutex<Progress>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Region {
-    /// Maps memory, and lets a thread begin to touch it.
+    /// Maps memory, and starts a thread that touches the memory.
     ///
     /// # Errors
-    /// [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too little memory left, because a
-    /// program that touches more is ended by the system.
+    /// [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too little memory left: the
+    /// system would end a program that touches more.
     pub(crate) fn new(bytes: u64, node: Option<u32>) -> DeviceResult<Self> {
         let claim = host_memory::claim(bytes).ok_or(CuResult::OUT_OF_MEMORY.error())?;
         let base = Base(host_memory::map_untouched(bytes, node).map_err(|failure| match failure {
@@ -94,8 +95,8 @@ impl Region {
         })
     }
 
-    /// Returns whether no further contents can be laid here: the system lacks the memory, or it is in doubt whether a piece
-    /// is registered.
+    /// Returns whether the region can take no further contents: the system lacks the memory, or a piece may
+    /// be registered after a failure.
     pub(crate) fn is_useless(&self) -> bool {
         if self.is_in_doubt.load(Ordering::Acquire) {
             return true;
@@ -110,11 +111,12 @@ impl Region {
         *self.progress.0.lock().unwrap_or_else(PoisonError::into_inner) = Progress { touched: 0, ended: true };
     }
 
-    /// Calls `copy` with the host address, offset and length of each part of `bytes` from `offset` on that lies
-    /// in one piece, until a call fails. The parts are pinned: one thread at a time passes parts that are not pinned yet.
+    /// Calls `copy` with the host address, offset and length of each part of the `bytes` from `offset` on,
+    /// until a call fails. Each part lies in a single piece. The method pins the parts before the copies.
+    /// Only one thread at a time may pass unpinned parts.
     ///
     /// # Errors
-    /// The first error of `copy`, or of the driver; `OutOfMemory` if the system lacks the memory.
+    /// The first error of `copy` or of the driver; `OutOfMemory` if the system lacks the memory.
     pub(crate) fn each_part(
         &self,
         context: &Context,
@@ -159,11 +161,11 @@ impl Region {
         if progress.touched < bytes { Err(CuResult::OUT_OF_MEMORY.error()) } else { Ok(()) }
     }
 
-    /// Gives the memory back. No copy uses it any longer.
+    /// Gives the memory back, after the end of all copies.
     ///
     /// # Errors
-    /// The first of the driver's or the system's. What is still registered stays mapped, for ever unused: at
-    /// the same address, the driver would copy other memory's old pages.
+    /// The first error of the driver or the system. Memory still registered stays mapped and unused for ever:
+    /// for new memory at the address, the driver would copy the old pages.
     pub(crate) fn give_back(mut self, context: &Context) -> DeviceResult<()> {
         let (progress, moved) = &*self.progress;
         progress.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
@@ -189,7 +191,7 @@ impl Region {
     }
 }
 
-/// Touches a region piece by piece. `claim` is a claim to its memory.
+/// Touches a region piece by piece. `claim` is the claim to the region's memory.
 fn touch_all(base: Base, bytes: u64, claim: &Claim, shared: &(Mutex<Progress>, Condvar)) {
     let mut at = 0;
     let mut there = true;

@@ -1,6 +1,7 @@
-//! A fake driver for tests with threads, as a table of entry points. All threads share its state. The fake knows what
-//! work the device has finished, reuses the handles of destroyed streams and events at once, and counts *violations*:
-//! uses of a handle during which the stream or the event did not exist. Calls can be made to fail at random.
+//! A fake driver for tests with threads, as a table of entry points. All threads share the state of the fake.
+//! The fake knows the finished work of the device, reuses the handles of destroyed streams and events at
+//! once, and counts *violations*: uses of a handle without a living stream or event. Calls can fail at
+//! random.
 
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -20,17 +21,18 @@ const EVENTS: usize = 0x100_0000;
 /// A stream, living or destroyed.
 #[derive(Default, Debug)]
 struct Stream {
-    /// Pieces of work that were submitted, and that are complete.
+    /// Number of submitted pieces of work, and number of complete pieces.
     submitted: u64,
     complete: u64,
-    /// For pieces of work that wait for other streams: the piece, the other stream, and the awaited piece there.
+    /// For each piece of work that waits for another stream: the piece, the stream, and the awaited piece of
+    /// the stream.
     waits: Vec<(u64, u64, u64)>,
 }
 
 /// The state of the driver.
 #[derive(Default, Debug)]
 pub(crate) struct State {
-    /// All streams that ever were, by id.
+    /// All streams ever created, by id.
     streams: Vec<Stream>,
     /// The ids of living streams by handle.
     living: BTreeMap<usize, u64>,
@@ -39,16 +41,16 @@ pub(crate) struct State {
     /// Living events by handle: the stream, the piece of work and the copy of the last recording.
     events: BTreeMap<usize, Option<(u64, u64, u64)>>,
     free_events: Vec<usize>,
-    /// Number of allocations, and of those that failed for want of memory.
+    /// Number of present allocations.
     allocations: u64,
-    /// Registered host memory, by address, with the number of the last copy there.
+    /// Registered host memory by address, with the number of the last copy.
     pinned: BTreeMap<usize, (usize, u64)>,
-    /// Copies that were begun, and that have ended.
+    /// Number of begun copies, and number of ended copies.
     copies: u64,
     copies_ended: u64,
-    /// What a program must never do, in words.
+    /// Violations by the program, as texts.
     pub(crate) violations: Vec<String>,
-    /// The share of calls that fail, in percent, and the random numbers.
+    /// The share of failing calls in percent, and the random numbers.
     faults: u64,
     random: u64,
 }
@@ -62,7 +64,7 @@ thread_local! {
     static MODE: Cell<CuCaptureMode> = const { Cell::new(CuCaptureMode::GLOBAL) };
 }
 
-/// The fake, for one test at a time.
+/// The fake, for a single test at a time.
 pub(crate) struct SharedFake {
     pub(crate) driver: &'static Driver,
     _turn: MutexGuard<'static, ()>,
@@ -88,7 +90,7 @@ pub(crate) fn create() -> CuStream {
     with(State::create)
 }
 
-/// Destroys a stream. Its work goes on.
+/// Destroys a stream. The stream's work continues.
 pub(crate) fn destroy(stream: CuStream) {
     with(|state| state.destroy(stream));
 }
@@ -108,12 +110,12 @@ pub(crate) fn is_complete((id, piece): (u64, u64)) -> bool {
     with(|state| state.streams[id as usize].complete >= piece)
 }
 
-/// Returns whether nothing was done that must not be.
+/// Returns whether no violation happened.
 pub(crate) fn is_clean() -> bool {
     with(|state| state.violations.is_empty())
 }
 
-/// Returns what was done that must not be, and the numbers of events, registrations and allocations.
+/// Returns the violations, and the numbers of events, registrations and allocations.
 pub(crate) fn left() -> (Vec<String>, [usize; 3]) {
     with(|state| {
         let counts = [state.events.len(), state.pinned.len(), state.allocations as usize];
@@ -153,7 +155,7 @@ impl State {
         self.random % below
     }
 
-    /// Completes the work of a stream up to a piece, and all that the work waits for.
+    /// Completes the work of a stream up to a piece, and all work awaited by the completed pieces.
     fn complete(&mut self, id: u64, piece: u64) {
         let mut open = vec![(id, piece)];
         while let Some((id, piece)) = open.pop() {
@@ -172,12 +174,12 @@ impl State {
     }
 }
 
-/// Lets a call fail at random. `Some(true)`: after its effect.
+/// Decides at random whether a call fails. `Some(true)` for a failure after the call's effect.
 fn failure() -> Option<bool> {
     with(|state| (state.faults > 0 && state.random(100) < state.faults).then(|| state.random(2) == 1))
 }
 
-/// Performs a call that may fail at random.
+/// Performs a call with a random failure.
 fn call(body: impl FnOnce() -> CuResult) -> CuResult {
     let code = if with(|state| state.random(2) == 1) { CuResult::OUT_OF_MEMORY } else { CuResult::UNKNOWN };
     match failure() {
@@ -197,7 +199,8 @@ fn switch() {
     }
 }
 
-/// Performs a call with the handle of a stream. Another thread may run between its beginning and its end.
+/// Performs a call with the handle of a stream. Another thread may run between the beginning and the end of
+/// the call.
 fn on_stream(name: &str, stream: CuStream, body: impl FnOnce(&mut State, u64) -> CuResult) -> CuResult {
     let id = |state: &mut State| state.living.get(&stream.0).copied();
     let Some(before) = with(id) else {

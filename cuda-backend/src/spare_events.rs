@@ -1,4 +1,4 @@
-//! Events of a device that nothing uses at present, kept for later work.
+//! Unused events of a device, kept for later work.
 
 use crate::context::Context;
 use crate::driver::types::{CuEvent, CuEventFlags};
@@ -6,30 +6,30 @@ use crate::shared_event::SharedEvent;
 use cachalot_core::DeviceResult;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Events of a device that nothing uses. They may be incomplete: each is recorded before its next use.
+/// Unused events of a device, possibly incomplete. Each event is recorded before its next use.
 #[derive(Debug, Default)]
 pub(crate) struct SpareEvents(Mutex<Vec<CuEvent>>);
 
 impl SpareEvents {
-    /// Locks the events. Ignores poison: a thread that panicked under the lock left whole entries only.
+    /// Locks the events. Ignores poison: a panic under the lock leaves whole entries only.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<CuEvent>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an event that nothing else uses: a spare one, or a new one.
+    /// Returns an unused event: a spare event, or a new event.
     pub(crate) fn take(&self, context: &Context) -> DeviceResult<CuEvent> {
         // The lock ends with this statement.
         let spare = self.lock().pop();
         spare.map_or_else(|| create(context), Ok)
     }
 
-    /// Keeps an event that nothing uses any longer.
+    /// Keeps an unused event.
     pub(crate) fn keep(&self, event: CuEvent) {
         self.lock().push(event);
     }
 
-    /// Gives up events that other threads may have. The last thread keeps an event, or destroys the event of another
-    /// context.
+    /// Gives up shared events. The last thread of an event keeps the event, or destroys the event if it
+    /// belongs to another context.
     pub(crate) fn give_up(&self, context: &Context, events: impl IntoIterator<Item = SharedEvent>) {
         for (event, of) in events.into_iter().filter_map(SharedEvent::give_up) {
             if of == context.handle() {
@@ -41,7 +41,8 @@ impl SpareEvents {
         }
     }
 
-    /// Destroys the events. For the closing of the device: no other thread is inside a call of the device.
+    /// Destroys the events, for the closing of the device. No other thread may be inside a call of the
+    /// device.
     pub(crate) fn close(&self, context: &Context) -> DeviceResult<()> {
         let mut result = Ok(());
         for event in core::mem::take(&mut *self.lock()) {
@@ -61,7 +62,7 @@ pub(crate) fn create(context: &Context) -> DeviceResult<CuEvent> {
     Ok(event)
 }
 
-/// Destroys an event that nothing refers to any longer.
+/// Destroys an event that nothing uses any longer.
 pub(crate) fn destroy(context: &Context, event: CuEvent) -> DeviceResult<()> {
     context.call(|driver| {
         // SAFETY: takes no host pointers; the event was made by this crate, and nothing refers to it any longer.

@@ -5,17 +5,17 @@
 //!                                     ▲ copies on a stream of their own
 //! ```
 //!
-//! A call of `prepare` takes a *region* for all that the next saves bring: one that an earlier park has
-//! left, or new memory (region.rs). Contents are laid one behind the other. The region is *under way* until
-//! `end_saves`: the saves go there and nowhere else, and no other thread gives the region back. A region without
-//! contents is kept for the next park, up to a limit that the program sets, and given back otherwise.
+//! A call of `prepare` takes a *region* for all contents of the next saves: an idle region of an earlier
+//! park, or new memory (region.rs). Contents are laid next to each other. The region is *under way* until
+//! `end_saves`: all saves go to the region, and no thread gives the region back. A region without contents is
+//! kept for the next park, up to a limit set by the program, and otherwise given back.
 //!
-//! The copies run on a stream that is ordered with no other, in pieces as they come: one stream reaches
-//! the rate of the link in either direction (51 GiB/s on an H100). Copies are numbered in the order of their
-//! calls. A region goes back behind the last of its copies.
+//! The copies run on a non-blocking stream of their own, in pieces as the pieces come. A single stream
+//! reaches the rate of the link in either direction (51 GiB/s on an H100). Copies are numbered in the order
+//! of their calls. A region goes back after the last of its copies.
 //!
-//! No lock is held across a call of the driver. Any thread may call any method at any time. One rule is the
-//! allocator's: from `prepare` to `end_saves`, one thread saves, for one park.
+//! No lock is held across a call of the driver. Any thread may call any method at any time, with a single
+//! rule for the allocator: from `prepare` to `end_saves`, only one thread saves, for one park.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
@@ -28,7 +28,7 @@ use core::num::NonZeroU64;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Contents begin at multiples of this many bytes of their region.
+/// Alignment of contents in their region, in bytes.
 const ALIGNMENT: u64 = 4096;
 
 /// Where contents are kept.
@@ -39,13 +39,13 @@ struct Place {
     bytes: u64,
 }
 
-/// A region, and what lies there.
+/// A region with its contents.
 #[derive(Debug)]
 struct Entry {
     number: u64,
-    /// Shared with the calls that copy to or from the region at this moment.
+    /// Shared with calls that copy to or from the region at the moment.
     region: Arc<Region>,
-    /// Bytes from the beginning that contents were laid to.
+    /// Bytes from the beginning with contents, past or present.
     used: u64,
     /// How many contents are kept here, or are about to be.
     kept: u32,
@@ -61,7 +61,7 @@ struct Marked {
     copied: u64,
 }
 
-/// What is kept, and the copies.
+/// The regions and the copies.
 #[derive(Debug, Default)]
 struct State {
     regions: Vec<Entry>,
@@ -70,19 +70,19 @@ struct State {
     places: HashMap<u64, Place>,
     /// The number given last, to a region or to contents.
     numbers: u64,
-    /// Marks that were not waited for, by number. Shared with the threads that wait: the last of them destroys the
-    /// event.
+    /// Marks without a finished wait, by number. Shared with the waiting threads. The last thread destroys
+    /// the event.
     marks: BTreeMap<u64, Arc<Marked>>,
     /// The mark given last.
     latest: u64,
     /// The number of the copy begun last, and of the last copy known to have ended.
     begun: u64,
     ended: u64,
-    /// Bytes of regions without contents that stay for the next park.
+    /// Bytes of regions without contents kept for the next park.
     retained: u64,
 }
 
-/// The contents of one device's parked memory.
+/// The contents of a device's parked memory.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     state: Mutex<State>,
@@ -100,7 +100,7 @@ impl State {
         self.regions.iter_mut().find(|entry| entry.number == number)
     }
 
-    /// Returns whether the region is without contents, and no park has prepared it.
+    /// Returns whether the region has no contents and no park has prepared the region.
     fn is_idle(&self, entry: &Entry) -> bool {
         entry.kept == 0 && self.under_way != Some(entry.number)
     }
@@ -110,7 +110,7 @@ impl State {
         self.regions.iter().filter(|entry| self.is_idle(entry)).map(|entry| entry.region.bytes).sum()
     }
 
-    /// Takes an idle region out: one that is useless, or any if the idle regions hold more than may be retained.
+    /// Takes an idle region out: a useless region, or any if the idle regions hold more bytes than the limit.
     fn take_excess(&mut self) -> Option<Entry> {
         let excess = self.idle_bytes() > self.retained;
         let goes = |entry: &Entry| self.is_idle(entry) && (excess || entry.region.is_useless());
@@ -134,7 +134,7 @@ impl State {
         Some((place, Arc::clone(&entry.region)))
     }
 
-    /// Notes that a call has begun copies to or from a region.
+    /// Notes the beginning of a call's copies to or from a region.
     fn note_copies(&mut self, region: u64) {
         self.begun += 1;
         let begun = self.begun;
@@ -150,17 +150,18 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets how many bytes of pinned host memory stay after all contents of parked memory went back, so that
-    /// the next park need not obtain them again. 0 at first. Gives back what is beyond.
+    /// Sets the bytes of pinned host memory that stay when all contents of parked memory are gone, for the
+    /// next park. The initial value is 0. Gives excess memory back.
     ///
     /// # Errors
-    /// The first error of the driver or the system. Memory that could not be given back is lost.
+    /// The first error of the driver or the system. Memory whose return failed is lost.
     pub(crate) fn retain(&self, context: &Context, bytes: u64) -> DeviceResult<()> {
         self.lock().retained = bytes;
         self.give_excess_back(context)
     }
 
-    /// Returns the bytes of pinned host memory for contents: all, and those without contents at present.
+    /// Returns the bytes of pinned host memory for contents: all bytes, and the bytes without contents at
+    /// present.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         let state = self.lock();
         (state.regions.iter().map(|entry| entry.region.bytes).sum(), state.idle_bytes())
@@ -172,7 +173,7 @@ impl Store {
         self.lock().regions.iter().for_each(|entry| entry.region.lose_memory());
     }
 
-    /// Gives regions back that may not be retained.
+    /// Gives regions back beyond the limit, and useless regions.
     fn give_excess_back(&self, context: &Context) -> DeviceResult<()> {
         let mut result = Ok(());
         loop {
@@ -206,8 +207,8 @@ impl Store {
         Ok(())
     }
 
-    /// Destroys the stream and the events of the copies, once the copies have ended, and gives all host
-    /// memory back. For the closing of the device: no other thread is inside a call of the device.
+    /// Destroys the stream and the events of the copies after the end of the copies, and gives all host
+    /// memory back, for the closing of the device. No other thread may be inside a call of the device.
     pub(crate) fn close(&self, context: &Context) -> DeviceResult<()> {
         let state = core::mem::take(&mut *self.lock());
         let mut result = self.stream.synchronize(context).and(self.stream.destroy(context));
@@ -218,8 +219,8 @@ impl Store {
         result
     }
 
-    /// Takes the smallest region without contents that suffices, or begins to make a new one: the saves
-    /// wait for its memory piece by piece. The memory is taken from `node`, if given. The region is under way until
+    /// Takes the smallest sufficient region without contents, or starts a new region: the saves wait for the
+    /// new memory piece by piece. The memory is taken from `node`, if given. The region is under way until
     /// [`end_saves`](Self::end_saves).
     pub(crate) fn prepare(&self, bytes: u64, node: Option<u32>) -> DeviceResult<()> {
         {
@@ -241,7 +242,8 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the saves to the region under way, and gives the region back if it keeps nothing and may not be retained.
+    /// Ends the saves to the region under way. Gives the region back if the region has no contents and
+    /// exceeds the limit.
     pub(crate) fn end_saves(&self, context: &Context) {
         self.lock().under_way = None;
         // Memory that could not be given back is lost, which no caller could change.
@@ -372,13 +374,13 @@ impl Store {
     }
 }
 
-/// Gives the memory of a region back that was taken out of the state. No copy uses the memory.
+/// Gives the memory of a region back, after the region was taken out of the state. No copy uses the memory.
 fn give_back(context: &Context, entry: Entry) -> DeviceResult<()> {
     // Calls that copy have their region's contents kept.
     Arc::into_inner(entry.region).map_or(Ok(()), |region| region.give_back(context))
 }
 
-/// Gives up events of marks. Destroys those that neither the state nor another thread has any longer.
+/// Gives up events of marks. Destroys each event without a further owner in the state or a thread.
 fn release(context: &Context, marks: impl Iterator<Item = Arc<Marked>>) -> DeviceResult<()> {
     let mut result = Ok(());
     for marked in marks.filter_map(Arc::into_inner) {

@@ -24,7 +24,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) with code 400 if no stream
-    /// can have this handle. An invalid handle that could belong to a stream is not detected. With
+    /// can have the handle. An invalid handle is not detected if a stream could have it. With
     /// [`StreamIdentity::Asked`] also as for [`health`](Self::health).
     #[inline]
     pub fn stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
@@ -94,8 +94,8 @@ impl CudaDevice {
     /// operations on the old number use the event. The next stream with the same handle gets
     /// another number.
     ///
-    /// Waits for the calls of other threads that use the handle at this moment, on any device with this table of
-    /// streams. None of them waits for work of the stream.
+    /// Waits for present calls of other threads with the handle, on any device with the device's table of
+    /// streams. No such call waits for work of the stream.
     ///
     /// For the calling thread's own default stream, reports that the thread is about to end. The
     /// number of a thread's default stream is never given to another thread.
@@ -178,9 +178,9 @@ impl CudaDevice {
         recorded
     }
 
-    /// Returns whether a created stream does not capture and the driver knows the stream by the id of its number: for
-    /// calls that need neither a context nor, if they are permitted in a capture, a relaxed capture mode. Makes two short
-    /// calls of the driver. Returns false if any of them has another answer than usual.
+    /// Returns whether a created stream does not capture and the driver knows the stream by the id of its
+    /// number. The answer serves calls that need neither a context nor, if permitted in a capture, a relaxed
+    /// capture mode. Makes two short calls of the driver. Returns false after any unusual answer.
     fn is_usual(&self, number: StreamId, handle: &Handle<'_>) -> bool {
         let driver = self.driver();
         self.identity == StreamIdentity::Reported
@@ -233,8 +233,8 @@ impl CudaDevice {
 
     /// Waits for the stream with the given number; implements [`StreamOrder::synchronize`].
     ///
-    /// The wait for a created stream is one for an event, during which the stream may end. A capture may begin on the stream at
-    /// any moment of the call: the question after the stream's id would break the capture, and is left out.
+    /// The wait for a created stream is a wait for an event. The stream may end during the wait. A capture may begin on the
+    /// stream at any moment of the call: a question after the stream's id would break the capture, and is left out.
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         if self.is_identified(stream) {
@@ -330,7 +330,7 @@ impl CudaDevice {
         Ok((!moved).then_some(handle))
     }
 
-    /// Returns whether a number is that of a created stream that was not retired, and whose end no host reports.
+    /// Returns whether a number belongs to a created and unretired stream whose end no host reports.
     fn is_identified(&self, number: StreamId) -> bool {
         self.identity == StreamIdentity::Asked && Streams::is_of_created(number) && self.streams.is_present(number)
     }
@@ -339,8 +339,8 @@ impl CudaDevice {
     /// id. `None` if the driver reports no id.
     ///
     /// # Errors
-    /// Sticky errors. With [`StreamIdentity::Asked`] every error but those of a driver without ids and of a capture: the
-    /// stream may be a new one, which the number that is known must not be given.
+    /// Sticky errors. With [`StreamIdentity::Asked`] also every error except an error of a driver without ids
+    /// and an error of a capture: the stream may be new, and must not be given the known number.
     fn driver_number(&self, handle: &Handle<'_>) -> DeviceResult<Option<StreamId>> {
         let mut answer = handle.id(self.driver());
         if answer == Err(CuResult::INVALID_CONTEXT) {
@@ -425,12 +425,12 @@ impl CudaDevice {
         if self.streams.is_present(number) { self.wait_for_all_of(context) } else { self.wait_for_retired(number) }
     }
 
-    /// Waits for everything that is queued in a context; null stands for this device's context.
+    /// Waits for all queued work of a context. Null means the device's context.
     fn wait_for_all_of(&self, context: CuContext) -> DeviceResult<()> {
         self.in_context(context, wait_for_context)
     }
 
-    /// Makes a call for a context, with the bytes kept for waits; null stands for this device's context.
+    /// Makes a call for a context, with the bytes kept for waits. Null means the device's context.
     fn in_context<T>(&self, context: CuContext, call: impl FnOnce(&Context, &KeptBytes) -> T) -> T {
         if context.is_null() || context == self.cu_context() {
             call(&self.context, self.streams.kept_bytes())
@@ -439,7 +439,7 @@ impl CudaDevice {
         }
     }
 
-    /// Records an event of this device on a created stream of any device. The context is entered.
+    /// Records an event of the device on a created stream of any device. The context is entered.
     fn record_handle(&self, event: CuEvent, handle: &Handle<'_>) -> DeviceResult<()> {
         let code = handle.record(self.driver(), event);
         if code == CuResult::INVALID_HANDLE
@@ -459,8 +459,8 @@ impl CudaDevice {
         handle.context(self.driver()).ok().filter(|context| !context.is_null())
     }
 
-    /// Records `event` behind all work of a stream of another context. A stream of this device
-    /// waits for an event of the other context, and `event` is recorded behind the wait.
+    /// Records `event` behind all work of a stream of another context. A stream of the device waits for an
+    /// event of the other context, and `event` is recorded behind the wait.
     fn record_across(&self, event: CuEvent, handle: &Handle<'_>, foreign: CuContext) -> DeviceResult<()> {
         let bridge = Handle::vouched(self.bridge.get(&self.context)?);
         let foreign_context = Context::new(self.driver(), foreign);
@@ -478,8 +478,8 @@ impl CudaDevice {
         self.context.check(destroyed)
     }
 
-    /// Records `event` so that it completes after other events, of this context or of others.
-    /// The event also waits for earlier work of the bridge: longer than needed, never too short.
+    /// Records `event` behind all events of `others`, events of any context. The event also waits for earlier
+    /// work of the bridge: longer than needed, never too short.
     fn record_behind(&self, event: CuEvent, others: &[SharedEvent]) -> DeviceResult<()> {
         let bridge = Handle::vouched(self.bridge.get(&self.context)?);
         for other in others {
@@ -488,8 +488,8 @@ impl CudaDevice {
         self.context.check(bridge.record(self.driver(), event))
     }
 
-    /// Destroys the events and the stream that this module created. No other thread is inside a
-    /// call of this device.
+    /// Destroys the events and the stream created by the module. No other thread is inside a call of the
+    /// device.
     pub(crate) fn drop_streams(&self) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let mut result = Ok(());

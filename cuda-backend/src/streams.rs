@@ -1,10 +1,9 @@
-//! Identity of streams: maps the driver's handles to numbers that stay unique while the driver
-//! reuses handles.
+//! Identity of streams: maps the driver's handles to numbers that stay unique while the driver reuses
+//! handles.
 //!
-//! A handle is an address, and the driver gives the address to a new stream once the old stream is
-//! destroyed. A number must not be reused in the same way. Otherwise a new stream would be served a
-//! block that the old stream freed, while work of the old stream still uses the block. A number
-//! therefore contains a generation:
+//! A handle is an address. After the destruction of a stream, the driver gives the address to a new stream. A
+//! number must not be reused: otherwise a new stream would be served a block freed by the old stream, while
+//! work of the old stream still uses the block. A number therefore contains a generation:
 //!
 //! ```text
 //! number:  63            48 47                                     0
@@ -17,10 +16,9 @@
 //! when the host reports the coming destruction of the stream, or when the driver's own id of the
 //! stream (`cuStreamGetId`, never used twice) has changed.
 //!
-//! Querying the driver costs as much as a whole cached allocation (32 ns, because a capturing
-//! stream must not be queried). The fast path therefore only looks the handle up in a table (a hash
-//! and a load, no lock). The driver is queried only on paths that call the driver anyway, see
-//! [`StreamIdentity`].
+//! Querying the driver costs as much as a whole cached allocation (32 ns, because a capturing stream must not
+//! be queried). The fast path therefore only looks the handle up in a table (a hash and a load, no lock). The
+//! driver is queried only on paths with other driver calls, see [`StreamIdentity`].
 
 use crate::driver::types::{CuContext, CuStream};
 use crate::handle::Handle;
@@ -42,53 +40,52 @@ const HANDLE_BITS: u32 = 48;
 const HANDLE_MASK: u64 = (1 << HANDLE_BITS) - 1;
 /// Replaces the generation in the numbers of threads' own default streams.
 const PER_THREAD: u64 = 0xffff;
-/// The lowest address that a process can map by default (`vm.mmap_min_addr`), and so the lowest
-/// handle of a created stream.
+/// The lowest address a process can map by default (`vm.mmap_min_addr`), and so the lowest handle of a
+/// created stream.
 const LOWEST_HANDLE: u64 = 65_536;
 /// Slots of the first level; each further level has twice as many.
 const FIRST_LEVEL_SLOTS: usize = 256;
 /// Number of levels. All levels together have room for 2^28 handles, more than a process can
 /// create.
 const LEVELS: usize = 20;
-/// How often a report looks whether calls still use the handle before it sleeps between the looks.
+/// Number of looks of a report at calls with the handle before the report sleeps between the looks.
 const LOOKS: u32 = 100;
 /// The sleep between two looks.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Number of neighbouring slots that a handle may occupy in each level.
+/// Number of neighbouring slots for a handle in each level.
 const PROBES: usize = 8;
 
 /// When the driver is asked for a stream's own id.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum StreamIdentity {
-    /// The driver is asked only where a call on the stream is made anyway (event, wait), so that a
-    /// number costs 3 ns. The host must report each stream before its destruction, see
-    /// `stream_destroyed`. Without the report, a new stream with a reused handle may receive a
-    /// block that the old stream's last kernels still use.
+    /// The driver is asked only beside a call on the stream (event, wait), so a number costs 3 ns. The host
+    /// must report each stream before its destruction, see `stream_destroyed`. Without the report, a new
+    /// stream with a reused handle may receive a block still in use by the old stream's last kernels.
     #[default]
     Reported,
-    /// The driver is asked for every conversion of a handle to a number. A conversion makes two
-    /// short driver calls (16 ns each on an H200 with CUDA 13.0, from any number of threads):
-    /// whether the stream captures, and if not, the stream's id. No report is needed. A wait for a
-    /// created stream waits for the stream's whole context, because the handle may be that of a
-    /// destroyed stream. The use of a block by another stream is announced with
-    /// [`stream_in_use`](crate::CudaDevice::stream_in_use); the block waits for the work that the
-    /// stream had then, and if the stream captured then, for the whole context. Memory passes between
-    /// streams only where events of the streams' own requests tell that the work is complete. The device keeps 16
-    /// small allocations, in one page of 2 MiB, for waits while no other memory is left. Needs a
-    /// driver of CUDA 12.0 or later; with an older driver equal to [`Reported`](Self::Reported).
+    /// The driver is asked for every conversion of a handle to a number. A conversion makes two short driver
+    /// calls (16 ns each on an H200 with CUDA 13.0, from any number of threads): whether the stream captures,
+    /// and if not, the stream's id. No report is needed. A wait for a created stream waits for the stream's
+    /// whole context, because the handle may belong to a destroyed stream. The use of a block by another
+    /// stream is announced with [`stream_in_use`](crate::CudaDevice::stream_in_use). The block then waits for
+    /// the work of the stream before the announcement, or for the whole context if the stream captured at the
+    /// announcement. Memory passes between streams only after events of the streams' own requests show the
+    /// end of the work. The device keeps 16 small allocations, in one page of 2 MiB, for waits without free
+    /// memory. Needs a driver of CUDA 12.0 or later; with an older driver equal to
+    /// [`Reported`](Self::Reported).
     Asked,
 }
 
-/// The stream that a number stands for, with the handle of a created stream.
+/// The stream behind a number, with the handle of a created stream.
 #[derive(Debug)]
 pub(crate) enum Target<'a> {
     /// The legacy default stream.
     Legacy,
     /// The calling thread's own default stream.
     OwnPerThread,
-    /// Another thread's own default stream. Only the other thread has a handle of the stream.
+    /// The default stream of another thread. Only the other thread has a handle of the stream.
     OtherPerThread,
-    /// A created stream that was not retired, and exists as long as the handle lives.
+    /// A created stream before its retirement. The stream exists as long as the handle lives.
     Live(Handle<'a>),
     /// A retired stream.
     Retired,
@@ -99,7 +96,7 @@ pub(crate) enum Target<'a> {
 pub(crate) enum Remaining {
     /// All work of the stream precedes the event.
     Event(SharedEvent),
-    /// No event was recorded; all work of these contexts must complete.
+    /// No event was recorded; all work of the given contexts must complete.
     Contexts(Vec<UnrecordedEnd>),
 }
 
@@ -108,7 +105,7 @@ pub(crate) enum Remaining {
 pub(crate) struct UnrecordedEnd {
     /// The stream's context, or null if the driver did not report the context.
     pub(crate) context: CuContext,
-    /// Distinguishes this entry from later entries for the same handle and context.
+    /// Distinguishes the entry from later entries for an equal handle and context.
     stamp: u64,
 }
 
@@ -118,8 +115,8 @@ struct Retired {
     /// Retired streams with a recorded end: number, and the event behind the stream's work. The event is not known to
     /// be complete.
     ended: VecDeque<(StreamId, SharedEvent)>,
-    /// Handles with streams that were retired without a recorded end. One entry per context,
-    /// however many streams.
+    /// Handles with streams retired without a recorded end. A handle has an entry per context, for any number
+    /// of streams.
     unrecorded: BTreeMap<u64, Vec<UnrecordedEnd>>,
     /// The context of each handle's present stream, if reported by the driver.
     contexts: BTreeMap<u64, CuContext>,
@@ -129,26 +126,26 @@ struct Retired {
     uses: BTreeMap<(u64, CuContext), Announced>,
 }
 
-/// An event behind the announced work of a stream. The event is recorded again for later work of the stream, and for no
-/// other stream.
+/// An event behind the announced work of a stream. The event is recorded again only for later work of the
+/// stream.
 #[derive(Debug)]
 struct Announced {
     number: StreamId,
-    /// `None` after a failed recording, which leaves in doubt what the event is behind.
+    /// `None` after a failed recording, because the event's place in the order of work is then unknown.
     event: Option<SharedEvent>,
 }
 
-/// What became of an event behind announced work.
+/// Result of [`note_use`](Streams::note_use).
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Noted {
     /// The event is kept. The events of an earlier stream with the handle are given up.
     Kept(Vec<SharedEvent>),
-    /// Another thread was faster, possibly with a recording before this thread's work: `known` is to be recorded again, and
-    /// `unused` is given up.
+    /// Another thread was faster, possibly with a recording before the work of the calling thread. The caller
+    /// records `known` again, and gives `unused` up.
     Known { known: SharedEvent, unused: SharedEvent },
 }
 
-/// State of one handle that has left generation 0.
+/// State of a handle beyond generation 0.
 #[derive(Default, Debug)]
 struct Slot {
     /// The handle's present number, or 0 iff the slot is free.
@@ -157,15 +154,14 @@ struct Slot {
     driver_id: AtomicU64,
 }
 
-/// The streams of one allocator's devices. All devices share the table, so that a stream has one
-/// number.
+/// The streams of the devices of an allocator. All devices share the table, so a stream has a single number.
 #[derive(Debug)]
 pub struct Streams {
     /// Slots, found by hashing. A slot is never freed. A handle moves to a level only if the
     /// handle's slots in all earlier levels are taken. So a free slot among a handle's slots ⟹ no
     /// later level contains the handle.
     levels: [OnceLock<Box<[Slot]>>; LEVELS],
-    /// The handles that calls use at this moment.
+    /// The handles in use by calls at the moment.
     in_use: InUse,
     /// Retired streams whose work may be incomplete. The lock also guards all writes to slots. A
     /// retired stream without an event here, whose handle has no unrecorded end ⟹ the stream's work
@@ -193,16 +189,15 @@ impl Streams {
         }
     }
 
-    /// Returns the bytes of device memory that are kept for waits.
+    /// Returns the bytes of device memory kept for waits.
     pub(crate) const fn kept_bytes(&self) -> &KeptBytes {
         &self.kept_bytes
     }
 
-    /// Returns the present number of the stream with this handle, or `None` if no stream can have
-    /// the handle.
+    /// Returns the present number of the stream with the given handle, or `None` if no stream can have the
+    /// handle.
     ///
-    /// Takes no lock and calls no driver: a hash and a load, or less. May be called from any
-    /// thread.
+    /// Takes no lock and calls no driver: a hash and a load, or less. May be called from any thread.
     #[inline]
     #[must_use]
     pub fn number(&self, stream: CuStream) -> Option<StreamId> {
@@ -217,12 +212,11 @@ impl Streams {
         }
     }
 
-    /// Returns the handle by which the calling thread can use the stream with this number. `None`
-    /// if the stream was retired, or is another thread's own default stream. Takes no lock and
-    /// calls no driver.
+    /// Returns the calling thread's handle for the stream of a number. `None` if the stream was retired, or
+    /// is the default stream of another thread. Takes no lock and calls no driver.
     ///
-    /// The handle may be used only as long as the caller knows that the stream exists: the report of the stream's end does
-    /// not wait for the caller.
+    /// The handle is valid only as long as the caller keeps the stream alive: the report of the stream's end
+    /// does not wait for the caller.
     #[must_use]
     pub fn handle(&self, stream: StreamId) -> Option<CuStream> {
         if Self::is_of_created(stream) {
@@ -241,8 +235,7 @@ impl Streams {
         (stream.0 as u64).wrapping_sub(LOWEST_HANDLE) <= HANDLE_MASK - LOWEST_HANDLE
     }
 
-    /// Returns the number of a created stream, if `driver_id` equals the id that the driver
-    /// reported before.
+    /// Returns the number of a created stream, if `driver_id` equals the latest id from the driver.
     #[inline]
     pub(crate) fn number_of_id(&self, stream: &Handle<'_>, driver_id: u64) -> Option<StreamId> {
         let slot = self.slot(stream.key())?;
@@ -251,12 +244,12 @@ impl Streams {
         (known == driver_id.wrapping_add(1)).then(|| StreamId(slot.number.load(Ordering::Acquire)))
     }
 
-    /// Stores the id and the context that the driver has just reported for a stream, and returns
-    /// the stream's number. If the driver reported another id before, the handle has a new stream:
-    /// the old stream is retired without a recorded end. Returns `None` if the table is full.
+    /// Stores the id and the context of a stream, just reported by the driver, and returns the stream's
+    /// number. If the driver reported another id before, the handle has a new stream: the old stream is
+    /// retired without a recorded end. Returns `None` if the table is full.
     ///
-    /// Stores nothing if the end of the stream was reported since its handle was found: the id is not that of the next
-    /// stream with the handle.
+    /// Stores nothing if the end of the stream was reported after the lookup of the handle: the id does not
+    /// belong to the next stream with the handle.
     pub(crate) fn learn(&self, stream: &Handle<'_>, driver_id: u64, context: CuContext) -> Option<StreamId> {
         let handle = stream.key();
         let expected = driver_id.wrapping_add(1);
@@ -282,7 +275,7 @@ impl Streams {
     /// handle gets a new number. `end` is an event behind all work of the stream. Returns the old number, or `None` if
     /// the table is full.
     ///
-    /// Waits for the calls that use the handle at this moment. None of them waits for work of the stream.
+    /// Waits for the present calls with the handle. No such call waits for work of the stream.
     pub(crate) fn retire(&self, stream: CuStream, end: Option<SharedEvent>) -> Option<StreamId> {
         let handle = stream.0 as u64;
         let number = self.retire_number(handle, end)?;
@@ -312,8 +305,8 @@ impl Streams {
         Some(retired.advance(slot))
     }
 
-    /// Retires a stream that, according to the driver, no longer exists, without a recorded end.
-    /// Does nothing if the handle has another number already.
+    /// Retires a stream without a recorded end, after the driver has reported the end of its existence. Does
+    /// nothing if the handle already has another number.
     pub(crate) fn retire_gone(&self, number: StreamId) {
         let handle = number.0 & HANDLE_MASK;
         let mut retired = self.lock();
@@ -325,8 +318,8 @@ impl Streams {
         }
     }
 
-    /// Returns the stream that a number stands for at present, seen from the calling thread. A created stream exists as
-    /// long as the target lives, since the report of its end waits.
+    /// Returns the present stream of a number, as seen by the calling thread. A created stream exists as long
+    /// as the target lives, since the report of the stream's end waits.
     pub(crate) fn hold(&self, stream: StreamId) -> Target<'_> {
         let handle = stream.0 & HANDLE_MASK;
         if stream.0 >> HANDLE_BITS == PER_THREAD {
@@ -344,19 +337,19 @@ impl Streams {
         }
     }
 
-    /// Returns whether a number is one of a created stream, retired or not.
+    /// Returns whether a number belongs to a created stream, retired or not.
     pub(crate) const fn is_of_created(stream: StreamId) -> bool {
         stream.0 >> HANDLE_BITS != PER_THREAD && stream.0 & HANDLE_MASK >= LOWEST_HANDLE
     }
 
-    /// Returns whether the number of a created stream is the present one of its handle.
+    /// Returns whether the number of a created stream is the present number of the handle.
     pub(crate) fn is_present(&self, stream: StreamId) -> bool {
         let handle = stream.0 & HANDLE_MASK;
         self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire)) == stream.0
     }
 
-    /// Returns the handle of a stream that can take part in a capture; of a default stream, that of the calling thread.
-    /// The legacy stream never captures.
+    /// Returns the handle of a stream that can take part in a capture, including the calling thread's default
+    /// stream. The legacy stream never captures.
     pub(crate) fn capturing(&self, stream: StreamId) -> Option<Handle<'_>> {
         match self.hold(stream) {
             Target::Live(stream) => Some(stream),
@@ -377,7 +370,7 @@ impl Streams {
         its.and_then(|its| its.event.clone())
     }
 
-    /// Keeps `event` as the event behind the announced work of a stream, unless another thread has kept one.
+    /// Keeps `event` as the event behind the announced work of a stream, unless another thread was faster.
     pub(crate) fn note_use(&self, number: StreamId, event: SharedEvent) -> Noted {
         let handle = number.0 & HANDLE_MASK;
         let mut retired = self.lock();
@@ -391,15 +384,16 @@ impl Streams {
         Noted::Kept(earlier)
     }
 
-    /// Notes that it is in doubt what the event of `context` behind the announced work of a stream is behind.
+    /// Forgets the event of `context` behind the announced work of a stream, because the order of the event
+    /// is in doubt. Returns the event.
     pub(crate) fn doubt_use(&self, number: StreamId, context: CuContext) -> Option<SharedEvent> {
         let mut retired = self.lock();
         let its = retired.uses.get_mut(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number);
         its.and_then(|its| its.event.take())
     }
 
-    /// Returns the events behind the announced work of a stream: one of each context whose memory the stream has
-    /// used. None if no work was announced, or it is in doubt what an event is behind.
+    /// Returns the events behind the announced work of a stream, one event for each context of used memory.
+    /// Returns no event if no work was announced, or an event is in doubt.
     pub(crate) fn announced(&self, number: StreamId) -> Vec<SharedEvent> {
         let handle = number.0 & HANDLE_MASK;
         let retired = self.lock();
@@ -422,8 +416,7 @@ impl Streams {
         }
     }
 
-    /// Examines the next `limit` retired streams in turn, and returns those whose event belongs to
-    /// `context`.
+    /// Examines the next `limit` retired streams in turn. Returns the streams with an event of `context`.
     pub(crate) fn next_ended(&self, context: CuContext, limit: usize) -> Vec<(StreamId, SharedEvent)> {
         let mut retired = self.lock();
         let count = limit.min(retired.ended.len());
@@ -435,8 +428,8 @@ impl Streams {
         next
     }
 
-    /// Forgets a retired stream whose recorded end is complete. Returns the event to one caller only: the caller that
-    /// removed the entry.
+    /// Forgets a retired stream with a complete recorded end. Only the caller that removes the entry gets the
+    /// event.
     pub(crate) fn finish(&self, stream: StreamId) -> Option<SharedEvent> {
         let mut retired = self.lock();
         let found = retired.ended.iter().position(|(number, _)| *number == stream);
@@ -472,9 +465,8 @@ impl Streams {
         None
     }
 
-    /// Returns the slot of a handle, and takes a slot at generation 0 if the handle has none. The
-    /// caller holds the lock. Returns `None` if every slot that the handle may occupy is taken, in
-    /// every level.
+    /// Returns the slot of a handle, and takes a slot at generation 0 if the handle has none. The caller
+    /// holds the lock. Returns `None` if every possible slot of the handle is taken, in every level.
     fn slot_or_insert(&self, handle: u64) -> Option<&Slot> {
         if let Some(slot) = self.slot(handle) {
             return Some(slot);
@@ -489,8 +481,7 @@ impl Streams {
         None
     }
 
-    /// Locks the retired streams. Ignores poison: a thread that panicked under the lock left whole
-    /// entries only.
+    /// Locks the retired streams. Ignores poison: a panic under the lock leaves whole entries only.
     fn lock(&self) -> MutexGuard<'_, Retired> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -508,7 +499,7 @@ impl Retired {
         }
     }
 
-    /// Records that the handle's present stream ends without a recorded end.
+    /// Records the end of the handle's present stream without a recorded event.
     fn end_unrecorded(&mut self, handle: u64) {
         let context = self.contexts.remove(&handle).unwrap_or(CuContext::NULL);
         self.stamp += 1;
@@ -551,7 +542,7 @@ fn of_handle(handle: u64) -> RangeInclusive<(u64, CuContext)> {
     (handle, CuContext::NULL)..=(handle, CuContext(usize::MAX))
 }
 
-/// Iterates over the slots of one level that a handle may occupy, in the order of use.
+/// Iterates over the possible slots of a handle in a level, in the order of use.
 #[inline]
 fn places(slots: &[Slot], handle: u64) -> impl Iterator<Item = &Slot> {
     // Fibonacci hashing: handles differ in their middle bits, and the product's top bits depend on

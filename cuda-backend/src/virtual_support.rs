@@ -14,25 +14,25 @@ use std::sync::{Condvar, Mutex, PoisonError};
 pub(crate) struct Virtual {
     /// The granularity of mappings, in bytes; a power of two.
     pub(crate) granularity: u64,
-    /// Whether physical memory is created for direct access by other devices on the bus.
+    /// Whether physical memory is created for direct access by devices on the bus.
     rdma: AtomicBool,
-    /// Whether physical memory is created for export to other processes.
+    /// Whether physical memory is created for export to processes.
     export: AtomicBool,
     /// Which thread changes mappings.
     pub(crate) mappings: Turn,
 }
 
-/// Uses of physical memory that it must be created for.
+/// The requested uses of new physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Uses {
-    /// Direct access by other devices on the bus.
+    /// Direct access by devices on the bus.
     pub(crate) rdma: bool,
-    /// Export to other processes.
+    /// Export to processes.
     pub(crate) export: bool,
 }
 
 impl Uses {
-    /// Lists all these uses, and then fewer: a device may report a use and then refuse it.
+    /// Lists all requested uses, and then fewer: a device may report a use and then refuse the use.
     pub(crate) fn or_fewer(self) -> impl Iterator<Item = Self> {
         let choices = [(true, true), (false, true), (true, false), (false, false)];
         let choices = choices.into_iter().map(|(rdma, export)| Self { rdma, export });
@@ -40,9 +40,9 @@ impl Uses {
     }
 }
 
-/// Lets one thread at a time change mappings, from its first call to its last. The driver fails with
-/// code 999 if a mapping of a handle is removed between the call that maps the handle elsewhere and
-/// the call that sets the access there (driver 580, on an H100). Only requests that map pages wait.
+/// Lets only one thread change mappings, from the thread's first call to the last. The driver fails with code
+/// 999 if a mapping of a handle is removed between the map call for the handle at a new place and the call
+/// for the new place's access (driver 580, on an H100). Only requests with mapped pages wait.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     taken: Mutex<bool>,
@@ -50,7 +50,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Waits until no other thread changes mappings, and takes the turn.
+    /// Waits until no thread changes mappings, and takes the turn.
     pub(crate) fn begin(&self) {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let free = self.ended.wait_while(taken, |taken| *taken);

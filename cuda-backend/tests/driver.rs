@@ -1,8 +1,8 @@
-//! Tests of the device over a real driver or the emulated driver: check what the unit tests assume
-//! of a driver.
+//! Tests of the device over a real driver or the emulated driver, for the assumptions of the unit tests about
+//! a driver.
 //!
-//! Runs on the driver named by `CACHALOT_LIBCUDA`, or on `libcuda.so.1`. Without a driver, each
-//! test prints one line and is skipped.
+//! Runs on the driver named by `CACHALOT_LIBCUDA`, or on `libcuda.so.1`. Without a driver, each test prints a
+//! line and is skipped.
 
 use cachalot_core::{DevicePtr, ErrorKind, Event, Segments, StreamId, StreamOrder};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
@@ -13,8 +13,8 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Opens the first device, or prints one line about the skipped test. The tests run one at a time,
-/// since some capture in global mode.
+/// Opens the first device, or prints a line about the skipped test. The tests run one at a time, since some
+/// capture in global mode.
 pub(crate) fn device(what: &str) -> Option<(CudaDevice, MutexGuard<'static, ()>)> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +31,7 @@ pub(crate) fn device(what: &str) -> Option<(CudaDevice, MutexGuard<'static, ()>)
     }
 }
 
-/// Creates a stream that is not ordered with the legacy stream.
+/// Creates a non-blocking stream, so without order to the legacy stream.
 pub(crate) fn stream(device: &CudaDevice) -> CuStream {
     let mut stream = CuStream::NULL;
     let made = device.with_context(|driver| {
@@ -42,7 +42,7 @@ pub(crate) fn stream(device: &CudaDevice) -> CuStream {
     stream
 }
 
-/// Destroys a stream that is no longer in use.
+/// Destroys an unused stream.
 pub(crate) fn destroy(device: &CudaDevice, stream: CuStream) {
     let destroyed = device.with_context(|driver| {
         // SAFETY: the test made the stream, and does not use the stream again.
@@ -265,8 +265,8 @@ fn a_full_device_is_waited_for_beside_a_capture() {
     assert_eq!((device.close(), plain.close()), (Ok(()), Ok(())));
 }
 
-/// Returns the number of a stream that was destroyed without a report, and whose handle the driver
-/// has given to another stream.
+/// Returns the number of a stream destroyed without a report, whose handle the driver has given to a new
+/// stream.
 fn unreported(device: &CudaDevice) -> StreamId {
     let mut numbers = std::collections::BTreeMap::new();
     for _ in 0..50 {
@@ -288,7 +288,7 @@ fn begin(device: &CudaDevice, stream: CuStream, mode: CuCaptureMode) {
     assert_eq!(begun, Ok(()));
 }
 
-/// Makes every call that an allocator may make while some stream captures.
+/// Makes every call of an allocator that is allowed while some stream captures.
 fn calls_during_a_capture(device: &CudaDevice, events: [Event; 2], other: StreamId, segment: DevicePtr) {
     let more = device.obtain(2 << 20).expect("memory");
     device.release(more, 2 << 20).expect("released");

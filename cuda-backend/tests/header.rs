@@ -16,7 +16,7 @@ use std::mem::{align_of, offset_of, size_of};
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the folder of `cuda.h`, or prints one line about the skipped test.
+/// Returns the folder of `cuda.h`, or prints a line about the skipped test.
 fn header_folder() -> Option<String> {
     let folder = std::env::var("CACHALOT_CUDA_H_DIR").ok();
     if folder.is_none() {
@@ -137,7 +137,7 @@ impl Header {
         }
     }
 
-    /// Returns the number that follows `what` in bindgen's own layout checks.
+    /// Returns the number behind `what` in bindgen's own layout checks.
     fn layout(&self, what: &str) -> usize {
         let key = format!("[\"{}\"]", what.split_whitespace().collect::<String>());
         let at = self.text.find(&key).unwrap_or_else(|| panic!("the header has no {what}"));

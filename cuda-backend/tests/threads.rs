@@ -1,5 +1,5 @@
-//! Threads over one device, on a real driver or the emulated driver: what one thread works with, no other thread takes
-//! away. Which driver, as in `driver.rs`.
+//! Tests of threads over one device, on a real driver or the emulated driver (see `driver.rs`): no thread
+//! takes away a resource in use by another thread.
 
 use crate::driver::{Gate, destroy, device, stream};
 use cachalot_core::{Contents, Segments, StreamId, StreamOrder};
@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Threads that disturb.
+/// Number of disturbing threads.
 const OTHERS: usize = 2;
 
-/// Runs `work` on this thread, while other threads run `disturb` again and again.
+/// Runs `work` on the calling thread, while other threads run `disturb` again and again.
 fn beside<T>(disturb: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,11 +1,11 @@
-//! Tests of `cachalot_kernels.h` in C11, C17 and C++17: the header compiles without a warning, and
-//! its pattern is the pattern of the kernels.
+//! Tests of `cachalot_kernels.h` in C11, C17 and C++17: the header compiles without a warning, and the
+//! header's pattern is the pattern of the kernels.
 
 use cachalot_kernels::Life;
 use std::path::Path;
 use std::process::Command;
 
-/// A C program that prints the pattern of two lives, and the shape of a few launches.
+/// A C program for the pattern of two lives and the shape of a few launches.
 const PROGRAM: &str = r#"
 #include "cachalot_kernels.h"
 #include <stdio.h>

@@ -1,5 +1,5 @@
-//! Tests of the kernels on a device: a GPU, or the emulated driver. Without a device, each test
-//! prints one line and is skipped.
+//! Tests of the kernels on a device: a GPU, or the emulated driver. Without a device, each test prints a line
+//! and is skipped.
 
 use cachalot_core::{DevicePtr, ErrorKind, Segments, StreamOrder};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
@@ -10,7 +10,7 @@ use core::ffi::c_void;
 use std::io::Write;
 use std::time::Instant;
 
-/// Prints one line about a skipped test.
+/// Prints a line about a skipped test.
 fn skipped(why: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "skipped: kernels on a device ({why})");
 }
@@ -30,7 +30,7 @@ fn device() -> Option<CudaDevice> {
     }
 }
 
-/// Loads the kernels, if compiled for this driver.
+/// Loads the kernels, if compiled for the present driver.
 fn kernels(device: &CudaDevice) -> Option<Kernels<'_>> {
     match Kernels::load(device) {
         Ok(kernels) => Some(kernels),
@@ -42,7 +42,7 @@ fn kernels(device: &CudaDevice) -> Option<Kernels<'_>> {
     }
 }
 
-/// Creates a stream that is not ordered with the legacy stream.
+/// Creates a non-blocking stream, so without order to the legacy stream.
 fn stream(device: &CudaDevice) -> CuStream {
     let mut stream = CuStream::NULL;
     let made = device.with_context(|driver| {
@@ -81,7 +81,7 @@ fn bytes_of(device: &CudaDevice, stream: CuStream, region: Region) -> Vec<u8> {
     bytes
 }
 
-/// Sizes with and without whole words and tails, below and above one pass of all threads.
+/// Sizes with and without whole words and tails, below and above a single pass of all threads.
 const SIZES: [u64; 9] = [1, 7, 8, 9, 511, 512, 100_003, 8 << 20, (8 << 20) + 13];
 /// The life used by the tests.
 const LIFE: Life = Life { block: 17, generation: 4 };
@@ -256,7 +256,7 @@ fn a_held_stream_is_busy_and_others_are_not() {
     assert!(begin.elapsed().as_millis() >= 200, "held for too short");
 }
 
-/// Loses the context of a separate process: the test runs itself in a child for each code.
+/// Loses the context of a separate process: the test runs a child process for each code.
 #[test]
 fn a_trap_loses_the_context_for_good() {
     const CHILD: &str = "CACHALOT_TEST_TRAP";

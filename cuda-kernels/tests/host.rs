@@ -1,5 +1,5 @@
-//! Tests of the host's kernels against the pattern in Rust. Device kernels are compiled from the
-//! same source.
+//! Tests of the host's kernels against the pattern in Rust. Host kernels and device kernels share their
+//! source.
 
 use cachalot_kernels::{Findings, Life, ROW_BYTES, checksum, emulated_image};
 use core::ffi::{c_uint, c_void};
@@ -12,7 +12,7 @@ type HostKernel = unsafe extern "C" fn(parameters: *mut *mut c_void, grid: c_uin
 struct Kernels(Library);
 
 impl Kernels {
-    /// Loads the library, or prints one line that no library was built.
+    /// Loads the library, or prints a line about the missing library.
     fn load() -> Option<Self> {
         let Some(image) = emulated_image() else {
             use std::io::Write;
@@ -25,7 +25,7 @@ impl Kernels {
         Some(Self(unsafe { Library::new(path) }.expect("the library that the build made")))
     }
 
-    /// Runs a kernel with these parameters.
+    /// Runs a kernel with the given parameters.
     fn run(&self, name: &str, arguments: &[u64]) {
         // SAFETY: the symbol is a number: the count of the kernel's parameters.
         let count = unsafe { self.0.get::<*const c_uint>(format!("{name}_params")) }.expect("a number of parameters");
@@ -72,7 +72,7 @@ impl Buffer {
         self.words.as_mut_ptr() as u64
     }
 
-    /// Checks that the margin is unchanged, and returns the bytes in use.
+    /// Checks that the margin is unchanged. Returns the bytes in use.
     fn checked(&mut self) -> &mut [u8] {
         let bytes = self.bytes;
         let (used, margin) = self.bytes_mut().split_at_mut(bytes);

@@ -1,8 +1,8 @@
-//! The memory of a device at some time: what came from the device, and the blocks in it. Undoing the
-//! events of a history, the last one first, leads back to any earlier time.
+//! The memory of a device at some time: parts from the device, and blocks in the parts. Undoing the events of
+//! a history from the last event on leads back to any earlier time.
 //!
-//! The memory is made for every reader of a history: `P` is what a reader keeps of a part (stream,
-//! pool, stack), and `B` what it keeps of a block.
+//! The memory serves every reader of a history. `P` is the reader's value for a part (stream, pool, stack),
+//! and `B` the reader's value for a block.
 
 use cachalot_core::UNIT;
 use rustc_hash::FxHashMap;
@@ -13,18 +13,18 @@ use std::collections::BTreeMap;
 pub struct Part<P> {
     /// Address behind the last byte.
     pub end: u64,
-    /// What the reader keeps.
+    /// The reader's value.
     pub of: P,
 }
 
-/// A block that is not free.
+/// A live or pending block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block<B> {
     /// Size in bytes.
     pub size: u64,
-    /// Whether the program freed the block, and other streams still use it.
+    /// Whether the program freed the block while other streams still use the block.
     pub pending: bool,
-    /// What the reader keeps.
+    /// The reader's value.
     pub of: B,
 }
 
@@ -61,8 +61,8 @@ pub fn rounded(bytes: u64) -> u64 {
     bytes.max(1).checked_next_multiple_of(UNIT).unwrap_or(bytes)
 }
 
-/// Removes a range from all overlapping parts. `removed` is called with every part that is removed,
-/// with its address, and `left` with what is left of it.
+/// Removes a range from all overlapping parts. `removed` gets each overlapping part with its address, and
+/// `left` gets each remainder.
 pub fn cut<P: Copy>(
     parts: &mut BTreeMap<u64, Part<P>>,
     address: u64,
@@ -90,17 +90,17 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         &self.parts
     }
 
-    /// Returns the blocks that are not free, by address, in no order.
+    /// Returns the live and pending blocks by address, in no order.
     pub fn blocks(&self) -> &FxHashMap<u64, Block<B>> {
         &self.blocks
     }
 
-    /// Returns the blocks that are not free, in the order of addresses.
+    /// Returns the live and pending blocks in the order of addresses.
     pub fn ordered(&self) -> BTreeMap<u64, Block<B>> {
         self.blocks.iter().map(|(&address, &block)| (address, block)).collect()
     }
 
-    /// Returns what the reader keeps of each block, to be changed.
+    /// Returns the reader's value of each block, for changes.
     pub fn kept_mut(&mut self) -> impl Iterator<Item = &mut B> {
         self.blocks.values_mut().map(|block| &mut block.of)
     }
@@ -110,12 +110,12 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         self.reserved
     }
 
-    /// Returns the bytes of all blocks that the program holds.
+    /// Returns the bytes of all live blocks.
     pub fn allocated(&self) -> u64 {
         self.allocated
     }
 
-    /// Returns the bytes of all blocks that the program freed, and other streams still use.
+    /// Returns the bytes of all pending blocks.
     pub fn pending(&self) -> u64 {
         self.pending
     }
@@ -126,7 +126,7 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         (address < part.end).then_some(part)
     }
 
-    /// Adds a part, in the place of a part at this address.
+    /// Adds a part. Replaces a part at an equal address.
     pub fn insert(&mut self, address: u64, part: Part<P>) {
         self.reserved = self.reserved.saturating_add(part.end - address);
         if let Some(before) = self.parts.insert(address, part) {
@@ -151,7 +151,7 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         self.reserved = reserved.saturating_add(change);
     }
 
-    /// Replaces or removes the block at an address, and returns the block that was there.
+    /// Replaces or removes the block at an address. Returns the former block.
     pub fn set_block(&mut self, address: u64, block: Option<Block<B>>) -> Option<Block<B>> {
         let before = match block {
             Some(block) => self.blocks.insert(address, block),
@@ -173,8 +173,7 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         self.set_block(address, None)
     }
 
-    /// Undoes a free by the program: the block is no longer pending. `of` is for a block that was not
-    /// known.
+    /// Undoes a free by the program: the block is no longer pending. An unknown block gets the value `of`.
     pub fn undo_free_requested(&mut self, address: u64, bytes: u64, of: B) {
         match self.blocks.get_mut(&address) {
             Some(block) if block.pending => {
@@ -192,8 +191,8 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         self.set_block(address, Some(Block { size: rounded(bytes), pending: true, of }));
     }
 
-    /// Returns the holes of a part. `blocks` are those of [`ordered`](Self::ordered). With `pending`,
-    /// pending blocks count as holes.
+    /// Returns the holes of a part. `blocks` comes from [`ordered`](Self::ordered). With `pending`, pending
+    /// blocks count as holes.
     pub fn holes(blocks: &BTreeMap<u64, Block<B>>, address: u64, part: &Part<P>, pending: bool) -> Vec<Hole> {
         let (mut holes, mut at) = (Vec::new(), address);
         for (&start, block) in blocks.range(address..part.end.max(address)) {

@@ -1,5 +1,6 @@
-//! What the heuristics reach on large invented programs: `cargo run --release -p cachalot-tests --example plan_large [FOLDER]`.
-//! With a folder, the problems are written there too, as `cachalot plan` reads them.
+//! Measures the heuristics on large invented programs: `cargo run --release -p cachalot-tests --example
+//! plan_large [FOLDER]`. With a folder, the program also writes the problems, in the format of `cachalot
+//! plan`.
 
 use cachalot_planner::{HEURISTICS, Problem, lower_bound, verify};
 use cachalot_tests::planning::large::{MODELS, training_step};
@@ -28,7 +29,7 @@ fn main() {
     }
 }
 
-/// These take minutes here.
+/// Algorithms that take minutes on the large programs.
 const SLOW: [&str; 2] = ["hill-climb", "interval-move"];
 
 fn table(problem: &Problem) -> String {

@@ -1,4 +1,4 @@
-//! Captures that begin while other threads free blocks, and captures without a route.
+//! Captures beside frees of other threads, and captures without a route.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Time after which a capture that does not wait must have begun.
+/// Time limit for the beginning of a capture without a wait.
 const A_WHILE: Duration = Duration::from_millis(50);
 
 /// A capture waits for a free in progress that found no capture and is recording an event.
@@ -47,11 +47,11 @@ fn a_capture_begins_when_no_event_is_being_recorded_any_more() {
     allocator.check_invariants().unwrap();
 }
 
-/// A stream that captures a graph.
+/// A capturing stream.
 const CAPTURED: StreamId = StreamId(2);
 const OTHER: StreamId = StreamId(3);
 
-/// Allocates a block on the host's stream and records its use on other streams.
+/// Allocates a block on the host's stream and records the block's use on other streams.
 fn used_by(host: &Host, streams: &[StreamId]) -> DevicePtr {
     let block = host.malloc(1000);
     for &stream in streams {
@@ -88,8 +88,8 @@ fn what_a_capturing_stream_uses_is_freed_when_the_capture_has_ended() {
     }
 }
 
-/// Operations that wait for all work neither fail nor wait on a capture: blocks behind the capture
-/// stay pending, all others are released.
+/// Operations that wait for all work neither fail nor wait on a capture. Blocks behind the capture stay
+/// pending, and all other blocks are released.
 #[test]
 fn a_capture_holds_up_only_what_its_stream_uses() {
     for config in ["", "expandable_segments:True", "policy:slab", "policy:planned"] {
@@ -114,8 +114,8 @@ fn a_capture_holds_up_only_what_its_stream_uses() {
     }
 }
 
-/// Blocks behind one capture do not wait for the end of another, in any order. A block that a
-/// second capture overtakes stays pending.
+/// Blocks behind a capture do not wait for the end of another capture, in any order. A block overtaken by a
+/// second capture stays pending.
 #[test]
 fn each_block_waits_for_its_own_captures() {
     let host = Host::new("", 1 << 30);
@@ -191,8 +191,8 @@ fn one_answer_counts_for_all_blocks_behind_a_stream() {
     assert_eq!(host.device().calls(Call::IsCapturing) - before, 1);
 }
 
-/// Free memory of a capturing stream stays mapped. Releases do not fail because of the memory, and
-/// forecasts do not count on it.
+/// Free memory of a capturing stream stays mapped. Releases do not fail because of the memory, and forecasts
+/// do not count the memory.
 #[test]
 fn what_is_free_of_a_capturing_stream_stays_mapped() {
     let host = Host::new("expandable_segments:True", 1 << 30);

@@ -1,7 +1,8 @@
-//! Memory histories that begin in the middle: cut anywhere, a record is replayed from the state that its end leads back to.
+//! Memory histories from the middle of a program: for any cut, a record is replayed from the state found
+//! backward from the record's end.
 //!
-//! `CACHALOT_HISTORY_CUTS` sets how many cuts of each record are tried, `CACHALOT_HISTORY_SEED` which ones, and
-//! `CACHALOT_HISTORY_RECORD` a part of the names of the records.
+//! `CACHALOT_HISTORY_CUTS` sets the number of cuts per record, `CACHALOT_HISTORY_SEED` the choice of the
+//! cuts, and `CACHALOT_HISTORY_RECORD` a part of the names of the records.
 
 use cachalot_replay::replay::{Options, replay};
 use cachalot_replay::trace::Trace;
@@ -21,16 +22,16 @@ fn records(ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// What came of a record's cuts.
+/// Result of a record's cuts.
 #[derive(Default)]
 struct Tally {
     /// Cuts with something before them.
     in_the_middle: usize,
-    /// Events, final segments and final blocks that were compared.
+    /// Number of compared events, final segments and final blocks.
     decisions: u64,
     /// Blocks whose sizes were assumed.
     assumed: u64,
-    /// What differed, one for each cut that did.
+    /// The first difference of each cut with a difference.
     differences: Vec<String>,
 }
 
@@ -49,7 +50,8 @@ impl Tally {
     }
 }
 
-/// Cuts every record of these files, and fails if a replay differs from its record in what follows the cut or in the final state.
+/// Cuts every record of the files. Fails if a replay differs from its record after the cut or in the final
+/// state.
 fn cut_all(files: &[PathBuf], cuts: u64, seed: Option<u64>) {
     let cuts = number("CACHALOT_HISTORY_CUTS").unwrap_or(cuts);
     let seed = number("CACHALOT_HISTORY_SEED").or(seed).unwrap_or_else(|| fastrand::u64(..));

@@ -1,4 +1,4 @@
-//! Streams that the device tells to be idle: blocks that wait for them need no event.
+//! Streams reported as idle by the device: waiting blocks need no event.
 
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DeviceError, DeviceIndex, DevicePtr, Error, ErrorKind, Growable, StreamId};
@@ -7,7 +7,7 @@ const DEVICE: DeviceIndex = DeviceIndex(0);
 const STREAM: StreamId = StreamId(1);
 const SIDE: StreamId = StreamId(2);
 const MIB: u64 = 1 << 20;
-/// The configurations in which frees are gathered, on a device that tells.
+/// The configurations with gathered frees, on a device with reports of idle streams.
 const CONFIGS: [&str; 3] = ["parity:False", "parity:False,expandable_segments:True", "policy:stitched"];
 
 type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
@@ -30,13 +30,13 @@ fn malloc(allocator: &Simulated) -> DevicePtr {
     allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap()
 }
 
-/// Uses a block on the other stream, and frees it.
+/// Uses a block on the stream [`SIDE`], and frees the block.
 fn use_and_free(allocator: &Simulated, ptr: DevicePtr) {
     allocator.record_stream(ptr, SIDE).unwrap();
     allocator.free(ptr).unwrap();
 }
 
-/// Makes the other stream known as idle: the first free has recorded an event, which is complete.
+/// Makes [`SIDE`] known as idle: the first free has recorded an event, and the event is complete.
 fn begin(config: &str) -> Simulated {
     let allocator = allocator(config);
     let (first, second) = (malloc(&allocator), malloc(&allocator));

@@ -97,8 +97,8 @@ fn tetris() {
     assert!(!fits_into(&pieces, 2));
 }
 
-/// Builds two stairs: lives that end one after another, upside down over lives that begin one after
-/// another. The stairs fit exactly.
+/// Builds two stairs: lives with successive ends, upside down over lives with successive beginnings. The
+/// stairs fit exactly.
 #[test]
 fn stairs() {
     let steps = 12;
@@ -130,7 +130,7 @@ fn one_that_is_stopped_has_decided_nothing() {
     verify(&hard, portfolio.best().expect("the first algorithms have answered")).expect("a plan");
 }
 
-/// Runs one run of the search. Returns the plan and the number of nodes.
+/// Makes a run of the search. Returns the plan and the number of nodes.
 fn run(problem: &Problem, run: u64, capacity: u64) -> (Progress, Option<Plan>, u64) {
     let mut search = Search::new(Arc::new(Instance::of(Chains::of(problem)).expect("it is small")));
     search.begin(run, capacity);
@@ -138,12 +138,11 @@ fn run(problem: &Problem, run: u64, capacity: u64) -> (Progress, Option<Plan>, u
     (progress, search.plan(), search.nodes())
 }
 
-/// For each hard instance, a run that solves the instance: the first such run, if fast enough for
-/// an unoptimized build.
+/// For each hard instance, the first run with a solution, if fast enough for an unoptimized build.
 ///
-/// All peaks but those of D and J equal the lower bound, and so are optimal. D and J are open:
-/// MiniMalloc reaches 1,046,528 and 1,048,576. A change of the orders changes the runs; the table
-/// of `cachalot-bench-plan` has the new ones.
+/// All peaks except D's and J's equal the lower bound, and so are optimal. D and J are open: MiniMalloc
+/// reaches 1,046,528 and 1,048,576. A change of the orders changes the runs; the table of
+/// `cachalot-bench-plan` has the new runs.
 const HARD: [(&str, u64, u64); 10] = [
     ("A", 1_048_576, 1),
     ("C", 1_039_360, 0),

@@ -1,5 +1,5 @@
-//! Pools that change during a request or a release. The request is served by its own pool, and a
-//! graph keeps its memory. The device plays the part of another thread, in the middle of the call.
+//! Pools that change during a request or a release. A request is served by its own pool, and a graph keeps
+//! its memory. The device acts as another thread, in the middle of the call.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, PoolId, PoolOptions, Route, StreamId};
@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 
 type Core = Allocator<Hooked, RawMutex, Growable>;
 
-/// Creates an allocator that lives as long as the process, so that its device can call back.
+/// Creates an allocator with the life of the process, so that the device can call back.
 fn core() -> &'static Core {
     let device = Hooked::new(SimulatedDevice::new(1 << 30));
     Box::leak(Box::new(Core::new([device], &Config::default()).unwrap()))

@@ -1,4 +1,4 @@
-//! The map of the core in ARCHITECTURE.md names what is there, and leaves nothing out.
+//! The map of the core in ARCHITECTURE.md names existing files, and leaves no file out.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,8 +10,8 @@ const FOLDER: &str = "core/src";
 /// The folders of which the map names every file and every folder.
 const WHOLE: [&str; 2] = ["core/src", "core/src/arena"];
 
-/// Returns the paths that a map names, relative to the root. A line names files and folders up to its first other word.
-/// A line that is indented further names what lies in the first of them.
+/// Returns the paths in a map, relative to the root. A line names files and folders up to the first word
+/// without a path. A line with a deeper indentation names contents of the first folder above.
 fn named(map: &str) -> BTreeSet<String> {
     let mut folders = vec![FOLDER.to_owned()];
     let mut paths = BTreeSet::new();

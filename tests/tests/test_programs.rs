@@ -14,12 +14,12 @@ fn programs(manifest: &str) -> Vec<&str> {
     tables.filter_map(|table| table.split_once("name = \"")?.1.split('"').next()).collect()
 }
 
-/// Returns the modules that a program's file names.
+/// Returns the modules named in a program's file.
 fn modules(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'))
 }
 
-/// Returns the files that belong to no program, of those in a folder of tests.
+/// Returns the files of a folder of tests without a program.
 fn left_out<'a>(manifest: &str, files: &[&'a str], read: impl Fn(&str) -> String) -> Vec<&'a str> {
     let programs = programs(manifest);
     let texts: Vec<String> = programs.iter().map(|program| read(program)).collect();

@@ -1,5 +1,5 @@
-//! Utilisation of recorded programs under the stitched policy, with sizes and waits for which nothing was
-//! chosen.
+//! Utilisation of recorded programs under the stitched policy, with sizes and waits outside the tuning of the
+//! policy.
 
 use cachalot_core::simulated::DriverCosts;
 use cachalot_replay::compare::{Contender, Options, compare};
@@ -7,9 +7,9 @@ use cachalot_replay::program::LeftOut;
 use cachalot_replay::trace::Trace;
 use std::path::Path;
 
-/// Runs a recorded program with all sizes multiplied, several times on the same allocator. Returns the peak
-/// of live memory over the peak of what is held. With `waits`, memory that other streams use is free where
-/// the record says so, and else at once.
+/// Runs a recorded program with all sizes multiplied, several times on one allocator. Returns the peak of
+/// live memory over the peak of held memory. With `waits`, memory used by other streams is free at the
+/// recorded completion, and otherwise at once.
 fn utilisation(name: &str, size_factor: f64, passes: u32, waits: bool) -> f64 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(format!("{name}.csv.gz"));
     let traces = Trace::load(&file).expect("the record is valid");
@@ -29,7 +29,7 @@ fn utilisation(name: &str, size_factor: f64, passes: u32, waits: bool) -> f64 {
     compared.figures[0].as_ref().expect("no call is refused").utilisation()
 }
 
-/// A request of half the memory is made of long pages. The short ones are those that exceed the budget.
+/// A request of half the memory consists of long pages. Only the pages beyond the budget are short.
 #[test]
 fn programs_of_other_sizes_use_what_is_held() {
     for (size_factor, least) in [(1.37, 0.96), (2.9, 0.96)] {
@@ -38,7 +38,7 @@ fn programs_of_other_sizes_use_what_is_held() {
     }
 }
 
-/// Of the memory that waits for another stream's work, no more is held twice than 3.6 % of the peak.
+/// The memory held twice because of waits for another stream's work is at most 3.6 % of the peak.
 #[test]
 fn programs_of_several_streams_hold_little_more_than_is_live() {
     for name in ["multistream_prefetch", "multistream_prefetch__expandable"] {

@@ -2,32 +2,25 @@
 //!
 //! A *pointing word* (it, that, what, those, one, …) sends the reader back to an earlier sentence.
 //! Of the words in the docs of hashbrown, smallvec, `parking_lot_core` and crossbeam, 3 to 5 %
-//! point. Each crate has a limit.
+//! point. A single limit holds for every folder of Rust sources.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::path::Path;
-use walkdir::WalkDir;
+use std::path::{Path, PathBuf};
+use walkdir::{DirEntry, WalkDir};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The largest share of pointing words in the docs of each crate, in percent.
-const LIMITS: [(&str, f64); 15] = [
-    ("core/src", 4.0),
-    ("planner/src", 4.0),
-    ("tests/lib/src", 4.0),
-    ("tests/tests", 4.0),
-    ("ffi", 4.0),
-    ("snapshot", 4.0),
-    ("emulated-driver", 4.0),
-    ("emulated-runtime", 4.0),
-    ("fuzz", 4.0),
-    ("tests/fuzz", 4.0),
-    ("cli/src/commands/plan", 4.0),
-    ("replay/src/inspect", 4.0),
-    ("replay/src/plan", 4.0),
-    ("tuner/src/program", 4.0),
-    ("replay/src/trace", 4.0),
-];
+/// The largest share of pointing words in the docs of a folder, in percent.
+const LIMIT: f64 = 4.0;
+
+/// The least number of words for an entry of the table. A folder with fewer words counts as a part of
+/// the folder above.
+const LEAST_WORDS: usize = 300;
+
+/// Folders measured together with all folders below.
+const WHOLE: [&str; 1] = ["core/src"];
 
 const POINTING: [&str; 25] = [
     "it", "its", "itself", "that", "what", "those", "these", "this", "one", "ones", "who", "whom", "whoever",
@@ -48,24 +41,92 @@ fn words(line: &str) -> impl Iterator<Item = String> {
     apart.filter(|word| word.starts_with(|c: char| c.is_ascii_alphabetic())).map(str::to_lowercase)
 }
 
-/// Reads the doc comments of every Rust file below a folder.
-fn docs_below(folder: &str) -> Vec<String> {
-    let entries = WalkDir::new(Path::new(ROOT).join(folder)).into_iter().map(|entry| entry.expect("it can be read"));
-    let sources = entries.filter(|entry| entry.path().extension() == Some(OsStr::new("rs")));
-    sources.flat_map(|entry| docs(&std::fs::read_to_string(entry.path()).expect("Rust is text"))).collect()
+/// Word counts of some docs.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+struct Count {
+    words: usize,
+    pointing: usize,
+}
+
+impl Count {
+    /// Counts the words of a file's docs.
+    fn of(text: &str) -> Self {
+        let docs = docs(text);
+        let all = || docs.iter().flat_map(|line| words(line));
+        Self { words: all().count(), pointing: all().filter(|word| POINTING.contains(&&**word)).count() }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.words += more.words;
+        self.pointing += more.pointing;
+    }
+
+    /// Returns the share of pointing words in percent.
+    fn share(self) -> f64 {
+        100.0 * self.pointing as f64 / self.words.max(1) as f64
+    }
+}
+
+/// Returns whether the walk enters a folder: neither build outputs nor hidden folders, such as `.tools`.
+fn is_entered(entry: &DirEntry) -> bool {
+    let name = entry.file_name().to_string_lossy();
+    entry.depth() == 0 || !name.starts_with('.') && name != "target"
+}
+
+/// Counts the docs of every Rust file of the tree, by folder. The folders are relative to the root.
+fn folders() -> BTreeMap<PathBuf, Count> {
+    let mut counts = BTreeMap::<_, Count>::new();
+    for entry in WalkDir::new(ROOT).into_iter().filter_entry(is_entered) {
+        let entry = entry.expect("it can be read");
+        if entry.path().extension() != Some(OsStr::new("rs")) || !entry.file_type().is_file() {
+            continue;
+        }
+        let folder = entry.path().parent().and_then(|folder| folder.strip_prefix(ROOT).ok()).expect("below the root");
+        let whole = WHOLE.into_iter().map(Path::new).find(|whole| folder.starts_with(whole));
+        let text = std::fs::read_to_string(entry.path()).expect("Rust is text");
+        counts.entry(whole.unwrap_or(folder).to_owned()).or_default().add(Count::of(&text));
+    }
+    counts
+}
+
+/// Adds each folder with few words to the folder above, from the deepest folder up.
+fn entries(mut counts: BTreeMap<PathBuf, Count>) -> BTreeMap<PathBuf, Count> {
+    let folders: BTreeSet<PathBuf> =
+        counts.keys().flat_map(|folder| folder.ancestors()).map(Path::to_path_buf).collect();
+    let mut folders: Vec<PathBuf> = folders.into_iter().collect();
+    folders.sort_by_key(|folder| Reverse(folder.components().count()));
+    for folder in &folders {
+        let Some(above) = folder.parent() else { continue };
+        if counts.get(folder).is_some_and(|count| count.words < LEAST_WORDS) {
+            let count = counts.remove(folder).unwrap_or_default();
+            counts.entry(above.to_owned()).or_default().add(count);
+        }
+    }
+    counts
 }
 
 #[test]
 fn docs_name_the_thing_they_speak_of() {
-    for (folder, limit) in LIMITS {
-        let docs = docs_below(folder);
-        let count = |wanted: &dyn Fn(&str) -> bool| {
-            docs.iter().flat_map(|line| words(line)).filter(|word| wanted(word)).count() as f64
-        };
-        let share = 100.0 * count(&|word| POINTING.contains(&word)) / count(&|_| true);
-        println!("{folder}: {share:.2} % of the words of the docs point");
-        assert!(share <= limit, "{folder}: {share:.2} % of the words of the docs point, {limit} % are allowed");
-    }
+    let mut entries: Vec<(PathBuf, Count)> = entries(folders()).into_iter().collect();
+    entries.sort_by(|(_, one), (_, other)| other.share().total_cmp(&one.share()));
+    let line = |(folder, count): &(PathBuf, Count)| {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        format!("{:6.2} % of {:6} words  {}", count.share(), count.words, folder.display())
+    };
+    entries.iter().for_each(|entry| println!("{}", line(entry)));
+    let over: Vec<String> = entries.iter().filter(|(_, count)| count.share() > LIMIT).map(line).collect();
+    let over = over.join("\n");
+    assert!(over.is_empty(), "more than {LIMIT} % of the words of the docs point in these folders:\n{over}");
+}
+
+#[test]
+fn small_folders_count_with_the_folder_above() {
+    let count = |words| Count { words, pointing: 1 };
+    let counts = [("a/src", 299), ("a/src/large", 300), ("a/src/small", 1), ("b/src", 2), ("b/src/c/d", 3)];
+    let found = entries(counts.into_iter().map(|(folder, words)| (folder.into(), count(words))).collect());
+    let expected = [("", 5, 2), ("a/src", 300, 2), ("a/src/large", 300, 1)];
+    let expected = expected.map(|(folder, words, pointing)| (PathBuf::from(folder), Count { words, pointing }));
+    assert_eq!(found, BTreeMap::from(expected));
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! Requests that are made come out as `would_fit` told, under every policy, and the question changes
-//! nothing.
+//! The results of requests are as foretold by `would_fit`, under every policy. A forecast changes nothing.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Bound, Config, DeviceIndex, Error, Fit, Growable, Lock, Rehearsal, Segments, StreamId};
@@ -35,7 +34,7 @@ fn step(op: impl Strategy<Value = Op>) -> impl Strategy<Value = Step> {
     prop_oneof![6 => op.prop_map(Step::Do), 1 => ask.prop_map(|(sizes, stream)| Step::Ask(sizes, stream))]
 }
 
-/// The state of a device that a question must leave alone.
+/// The state of a device that a question must not change.
 fn state<R: Lock>(real: &Allocator<SimulatedDevice, R, Growable>, device: DeviceIndex) -> impl PartialEq + use<R> {
     let calls = Call::ALL
         .into_iter()
@@ -118,7 +117,7 @@ fn every_policy() -> impl Iterator<Item = &'static str> {
 proptest! {
     #![proptest_config(proptest_config("regressions/would_fit.txt", 12))]
 
-    /// Over a duplicate of the device, nothing is assumed: events, addresses and captures are the same.
+    /// With a duplicate of the device, events, addresses and captures are equal, and nothing is assumed.
     #[test]
     fn requests_come_out_as_told(program in prop::collection::vec(step(with_pools()), 1..150)) {
         for policy in every_policy() {
@@ -135,7 +134,7 @@ proptest! {
     }
 }
 
-/// Operations without pending frees, and without work that completes unnoticed.
+/// Operations without pending frees, and without unnoticed completions of work.
 fn alone() -> impl Strategy<Value = Op> {
     let is_unknown = |op: &Op| matches!(op, Op::RecordStream { .. } | Op::Complete { .. } | Op::CompleteOne { .. });
     with_settings().prop_map(move |op| if is_unknown(&op) { Op::ProcessEvents } else { op })

@@ -1,4 +1,4 @@
-//! One program with one configuration: peak of reserved memory, driver time, failed requests.
+//! Runs a program with a configuration: peak of reserved memory, driver time, failed requests.
 
 use crate::program::{Program, Run, Settings, allocator};
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
@@ -9,26 +9,26 @@ use spin::mutex::SpinMutex;
 /// The memory of the simulated device, unless the limit is higher: the memory of an H200.
 pub const DEVICE_BYTES: u64 = 139 << 30;
 
-/// The allocator that judges. One thread uses it, so its locks never wait.
+/// The allocator for the runs. A single thread uses the allocator, so locks never wait.
 pub type OnDevice = Allocator<SimulatedDevice, SpinMutex<()>, Growable>;
 
 /// Number of operations between two looks at the clock.
 const BETWEEN_LOOKS: usize = 1024;
 
-/// What a program costs with some configuration.
+/// Cost of a program with a configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Cost {
-    /// Bytes held from the device, at the highest.
+    /// Peak of the bytes held from the device.
     pub reserved_bytes: u64,
     /// Estimated time of all driver calls, in nanoseconds.
     pub driver_ns: u64,
-    /// Requests that ran out of memory.
+    /// Number of failed requests, for lack of memory.
     pub ooms: u64,
-    /// Requests in all.
+    /// Number of all requests.
     pub requests: u64,
 }
 
-/// Driver time of a program's start that a budget leaves out, in nanoseconds: 10 ms.
+/// Driver time of a program's start excluded from the budget, in nanoseconds: 10 ms.
 const START_NS: u64 = 10_000_000;
 
 impl Cost {
@@ -44,7 +44,7 @@ impl Cost {
     }
 }
 
-/// A run that led to no cost.
+/// Reason for a run without a cost.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Unfinished {
     /// The time was over.
@@ -53,14 +53,14 @@ pub enum Unfinished {
     Refused(usize, String),
 }
 
-/// A program to run, with its memory limit.
+/// A program with its memory limit.
 #[derive(Debug, Clone)]
 pub struct Part {
     /// Name of the record.
     pub name: String,
     /// The calls.
     pub program: Program,
-    /// Most bytes that may be reserved.
+    /// The memory limit in bytes. `None` without a limit.
     pub limit: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! Recorded requests, run exactly on a simulated device; settings searched for them; and settings
-//! that a living allocator chooses for itself (`tune:auto`).
+//! Recorded requests, run exactly on a simulated device; a search for the best settings; and a search by a
+//! living allocator (`tune:auto`).
 //!
 //! ```
 //! use cachalot_core::{Config, StreamId};
@@ -18,10 +18,10 @@
 //! live        a living allocator: window, search, switch, trial
 //! tune        a whole search
 //! search      rounds of candidates
-//! options     how to search, and what a search returns
-//! space       the settings that are searched
+//! options     options and results of a search
+//! space       the searched settings
 //! split       the programs to search with, and those held back
-//! verdict     what may be recommended
+//! verdict     rules for a recommendation
 //! judge       the cost of a program with a configuration
 //! program     calls, run on an allocator
 //! section     the repeated part of a sequence

@@ -1,4 +1,4 @@
-//! How to search, and what a search returns.
+//! Options and results of a search.
 
 use crate::verdict::{Aim, Budget, Note, Summary};
 use cachalot_core::simulated::DriverCosts;
@@ -7,31 +7,31 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// How to search.
+/// Options of a search.
 #[derive(Debug)]
 pub struct Options {
-    /// What to make small.
+    /// The quantity to minimise.
     pub aim: Aim,
     /// The bounds of a recommendation.
     pub budget: Budget,
     /// The largest part by which a recommendation may make a program worse.
     pub most_harm: f64,
-    /// The configuration that gains are measured against.
+    /// The configuration to compare with.
     pub baseline: String,
     /// Source of all random choices.
     pub seed: u64,
     /// Most candidates of each search.
     pub trials: usize,
-    /// End of the search. The baseline is always measured to its end.
+    /// End of the search. The run of the baseline ignores the deadline.
     pub deadline: Option<Instant>,
-    /// Ends the search as a deadline does, once another thread sets it.
+    /// Ends the search as a deadline does, once set by another thread.
     pub abandoned: Option<Arc<AtomicBool>>,
     /// Whether to search `PyTorch`'s own settings only.
     pub torch_only: bool,
-    /// Whether to search only what a living allocator can change: the settings of the baseline's own
-    /// policy. A candidate keeps the baseline's other settings.
+    /// Whether to search only settings changeable in a living allocator: the settings of the baseline's own
+    /// policy. A candidate keeps all further settings of the baseline.
     pub living: bool,
-    /// Whether the device has virtual memory. Without it no segment is expandable.
+    /// Whether the device has virtual memory. Without virtual memory no segment is expandable.
     pub has_virtual_memory: bool,
     /// Cost of the driver's calls.
     pub costs: DriverCosts,
@@ -56,14 +56,14 @@ impl Default for Options {
     }
 }
 
-/// A candidate with its figures.
+/// A measured candidate.
 #[derive(Debug, Clone, Serialize)]
 pub struct Tried {
     /// The configuration string.
     pub config: String,
     /// Whether `PyTorch`'s own allocator understands the configuration.
     pub is_of_torch: bool,
-    /// Figures of the programs that the search sees.
+    /// Figures of the seen programs.
     pub seen: Summary,
     /// Figures of the programs held back, if the candidate was checked.
     pub held_back: Option<Summary>,

@@ -1,4 +1,4 @@
-//! The search: rounds of candidates, ranked by the programs seen, and checked with those held back.
+//! The search: rounds of candidates, ranked by the seen programs, and checked with the held-back programs.
 
 use crate::judge::{Cost, Part, Unfinished, cost};
 use crate::options::{Options, Outcome, Tried};
@@ -13,33 +13,35 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Candidates of a round. A fixed number, so that results do not depend on the number of threads.
+/// Candidates per round. The number is fixed, so the results do not depend on the number of threads.
 const ROUND: usize = 8;
 
-/// Best candidates that are parents of new ones: of those that may be recommended, and of all.
+/// Number of best candidates as parents: among candidates allowed for a recommendation, and among all
+/// candidates.
 const PARENTS: [usize; 2] = [5, 3];
 
-/// Proposals for one new candidate, before the space counts as exhausted.
+/// Number of proposals for a new candidate before the space counts as exhausted.
 const PROPOSALS: usize = 200;
 
-/// What a further setting must gain, as a natural logarithm.
+/// Least gain of an added setting, as a natural logarithm.
 const WORTH: f64 = 0.001;
 
-/// What a further unit of the other resource, as a natural logarithm, must gain.
+/// Least gain per unit of the other resource, both as natural logarithms.
 const EXCHANGE: f64 = 0.001;
 
-/// The least gain of a recommendation, as a natural logarithm: in the programs seen, and in those
-/// held back.
+/// Least gain of a recommendation, as a natural logarithm: in the seen programs, and in the held-back
+/// programs.
 const LEAST_GAIN: f64 = 0.005;
 const LEAST_GAIN_HELD: f64 = 0.002;
 
-/// Runs the jobs of a round: on one thread, or on several. The result of a search does not depend on it.
+/// Runs the jobs of a round, on a single thread or on several. The result of a search does not depend on the
+/// runner.
 pub trait Runner: Sync {
     /// Calls `job` once with each number below `count`, and returns after the last call.
     fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync));
 }
 
-/// Runs jobs one after another, on the calling thread.
+/// Runs jobs in turn on the calling thread.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct InTurn;
 
@@ -52,17 +54,17 @@ impl Runner for InTurn {
 /// How far a search is.
 #[derive(Debug)]
 pub struct Progress<'a> {
-    /// Candidates tried so far, in this search.
+    /// Number of candidates tried so far in the search.
     pub tried: usize,
-    /// Most candidates of this search.
+    /// Largest number of candidates of the search.
     pub most: usize,
-    /// Whether this is the search for `PyTorch`'s own allocator.
+    /// Whether the search covers `PyTorch`'s own allocator only.
     pub is_torch: bool,
-    /// The best confirmed configuration so far, with the mean change of what is to be made small.
+    /// The best confirmed configuration so far, with the mean change of the minimised quantity.
     pub best: Option<(&'a str, f64)>,
 }
 
-/// A candidate with the costs that are known.
+/// A candidate with the known costs.
 #[derive(Debug)]
 struct Entry {
     candidate: Candidate,
@@ -81,13 +83,13 @@ pub(crate) struct Search<'a> {
     parts: &'a Parts,
     options: &'a Options,
     runner: &'a dyn Runner,
-    /// The configuration that gains are measured against.
+    /// The configuration to compare with.
     baseline: Config,
-    /// Costs of the baseline, for the programs seen and for those held back.
+    /// Costs of the baseline, for the seen and for the held-back programs.
     base: Vec<Cost>,
     base_held: Vec<Cost>,
     entries: Vec<Entry>,
-    /// Every text that was proposed.
+    /// Every proposed text.
     known: HashSet<String>,
     random: Rng,
     /// Whether a deadline ended a run.
@@ -151,13 +153,13 @@ impl<'a> Search<'a> {
         self.best[place] = self.confirm(space, deadline).or(self.best[place]);
     }
 
-    /// Returns the configuration of a candidate: of its own, or over the baseline's.
+    /// Returns the configuration of a candidate. For a living allocator, the candidate changes the baseline.
     fn config_of(&self, candidate: &Candidate) -> Option<Config> {
         if self.options.living { candidate.over(&self.baseline) } else { candidate.config() }
     }
 
-    /// Returns up to `most` new candidates: those waiting, then simpler forms of the best, then
-    /// neighbours of the best.
+    /// Returns up to `most` new candidates: waiting candidates first, then simpler forms of the best
+    /// candidate, then neighbours of the best candidates.
     fn round(&mut self, space: Space, waiting: &mut Vec<Candidate>, most: usize) -> Vec<(Candidate, Config)> {
         let mut round = Vec::new();
         let parents = self.parents(space);
@@ -186,8 +188,8 @@ impl<'a> Search<'a> {
         round
     }
 
-    /// Returns the best candidates with different costs: of those that may be recommended, and of
-    /// all. A candidate that does harm may be one setting away from the best.
+    /// Returns the best candidates with different costs: among candidates allowed for a recommendation, and
+    /// among all candidates. A harmful candidate may be a single setting away from the best.
     fn parents(&self, space: Space) -> Vec<Candidate> {
         let ranking = self.ranking(space);
         let mut by_price = ranking.clone();
@@ -205,7 +207,7 @@ impl<'a> Search<'a> {
         parents.into_iter().map(|at| self.entries[at].candidate.clone()).collect()
     }
 
-    /// Runs candidates on all programs seen. Returns whether there is time left.
+    /// Runs candidates on all seen programs. Returns whether time is left.
     fn measure(&mut self, round: Vec<(Candidate, Config)>, tried: &mut usize, deadline: Option<Instant>) -> bool {
         let configs: Vec<&Config> = round.iter().map(|(_, config)| config).collect();
         let costs = run_all(&self.parts.seen, &configs, self.options, self.runner, deadline);
@@ -247,7 +249,7 @@ impl<'a> Search<'a> {
         numbers
     }
 
-    /// Returns the best entry that the programs held back confirm. Each entry is checked once.
+    /// Returns the best entry confirmed by the held-back programs. Each entry is checked once.
     fn confirm(&mut self, space: Space, deadline: Option<Instant>) -> Option<usize> {
         let &Options { aim, budget, most_harm, .. } = self.options;
         let fails = |costs: &[Cost]| costs.iter().map(|cost| cost.ooms).sum::<u64>();
@@ -287,7 +289,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// Checks a configuration that was tried with the programs held back, for comparison only.
+    /// Runs a tried configuration on the held-back programs, for comparison only.
     pub(crate) fn yardstick(&mut self, text: &str) {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.text == text && entry.held.is_none()) else {
             return;
@@ -340,7 +342,7 @@ fn order(one: &Entry, other: &Entry) -> Ordering {
     key(one).cmp(&key(other)).then(prices).then_with(|| one.text.cmp(&other.text))
 }
 
-/// The costs of all programs with one configuration, or the first program without a cost.
+/// Costs of all programs with a configuration, or the first program without a cost.
 type Costs = Result<Vec<Cost>, (String, Unfinished)>;
 
 /// Runs all programs with all configurations. Returns the costs of each configuration.

@@ -13,7 +13,7 @@ pub struct Repetition {
     pub period: usize,
 }
 
-/// Number of equal consecutive elements that make a distance a candidate.
+/// Number of equal consecutive elements for a candidate distance.
 const ANCHOR: usize = 8;
 /// Number of places of the sequence with an anchor.
 const ANCHORS: usize = 16;

@@ -1,10 +1,10 @@
-//! The settings that are searched, and candidates: a policy with a value for some settings.
+//! The searched settings, and candidates: a policy with a value for some settings.
 
 use cachalot_core::Config;
 use fastrand::Rng;
 use std::fmt::Write as _;
 
-/// A setting with the values that are tried besides its default.
+/// A setting with the values to try besides the default.
 struct Setting {
     key: &'static str,
     values: &'static [&'static str],
@@ -78,15 +78,15 @@ const CACHALOT: [PolicySpace; 6] = [
 /// Which settings are searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Realm {
-    /// Those of `PyTorch`'s own allocator.
+    /// The settings of `PyTorch`'s own allocator.
     Torch,
     /// Every policy of cachalot with its settings.
     All,
-    /// Those of cachalot's caching policy, which may change while an allocator lives.
+    /// The settings of cachalot's caching policy that may change during the life of an allocator.
     Living,
 }
 
-/// What may be recommended.
+/// The space of allowed recommendations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
     /// Which settings are searched.
@@ -127,13 +127,13 @@ impl Candidate {
         text
     }
 
-    /// Returns the configuration, or `None` for values that exclude each other.
+    /// Returns the configuration, or `None` for incompatible values.
     pub fn config(&self) -> Option<Config> {
         Config::parse(&self.text()).ok()
     }
 
-    /// Returns `base` with the candidate's settings in the place of all that a search can change.
-    /// `None` for values that exclude each other.
+    /// Returns `base` with the candidate's settings in the place of all searchable settings. `None` for
+    /// incompatible values.
     pub fn over(&self, base: &Config) -> Option<Config> {
         let own = self.config()?;
         let mut config = base.clone();
@@ -192,8 +192,8 @@ impl Space {
         self.realm == Realm::Torch
     }
 
-    /// Returns the fixed candidates that every search begins with: the defaults of every policy,
-    /// and the settings that help most often.
+    /// Returns the fixed first candidates of every search: the defaults of every policy, and the settings
+    /// with the most frequent gains.
     pub fn first(self) -> Vec<Candidate> {
         let caching = || Candidate::defaults(DEFAULT_POLICY);
         let mut first = vec![
@@ -224,8 +224,8 @@ impl Space {
         first
     }
 
-    /// Returns a neighbour of the parents: settings of both, if they share a policy, then one or
-    /// two settings changed.
+    /// Returns a neighbour of the parents: settings of both if they share a policy, and then one or two
+    /// changed settings.
     pub(crate) fn propose(self, one: &Candidate, other: &Candidate, random: &mut Rng) -> Candidate {
         let mut child = one.clone();
         if one.policy == other.policy {
@@ -244,7 +244,7 @@ impl Space {
         child
     }
 
-    /// Gives a setting of a candidate a value, or its default.
+    /// Sets a setting of a candidate to a value or to the default.
     fn set(self, candidate: &mut Candidate, key: &'static str, value: Option<&'static str>) {
         let wanted = |known: &'static str| if known == key { value } else { value_of(candidate, known) };
         let settings = self.settings(candidate.policy).filter_map(|one| Some((one.key, wanted(one.key)?)));

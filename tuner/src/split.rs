@@ -4,22 +4,22 @@ use crate::judge::Part;
 use crate::program::{Operation, Program};
 use fastrand::Rng;
 
-/// What is held back.
+/// The choice of the held-back programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HoldBack {
-    /// Half of the programs, or the later part of each if all are of one family.
+    /// Half of the programs. If all programs are of one family, the later part of each program.
     #[default]
     Half,
     /// The later part of each program.
     Later,
-    /// All programs from this number on, counted from 0.
+    /// All programs from the given number on, counted from 0.
     From(usize),
 }
 
 /// The programs of a search.
 #[derive(Debug, Clone, Default)]
 pub struct Parts {
-    /// The programs that the search sees.
+    /// The programs used by the search.
     pub seen: Vec<Part>,
     /// The programs for the check alone.
     pub held: Vec<Part>,
@@ -28,9 +28,9 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Divides programs into those for the search and those held back. Two programs are of one family if the
-    /// first begins with all requests of the second, such as records of a program under different settings. A family
-    /// stays together.
+    /// Divides programs into seen and held-back programs. Two programs are of one family if the first begins
+    /// with all requests of the second, such as records of a program under different settings. A family stays
+    /// together.
     pub fn divide(programs: Vec<Part>, hold: HoldBack, seed: u64) -> Self {
         match hold {
             HoldBack::From(first) => {
@@ -56,7 +56,7 @@ impl Parts {
         }
     }
 
-    /// Cuts every program in two. A program that is too short is seen as a whole.
+    /// Cuts every program in two. A program too short for a cut is seen as a whole.
     fn halved(programs: Vec<Part>) -> Self {
         let mut parts = Self { halves: true, ..Self::default() };
         for part in programs {
@@ -88,7 +88,7 @@ fn families(programs: &[Part]) -> Vec<usize> {
     families
 }
 
-/// Returns the sizes of all requests that were served.
+/// Returns the sizes of all served requests.
 fn requests(program: &Program) -> Vec<u64> {
     let size = |operation: &Operation| match *operation {
         Operation::Malloc { bytes, .. } => Some(bytes),

@@ -1,9 +1,8 @@
 //! Searches policies and settings for the least reserved memory, or the least driver time, of
 //! recorded programs.
 //!
-//! The search sees a part of the programs. A candidate is recommended only if the rest, the
-//! programs held back, confirm it: no program becomes worse by more than 1 %, or the part that
-//! [`Options::most_harm`] allows.
+//! The search sees a part of the programs. A candidate is recommended only if the held-back programs confirm
+//! the candidate: no program becomes worse by more than [`Options::most_harm`], by default 1 %.
 //!
 //! The search is an evolution in rounds of fixed size. All choices come from a seed, and no choice
 //! depends on time or on the number of threads, so equal inputs lead to equal results unless the
@@ -18,8 +17,8 @@ use crate::split::Parts;
 use cachalot_core::Config;
 use std::time::Instant;
 
-/// The setting that `PyTorch`'s documentation recommends against fragmentation. Always measured, for
-/// comparison.
+/// The setting recommended by `PyTorch`'s documentation against fragmentation. The search always measures the
+/// setting, for comparison.
 pub const EXPANDABLE: &str = "expandable_segments:True";
 
 /// Searches for the best settings. Calls `watch` after each round, from the calling thread.

@@ -4,7 +4,7 @@ use crate::judge::Cost;
 use cachalot_core::MIB;
 use serde::Serialize;
 
-/// What to make small.
+/// The quantity to minimise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Aim {
@@ -17,9 +17,8 @@ pub enum Aim {
 /// The bounds of a recommendation. Both hold for every program.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Budget {
-    /// Most driver time of a request on average, in microseconds, with [`Aim::Memory`]. The first 10
-    /// ms of a program do not count. A program that needs more with the baseline may keep what it
-    /// needs.
+    /// Most driver time of a request on average, in microseconds, with [`Aim::Memory`]. The first 10 ms of a
+    /// program do not count. A program above the bound with the baseline may stay at the baseline's time.
     pub us_per_request: f64,
     /// Most reserved memory as a multiple of the baseline's, with [`Aim::Time`].
     pub memory_factor: f64,
@@ -41,14 +40,14 @@ pub struct Summary {
     pub memory_change: f64,
     /// Geometric mean of driver time over the baseline's, less 1.
     pub time_change: f64,
-    /// The worst change of a program, of what is to be made small. Programs that fail less often than
-    /// with the baseline do not count.
+    /// The worst change of the minimised quantity in a program. A program with fewer failures than under the
+    /// baseline does not count.
     pub worst_change: f64,
     /// The sum over the programs of the peaks of reserved memory, in bytes.
     pub reserved_bytes: u64,
     /// Driver time of a request on average, in microseconds.
     pub us_per_request: f64,
-    /// Requests that ran out of memory.
+    /// Number of failed requests, for lack of memory.
     pub ooms: u64,
     /// Costs of each program, in the order of the programs.
     pub programs: Vec<Cost>,
@@ -58,7 +57,7 @@ pub struct Summary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Note {
-    /// The candidate is what others are measured against.
+    /// The candidate is the baseline.
     Baseline,
     /// The candidate is recommended.
     Best,
@@ -66,7 +65,7 @@ pub enum Note {
     Behind,
     /// A program exceeds the budget.
     OverBudget,
-    /// A program that the search sees becomes worse by more than is allowed.
+    /// A seen program becomes worse by more than allowed.
     Worse,
     /// The programs held back gain nothing, or a program held back becomes worse by more than
     /// is allowed or exceeds the budget.
@@ -74,7 +73,7 @@ pub enum Note {
 }
 
 impl Aim {
-    /// Returns what is to be made small. Driver time has a microsecond more, so that no time is zero.
+    /// Returns the minimised quantity. Driver time has an extra microsecond, so no time is zero.
     fn of(self, cost: &Cost) -> f64 {
         match self {
             Self::Memory => cost.reserved_bytes.max(1) as f64,
@@ -93,7 +92,7 @@ fn mean_log(costs: &[Cost], base: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
     sum / costs.len().max(1) as f64
 }
 
-/// Sums up costs beside those of the baseline.
+/// Sums up costs, in comparison with the baseline.
 pub(crate) fn summary(costs: &[Cost], base: &[Cost], aim: Aim) -> Summary {
     let compared = costs.iter().zip(base).filter(|(cost, base)| cost.ooms >= base.ooms);
     let worst = compared.map(|(cost, base)| aim.of(cost) / aim.of(base) - 1.0);
@@ -109,19 +108,19 @@ pub(crate) fn summary(costs: &[Cost], base: &[Cost], aim: Aim) -> Summary {
     }
 }
 
-/// Returns what is to be made small, as the mean logarithm over the programs. Less is better.
+/// Returns the mean logarithm of the minimised quantity over the baseline. Less is better.
 pub(crate) fn score(costs: &[Cost], base: &[Cost], aim: Aim) -> f64 {
     mean_log(costs, base, |cost| aim.of(cost))
 }
 
-/// Returns what else is spent, as the mean logarithm over the programs.
+/// Returns the mean logarithm of the other resource over the baseline.
 pub(crate) fn spent(costs: &[Cost], base: &[Cost], aim: Aim) -> f64 {
     let other = if aim == Aim::Memory { Aim::Time } else { Aim::Memory };
     mean_log(costs, base, |cost| other.of(cost))
 }
 
-/// Returns whether a candidate exceeds the budget in some program. A program that fails less often
-/// may spend more.
+/// Returns whether a candidate exceeds the budget in some program. A program with fewer failures may spend
+/// more.
 pub(crate) fn is_over_budget(costs: &[Cost], base: &[Cost], aim: Aim, budget: Budget) -> bool {
     let mut compared = costs.iter().zip(base).filter(|(cost, base)| cost.ooms >= base.ooms);
     compared.any(|(cost, base)| match aim {
@@ -133,8 +132,8 @@ pub(crate) fn is_over_budget(costs: &[Cost], base: &[Cost], aim: Aim, budget: Bu
     })
 }
 
-/// Returns whether a candidate makes some program worse: by more than the part `most`, or with more
-/// failed requests. A program that fails less often may need more.
+/// Returns whether a candidate makes some program worse: by more than the part `most`, or with more failed
+/// requests. A program with fewer failures may need more.
 pub(crate) fn is_worse(costs: &[Cost], base: &[Cost], aim: Aim, most: f64) -> bool {
     costs.iter().zip(base).any(|(cost, base)| {
         let harm = aim.of(cost) > aim.of(base) * (1.0 + most);
@@ -142,9 +141,9 @@ pub(crate) fn is_worse(costs: &[Cost], base: &[Cost], aim: Aim, most: f64) -> bo
     })
 }
 
-/// Returns the costs of a program that the search sees, without a difference below a segment: up to
-/// 20 MiB more are the granularity of a policy, not a loss. A small program would refuse every
-/// setting otherwise. Programs held back have no such allowance.
+/// Returns the costs of a seen program without a difference below a segment: up to 20 MiB more are the
+/// granularity of a policy, not a loss. Without the allowance, a small program would refuse every setting.
+/// Held-back programs have no allowance.
 pub(crate) fn without_granularity(cost: &Cost, base: &Cost) -> Cost {
     let is_near = cost.reserved_bytes > base.reserved_bytes && cost.reserved_bytes - base.reserved_bytes < SEGMENT;
     Cost { reserved_bytes: if is_near { base.reserved_bytes } else { cost.reserved_bytes }, ..*cost }

@@ -16,8 +16,8 @@ fn callers() -> Vec<(Vec<CuContext>, CuCaptureMode)> {
     stacks.iter().flat_map(|stack| modes.map(|mode| (stack.clone(), mode))).collect()
 }
 
-/// Runs an operation with the thread in the caller's state, and checks that the state is restored
-/// afterwards. Returns the result and the number of driver calls.
+/// Runs an operation with the thread in the caller's state, and checks the restored state afterwards. Returns
+/// the result and the number of driver calls.
 fn run(
     (name, operation): &Operation,
     (stack, mode): &(Vec<CuContext>, CuCaptureMode),
@@ -259,7 +259,7 @@ fn a_forked_child_calls_nothing_and_takes_no_lock() {
     assert_eq!(device.health(), Ok(()), "the parent goes on");
 }
 
-/// Returns the fake's table without one entry.
+/// Returns the fake's table without an entry.
 macro_rules! without {
     ($($name:ident)*) => {
         [$((stringify!($name), {

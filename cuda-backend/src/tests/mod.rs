@@ -19,13 +19,13 @@ fn device() -> CudaDevice {
     device
 }
 
-/// Opens a device that asks the driver for every stream's id.
+/// Opens a device with [`StreamIdentity::Asked`].
 fn asking() -> CudaDevice {
     let options = DeviceOptions { identity: StreamIdentity::Asked, ..DeviceOptions::default() };
     CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device")
 }
 
-/// Opens the second device of the fake under `first`, with the same table of streams.
+/// Opens the second device of the fake beside `first`, with the table of streams of `first`.
 fn second(first: &CudaDevice) -> CudaDevice {
     let options = DeviceOptions { streams: first.streams().clone(), ..DeviceOptions::default() };
     CudaDevice::open_with(first.driver(), 1, options).expect("the fake has two devices")
@@ -85,7 +85,7 @@ fn id(stream: CuStream) -> StreamId {
     StreamId(stream.0 as u64)
 }
 
-/// Lists every operation that may call the driver.
+/// Lists every operation with possible driver calls.
 const OPERATIONS: &[Operation] = &[
     ("obtain", |device, _| device.obtain(512).map(drop)),
     ("release", |device, on| device.release(on.segment, 2 << 20)),

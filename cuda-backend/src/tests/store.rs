@@ -1,4 +1,4 @@
-//! The contents of parked memory: who has a region, and when a region goes back.
+//! Tests of the contents of parked memory: the owners of a region, and the return of a region.
 
 use super::*;
 use crate::driver::result::CuResult;
@@ -11,7 +11,7 @@ const PAGE: u64 = 2 << 20;
 /// Memory of the device to be saved.
 const AT: DevicePtr = DevicePtr(1 << 40);
 
-/// Prepares a region of one page, and saves one page there. Waits for the copy.
+/// Prepares a region of one page, and saves one page to the region. Waits for the copy.
 fn parked(device: &CudaDevice) -> Saved {
     device.prepare(PAGE, PAGE).expect("prepared");
     let saved = device.save(AT, PAGE).expect("saved");

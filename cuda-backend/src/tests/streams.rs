@@ -9,7 +9,7 @@ use crate::shared_event::SharedEvent;
 use crate::streams::{Noted, Remaining};
 use cachalot_core::ErrorKind;
 
-/// Returns whether the whole context was waited for, by the call that breaks no capture.
+/// Returns whether a call waited for the whole context, by the driver call that breaks no capture.
 fn waited_for_context(made: &[&str]) -> bool {
     assert!(!made.contains(&"cuCtxSynchronize"), "{made:?}");
     made.contains(&"cuMemFree_v2")
@@ -80,7 +80,7 @@ fn another_threads_stream_is_not_recorded_while_the_legacy_stream_cannot_be_used
     assert_eq!((refused, recorded_behind(event)), (Err(ErrorKind::NotPermittedInCapture), None));
 }
 
-/// Returns the calls that ordered a stream behind an event, and the streams that wait since.
+/// Orders a stream behind an event. Returns the driver calls, and the streams with a new wait.
 fn order(device: &CudaDevice, stream: StreamId, event: Event) -> (Vec<&'static str>, Vec<CuStream>) {
     fake::with(|fake| fake.waits.clear());
     let made = calls(|| device.order_behind(stream, event).expect("ordered"));

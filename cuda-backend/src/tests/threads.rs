@@ -1,5 +1,5 @@
-//! Threads over one device: streams that end while other threads use their numbers, uses announced by several threads,
-//! and parks beside give-backs; without failures and with failures of any call.
+//! Tests of threads over one device: ends of streams beside uses of their numbers, uses announced by several
+//! threads, and parks beside give-backs; without failures and with failures of any call.
 
 use super::*;
 use crate::shared_fake::{self, SharedFake};
@@ -7,14 +7,14 @@ use cachalot_core::Contents;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, RwLock};
 
-/// Streams that exist at a time, each with a thread that ends it.
+/// Number of streams at a time. A separate thread ends each stream.
 const LINES: usize = 3;
-/// Threads that make calls.
+/// Number of threads with calls.
 const CALLERS: usize = 3;
 /// Calls of each thread. Miri takes a thousand times as long.
 const CALLS: usize = if cfg!(miri) { 30 } else { 500 };
 
-/// A piece of work that was queued on the stream with the number.
+/// A piece of work on the stream with the number.
 type Work = (StreamId, (u64, u64));
 
 /// Opens a device over the fake.
@@ -42,15 +42,15 @@ fn call(device: &CudaDevice, kind: usize, event: Event, (number, _): Work) -> De
     }
 }
 
-/// Creates an event for each thread that makes calls, and lets `percent` of the calls of the driver fail from then on.
+/// Creates an event for each calling thread, and lets `percent` of the driver calls fail from then on.
 fn begin(device: &CudaDevice, percent: u64) -> [Event; CALLERS] {
     let events = [(); CALLERS].map(|()| device.create_event().expect("an event"));
     shared_fake::set_faults(percent);
     events
 }
 
-/// Ends the failures, destroys the events and closes the device. Returns what was done that must not be, and how many
-/// events are left.
+/// Ends the failures, destroys the events and closes the device. Returns the violations, and the number of
+/// remaining events.
 fn end(device: &CudaDevice, events: [Event; CALLERS]) -> (Vec<String>, usize) {
     shared_fake::set_faults(0);
     events.into_iter().for_each(|event| device.destroy_event(event).expect("destroyed"));
@@ -59,8 +59,8 @@ fn end(device: &CudaDevice, events: [Event; CALLERS]) -> (Vec<String>, usize) {
     (violations, events)
 }
 
-/// Ends streams on some threads, each stream reported by its own thread, and makes calls on others. Returns how many
-/// calls have failed.
+/// Ends streams on some threads, each stream reported by its own thread, and makes calls on other threads.
+/// Returns the number of failed calls.
 fn end_streams_beside_calls(device: &CudaDevice, events: [Event; CALLERS]) -> usize {
     let lines: Vec<_> = (0..LINES).map(|_| begin_line(device)).collect();
     let published: Vec<Mutex<Work>> = lines.iter().map(|line| Mutex::new(line.1)).collect();
@@ -130,8 +130,8 @@ fn no_failure_of_a_call_lets_another_thread_use_a_destroyed_stream() {
     }
 }
 
-/// Announces work on streams from several threads, while other streams take their handles without a report. Returns how
-/// many calls have failed.
+/// Announces work on streams from several threads, while new streams take the handles without a report.
+/// Returns the number of failed calls.
 fn announce_beside_ends(device: &CudaDevice, events: [Event; CALLERS]) -> usize {
     let lines: Vec<_> = (0..LINES).map(|_| RwLock::new(shared_fake::create())).collect();
     let failed = AtomicUsize::new(0);
@@ -189,7 +189,8 @@ fn announced_work_is_waited_for_also_beside_failures() {
     }
 }
 
-/// Parks and wakes a page, and gives up the contents. A failure ends the park as the allocator ends it.
+/// Parks and wakes a page, and gives up the contents. After a failure, the function ends the park as the
+/// allocator does.
 fn park(device: &CudaDevice, pages: u64) -> DeviceResult<()> {
     const PAGE: u64 = 64 << 10;
     let at = DevicePtr(1 << 40);

@@ -11,7 +11,7 @@ fn leave_room(room: usize) {
     fake::with(|fake| fake.room = Some(room));
 }
 
-/// Returns how many allocations there are.
+/// Returns the number of allocations.
 fn allocations() -> usize {
     fake::with(|fake| fake.memory.len())
 }

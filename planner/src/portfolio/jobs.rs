@@ -1,4 +1,4 @@
-//! What a portfolio does, one thing after the other.
+//! The jobs of a portfolio, in their order.
 
 use crate::Algorithm;
 use crate::best_fit::BestFit;
@@ -9,10 +9,10 @@ use crate::interval_move::IntervalMove;
 use crate::pushdown::Pushdown;
 use crate::squeeze::Squeeze;
 
-/// One thing to do.
+/// A job of a portfolio.
 #[derive(Clone, Copy)]
 pub enum Job {
-    /// An algorithm that answers soon.
+    /// A fast algorithm.
     Heuristic(&'static (dyn Algorithm + Sync)),
     /// A run of the exact search.
     Run(u64),
@@ -21,7 +21,7 @@ pub enum Job {
 /// Algorithms that need milliseconds for a thousand buffers.
 static QUICK: [&(dyn Algorithm + Sync); 4] = [&Pushdown, &Greedy::LowestScale, &Greedy::Size, &Greedy::Area];
 
-/// Those that need more; the last two only for few buffers.
+/// Algorithms that need more time. The last two run only with few buffers.
 static SLOW: [&(dyn Algorithm + Sync); 11] = [
     &Greedy::LowestSize,
     &Skyline(2),
@@ -36,13 +36,15 @@ static SLOW: [&(dyn Algorithm + Sync); 11] = [
     &IntervalMove,
 ];
 
-/// So many runs of the search come before the slower algorithms: where a program fits into its lower bound, the first ones mostly show it.
+/// Number of search runs before the slower algorithms. If the lower bound is reachable, an early run usually
+/// finds a plan at the bound.
 const OPENING: u64 = 32;
 
-/// With more buffers than this the last two algorithms are left out: they need minutes.
+/// Largest number of buffers for the last two algorithms. With more buffers, both need minutes.
 const FEW: usize = 2000;
 
-/// The job of a number, counted from 0; `None` if there are no more. `searchable` if the exact search takes the problem at all.
+/// Returns the job of a number, counted from 0, or `None` after the last job. `searchable` tells whether the
+/// exact search accepts the problem.
 pub fn job(number: u64, buffers: usize, searchable: bool) -> Option<Job> {
     let slow = if buffers > FEW { SLOW.len() - 2 } else { SLOW.len() } as u64;
     let (quick, opening) = (QUICK.len() as u64, if searchable { OPENING } else { 0 });

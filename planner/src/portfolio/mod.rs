@@ -1,8 +1,9 @@
-//! Everything at once: the algorithms that answer soon, then the exact search, with the best plan so far at any time.
+//! All algorithms in turn: first the fast algorithms, then the exact search. The best plan so far is
+//! available at any time.
 //!
-//! A portfolio stops by itself when its best plan is proven optimal: when it reaches the lower bound, or when the search
-//! has refuted everything below it. What it does depends on nothing but the problem and how many steps were taken; a host
-//! that has threads shares the same jobs out among them ([`job`], [`Standing`]).
+//! A portfolio stops when the best plan is proven optimal: the plan reaches the lower bound, or the search
+//! has refuted every lower peak. The steps depend only on the problem. A host with threads shares the jobs
+//! out among the threads ([`job`], [`Standing`]).
 
 mod jobs;
 mod standing;
@@ -18,73 +19,74 @@ use alloc::sync::Arc;
 pub struct Portfolio<'a> {
     problem: &'a Problem,
     standing: Standing,
-    /// None before it is needed, and where the problem is too large for it.
+    /// `None` before the first run of the search, and for a problem too large for the search.
     search: Option<Search>,
-    /// Whether that has been tried.
+    /// Whether the portfolio has tried to create the search.
     prepared: bool,
-    /// The number of the next job; of the next run, if there are no others.
+    /// Number of the next job, or of the next search run without heuristics.
     next: u64,
     heuristics: bool,
-    /// The capacity of the run at hand, in bytes.
+    /// Capacity of the present search run in bytes. `None` between two runs.
     running: Option<u64>,
     finished: bool,
 }
 
 impl<'a> Portfolio<'a> {
-    /// A portfolio that has not begun.
+    /// Creates a portfolio before its first step.
     pub fn new(problem: &'a Problem) -> Self {
         let standing = Standing::new(problem);
         let finished = standing.optimal();
         Self { problem, standing, search: None, prepared: false, next: 0, heuristics: true, running: None, finished }
     }
 
-    /// One of the exact search alone.
+    /// Creates a portfolio with the exact search alone.
     pub fn exact(problem: &'a Problem) -> Self {
         Self { heuristics: false, ..Self::new(problem) }
     }
 
-    /// The best plan so far.
+    /// Returns the best plan so far.
     pub fn best(&self) -> Option<&Plan> {
         self.standing.best()
     }
 
-    /// The best plan, for good.
+    /// Consumes the portfolio, and returns the best plan.
     pub fn into_best(self) -> Option<Plan> {
         self.standing.into_best()
     }
 
-    /// Who found it: the name of an algorithm, `exact`, or what [`offer`](Self::offer) was told; empty if nobody has.
+    /// Returns the source of the best plan: the name of an algorithm, `exact`, or the name given to
+    /// [`offer`](Self::offer). Empty without a plan.
     pub fn algorithm(&self) -> &'static str {
         self.standing.algorithm()
     }
 
-    /// No plan has a peak below so many bytes. Grows when the search proves more.
+    /// Returns the lower bound of all peaks in bytes. The bound grows with the proofs of the search.
     pub fn lower_bound(&self) -> u64 {
         self.standing.lower_bound()
     }
 
-    /// Whether the best plan is proven to be that.
+    /// Returns whether the best plan is proven optimal.
     pub fn optimal(&self) -> bool {
         self.standing.optimal()
     }
 
-    /// Whether there is nothing left to try.
+    /// Returns whether no job is left.
     pub fn finished(&self) -> bool {
         self.finished
     }
 
-    /// How many nodes have been searched.
+    /// Returns the number of searched nodes.
     pub fn nodes(&self) -> u64 {
         self.search.as_ref().map_or(0, Search::nodes)
     }
 
-    /// Takes a plan that was found elsewhere, if it is better. It is not checked.
+    /// Takes a plan from elsewhere if the plan is better than the best so far. The plan is not checked.
     pub fn offer(&mut self, plan: Plan, algorithm: &'static str) {
         self.standing.offer(plan, algorithm);
         self.finished |= self.standing.optimal();
     }
 
-    /// One algorithm, or some thousand nodes of the search. True while there is more to do.
+    /// Runs an algorithm, or some thousand nodes of the search. Returns whether work is left.
     pub fn step(&mut self, watch: &mut dyn Watch) -> bool {
         if self.finished {
             return false;
@@ -112,7 +114,7 @@ impl<'a> Portfolio<'a> {
         !self.finished
     }
 
-    /// Steps until there is nothing left to do, or until it is stopped.
+    /// Runs steps until no job is left, or until `watch` stops the portfolio.
     pub fn run(&mut self, watch: &mut dyn Watch) {
         while self.step(watch) && !watch.stop() {}
     }
@@ -159,7 +161,8 @@ impl<'a> Portfolio<'a> {
     }
 }
 
-/// Lets an algorithm be stopped; what it finds on the way is not the best of all.
+/// Passes a stop on to an algorithm. Hides the intermediate plans of the algorithm, which may be worse than
+/// the best plan of the portfolio.
 struct StopOnly<'a>(&'a dyn Watch);
 
 impl Watch for StopOnly<'_> {
@@ -183,7 +186,7 @@ impl Algorithm for Sequential {
     }
 }
 
-/// The exact search by itself, from no plan to the lowest peak.
+/// The exact search alone, from no plan to the lowest peak.
 pub struct Exact;
 
 impl Algorithm for Exact {

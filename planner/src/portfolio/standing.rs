@@ -1,4 +1,4 @@
-//! What is known so far: the best plan, and what no plan can be better than.
+//! The best plan so far, and the lower bound of all plans.
 
 use crate::{Chains, Plan, Problem, lower_bound};
 
@@ -7,19 +7,20 @@ pub struct Standing {
     best: Option<Plan>,
     algorithm: &'static str,
     lower: u64,
-    /// The search has found that it can find nothing below so many bytes. Above `lower` only where that proves nothing.
+    /// Lowest peak in bytes that the search may still find. Above `lower` only if the search proves nothing
+    /// for the problem.
     searched: u64,
 }
 
 impl Standing {
-    /// No plan yet; no buffers need none.
+    /// Creates the state before the first plan. A problem without buffers has an empty plan.
     pub fn new(problem: &Problem) -> Self {
         let lower = lower_bound(problem);
         let best = problem.buffers.is_empty().then(|| Chains::of(problem).plan(&[]));
         Self { best, algorithm: "", lower, searched: lower }
     }
 
-    /// Keeps a plan if it is better than the one before, and says whether it is.
+    /// Keeps a plan if the plan is better than the best so far. Returns whether the plan was kept.
     pub fn offer(&mut self, plan: Plan, algorithm: &'static str) -> bool {
         let better = self.best.as_ref().is_none_or(|best| plan.peak < best.peak);
         if better {
@@ -28,7 +29,7 @@ impl Standing {
         better
     }
 
-    /// The search has found that no plan has a peak below so many bytes; `proven` if that holds for the problem itself.
+    /// Raises the bound of the search to `peak` bytes, and with `proven` also the lower bound of the problem.
     pub fn refute(&mut self, peak: u64, proven: bool) {
         self.searched = self.searched.max(peak);
         if proven {
@@ -36,45 +37,46 @@ impl Standing {
         }
     }
 
-    /// The best plan.
+    /// Returns the best plan.
     pub fn best(&self) -> Option<&Plan> {
         self.best.as_ref()
     }
 
-    /// The best plan, for good.
+    /// Consumes the state, and returns the best plan.
     pub fn into_best(self) -> Option<Plan> {
         self.best
     }
 
-    /// Who found it; empty if nobody has.
+    /// Returns the algorithm of the best plan. Empty without a plan.
     pub fn algorithm(&self) -> &'static str {
         self.algorithm
     }
 
-    /// No plan has a peak below so many bytes.
+    /// Returns the lower bound of all peaks in bytes.
     pub fn lower_bound(&self) -> u64 {
         self.lower
     }
 
-    /// The search can find no plan with a peak below so many bytes; not less than the lower bound.
+    /// Returns the lowest peak in bytes that the search may still find, at least the lower bound.
     pub fn searched(&self) -> u64 {
         self.searched
     }
 
-    /// Whether the best plan is proven to be that.
+    /// Returns whether the best plan is proven optimal.
     pub fn optimal(&self) -> bool {
         self.best.as_ref().is_some_and(|best| best.peak <= self.lower)
     }
 
-    /// Whether the search can find nothing better.
+    /// Returns whether the search can find no better plan.
     pub fn settled(&self) -> bool {
         self.best.as_ref().is_some_and(|best| best.peak <= self.searched)
     }
 
-    /// The capacity in bytes that a run of the search is to try.
+    /// Returns the capacity in bytes for a run of the search.
     ///
-    /// Most programs fit into their lower bound; where one does not, the next smaller peak is much more easily found than that is
-    /// refuted. So the runs try the bound, the peak itself, and what lies between.
+    /// Most programs fit into their lower bound. If a program does not, a plan with the next smaller peak is
+    /// found much sooner than the bound is refuted. So the runs try the bound, the next smaller peak, and
+    /// capacities in between.
     pub fn target(&self, run: u64) -> u64 {
         const EIGHTHS: [u64; 8] = [0, 4, 8, 6, 7, 0, 8, 7];
         let highest = match &self.best {

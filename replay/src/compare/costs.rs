@@ -1,4 +1,4 @@
-//! Tables of what the driver's calls cost on a device, read from files.
+//! Tables of the costs of driver calls on a device, read from files.
 
 use crate::trace::BadInput;
 use cachalot_core::simulated::{Call, CostPoint, DriverCosts};
@@ -7,7 +7,7 @@ use std::path::Path;
 /// The columns of a table.
 const COLUMNS: [&str; 3] = ["call", "bytes", "us"];
 
-/// What the driver calls it. A call without a name here has the name of its method.
+/// Returns the driver's name of a call. A call without a name here has the name of its method.
 pub const fn driver_name(call: Call) -> &'static str {
     match call {
         Call::Obtain => "cuMemAlloc",
@@ -47,7 +47,7 @@ pub const fn driver_name(call: Call) -> &'static str {
 /// Reads a table of costs from a file.
 ///
 /// # Errors
-/// The first line that cannot be used, and why.
+/// The first unusable line, and the reason.
 pub fn load_costs(file: &Path) -> Result<DriverCosts, BadInput> {
     let bytes = std::fs::read(file).map_err(|error| BadInput::whole(file, format!("cannot be read: {error}")))?;
     parse_costs(file, &bytes)
@@ -56,7 +56,7 @@ pub fn load_costs(file: &Path) -> Result<DriverCosts, BadInput> {
 /// Reads a table of costs from the bytes of a file.
 ///
 /// # Errors
-/// The first line that cannot be used, and why.
+/// The first unusable line, and the reason.
 pub fn parse_costs(file: &Path, bytes: &[u8]) -> Result<DriverCosts, BadInput> {
     // A line ends with `\n`, and what `\r` is before it is trimmed: with the reader's own way of ending lines, a record
     // after `\r\n` is said to begin one line too early.
@@ -83,7 +83,7 @@ pub fn parse_costs(file: &Path, bytes: &[u8]) -> Result<DriverCosts, BadInput> {
     Ok(costs)
 }
 
-/// Adds a row to the points of its call.
+/// Adds a row of the table to the points of a call.
 fn add(points: &mut [Vec<CostPoint>; Call::ALL.len()], row: &csv::StringRecord) -> Result<(), String> {
     let call = Call::ALL.into_iter().find(|&call| driver_name(call) == &row[0]).ok_or_else(|| {
         let known = Call::ALL.map(driver_name).join(", ");

@@ -2,7 +2,7 @@
 
 use crate::program::Program;
 
-/// No curve has more steps.
+/// Upper bound of the steps of a curve.
 const MOST_STEPS: usize = 600;
 
 /// The highest amount in each of up to 600 equal parts of a program.
@@ -13,12 +13,12 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Nothing, over so many operations.
+    /// Creates a curve of zero bytes over `operations`.
     pub(super) fn new(operations: usize) -> Self {
         Self { operations, highest: vec![0; operations.min(MOST_STEPS)] }
     }
 
-    /// The bytes that a program asks for and has not given back, over its passes.
+    /// Returns the curve of the requested bytes of all live blocks, over the passes of a program.
     pub(super) fn live(program: &Program, passes: u32) -> Self {
         let operations = program.operations.len();
         let mut curve = Self::new(operations * passes as usize);
@@ -30,28 +30,28 @@ impl Curve {
         curve
     }
 
-    /// There are `bytes` after operation number `at`.
+    /// Enters `bytes` as the amount after operation number `at`.
     pub(super) fn reach(&mut self, at: usize, bytes: u64) {
         let step = at * self.highest.len() / self.operations;
         self.highest[step] = self.highest[step].max(bytes);
     }
 
-    /// The number of operations.
+    /// Returns the number of operations.
     pub fn operations(&self) -> usize {
         self.operations
     }
 
-    /// The highest amount in bytes.
+    /// Returns the highest amount in bytes.
     pub fn peak(&self) -> u64 {
         self.highest.iter().copied().max().unwrap_or(0)
     }
 
-    /// The amount at the end in bytes: the highest one of the last part.
+    /// Returns the amount at the end in bytes: the highest amount of the last part.
     pub fn last(&self) -> u64 {
         self.highest.last().copied().unwrap_or(0)
     }
 
-    /// Corners: operations made and bytes. Every step is flat.
+    /// Returns the corners of the curve: number of the operation, and bytes. Every step is flat.
     pub fn corners(&self) -> impl Iterator<Item = (usize, u64)> {
         let end = move |step: usize| step * self.operations / self.highest.len();
         self.highest.iter().enumerate().flat_map(move |(step, &bytes)| [(end(step), bytes), (end(step + 1), bytes)])

@@ -1,11 +1,11 @@
-//! One program on one allocator: what it came to.
+//! Measures one program on one allocator.
 
 use super::curve::Curve;
 use crate::program::{DriverTime, Position, Program, Refusal, Run, Settings, Subject, allocator, nanoseconds_per_call};
 use cachalot_core::simulated::{Call, DriverCosts, SimulatedDevice};
 use cachalot_core::{BlockState, PlannedReport, SnapshotSegment};
 
-/// What to run, and how.
+/// A program, and the settings of the run.
 #[derive(Debug)]
 pub(super) struct Task<'a> {
     pub(super) program: &'a Program,
@@ -13,9 +13,9 @@ pub(super) struct Task<'a> {
     /// The device's memory in bytes.
     pub(super) capacity: u64,
     pub(super) costs: &'a DriverCosts,
-    /// How often the program runs on the same allocator before the timed runs.
+    /// Number of passes on one allocator before the timed runs.
     pub(super) passes: u32,
-    /// How many timed runs there are.
+    /// Number of timed runs.
     pub(super) repeat: u32,
     /// Whether the device does all work at once.
     pub(super) work_done_at_once: bool,
@@ -23,36 +23,36 @@ pub(super) struct Task<'a> {
     pub(super) upkeep_us: u64,
 }
 
-/// What a program came to. Everything but the time of a call is of all passes, the first of which begins on an empty
-/// allocator. Of a program for which a plan is made, the bytes and the time are those since that is in force.
+/// The figures of a program. All figures but the time of a call cover all passes. The first pass begins on an
+/// empty allocator. With a plan, the bytes and the time count from the start of the plan.
 #[derive(Debug, Clone)]
 pub struct Figures {
-    /// Bytes that the program asked for and held, at the highest.
+    /// Peak of the requested bytes of all live blocks.
     pub peak_live_bytes: u64,
-    /// Bytes held from the device, at the highest.
+    /// Peak of the bytes held from the device.
     pub peak_reserved_bytes: u64,
-    /// How often each of [`Call::ALL`] was made.
+    /// Number of calls, for each of [`Call::ALL`].
     pub device_calls: [u64; Call::ALL.len()],
-    /// What those calls would cost on a device, in nanoseconds, by call.
+    /// Cost of the calls on a device in nanoseconds, for each of [`Call::ALL`].
     pub driver_ns: [u64; Call::ALL.len()],
-    /// The same time by pass, and for the request that took the most.
+    /// Cost of the calls by pass, and for the most expensive request.
     pub driver: DriverTime,
-    /// The median time of an operation in nanoseconds, over the later runs.
+    /// Median time of an operation in nanoseconds, over the timed runs.
     pub ns_per_op: f64,
-    /// Requests that ran out of memory.
+    /// Number of requests that ran out of memory.
     pub ooms: u64,
-    /// The largest of those, in bytes.
+    /// Size of the largest failed request in bytes.
     pub largest_failed_bytes: u64,
-    /// `1 − largest free block / all free blocks`, when the most was held from the device; 0 if nothing was free then.
+    /// `1 − largest free block / all free blocks` at the peak of the held bytes; 0 without free blocks.
     pub fragmentation: f64,
     /// Bytes held from the device, over the program.
     pub reserved: Curve,
-    /// How the planned policy has done, if that is the policy.
+    /// Report of the planned policy. `None` for another policy.
     pub planned: Option<PlannedReport>,
 }
 
 impl Figures {
-    /// Peak live over peak reserved.
+    /// Returns peak live bytes over peak reserved bytes.
     pub fn utilisation(&self) -> f64 {
         if self.peak_reserved_bytes == 0 {
             return 0.0;
@@ -60,7 +60,7 @@ impl Figures {
         self.peak_live_bytes as f64 / self.peak_reserved_bytes as f64
     }
 
-    /// What all calls would cost on a device, in microseconds.
+    /// Returns the cost of all calls on a device, in microseconds.
     pub fn driver_us(&self) -> f64 {
         self.driver_ns.iter().sum::<u64>() as f64 / 1000.0
     }

@@ -1,8 +1,9 @@
-//! Comparing policies and configurations: the same programs on each, side by side.
+//! Compares policies and configurations on the same programs, side by side.
 //!
-//! A record is taken for the program behind it: the requests with the bytes that were asked for, frees, streams, captured
-//! graphs. Where its blocks lay and what was obtained for them does not count. A freed block that other streams still use is
-//! theirs until the record says that it was complete: the device's work takes the same time whoever allocates.
+//! A record stands for the program behind it: requests with their requested bytes, frees, streams and
+//! captured graphs. The recorded addresses and segments do not count. A freed block that other streams still
+//! use is complete when the record says so, because the device's work takes the same time under every
+//! allocator.
 
 mod costs;
 mod curve;
@@ -21,52 +22,53 @@ use cachalot_core::simulated::DriverCosts;
 use measure::{Task, measure};
 use rayon::prelude::*;
 
-/// The memory of the simulated device, unless a limit is higher or the sizes are multiplied: that of an H200.
+/// Memory of the simulated device in bytes, as of an H200. A higher limit and a size factor above 1 enlarge
+/// the device.
 pub const DEVICE_BYTES: u64 = 139 << 30;
 
-/// How to compare.
+/// Options of a comparison.
 #[derive(Debug)]
 pub struct Options {
-    /// What is compared.
+    /// The compared contenders.
     pub contenders: Vec<Contender>,
-    /// The memory limit in bytes in the place of the record's own.
+    /// The memory limit in bytes. Replaces the record's own limit.
     pub limit: Option<u64>,
-    /// The memory limit as a multiple of the program's peak live bytes, in the place of any other.
+    /// The memory limit as a multiple of the program's peak live bytes. Replaces every limit in bytes.
     pub limit_factor: Option<f64>,
-    /// The recorded calls that are left out.
+    /// Recorded calls to leave out.
     pub left_out: LeftOut,
-    /// What every size of the program is multiplied by.
+    /// Factor for every size of the program.
     pub size_factor: f64,
-    /// How often each program runs on the same allocator; at least once.
+    /// Number of passes of each program on one allocator, at least 1.
     pub passes: u32,
-    /// How many timed runs there are; the median is reported.
+    /// Number of timed runs. The comparison reports the median.
     pub repeat: u32,
-    /// What the driver's calls cost.
+    /// Costs of the driver's calls.
     pub costs: DriverCosts,
-    /// Whether the device does all work at once, so that every event is complete when it is asked for. Else work on memory
-    /// that is freed is done where the record says so, or never.
+    /// Whether the device does all work at once, so that every polled event is complete. Otherwise work on
+    /// freed memory ends at the recorded completion, or never.
     pub work_done_at_once: bool,
     /// The time of each of two calls of `maintain` between two passes, in microseconds; 0 for no call.
     pub upkeep_us: u64,
 }
 
-/// What a program came to with each contender.
+/// Result of a program with each contender.
 #[derive(Debug)]
 pub struct Comparison {
-    /// How many calls the program makes in a pass.
+    /// Number of calls of the program in a pass.
     pub operations: usize,
-    /// The memory limit in bytes, if there was one.
+    /// The memory limit in bytes. `None` without a limit.
     pub limit: Option<u64>,
-    /// The bytes that the program asks for and holds, over its passes.
+    /// The requested bytes of all live blocks, over the passes of the program.
     pub live: Curve,
-    /// What came of it, in the order of the contenders; or where in the program and why an allocator refused a call.
+    /// The figures in the order of the contenders, or the call that an allocator refused and the reason.
     pub figures: Vec<Result<Figures, BadInput>>,
 }
 
 /// Runs the program of a record with every contender, several at once.
 ///
 /// # Errors
-/// Why the record is of no program that can be run.
+/// A record without a program that can be run.
 pub fn compare(trace: &Trace, options: &Options) -> Result<Comparison, ReplayError> {
     let program = replay::program(trace)?.without(options.left_out).scaled(options.size_factor);
     let passes = options.passes.max(1);

@@ -3,24 +3,24 @@
 use cachalot_core::Config;
 use cachalot_core::config::POLICIES;
 
-/// What begins a configuration string that names its policy.
+/// Prefix of a configuration string with a policy's name.
 const PREFIX: &str = "policy:";
 
-/// The name of a policy, if it is one.
+/// Returns the policy called `name`.
 ///
 /// # Errors
-/// The names that are accepted.
+/// The accepted names.
 pub fn policy_named(name: &str) -> Result<&'static str, String> {
     let names = || format!("unknown policy `{name}`: it must be one of {}", POLICIES.join(", "));
     POLICIES.into_iter().find(|&known| known == name).ok_or_else(names)
 }
 
-/// A configuration string, and the policies it is for.
+/// A configuration string, and the policies for the configuration.
 #[derive(Debug, Clone)]
 pub struct Configuration {
-    /// The policy that it begins with, if it does.
+    /// The policy at the beginning of the string.
     policy: Option<&'static str>,
-    /// What stands behind that.
+    /// The string behind the policy's name.
     text: String,
 }
 
@@ -28,7 +28,7 @@ impl Configuration {
     /// Reads `[policy:NAME,]SETTINGS`.
     ///
     /// # Errors
-    /// What is wrong with the name of the policy, or where it stands.
+    /// A wrong name of a policy, or a name at a wrong place.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(rest) = text.strip_prefix(PREFIX) else {
             if text.contains(PREFIX) {
@@ -41,22 +41,23 @@ impl Configuration {
     }
 }
 
-/// A policy with a configuration: what is compared with others of its kind.
+/// A policy with a configuration, for a comparison with other contenders.
 #[derive(Debug, Clone)]
 pub struct Contender {
     /// The policy's name.
     pub policy: &'static str,
     /// The configuration string without the policy; empty for the defaults.
     pub text: String,
-    /// What both say.
+    /// The configuration from both.
     pub(super) config: Config,
 }
 
 impl Contender {
-    /// Reads `[policy:NAME,]SETTINGS`; a configuration that names no policy is for the first policy there is.
+    /// Reads `[policy:NAME,]SETTINGS`. A configuration without a policy's name is for the first policy of
+    /// [`POLICIES`].
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// The mistake in the configuration.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Configuration { policy, text } = Configuration::parse(text)?;
         Self::new(policy.unwrap_or(POLICIES[0]), &text)
@@ -69,11 +70,14 @@ impl Contender {
     }
 }
 
-/// Each policy with its defaults (all policies, if none is given), then with each configuration that is for it: one that names no
-/// policy is for all that are given, or for the first policy there is. None twice.
+/// Returns each policy with its defaults, and then each configuration with its policies. No pair occurs
+/// twice.
+///
+/// Without given policies, all policies take part. A configuration without a policy's name is for all given
+/// policies, or for the first policy of [`POLICIES`] if none is given.
 ///
 /// # Errors
-/// What is wrong with a configuration.
+/// The mistake in a configuration.
 pub fn contenders(policies: &[&'static str], configurations: &[Configuration]) -> Result<Vec<Contender>, String> {
     let (policies, unnamed) = if policies.is_empty() { (&POLICIES[..], &POLICIES[..1]) } else { (policies, policies) };
     let defaults = policies.iter().map(|&policy| (policy, ""));

@@ -1,4 +1,4 @@
-//! The memory of a program before it runs: at another batch size, or from a list of its requests.
+//! The memory of a program before a run: at another batch size, or from a list of requests.
 
 mod requests;
 mod scale;
@@ -17,15 +17,15 @@ const DEVICE_BYTES: u64 = 1 << 46;
 /// The memory of a program with some settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Prediction {
-    /// Bytes of all blocks, with the rounding of the policy, at the highest.
+    /// Peak of the bytes of all blocks, with the rounding of the policy.
     pub peak_allocated_bytes: u64,
-    /// Bytes reserved from the device, at the highest.
+    /// Peak of the bytes reserved from the device.
     pub peak_reserved_bytes: u64,
-    /// Requests that run out of memory.
+    /// Number of requests that run out of memory.
     pub ooms: u64,
-    /// The largest of these requests, in bytes.
+    /// Size of the largest failed request in bytes.
     pub largest_failed_bytes: u64,
-    /// Number of the first of these requests, from 1.
+    /// Number of the first failed request, from 1.
     pub first_failed_request: Option<u64>,
 }
 

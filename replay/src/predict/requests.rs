@@ -22,7 +22,7 @@ pub fn is_list(bytes: &[u8]) -> bool {
 /// Reads a list of requests.
 ///
 /// # Errors
-/// The first line that cannot be used, and why.
+/// The first unusable line, and the reason.
 pub fn read(file: &Path, bytes: &[u8]) -> Result<Program, BadInput> {
     let mut builder = csv::ReaderBuilder::new();
     builder.comment(Some(b'#')).trim(csv::Trim::All);
@@ -40,11 +40,11 @@ pub fn read(file: &Path, bytes: &[u8]) -> Result<Program, BadInput> {
     Ok(list.program)
 }
 
-/// A list being read.
+/// A list and its reader's state.
 #[derive(Default)]
 struct List {
     program: Program,
-    /// Slots of the blocks that are not free.
+    /// Slots of the live blocks.
     slots: HashMap<u64, u32>,
     free: Vec<u32>,
 }

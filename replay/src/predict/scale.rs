@@ -1,18 +1,17 @@
 //! A recorded program at another batch size.
 //!
-//! The sizes of some requests grow with the batch, and the others stay. With records at two batch
-//! sizes, each size is on the line through its two recorded sizes. With one record, this rule
-//! decides:
+//! The sizes of some requests grow with the batch, and the rest stays. With records at two batch sizes, each
+//! size is on the line through the two recorded sizes. With a single record, a rule decides:
 //!
-//! * A block that is alive at the end of the record, or for half of the record, stays: weights,
-//!   optimizer state, workspaces.
-//! * A block of the size of a block that stays, or of half or twice that size, stays as well:
-//!   gradients, temporaries of the optimizer, casts of weights.
-//! * Everything else grows: activations, their gradients, inputs. So does a block of at most 512
-//!   bytes, which makes no difference below the rounding.
+//! * A block that is alive at the end of the record, or for half of the record, stays: weights, optimizer
+//!   state, workspaces.
+//! * A block with the size of a staying block, or with half or twice the size, stays as well: gradients,
+//!   temporaries of the optimizer, casts of weights.
+//! * Every remaining block grows: activations, their gradients, inputs. Blocks of at most 512 bytes grow as
+//!   well, without an effect below the rounding.
 //!
-//! The rule needs a record of several whole steps that ends between two steps, where only what stays
-//! is alive, or at the end of the program.
+//! The rule needs a record of several whole steps. The record ends between two steps, where only staying
+//! blocks are alive, or at the end of the program.
 
 use crate::program::{Operation, Program};
 use std::collections::HashSet;
@@ -40,7 +39,7 @@ pub fn by_rule(program: &Program, scale: f64) -> (Program, Scaled) {
 /// with the batch multiplied by `other_scale`.
 ///
 /// # Errors
-/// The records have not the same requests, or the other record has the same batch.
+/// The records differ in the number of requests, or have equal batches.
 pub fn by_records(
     program: &Program,
     other: &Program,

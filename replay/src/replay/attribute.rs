@@ -1,8 +1,8 @@
-//! Whose the completions and releases before a request are: its own, or those of an `empty_cache` before it.
+//! Attributes the completions and releases before a request: to the request, or to an earlier `empty_cache`.
 //!
-//! The allocator's own forecast answers what a request would do first. Where that leaves two readings, the
-//! request is tried out on a copy: the reading is right with which it does what the record says. Of several the
-//! one is taken by which the request did everything itself.
+//! The allocator's forecast names the first effect of a request. If the forecast leaves two readings, the
+//! request runs on a copy with each reading. A reading is right if the copy repeats the recorded events. Of
+//! several right readings, a reading without an `empty_cache` is preferred.
 
 use super::compare;
 use super::follow::Follower;
@@ -11,26 +11,27 @@ use crate::program::{DEVICE, Operation};
 use crate::trace::{Action, Event};
 use cachalot_core::{BlockState, DevicePtr, Error, Forecast, PoolId, StreamId};
 
-/// How often a record is followed anew to try a request out: each time costs as much as the record up to there.
+/// Limit of trials on copies per record. Each trial replays the record up to the request.
 const MOST_TRIALS: usize = 64;
 
-/// What trying a reading out came to.
+/// Result of a trial with a reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trial {
-    /// The request did what the record says.
+    /// The request repeated the recorded events.
     Agrees,
-    /// It did, behind an `empty_cache`.
+    /// The request repeated the recorded events after an `empty_cache`.
     AgreesEmptied,
-    /// Something else was done.
+    /// The events differ from the record.
     Differs,
 }
 
 impl Follower<'_> {
-    /// How many of the leading `completions` the request's event check found, if it waited for the others
-    /// itself.
+    /// Returns the number of leading `completions` found by the request's event check, if the request waited
+    /// for the rest.
     ///
-    /// It does so before it releases everything, and then finds all that are left. It does not search again
-    /// after that, so this differs from completions that were found at its start.
+    /// A request waits before a release of all cached segments, and finds all remaining completions. After
+    /// the wait the request does not search again. A wait therefore differs from completions at the start of
+    /// the request.
     pub(super) fn waits_itself(
         &mut self,
         events: &[Event],
@@ -63,7 +64,7 @@ impl Follower<'_> {
         Ok(waits)
     }
 
-    /// Whether the request itself would now release just the segment at `addr`.
+    /// Returns whether the request would now release exactly the segment at `addr`.
     pub(super) fn releases(&self, addr: u64, call: &Event) -> Result<bool, Error> {
         let forecast = self.run.allocator.forecast(DEVICE, call.size, StreamId(call.stream))?;
         Ok(match forecast {
@@ -74,10 +75,10 @@ impl Follower<'_> {
         })
     }
 
-    /// Whether a request that releases the first of `cached` releases the others as well.
+    /// Returns whether a request that releases the first segment of `cached` also releases the rest.
     ///
-    /// It does, if it can only release everything. With rules by which it may release less, a complete release
-    /// may be an `empty_cache` that begins with what the request would release.
+    /// Without a rule for partial releases, the request releases all cached segments. With such a rule, a
+    /// complete release may also be an `empty_cache` whose first segment is the segment in the forecast.
     pub(super) fn releases_all(&mut self, cached: &[Event]) -> bool {
         let config = &self.settings.config;
         let may_stop = config.garbage_collection_threshold().is_some() || config.max_split_size().is_some();
@@ -92,7 +93,7 @@ impl Follower<'_> {
         releases_all
     }
 
-    /// Whether nothing could be released beyond `events`.
+    /// Returns whether `events` release every segment that can be released.
     fn is_complete_release(&self, events: &[Event]) -> bool {
         let segments = self.run.allocator.snapshot();
         let whole = segments.iter().filter(|segment| {
@@ -102,7 +103,7 @@ impl Follower<'_> {
         events.iter().filter(|event| event.action == Action::SegmentFree).count() >= whole.count()
     }
 
-    /// Tries the present request out on a copy, with a reading that `decide` enters.
+    /// Runs the present request on a copy, with a reading entered by `decide`.
     fn trial(&mut self, decide: impl FnOnce(&mut Trials, usize)) -> Trial {
         if self.trials.made >= MOST_TRIALS {
             return Trial::Differs;
@@ -117,7 +118,7 @@ impl Follower<'_> {
         copy.follow_one(self.position).unwrap_or(Trial::Differs)
     }
 
-    /// Follows the record up to event `at`, then one call.
+    /// Follows the record up to event `at`, and then a single call.
     fn follow_one(&mut self, at: usize) -> Result<Trial, Error> {
         self.follow(at).map_err(|(_, error)| error)?;
         self.entries.clear();

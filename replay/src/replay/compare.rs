@@ -1,15 +1,15 @@
-//! The record's events against the allocator's own trace, call by call.
+//! Compares the record's events with the allocator's own trace, call by call.
 
 use crate::trace::{Action, Event};
 use cachalot_core::{Action as Did, TraceEntry};
 use std::ops::Range;
 
-/// How far two sequences of events agree.
+/// Agreement of two sequences of events.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    /// The record's events that were compared.
+    /// Number of compared events of the record.
     pub(super) checked: u64,
-    /// Those that differ, and those that only one side has.
+    /// Number of differing events. An event on only one side counts as a difference.
     pub(super) mismatches: u64,
     /// The first call whose events differ.
     pub(super) first: Option<First>,
@@ -18,13 +18,13 @@ pub(super) struct Comparison {
 /// The first difference.
 #[derive(Debug)]
 pub(super) struct First {
-    /// The record's events of the call, those before it included that lead to it.
+    /// The record's events up to the call, from the end of the previous call.
     pub(super) recorded: Range<usize>,
-    /// What was done instead.
+    /// The events of the replay.
     pub(super) done: Vec<TraceEntry>,
 }
 
-/// Compares a whole record with what was done.
+/// Compares a whole record with the trace of a replay.
 pub(super) fn compare(recorded: &[Event], done: &[TraceEntry]) -> Comparison {
     let mut comparison = Comparison::default();
     let (mut at, mut done) = (0, done);
@@ -46,12 +46,13 @@ pub(super) fn compare(recorded: &[Event], done: &[TraceEntry]) -> Comparison {
     comparison
 }
 
-/// How many elements there are up to the first call, itself included.
+/// Returns the number of elements up to and with the first call.
 fn through_call<T>(events: &[T], is_call: impl FnMut(&T) -> bool) -> usize {
     events.iter().position(is_call).map_or(events.len(), |at| at + 1)
 }
 
-/// A request that failed in the record and does not now is given back at once: a call that the record does not have.
+/// Returns whether a request failed in the record and succeeded in the replay. The replay frees the block at
+/// once, a call without a recorded event.
 fn was_given_back(recorded: &[Event], done: &[TraceEntry]) -> bool {
     recorded.last().is_some_and(|event| event.action == Action::OutOfMemory)
         && done.last().is_some_and(|entry| entry.action == Did::Alloc)
@@ -66,14 +67,15 @@ fn differences(recorded: &[Event], done: &[TraceEntry]) -> u64 {
     (different + recorded.len().abs_diff(done.len())) as u64
 }
 
-/// Completions that follow each other are found by one look at all events, in no order that matters to the program.
+/// Sorts completions in a row. A single event check finds all of them, and the order has no effect on the
+/// program.
 fn sort_completions(facts: &mut [Fact]) {
     for run in facts.chunk_by_mut(|one, next| one.action == 'c' && next.action == 'c') {
         run.sort_unstable();
     }
 }
 
-/// What is compared of an event.
+/// The compared fields of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Fact {
     action: char,
@@ -99,7 +101,7 @@ impl Fact {
     }
 }
 
-/// The record's word for what the allocator did.
+/// Returns the record's action for an action of the allocator.
 pub(super) fn action_of(did: Did) -> Action {
     match did {
         Did::Alloc => Action::Alloc,

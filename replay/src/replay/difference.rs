@@ -1,4 +1,4 @@
-//! The first difference between a record and its replay, in words.
+//! Describes the first difference between a record and its replay.
 
 use super::Settings;
 use super::compare::{First, action_of};
@@ -8,10 +8,10 @@ use cachalot_core::rounding::round_size;
 use cachalot_core::{BlockState, PoolKind, SnapshotSegment, TraceEntry};
 use std::fmt::Write as _;
 
-/// More free blocks than this are counted, not listed.
+/// Number of listed free blocks. Further free blocks are counted.
 const LISTED: usize = 24;
 
-/// Both decisions of the first call that differs, and the free blocks that were considered.
+/// Returns the text of both decisions in the first differing call, with the considered free blocks.
 pub(super) fn describe(trace: &Trace, settings: &Settings, first: &First) -> String {
     let recorded = &trace.events[first.recorded.clone()];
     let place = recorded.first().or(trace.events.last()).map(|event| event.place);
@@ -44,7 +44,7 @@ pub(super) fn describe(trace: &Trace, settings: &Settings, first: &First) -> Str
     text
 }
 
-/// An event as a sentence.
+/// Returns an event as a sentence.
 fn in_words(action: Action, addr: u64, size: u64, stream: u64) -> String {
     let what = match action {
         Action::Alloc => "hands out",
@@ -59,7 +59,7 @@ fn in_words(action: Action, addr: u64, size: u64, stream: u64) -> String {
     format!("{what} {size} bytes at {addr:x} on stream {stream:x}")
 }
 
-/// A free block, with where it lies.
+/// A free block with its segment.
 struct Free<'s> {
     segment: &'s SnapshotSegment,
     addr: u64,

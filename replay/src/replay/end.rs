@@ -1,4 +1,4 @@
-//! How a replay ended, against how the recorded run did.
+//! Compares the end of a replay with the end of the recorded run.
 
 use super::Simulated;
 use crate::program::DEVICE;
@@ -6,18 +6,18 @@ use crate::trace::{Block, BlockState, Expected, Segment};
 use cachalot_core::{BlockState as State, Error, PoolKind, SnapshotSegment};
 use std::collections::BTreeMap;
 
-/// A statistic that is not what it should be.
+/// A statistic whose replayed value differs from the recorded value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatDifference {
-    /// Its flattened name.
+    /// The flattened name.
     pub name: String,
-    /// What the recorded run said.
+    /// Value in the recorded run.
     pub recorded: i64,
-    /// What the replay says; `None` if it has no such statistic.
+    /// Value in the replay. `None` without a statistic of the name.
     pub replayed: Option<i64>,
 }
 
-/// Every statistic of a replay.
+/// Returns every statistic of a replay.
 pub(super) fn stats(allocator: &Simulated) -> Result<BTreeMap<String, i64>, Error> {
     let mut stats = BTreeMap::new();
     allocator.stats(DEVICE)?.for_each(|name, value| {
@@ -26,7 +26,7 @@ pub(super) fn stats(allocator: &Simulated) -> Result<BTreeMap<String, i64>, Erro
     Ok(stats)
 }
 
-/// The statistics that differ.
+/// Returns the statistics that differ.
 pub(super) fn compare_stats(expected: &Expected, stats: &BTreeMap<String, i64>) -> Vec<StatDifference> {
     let differs = |(name, &recorded): (&String, &i64)| {
         let replayed = stats.get(name).copied();
@@ -41,7 +41,7 @@ pub(super) fn compare_stats(expected: &Expected, stats: &BTreeMap<String, i64>) 
     expected.stats.iter().filter_map(differs).collect()
 }
 
-/// The segments of a replay, in the record's terms.
+/// Returns the segments of a replay, in the record's terms.
 pub(super) fn segments(allocator: &Simulated) -> Vec<Segment> {
     allocator.snapshot().iter().map(segment).collect()
 }
@@ -79,18 +79,18 @@ fn segment(segment: &SnapshotSegment) -> Segment {
     }
 }
 
-/// How the segments at the end agree.
+/// Agreement of the segments at the end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SegmentComparison {
-    /// Recorded segments and blocks that were compared.
+    /// Number of compared segments and blocks of the record.
     pub(super) checked: u64,
-    /// Segments and blocks that differ, and those that only one side has.
+    /// Number of differing segments and blocks. A segment or block on only one side counts as a difference.
     pub(super) mismatches: u64,
-    /// The first that differs, on both sides.
+    /// Text of the first difference, with both sides.
     pub(super) first: Option<String>,
 }
 
-/// Compares segments by address, then their blocks.
+/// Compares segments by address, and then the blocks of each segment.
 pub(super) fn compare_segments(recorded: &[Segment], replayed: &[Segment]) -> SegmentComparison {
     let mut comparison = SegmentComparison::default();
     for recorded in recorded {
@@ -138,7 +138,7 @@ fn or_none(text: Option<String>) -> String {
     text.unwrap_or_else(|| "none".to_owned())
 }
 
-/// A segment without its blocks, in words.
+/// Describes a segment without its blocks.
 fn head(segment: &Segment) -> String {
     format!(
         "{} bytes at {:x}, {}{}, stream {:x}, pool ({}, {}): {} allocated, {} active, {} requested",

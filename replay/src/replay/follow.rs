@@ -1,15 +1,15 @@
-//! Following a record: every call that it implies is made, and the device hands out the addresses that it
-//! names.
+//! Follows a record: makes every implied call on an allocator whose device hands out the recorded addresses.
 //!
-//! A record lists events, not calls. A free and an allocation are plain; what lies between two of them has to
-//! be attributed:
+//! A record lists events, not calls. A free and an allocation are calls of their own. The events between two
+//! calls are attributed by three rules:
 //!
-//! * a completion behind its own free is part of that free; any other was found by the event check at the start
-//!   of the next request, or by a wait for all events,
-//! * releases belong to the next request if it would release just that now, and to an `empty_cache` otherwise,
-//! * everything before a free, or at the end, is an `empty_cache`.
+//! * A completion right after its own free is part of the free. Any later completion was found by the event
+//!   check at the start of the next request, or by a wait for all events.
+//! * Releases belong to the next request if the request would now release exactly the first of the segments.
+//!   Otherwise the releases belong to an `empty_cache`.
+//! * All events before a free, or at the end of the record, belong to an `empty_cache`.
 //!
-//! What leaves a choice is decided in `attribute.rs`.
+//! `attribute.rs` decides between the remaining readings.
 
 use super::Simulated;
 use super::ranges::Ranges;
@@ -20,33 +20,35 @@ use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{DeviceError, Error, ErrorKind, MIB, PoolId, StreamId, TraceEntry};
 use std::collections::HashMap;
 
-/// The streams that stand for those that other events of a block waited for: a record does not name them. Each
-/// block that waits has one of its own, so that blocks can be completed in any order.
+/// First of the streams on which freed blocks wait. A record does not name the streams behind a block's
+/// events. Each waiting block has a stream number of its own, so that blocks can be completed in any order.
 const FIRST_WAITING_STREAM: u64 = 1 << 63;
 
 /// How many calls are made before the allocator's trace is read.
 const CALLS_PER_READING: usize = 1 << 16;
 
-/// No call leaves more events in the trace, but for releases of segments, of which there are no more than events.
+/// Largest number of trace events per call, releases of segments excluded. A trace has at most as many
+/// releases as the record has events.
 const EVENTS_PER_CALL: usize = 8;
 
-/// The seeds of a generator that a graph's first capture registers, and their size in bytes.
+/// Number of the seeds that a graph's first capture registers for a generator, and the size of a seed in
+/// bytes.
 const SEEDS: usize = 2;
 const SEED_BYTES: u64 = 8;
 
-/// A block that the record holds.
+/// A live or waiting block of the record.
 pub(super) struct Held {
     pub(super) slot: u32,
-    /// The stream whose work it waits for, once it is freed and not completed.
+    /// The stream whose work the block waits for, after the free and before the completion.
     pub(super) waits_for: Option<StreamId>,
 }
 
-/// How far the record is in a capture.
+/// State of the record with regard to captures.
 #[derive(PartialEq, Eq)]
 enum Capture {
     /// No graph is being captured.
     Off,
-    /// The cache was emptied; so many requests still come before the capture begins.
+    /// The cache was emptied. The given number of seeds is requested before the capture begins.
     Preparing(usize),
     /// Requests come from the graphs' pool.
     On,
@@ -58,32 +60,32 @@ pub(super) struct Follower<'t> {
     pub(super) events: &'t [Event],
     pub(super) run: Run<Simulated>,
     pub(super) program: Program,
-    /// What the allocator did, as its own trace has it.
+    /// The allocator's own trace so far.
     pub(super) entries: Vec<TraceEntry>,
     pub(super) ranges: Ranges,
     /// Recorded address → block.
     pub(super) held: HashMap<u64, Held>,
     vacant_slots: Vec<u32>,
-    /// How many of them wait.
+    /// Number of held blocks that wait.
     pub(super) waiting: usize,
     pub(super) waiting_streams: u64,
     capture: Capture,
     captured_streams: Vec<u64>,
     pub(super) captures: usize,
-    /// The allocator and the record hold different memory: recorded addresses may be taken, so none are handed
-    /// out any more.
+    /// Whether allocator and record hold different memory. Recorded addresses may then be taken, so the
+    /// device hands out no further ones.
     astray: bool,
-    /// Bytes that the record holds from the device.
+    /// Bytes held from the device according to the record.
     pub(super) recorded_bytes: u64,
     pub(super) settings: &'t Settings,
-    /// The event with which the present call begins.
+    /// Number of the event with which the present call begins.
     pub(super) position: usize,
     pub(super) trials: Trials,
     unread_calls: usize,
 }
 
 impl<'t> Follower<'t> {
-    /// Before the first event.
+    /// Creates a follower in the state before the first event.
     pub(super) fn new(trace: &'t Trace, settings: &'t Settings) -> Result<Self, Error> {
         let events = &trace.events;
         let ranges = Ranges::of(trace, settings);
@@ -130,12 +132,11 @@ impl<'t> Follower<'t> {
         self.run.allocator.for_each_trace_entry(DEVICE, |entry| entries.push(*entry))
     }
 
-    /// Follows the record as far as event number `end`, which is not looked at: the calls before it have been
-    /// made.
+    /// Follows the record up to event number `end`: makes all calls before the event.
     ///
     /// # Errors
-    /// The number of the event at which the allocator refused a call for another reason than lack of memory,
-    /// with that reason.
+    /// The number of the event at which the allocator refused a call, and the reason. Lack of memory is no
+    /// such refusal.
     pub(super) fn follow(&mut self, end: usize) -> Result<(), (usize, Error)> {
         let mut at = 0;
         while at < end {
@@ -147,7 +148,8 @@ impl<'t> Follower<'t> {
         self.read_trace().map_err(|error| (at, error))
     }
 
-    /// Follows one call with the events that belong to it. Answers where the next one begins.
+    /// Follows the call that begins at event `at`, with all events of the call. Returns the number of the
+    /// next call's first event.
     pub(super) fn follow_from(&mut self, at: usize) -> Result<usize, Error> {
         self.position = at;
         let event = self.events[at];
@@ -197,7 +199,7 @@ impl<'t> Follower<'t> {
         Ok(at + 1)
     }
 
-    /// Frees the block at a recorded address, which waits for a stream of its own from here on.
+    /// Frees the block at a recorded address. The block waits on a new stream.
     pub(super) fn free_and_wait(&mut self, addr: u64) -> Result<(), Error> {
         let stream = StreamId(FIRST_WAITING_STREAM + self.waiting_streams);
         self.waiting_streams += 1;
@@ -209,7 +211,7 @@ impl<'t> Follower<'t> {
         self.perform(Operation::Free { slot })
     }
 
-    /// The block at a recorded address no longer waits. Answers what it waited for.
+    /// Ends the wait of the block at a recorded address. Returns the stream of the wait.
     fn stop_waiting(&mut self, addr: u64) -> StreamId {
         let held = self.held.remove(&addr).expect("a consistent record completes what it freed");
         self.vacant_slots.push(held.slot);
@@ -222,7 +224,7 @@ impl<'t> Follower<'t> {
         self.perform(Operation::Complete { stream })
     }
 
-    /// All of `events`, completions and releases, are one call that gives back what is cached.
+    /// Makes one call of `empty_cache` for all `events`, completions and releases.
     fn empty_cache(&mut self, events: &[Event]) -> Result<(), Error> {
         if self.destroys_graphs(events) {
             self.perform(Operation::DestroyGraphs)?;
@@ -240,7 +242,8 @@ impl<'t> Follower<'t> {
         Ok(())
     }
 
-    /// Whether graphs must have been destroyed before these releases: they are of the graphs' pool.
+    /// Returns whether the program destroyed graphs before `events`: an event releases memory of the graphs'
+    /// pool.
     fn destroys_graphs(&self, events: &[Event]) -> bool {
         if self.captures == 0 || !events.iter().any(|event| event.action.is_release()) {
             return false;
@@ -272,7 +275,7 @@ impl<'t> Follower<'t> {
         self.request(events, call)
     }
 
-    /// Makes the request, with the addresses of `events` for what it obtains.
+    /// Makes the request. The device hands out the addresses of the segments in `events`.
     fn request(&mut self, events: &[Event], call: &Event) -> Result<(), Error> {
         let (bytes, stream) = (call.size, StreamId(call.stream));
         let before = self.obtained();
@@ -302,7 +305,7 @@ impl<'t> Follower<'t> {
         Ok(())
     }
 
-    /// Tells the device the addresses of the next segments. Answers how many there are.
+    /// Tells the device the addresses of the next segments. Returns the number of addresses.
     fn script(&mut self, events: &[Event]) -> u64 {
         let mut addresses = Vec::new();
         for event in events {
@@ -320,7 +323,8 @@ impl<'t> Follower<'t> {
         count
     }
 
-    /// The device has no memory beyond what `events` obtain: the record says so without a limit that would.
+    /// Makes the device fail every allocation beyond the segments in `events`: a recorded failure need not
+    /// come from a limit.
     fn exhaust_device(&self, events: &[Event]) {
         let device = self.run.device();
         let obtained = events.iter().filter(|event| event.action == Action::SegmentAlloc).count() as u64;
@@ -334,12 +338,12 @@ impl<'t> Follower<'t> {
         }
     }
 
-    /// How many addresses the device has handed out.
+    /// Returns the number of addresses that the device has handed out.
     fn obtained(&self) -> u64 {
         self.run.device().calls(Call::Obtain) + self.run.device().calls(Call::Reserve)
     }
 
-    /// Takes addresses back that the device was told and did not hand out.
+    /// Uses up the scripted addresses that the device did not hand out.
     fn take_back(&mut self, told: u64, taken: u64) {
         self.astray |= told != taken;
         for _ in taken..told {
@@ -348,7 +352,7 @@ impl<'t> Follower<'t> {
         }
     }
 
-    /// Follows what the record holds from the device.
+    /// Counts the bytes that the record holds from the device.
     fn account(&mut self, events: &[Event]) {
         for event in events {
             match event.action {
@@ -364,7 +368,7 @@ impl<'t> Follower<'t> {
         self.astray |= self.recorded_bytes != self.run.device().used();
     }
 
-    /// The record enters or leaves the part that bears the note.
+    /// Enters or leaves the part of the record with the capture note.
     fn turn_capture(&mut self, at: usize) -> Result<usize, Error> {
         if self.events[at].note == Note::None {
             if std::mem::replace(&mut self.capture, Capture::Off) == Capture::On {
@@ -387,7 +391,7 @@ impl<'t> Follower<'t> {
         Ok(at + emptied)
     }
 
-    /// Before a request in the noted part: the capture begins with the first that is no seed.
+    /// Begins the capture before the first request in the noted part that is no seed.
     fn turn_capture_on(&mut self, call: &Event) -> Result<(), Error> {
         match self.capture {
             Capture::Off => return Ok(()),

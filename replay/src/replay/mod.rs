@@ -1,4 +1,4 @@
-//! Replaying recorded programs: their decisions are repeated and compared, and their calls are timed.
+//! Replays recorded programs: repeats and compares the allocator's decisions, and times the calls.
 
 mod attribute;
 mod compare;
@@ -21,7 +21,7 @@ use follow::Follower;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The allocator that records are followed with.
+/// The allocator type of a replay.
 type Simulated = OnDevice;
 
 /// A device for runs whose addresses do not matter, in bytes (64 TiB): never full before a limit says so.
@@ -34,83 +34,84 @@ pub struct Options {
     pub config: Option<Config>,
     /// The memory limit in bytes in the place of the record's own.
     pub limit: Option<u64>,
-    /// How the program is run, where it is not followed in the record.
+    /// Variation of the program, for a replay that does not follow the record.
     pub variation: Variation,
-    /// Hold every decision against the record.
+    /// Whether each decision is compared with the record.
     pub check: bool,
-    /// How many timed runs there are; the median is reported.
+    /// Number of timed runs. The replay reports the median.
     pub repeat: u32,
 }
 
-/// How the program of a record is run on an allocator of its own. A record that is followed address by address has no
+/// Variation of a recorded program on a new allocator. A record that is followed address by address has no
 /// variation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Variation {
-    /// How often the program runs on the same allocator, instead of once.
+    /// Number of passes on one allocator, in place of a single run.
     pub passes: Option<u32>,
-    /// The recorded calls that are left out.
+    /// Recorded calls to leave out.
     pub left_out: LeftOut,
-    /// The memory limit as a multiple of the program's peak live bytes, in the place of any other.
+    /// The memory limit as a multiple of the program's peak live bytes. Replaces every limit in bytes.
     pub limit_factor: Option<f64>,
 }
 
-/// What a replay came to.
+/// Result of a replay.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The policy it was placed by.
+    /// The policy of the allocator.
     pub policy: &'static str,
     /// Every statistic at the end.
     pub stats: BTreeMap<String, i64>,
-    /// How many requests there were.
+    /// Number of served requests in the record.
     pub allocations: u64,
-    /// Bytes that the program asked for and held, at the highest.
+    /// Peak of the requested bytes of all live blocks.
     pub peak_live_bytes: u64,
-    /// Bytes held from the device, at the highest.
+    /// Peak of the bytes held from the device.
     pub peak_reserved_bytes: u64,
-    /// The median time of a call in nanoseconds, when everything has been run once before.
+    /// Median time of a call in nanoseconds, after a first run of the whole program.
     pub ns_per_op: f64,
-    /// The requests that ran out of memory.
+    /// The requests without enough memory.
     pub failed: Failed,
-    /// What was held against the record; `None` if it was not.
+    /// Result of the comparison with the record. `None` without a check.
     pub checked: Option<Checked>,
     /// The driver's time, if the program was run in passes.
     pub driver: Option<DriverTime>,
-    /// How the planned policy has done; the bytes and the time are those of the second half then.
+    /// Report of the planned policy. With a plan, the peak of live bytes and the time of a call count from
+    /// the plan's start.
     pub planned: Option<PlannedReport>,
 }
 
-/// The requests of a replay that ran out of memory.
+/// The requests of a replay without enough memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Failed {
-    /// How many there were.
+    /// Number of failed requests.
     pub count: u64,
-    /// How many of them the recorded program was served.
+    /// Number of failed requests that succeeded in the recorded program.
     pub new: u64,
-    /// The bytes of the largest of them.
+    /// Size of the largest failed request in bytes.
     pub largest_bytes: u64,
 }
 
-/// A replay held against its record.
+/// Result of the comparison of a replay with its record.
 #[derive(Debug, Clone, Default)]
 pub struct Checked {
-    /// Events, final segments and final blocks that were compared.
+    /// Number of compared events, final segments and final blocks.
     pub decisions: u64,
-    /// How many of them differ.
+    /// Number of differences.
     pub mismatches: u64,
-    /// Final statistics that were compared.
+    /// Number of compared final statistics.
     pub stats: u64,
-    /// Those that differ.
+    /// The final statistics that differ.
     pub stat_differences: Vec<StatDifference>,
-    /// The first difference, in words: both decisions and the free blocks that were considered.
+    /// Text of the first difference: both decisions and the considered free blocks.
     pub first: Option<String>,
 }
 
-/// Why there is no outcome.
+/// Reason for a replay without an outcome.
 #[derive(Debug)]
 pub enum ReplayError {
-    /// The record, or its configuration, cannot be used.
+    /// The record or its configuration cannot be used.
     Input(BadInput),
-    /// The allocator refused a call for another reason than lack of memory: where in the record, and why.
+    /// The allocator refused a call for another reason than lack of memory: place in the record, and reason.
     Refused(BadInput),
 }
 
@@ -125,7 +126,8 @@ impl fmt::Display for ReplayError {
 impl std::error::Error for ReplayError {}
 
 impl Options {
-    /// Whether the recorded addresses are followed: without settings or a variation of its own, and whenever a record is checked.
+    /// Returns whether the replay follows the recorded addresses: without own settings and variation, and
+    /// during a check.
     pub fn follows(&self) -> bool {
         let own = self.config.is_none() && self.limit.is_none() && self.variation == Variation::default();
         own || self.check
@@ -133,7 +135,7 @@ impl Options {
 }
 
 impl Outcome {
-    /// A statistic; 0 if there is none of this name.
+    /// Returns the value of a statistic, or 0 for an unknown name.
     pub fn stat(&self, name: &str) -> i64 {
         self.stats.get(name).copied().unwrap_or(0)
     }
@@ -147,7 +149,7 @@ impl Outcome {
     }
 }
 
-/// The settings that the program of a record ran with.
+/// Returns the settings of the recorded program.
 fn recorded_settings(trace: &Trace) -> Result<Settings, ReplayError> {
     let config = Config::parse(trace.config()).map_err(|error| {
         let what = format!("the recorded configuration `{}` cannot be used: {error}", trace.config());
@@ -156,7 +158,7 @@ fn recorded_settings(trace: &Trace) -> Result<Settings, ReplayError> {
     Ok(Settings { config, limit: trace.limit_bytes() })
 }
 
-/// The settings that a replay runs with.
+/// Returns the settings of a replay.
 fn settings(trace: &Trace, options: &Options) -> Result<Settings, ReplayError> {
     let mut settings = match &options.config {
         Some(config) => Settings { config: config.clone(), limit: trace.limit_bytes() },
@@ -173,23 +175,23 @@ fn follow<'t>(trace: &'t Trace, settings: &'t Settings) -> Result<Follower<'t>, 
     Ok(follower)
 }
 
-/// The allocator refused what event number `at` asks for.
+/// Returns the error for event number `at`, whose call the allocator refused.
 fn refused(trace: &Trace, at: usize, error: &cachalot_core::Error) -> ReplayError {
     let place = trace.events.get(at).or(trace.events.last()).map(|event| event.place);
     let what = format!("the allocator refused the call: {error}");
     ReplayError::Refused(BadInput { file: trace.file.clone(), place, what })
 }
 
-/// The allocator could not be put into the state in which a record begins.
+/// Returns the error for a record whose first state the allocator refused.
 fn beginning_refused(trace: &Trace, error: &cachalot_core::Error) -> ReplayError {
     let what = format!("the state before the first event cannot be replayed: {error}");
     ReplayError::Input(BadInput::whole(&trace.file, what))
 }
 
-/// The calls of the program that a record is of.
+/// Returns the calls of the recorded program.
 ///
 /// # Errors
-/// What cannot be used, or where the allocator refused a call.
+/// A record that cannot be used, or a call that the allocator refused.
 pub fn program(trace: &Trace) -> Result<Program, ReplayError> {
     let settings = recorded_settings(trace)?;
     Ok(follow(trace, &settings)?.program)
@@ -197,10 +199,11 @@ pub fn program(trace: &Trace) -> Result<Program, ReplayError> {
 
 /// Replays a record.
 ///
-/// Other settings, and other calls than those recorded, lead to other segments, so the device invents their addresses.
+/// With other settings or other calls than the recorded ones, the program obtains other segments. The
+/// simulated device then chooses the addresses.
 ///
 /// # Errors
-/// What cannot be used, or where the allocator refused a call.
+/// A record that cannot be used, or a call that the allocator refused.
 pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> {
     let mut settings = settings(trace, options)?;
     let follows = options.follows();
@@ -281,7 +284,7 @@ fn count(events: &[Event], action: Action) -> u64 {
     events.iter().filter(|event| event.action == action).count() as u64
 }
 
-/// Bytes that the program asked for and had not given back, at the highest.
+/// Returns the peak of the requested bytes of all live blocks.
 fn peak_live_bytes(trace: &Trace) -> u64 {
     let mut live = trace.start.as_ref().map_or(0, Start::live_bytes);
     let mut peak = live;

@@ -1,44 +1,45 @@
-//! Where a record's expandable segments lie: each is a range of addresses that was mapped bit by bit.
+//! Finds the address ranges of a record's expandable segments. Each range was mapped part by part.
 
 use crate::program::Settings;
 use crate::trace::{Action, Event, Segment, Start, Trace};
 
-/// No device has more memory than this, in bytes (64 TiB): what a device is given that nothing is known of.
+/// Upper bound of a device's memory in bytes (64 TiB), for a record without known distances.
 const LARGEST_DEVICE: u64 = 1 << 46;
 
-/// Reservations are this many ninths of a device's eighths (9/8), rounded up to a granule.
+/// A reservation is 9/8 of a device's memory, rounded up to a granule.
 const RESERVED_NINTHS: u64 = 9;
 const DEVICE_EIGHTHS: u64 = 8;
 
-/// A reservation is a whole number of granules; the larger one is at most this long, in bytes (1 GiB).
+/// Upper bound of a granule in bytes (1 GiB).
 const ROUNDING: u64 = 1 << 30;
 
-/// The ranges of a record, and how much of each is mapped at some point of it.
+/// The ranges of a record, with the mapped bytes of each range at the present event.
 pub(super) struct Ranges {
-    /// By address.
+    /// Sorted by address.
     ranges: Vec<Range>,
-    /// The memory that the recorded device can have had at most, as far as the distances of its segments tell.
+    /// Upper bound of the recorded device's memory, from the distances between segments.
     pub(super) device_bytes: u64,
 }
 
-/// The addresses of one expandable segment.
+/// The addresses of an expandable segment.
 #[derive(Debug, PartialEq, Eq)]
 struct Range {
     start: u64,
-    /// The end of what is ever mapped.
+    /// The end of the addresses ever mapped.
     end: u64,
-    /// Whose it is: the stream, and whether its blocks are small.
+    /// The heap: the stream, and whether the blocks are small.
     heap: (u64, bool),
-    /// Bytes that are mapped now.
+    /// Bytes mapped at the present event.
     mapped: u64,
 }
 
 impl Ranges {
-    /// The ranges of a whole record, before its first event.
+    /// Returns the ranges of a whole record, in the state before the first event.
     ///
-    /// Memory is always mapped from the start of a range, or right behind what is mapped. Everything that is ever mapped in one
-    /// range is therefore contiguous, and ranges are apart. Of a record that begins in the middle, a range may have gaps that are
-    /// never mapped again; they lie between parts of one heap, with nothing of another between them.
+    /// Memory is mapped at the start of a range, or directly behind mapped memory. All parts ever mapped in a
+    /// range are therefore contiguous, and a distance lies between any two ranges. In a record that begins in
+    /// the middle of a program, a range may have gaps that are never mapped again. A gap lies between two
+    /// parts of one heap, with no other segment in between.
     pub(super) fn of(trace: &Trace, settings: &Settings) -> Self {
         let parts = trace.start.iter().flat_map(|start| &start.segments);
         let (expandable, ordinary): (Vec<&Segment>, Vec<_>) = parts.partition(|segment| segment.is_expandable);
@@ -82,8 +83,8 @@ impl Ranges {
         Self { ranges, device_bytes }
     }
 
-    /// The addresses that the device hands out for the state before the first event: one for each ordinary segment, and the
-    /// start of a range at its first mapped part.
+    /// Returns the addresses that the device hands out for the state before the first event. An ordinary
+    /// segment takes its own address, and the first mapped part of a range takes the start of the range.
     pub(super) fn first_addresses(&self, start: &Start) -> Vec<u64> {
         let mut addresses = Vec::new();
         for segment in &start.segments {
@@ -95,14 +96,14 @@ impl Ranges {
         addresses
     }
 
-    /// Follows an event that maps. True if it begins a range of which nothing is mapped.
+    /// Counts the bytes of an event that maps memory. Returns whether the range was unmapped before.
     pub(super) fn map(&mut self, event: &Event) -> bool {
         let mapped = self.mapped(event.addr);
         *mapped += event.size;
         *mapped == event.size
     }
 
-    /// Follows an event that unmaps.
+    /// Counts the bytes of an event that unmaps memory.
     pub(super) fn unmap(&mut self, event: &Event) {
         *self.mapped(event.addr) -= event.size;
     }
@@ -112,13 +113,13 @@ impl Ranges {
         &mut self.ranges[next - 1].mapped
     }
 
-    /// The range around an address that is mapped at some point.
+    /// Returns the range around an address ever mapped.
     fn around(&self, addr: u64) -> &Range {
         &self.ranges[self.ranges.partition_point(|range| range.start <= addr) - 1]
     }
 }
 
-/// A part that is mapped before the first event.
+/// Returns the range of a part that is mapped before the first event.
 fn part(segment: &Segment) -> Range {
     let Segment { address: start, total_size: mapped, stream, .. } = *segment;
     Range { start, end: start + mapped, heap: (stream, segment.segment_type == "small"), mapped }

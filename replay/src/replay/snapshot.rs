@@ -1,4 +1,4 @@
-//! The snapshot that a replayed program ends in.
+//! Replays a program up to a snapshot at the end.
 
 use super::{Options, ROOMY_DEVICE, ReplayError, follow, recorded_settings, refused, settings};
 use crate::program::{self, DEVICE, Run};
@@ -6,25 +6,27 @@ use crate::trace::Trace;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, Error, SnapshotSegment, TraceEntry};
 
-/// Calls between two readings of the allocator's trace, and the most events that one has: a call may release every segment.
+/// Number of calls between two readings of the allocator's trace, and room in the trace per call. A call may
+/// release every segment.
 const CALLS_PER_READING: usize = 1 << 12;
 const EVENTS_PER_CALL: usize = 1 << 6;
 
-/// How a program ended, and everything that happened.
+/// The end state of a program, and all events.
 #[derive(Debug, Clone)]
 pub struct End {
-    /// The configuration that it ran with.
+    /// The configuration of the run.
     pub config: Config,
     /// The segments with their blocks.
     pub segments: Vec<SnapshotSegment>,
-    /// The events since its beginning. Their times are the simulated device's: they say no more than their order.
+    /// The events from the beginning of the program. The times come from the simulated device, and only their
+    /// order has a meaning.
     pub events: Vec<TraceEntry>,
 }
 
-/// Replays a record up to its end: at the recorded addresses, or with other settings at those that come of them.
+/// Replays a record up to its end. Other settings than the record's own lead to other addresses.
 ///
 /// # Errors
-/// What cannot be used, or where the allocator refused a call.
+/// A record that cannot be used, or a call that the allocator refused.
 pub fn end(trace: &Trace, options: &Options) -> Result<End, ReplayError> {
     let recorded = recorded_settings(trace)?;
     let mut follower = follow(trace, &recorded)?;

@@ -1,4 +1,4 @@
-//! The state in which a record begins, if that is in the middle of its program.
+//! Restores the state in which a record begins, for a record from the middle of a program.
 
 use super::follow::{Follower, Held};
 use crate::program::{DEVICE, Operation};
@@ -11,8 +11,9 @@ use cachalot_core::{
 impl Follower<'_> {
     /// Puts the allocator into the state before the first event.
     ///
-    /// The recorded state itself is restored, block by block. The program that the record is of requests the same blocks first, in
-    /// the order of their addresses: on other allocators that comes close to how it began.
+    /// Restores the recorded segments block by block. The recorded program instead begins with requests for
+    /// the same blocks, in the order of addresses. On another allocator, such requests come close to the
+    /// recorded state.
     pub(super) fn begin(&mut self, start: &Start) -> Result<(), Error> {
         let segments: Vec<SnapshotSegment> = start.segments.iter().map(segment).collect();
         for (at, segment) in segments.iter().enumerate() {
@@ -40,7 +41,7 @@ impl Follower<'_> {
     }
 }
 
-/// A segment in the core's terms. What is pending is restored as allocated, and freed then.
+/// Returns a segment in the core's terms. A pending block is restored as allocated, for a later free.
 fn segment(segment: &Segment) -> SnapshotSegment {
     let blocks = segment.blocks.iter().map(|block| SnapshotBlock {
         address: DevicePtr(block.address),

@@ -1,14 +1,14 @@
-//! The decisions made so far about readings of a record, which a copy of a follower takes over.
+//! Decisions between readings of a record, for a copy of a follower.
 
 use std::collections::HashMap;
 
-/// What was decided so far, by the event with which the request's part of the record begins.
+/// The decisions so far. The key is the number of the event at which the call begins.
 #[derive(Clone, Default)]
 pub(super) struct Trials {
-    /// How many completions the request's event check found, if its own wait found the others.
+    /// Number of completions found by a request's event check, if the request's own wait found the rest.
     pub(super) waits: HashMap<usize, Option<usize>>,
-    /// Whether the request released everything that a forecast says it began to release.
+    /// Whether a request released everything whose first segment is in the forecast.
     pub(super) releases_all: HashMap<usize, bool>,
-    /// How many readings were tried out.
+    /// Number of trials so far.
     pub(super) made: usize,
 }

@@ -13,18 +13,18 @@ use cachalot_tuner::judge::{DEVICE_BYTES, cost};
 use rayon::prelude::*;
 use serde::Serialize;
 
-/// The most operations that are run for an answer, over all candidates. Work is bounded, not time,
-/// so that equal files have equal answers.
+/// Largest number of operations for an answer, over all candidates. The bound limits work, not time, so equal
+/// files have equal answers.
 const MOST_OPERATIONS: usize = 8_000_000;
 
-/// The most events of a record that has an answer. Each operation is two events or more, and is run
-/// three times at the least.
+/// Largest number of events in a record with an answer. Each operation is at least two events, and runs at
+/// least three times.
 pub const MOST_EVENTS: usize = MOST_OPERATIONS / 2;
 
 /// A setting is worth a sentence if the peak falls below this part of the present peak.
 const WORTH: f64 = 0.98;
 
-/// Free memory that a device holds at some time.
+/// Free memory of a device at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Stuck {
     /// Bytes reserved from the device.
@@ -40,7 +40,7 @@ pub struct Stuck {
     pub idle_segments: u64,
 }
 
-/// A configuration that would have held less.
+/// A configuration with less memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Better {
     /// The configuration string.
@@ -49,13 +49,13 @@ pub struct Better {
     pub reserved_bytes: u64,
     /// Peak of reserved memory with the present settings, in bytes.
     pub instead_of_bytes: u64,
-    /// Requests that run out of memory.
+    /// Number of requests that run out of memory.
     pub ooms: u64,
-    /// Requests that run out of memory with the present settings.
+    /// Number of requests that run out of memory with the present settings.
     pub instead_of_ooms: u64,
 }
 
-/// What a record tells about its own settings.
+/// The answer of a record about the record's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
     /// Memory at the peak of reserved memory.
@@ -102,8 +102,8 @@ pub fn stuck(snapshot: &Snapshot) -> Stuck {
     stuck
 }
 
-/// Returns the answer of a record: its history is replayed with the recorded settings. `None` if the
-/// history is too long or cannot be replayed.
+/// Returns the answer of a record, from a replay with the recorded settings. `None` if the history is too
+/// long or cannot be replayed.
 pub fn answer_of(trace: &Trace) -> Option<Answer> {
     if trace.events.len() > MOST_EVENTS {
         return None;
@@ -114,8 +114,8 @@ pub fn answer_of(trace: &Trace) -> Option<Answer> {
     answer(&part, &baseline, &DriverCosts::h200())
 }
 
-/// Runs the program with its present settings and with the first candidates of a search, and
-/// returns the best. `None` if the program is too long or cannot be run with its settings.
+/// Runs the program with its present settings and with the first candidates of a search. Returns the best.
+/// `None` if the program is too long or cannot be run with its settings.
 ///
 /// A program of more than 8 million operations over all candidates is only run with
 /// `expandable_segments:True`, and a still longer program not at all.

@@ -62,7 +62,7 @@ impl Worker {
         }
     }
 
-    /// Requests, frees and makes another call on another stream than the capturing one.
+    /// Requests and frees a block, and makes another call, on a second stream during the capture.
     fn go_on(&mut self, place: usize) {
         let (shared, device, lane) = (self.shared, self.places[place].device, self.line(place));
         let index = shared.devices[device].index;

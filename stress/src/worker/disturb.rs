@@ -1,4 +1,4 @@
-//! Disturbances: rare calls other than requests, frees and uses of blocks.
+//! Disturbances: rare calls beside requests, frees and uses of blocks.
 
 use super::{PoolRoute, Worker};
 use crate::sizes;
@@ -26,13 +26,13 @@ const GRABBED: u64 = 8;
 const POOLS: u32 = 24;
 const POOLED: u64 = 4 * MIB;
 
-/// Number of the kinds of disturbances in every run, and of those with tenants and with ranges.
+/// Number of the kinds of disturbances in every run, with tenants, and with ranges.
 const KINDS: u32 = 27;
 const TENANTS: u32 = 32;
 const RANGES: u32 = 20;
 
 impl Worker {
-    /// Makes one random disturbance.
+    /// Makes a random disturbance.
     pub(super) fn disturb(&mut self) {
         self.counts.disturbances += 1;
         self.end_due_route();
@@ -93,8 +93,8 @@ impl Worker {
         }
     }
 
-    /// Makes a disturbance with memory or streams of its own. The kinds from [`KINDS`] on are of `tenants`, and then of
-    /// ranges.
+    /// Makes a disturbance with its own memory or streams. The kinds from [`KINDS`] on belong to `tenants`,
+    /// and then to ranges.
     fn disturb_with_memory(&mut self, kind: u32, tenants: u32, device: usize) {
         match kind {
             11 | 12 => self.begin_route(device),
@@ -113,13 +113,12 @@ impl Worker {
         }
     }
 
-    /// Lets the allocator do for a while what requests have put off.
+    /// Lets the allocator do work put off by requests, for a limited time.
     fn maintain(&self, index: DeviceIndex) -> Result<(), cachalot_core::Error> {
         self.shared.subject.pages(index)?.maintain(UPKEEP_US).map(drop)
     }
 
-    /// Schedules the end of temporary settings after at most `most` requests and frees of this
-    /// thread.
+    /// Schedules the end of temporary settings after at most `most` requests and frees of the thread.
     fn undo_settings_after(&mut self, most: u64) {
         self.settings_end_at = Some(self.counts.ops + self.rng.u64(1..=most));
     }
@@ -142,7 +141,7 @@ impl Worker {
         }
     }
 
-    /// Enables the cache that the thread disabled.
+    /// Enables the cache disabled by the thread.
     pub(super) fn restore_caching(&mut self) {
         if let Some(device) = self.uncached.take()
             && let Err(error) = self.shared.subject.set_caching(self.shared.devices[device].index, true)
@@ -220,8 +219,7 @@ impl Worker {
         }
     }
 
-    /// Creates and releases many pools. Each pool has a block that is freed before or after the
-    /// release.
+    /// Creates and releases many pools. Each pool has a block, freed before or after the release.
     fn make_pools(&mut self, device: usize) {
         let (shared, index) = (self.shared, self.shared.devices[device].index);
         let place =

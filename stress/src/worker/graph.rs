@@ -1,5 +1,4 @@
-//! Captured graphs: work that allocates, writes, checks and frees while captured, and then runs
-//! several times.
+//! Captured graphs: work allocates, writes, checks and frees during the capture, and then runs several times.
 //!
 //! All memory used during the capture belongs to the graph until the graph is destroyed, even
 //! memory of blocks freed during the capture. The graph's pool has a user, so the allocator may not
@@ -17,10 +16,9 @@ use cachalot_cuda::driver::types::{CuCaptureMode, CuGraph, CuGraphExec, CuStream
 use cachalot_kernels::{Findings, Region};
 use std::ops::Range;
 
-/// A thread's equipment for captures on one device: two streams of its own, and memory for
-/// findings.
+/// A thread's equipment for captures on a device: two streams of its own, and memory for findings.
 pub(super) struct Site {
-    /// The stream that captures.
+    /// The capturing stream.
     pub(super) line: Line,
     /// A second stream, which joins the capture.
     side: Line,
@@ -30,11 +28,11 @@ pub(super) struct Site {
     /// Findings of streams created and destroyed within a round.
     pub(super) guests: Region,
     pub(super) reader: CuStream,
-    /// Whether the end of a capture failed, so that the capture still runs.
+    /// Whether the end of a capture failed, and the capture still runs.
     pub(super) stuck: bool,
 }
 
-/// A graph that can be run.
+/// A runnable graph.
 pub(super) struct Graph {
     pub(super) device: usize,
     captured: CuGraph,
@@ -42,9 +40,9 @@ pub(super) struct Graph {
     pool: PoolId,
     /// The tag under which the graph's memory is parked between runs.
     pub(super) tag: Option<Tag>,
-    /// What the memory contains when it wakes, while it is parked.
+    /// The mode of the present park. `None` while the memory is awake.
     pub(super) asleep: Option<ParkMode>,
-    /// Blocks that were not freed during the capture.
+    /// Blocks not freed during the capture.
     unfreed: Vec<Block>,
     /// All addresses used by the graph, without overlaps.
     ranges: Vec<Range<u64>>,
@@ -58,11 +56,11 @@ const GRAPHS: usize = 3;
 const BLOCKS: Range<u32> = 2..12;
 /// Number of runs right after the capture; further runs may follow.
 const RUNS: Range<u32> = 0..4;
-/// Bytes of one set of findings.
+/// Bytes of a set of findings.
 const FINDINGS: u64 = size_of::<Findings>() as u64;
-/// Steps with a graph for one that parks the graph's memory.
+/// Steps with a graph per park of the graph's memory.
 const NAPS: u32 = 8;
-/// The largest block of a graph: small, so that several graphs fit beside all other blocks.
+/// Largest block of a graph. Several graphs must fit beside all other blocks.
 const LARGEST: u64 = 2 * MIB;
 
 impl Site {
@@ -209,8 +207,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Claims a block's memory for a graph. The graph may have used the memory before, but not for
-    /// a block that is still live.
+    /// Claims a block's memory for a graph. The graph may have used the memory before, but not for a live
+    /// block.
     fn claim_for(&self, graph: &mut Graph, block: &Block) {
         if let Some(other) = graph.unfreed.iter().find(|other| overlap(other, block)) {
             let text = format!("blocks {:#x} and {:#x} of one graph", other.life.block, block.life.block);
@@ -223,7 +221,7 @@ impl Worker {
         }
     }
 
-    /// Runs a random graph once more, or parks its memory until the next run.
+    /// Runs a random graph again, or parks the graph's memory until the next run.
     pub(super) fn replay(&mut self) {
         if !self.graphs.is_empty() {
             let at = self.rng.usize(0..self.graphs.len());
@@ -323,7 +321,7 @@ impl Worker {
     }
 }
 
-/// Returns the parts of a range that no range of `taken` covers.
+/// Returns the parts of a range outside all ranges of `taken`.
 fn without(whole: Range<u64>, taken: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = vec![whole];
     for range in taken {

@@ -23,7 +23,7 @@ use std::ops::Range;
 
 /// Number of blocks requested by a guest.
 const BLOCKS: Range<u32> = 1..6;
-/// The largest block of a guest: small, so that several guests fit beside all other blocks.
+/// Largest block of a guest. Several guests must fit beside all other blocks.
 const LARGEST: u64 = 2 * MIB;
 /// Upper bound for the number of a lane's blocks used by a guest.
 const VISITED: usize = 4;
@@ -138,8 +138,7 @@ impl Worker {
         used
     }
 
-    /// Makes a lane check a guest's own blocks. Frees some blocks; the others belong to the lane
-    /// afterwards.
+    /// Makes a lane check a guest's own blocks. Frees some blocks, and leaves the rest to the lane.
     fn hand_to_lane(&mut self, place: usize, guest: Line, blocks: Vec<Block>) {
         let (device, lane) = (self.places[place].device, self.line(place));
         if let Err(error) = self.put_behind(device, lane, guest) {
@@ -158,7 +157,7 @@ impl Worker {
         }
     }
 
-    /// Frees some blocks at once, and queues the others for a later free.
+    /// Frees some blocks at once, and queues the rest for a later free.
     fn free_some(&mut self, mut blocks: Vec<Block>) {
         self.ready.extend(blocks.split_off(self.rng.usize(0..=blocks.len())));
         for block in blocks {

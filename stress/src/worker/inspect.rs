@@ -1,12 +1,12 @@
-//! Queries with known answers, and invalid calls that must be refused. No call changes the
-//! allocator's state.
+//! Queries with known answers, and invalid calls with an expected refusal. No call changes the allocator's
+//! state.
 
 use super::Worker;
 use crate::verdict::Kind;
 use cachalot_core::{Allocation, DevicePtr, Error, MAX_REQUEST, UNIT};
 
 impl Worker {
-    /// Queries one of the thread's blocks, or makes an invalid call.
+    /// Queries a block of the thread, or makes an invalid call.
     pub(super) fn inspect(&mut self) {
         let place = self.rng.usize(0..self.places.len());
         let filled = self.places[place].filled.len();

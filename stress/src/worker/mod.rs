@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `fresh` and `filled` are lists per place: the lane in whose order the contents are known.
-//! Kernels are queued for many blocks at once; only requests and frees are made one by one.
+//! Kernels are queued for many blocks at once; only requests and frees are made singly.
 
 mod audit;
 mod bare_capture;
@@ -66,7 +66,7 @@ pub(crate) struct Worker {
     number: u32,
     rng: Rng,
     places: Vec<Place>,
-    /// Blocks that are checked and may be freed.
+    /// Checked blocks, ready for the free.
     ready: Vec<Block>,
     /// Live bytes, by device.
     held: Vec<u64>,
@@ -81,19 +81,19 @@ pub(crate) struct Worker {
     uncached: Option<usize>,
     /// The count of requests and frees at which the thread's temporary settings end.
     settings_end_at: Option<u64>,
-    /// Rounds so far. Every other round is quiet: requests and frees only, so that calls take the
-    /// fast path.
+    /// Number of rounds so far. Every second round is quiet: requests and frees only, so calls take the fast
+    /// path.
     rounds: u64,
-    /// Whether the thread has done its share.
+    /// Whether the thread's share is done.
     is_done: bool,
     blocks_made: u64,
     pub(crate) latency: Latency,
     pub(crate) counts: Counts,
 }
 
-/// Steps out of a thousand that are neither a request nor a free.
+/// Steps out of a thousand beside requests and frees.
 const OTHER_STEPS: u32 = 40;
-/// Fraction of a thread's share of the device that the thread may use.
+/// Largest used fraction of a thread's share of the device.
 const SHARE: (u64, u64) = (1, 2);
 /// Steps between two readings of the clock.
 const STEPS_BETWEEN_LOOKS: u64 = 64;
@@ -156,7 +156,7 @@ impl Worker {
         self.end();
     }
 
-    /// Makes a context current in every second thread, and no context in the others.
+    /// Makes a context current in every second thread, and no context in the remaining threads.
     fn enter_context(&self) {
         let first = &self.shared.devices[0];
         let context = if self.number.is_multiple_of(2) { first.cuda.cu_context() } else { CuContext::NULL };
@@ -237,7 +237,7 @@ impl Worker {
         self.shared.devices[device].lanes[lane].line()
     }
 
-    /// Requests a block on a random lane, for a later fill with others.
+    /// Requests a block on a random lane, for a later fill together with other blocks.
     fn request_one(&mut self) {
         let place = self.rng.usize(0..self.places.len());
         let device = self.places[place].device;
@@ -382,7 +382,7 @@ impl Worker {
         true
     }
 
-    /// Frees several blocks, after a request that failed for lack of memory.
+    /// Frees several blocks after a lack of memory.
     fn free_several(&mut self) {
         for _ in 0..8 {
             if !self.free_one() {
@@ -400,7 +400,7 @@ impl Worker {
         }
     }
 
-    /// Records a failed call that may have needed to release memory to the device, and began at `since`.
+    /// Records a failed call that began at `since` and may have needed a release of memory to the device.
     fn failed_releasing(&mut self, what: &str, error: &Error, since: Moment) {
         if self.shared.is_due_to_capture(error, since) {
             self.counts.captured += 1;

@@ -1,5 +1,4 @@
-//! Transitions of blocks between states: filled, checked, used on other streams, passed to other
-//! threads.
+//! Transitions of blocks between states: filled, checked, used on other streams, passed to other threads.
 
 use super::{Place, Worker};
 use crate::block::Block;
@@ -32,7 +31,7 @@ impl Worker {
         }
     }
 
-    /// Checks some blocks of one place, and makes the blocks ready for the free.
+    /// Checks some blocks of a place, and makes the blocks ready for the free.
     pub(super) fn retire(&mut self) {
         if self.places.iter().all(|place| place.filled.is_empty()) {
             // Only fresh blocks are left: fill the blocks, so that they can be checked and freed.
@@ -51,7 +50,7 @@ impl Worker {
         self.ready.append(&mut checked);
     }
 
-    /// Takes between one and `most` random blocks of a place.
+    /// Takes from 1 to `most` random blocks of a place.
     pub(super) fn take_some(&mut self, place: usize, most: usize) -> Vec<Block> {
         let filled = &mut self.places[place].filled;
         let count = if filled.is_empty() { 0 } else { self.rng.usize(1..=most.min(filled.len())) };
@@ -124,8 +123,8 @@ impl Worker {
         }
     }
 
-    /// Records the end of the work that a stream has queued with announced blocks, and tells the allocator's device
-    /// of the work: the stream may go without a report.
+    /// Records the end of a stream's queued work with announced blocks, and tells the allocator's device of
+    /// the work: the stream may end without a report.
     pub(super) fn end_visit(&mut self, device: &'static Device, line: Line) -> Option<Arc<Visit>> {
         let visit = Visit::mark(device, line.handle, line.id);
         // Told last, so that the visit has ended when the allocator's event is complete.
@@ -186,7 +185,7 @@ impl Worker {
         used
     }
 
-    /// Keeps a stream busy for a while, so that queued work is delayed.
+    /// Keeps a stream busy for a while, to delay queued work.
     pub(super) fn hold(&mut self, place: usize) {
         let most = self.shared.options.hold_us;
         if most == 0 {
@@ -200,7 +199,7 @@ impl Worker {
         }
     }
 
-    /// Passes blocks to other threads, or takes a block of another thread.
+    /// Passes blocks to other threads, or takes a passed block.
     pub(super) fn exchange(&mut self) {
         let shared = self.shared;
         if self.rng.bool() {

@@ -1,12 +1,12 @@
-//! Graphs whose memory is parked between two runs. Each run writes all of the memory before it reads, so that
-//! the contents need not be kept.
+//! Graphs with memory parked between two runs. Each run writes all of the memory before a read, so the
+//! contents need not be kept.
 
 use super::Worker;
 use super::park::Wake;
 use cachalot_core::{ParkMode, ParkOrder, ParkTarget, Parking, PoolId, Tag};
 use std::num::NonZeroU64;
 
-/// Marks the tags of graphs among those of tenants.
+/// Marks the tags of graphs, in contrast to the tags of tenants.
 const GRAPHS: u64 = 1 << 63;
 /// Bits of a graph's tag for the number of the graph within a thread.
 const GRAPH_BITS: u32 = 32;
@@ -44,7 +44,7 @@ impl Worker {
         }
     }
 
-    /// Wakes the memory of a graph, if it is parked. Returns whether the memory is awake.
+    /// Wakes the memory of a graph, if parked. Returns whether the memory is awake.
     pub(super) fn wake_graph(&mut self, at: usize) -> bool {
         let graph = &self.graphs[at];
         let (Some(tag), Some(_)) = (graph.tag, graph.asleep) else { return true };

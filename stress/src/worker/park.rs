@@ -1,4 +1,4 @@
-//! Memory parked and woken: the calls, and what must hold after each.
+//! Memory parked and woken: the calls, and the conditions after each call.
 
 use super::Worker;
 use super::refusals::Reason::{Capture, Memory, Ordinary, Turn};
@@ -6,7 +6,7 @@ use crate::stage::Device;
 use crate::verdict::Kind;
 use cachalot_core::{Error, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking};
 
-/// A call that wakes memory.
+/// A call to wake memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wake {
     Whole,
@@ -17,8 +17,8 @@ pub(super) enum Wake {
 impl Worker {
     /// Parks the memory of `target`. Returns whether the memory is parked.
     ///
-    /// Work with the memory may be queued, on the streams that `order` waits for. Parks nothing beside a capture that the
-    /// allocator is not told of.
+    /// Work with the memory may be queued, on the streams in `order`. Parks nothing beside a capture unknown
+    /// to the allocator.
     pub(super) fn park(&mut self, stage: &Device, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> bool {
         let (shared, since) = (self.shared, self.shared.captures.now());
         let Ok(_alone) = shared.untold.try_write() else { return false };

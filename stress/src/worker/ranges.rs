@@ -1,8 +1,8 @@
-//! Steps with elastic ranges: parts committed, written, checked on several streams, and decommitted, and whole ranges
-//! released behind work that is queued.
+//! Steps with elastic ranges: parts committed, written, checked on several streams, and decommitted, and
+//! whole ranges released behind queued work.
 //!
-//! A page's contents are known in the order of one place, its home. Every other place is ordered behind the home
-//! before it uses the page, and is the home from then on.
+//! A page's contents are known in the order of a single place, the page's home. Every further place is
+//! ordered behind the home before a use of the page, and then becomes the home.
 
 use super::Worker;
 use super::refusals::Reason::{self, Capture, Memory};
@@ -12,7 +12,7 @@ use cachalot_core::{Error, RangeAllocator};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Number of steps of one disturbance.
+/// Number of steps in a disturbance.
 const STEPS: Range<u32> = 1..7;
 /// Number of pages of a range.
 const PAGES: Range<u64> = 2..9;
@@ -27,7 +27,8 @@ impl Worker {
         }
     }
 
-    /// Makes a step with a random range, which no other thread uses meanwhile. Reserves a range if there are few.
+    /// Makes a step with a random range, taken out of the shared list for the step. Reserves a range if few
+    /// exist.
     fn range_step(&mut self) {
         let shared = self.shared;
         let taken = {
@@ -78,7 +79,7 @@ impl Worker {
         }
     }
 
-    /// Chooses some pages of a range that lie side by side.
+    /// Chooses some adjacent pages of a range.
     fn some_pages(&mut self, range: &ElasticRange) -> Range<usize> {
         let begin = self.rng.usize(0..range.pages.len());
         begin..begin + self.rng.usize(1..=(range.pages.len() - begin).min(4))
@@ -112,7 +113,8 @@ impl Worker {
         done.is_ok()
     }
 
-    /// Commits pages for a stream, and claims the addresses of those that had no memory. Returns the latter.
+    /// Commits pages for a stream, and claims the addresses of pages without memory before. Returns the
+    /// claimed pages.
     fn commit_for(&mut self, range: &mut ElasticRange, pages: &Range<usize>, line: Line) -> Option<Vec<usize>> {
         let (shared, index) = (self.shared, self.shared.devices[range.device].index);
         let ((offset, bytes), id) = (range.part(pages), range.reservation.range);
@@ -131,7 +133,7 @@ impl Worker {
         Some(new)
     }
 
-    /// Commits pages on a lane, writes the new ones, and checks the others.
+    /// Commits pages on a lane, writes the new pages, and checks the rest.
     fn commit(&mut self, range: &mut ElasticRange, place: usize) {
         let (pages, line) = (self.some_pages(range), self.line(place));
         if !self.order_pages(range, pages.clone(), line) {
@@ -172,7 +174,7 @@ impl Worker {
         self.end_line(stage, guest);
     }
 
-    /// Checks the pages that have contents, on the stream of a place behind their last uses.
+    /// Checks the pages with contents, on the stream of a place behind the pages' last uses.
     fn check_pages(&mut self, range: &mut ElasticRange, pages: impl Iterator<Item = usize>, place: usize) {
         let line = self.line(place);
         let mut rows = Vec::new();
@@ -224,7 +226,8 @@ impl Worker {
         }
     }
 
-    /// Names the stream of a place by a commit or a decommit that changes nothing. Returns whether the call succeeded.
+    /// Names the stream of a place in a commit or decommit without an effect. Returns whether the call
+    /// succeeded.
     fn name_stream(&mut self, range: &mut ElasticRange, place: usize) -> bool {
         let (shared, line) = (self.shared, self.line(place));
         let index = shared.devices[range.device].index;
@@ -264,7 +267,7 @@ impl Worker {
         }
     }
 
-    /// Releases a range, with work queued on several streams. Returns the range if it is not released.
+    /// Releases a range, with queued work on several streams. Returns the range if not released.
     fn release(&mut self, mut range: ElasticRange) -> Option<ElasticRange> {
         let committed: Vec<usize> = (0..range.pages.len()).filter(|&page| range.pages[page].committed).collect();
         for &page in &committed {
@@ -312,7 +315,7 @@ impl Worker {
         }
     }
 
-    /// Marks the addresses of pages as unused, before a call that gives their memory up.
+    /// Marks the addresses of pages as unused, before a call gives up their memory.
     fn unclaim_pages(&self, range: &ElasticRange, pages: &[usize]) {
         for &page in pages {
             let (at, bytes) = (range.address(page), range.reservation.page_bytes);

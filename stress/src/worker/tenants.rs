@@ -15,13 +15,13 @@ use cachalot_cuda::driver::types::CuStream;
 use std::mem;
 use std::ops::Range;
 
-/// Number of steps of one disturbance.
+/// Number of steps in a disturbance.
 const STEPS: Range<u32> = 1..9;
 /// The largest block of a tenant.
 const LARGEST: u64 = 4 * MIB;
-/// Number of blocks requested, or used, by one step at most.
+/// Largest number of blocks requested or used in a step.
 const SOME: usize = 6;
-/// Upper bound for the number of blocks that any thread may free.
+/// Upper bound for the number of loose blocks. Any thread may free a loose block.
 const LOOSE: usize = 64;
 
 impl Worker {
@@ -102,7 +102,7 @@ impl Worker {
         self.write(tenancy, tenant, at);
     }
 
-    /// Writes the blocks of a part that have no contents.
+    /// Writes those blocks of a part that have no contents.
     fn write(&mut self, tenancy: &Tenancy, tenant: &mut Tenant, at: usize) {
         let part = &mut tenant.parts[at];
         for reader in mem::take(&mut part.readers) {
@@ -127,7 +127,8 @@ impl Worker {
         }
     }
 
-    /// Checks blocks on the stream of their part. Returns those whose use could be announced.
+    /// Checks blocks on the stream of their part. Returns the blocks with a successful announcement of the
+    /// use.
     fn check(&mut self, tenancy: &Tenancy, tenant: &mut Tenant, at: usize, blocks: Vec<Block>) -> Vec<Block> {
         let (stage, line) = (self.stage_of(tenancy), tenant.parts[at].line);
         let (mut used, left): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| self.announce(line, block));
@@ -157,7 +158,7 @@ impl Worker {
         (at, (0..count).map(|_| blocks.swap_remove(self.rng.usize(0..blocks.len()))).collect())
     }
 
-    /// Frees blocks of a tenant. Blocks that cannot be freed stay with the tenant.
+    /// Frees blocks of a tenant. A block whose free fails stays with the tenant.
     fn free_blocks(&mut self, tenant: &mut Tenant, at: usize, blocks: Vec<Block>) {
         for block in blocks {
             self.held[block.device] += block.bytes;
@@ -175,7 +176,7 @@ impl Worker {
         self.free_blocks(tenant, at, checked);
     }
 
-    /// Frees some blocks of memory that is parked or about to wake. No work uses the blocks.
+    /// Frees some blocks of memory parked or about to wake. No work uses the blocks.
     fn free_asleep(&mut self, tenant: &mut Tenant) {
         let (at, blocks) = self.take_blocks(tenant);
         self.free_blocks(tenant, at, blocks);
@@ -196,7 +197,7 @@ impl Worker {
         loose.extend(checked);
     }
 
-    /// Frees a block that any thread may free, if there is one. Returns whether there was one.
+    /// Frees a loose block, if any. Returns whether a loose block existed.
     pub(super) fn free_loose(&mut self) -> bool {
         let Some(block) = self.shared.loose.lock().pop() else { return false };
         self.held[block.device] += block.bytes;
@@ -246,8 +247,8 @@ impl Worker {
         self.free_blocks(tenant, at, freed);
     }
 
-    /// Checks blocks of a tenant on a stream that ends before the work is complete. Frees some of the blocks, and
-    /// keeps the others.
+    /// Checks blocks of a tenant on a stream that ends before the work is complete. Frees some of the blocks,
+    /// and keeps the rest.
     fn lend_to_guest(&mut self, tenancy: &Tenancy, tenant: &mut Tenant) {
         let stage = self.stage_of(tenancy);
         let guest = match stage.make_line() {
@@ -307,7 +308,7 @@ impl Worker {
         used
     }
 
-    /// Replaces a stream of a tenant with a tag. Its blocks stay, also if they are parked.
+    /// Replaces a stream of a tenant with a tag. The stream's blocks stay, also if parked.
     fn replace_line(&mut self, tenancy: &Tenancy, tenant: &mut Tenant) {
         let ParkTarget::Tag(_) = tenancy.target else { return };
         let stage = self.stage_of(tenancy);
@@ -334,7 +335,8 @@ impl Worker {
         }
     }
 
-    /// Makes calls that change nothing while memory is parked, but that a park may park what an earlier one has left.
+    /// Makes calls without an effect on parked memory. Only a park may have an effect: on memory left awake
+    /// by an earlier park.
     fn insist(&mut self, tenancy: &Tenancy, mode: ParkMode) {
         let (target, since) = (tenancy.target, self.shared.captures.now());
         let parking = match Parking::of(&self.shared.subject, self.stage_of(tenancy).index) {
@@ -383,8 +385,8 @@ impl Worker {
         }
     }
 
-    /// Checks that blocks contain zeroes. Where blocks of a stream share pages with lent blocks, or are lent
-    /// themselves, they may have stayed awake, with their contents.
+    /// Checks that blocks contain zeroes. A block on pages shared with lent blocks, or a lent block, may have
+    /// stayed awake with its contents.
     fn check_zeroes(&mut self, tenancy: &Tenancy, tenant: &mut Tenant, at: usize) {
         let (stage, reader) = (self.stage_of(tenancy), self.sites[tenancy.device].reader);
         let may_stay = matches!(tenancy.target, ParkTarget::Stream(_));
@@ -427,8 +429,8 @@ impl Worker {
         Ok(found)
     }
 
-    /// Requests a block of a tenant's pool, without the tenant's lock: the memory may be parked, or be about to be. The
-    /// block is not used. Frees a block that any thread may free.
+    /// Requests a block of a tenant's pool, without the tenant's lock: the memory may be parked, or be about
+    /// to be. The block is not used. Frees a loose block.
     fn be_guest(&mut self, tenancy: &Tenancy) {
         self.free_loose();
         let (subject, stage) = (&self.shared.subject, self.stage_of(tenancy));
@@ -449,7 +451,8 @@ impl Worker {
         }
     }
 
-    /// Requests a block that no work uses, of memory that may be parked. Any thread may free the block.
+    /// Requests a block from memory that may be parked. No work uses the block. The block becomes a loose
+    /// block.
     fn request_unused(&mut self, device: usize, line: Line) {
         let most = self.shared.options.max_bytes(self.shared.devices[device].total_bytes);
         let bytes = sizes::pick(&mut self.rng, LARGEST.min(most));

@@ -9,10 +9,10 @@ use std::mem::MaybeUninit;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Greatest number of threads whose present call is known.
+/// Greatest number of threads with a known present call.
 const MOST_THREADS: usize = 64;
 
-/// The function that each thread is in, plus 1; 0: none.
+/// The present function of each thread, plus 1; 0 for none.
 static PRESENT: [AtomicU32; MOST_THREADS] = [const { AtomicU32::new(0) }; MOST_THREADS];
 
 /// Result of a call: the function and its status.
@@ -37,10 +37,10 @@ pub(crate) fn pointer(address: u64) -> *mut c_void {
     without_provenance_mut(address as usize)
 }
 
-/// A structure that begins with its size, of numbers and pointers.
+/// A structure of numbers and pointers, with the size as the first field.
 ///
 /// # Safety
-/// The type is `repr(C)`, its first field is a `usize`, and all bytes zero is a valid value.
+/// The type is `repr(C)`, the first field is a `usize`, and all bytes zero is a valid value.
 pub(crate) unsafe trait Structure: Copy {}
 
 /// Declares structures.
@@ -58,7 +58,7 @@ structures! {
     cachalot_remaining_memory cachalot_statistics cachalot_plan_report cachalot_tune_report cachalot_device
 }
 
-/// Returns a structure with its size, and 0 for every other field.
+/// Returns a structure with the size set, and all other fields 0.
 pub(crate) fn blank<T: Structure>() -> T {
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: the first field is a `usize`, as the trait demands.
@@ -86,7 +86,7 @@ fn end() {
     }
 }
 
-/// Returns the name of the function that a thread is in.
+/// Returns the name of a thread's present function.
 pub(crate) fn present(thread: usize) -> &'static str {
     let number = PRESENT[thread].load(Ordering::Relaxed) as usize;
     if number == 0 { "no call" } else { NAMES[number - 1] }

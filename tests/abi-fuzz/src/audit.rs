@@ -38,8 +38,8 @@ pub(crate) fn audit(world: &World, workers: &[Worker]) {
     }
 }
 
-/// Returns whether a device gets to have `count` active blocks, all work being done. The library's thread was told to end,
-/// and may ask after an event at this moment.
+/// Returns whether a device reaches `count` active blocks after the end of all work. The library's thread was
+/// told to end, and may still poll an event.
 fn gets_idle(world: &World, device: usize, count: i64) -> bool {
     (0..100).any(|look| {
         if look > 0 {
@@ -52,7 +52,7 @@ fn gets_idle(world: &World, device: usize, count: i64) -> bool {
     })
 }
 
-/// Compares the statistics of a device with what the program holds, and with a snapshot.
+/// Compares the statistics of a device with the blocks and ranges of the program, and with a snapshot.
 fn sums(world: &World, workers: &[Worker], device: usize) {
     let mut found = blank::<cachalot_statistics>();
     world.allocator.stats(device as i32, &mut found).judge(Situation::NONE);
@@ -153,7 +153,7 @@ pub(crate) fn end(world: &World, workers: &mut [Worker]) {
     allocator.destroy().judge(world.situation() | held);
 }
 
-/// Wakes everything that is asleep, with the memory that other parts of the program can spare.
+/// Wakes every sleeping target, with memory spared by awake parts of the program.
 fn wake_all(world: &World, worker: &Worker) {
     let groups: Vec<_> = world.groups.read().iter().cloned().map(Target::Group).collect();
     let streams = world.streams.read();
@@ -166,7 +166,7 @@ fn wake_all(world: &World, worker: &Worker) {
     }
 }
 
-/// Checks that a device has no memory of the allocator left.
+/// Checks that the allocator has no memory left on a device.
 fn nothing_left(world: &World, device: usize) {
     let mut found = blank::<cachalot_statistics>();
     world.allocator.stats(device as i32, &mut found).judge(Situation::NONE);

@@ -1,4 +1,4 @@
-//! Many cases, each in a process of its own, and the summary of them all.
+//! Runs many cases, each in its own process, and sums up the results.
 
 use crate::case::Case;
 use crate::child::LIBRARY;
@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What came of a case.
+/// Result of a case.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The counts of the case.
@@ -25,11 +25,11 @@ pub(crate) struct Setting {
     pub(crate) limit: Duration,
     /// Whether the process prints every operation.
     pub(crate) trace: bool,
-    /// Whether the process prints what happened at the address of a finding.
+    /// Whether the process prints the history at the address of a finding.
     pub(crate) history: bool,
 }
 
-/// Runs a case in a process of its own.
+/// Runs a case in a new process.
 pub(crate) fn judge(case: &Case, setting: &Setting) -> Outcome {
     let json = serde_json::to_string(case).unwrap_or_default();
     let program = match std::env::current_exe() {
@@ -55,7 +55,7 @@ pub(crate) fn judge(case: &Case, setting: &Setting) -> Outcome {
     }
 }
 
-/// Reads what a process has printed.
+/// Reads the output of a process.
 fn read(printed: &str, errors: &str, status: ExitStatus) -> Outcome {
     let said: Vec<&str> = errors.lines().take(6).collect();
     let said = said.join(" | ");

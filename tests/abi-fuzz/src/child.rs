@@ -1,4 +1,4 @@
-//! A case, run in this process.
+//! Runs a case in the present process.
 
 use crate::abi::{self, Allocator};
 use crate::audit;
@@ -26,7 +26,7 @@ pub(crate) const LIBRARY: &str = "CACHALOT_LIBCUDA";
 /// Streams of each device at the beginning.
 const STREAMS: usize = 3;
 
-/// Time without progress that is a finding.
+/// Time without progress after which the watch reports a finding.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Loads the driver, and retains the context of each device.
@@ -101,7 +101,7 @@ pub(crate) fn run(case: Case, trace: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Compares what the library says of itself and of the devices, and gives devices access to each other.
+/// Checks the library's answers about the library and the devices, and gives devices access to each other.
 fn describe(world: &World) {
     let (number, text) = abi::version();
     let parts: Vec<u32> = text.split('.').filter_map(|part| part.parse().ok()).collect();

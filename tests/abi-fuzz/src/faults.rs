@@ -1,9 +1,10 @@
-//! Fault plans: driver calls that fail or are slow.
+//! Fault plans: failing and slow driver calls.
 
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-/// Functions that can fail. Functions that make or destroy streams and captures are the program's own.
+/// Functions that can fail. The list has no functions that make or destroy streams and captures, because only
+/// the program calls them.
 const FUNCTIONS: &[&str] = &[
     "cuMemAlloc_v2",
     "cuMemFree_v2",
@@ -34,7 +35,7 @@ const FUNCTIONS: &[&str] = &[
     "cuMemExportToShareableHandle",
 ];
 
-/// Functions that are slow at times: those between which another thread may come.
+/// Functions that are slow at times. A second thread may act between two of these calls.
 const SLOW: &[&str] = &[
     "cuMemAlloc_v2",
     "cuMemFree_v2",
@@ -69,7 +70,7 @@ pub(crate) fn plan(rng: &mut Rng, faults: bool, slow: bool) -> String {
     if rules.is_empty() { String::new() } else { Value::Array(rules).to_string() }
 }
 
-/// Returns a rule for calls that fail.
+/// Returns a rule for failing calls.
 fn fault(rng: &mut Rng) -> Value {
     let function = FUNCTIONS[rng.usize(..FUNCTIONS.len())];
     let code = if rng.bool() { 2 } else { 999 };

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) const FOUND: i32 = 9;
 
 thread_local! {
-    /// The job that the thread runs for a stream.
+    /// The job of a stream on the calling thread.
     static JOB: Cell<*const Job> = const { Cell::new(std::ptr::null()) };
     /// The number of the calling thread and its present operation.
     static ORIGIN: Cell<Origin> = const { Cell::new(Origin { thread: u32::MAX, op: 0 }) };
 }
 
-/// A thread of the program and one of its operations.
+/// A thread of the program, and an operation of the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Origin {
     pub(crate) thread: u32,
@@ -64,19 +64,19 @@ pub(crate) fn report(kind: &str, text: &str) -> ! {
     end();
 }
 
-/// Prints a finding at a part of memory, with what happened there, and ends the process.
+/// Prints the history of a part of memory and a finding there, and ends the process.
 pub(crate) fn report_at(kind: &str, address: u64, bytes: u64, text: &str) -> ! {
     history::print(address, bytes);
     report(kind, text);
 }
 
-/// Ends the process without its exit handlers, which would wait for work.
+/// Ends the process without exit handlers, which would wait for work.
 fn end() -> ! {
     // SAFETY: the call takes a number.
     unsafe { libc::_exit(FOUND) }
 }
 
-/// Reports an access to memory that is not mapped, from the handler of the signal.
+/// Reports an access to unmapped memory, from the handler of the signal.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     if TAKEN.swap(true, Ordering::SeqCst) {
         return end_in_handler();

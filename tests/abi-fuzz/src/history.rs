@@ -1,4 +1,5 @@
-//! The latest events of all threads, printed with a finding that names an address: for cases that do not repeat.
+//! The latest events of all threads. A finding with an address prints the events at the address, for cases
+//! that do not repeat.
 
 use crate::finding::{self, Origin};
 use parking_lot::Mutex;
@@ -11,7 +12,7 @@ use std::time::Instant;
 /// Greatest number of events.
 const MOST_EVENTS: usize = 200_000;
 
-/// Greatest number of events that are printed.
+/// Greatest number of printed events.
 const MOST_PRINTED: usize = 60;
 
 /// An event at a part of memory.
@@ -21,7 +22,7 @@ struct Event {
     what: String,
     address: u64,
     bytes: u64,
-    /// The tag of the contents that the event wrote.
+    /// The tag of the written contents.
     written: Option<u64>,
 }
 
@@ -45,7 +46,7 @@ pub(crate) fn note(address: u64, bytes: u64, what: impl FnOnce() -> String) {
     add(address, bytes, None, what);
 }
 
-/// Notes that contents were written to `bytes` of memory, with the tag of the contents.
+/// Notes the contents written to `bytes` of memory, by their tag.
 pub(crate) fn note_write(address: u64, bytes: u64, tag: u64, what: impl FnOnce() -> String) {
     add(address, bytes, Some(tag), what);
 }
@@ -77,8 +78,8 @@ pub(crate) fn print(address: u64, bytes: u64) {
     }
 }
 
-/// Returns the address and the text of the latest event that wrote a word. `place` returns where a tag's contents have
-/// the word.
+/// Returns the address and the text of the latest event that wrote a word. `place` returns the address of the
+/// word in a tag's contents.
 pub(crate) fn writer(place: impl Fn(u64) -> Option<u64>) -> Option<(u64, String)> {
     let events = EVENTS.get()?.1.try_lock()?;
     events.iter().rev().find_map(|event| {

@@ -1,4 +1,5 @@
-//! The statuses that the header permits for each function, and when. Any other status is a finding.
+//! The statuses permitted by the header for each function, with conditions. An unpermitted status is a
+//! finding.
 
 #[allow(clippy::enum_glob_use, reason = "the table below names every function")]
 use crate::abi::Function::{self, *};
@@ -9,7 +10,7 @@ use cachalot::abi::cachalot_status;
 use cachalot::status::*;
 use std::ops::{BitOr, BitOrAssign};
 
-/// What a program knows of the moment of a call. A status is permitted if one of its situations is given.
+/// Conditions at the moment of a call. A permit applies under any of its conditions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Situation(u32);
 
@@ -24,7 +25,7 @@ impl Situation {
     pub(crate) const CAPTURE: Self = Self(4);
     /// Other threads call the allocator.
     pub(crate) const OTHERS: Self = Self(8);
-    /// The memory, or the memory that a route leads to, may be parked.
+    /// The memory, or the memory behind a route, may be parked.
     pub(crate) const PARKED: Self = Self(16);
     /// The pool, the tag or the range may be gone.
     pub(crate) const GONE: Self = Self(32);
@@ -68,11 +69,11 @@ const MISTAKE: Situation = Situation::MISTAKE;
 const STOPPED: Situation = Situation::STOPPED;
 const HELD: Situation = Situation::HELD;
 
-/// A status, and the situations that permit it.
+/// A status, and the conditions of the permit.
 type Permit = (cachalot_status, Situation);
 
-/// Permits of the functions that park or wake: another call parks or wakes, no virtual memory, too little memory of
-/// the host.
+/// The permit of functions for park and wake: a concurrent park or wake, no virtual memory, or too little
+/// host memory.
 const NOT_PARKABLE: Permit = (CACHALOT_ERROR_NOT_PARKABLE, Situation(OTHERS.0 | ORDINARY.0 | FAULTS.0));
 const NOT_MAPPED: Permit = (CACHALOT_ERROR_NOT_PARKABLE, ORDINARY);
 const NO_PAGES: Permit = (CACHALOT_ERROR_UNSUPPORTED, ORDINARY);
@@ -172,7 +173,7 @@ pub(crate) fn is_permitted(reply: Reply, situation: Situation) -> bool {
 }
 
 impl Reply {
-    /// Returns whether the call succeeded. A status that is not permitted is a finding.
+    /// Returns whether the call succeeded. An unpermitted status is a finding.
     pub(crate) fn judge(self, situation: Situation) -> bool {
         self.status_in(situation) == CACHALOT_OK
     }
@@ -191,7 +192,7 @@ impl Reply {
         self.status
     }
 
-    /// A finding unless the status is the expected one.
+    /// Reports a finding unless the call has the expected status.
     pub(crate) fn must_be(self, expected: cachalot_status) {
         if self.status != expected {
             let Self { function, status } = self;

@@ -1,4 +1,5 @@
-//! Streams, and the domains that are parked as a whole: each stream's memory of the default pool, and each tag's.
+//! Streams and domains. A domain is parked as a whole: a stream's memory of the default pool, or the memory
+//! of a tag.
 
 use crate::contents::Contents;
 use crate::driver::{Driver, insist};
@@ -19,24 +20,24 @@ pub(crate) enum Rest {
     Waking,
 }
 
-/// What a park did to the contents of a domain.
+/// Effect of a park on the contents of a domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     Kept,
     Dropped,
-    /// Zeroes, but for memory that stays on the device.
+    /// Zeroes, except in memory left on the device.
     Zeroed {
         /// Whether memory can have stayed on the device.
         partly: bool,
     },
 }
 
-/// Memory that is parked together.
+/// Memory parked as a whole.
 #[derive(Debug)]
 pub(crate) struct Domain {
-    /// What the memory belongs to.
+    /// The stream or the tag of the memory.
     pub(crate) name: String,
-    /// Held for reading while work is submitted that uses the memory.
+    /// Held for reading during the submission of work on the memory.
     lock: RwLock<()>,
     rest: AtomicU8,
     changes: Mutex<Vec<Change>>,
@@ -63,18 +64,19 @@ impl Domain {
         self.rest.store(rest as u8, Ordering::Release);
     }
 
-    /// Keeps the domain awake until the guard is dropped; `None` unless it is awake.
+    /// Keeps the domain awake until the guard is dropped. `None` for a domain not awake.
     pub(crate) fn awake(&self) -> Option<RwLockReadGuard<'_, ()>> {
         let guard = self.lock.read_recursive();
         (self.rest() == Rest::Awake).then_some(guard)
     }
 
-    /// Keeps other threads from making the domain busy.
+    /// Keeps threads from making the domain busy.
     pub(crate) fn lock(&self) -> RwLockReadGuard<'_, ()> {
         self.lock.read_recursive()
     }
 
-    /// Makes the domain busy, if it rests in one of the states and no thread submits work to it. Returns the state.
+    /// Makes the domain busy, if the present state is in `from` and no thread submits work. Returns the
+    /// former state.
     pub(crate) fn begin(&self, from: &[Rest]) -> Option<Rest> {
         let _alone = self.lock.try_write_for(Duration::from_millis(1))?;
         let rest = self.rest();
@@ -84,12 +86,12 @@ impl Domain {
         })
     }
 
-    /// Notes what a park did.
+    /// Notes the effect of a park.
     pub(crate) fn change(&self, change: Change) {
         self.changes.lock().push(change);
     }
 
-    /// Returns how many changes there were.
+    /// Returns the number of changes.
     pub(crate) fn changes(&self) -> usize {
         self.changes.lock().len()
     }
@@ -125,7 +127,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
     Alive,
-    /// Destroyed, with the event behind its last work.
+    /// Destroyed, with an event behind the last work.
     Ended(u64),
 }
 

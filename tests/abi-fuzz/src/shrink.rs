@@ -1,4 +1,4 @@
-//! Shortens a case with a finding: leaves operations out as long as a finding of its kind stays.
+//! Shortens a case with a finding: leaves operations out as long as a finding of the kind stays.
 
 use crate::campaign::{Outcome, Setting, judge};
 use crate::case::Case;
@@ -8,13 +8,13 @@ fn kind(line: &str) -> String {
     line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the number of the operation that a finding names.
+/// Returns the number of the operation in a finding.
 fn operation(line: &str) -> Option<u64> {
     let origin = line.split_whitespace().skip_while(|word| *word != "at").nth(1)?;
     origin.trim_end_matches(':').split_once(':')?.1.parse().ok()
 }
 
-/// Returns the ranges of operations that are left out, without those next to each other.
+/// Returns the left-out ranges of operations, with adjacent ranges joined.
 fn joined(mut skip: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     skip.sort_unstable();
     let mut joined: Vec<(u64, u64)> = Vec::new();
@@ -27,7 +27,7 @@ fn joined(mut skip: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     joined
 }
 
-/// Returns the shortest case found within `runs` runs, and its finding; `None` if the case has no finding.
+/// Returns the shortest case found within `runs` runs, and the finding. `None` if the case has no finding.
 pub(crate) fn shrink(case: &Case, setting: &Setting, mut runs: u32) -> Option<(Case, String)> {
     let mut best = case.clone();
     let Outcome::Found(mut line) = judge(&best, setting) else { return None };

@@ -5,10 +5,10 @@ use crate::finding::{self, Origin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Greatest number of threads that are watched.
+/// Greatest number of watched threads.
 const MOST_THREADS: usize = 16;
 
-/// The operation that each thread is in.
+/// The present operation of each thread.
 static PRESENT: [AtomicU64; MOST_THREADS] = [const { AtomicU64::new(0) }; MOST_THREADS];
 
 /// Notes the operation of a thread.

@@ -1,4 +1,4 @@
-//! What the threads of a case share.
+//! The shared state of a case's threads.
 
 use crate::abi::Allocator;
 use crate::case::Case;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct Group {
     pub(crate) device: usize,
     pub(crate) tag: u64,
-    /// The pools, each with one user.
+    /// The pools, each with a single user.
     pub(crate) pools: Mutex<Vec<cachalot_pool>>,
     pub(crate) domain: Arc<Domain>,
     /// Whether the default pool serves requests while the group is parked.
@@ -27,11 +27,11 @@ pub(crate) struct Group {
     /// Whether the group has ended.
     pub(crate) gone: AtomicBool,
     /// Held while a route leads to a pool of the group: the end of a route ends the newest route to the pool,
-    /// whichever thread began it.
+    /// even a route begun by another thread.
     pub(crate) routed: Mutex<()>,
-    /// The thread that alone requests memory of the group, for its graphs.
+    /// The only thread that requests memory of the group, for graphs.
     pub(crate) owner: Option<u32>,
-    /// Whether a pool of the group had memory before it had the tag.
+    /// Whether a pool of the group had memory before the tag.
     pub(crate) ordinary: AtomicBool,
 }
 
@@ -60,12 +60,12 @@ pub(crate) struct Tally {
     pub(crate) mistakes: AtomicU64,
 }
 
-/// Adds one to a count.
+/// Adds 1 to a count.
 pub(crate) fn add(count: &AtomicU64) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The driver with its devices.
+/// The driver, and the devices.
 pub(crate) struct Machine {
     pub(crate) driver: Driver,
     /// The context of each device.
@@ -74,7 +74,7 @@ pub(crate) struct Machine {
     pub(crate) shifts: Vec<u64>,
 }
 
-/// What the threads of a case share.
+/// The shared state of a case's threads.
 pub(crate) struct World {
     /// Whether operations are printed.
     pub(crate) trace: bool,
@@ -89,7 +89,7 @@ pub(crate) struct World {
     /// The legacy stream of each device.
     pub(crate) legacy: Vec<Arc<Stream>>,
     pub(crate) groups: RwLock<Vec<Arc<Group>>>,
-    /// Blocks that a thread has given up, for any thread.
+    /// Blocks given up by a thread, for any thread.
     pub(crate) offered: Mutex<Vec<Block>>,
     /// Live blocks by address.
     live: Mutex<BTreeMap<u64, Live>>,
@@ -97,7 +97,7 @@ pub(crate) struct World {
     mapped: Mutex<BTreeMap<u64, u64>>,
     /// Captures under way.
     pub(crate) captures: AtomicU64,
-    /// Whether memory can have a form that the configuration does not name.
+    /// Whether memory can have a form outside the configuration.
     pub(crate) unusual: AtomicBool,
     /// Whether requests can exceed the memory or a limit now.
     pub(crate) short: AtomicBool,
@@ -150,7 +150,7 @@ impl World {
         situation
     }
 
-    /// Notes a live block, which must overlap no other.
+    /// Notes a live block. The block must overlap no live block.
     pub(crate) fn born(&self, address: u64, bytes: usize, domain: &Arc<Domain>) {
         history::note(address, bytes as u64, || "live".to_owned());
         let end = address + bytes as u64;
@@ -164,14 +164,14 @@ impl World {
         live.insert(address, Live { end, domain: Arc::clone(domain) });
     }
 
-    /// Forgets a block that is about to be freed.
+    /// Forgets a block before the free.
     pub(crate) fn gone(&self, address: u64) {
         let live = self.live.lock().remove(&address);
         let bytes = live.map_or(1, |live| live.end - address);
         history::note(address, bytes, || "about to be freed".to_owned());
     }
 
-    /// Notes a page that is mapped.
+    /// Notes a mapped page.
     pub(crate) fn mapped(&self, address: u64, bytes: u64) {
         history::note(address, bytes, || "on_map".to_owned());
         let mut mapped = self.mapped.lock();
@@ -184,7 +184,8 @@ impl World {
         mapped.insert(address, bytes);
     }
 
-    /// Notes a page that is about to be unmapped, where no block may live that its program has not parked.
+    /// Notes a page before the page is unmapped. No live block may lie on the page, unless the block's domain
+    /// is parked.
     pub(crate) fn unmapped(&self, address: u64, bytes: u64) {
         history::note(address, bytes, || "on_unmap".to_owned());
         if self.mapped.lock().remove(&address) != Some(bytes) {
@@ -202,21 +203,21 @@ impl World {
         }
     }
 
-    /// Returns the bytes of the mapped pages that begin in one of the parts.
+    /// Returns the bytes of the mapped pages whose beginnings lie in a part.
     pub(crate) fn pages_inside(&self, parts: &[(u64, u64)]) -> u64 {
         let mapped = self.mapped.lock();
         let inside = |address: u64| parts.iter().any(|&(first, end)| first <= address && address < end);
         mapped.iter().filter(|(address, _)| inside(**address)).map(|(_, bytes)| bytes).sum()
     }
 
-    /// Returns the mapped pages that begin in none of the parts.
+    /// Returns the mapped pages whose beginnings lie in no part.
     pub(crate) fn pages_outside(&self, parts: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mapped = self.mapped.lock();
         let outside = |address: u64| !parts.iter().any(|&(first, end)| first <= address && address < end);
         mapped.iter().map(|(&address, &bytes)| (address, bytes)).filter(|&(address, _)| outside(address)).collect()
     }
 
-    /// Returns whether every byte of a part lies on pages that the callbacks have named.
+    /// Returns whether every byte of a part lies on pages named by the callbacks.
     pub(crate) fn is_mapped(&self, address: u64, bytes: u64) -> bool {
         let mapped = self.mapped.lock();
         let mut at = address;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Functions that cases on the emulated driver cannot call: those of simulated devices.
+/// Functions of simulated devices. Cases on the emulated driver cannot call these functions.
 const OF_SIMULATED_DEVICES: [&str; 2] = ["cachalot_simulate_capture", "cachalot_simulate_progress"];
 
 /// Runs the fuzzer.
@@ -15,7 +15,7 @@ fn fuzzer(arguments: &[&str]) -> (Output, String) {
     (output, text)
 }
 
-/// Returns the functions that the header declares.
+/// Returns the functions declared in the header.
 fn declared() -> BTreeSet<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include/cachalot.h");
     let header = std::fs::read_to_string(path).expect("the header exists");

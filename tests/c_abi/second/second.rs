@@ -1,8 +1,8 @@
-//! Another Rust static library in the same program: its own copy of the standard library, panics included.
+//! A second Rust static library in the program, with its own copy of the standard library, panics included.
 
 use std::collections::HashMap;
 
-/// Counts words, and how many of them make it panic inside.
+/// Counts distinct words. Adds 1 for a panic inside the function.
 #[unsafe(no_mangle)]
 pub extern "C" fn second_count(limit: u32) -> u32 {
     let mut words = HashMap::new();

@@ -1,5 +1,5 @@
-//! Cycles of a block that two streams use, on a device that has finished all work at once and whose calls cost next to nothing: what
-//! is counted is the allocator's own.
+//! Cycles of a block used by two streams. The device has finished all work at once, and the device's calls
+//! cost almost nothing. So the count covers the allocator alone.
 
 use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot_core::{
@@ -17,7 +17,7 @@ const STREAMS: [StreamId; 2] = [StreamId(1 << 20), StreamId(1 << 20 | 256)];
 const DEVICE: DeviceIndex = DeviceIndex(0);
 /// The memory of the device, in bytes.
 const CAPACITY: u64 = 1 << 40;
-/// The granularity of its virtual memory, in bytes.
+/// Granularity of the device's virtual memory, in bytes.
 const GRANULARITY: u64 = 2 << 20;
 
 /// The device.
@@ -25,7 +25,7 @@ const GRANULARITY: u64 = 2 << 20;
 struct Idle {
     /// Bytes of addresses given so far.
     given: AtomicU64,
-    /// Calls that concern events and streams.
+    /// Number of calls for events and streams.
     calls: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ impl Idle {
     }
 }
 
-/// The allocator asks for nothing else in these cycles.
+/// The allocator makes no other calls in these cycles.
 impl Forwarder for Idle {
     type Inner = Bare;
 
@@ -171,11 +171,11 @@ fn free(allocator: &Counted, block: DevicePtr) -> Result<(), cachalot_core::Erro
     allocator.free(block)
 }
 
-/// Makes `cycles` cycles of request, use by another stream, and free, with blocks of 4 KiB to 1 MiB in turn, as
-/// `benches/gpu/streams.cpp` does. Returns the calls to the device that concern events and streams.
+/// Makes `cycles` cycles of request, use by a second stream, and free, with blocks of 4 KiB to 1 MiB in turn,
+/// as in `benches/gpu/streams.cpp`. Returns the number of device calls for events and streams.
 ///
 /// # Errors
-/// Those of the configuration and of the allocator.
+/// The errors of the configuration and of the allocator.
 pub(crate) fn make(config: &str, cycles: u64) -> Result<u64, Box<dyn Error>> {
     let allocator = Counted::new([Idle::default()], &Config::parse(config)?)?;
     for cycle in 0..cycles {

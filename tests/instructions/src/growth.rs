@@ -1,7 +1,7 @@
-//! Programs that hold more and more of one thing: pools, pins, pending blocks, released ranges.
+//! Programs with growing numbers of objects: pools, pins, pending blocks, released ranges.
 //!
-//! A program has phases. In each phase every object takes one step, and a step must cost the same among 1,000 objects and
-//! among 100,000. Nothing that is queued on the device is complete before a phase says so.
+//! A program has phases. In each phase every object takes one step. A step must cost as much among 100,000
+//! objects as among 1,000. Queued work stays incomplete until a phase completes the work.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
@@ -24,7 +24,7 @@ const STREAM: StreamId = StreamId(0x10_0000);
 const OTHERS: [StreamId; 3] = [StreamId(0x10_0100), StreamId(0x10_0200), StreamId(0x10_0300)];
 /// The size of most blocks, in bytes.
 const BYTES: u64 = 1000;
-/// The size of a block of which two fill a segment: no free memory is left beside, and a request finds none.
+/// Size of half a segment in bytes. Two such blocks fill a segment, and leave no free memory for a request.
 const HALF: u64 = MIB;
 
 /// An allocator, and the objects of a program.
@@ -41,15 +41,15 @@ struct World {
 
 /// A phase of a program.
 pub struct Phase {
-    /// What is done for each object.
+    /// Description of the step for each object.
     pub step: &'static str,
-    /// Does it for object number `n`.
+    /// Runs the step for object number `n`.
     act: fn(&mut World, u64) -> Result<(), Error>,
 }
 
 /// A program with any number of objects.
 pub struct Program {
-    /// What there is more and more of.
+    /// The kind of the objects.
     pub objects: &'static str,
     /// The configuration.
     pub config: &'static str,
@@ -69,13 +69,13 @@ pub const PROGRAMS: [Program; 8] = [
     Program { objects: "ranges in use", config: "", phases: &TOGETHER },
 ];
 
-/// Pools that live on.
+/// Live pools.
 const POOLS: [Phase; 2] = [
     Phase { step: "create a pool, request a block in it", act: |world, _| world.add_pool(None) },
     Phase { step: "free the block, release the pool", act: World::remove_pool },
 ];
 
-/// Pools that live on, each with a tag of its own.
+/// Live pools, each with its own tag.
 const TAGS: [Phase; 2] = [
     Phase {
         step: "create a pool, tag it, request a block in it",
@@ -90,7 +90,7 @@ const PINS: [Phase; 2] = [
     Phase { step: "unpin the block, free it", act: World::remove_pin },
 ];
 
-/// Blocks that are freed while two streams use them.
+/// Blocks freed during the use by two streams.
 const USES: [Phase; 4] = [
     Phase { step: "request a block, use it on two streams", act: World::use_block },
     Phase { step: "free the block, whose uses are pending", act: World::free_block },
@@ -98,13 +98,13 @@ const USES: [Phase; 4] = [
     Phase { step: "free the block, without a use", act: World::free_block },
 ];
 
-/// Ranges that are released while a stream uses them.
+/// Ranges released during the use by a stream.
 const RANGES: [Phase; 2] = [
     Phase { step: "reserve, commit, decommit a half, release", act: World::pass_range },
     Phase { step: "the same, and earlier work is complete", act: World::finish_ranges },
 ];
 
-/// Ranges of one stream beside those of another.
+/// Ranges of one stream beside ranges of another.
 const TOGETHER: [Phase; 3] = [
     Phase { step: "reserve and commit on one stream", act: |world, _| world.keep_range(OTHERS[0]) },
     Phase { step: "release, work unfinished", act: World::release_range },
@@ -123,7 +123,7 @@ impl World {
         self.allocator.malloc(DEVICE, bytes, STREAM)
     }
 
-    /// Creates a pool, with a tag if one is given, and requests a block in the pool.
+    /// Creates a pool, with a tag if given, and requests a block in the pool.
     fn add_pool(&mut self, tag: Option<NonZeroU64>) -> Result<(), Error> {
         let pool = self.allocator.create_pool(DEVICE, PoolOptions::default())?;
         if let Some(tag) = tag {
@@ -172,7 +172,7 @@ impl World {
         self.allocator.free(self.blocks[number as usize])
     }
 
-    /// Requests a block in the place of a freed one.
+    /// Requests a block in the place of a freed block.
     fn request_again(&mut self, number: u64) -> Result<(), Error> {
         self.blocks[number as usize] = self.malloc(HALF)?;
         Ok(())
@@ -187,7 +187,7 @@ impl World {
         self.allocator.release_range(DEVICE, range)
     }
 
-    /// Completes earlier work, and does what [`pass_range`](Self::pass_range) does.
+    /// Completes earlier work, and calls [`pass_range`](Self::pass_range).
     fn finish_ranges(&mut self, number: u64) -> Result<(), Error> {
         let device = self.allocator.device(DEVICE).expect("there is one device");
         device.complete(OTHERS[number as usize % OTHERS.len()]);
@@ -208,7 +208,7 @@ impl World {
 }
 
 impl Program {
-    /// Returns the configuration in words: an empty one means the default policy.
+    /// Returns the configuration, or the default policy for an empty configuration.
     pub fn config_or_default(&self) -> &'static str {
         if self.config.is_empty() { "policy:caching" } else { self.config }
     }
@@ -216,10 +216,10 @@ impl Program {
     /// Runs the program with `count` objects. Returns the time of each phase, by the clock `now`.
     ///
     /// # Errors
-    /// Those of the allocator.
+    /// The errors of the allocator.
     ///
     /// # Panics
-    /// If [`config`](Self::config) is none.
+    /// If [`config`](Self::config) is no valid configuration.
     pub fn run(&self, count: u64, now: impl Fn() -> Duration) -> Result<Vec<Duration>, Error> {
         let mut world = World::new(&Config::parse(self.config).expect("the program has a configuration"))?;
         let mut run = |phase: &Phase| {

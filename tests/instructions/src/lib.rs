@@ -1,4 +1,4 @@
-//! Counts the instructions of a pair: a figure that no other program on the machine can disturb.
+//! Counts the instructions of a pair. No second program on the machine disturbs the count.
 //!
 //! The program runs twice under `valgrind`, the second time with twice as many pairs. The
 //! difference belongs to the pairs.
@@ -11,19 +11,19 @@ use std::process::Command;
 /// Pairs of the shorter run.
 const PAIRS: u64 = 2_000;
 
-/// Returns whether `valgrind` can be run on this machine.
+/// Returns whether `valgrind` runs on the machine.
 pub fn available() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Returns the instructions of one pair. `program` is the binary `instructions`; `arguments`
-/// describes the work, without the final number of pairs. Returns `None` if the run failed.
+/// Returns the instructions of a pair. `program` is the binary `instructions`; `arguments` describes the
+/// work, without the final number of pairs. Returns `None` if the run failed.
 pub fn per_pair(program: &Path, arguments: &[String]) -> Option<f64> {
     per_pair_of(program, arguments, PAIRS)
 }
 
-/// Returns the instructions of one pair, from runs with `pairs` pairs. A larger number reduces the
-/// share of work whose duration depends on the clock.
+/// Returns the instructions of a pair, from runs with `pairs` pairs. A larger number reduces the share of
+/// work whose duration depends on the clock.
 pub fn per_pair_of(program: &Path, arguments: &[String], pairs: u64) -> Option<f64> {
     let once = count(program, arguments, pairs)?;
     let twice = count(program, arguments, pairs * 2)?;

@@ -1,13 +1,15 @@
-//! Counts the instructions of a pair of `malloc` and `free`, and of a cycle of two streams, and holds them against
-//! `tests/results/instructions.md`. Also counts what an object costs among few and among many, which must be about the same.
+//! Counts the instructions of a pair of `malloc` and `free`, and of a cycle of two streams, and compares the
+//! counts with `tests/results/instructions.md`. Also counts the instructions of an object among few objects
+//! and among many. Both counts must be about equal.
 //!
 //! ```text
 //! check ─▶ valgrind runs `pairs` twice, with different numbers of pairs ─▶ difference per pair ─▶ table ± 1 %
 //!       └▶ valgrind runs `growth` among few objects and among many ─▶ cost of an object ─▶ many ≤ 1.5 · few
 //! ```
 //!
-//! A count of instructions is the one figure of speed that no other program on the machine can disturb. The count depends on the
-//! compiler, so another compiler than the table's skips the comparison with the table, and not that of few and many.
+//! Instructions are the only figure of speed that no second program on the machine disturbs. The count
+//! depends on the compiler. With another compiler than the table's, the program skips the comparison with the
+//! table, and still compares few objects with many.
 
 mod cycles;
 
@@ -35,11 +37,11 @@ const BYTES: u64 = 4096;
 const PAIRS: u64 = 10_000;
 /// The largest share by which a count may exceed the table's.
 const TOLERANCE: f64 = 0.01;
-/// Numbers of objects among which an object must cost about the same.
+/// Numbers of objects, few and many, for the comparison of an object's cost.
 const FEW: u64 = 250;
 const MANY: u64 = 2_500;
-/// The largest ratio of an object's cost among many to that among few: trees are a level deeper, and a walk over all objects costs
-/// ten times as much.
+/// Largest ratio of an object's cost among many objects to the cost among few. Trees are a level deeper among
+/// many objects. A walk over all objects costs ten times as much.
 const GROWTH: f64 = 1.5;
 
 /// Counts the instructions of a pair of malloc and free.
@@ -103,7 +105,7 @@ struct Table {
     counts: BTreeMap<(String, String), f64>,
 }
 
-/// Reads the table from `tests/results/instructions.csv`, which has one line for each cell.
+/// Reads the table from `tests/results/instructions.csv`, with a line for each cell.
 fn read(path: &Path) -> Result<Table, Box<dyn Error>> {
     let (mut table, mut policy) = (Table { compiler: String::new(), counts: BTreeMap::new() }, String::new());
     for record in csv::Reader::from_path(path)?.deserialize() {
@@ -118,13 +120,13 @@ fn read(path: &Path) -> Result<Table, Box<dyn Error>> {
     Ok(table)
 }
 
-/// The compiler of this build, as the table names it.
+/// Returns the compiler of this build, under the name in the table.
 fn compiler() -> Result<String, Box<dyn Error>> {
     let output = Command::new("rustc").arg("--version").output()?;
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Counts every policy, prints the table, and returns whether each count is within the committed one.
+/// Counts every policy, and prints the table. Returns whether each count is within the committed count.
 fn check() -> Result<bool, Box<dyn Error>> {
     if !available() {
         println!("skipped: instructions of a pair, since valgrind is not installed");
@@ -164,7 +166,8 @@ fn check() -> Result<bool, Box<dyn Error>> {
     Ok(is_within)
 }
 
-/// Counts every program of growing numbers of objects, and returns whether an object costs about the same in each number.
+/// Counts every program of growing numbers of objects. Returns whether an object costs about as much among
+/// many as among few.
 fn check_growth() -> Result<bool, Box<dyn Error>> {
     if !available() {
         println!("skipped: instructions of growing programs, since valgrind is not installed");

@@ -34,7 +34,7 @@ macro_rules! ensure {
 /// the start.
 ///
 /// # Errors
-/// A message that names the violated invariant.
+/// A message with the violated invariant.
 pub fn check<D: Simulated, R: Lock, S: Storage>(
     allocator: &Allocator<D, R, S>,
     device: DeviceIndex,
@@ -73,8 +73,7 @@ pub fn check<D: Simulated, R: Lock, S: Storage>(
     Ok(())
 }
 
-/// Checks that blocks tile their segment, and that free neighbours exist only where blocks are cut
-/// to fixed sizes.
+/// Checks that blocks tile their segment, and that free neighbours exist only among blocks of fixed sizes.
 fn check_tiling(segment: &SnapshotSegment, policy: Policy) -> Result<(), String> {
     let unit = if matches!(policy, Policy::Bfc(_)) { GRAIN } else { UNIT };
     let cut = match policy {

@@ -35,8 +35,7 @@ fn stream() -> impl Strategy<Value = u8> {
     prop_oneof![3 => Just(0), 2 => Just(1), 1 => 2..STREAMS]
 }
 
-/// Operations on one device without pools: requests, frees, uses on other streams, and releases of
-/// memory.
+/// Operations on a device without pools: requests, frees, uses on other streams, and releases of memory.
 pub fn plain() -> impl Strategy<Value = Op> {
     prop_oneof![
         30 => (bytes(), stream()).prop_map(|(bytes, stream)| Op::Malloc { bytes, stream }),
@@ -68,7 +67,7 @@ pub fn with_settings() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Operations on one device with pools, routes and captures.
+/// Operations on a device with pools, routes and captures.
 pub fn with_pools() -> impl Strategy<Value = Op> {
     let pool = || 0..5_u8;
     prop_oneof![
@@ -93,8 +92,8 @@ pub fn with_pools() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Operations of [`with_pools`], and mostly such as fork and join the streams of a graph that is being captured, and
-/// use small blocks on them.
+/// Operations of [`with_pools`], and mostly operations for captures: forks and joins of streams in a captured
+/// graph, and small blocks on the streams.
 pub fn within_captures() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => with_pools(),

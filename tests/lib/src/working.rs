@@ -1,5 +1,5 @@
-//! A program whose blocks are used by work that takes time, on a simulated device: the device tells
-//! whether work meets other work on the same physical memory without an order between them.
+//! A program with work of some duration on the blocks, on a simulated device. The device reports unordered
+//! work on shared physical memory.
 
 use crate::consistency;
 use crate::host::{DEVICE, Host};
@@ -7,9 +7,9 @@ use cachalot_core::{DevicePtr, Error, PhysicalHandle, StreamId, StreamOrder};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What comes of an operation: the allocator's error, if it answers one.
+/// Result of an operation: the allocator's error, if any.
 ///
-/// The outer error is a message that names the violated rule.
+/// The outer error is a message with the violated rule.
 pub type Outcome = Result<Option<Error>, String>;
 
 /// A block of the program.
@@ -21,19 +21,19 @@ pub struct Held {
     pub bytes: u64,
     /// The stream of the request.
     pub stream: StreamId,
-    /// The physical memory under the block when it was allocated.
+    /// The physical memory under the block at the allocation.
     physical: Vec<(PhysicalHandle, Range<u64>)>,
-    /// Another stream uses the block, too: the block's own stream must not write to it any longer.
+    /// Whether a second stream uses the block. The block's own stream must then no longer write to the block.
     shared: bool,
 }
 
-/// A program, with the blocks that it holds.
+/// A program, with its live blocks.
 pub struct Working {
     /// The allocator and its device.
     pub host: Host,
     /// The blocks of the program.
     pub held: Vec<Held>,
-    /// Streams that capture, which nothing has announced to the allocator.
+    /// Capturing streams, unannounced to the allocator.
     capturing: BTreeSet<StreamId>,
 }
 
@@ -51,8 +51,8 @@ impl Working {
         Self { host, held: Vec::new(), capturing: BTreeSet::new() }
     }
 
-    /// Allocates a block on a stream, and queues work there that writes the block. Does nothing on
-    /// a capturing stream.
+    /// Allocates a block on a stream, and queues a write to the block on the stream. Does nothing on a
+    /// capturing stream.
     ///
     /// # Errors
     /// The block cannot be accessed, or is still in use.
@@ -70,11 +70,10 @@ impl Working {
         }
     }
 
-    /// Queues work on a block's own stream that uses the block, unless the stream captures or
-    /// another stream uses the block, too.
+    /// Queues work on the block's own stream, unless the stream captures or a second stream uses the block.
     ///
     /// # Errors
-    /// Other work uses the same physical memory, with no order between them.
+    /// Unordered work uses the physical memory of the block.
     pub fn work(&self, block: usize) -> Result<(), String> {
         match self.held.get(block) {
             Some(held) if !held.shared && !self.capturing.contains(&held.stream) => self.launch(held, held.stream),
@@ -108,8 +107,7 @@ impl Working {
         self.host.device().launch(stream, ptr, bytes).map_err(|why| format!("{bytes} bytes on {stream:?}: {why}"))
     }
 
-    /// Frees a block, whatever work still uses the block. A block whose free fails stays with the
-    /// program.
+    /// Frees a block, even during work on the block. A block whose free fails stays with the program.
     pub fn free(&mut self, block: usize) -> Option<Error> {
         let error = self.host.allocator.free(self.held.get(block)?.ptr).err();
         if error.is_none() {
@@ -131,7 +129,7 @@ impl Working {
         self.host.allocator.empty_cache(DEVICE).map_err(|error| error.to_string())
     }
 
-    /// Begins or ends a capture that the allocator is not told of.
+    /// Begins or ends a capture unknown to the allocator.
     pub fn set_capturing(&mut self, stream: StreamId, on: bool) {
         self.host.device().set_capturing(stream, on);
         if on {
@@ -141,11 +139,11 @@ impl Working {
         }
     }
 
-    /// Checks the invariants of the allocator, that no block has moved, that no two blocks have the same physical
-    /// memory, and that the allocator describes each block as the program requested it.
+    /// Checks the invariants of the allocator. Also checks that no block has moved, that no two blocks share
+    /// physical memory, and that the allocator describes each block as requested.
     ///
     /// # Errors
-    /// A message that names the violated rule.
+    /// A message with the violated rule.
     pub fn check(&self) -> Result<(), String> {
         consistency::check(&self.host.allocator, DEVICE, None)?;
         for held in &self.held {
@@ -163,7 +161,7 @@ impl Working {
         Ok(())
     }
 
-    /// Checks that no memory was lost: the device refuses to unmap memory that work uses.
+    /// Checks that no memory was lost: the device refuses to unmap memory in use by work.
     ///
     /// # Errors
     /// A message with the number of bytes.

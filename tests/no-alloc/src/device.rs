@@ -3,23 +3,24 @@
 use cachalot_core::{BasicDevice, DeviceError, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId, UNIT};
 use spin::Mutex;
 
-/// How many segments there can be.
+/// Largest number of segments.
 const SEGMENTS: usize = 16;
 
-/// How many events there can be.
+/// Largest number of events.
 const EVENTS: usize = 16;
 
-/// The first address, in the middle of a page of 2 MiB so that pages are shared.
+/// The first address, in the middle of a page of 2 MiB. So segments share pages.
 const BOTTOM: u64 = (1 << 30) + 3 * UNIT;
 
 const NO_MEMORY: DeviceError = DeviceError::new(ErrorKind::OutOfMemory, 2);
 const INVALID: DeviceError = DeviceError::new(ErrorKind::InvalidArgument, 1);
 
 struct State {
-    /// Base and length of each segment, in the order of their addresses; released ones stay until they are the last.
+    /// Base, length and state of each segment, in the order of addresses. A released segment stays until all
+    /// later segments are released.
     segments: [(u64, u64, bool); SEGMENTS],
     count: usize,
-    /// Whether each event is complete; those behind `events_made` were never made.
+    /// Whether each event is complete. Events from number `events_made` on were never made.
     complete: [bool; EVENTS],
     events_made: usize,
 }
@@ -37,7 +38,7 @@ impl BumpDevice {
         Self { capacity, state: Mutex::new(state) }
     }
 
-    /// Everything that is queued anywhere is done.
+    /// Completes all queued work of all streams.
     pub fn complete_all(&self) {
         self.state.lock().complete = [true; EVENTS];
     }

@@ -1,7 +1,8 @@
-//! A program on a host without an operating system: the core with tables of fixed capacity, over a device of its own.
+//! A program on a host without an operating system: the core with tables of fixed capacity, over the
+//! program's own device.
 //!
-//! Built by itself (`cargo test -p cachalot-no-alloc`) it proves that the core needs no heap: neither this crate nor the core
-//! without its `alloc` feature links the `alloc` crate.
+//! A build of the crate alone (`cargo test -p cachalot-no-alloc`) proves that the core needs no heap. Neither
+//! the crate nor the core without the feature `alloc` links the `alloc` crate.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -5,13 +5,13 @@ use cachalot_core::{
     Action, Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, MIB, PointerFault, PoolOptions, Route, StreamId,
 };
 
-/// One device, two streams with a pool on one of them, 24 blocks a heap, 64 pages.
+/// An allocator for one device, two streams, a pool on one of the streams, 24 blocks per heap, and 64 pages.
 type Small = Allocator<BumpDevice, spin::mutex::SpinMutex<()>, Fixed<1, 6, 24, 64>>;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 const STREAMS: [StreamId; 2] = [StreamId(0), StreamId(1)];
 
-/// What the program expects, and a sentence for when it is not so.
+/// Checks an expectation. `otherwise` describes the failure.
 fn expect(holds: bool, otherwise: &'static str) -> Result<(), Failed> {
     if holds { Ok(()) } else { Err(Failed::Unexpected(otherwise)) }
 }
@@ -21,7 +21,7 @@ fn expect(holds: bool, otherwise: &'static str) -> Result<(), Failed> {
 pub enum Failed {
     /// A call to the allocator did.
     Allocator(Error),
-    /// Something is not as it should be.
+    /// An expectation does not hold.
     Unexpected(&'static str),
 }
 
@@ -40,7 +40,7 @@ impl From<&'static str> for Failed {
 /// Runs the program.
 ///
 /// # Errors
-/// The first thing that is not as it should be.
+/// The first expectation that does not hold.
 pub fn run() -> Result<(), Failed> {
     let config = Config::parse("max_split_size_mb:32").map_err(|_| "the configuration is valid")?;
     let allocator = Small::new([BumpDevice::new(100 * MIB)], &config)?;

@@ -1,4 +1,4 @@
-//! The program runs, and nothing in it reaches for the heap.
+//! Runs the program, and checks that no part reaches for the heap.
 
 /// The allocator is a few hundred KiB, and moved more than once in an unoptimised build.
 const STACK_BYTES: usize = 16 << 20;

@@ -1,4 +1,4 @@
-//! The work of a tuner that needs no allocator: a search with a window, or the check of a trial.
+//! Work of a tuner without the allocator: a search with a window, or the check of a trial.
 
 use super::window::Seen;
 use super::{Limits, TAKEN_BACK};
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The least part of reserved memory that a switch must save in the whole window.
+/// Least saving of a switch in the whole window, as a part of reserved memory.
 const LEAST_GAIN: f64 = 0.02;
 
-/// The part of the predicted gain that a trial must confirm.
+/// The part of the predicted gain to be confirmed by a trial.
 const CONFIRMED: f64 = 0.5;
 
 /// Work for any thread, without an allocator and without a lock.
@@ -33,12 +33,12 @@ pub struct Job {
     pub(super) what: What,
 }
 
-/// What a job is about.
+/// The task of a job.
 #[derive(Debug)]
 pub(super) enum What {
-    /// Search. Settings that were taken back are not found again.
+    /// Search. The queue has settings taken back before, which the search must not find again.
     Search(VecDeque<Config>),
-    /// Check whether the settings in force hold what they promised.
+    /// Check whether the settings in force keep their promise.
     Check(Trial),
 }
 
@@ -49,19 +49,19 @@ pub(super) struct Trial {
     pub(super) old: Box<Config>,
     /// Bytes reserved with the old settings, measured at the highest.
     pub(super) before_bytes: u64,
-    /// The part of reserved memory that the search predicts to be saved.
+    /// The predicted saving, as a part of reserved memory.
     pub(super) gain: f64,
 }
 
-/// What a job found.
+/// The result of a job.
 #[derive(Debug)]
 pub struct Finding {
     pub(super) serial: u64,
-    /// The settings that the window was recorded with.
+    /// The settings during the recording of the window.
     pub(super) config: Config,
     pub(super) reserved_bytes: u64,
     pub(super) requests: usize,
-    /// Configurations that were run.
+    /// Number of tried configurations.
     pub(super) candidates: u64,
     /// Time of the job.
     pub(super) took: Duration,
@@ -71,20 +71,20 @@ pub struct Finding {
 /// The answer of a job.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// Settings that save the given part of reserved memory.
+    /// Better settings, and their saving as a part of reserved memory.
     Better(Box<Config>, f64),
     /// No settings are better.
     Nothing,
-    /// The trial holds what was predicted.
+    /// The trial confirms the prediction.
     Holds,
-    /// The trial does not hold what was predicted.
+    /// The trial does not confirm the prediction.
     Fails(Trial),
     /// The job was abandoned. A trial is to be measured again.
     Unfinished(Option<Trial>),
 }
 
 impl Finding {
-    /// Returns the time that the job took.
+    /// Returns the duration of the job.
     pub fn took(&self) -> Duration {
         self.took
     }
@@ -153,13 +153,13 @@ fn search(
     (Answer::Better(Box::new(found), gain), candidates)
 }
 
-/// Returns the part of reserved memory that is saved.
+/// Returns the saving as a part of reserved memory.
 fn gain(base: &Cost, new: &Cost) -> f64 {
     1.0 - new.reserved_bytes as f64 / base.reserved_bytes.max(1) as f64
 }
 
-/// Compares the memory reserved during a trial with what the old settings have reserved before, or would have
-/// reserved for the same requests: a program that asks for more now is no fault of the settings.
+/// Compares the memory reserved during a trial with memory under the old settings: reserved before the trial,
+/// or needed for the requests of the trial. A program with larger requests is no fault of the settings.
 fn check(
     whole: &Part,
     trial: Trial,
@@ -172,7 +172,7 @@ fn check(
     if reserved_bytes as f64 <= most { Answer::Holds } else { Answer::Fails(trial) }
 }
 
-/// Remembers settings that were taken back.
+/// Adds settings to the list of settings taken back.
 pub(super) fn remember(taken_back: &mut VecDeque<Config>, config: Config) {
     if taken_back.len() == TAKEN_BACK {
         taken_back.pop_front();

@@ -1,5 +1,5 @@
-//! Settings that adjust themselves: a living allocator's window of requests, a search, a switch at an
-//! idle moment, and a trial.
+//! Self-adjusting settings: a living allocator's window of requests, a search, a switch at an idle moment,
+//! and a trial.
 //!
 //! ```text
 //!              idle moment          any thread            idle moment
@@ -8,12 +8,12 @@
 //!     └───── conclude ◀──── Finding ◀──── run ──── Job ◀──── prepare ──┘
 //! ```
 //!
-//! A switch needs settings that save 2 % of reserved memory or more in the whole window, and that the
-//! later part of the window confirms, which the search does not see. The trial is as long as the window
-//! was. Settings that save less than half of what was predicted are taken back.
+//! A switch needs settings that save at least 2 % of reserved memory in the whole window. The later part of
+//! the window, unseen by the search, must confirm the saving. The trial is as long as the window. Settings
+//! with less than half of the predicted saving are taken back.
 //!
-//! Everything follows from the requests, the seed and the moments: without a limit of time, equal
-//! programs are tuned equally.
+//! The results depend only on the requests, the seed and the moments. Without a limit of time, equal programs
+//! are tuned equally.
 
 mod job;
 #[cfg(test)]
@@ -33,10 +33,10 @@ use window::seen;
 /// Requests before the first search.
 const FIRST_REQUESTS: u64 = 256;
 
-/// The most requests between two searches: those of a full window.
+/// Largest number of requests between two searches: the requests of a full window.
 const MOST_REQUESTS: u64 = 1 << 16;
 
-/// Settings taken back that are remembered.
+/// Largest number of remembered settings taken back.
 const TAKEN_BACK: usize = 16;
 
 /// The extent of a search.
@@ -44,7 +44,7 @@ const TAKEN_BACK: usize = 16;
 pub struct Limits {
     /// Most candidates of a search.
     pub candidates: usize,
-    /// Most time of a search. `None`: none, so that the result does not depend on the machine.
+    /// Time limit of a search. `None` for no limit, so that the result does not depend on the machine.
     pub time: Option<Duration>,
     /// Source of all random choices.
     pub seed: u64,
@@ -56,13 +56,13 @@ impl Default for Limits {
     }
 }
 
-/// What the tuner of a device is about.
+/// State of a device's tuner.
 #[derive(Debug, Default)]
 enum Phase {
     /// Requests are recorded.
     #[default]
     Recording,
-    /// A search is on its way.
+    /// A search is under way.
     Searching,
     /// The settings in force are measured.
     Measuring(Measured),
@@ -70,7 +70,7 @@ enum Phase {
     Checking,
 }
 
-/// A trial that is being measured.
+/// A trial under measurement.
 #[derive(Debug)]
 struct Measured {
     trial: Trial,
@@ -78,14 +78,14 @@ struct Measured {
     since: u64,
 }
 
-/// Tunes one device of an allocator. The methods are for one thread at a time.
+/// Tunes a device of an allocator. Only one thread at a time may call the methods.
 #[derive(Debug)]
 pub struct Tuner {
     limits: Limits,
     phase: Phase,
     /// The program's changes of the configuration when the phase began.
     serial: u64,
-    /// A finding that waits for a moment without a capture.
+    /// A finding kept for a moment without a capture.
     waiting: Option<Finding>,
     taken_back: VecDeque<Config>,
     /// Requests of the device at the latest window or change.
@@ -108,7 +108,7 @@ impl Tuner {
         }
     }
 
-    /// Goes on without the job that was handed out, which will have no finding.
+    /// Continues without a finding for the job handed out.
     pub fn give_up(&mut self) {
         self.phase = Phase::Recording;
     }
@@ -118,13 +118,13 @@ impl Tuner {
         self.limits.time = time;
     }
 
-    /// Gives idle memory of an old form back, and returns a job if a search or a check is due. Call this at an
-    /// idle moment: at the end of an iteration, or during upkeep.
+    /// Gives idle memory of an old form back, and returns a job if a search or a check is due. Call the
+    /// method at an idle moment: at the end of an iteration, or during upkeep.
     ///
     /// Device: called to release memory. Never waits for the device.
     ///
     /// # Errors
-    /// Those of [`Tuning::give_back`](cachalot_core::Tuning::give_back).
+    /// The errors of [`Tuning::give_back`](cachalot_core::Tuning::give_back).
     pub fn prepare<D: DeviceMemory, R: Lock, S: Storage>(
         &mut self,
         allocator: &Allocator<D, R, S>,
@@ -179,13 +179,14 @@ impl Tuner {
         Ok(job)
     }
 
-    /// Puts what a job found in force. Call this at an idle moment. While a graph is being captured the
-    /// finding waits for the next [`prepare`](Self::prepare).
+    /// Puts the finding of a job in force. Call the method at an idle moment. During the capture of a graph,
+    /// the finding waits for the next [`prepare`](Self::prepare).
     ///
     /// Device: called to release memory. Never waits for the device.
     ///
     /// # Errors
-    /// Those of [`Tuning::put_in_force`](cachalot_core::Tuning::put_in_force). The tuner goes on even so.
+    /// The errors of [`Tuning::put_in_force`](cachalot_core::Tuning::put_in_force). The tuner continues after
+    /// an error.
     pub fn conclude<D: DeviceMemory, R: Lock, S: Storage>(
         &mut self,
         allocator: &Allocator<D, R, S>,

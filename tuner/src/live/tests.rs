@@ -20,7 +20,7 @@ fn at_once() -> SimulatedDevice {
     SimulatedDevice::new(1 << 40).with_work_done_at_once()
 }
 
-/// Three blocks at a time that grow from step to step: each needs a segment of its own by default.
+/// Makes steps with three live blocks of growing size. Each block needs its own segment by default.
 fn iterate(allocator: &OnDevice) {
     for step in 0..120_u64 {
         let bytes = (20 + step % 12) * 2 * MIB;
@@ -29,7 +29,7 @@ fn iterate(allocator: &OnDevice) {
     }
 }
 
-/// An idle moment, with the work that is due. Returns how many jobs ran.
+/// Runs the due work of an idle moment. Returns the number of jobs.
 fn idle(tuner: &mut Tuner, allocator: &OnDevice) -> u32 {
     let mut jobs = 0;
     while let Some(job) = tuner.prepare(allocator, DEVICE).expect("a healthy device") {
@@ -65,7 +65,8 @@ fn settings_in_trace(allocator: &OnDevice) -> Vec<(Action, u64)> {
     found
 }
 
-/// What a search might have found: settings that hold more, with a promise of half of the memory.
+/// Returns a possible finding of a search: settings that hold more memory, with a promise to save half of the
+/// memory.
 fn bad(tuner: &mut Tuner, allocator: &OnDevice) -> Finding {
     let job = tuner.prepare(allocator, DEVICE).expect("a healthy device").expect("a search is due");
     let mut config = job.config.clone();

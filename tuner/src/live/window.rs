@@ -1,4 +1,4 @@
-//! A window of an allocator's requests as a program, with the memory that was reserved during the window.
+//! A window of an allocator's requests as a program, with the memory reserved during the window.
 
 use crate::program::{Operation, Program};
 use cachalot_core::{Action, BlockState, DevicePtr, StreamId, TraceEntry, Window};
@@ -7,8 +7,8 @@ use std::collections::HashMap;
 /// The program of a window.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
-    /// The calls: requests for the blocks that the window begins with, by address, then the
-    /// window's own calls. A block whose free waits for other streams counts as live until then.
+    /// The calls: requests for the blocks live at the window's beginning, by address, and then the window's
+    /// own calls. A freed block counts as live until the end of its wait for streams.
     pub(super) program: Program,
     /// Requests of the window's own.
     pub(super) requests: usize,
@@ -24,7 +24,7 @@ struct Early {
     stream: StreamId,
 }
 
-/// Numbers blocks, with numbers that are used again.
+/// Numbers blocks, and reuses the numbers.
 #[derive(Default)]
 struct Slots {
     held: HashMap<DevicePtr, u32>,
@@ -49,7 +49,7 @@ impl Slots {
     }
 }
 
-/// Reads the events of a window that are later than `since`, in the device's ticks.
+/// Reads the events of a window later than `since`, in the device's ticks.
 pub(super) fn seen(window: &Window, since: u64) -> Seen {
     let first = window.events.partition_point(|event| event.time_us <= since);
     let events = &window.events[first..];
@@ -80,8 +80,8 @@ pub(super) fn seen(window: &Window, since: u64) -> Seen {
     Seen { program, requests, reserved_bytes: reserved_bytes(events, window) }
 }
 
-/// Returns the blocks that the window begins with, by address: those freed in the window without a request there,
-/// and those in use at its end.
+/// Returns the blocks live at the window's beginning, by address: blocks freed in the window without an
+/// earlier request in the window, and blocks in use at the end without a request in the window.
 fn early(events: &[TraceEntry], window: &Window) -> Vec<Early> {
     let mut known: HashMap<DevicePtr, bool> = HashMap::new();
     let mut early = Vec::new();

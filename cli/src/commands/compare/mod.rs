@@ -21,10 +21,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where the traces are that are compared if none are given.
+/// The folder of the compared traces, if no file is given.
 const SHIPPED: &str = "tests/traces";
 
-/// The ending of those.
+/// The ending of a trace's file name in the folder.
 const RECORD: &str = ".csv.gz";
 
 const LONG_ABOUT: &str = "\
@@ -138,20 +138,20 @@ pub(crate) struct Args {
     files: Vec<PathBuf>,
 }
 
-/// The figures that the tables show.
+/// Selects the figures in the tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum View {
-    /// Those of a program that runs once.
+    /// Figures of a program that runs once.
     Once,
-    /// Those of several passes: the driver's time an allocation in the place of the whole time.
+    /// Figures of several passes. The driver's time per allocation stands in place of the whole time.
     Passes,
 }
 
-/// A trace that was compared.
+/// A compared trace.
 struct Compared {
     name: String,
     comparison: Comparison,
-    /// What the first contender shows. `None` if the program is too long for an answer.
+    /// The answer for the first contender. `None` if the program is too long for an answer.
     answer: Option<Answer>,
 }
 
@@ -227,7 +227,7 @@ fn options(args: &Args) -> Result<Options, String> {
     })
 }
 
-/// The files that are given, or those that are shipped, by name.
+/// Returns the given files, or the shipped files by name.
 fn files(args: &Args) -> Result<Vec<PathBuf>, String> {
     if !args.files.is_empty() {
         return Ok(args.files.clone());
@@ -290,7 +290,7 @@ fn write_tables(compared: &[Compared], options: &Options, args: &Args) -> io::Re
     Ok(())
 }
 
-/// The name of a contender: its policy, and its configuration if it has one.
+/// Returns the name of a contender: the policy, and the configuration if not empty.
 fn title(contender: &Contender) -> String {
     match contender.text.as_str() {
         "" => contender.policy.to_owned(),

@@ -1,8 +1,9 @@
-//! The picture of `--plot`: a panel for each trace, with a line for what each contender reserves, over what is live.
+//! Draws the picture of `--plot`: a panel for each trace, with a line of reserved memory for each contender,
+//! over the area of live memory.
 //!
 //! ```text
 //! name of the trace
-//! GiB │        ┌──────────── 15.73 GiB caching, slab     the label of a line: its value at the end, and who drew it
+//! GiB │        ┌──────────── 15.73 GiB caching, slab     the label of a line: value at the end, and contenders
 //!     │   ┌────┘  ┌───────── 5.17 GiB caching expandable_segments:True
 //!     │───┴───────┘
 //!     └──────────────────
@@ -19,22 +20,23 @@ use std::error::Error;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// The width of a panel without its labels.
+/// Width of a panel without the labels.
 const LINES_WIDTH: u32 = 700;
-/// The least width of the labels, with the strokes that lead to them.
+/// Least width of the labels, with the strokes to the labels.
 const LABELS_WIDTH: u32 = 400;
-/// The strokes of labels, and the room that a character of one takes at most, in most fonts.
+/// Width of the strokes, and the largest width of a label's character in most fonts.
 const STROKES_WIDTH: u32 = 40;
 const CHARACTER_WIDTH: u32 = 7;
 const PANEL_HEIGHT: u32 = 260;
-/// The least distance of two labels.
+/// Least distance of two labels.
 const LABEL_HEIGHT: i32 = 18;
-/// What a panel has above and below the lines.
+/// Height of a panel above and below the lines.
 const FRAME_HEIGHT: i32 = 90;
 const FONT: &str = "sans-serif";
-/// The area of what is live.
+/// Colour of the area of live memory.
 const LIVE: RGBColor = RGBColor(205, 205, 205);
-/// Colours that colour-blind people tell apart (Okabe and Ito), but for their yellow, which is too light for a line.
+/// Colours that colour-blind people tell apart, by Okabe and Ito. The yellow is left out as too light for a
+/// line.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -44,20 +46,20 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
 ];
-/// Where colours begin again, lines are dashed: pixels of line, and of gap.
+/// Pixels of line and of gap in a dashed line. Lines are dashed when the colours start again.
 const DASH: (i32, i32) = (7, 4);
-/// Two amounts that differ by this part of the highest one, or less, are drawn in one place.
+/// Two amounts are drawn in one place if the difference is at most this part of the highest amount.
 const INDISTINCT: u64 = 150;
-/// The widest line in pixels.
+/// Width of the widest line in pixels.
 const WIDEST: u32 = 6;
 const GIB: f64 = (1_u64 << 30) as f64;
 
 /// A line of a panel.
 struct Line<'a> {
     curve: &'a Curve,
-    /// The number of the first contender that has this line.
+    /// Number of the line's first contender.
     contender: usize,
-    /// The names of all contenders that have it.
+    /// Names of all contenders of the line.
     names: String,
 }
 
@@ -83,7 +85,7 @@ pub(super) fn draw(compared: &[Compared], contenders: &[Contender]) -> Result<St
     Ok(image)
 }
 
-/// The lines of a trace. Contenders that reserve the same all the time share one.
+/// Returns the lines of a trace. Contenders with an equal curve share a line.
 fn lines<'a>(trace: &'a Compared, contenders: &[Contender]) -> Vec<Line<'a>> {
     let mut lines: Vec<Line<'a>> = Vec::new();
     for (contender, figures) in trace.comparison.figures.iter().enumerate() {
@@ -97,7 +99,7 @@ fn lines<'a>(trace: &'a Compared, contenders: &[Contender]) -> Vec<Line<'a>> {
     lines
 }
 
-/// Whether two lines lie on each other for a fifth of their length or more.
+/// Returns whether two lines coincide over at least a fifth of their length.
 fn coincide(one: &Curve, other: &Curve, indistinct: u64) -> bool {
     let together =
         one.corners().zip(other.corners()).filter(|((_, one), (_, other))| one.abs_diff(*other) <= indistinct);
@@ -152,7 +154,7 @@ fn draw_panel(area: &Area<'_>, trace: &Compared, lines: &[Line<'_>]) -> Result<(
     draw_labels(&right, labels, rows.start - origin..rows.end - origin)
 }
 
-/// What stands behind the end of a line.
+/// The label at the end of a line.
 struct Label {
     text: String,
     colour: RGBColor,
@@ -168,13 +170,13 @@ impl Label {
     }
 }
 
-/// The value of a curve at its end, its peak where that is another one, and its name.
+/// Returns the text of a label: the value of a curve at the end, the name, and a different peak.
 fn value(curve: &Curve, name: &str) -> String {
     let (last, peak) = (bytes::show(curve.last()), bytes::show(curve.peak()));
     if last == peak { format!("{last} {name}") } else { format!("{last} {name} (peak {peak})") }
 }
 
-/// Draws labels as near to their lines as they can be without covering each other, each with a stroke from its line.
+/// Draws labels as near to their lines as possible without overlap, each with a stroke from the line.
 fn draw_labels(area: &Area<'_>, mut labels: Vec<Label>, rows: std::ops::Range<i32>) -> Result<(), Box<dyn Error>> {
     // By the amount: several may end in one row of pixels.
     labels.sort_by_key(|label| Reverse(label.bytes));
@@ -196,12 +198,12 @@ fn draw_labels(area: &Area<'_>, mut labels: Vec<Label>, rows: std::ops::Range<i3
     Ok(())
 }
 
-/// The colour of a contender's line.
+/// Returns the colour of a contender's line.
 fn colour(contender: usize) -> RGBColor {
     COLOURS[contender % COLOURS.len()]
 }
 
-/// Whether a contender's line is dashed, because another one has its colour.
+/// Returns whether a contender's line is dashed: an earlier contender has the colour.
 fn is_dashed(contender: usize) -> bool {
     contender / COLOURS.len() % 2 == 1
 }

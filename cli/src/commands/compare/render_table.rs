@@ -1,4 +1,5 @@
-//! The tables that a person reads: one for each trace with a row for each contender, then one over all traces.
+//! The tables of the command: a table for each trace with a row for each contender, and a table over all
+//! traces.
 
 use super::{Compared, View, title};
 use crate::commands::answer::sentence;
@@ -10,10 +11,11 @@ use cachalot_replay::compare::{Contender, Figures};
 use cachalot_replay::program::{DriverTime, median};
 use std::fmt::Write as _;
 
-/// The policy that is never marked as the best: it calls the driver for every request, and serves as a yardstick.
+/// The policy that is never marked as the best. The policy calls the driver for every request, and serves as
+/// a yardstick.
 const YARDSTICK: &str = "direct";
 
-/// The calls in the columns of the table; all others are in a fourth.
+/// The calls in the first three columns of calls. The fourth column counts all remaining calls.
 const CALLS: [&[Call]; 3] = [
     &[Call::Obtain],
     &[Call::Release],
@@ -86,7 +88,7 @@ const PASSES_SUMMARY_COLUMNS: [Column; 11] = [
     extra("OOMs"),
 ];
 
-/// The tables of all traces, each with its name above it and its best contender below it.
+/// Returns the tables of all traces, each with the trace's name above and the best contender below.
 pub(super) fn each(compared: &[Compared], contenders: &[Contender], view: View, look: &Look) -> String {
     let mut text = String::new();
     for trace in compared {
@@ -109,7 +111,7 @@ pub(super) fn each(compared: &[Compared], contenders: &[Contender], view: View, 
     text
 }
 
-/// An empty line between what is written already and what follows.
+/// Returns an empty line if text precedes.
 fn gap(text: &str) -> &'static str {
     if text.is_empty() { "" } else { "\n" }
 }
@@ -157,8 +159,8 @@ fn cells(figures: &Figures, first: Option<&Figures>, view: View) -> Vec<String> 
     cells
 }
 
-/// The contender with the fewest failed requests, of those the one that needs the least memory, of those the one with the
-/// least driver time.
+/// Returns the contender with the fewest failed requests. Among equals the least peak of reserved memory
+/// decides, and then the least driver time.
 fn best(trace: &Compared, contenders: &[Contender]) -> Option<usize> {
     let ran =
         trace.comparison.figures.iter().enumerate().filter_map(|(at, figures)| Some((at, figures.as_ref().ok()?)));
@@ -170,7 +172,7 @@ fn best(trace: &Compared, contenders: &[Contender]) -> Option<usize> {
     candidates.min_by(order).map(|(at, _)| at)
 }
 
-/// What the best contender has over the first, in a line; `None` if the first is the best.
+/// Returns a line that compares the best contender with the first. `None` if the first contender is the best.
 fn advice(trace: &Compared, contenders: &[Contender]) -> Option<String> {
     let best = best(trace, contenders).filter(|&best| best > 0)?;
     let (Ok(first), Ok(figures)) = (&trace.comparison.figures[0], &trace.comparison.figures[best]) else { return None };
@@ -184,7 +186,7 @@ fn advice(trace: &Compared, contenders: &[Contender]) -> Option<String> {
     Some(line)
 }
 
-/// The row of every contender, over all traces that it ran to the end.
+/// Returns the table over all traces, with a row for each contender. A row covers the traces with figures.
 pub(super) fn all(compared: &[Compared], contenders: &[Contender], view: View, look: &Look) -> String {
     let mut table = match view {
         View::Once => Table::new(&SUMMARY_COLUMNS),
@@ -239,7 +241,7 @@ fn summary(figures: &[&Figures], view: View) -> Vec<String> {
     cells
 }
 
-/// A line for each contender: the traces in which it ran out of memory.
+/// Returns a line for each contender, with the traces in which the contender ran out of memory.
 pub(super) fn failures(compared: &[Compared], contenders: &[Contender]) -> String {
     let line = |(number, contender): (usize, &Contender)| {
         let failed = compared
@@ -256,7 +258,7 @@ pub(super) fn failures(compared: &[Compared], contenders: &[Contender]) -> Strin
     contenders.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The calls of each column, and all others.
+/// Returns the calls of each column, and the number of all remaining calls.
 fn calls(figures: &Figures) -> [u64; CALLS.len() + 1] {
     let all: u64 = figures.device_calls.iter().sum();
     let [allocations, frees, mappings] =

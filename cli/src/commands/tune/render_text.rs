@@ -1,4 +1,4 @@
-//! The result for people: what was searched, the settings, and the table of candidates.
+//! The result for people: the searched programs, the settings, and the table of candidates.
 
 use crate::commands::bytes;
 use crate::commands::table::{Column, Look, Table, column, extra};
@@ -56,7 +56,7 @@ pub(super) fn text(parts: &Parts, options: &Options, outcome: &Outcome, most: us
     lines.join("\n")
 }
 
-/// Returns lines that say what was searched and what was held back.
+/// Returns lines with the names of the searched and the held-back programs.
 fn searched(parts: &Parts, outcome: &Outcome, look: &Look) -> Vec<String> {
     let names = |parts: &[Part]| parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");
     let mut lines = Vec::new();
@@ -101,7 +101,7 @@ fn recommendation(whom: &str, variable: &str, best: Option<&Tried>, options: &Op
     vec![String::new(), look.fold(&format!("{line}, with {cost}"), 2), format!("\n  {variable}={}", best.config)]
 }
 
-/// Tells what would have gained most, and why it is not recommended.
+/// Returns a line with the largest gain of a refused candidate, and the reason for the refusal.
 fn refused(parts: &Parts, options: &Options, outcome: &Outcome) -> Option<String> {
     let gain = |tried: &Tried| changes(&tried.seen, options.aim).0;
     let by_gain = |one: &&Tried, other: &&Tried| gain(one).total_cmp(&gain(other));
@@ -117,7 +117,7 @@ fn refused(parts: &Parts, options: &Options, outcome: &Outcome) -> Option<String
     Some(format!("{} would gain most, {} where it was searched, but {why}", best.config, percent(gain(best))))
 }
 
-/// Names the program that becomes worse by most.
+/// Returns a text about the program with the worst change.
 fn worst(parts: &[Part], summary: &Summary, base: &Summary, aim: Aim) -> Option<String> {
     let amount = |cost: &Cost| match aim {
         Aim::Memory => cost.reserved_bytes as f64,
@@ -136,7 +136,7 @@ fn worst(parts: &[Part], summary: &Summary, base: &Summary, aim: Aim) -> Option<
     Some(format!("{} then changes by {most}", part.name))
 }
 
-/// Returns the change of what is to be made small, and of the other.
+/// Returns the change of the minimised quantity, and the change of the other quantity.
 fn changes(summary: &Summary, aim: Aim) -> (f64, f64) {
     match aim {
         Aim::Memory => (summary.memory_change, summary.time_change),

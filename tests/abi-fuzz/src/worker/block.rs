@@ -18,14 +18,14 @@ pub(crate) struct Block {
     pub(crate) bytes: usize,
     /// The stream of the request.
     pub(crate) stream: Arc<Stream>,
-    /// What the memory is parked with.
+    /// The domain of the memory.
     pub(crate) domain: Arc<Domain>,
-    /// The changes of the domain that `contents` has in it.
+    /// Number of the domain's changes contained in `contents`.
     pub(crate) seen: usize,
     pub(crate) contents: Contents,
-    /// The stream that wrote last, at first the block's own.
+    /// The stream of the latest write, at first the stream of the request.
     pub(crate) writer: Arc<Stream>,
-    /// The streams that have read since.
+    /// The streams of all reads since the latest write.
     pub(crate) readers: Vec<Arc<Stream>>,
 }
 
@@ -59,7 +59,7 @@ impl Worker {
         argument.cast()
     }
 
-    /// Orders a stream, which is alive, behind the work of another. Returns whether that was possible.
+    /// Orders a live stream behind the work of another stream. Returns whether the order was possible.
     pub(crate) fn order(&self, on: &Arc<Stream>, before: &Arc<Stream>) -> bool {
         if Arc::ptr_eq(on, before) {
             return true;
@@ -81,7 +81,8 @@ impl Worker {
         true
     }
 
-    /// Writes or checks a block on a stream, ordered as the contract demands. Returns whether that was possible.
+    /// Writes or checks a block on a stream, in an order demanded by the contract. Returns whether the access
+    /// was possible.
     pub(crate) fn touch(&self, block: &mut Block, on: &Arc<Stream>, write: bool) -> bool {
         let domain = Arc::clone(&block.domain);
         let Some(_awake) = domain.awake() else { return false };
@@ -118,7 +119,7 @@ impl Worker {
         true
     }
 
-    /// Announces the use of a block on a stream, and waits for the use if that fails.
+    /// Announces the use of a block on a stream. After a failure, waits for the use.
     fn announce(&self, block: &Block, on: &Stream) {
         let (at, stream) = (abi::pointer(block.address), abi::stream(on.handle));
         let allocator = self.world.allocator;
@@ -131,7 +132,8 @@ impl Worker {
         }
     }
 
-    /// Returns the stream on which the calling thread can check a block: its own, or any other of the device.
+    /// Returns a stream on which the calling thread can check a block: the block's own stream, or any stream
+    /// of the device.
     pub(crate) fn stream_for(&mut self, block: &Block) -> Arc<places::Stream> {
         let own = &block.stream;
         if own.is_usable_by(self.id) && own.alive().is_some() {

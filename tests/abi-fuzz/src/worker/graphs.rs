@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Graphs that a thread has at most.
+/// Greatest number of a thread's graphs.
 const MOST_GRAPHS: usize = 4;
 
-/// A pool for graphs of a thread. Replays of its graphs run in order.
+/// A pool for graphs of a thread. Replays of the graphs run in order.
 #[derive(Debug)]
 pub(crate) struct GraphPool {
     device: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Graph {
     template: u64,
     pool: Arc<GraphPool>,
     jobs: Vec<Kept>,
-    /// Blocks that outlive the capture, with the contents after a replay.
+    /// Blocks that outlive the capture, with their contents after a replay.
     outputs: Vec<Block>,
 }
 
@@ -64,7 +64,7 @@ impl Graph {
 /// A capture under way.
 struct Capture {
     stream: Arc<Stream>,
-    /// A stream that the capture forks to.
+    /// The stream of the capture's fork.
     side: Arc<Stream>,
     jobs: Vec<Kept>,
     blocks: Vec<Block>,
@@ -170,7 +170,7 @@ impl Worker {
         debug_assert_eq!(stream.device, pool.device);
     }
 
-    /// Does one operation during a capture.
+    /// Runs an operation during a capture.
     fn captured_operation(&mut self, capture: &mut Capture, pool: &GraphPool) {
         let index = (!capture.blocks.is_empty()).then(|| self.rng.usize(..capture.blocks.len()));
         match (self.rng.u8(..10), index) {
@@ -215,7 +215,7 @@ impl Worker {
         capture.jobs.push(Kept(job));
     }
 
-    /// Checks a block within the graph, on the stream of the capture or on a fork that is joined at once.
+    /// Checks a block within the graph, on the stream of the capture or on a fork with an immediate join.
     fn captured_check(&self, capture: &mut Capture, index: usize, fork: bool) {
         let block = &capture.blocks[index];
         let (stream, side, driver) = (&capture.stream, &capture.side, &self.world.driver);
@@ -237,7 +237,7 @@ impl Worker {
         capture.jobs.push(Kept(job));
     }
 
-    /// Replays a graph on a stream, and checks what it leaves.
+    /// Replays a graph on a stream, and checks the outputs.
     pub(crate) fn replay(&mut self) {
         if self.graphs.is_empty() {
             return;
@@ -278,7 +278,7 @@ impl Worker {
         }
     }
 
-    /// Ends a graph once its launches are done, and frees what it left.
+    /// Ends a graph after the end of all launches, and frees the outputs.
     fn end_graph(&mut self, graph: Graph) {
         let Graph { executable, template, pool, jobs, outputs } = graph;
         let last = Arc::clone(&pool.last.lock());

@@ -19,7 +19,7 @@ pub(crate) unsafe extern "C" fn collect(text: *mut c_void, part: *const c_char, 
     0
 }
 
-/// Stops a text after its first part.
+/// Refuses the rest of a text after the first part.
 unsafe extern "C" fn refuse(_: *mut c_void, _: *const c_char, _: usize) -> c_int {
     1
 }
@@ -66,7 +66,7 @@ impl Worker {
         }
     }
 
-    /// Reads the counters, whose values fit each other.
+    /// Reads the counters, and checks that the values fit together.
     fn counters(&self, device: i32) {
         let mut found = blank::<cachalot_statistics>();
         self.world.allocator.stats(device, &mut found).judge(self.situation());
@@ -81,7 +81,7 @@ impl Worker {
         }
     }
 
-    /// Reads what is on a device, whose sum fits its parts.
+    /// Reads the memory of a device by kind, and checks the sum.
     fn remaining(&self, device: i32) {
         let mut found = blank::<cachalot_remaining_memory>();
         let read = self.world.allocator.remaining(device, &mut found).judge(self.situation_of_device());
@@ -123,7 +123,7 @@ impl Worker {
         }
     }
 
-    /// Records a trace, or reads it.
+    /// Starts or reads a trace.
     pub(crate) fn trace(&mut self) {
         let (allocator, device) = (self.world.allocator, self.any_device() as i32);
         if self.rng.bool() {

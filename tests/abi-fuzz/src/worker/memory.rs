@@ -13,7 +13,7 @@ use cachalot::status::CACHALOT_OK;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Blocks that a thread holds at most.
+/// Greatest number of a thread's blocks.
 const MOST_BLOCKS: usize = 80;
 
 impl Worker {
@@ -34,7 +34,7 @@ impl Worker {
         if rng.bool() { bytes.next_power_of_two() } else { bytes }
     }
 
-    /// Requests a block of `domain`, with a stream that is alive. A refusal must be permitted.
+    /// Requests a block of `domain` with a live stream. A refusal must be permitted.
     pub(crate) fn request(
         &mut self,
         bytes: usize,
@@ -76,7 +76,7 @@ impl Worker {
         Some(Block::new(address, bytes, stream, domain, seen))
     }
 
-    /// Requests a block of the default pool, and mostly writes to it.
+    /// Requests a block of the default pool, and mostly writes to the block.
     pub(crate) fn malloc(&mut self) {
         while self.blocks.len() >= MOST_BLOCKS || self.is_over_budget() {
             self.free();
@@ -115,7 +115,7 @@ impl Worker {
         self.give_up(block, true);
     }
 
-    /// Checks a block, mostly on its own stream.
+    /// Checks a block in most cases, on the block's stream if possible.
     fn check_before_free(&mut self, block: &mut Block) {
         if self.rng.u8(..8) > 0 {
             let stream = self.stream_for(block);
@@ -136,7 +136,7 @@ impl Worker {
         }
     }
 
-    /// Writes to a block on its own stream.
+    /// Writes to a block, on the block's stream if possible.
     pub(crate) fn write(&mut self) {
         let Some(index) = self.any_block() else { return };
         let mut block = self.blocks.swap_remove(index);
@@ -145,7 +145,7 @@ impl Worker {
         self.blocks.push(block);
     }
 
-    /// Checks a block on its own stream.
+    /// Checks a block, on the block's stream if possible.
     pub(crate) fn check(&mut self) {
         let Some(index) = self.any_block() else { return };
         let mut block = self.blocks.swap_remove(index);
@@ -173,7 +173,7 @@ impl Worker {
         }
     }
 
-    /// Takes a block that a thread has given up, and frees it at times.
+    /// Takes a block given up by a thread, and frees the block at times.
     pub(crate) fn take(&mut self) {
         let mut offered = self.world.offered.lock();
         if offered.is_empty() {

@@ -1,4 +1,4 @@
-//! Mistakes of a program, each with the status that names the mistake. No state may change.
+//! Mistakes of a program, each with the status for the mistake. No state may change.
 
 use super::Worker;
 use crate::abi::{self, blank, pointer, stream};
@@ -20,7 +20,7 @@ impl Worker {
         }
     }
 
-    /// Names an address that is no block.
+    /// Passes an address outside of blocks, or a wrong size.
     fn mistake_of_block(&mut self) {
         let allocator = self.world.allocator;
         let Some(index) = self.any_block() else { return };
@@ -40,7 +40,7 @@ impl Worker {
         }
     }
 
-    /// Names a pool, a tag or a range that is not there.
+    /// Passes an unknown pool, tag or range.
     fn mistake_of_pool(&mut self) {
         let (allocator, device) = (self.world.allocator, self.any_device() as i32);
         let unknown = cachalot_pool { first: 77, second: 1 << 50 };
@@ -82,7 +82,7 @@ impl Worker {
         }
     }
 
-    /// Passes a text or a structure that is not valid.
+    /// Passes an invalid text or structure.
     fn mistake_of_text(&mut self) {
         let (allocator, device) = (self.world.allocator, self.any_device() as i32);
         let (mut value, mut length) = (0, 1);

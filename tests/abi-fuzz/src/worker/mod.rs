@@ -38,14 +38,14 @@ pub(crate) struct Worker {
     device: Cell<usize>,
     /// An event of each device, used again for every order of two streams.
     pub(crate) events: Vec<u64>,
-    /// The thread's own default stream of each device, in this phase.
+    /// The thread's own default stream of each device, in the present phase.
     own: Vec<Arc<Stream>>,
-    /// Blocks that the thread holds.
+    /// Blocks of the thread.
     pub(crate) blocks: Vec<Block>,
     ranges: Vec<Reserved>,
     graphs: Vec<Graph>,
     pins: Vec<Pin>,
-    /// Private pools without a tag, each with one user.
+    /// Private pools without a tag, each with a single user.
     pools: Vec<pools::Pool>,
 }
 
@@ -129,7 +129,7 @@ impl Worker {
         }
     }
 
-    /// Prepares the calling thread, which is new or the one before.
+    /// Prepares the calling thread: a new thread, or the thread of the phase before.
     pub(crate) fn begin(&mut self) {
         finding::set_origin(Origin { thread: self.id, op: self.next });
         self.device.set(usize::MAX);
@@ -188,7 +188,7 @@ impl Worker {
         self.next
     }
 
-    /// Returns the blocks of the thread, and those of its graphs.
+    /// Returns the blocks of the thread and of the thread's graphs.
     pub(crate) fn all_blocks(&self) -> impl Iterator<Item = &Block> {
         self.blocks.iter().chain(self.graphs.iter().flat_map(Graph::outputs))
     }

@@ -1,4 +1,4 @@
-//! Tagged pools, and memory that is parked and woken.
+//! Tagged pools, and memory parked and woken.
 
 use super::Worker;
 use crate::abi::{self, Reply};
@@ -17,10 +17,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Groups that the program has at most.
+/// Greatest number of the program's groups.
 const MOST_GROUPS: usize = 6;
 
-/// What can be parked.
+/// A target of a park.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Stream(Arc<Stream>),
@@ -53,7 +53,7 @@ impl Target {
 }
 
 impl Worker {
-    /// Makes a group of one or two pools with a new tag.
+    /// Makes a group with a new tag, and up to two pools.
     pub(crate) fn group_make(&mut self) {
         if self.world.groups.read().len() < MOST_GROUPS {
             let device = self.any_device();
@@ -63,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Returns a new group, of which other threads only park the memory if it has an owner.
+    /// Returns a new group. If the group has an owner, all other threads only park the memory.
     pub(crate) fn new_group(&mut self, device: usize, pools: usize, owner: Option<u32>) -> Arc<Group> {
         let tag = self.world.tags.fetch_add(1, Ordering::Relaxed);
         let domain = Arc::new(Domain::new(format!("tag {tag}")));
@@ -145,7 +145,7 @@ impl Worker {
         self.end_group(&group);
     }
 
-    /// Ends every group that is left.
+    /// Ends every remaining group.
     pub(crate) fn end_groups(&mut self) {
         let groups = std::mem::take(&mut *self.world.groups.write());
         for group in groups {
@@ -201,7 +201,7 @@ impl Worker {
         self.park_in(&target, mode, order);
     }
 
-    /// Parks a target, if it is awake.
+    /// Parks a target, if awake.
     fn park_in(&mut self, target: &Target, mode: u32, order: u32) {
         let alive = if let Target::Stream(stream) = target { Some(stream.alive()) } else { None };
         if matches!(alive, Some(None)) || target.domain().begin(&[Rest::Awake]).is_none() {
@@ -243,7 +243,7 @@ impl Worker {
         target.domain().set(rest);
     }
 
-    /// Returns what a park with a mode does to the contents.
+    /// Returns the effect of a park's mode on the contents.
     fn effect(&self, target: &Target, mode: u32) -> Change {
         match mode {
             CACHALOT_PARK_KEEP => Change::Kept,
@@ -288,7 +288,7 @@ impl Worker {
         }
     }
 
-    /// Wakes a stream's memory or a group, in one step or in two.
+    /// Wakes a stream's memory or a group, in a single step or in two.
     pub(crate) fn wake(&mut self) {
         let asleep = |domain: &Domain| matches!(domain.rest(), Rest::Parked | Rest::Waking);
         let mut targets: Vec<Target> = Vec::new();
@@ -306,7 +306,8 @@ impl Worker {
         }
     }
 
-    /// Wakes a target, if it is asleep: 0 starts, 1 waits, and other steps wake it whole. Returns whether it is awake.
+    /// Wakes a sleeping target: step 0 starts the wake, step 1 waits, and any further step wakes the whole
+    /// target. Returns whether the target is awake.
     pub(crate) fn wake_by(&self, target: &Target, step: u8) -> bool {
         let alive = if let Target::Stream(stream) = target { Some(stream.alive()) } else { None };
         if matches!(alive, Some(None)) || target.domain().begin(&[Rest::Parked, Rest::Waking]).is_none() {
@@ -342,7 +343,7 @@ impl Worker {
         rest == Rest::Awake && status == CACHALOT_OK
     }
 
-    /// Changes what parked groups do with requests, and the memory of the host that stays.
+    /// Sets whether parked groups send requests elsewhere, or sets the host memory kept for parks.
     pub(crate) fn park_settings(&mut self) {
         let allocator = self.world.allocator;
         if self.rng.bool() {

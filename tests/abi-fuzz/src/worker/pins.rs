@@ -9,7 +9,7 @@ use crate::world::add;
 use cachalot::abi::{CACHALOT_EXTENT_SEGMENT, cachalot_extent};
 use cachalot::status::CACHALOT_OK;
 
-/// Pins that a thread has at most.
+/// Greatest number of a thread's pins.
 const MOST_PINS: usize = 6;
 
 /// A pin, whose block may be freed.
@@ -71,7 +71,7 @@ impl Worker {
         extents
     }
 
-    /// Makes a descriptor of a page of pinned memory, and closes it.
+    /// Exports a page of pinned memory as a descriptor, and closes the descriptor.
     fn export(&self, address: u64, extents: &[cachalot_extent]) {
         let Some(first) = extents.first() else { return };
         let ordinary = first.flags & CACHALOT_EXTENT_SEGMENT != 0;
@@ -84,7 +84,7 @@ impl Worker {
         }
     }
 
-    /// Undoes a pin. If the block is still there, its extents are those of before.
+    /// Undoes a pin, chosen at random.
     pub(crate) fn unpin(&mut self) {
         if self.pins.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Private pools without a tag, and requests that a route leads there.
+//! Private pools without a tag, and requests routed to the pools.
 
 use super::Worker;
 use crate::abi;
@@ -12,10 +12,10 @@ use cachalot::abi::{
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Pools that a thread has at most.
+/// Greatest number of a thread's pools.
 const MOST_POOLS: usize = 3;
 
-/// A private pool of a thread, with one user.
+/// A private pool of a thread, with a single user.
 #[derive(Debug)]
 pub(crate) struct Pool {
     device: usize,
@@ -81,7 +81,8 @@ impl Worker {
         }
     }
 
-    /// Requests blocks of a pool. Routes of other kinds than the thread's would lead other threads' requests, too.
+    /// Requests blocks of a pool. With several threads, the route covers only the calling thread: a wider
+    /// route would lead requests of other threads.
     pub(crate) fn pool_requests(&mut self) {
         if self.pools.is_empty() {
             return;

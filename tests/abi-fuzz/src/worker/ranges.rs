@@ -10,21 +10,21 @@ use cachalot::abi::cachalot_range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Ranges that a thread has at most.
+/// Greatest number of a thread's ranges.
 const MOST_RANGES: usize = 4;
 /// Pages of a range at most.
 const MOST_PAGES: usize = 16;
 
-/// A range, with what the program knows of its pages.
+/// A range, and the known state of the range's pages.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     range: cachalot_range,
     device: usize,
     /// Contents of each page; `None` without memory.
     pages: Vec<Option<Contents>>,
-    /// The streams that a commit or a decommit has named.
+    /// The streams named by a commit or a decommit.
     named: Vec<Arc<Stream>>,
-    /// The streams that have used or committed parts of the range, in order.
+    /// The streams with uses or commits of the range, in order.
     users: Vec<Arc<Stream>>,
 }
 
@@ -121,7 +121,7 @@ impl Worker {
         self.ranges.push(reserved);
     }
 
-    /// Writes to and checks pages of a range on a stream that a call has named.
+    /// Writes to and checks pages of a range, on a stream named by an earlier call.
     pub(crate) fn range_use(&mut self) {
         let Some(mut reserved) = self.take_range() else { return };
         if !reserved.named.is_empty() {
@@ -152,7 +152,7 @@ impl Worker {
         }
     }
 
-    /// Decommits a part of a range, with memory or without, behind all its users.
+    /// Decommits a part of a range, with memory or without, behind all users of the range.
     pub(crate) fn range_decommit(&mut self) {
         let Some(mut reserved) = self.take_range() else { return };
         let stream = self.any_stream_of(reserved.device);

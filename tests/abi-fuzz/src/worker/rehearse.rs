@@ -1,4 +1,4 @@
-//! Forecasts, compared with what the requests then do.
+//! Forecasts, compared with the effects of the requests.
 
 use super::Worker;
 use crate::abi::{self, blank};
@@ -14,7 +14,7 @@ use cachalot::status::CACHALOT_OK;
 use std::sync::Arc;
 
 impl Worker {
-    /// Returns whether a device has pending frees, or memory that was decommitted.
+    /// Returns whether a device has pending frees or decommitted memory.
     fn has_pending(&self, device: usize) -> bool {
         let mut found = blank::<cachalot_statistics>();
         self.world.allocator.stats(device as i32, &mut found).judge(self.situation());

@@ -7,7 +7,7 @@ use crate::places::{Kind, Life, Rest, Stream};
 use crate::world::add;
 use std::sync::Arc;
 
-/// Streams that the program has at most.
+/// Greatest number of the program's streams.
 const MOST_STREAMS: usize = 12;
 
 impl Worker {
@@ -26,7 +26,7 @@ impl Worker {
         add(&self.world.tally.streams);
     }
 
-    /// Ends a stream that no thread uses at the moment, with its work unfinished.
+    /// Ends a stream without present users, with unfinished work.
     pub(crate) fn end_stream(&mut self) {
         let stream = self.any_stream();
         if stream.kind != Kind::Made {
@@ -42,7 +42,7 @@ impl Worker {
         }
     }
 
-    /// Ends a stream unless it is in use or parked. Returns whether it has ended.
+    /// Ends a stream unless the stream is in use or parked. Returns whether the stream has ended.
     fn try_end(&mut self, stream: &Arc<Stream>) -> bool {
         let Some(mut life) = stream.life.try_write() else { return false };
         if stream.domain.begin(&[Rest::Awake]).is_none() {
@@ -90,13 +90,13 @@ impl Worker {
         }
     }
 
-    /// Ends a stream that only the calling thread knows.
+    /// Ends a stream known to the calling thread alone.
     pub(crate) fn end_for_good(&mut self, stream: &Arc<Stream>) {
         let ended = self.try_end(stream);
         debug_assert!(ended, "the stream is in use");
     }
 
-    /// Waits for the work of a stream, also of a stream that has ended.
+    /// Waits for the work of a live or ended stream.
     pub(crate) fn wait_for(&self, stream: &Stream) {
         let life = stream.life.read_recursive();
         let driver = &self.world.driver;

@@ -39,7 +39,7 @@ impl Worker {
         self.world.allocator.trim(device, keep).judge(self.situation());
     }
 
-    /// Does what requests have put off.
+    /// Does the work put off by requests.
     pub(crate) fn maintain(&mut self) {
         let device = self.any_device() as i32;
         let (mut more, max_us) = (-1, if self.rng.bool() { 1_000_000 } else { 200 });

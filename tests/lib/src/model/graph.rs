@@ -1,4 +1,4 @@
-//! The model's graph under capture: which captured work comes before what.
+//! The model's graph under capture: the order of captured work.
 
 use super::Model;
 use cachalot_core::{StreamId, StreamOrder};
@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Numbers of pieces of captured work.
 pub(super) type Work = BTreeSet<u32>;
 
-/// The work of the streams that capture.
+/// The work of the capturing streams.
 #[derive(Default)]
 pub(super) struct Graph {
     /// Number of pieces so far.
     pieces: u32,
-    /// For each stream that captures, all work that comes before its next piece.
+    /// For each capturing stream, all work before the stream's next piece.
     before: BTreeMap<StreamId, Work>,
     /// For each deferred block whose uses were all on capturing streams at the free: the work before the free. By address.
     freed_after: BTreeMap<u64, Work>,
@@ -36,21 +36,21 @@ impl Model {
         self.graph.before.contains_key(&stream)
     }
 
-    /// Captures a piece of work on a stream that captures.
+    /// Captures a piece of work on a capturing stream.
     pub fn capture_work(&mut self, stream: StreamId) {
         self.graph.pieces += 1;
         self.graph.before.entry(stream).or_default().insert(self.graph.pieces);
     }
 
-    /// Lets a stream take part in the capture of another, behind what the other has captured.
+    /// Lets a stream take part in the capture of `awaited`, behind all captured work of `awaited`.
     pub fn capture_wait(&mut self, stream: StreamId, awaited: StreamId) {
         let awaited = self.graph.before[&awaited].clone();
         self.set_capturing(stream, true);
         self.graph.before.entry(stream).or_default().extend(awaited);
     }
 
-    /// Notes what the streams of a block have captured, if all of them capture and the setting is on. Returns whether
-    /// they do.
+    /// Notes the captured work of a block's streams, if all of the streams capture and the setting is on.
+    /// Returns whether the work was noted.
     pub(super) fn note_captured_free(&mut self, addr: u64) -> bool {
         if !self.is_capturing() || !self.config.graph_capture_record_stream_reuse() {
             return false;
@@ -65,7 +65,8 @@ impl Model {
         true
     }
 
-    /// Frees the deferred blocks of a stream that captures, if its next work comes behind all work before the free.
+    /// Frees the deferred blocks of a capturing stream, if all work before the free comes before the stream's
+    /// next work.
     pub(super) fn free_captured(&mut self, stream: StreamId) {
         if !self.config.graph_capture_record_stream_reuse() {
             return;
@@ -89,8 +90,8 @@ impl Model {
         self.graph.behind.remove(&addr);
     }
 
-    /// Fails to record the events of a block that a capturing stream uses, which leaves the queues that were made for
-    /// the streams before. The same stream is not tried again while it captures.
+    /// Fails to record the events of a block used by a capturing stream. The queues made for earlier streams
+    /// of the block stay. While the stream captures, the model does not try again.
     pub(super) fn fail_behind_a_capture(&mut self, addr: u64) {
         let captures = |stream: StreamId| self.device.is_capturing(stream) == Ok(true);
         if self.graph.behind.get(&addr).is_some_and(|&stream| captures(stream)) {

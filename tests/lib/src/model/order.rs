@@ -1,46 +1,45 @@
-//! The model's pending frees: events of other streams.
+//! The model's pending frees: events of streams that use freed blocks.
 
 use super::blocks::Owner;
 use super::{Answer, Model, Request};
 use cachalot_core::{Event, StreamId, StreamOrder};
 use std::collections::VecDeque;
 
-/// Number of blocks without an event from which a free records one.
+/// Number of blocks without an event at which a free records an event.
 const GATHER: usize = 16;
 
-/// The addresses of the blocks that wait for one stream, oldest first. An event also covers the
-/// blocks before without an event.
+/// The addresses of the blocks that wait for a stream, oldest first. An event also covers the earlier blocks
+/// without an event.
 pub(super) struct Queue {
     /// Stream of the events. An empty queue may be reused for another stream of the group.
     stream: StreamId,
     /// The group of the stream.
     group: u64,
     pub waits: VecDeque<(Option<Event>, u64)>,
-    /// The owner of all blocks that have waited since the queue was empty; `None` if they have several.
+    /// The owner of all blocks in the queue since the queue was empty. `None` for several owners.
     owner: Option<Owner>,
-    /// The last event that was recorded for a request was complete at once. No event is recorded for
-    /// the first block then.
+    /// Whether the last event for a request was complete at once. The first block then gets no event.
     quick: bool,
     /// The stream was idle at the last question, or was never asked.
     hopeful: bool,
 }
 
-/// What the blocks of one owner wait for.
+/// The waits of an owner's blocks.
 pub(super) struct Waits {
     owner: Owner,
     /// The sum of the blocks' numbers of events.
     count: usize,
-    /// The streams of all waits that began since `count` was 0.
+    /// The streams of all waits since `count` was 0.
     streams: Vec<StreamId>,
 }
 
 impl Queue {
-    /// Returns the number of blocks that no event covers.
+    /// Returns the number of blocks without a covering event.
     fn open(&self) -> usize {
         self.waits.iter().rev().take_while(|(event, _)| event.is_none()).count()
     }
 
-    /// Returns the oldest event, and the number of blocks that it covers.
+    /// Returns the oldest event, and the number of blocks covered by the event.
     fn first(&self) -> Option<(Event, usize)> {
         let covered = self.waits.iter().position(|(event, _)| event.is_some())?;
         Some((self.waits[covered].0?, covered + 1))
@@ -121,8 +120,7 @@ impl Model {
         self.memory.block(addr).uses.iter().rev().filter(|of| !of.captured).map(|of| of.stream).collect()
     }
 
-    /// Returns whether a graph is being captured on a stream that uses the block, so that no event
-    /// can be recorded.
+    /// Returns whether a capturing stream uses the block, so no event can be recorded.
     pub(super) fn is_behind_a_capture(&self, addr: u64) -> bool {
         let mut uses = self.memory.block(addr).uses.iter().filter(|of| !of.captured);
         uses.any(|of| self.device.is_capturing(of.stream) == Ok(true))
@@ -143,7 +141,7 @@ impl Model {
         }
     }
 
-    /// Records an event on every stream that uses the block, the latest use first: all or none.
+    /// Records an event on every stream of the block's uses, the latest use first: all events or none.
     pub(super) fn record_events(&mut self, addr: u64) -> Answer<()> {
         let streams = self.needed(addr);
         self.begin_waits(addr, &streams);
@@ -165,8 +163,8 @@ impl Model {
         !self.config.parity()
     }
 
-    /// Queues a block behind the next event of each stream that uses the block. Returns a queue whose
-    /// event should be recorded now.
+    /// Queues a block behind the next event of each stream of the block's uses. Returns a queue with a due
+    /// event.
     pub(super) fn gather(&mut self, addr: u64) -> Option<usize> {
         let streams = self.needed(addr);
         self.begin_waits(addr, &streams);
@@ -184,7 +182,7 @@ impl Model {
         due
     }
 
-    /// Frees the blocks of one queue whose events are complete, and records an event for the rest.
+    /// Frees the blocks with complete events in a queue, and records an event for the rest.
     pub(super) fn advance(&mut self, queue: usize) {
         while self.poll(queue, &|model, event| Ok(model.device.is_complete(event)?)).is_ok_and(|ended| ended > 0) {}
         if self.ask_idle(queue, GATHER).is_ok_and(|ended| ended == 0) {
@@ -192,8 +190,9 @@ impl Model {
         }
     }
 
-    /// Asks whether a stream is idle, unless the last question found it busy, and ends all waits for the stream if so. Asks
-    /// only if at least `least` blocks have no event. Returns how many waits have ended.
+    /// Asks whether a stream is idle, and if so ends all waits for the stream. Asks only if the last question
+    /// did not find the stream busy, and at least `least` blocks have no event. Returns the number of ended
+    /// waits.
     fn ask_idle(&mut self, queue: usize, least: usize) -> Answer<usize> {
         let Queue { stream, hopeful, .. } = self.queues[queue];
         let entry = &self.queues[queue];
@@ -217,8 +216,8 @@ impl Model {
         ended.len()
     }
 
-    /// Records an event for the blocks of a queue that no event covers. Returns whether the queue had
-    /// no event before.
+    /// Records an event for the blocks without a covering event in a queue. Returns whether the queue had no
+    /// event before.
     fn record_queue(&mut self, queue: usize) -> Answer<bool> {
         let stream = self.queues[queue].stream;
         if self.queues[queue].open() == 0 || self.is_capturing() || self.device.is_capturing(stream) == Ok(true) {
@@ -233,8 +232,8 @@ impl Model {
         Ok(is_first)
     }
 
-    /// Records an event for all blocks without one, and asks after those alone in their queue.
-    /// Returns how many waits have ended.
+    /// Records an event for all blocks without an event, and polls the first event of a queue at once. Returns
+    /// the number of ended waits.
     pub(super) fn record_gathered(&mut self) -> Answer<usize> {
         self.record_of(0..self.queues.len())
     }
@@ -260,7 +259,7 @@ impl Model {
         Ok(ended)
     }
 
-    /// Serves a request that no free block could serve, from blocks whose work is complete.
+    /// Serves a request from blocks with complete work, after no free block could serve the request.
     pub(super) fn search_gathered(&mut self, request: &Request) -> Answer<Option<u64>> {
         if !self.gathers() || request.capturing || !self.is_pending() {
             return Ok(None);
@@ -288,7 +287,7 @@ impl Model {
         Ok(if ended > 0 { self.search(request) } else { None })
     }
 
-    /// Waits for one event of each stream after the other, until the request can be served.
+    /// Waits for an event of each stream in turn, until the request can be served.
     pub(super) fn search_in_turn(&mut self, request: &Request) -> Answer<Option<u64>> {
         if !self.gathers() || !self.is_pending() {
             return Ok(None);
