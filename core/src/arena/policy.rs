@@ -9,8 +9,6 @@ use crate::heap::split_rules::{PoolMemory, Source};
 use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
 use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
-#[cfg(feature = "alloc")]
-use alloc::boxed::Box;
 
 impl Policy {
     /// Returns the unit of sizes in bytes: a power of two that divides every block size.
@@ -90,18 +88,7 @@ impl Policy {
     /// Makes the sub-allocator of a new heap of `kind`. Returns `None` if the heap divides segments
     /// itself, by its split rules, and in a build without the feature `alloc`.
     pub(crate) fn suballocator<S: Storage>(self, kind: PoolKind) -> Option<AnySubAllocator<S>> {
-        match self {
-            _ if !self.suballocates(kind) => None,
-            #[cfg(feature = "alloc")]
-            Self::Buddy(options) => Some(AnySubAllocator::Buddy(Box::new(buddy::Buddies::new(options)))),
-            #[cfg(feature = "alloc")]
-            Self::SizeClass(options) => {
-                Some(AnySubAllocator::SizeClass(Box::new(size_class::SizeClasses::new(options))))
-            }
-            #[cfg(feature = "alloc")]
-            Self::Slab(_) => Some(AnySubAllocator::Slab(Box::default())),
-            _ => None,
-        }
+        if self.suballocates(kind) { AnySubAllocator::of(self) } else { None }
     }
 
     /// Returns the size in bytes of the segment to allocate for a block of `size`, in a heap

@@ -10,9 +10,9 @@
 //! addresses, sizes and the numbers of its segments, but no streams and no counters.
 
 use crate::tables::{CapacityError, Storage};
-#[cfg(feature = "alloc")]
-use alloc::boxed::Box;
 
+#[cfg_attr(not(feature = "alloc"), path = "no_any.rs")]
+mod any;
 pub(crate) mod buddy;
 mod geometric_classes;
 #[cfg(feature = "alloc")]
@@ -21,6 +21,8 @@ mod segment_table;
 pub(crate) mod size_class;
 pub(crate) mod slab;
 mod sub_blocks;
+
+pub(crate) use any::{AnySubAllocator, for_kind};
 
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests_model;
@@ -92,124 +94,8 @@ pub(crate) trait SubAllocator<S: Storage>: Send {
     fn check(&self) -> Result<(), &'static str>;
 }
 
-/// The sub-allocator of a heap. Boxed, because most heaps have none; the discriminant lies in the
-/// heap, so the kind is known before the box is read.
-#[derive(Clone)]
-#[repr(u8)]
-pub(crate) enum AnySubAllocator<S: Storage> {
-    #[cfg(feature = "alloc")]
-    Buddy(Box<buddy::Buddies<S>>),
-    #[cfg(feature = "alloc")]
-    SizeClass(Box<size_class::SizeClasses<S>>),
-    #[cfg(feature = "alloc")]
-    Slab(Box<slab::Slabs<S>>),
-    #[cfg(feature = "alloc")]
-    Planned(Box<crate::heap::suballoc::planned::PlanSegment<S>>),
-    /// Stands for all sub-allocators in a build without `alloc`, where their tables would lie in
-    /// every heap. Has no value.
-    #[cfg(not(feature = "alloc"))]
-    None(core::convert::Infallible, core::marker::PhantomData<fn(S)>),
-}
-
-// Evaluates `$call` with the sub-allocator of any kind.
-macro_rules! on_any {
-    ($any:ident, $suballocator:ident => $call:expr) => {
-        match $any {
-            #[cfg(feature = "alloc")]
-            Self::Buddy($suballocator) => $call,
-            #[cfg(feature = "alloc")]
-            Self::SizeClass($suballocator) => $call,
-            #[cfg(feature = "alloc")]
-            Self::Slab($suballocator) => $call,
-            #[cfg(feature = "alloc")]
-            Self::Planned($suballocator) => $call,
-            #[cfg(not(feature = "alloc"))]
-            Self::None(never, _) => match *never {},
-        }
-    };
-}
-
 /// A sub-allocator of a kind known at compile time.
 pub(crate) trait Kind<S: Storage>: SubAllocator<S> + Sized {
     /// Returns the sub-allocator of a heap, if of this kind.
     fn of(any: &mut Option<AnySubAllocator<S>>) -> Option<&mut Self>;
-}
-
-#[cfg(feature = "alloc")]
-macro_rules! kind {
-    ($Any:ident, $SubAllocator:ty) => {
-        impl<S: Storage> Kind<S> for $SubAllocator {
-            #[inline(always)]
-            fn of(any: &mut Option<AnySubAllocator<S>>) -> Option<&mut Self> {
-                if let Some(AnySubAllocator::$Any(suballocator)) = any { Some(suballocator) } else { None }
-            }
-        }
-    };
-}
-
-#[cfg(feature = "alloc")]
-kind!(Buddy, buddy::Buddies<S>);
-#[cfg(feature = "alloc")]
-kind!(SizeClass, size_class::SizeClasses<S>);
-#[cfg(feature = "alloc")]
-kind!(Slab, slab::Slabs<S>);
-#[cfg(feature = "alloc")]
-kind!(Planned, crate::heap::suballoc::planned::PlanSegment<S>);
-
-/// Evaluates `$call` with `$SubAllocator<S>` as the kind of a sub-allocator. Compiles the hot path
-/// once for each kind: each copy then has all registers to itself.
-macro_rules! for_kind {
-    ($any:expr, $SubAllocator:ident => $call:expr) => {
-        match $any {
-            #[cfg(feature = "alloc")]
-            $crate::heap::suballoc::AnySubAllocator::Buddy(_) => {
-                type $SubAllocator<S> = $crate::heap::suballoc::buddy::Buddies<S>;
-                $call
-            }
-            #[cfg(feature = "alloc")]
-            $crate::heap::suballoc::AnySubAllocator::SizeClass(_) => {
-                type $SubAllocator<S> = $crate::heap::suballoc::size_class::SizeClasses<S>;
-                $call
-            }
-            #[cfg(feature = "alloc")]
-            $crate::heap::suballoc::AnySubAllocator::Slab(_) => {
-                type $SubAllocator<S> = $crate::heap::suballoc::slab::Slabs<S>;
-                $call
-            }
-            #[cfg(feature = "alloc")]
-            $crate::heap::suballoc::AnySubAllocator::Planned(_) => {
-                type $SubAllocator<S> = $crate::heap::suballoc::planned::PlanSegment<S>;
-                $call
-            }
-            #[cfg(not(feature = "alloc"))]
-            $crate::heap::suballoc::AnySubAllocator::None(never, _) => match *never {},
-        }
-    };
-}
-pub(crate) use for_kind;
-
-#[cfg_attr(not(feature = "alloc"), allow(unused_variables, reason = "there is none to be called"))]
-impl<S: Storage> AnySubAllocator<S> {
-    /// Whether the segment belongs to a lane of the planned policy.
-    pub(crate) fn is_planned(&self) -> bool {
-        #[cfg(feature = "alloc")]
-        return matches!(self, Self::Planned(_));
-        #[cfg(not(feature = "alloc"))]
-        on_any!(self, suballocator => suballocator)
-    }
-}
-
-/// Dispatches the rare calls dynamically. The hot path uses [`for_kind`] instead.
-impl<S: Storage> core::ops::Deref for AnySubAllocator<S> {
-    type Target = dyn SubAllocator<S>;
-
-    fn deref(&self) -> &Self::Target {
-        on_any!(self, suballocator => &**suballocator)
-    }
-}
-
-impl<S: Storage> core::ops::DerefMut for AnySubAllocator<S> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        on_any!(self, suballocator => &mut **suballocator)
-    }
 }
