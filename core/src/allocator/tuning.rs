@@ -4,7 +4,6 @@
 use crate::allocator::Allocator;
 #[cfg(feature = "alloc")]
 use crate::arena::old_form::OldForm;
-use crate::arena::retired::RetiredSegments;
 use crate::arena::tuning::{TuneReport, TuneStage, Tuned};
 use crate::config::Config;
 use crate::device::DeviceMemory;
@@ -149,7 +148,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Tuning<'a, D, R, S> {
     /// None for an existing device.
     pub fn report(&self) -> Result<TuneReport, Error> {
         let arena = self.allocator.arena(self.device)?;
-        let retired_bytes = RetiredSegments(arena).bytes();
+        let retired_bytes = arena.retired_bytes();
         Ok(TuneReport { retired_bytes, ..arena.tuning.lock().report })
     }
 

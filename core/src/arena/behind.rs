@@ -20,7 +20,6 @@
 //! ordered while a graph is captured.
 
 use crate::arena::ordered::Ordered;
-use crate::arena::polls::Polls;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
 use crate::device::{DeviceMemory, ErrorKind, Event};
@@ -129,7 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Behind<'_, D, R, S> {
                 }
             }
         }
-        let ended = Polls(device).finish(group, queue, |heap| passed.contains(&heap));
+        let ended = device.finish_poll(group, queue, |heap| passed.contains(&heap));
         result.map(|()| ended)
     }
 

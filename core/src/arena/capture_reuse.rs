@@ -17,7 +17,6 @@
 //! A stream whose end the host does not [report](crate::device::StreamOrder::reports_end) may be gone at the free, and is
 //! not asked: the block stays deferred.
 
-use crate::arena::finish::Finish;
 use crate::arena::{OnDevice, flags};
 use crate::device::{CaptureMark, DeviceMemory};
 use crate::streams::deferred::EndOfUses;
@@ -26,21 +25,18 @@ use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
-/// The reuse of blocks within a captured graph, on one device.
-pub(super) struct CaptureReuse<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
-
-impl<D: DeviceMemory, R: Lock, S: Storage> CaptureReuse<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Returns whether the setting is on and a graph is being captured.
-    pub(super) fn may_reuse(&self) -> bool {
+    pub(super) fn may_reuse_in_graph(self) -> bool {
         let both = flags::REUSES | flags::CAPTURE;
-        self.0.flags.load() & both == both
+        self.flags.load() & both == both
     }
 
     /// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the block's
     /// own stream and all its user streams capture one graph. The caller keeps the mark with the block.
-    pub(super) fn mark_end(&self, slot: u32, block: u32) -> Option<EndOfUses> {
-        let device = self.0;
-        if !self.may_reuse() {
+    pub(super) fn mark_end_in_graph(self, slot: u32, block: u32) -> Option<EndOfUses> {
+        let device = self;
+        if !self.may_reuse_in_graph() {
             return None;
         }
         // A pending block is in no set, so only this call changes its list of uses.
@@ -48,11 +44,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> CaptureReuse<'_, D, R, S> {
             let heap = device.heaps.lock(slot);
             (heap.stream, heap.blocks[block].uses)
         };
-        let mut mark = self.mark(own, None)?;
+        let mut mark = self.mark_captured(own, None)?;
         while next != NONE {
             let streams = device.heaps.lock(slot).uses().next_streams(&mut next);
             for stream in streams {
-                mark = self.mark(stream, Some(mark))?;
+                mark = self.mark_captured(stream, Some(mark))?;
             }
         }
         Some(EndOfUses { mark, own })
@@ -61,8 +57,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> CaptureReuse<'_, D, R, S> {
     /// Marks what `stream` has captured, in addition to what `mark` marks. `None` if the order is not known: the stream
     /// captures no graph or another one, may be gone, or the device fails. `mark` is removed then, and the block waits for
     /// the end of the capture.
-    fn mark(&self, stream: StreamId, mark: Option<CaptureMark>) -> Option<CaptureMark> {
-        let device = self.0;
+    fn mark_captured(self, stream: StreamId, mark: Option<CaptureMark>) -> Option<CaptureMark> {
+        let device = self;
         if !device.driver.may_use(stream, NO_STREAM) {
             mark.inspect(|&mark| device.driver.device().remove_mark(mark));
             return None;
@@ -72,8 +68,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> CaptureReuse<'_, D, R, S> {
 
     /// Frees the deferred blocks of `stream` behind whose uses comes all that the stream, which is capturing,
     /// captures from now on.
-    pub(super) fn free_ordered(&self, stream: StreamId) {
-        let device = self.0;
+    pub(super) fn free_ordered_in_graph(self, stream: StreamId) {
+        let device = self;
         if !device.flags.has(flags::REUSES) || !device.flags.has(flags::DEFERRED) {
             return;
         }
@@ -95,7 +91,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> CaptureReuse<'_, D, R, S> {
             // The graph orders all uses before the next one: no event is needed.
             let mut heap = device.heaps.lock(entry.heap);
             heap.uses().clear(entry.block);
-            Finish(device).free_if_unused(entry.heap, heap, entry.block);
+            device.free_if_unused(entry.heap, heap, entry.block);
         }
     }
 }

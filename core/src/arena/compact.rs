@@ -22,7 +22,6 @@
 
 use crate::arena::give::take::give;
 use crate::arena::give::units::{Unit, quiet_cover};
-use crate::arena::quiet::Quiet;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -98,13 +97,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Compact<'_, D, R, S> {
         if self.excess(request).is_none() || !self.may_release(request) {
             return Ok(None);
         }
-        let quiet = self.0.quiet();
-        quiet.poll();
+        self.0.poll_epochs();
         give(self.0, self.quiet_segments(request))?;
         // What is free and not quiet becomes quiet for a later request; at once on a stream without
         // unfinished work.
-        if self.excess(request).is_some() && self.begin_epochs(&quiet, request.stream) {
-            quiet.poll();
+        if self.excess(request).is_some() && self.begin_epochs(request.stream) {
+            self.0.poll_epochs();
             give(self.0, self.quiet_segments(request))?;
         }
         Ok(None)
@@ -131,13 +129,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Compact<'_, D, R, S> {
 
     /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that names
     /// the stream `named`. Returns whether any began.
-    fn begin_epochs(&self, quiet: &Quiet<'_, D, R, S>, named: StreamId) -> bool {
+    fn begin_epochs(&self, named: StreamId) -> bool {
         let heaps = &self.0.arena.heaps;
         let mut began = false;
         for (slot, _used) in heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]) {
             let newest = self.0.arena.waits.epochs.lock().newest(slot);
             let uncovered = |unit: Unit| !unit.is_quiet() && unit.freed_at >= newest;
-            began |= heaps.segments_of(slot).any(uncovered) && quiet.begin(slot, named);
+            began |= heaps.segments_of(slot).any(uncovered) && self.0.begin_epoch(slot, named);
         }
         began
     }
@@ -201,7 +199,7 @@ mod tests {
     fn quiesce(allocator: &Simulated, stream: StreamId) {
         let arena = allocator.arena(DEVICE).unwrap();
         let slot = arena.heaps.find_pair(0, stream).unwrap().slot(PoolKind::Large);
-        assert!(arena.quiet().begin(slot, STREAM));
+        assert!(arena.begin_epoch(slot, STREAM));
         allocator.device(DEVICE).unwrap().complete(stream);
     }
 
@@ -258,7 +256,7 @@ mod tests {
         let blocks = [60, 60].map(|mib| malloc(&allocator, STREAM, mib));
         blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
         quiesce(&allocator, STREAM);
-        allocator.arena(DEVICE).unwrap().quiet().poll();
+        allocator.arena(DEVICE).unwrap().poll_epochs();
         let last = blocks.into_iter().max_by_key(|block| block.0).unwrap();
         assert_eq!(allocator.forecast(DEVICE, 200 * MIB, STREAM), Ok(Forecast::Release(last)));
         malloc(&allocator, STREAM, 200);
@@ -336,7 +334,7 @@ mod tests {
         assert_eq!(segments(&allocator), [3, 129]);
         allocator.free(close).unwrap();
         quiesce(&allocator, STREAM);
-        allocator.arena(DEVICE).unwrap().quiet().poll();
+        allocator.arena(DEVICE).unwrap().poll_epochs();
         assert_eq!(allocator.forecast(DEVICE, 127 * MIB, STREAM), Ok(Forecast::Release(close)));
         malloc(&allocator, STREAM, 127);
         assert_eq!(segments(&allocator), [3, 127]);
@@ -350,7 +348,7 @@ mod tests {
         let _live = malloc(&allocator, STREAM, 50);
         cache(&allocator, STREAM, &[7]);
         quiesce(&allocator, STREAM);
-        allocator.arena(DEVICE).unwrap().quiet().poll();
+        allocator.arena(DEVICE).unwrap().poll_epochs();
         allocator.set_limit(DEVICE, Some(40 * MIB)).unwrap();
         let forecast = allocator.forecast(DEVICE, 2 * MIB, STREAM);
         assert_eq!(forecast, Ok(Forecast::Hit(malloc(&allocator, STREAM, 2))));
@@ -365,7 +363,7 @@ mod tests {
         let forecast = || allocator.forecast(DEVICE, 80 * MIB, STREAM).unwrap();
         assert_eq!(forecast(), Forecast::Obtain(80 * MIB), "the device may still use both");
         quiesce(&allocator, STREAM);
-        allocator.arena(DEVICE).unwrap().quiet().poll();
+        allocator.arena(DEVICE).unwrap().poll_epochs();
         let Forecast::Release(first) = forecast() else { panic!("{:?}", forecast()) };
         malloc(&allocator, STREAM, 80);
         assert_eq!(segments(&allocator), [80]);

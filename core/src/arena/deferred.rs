@@ -19,14 +19,11 @@ pub(super) enum Recorded {
     Capturing(StreamId),
 }
 
-/// The deferred frees of a device.
-pub(super) struct DeferredFrees<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
-
-impl<D: DeviceMemory, R: Lock, S: Storage> DeferredFrees<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Defers the recording of a pending block's events until a capture ends. The block is `behind` the user
     /// stream known to capture, or behind none if only the flag told of a capture.
-    pub(super) fn defer(&self, deferred: Deferred, site: u32) -> Result<(), Error> {
-        let device = self.0;
+    pub(super) fn defer(self, deferred: Deferred, site: u32) -> Result<(), Error> {
+        let device = self;
         // Reserve the entry first: after the free is traced, deferring can no longer fail.
         if !device.waits.deferred.lock().reserve() {
             return Err(Error::TableFull("deferred frees"));
@@ -42,8 +39,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> DeferredFrees<'_, D, R, S> {
 
     /// Records the events of deferred blocks, except for blocks used by a stream that still
     /// captures. Returns false if the table of events has no room for all.
-    pub(super) fn record(&self) -> Result<bool, Error> {
-        let device = self.0;
+    pub(super) fn record_deferred(self) -> Result<bool, Error> {
+        let device = self;
         if !device.flags.has(flags::DEFERRED) {
             return Ok(true);
         }
@@ -55,7 +52,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> DeferredFrees<'_, D, R, S> {
                 break;
             };
             let deferred = device.waits.deferred.lock().list[entry];
-            let recorded = self.record_one(deferred);
+            let recorded = self.record_one_deferred(deferred);
             let mut blocks = device.waits.deferred.lock();
             let mut ended = None;
             match recorded {
@@ -89,8 +86,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> DeferredFrees<'_, D, R, S> {
 
     /// Records the events of a deferred block, unless the stream behind which the block was
     /// deferred still captures.
-    fn record_one(&self, deferred: Deferred) -> Result<Recorded, Error> {
-        let device = self.0;
+    fn record_one_deferred(self, deferred: Deferred) -> Result<Recorded, Error> {
+        let device = self;
         let Deferred { heap, block, behind, .. } = deferred;
         match behind {
             Some(stream) if device.call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),

@@ -23,12 +23,9 @@
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
 
-use crate::arena::capture_reuse::CaptureReuse;
-use crate::arena::deferred::{DeferredFrees, Recorded};
-use crate::arena::finish::Finish;
+use crate::arena::deferred::Recorded;
 use crate::arena::gathered::Gathered;
 use crate::arena::ordered::Ordered;
-use crate::arena::polls::Polls;
 use crate::arena::{Arena, OnDevice, fences, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -56,7 +53,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         site: u32,
     ) -> Result<(), Error> {
         let recorded = heap.uses().events(block);
-        let waiting = if recorded == Events::None && !CaptureReuse(self).may_reuse() {
+        let waiting = if recorded == Events::None && !self.may_reuse_in_graph() {
             self.wait_from_now(slot, heap, block, site)
         } else {
             drop(heap);
@@ -83,8 +80,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
             Events::All | Events::Some => Ordered(self).drop_events(slot, block),
             Events::None => {
-                if let Some(end) = CaptureReuse(self).mark_end(slot, block) {
-                    let deferred = DeferredFrees(self).defer(Deferred::marked(slot, block, end), site);
+                if let Some(end) = self.mark_end_in_graph(slot, block) {
+                    let deferred = self.defer(Deferred::marked(slot, block, end), site);
                     return deferred.inspect_err(|_| self.driver.device().remove_mark(end.mark));
                 }
             }
@@ -108,14 +105,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return match self.record_events(slot, heap, block, Some(site))? {
                 Recorded::All => Ok(()),
                 // The program captures without `begin_capture`, so no flag told of the capture.
-                Recorded::Capturing(stream) => {
-                    DeferredFrees(self).defer(Deferred::new(slot, block, Some(stream)), site)
-                }
+                Recorded::Capturing(stream) => self.defer(Deferred::new(slot, block, Some(stream)), site),
             };
         }
         drop(heap);
         self.follow_pending(slot);
-        DeferredFrees(self).defer(Deferred::new(slot, block, None), site)
+        self.defer(Deferred::new(slot, block, None), site)
     }
 
     /// Records an event on every user stream of a pending block. Afterwards the events alone decide
@@ -174,7 +169,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         heap.uses().clear(block);
         // Mostly an event was recorded a moment ago.
         if heap.blocks[block].events == 0 {
-            Finish(self).free_if_unused(slot, heap, block);
+            self.free_if_unused(slot, heap, block);
         }
     }
 
@@ -184,10 +179,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         // A full table is no error here: the blocks stay deferred until other events are complete.
         // Poll even if a recording failed, so that one failure holds up no other block.
-        let recorded = DeferredFrees(self).record().and_then(|_all| Gathered(self).record_open());
+        let recorded = self.record_deferred().and_then(|_all| Gathered(self).record_open());
         recorded
             .map(|_finished| ())
-            .and(Polls(self).poll(self.flags.waiting(), None, false).map(|_finished| ()))
+            .and(self.poll_queues(self.flags.waiting(), None, false).map(|_finished| ()))
             .and(Ordered(self).ask())
     }
 
@@ -215,10 +210,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Waits until no event is queued, and frees all blocks behind the events.
     fn wait_for_queues(self) -> Result<(), Error> {
         loop {
-            let recorded = DeferredFrees(self).record();
+            let recorded = self.record_deferred();
             let gathered = Gathered(self).record_open();
             let waiting = self.flags.waiting();
-            let waited = Polls(self).poll(waiting, None, true);
+            let waited = self.poll_queues(waiting, None, true);
             let waited = gathered.and(waited).map(|_finished| ());
             match recorded {
                 // The table of events was full. The wait has completed some, so there is room now.

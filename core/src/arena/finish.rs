@@ -8,13 +8,10 @@ use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 
-/// The pending blocks of a device.
-pub(super) struct Finish<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Finish<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Ends a wait of each of some pending blocks of a heap, and frees the blocks without further waits.
-    pub(super) fn end_waits(&self, slot: u32, blocks: impl Iterator<Item = u32>) {
-        let mut heap = self.0.heaps.lock(slot);
+    pub(super) fn end_waits(self, slot: u32, blocks: impl Iterator<Item = u32>) {
+        let mut heap = self.heaps.lock(slot);
         for block in blocks {
             // The block cannot have become free or been reused: its count includes the wait.
             heap.uses().end_waits(block, 1);
@@ -22,8 +19,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Finish<'_, D, R, S> {
             if due != Due::NOTHING {
                 // A peak is due now: the next block may lower what rose.
                 drop(heap);
-                self.settle(slot, due);
-                heap = self.0.heaps.lock(slot);
+                self.settle_due(slot, due);
+                heap = self.heaps.lock(slot);
             }
         }
     }
@@ -32,33 +29,33 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Finish<'_, D, R, S> {
     ///
     /// The caller removed a use or an event under the lock passed here. Of several threads removing
     /// uses and events of a block, exactly one finds the block unused.
-    pub(super) fn free_if_unused(&self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
+    pub(super) fn free_if_unused(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
         let due = self.unpend_if_unused(slot, &mut heap, block);
         drop(heap);
-        self.settle(slot, due);
+        self.settle_due(slot, due);
     }
 
     /// Makes a pending block free if no user stream and no event is left. Returns the work due without the lock.
-    fn unpend_if_unused(&self, slot: u32, heap: &mut Heap<S>, block: u32) -> Due {
+    fn unpend_if_unused(self, slot: u32, heap: &mut Heap<S>, block: u32) -> Due {
         // `events` includes the bit for the frontier, so a free at a count is covered too.
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
             return Due::NOTHING;
         }
-        if let Some(recorder) = self.0.tracing() {
+        if let Some(recorder) = self.tracing() {
             recorder.free_completed(heap, block);
         }
-        let peaks = heap.unpend(block, &self.0.heaps.slot(slot).counters);
-        Due { peaks, release: self.0.flags.has(flags::DIRECT) }
+        let peaks = heap.unpend(block, &self.heaps.slot(slot).counters);
+        Due { peaks, release: self.flags.has(flags::DIRECT) }
     }
 
     /// Does the work due in the heap of `slot`. Reconciling reads the counters of other heaps, and a release calls the
     /// device, so no lock is held.
-    fn settle(&self, slot: u32, due: Due) {
+    fn settle_due(self, slot: u32, due: Due) {
         if due.peaks {
-            self.0.reconcile_peaks(self.0.heaps.slot(slot));
+            self.reconcile_peaks(self.heaps.slot(slot));
         }
         if due.release {
-            caches::release_directly(self.0, slot);
+            caches::release_directly(self, slot);
         }
     }
 }

@@ -5,7 +5,6 @@
 //!   └─ free_slow ────────▶  └─ otherwise ─▶ free_with_uses ─▶ events.rs
 //! ```
 
-use crate::arena::finish::Finish;
 use crate::arena::heaps::Slot;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::{Arena, OnDevice, fences, flags};
@@ -96,7 +95,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if let Some(recorder) = self.tracing() {
                 recorder.free_requested(&mut heap, block, site);
             }
-            Finish(self).free_if_unused(number, heap, block);
+            self.free_if_unused(number, heap, block);
             return Ok(());
         }
         self.wait_for_uses(number, heap, block, site)

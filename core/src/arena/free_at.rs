@@ -12,7 +12,6 @@
 //! ```
 
 use crate::arena::OnDevice;
-use crate::arena::finish::Finish;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -87,7 +86,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let mut heap = self.heaps.lock(slot);
         debug_assert!(heap.blocks[block].events & FRONTIER_BIT != 0, "the block waits for the frontier");
         heap.blocks[block].events &= !FRONTIER_BIT;
-        Finish(self).free_if_unused(slot, heap, block);
+        self.free_if_unused(slot, heap, block);
     }
 
     /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier

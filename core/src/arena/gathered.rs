@@ -20,8 +20,6 @@
 //!
 //! During a capture no event is recorded: the blocks stay open.
 
-use crate::arena::deferred::DeferredFrees;
-use crate::arena::polls::Polls;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, fences, flags};
 use crate::device::DeviceMemory;
@@ -117,7 +115,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         }
         device.health()?;
         // Deferred by a capture, while frees were not gathered yet.
-        DeferredFrees(device).record()?;
+        device.record_deferred()?;
         let served = self.search_behind(request, Some(request.slot))?;
         if served.is_none() && device.heaps.source(request) == Source::Stitched {
             self.search_behind(request, None)
@@ -132,7 +130,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     fn search_behind(&self, request: &Request, slot: Option<u32>) -> Result<Option<DevicePtr>, Error> {
         let device = self.0;
         let groups = slot.map_or_else(|| device.flags.waiting(), |slot| device.heaps.lock(slot).waiting());
-        let ended = Polls(device).poll(groups, slot, false)? + self.ask_idle(groups, slot)?;
+        let ended = device.poll_queues(groups, slot, false)? + self.ask_idle(groups, slot)?;
         if ended > 0
             && let Some(ptr) = device.search(request)?
         {
@@ -158,7 +156,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
                     let Some((queue, event)) = next else { break };
                     any = true;
                     let waited = device.call(|memory| memory.wait(event));
-                    Polls(device).finish(group, queue, |_heap| waited.is_ok());
+                    device.finish_poll(group, queue, |_heap| waited.is_ok());
                     waited?;
                     if let Some(ptr) = device.search(request)? {
                         return Ok(Some(ptr));
@@ -233,7 +231,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         let begun = device.waits.queues.lock(group).begin_question(queue, least);
         let Some(stream) = begun else { return Ok(0) };
         let answer = device.call(|memory| memory.is_idle(stream));
-        let ended = Polls(device).finish_question(group, queue, answer.unwrap_or(None));
+        let ended = device.finish_question(group, queue, answer.unwrap_or(None));
         answer.map(|_idle| ended).map_err(Error::from)
     }
 
@@ -246,7 +244,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         let Some(Recording { stream, is_first }) = begun else { return Ok(0) };
         let answer = if asks && is_first { device.call(|memory| memory.is_idle(stream)) } else { Ok(None) };
         if answer == Ok(Some(true)) {
-            return Ok(Polls(device).finish_question(group, queue, Some(true)));
+            return Ok(device.finish_question(group, queue, Some(true)));
         }
         let recorded = answer.map_err(Error::from).and_then(|_| fences::record(&device, stream, D::record_announced));
         let mut order = device.waits.queues.lock(group);
@@ -277,7 +275,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         let begun = device.waits.queues.lock(group).begin_poll(queue);
         let Some(event) = begun else { return Ok(0) };
         let polled = device.call(|memory| memory.is_complete(event));
-        let ended = Polls(device).finish(group, queue, |_heap| polled == Ok(true));
+        let ended = device.finish_poll(group, queue, |_heap| polled == Ok(true));
         polled.map(|_complete| ended).map_err(Error::from)
     }
 }

@@ -1,7 +1,6 @@
 //! The invariants of one device: those of its lanes and heaps, and the sum of the bytes held.
 
 use crate::arena::Arena;
-use crate::arena::retired::RetiredSegments;
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
 use crate::heap::block::State;
@@ -45,7 +44,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let of_ranges = self.paging.ranges.lock().check(&self.paging.range_counters)?;
             (home, reserved) = (home + of_ranges, reserved + of_ranges);
         }
-        reserved += RetiredSegments(self).bytes();
+        reserved += self.retired_bytes();
         let pages = self.paging.pool.lock().check()?;
         reserved += pages.spare + pages.departed + pages.waking;
         if is_exclusive && (pages.moving, pages.home, pages.asleep) != (0, home - asleep, asleep) {

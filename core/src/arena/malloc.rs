@@ -14,7 +14,6 @@
 //! Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
 //! holds one lock, that of a heap, and never calls the device.
 
-use crate::arena::capture_reuse::CaptureReuse;
 use crate::arena::flags::Word;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::{Heaps, slot_of};
@@ -137,7 +136,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             asks = false;
         }
         if request.capturing {
-            CaptureReuse(self).free_ordered(request.stream);
+            self.free_ordered_in_graph(request.stream);
         }
         if is_direct {
             return self.obtain_directly(request);

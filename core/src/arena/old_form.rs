@@ -6,7 +6,7 @@
 use crate::arena::give::caches;
 use crate::arena::give::take::Taken;
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::retired::{Retired, RetiredSegments};
+use crate::arena::retired::Retired;
 use crate::arena::{OnDevice, fences, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -29,7 +29,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
     /// # Errors
     /// Those of the device.
     pub(crate) fn give_back(&self, all: bool) -> Result<(), Error> {
-        let mut released = RetiredSegments(self.0.arena).release(false);
+        let mut released = self.0.release_retired(false);
         if self.0.tuning.lock().has_leftovers && !self.0.flags.has(flags::CAPTURE) {
             let mut any = false;
             for (slot, pair) in self.0.heaps.heaps_of(once(0), |_| [PoolKind::Large, PoolKind::Small]) {
@@ -47,7 +47,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
             }
             self.0.tuning.lock().has_leftovers = any;
             let spares = caches::destroy_spares(self.0);
-            released = released.and(spares).and(RetiredSegments(self.0.arena).release(false));
+            released = released.and(spares).and(self.0.release_retired(false));
         }
         released
     }
@@ -55,11 +55,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OldForm<'_, D, R, S> {
     /// Returns whether the stream of a heap has no unfinished work, if the heap has pages to give back.
     fn is_idle(&self, slot: u32) -> bool {
         // An epoch that is complete at once.
-        let quiet = self.0.quiet();
-        if self.0.heaps.pages_of(slot).next().is_none() || !quiet.begin(slot, NO_STREAM) {
+        if self.0.heaps.pages_of(slot).next().is_none() || !self.0.begin_epoch(slot, NO_STREAM) {
             return false;
         }
-        quiet.poll();
+        self.0.poll_epochs();
         let heap = self.0.heaps.lock(slot);
         heap.sets.is_made() && heap.sets.quiet == heap.clock
     }

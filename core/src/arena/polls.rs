@@ -3,7 +3,6 @@
 //! The events of one stream complete in order, so only the oldest event of a queue is asked after. No lock
 //! is held during the call to the device: the queue is marked busy.
 
-use crate::arena::finish::Finish;
 use crate::arena::{OnDevice, flags};
 use crate::device::{DeviceMemory, Event};
 use crate::error::Error;
@@ -13,10 +12,7 @@ use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 
-/// The events of a device, to be asked after.
-pub(super) struct Polls<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Asks after the oldest event of every stream in `groups`, then after the next event of the stream as
     /// long as events are complete; with `slot`, only of streams for which blocks of that heap may wait.
     /// With `wait`, waits for the events, also for those that another thread is polling or recording.
@@ -24,8 +20,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
     ///
     /// An event with a failed call stays queued, and its blocks stay pending. Polling goes on with
     /// the other streams unless the context is lost, and the first error is returned.
-    pub(super) fn poll(&self, groups: GroupSet, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
-        let device = self.0;
+    pub(super) fn poll_queues(self, groups: GroupSet, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
+        let device = self;
         let mut result = Ok(0);
         for group in groups.iter() {
             let polled = self.poll_group(group, slot, wait);
@@ -40,9 +36,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
         result
     }
 
-    /// [Polls](Self::poll) the events of one group.
-    fn poll_group(&self, group: u32, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
-        let device = self.0;
+    /// [Polls](Self::poll_queues) the events of one group.
+    fn poll_group(self, group: u32, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
+        let device = self;
         let (mut failed, mut finished) = (None, 0);
         // Events of one stream complete in order, so the first of a queue stands for the rest. The
         // queue is marked busy during the device call, since the lock of the queues is not held
@@ -82,28 +78,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
     /// Ends a poll of a queue. The event no longer holds blocks up of whose heap `leaves` is true, as of all
     /// heaps once the event is complete: frees those that waited for nothing else. Returns the number of
     /// ended waits.
-    pub(super) fn finish(&self, group: u32, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
+    pub(super) fn finish_poll(self, group: u32, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         self.finish_and_go_on(group, queue, leaves, None).0
     }
 
     /// Ends the question whether the stream of a queue is idle, by the device's answer. Frees the blocks waiting for
     /// nothing else, if the stream was idle. Returns the number of ended waits.
-    pub(super) fn finish_question(&self, group: u32, queue: usize, idle: Option<bool>) -> u32 {
-        let mut order = self.0.waits.queues.lock(group);
+    pub(super) fn finish_question(self, group: u32, queue: usize, idle: Option<bool>) -> u32 {
+        let mut order = self.waits.queues.lock(group);
         let first = order.finish_question(queue, idle);
         self.free_from(group, order, first, None).0
     }
 
-    /// Ends a poll of a queue as [`finish`](Self::finish) does. With `then`, begins the next poll as well, as
+    /// Ends a poll of a queue as [`finish_poll`](Self::finish_poll) does. With `then`, begins the next poll as well, as
     /// [`EventQueues::next_to_poll`](crate::streams::event_queue::EventQueues::next_to_poll) does, and returns it.
     fn finish_and_go_on(
-        &self,
+        self,
         group: u32,
         queue: usize,
         leaves: impl Fn(u32) -> bool,
         then: Option<(usize, Option<u32>)>,
     ) -> (u32, Option<(usize, Event)>) {
-        let mut order = self.0.waits.queues.lock(group);
+        let mut order = self.waits.queues.lock(group);
         let first = order.finish_poll(queue, leaves);
         self.free_from(group, order, first, then)
     }
@@ -117,7 +113,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
         mut first: u32,
         then: Option<(usize, Option<u32>)>,
     ) -> (u32, Option<(usize, Event)>) {
-        let (device, mut count) = (&self.0, 0);
+        let (device, mut count) = (self, 0);
         loop {
             let finished = order.take_finished(&mut first);
             let is_last = first == NONE;
@@ -126,7 +122,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Polls<'_, D, R, S> {
             drop(order);
             count += finished.len() as u32;
             for of_heap in finished.chunk_by(|one, next| one.0 == next.0) {
-                Finish(*device).end_waits(of_heap[0].0, of_heap.iter().map(|&(_, block)| block));
+                device.end_waits(of_heap[0].0, of_heap.iter().map(|&(_, block)| block));
             }
             if is_last {
                 return (count, next);

@@ -12,59 +12,45 @@ use crate::sync::{Lock, Ordering};
 use crate::tables::{Lazy, Storage};
 use crate::units::StreamId;
 
-/// The epochs of one device: the operations that call the device.
-pub(crate) struct Quiet<'a, D, R: Lock, S: Storage> {
-    arena: &'a Arena<D, R, S>,
-}
-
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Returns the operations on the epochs of this device.
-    pub(crate) fn quiet(&self) -> Quiet<'_, D, R, S> {
-        Quiet { arena: self }
-    }
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
     /// Begins an epoch of the heap in `slot`: once the event is complete, all blocks that are free
     /// now are quiet. Returns false, and begins none, while a graph is captured, if the stream has
     /// ended or captures, if the stream may have gone and is not the stream `named` by the call
     /// ([`reports_end`](crate::device::StreamOrder::reports_end)), if
     /// [`MAX_UNFINISHED`](crate::streams::epochs::MAX_UNFINISHED) epochs of
     /// the heap are unfinished, or if the device refuses. The caller uses the pair.
-    pub(crate) fn begin(&self, slot: u32, named: StreamId) -> bool {
-        let arena = self.arena;
+    pub(crate) fn begin_epoch(&self, slot: u32, named: StreamId) -> bool {
         // Kept until the event is recorded: no capture begins in between.
-        let Some(_permission) = arena.driver.may_record(&arena.flags) else { return false };
-        if !arena.waits.epochs.lock().has_room(slot) {
+        let Some(_permission) = self.driver.may_record(&self.flags) else { return false };
+        if !self.waits.epochs.lock().has_room(slot) {
             return false;
         }
         let epoch = {
-            let mut heap = arena.heaps.lock(slot);
-            if !arena.driver.may_use_stream_of(&heap, named) {
+            let mut heap = self.heaps.lock(slot);
+            if !self.driver.may_use_stream_of(&heap, named) {
                 return false;
             }
             // The count of the pool never decreases and is the clock of a heap that changes hands,
             // so a stamp is unique in the pool, and later blocks never have an earlier one.
-            heap.clock = arena.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
+            heap.clock = self.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
             Epoch { slot, pool: heap.pool, stream: heap.stream, stamp: heap.clock }
         };
-        let Ok(fence) = fences::record(arena, epoch.stream, D::record) else { return false };
-        let begun = arena.waits.epochs.lock().begin(epoch, fence);
+        let Ok(fence) = fences::record(self, epoch.stream, D::record) else { return false };
+        let begun = self.waits.epochs.lock().begin(epoch, fence);
         if begun.is_err() {
-            fences::end(arena, fence);
+            fences::end(self, fence);
         }
         begun.is_ok()
     }
 
     /// Polls the events of all unfinished epochs, and moves [`Sets::quiet`](crate::heap::sets::Sets::quiet)
     /// up to the epochs whose events are complete.
-    pub(crate) fn poll(&self) {
-        let arena = self.arena;
-        let mut next = arena.waits.epochs.lock().first_to_poll();
+    pub(crate) fn poll_epochs(&self) {
+        let mut next = self.waits.epochs.lock().first_to_poll();
         while let Some((entry, epoch, fence)) = next {
-            let complete = arena.call(|device| device.is_complete(fence.event));
+            let complete = self.call(|device| device.is_complete(fence.event));
             if complete == Ok(true) {
-                let mut heap = arena.heaps.lock(epoch.slot);
+                let mut heap = self.heaps.lock(epoch.slot);
                 // The heap may belong to another stream by now: the event says nothing of its work.
                 // A heap without tables has no block.
                 if (heap.stream, heap.pool) == (epoch.stream, epoch.pool) && heap.sets.is_made() {
@@ -73,9 +59,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
             }
             // An event that cannot be polled would be polled for ever: its epoch is given up.
             let is_over = complete != Ok(false);
-            next = arena.waits.epochs.lock().poll_next(entry, is_over);
+            next = self.waits.epochs.lock().poll_next(entry, is_over);
             if is_over {
-                fences::end(arena, fence);
+                fences::end(self, fence);
             }
         }
     }
@@ -121,17 +107,17 @@ mod tests {
     fn a_block_is_quiet_once_an_event_recorded_after_its_free_is_complete() {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
-        let (quiet, slot) = (allocator.arena(DEVICE).unwrap().quiet(), slot(&allocator));
-        assert!(quiet.begin(slot, STREAM), "an epoch before the free");
+        let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
+        assert!(arena.begin_epoch(slot, STREAM), "an epoch before the free");
         allocator.free(block).unwrap();
         device.complete(STREAM);
-        quiet.poll();
+        arena.poll_epochs();
         assert!(!is_quiet(&allocator), "the event precedes the last work on the block");
-        assert!(quiet.begin(slot, STREAM));
-        quiet.poll();
+        assert!(arena.begin_epoch(slot, STREAM));
+        arena.poll_epochs();
         assert!(!is_quiet(&allocator), "the event is pending");
         device.complete(STREAM);
-        quiet.poll();
+        arena.poll_epochs();
         assert!(is_quiet(&allocator));
         assert_eq!(device.calls(Call::CreateEvent), 1, "the second epoch uses the first event again");
         assert_eq!(device.calls(Call::Wait) + device.calls(Call::Synchronize), 0);
@@ -141,23 +127,23 @@ mod tests {
     fn no_epoch_begins_during_a_capture_nor_on_an_ended_stream_nor_beyond_the_bound() {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
-        let (quiet, slot) = (allocator.arena(DEVICE).unwrap().quiet(), slot(&allocator));
+        let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
         let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
         allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(2))).unwrap();
-        assert!(!quiet.begin(slot, STREAM), "a graph is captured on another stream");
+        assert!(!arena.begin_epoch(slot, STREAM), "a graph is captured on another stream");
         allocator.end_capture(DEVICE, pool).unwrap();
         device.set_capturing(STREAM, true);
-        assert!(!quiet.begin(slot, STREAM), "the stream captures, which nothing announced");
+        assert!(!arena.begin_epoch(slot, STREAM), "the stream captures, which nothing announced");
         device.set_capturing(STREAM, false);
         for _ in 0..MAX_UNFINISHED {
-            assert!(quiet.begin(slot, STREAM));
+            assert!(arena.begin_epoch(slot, STREAM));
         }
-        assert!(!quiet.begin(slot, STREAM), "as many epochs as may be unfinished");
+        assert!(!arena.begin_epoch(slot, STREAM), "as many epochs as may be unfinished");
         device.complete(STREAM);
-        quiet.poll();
+        arena.poll_epochs();
         allocator.stream_destroyed(DEVICE, STREAM).unwrap();
         let recorded = device.calls(Call::Record);
-        assert!(!quiet.begin(slot, STREAM), "the stream has ended");
+        assert!(!arena.begin_epoch(slot, STREAM), "the stream has ended");
         assert_eq!(device.calls(Call::Record), recorded);
         allocator.free(block).unwrap();
     }
@@ -166,21 +152,21 @@ mod tests {
     fn a_failed_call_begins_no_epoch_or_ends_one_and_leaves_blocks_busy() {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
-        let (quiet, slot) = (allocator.arena(DEVICE).unwrap().quiet(), slot(&allocator));
+        let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
         allocator.free(block).unwrap();
         let error = DeviceError::new(ErrorKind::Other, 7);
         for call in [Call::CreateEvent, Call::Record, Call::IsComplete] {
             let nth = device.calls(call) + 1;
             device.fail(Failure { call, nth, persistent: false, error });
-            assert_eq!(quiet.begin(slot, STREAM), call == Call::IsComplete);
+            assert_eq!(arena.begin_epoch(slot, STREAM), call == Call::IsComplete);
             device.complete(STREAM);
-            quiet.poll();
+            arena.poll_epochs();
             assert!(!is_quiet(&allocator), "{call:?} failed");
             assert_eq!(allocator.arena(DEVICE).unwrap().waits.epochs.lock().newest(slot), 0, "{call:?} failed");
         }
-        assert!(quiet.begin(slot, STREAM));
+        assert!(arena.begin_epoch(slot, STREAM));
         device.complete(STREAM);
-        quiet.poll();
+        arena.poll_epochs();
         assert!(is_quiet(&allocator));
     }
 
@@ -188,8 +174,8 @@ mod tests {
     fn an_epoch_says_nothing_of_a_heap_that_has_changed_hands() {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
-        let (quiet, old) = (allocator.arena(DEVICE).unwrap().quiet(), slot(&allocator));
-        assert!(quiet.begin(old, STREAM));
+        let (arena, old) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
+        assert!(arena.begin_epoch(old, STREAM));
         allocator.stream_destroyed(DEVICE, STREAM).unwrap();
         allocator.free(block).unwrap();
         allocator.empty_cache(DEVICE).unwrap();
@@ -198,7 +184,7 @@ mod tests {
         let heap = |slot| allocator.arena(DEVICE).unwrap().heaps.lock(slot);
         assert_eq!(heap(old).stream, StreamId(9), "the heap has changed hands");
         device.complete(STREAM);
-        quiet.poll();
+        arena.poll_epochs();
         assert_eq!(heap(old).sets.quiet, 0);
         assert_eq!(allocator.arena(DEVICE).unwrap().waits.epochs.lock().newest(old), 0);
     }

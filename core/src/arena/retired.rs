@@ -26,18 +26,15 @@ pub(crate) struct Retired {
 /// All segments that have retired.
 pub(crate) type RetiredList = Vec<Retired>;
 
-/// The retired segments of one device.
-pub(crate) struct RetiredSegments<'a, D, R: Lock, S: Storage>(pub &'a Arena<D, R, S>);
-
-impl<D: DeviceMemory, R: Lock, S: Storage> RetiredSegments<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Returns the bytes of all retired segments.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.0.tuning.lock().retired.iter().flat_map(|group| &group.segments).map(|(_, bytes)| bytes).sum()
+    pub(crate) fn retired_bytes(&self) -> u64 {
+        self.tuning.lock().retired.iter().flat_map(|group| &group.segments).map(|(_, bytes)| bytes).sum()
     }
 
     /// Returns the address of the first retired segment.
-    pub(crate) fn first(&self) -> Option<DevicePtr> {
-        self.0.tuning.lock().retired.iter().flat_map(|group| &group.segments).map(|&(base, _)| base).next()
+    pub(crate) fn first_retired(&self) -> Option<DevicePtr> {
+        self.tuning.lock().retired.iter().flat_map(|group| &group.segments).map(|&(base, _)| base).next()
     }
 
     /// Gives retired segments back with which the device has finished. With `all`, gives every retired
@@ -45,23 +42,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> RetiredSegments<'_, D, R, S> {
     ///
     /// # Errors
     /// The last failure. All other segments are given back even so.
-    pub(crate) fn release(&self, all: bool) -> Result<(), Error> {
+    pub(crate) fn release_retired(&self, all: bool) -> Result<(), Error> {
         let mut outcome = Ok(());
         // Taken out, so that each group belongs to one thread.
-        let groups = core::mem::take(&mut self.0.tuning.lock().retired);
+        let groups = core::mem::take(&mut self.tuning.lock().retired);
         for group in groups {
-            let is_complete = |fence: Fence| self.0.call(|device| device.is_complete(fence.event)) == Ok(true);
-            if !all && !group.fence.is_some_and(is_complete) || self.0.flags.has(flags::LOST) {
-                self.0.tuning.lock().retired.push(group);
+            let is_complete = |fence: Fence| self.call(|device| device.is_complete(fence.event)) == Ok(true);
+            if !all && !group.fence.is_some_and(is_complete) || self.flags.has(flags::LOST) {
+                self.tuning.lock().retired.push(group);
                 continue;
             }
             if let Some(fence) = group.fence {
-                fences::end(self.0, fence);
+                fences::end(self, fence);
             }
             for (base, bytes) in group.segments {
-                self.0.peaks.device.count(Counted::DeviceFree);
-                match self.0.release_memory(base, bytes) {
-                    Ok(()) => self.0.tuning.lock().report.given_back_bytes += bytes,
+                self.peaks.device.count(Counted::DeviceFree);
+                match self.release_memory(base, bytes) {
+                    Ok(()) => self.tuning.lock().report.given_back_bytes += bytes,
                     Err(error) => outcome = Err(error),
                 }
             }

@@ -5,7 +5,6 @@
 use crate::arena::give::rules;
 use crate::arena::give::take::give;
 use crate::arena::give::units::{Kind, Unit};
-use crate::arena::retired::RetiredSegments;
 use crate::arena::{Arena, OnDevice, flags, ranges};
 use crate::config::Policy;
 use crate::config::rounding::PoolKind;
@@ -131,7 +130,7 @@ pub(in crate::arena) fn empty_heaps<D: DeviceMemory, R: Lock, S: Storage>(
     device: OnDevice<'_, D, R, S>,
     only: Option<u32>,
 ) -> Result<(), Error> {
-    let retired = if only.is_none() { RetiredSegments(device.arena).release(true) } else { Ok(()) };
+    let retired = if only.is_none() { device.release_retired(true) } else { Ok(()) };
     let pools = device.heaps.giving_pools().filter(|&pool| only.is_none_or(|only| only == pool));
     let heaps = device.heaps.heaps_of(pools, rules::by_pool);
     heaps.fold(retired, |result, (slot, _used)| result.and(empty_heap(device, slot)))
@@ -142,7 +141,7 @@ pub(in crate::arena) fn first_releasable<D: DeviceMemory, R: Lock, S: Storage>(
     arena: &Arena<D, R, S>,
 ) -> Option<DevicePtr> {
     let heaps = || arena.heaps.heaps_of(arena.heaps.giving_pools(), rules::by_pool);
-    RetiredSegments(arena).first().or_else(|| heaps().find_map(|(slot, _used)| first_of_heap(arena, slot)))
+    arena.first_retired().or_else(|| heaps().find_map(|(slot, _used)| first_of_heap(arena, slot)))
 }
 
 /// Releases wholly free segments until at most `keep` bytes are held from the device, the largest first. Then unmaps
@@ -157,7 +156,7 @@ pub(crate) fn trim<D: DeviceMemory, R: Lock, S: Storage>(
     let exceeds = || device.ledger.reserved() > keep;
     ranges::collect(device, u32::MAX);
     if exceeds() {
-        RetiredSegments(device.arena).release(true)?;
+        device.release_retired(true)?;
     }
     give(device, rules::largest(device.arena, keep))?;
     if exceeds()

@@ -83,7 +83,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
                 }
                 // What is free now is quiet at one of the next calls.
                 if self.count_kept(slot, round, &mut kept) {
-                    began |= device.quiet().begin(slot, NO_STREAM);
+                    began |= device.begin_epoch(slot, NO_STREAM);
                 }
             }
         }

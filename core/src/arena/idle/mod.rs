@@ -140,10 +140,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Keeper<'a, D, R, S> {
         if !self.look(&round, now_us) {
             return Ok(false);
         }
-        device.quiet().poll();
+        device.poll_epochs();
         if self.give_back(&round)? {
             // What was free is quiet at once on a stream without unfinished work.
-            device.quiet().poll();
+            device.poll_epochs();
             self.give_back(&round)?;
         }
         Ok(round.more.get())

@@ -66,14 +66,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 self.begin_epochs(own, taker.stream);
             }
             if completed_only {
-                self.device().quiet().poll();
+                self.device().poll_epochs();
             }
             self.take_from(self.wanted(), own, wish, moves, batch);
         }
         if batch.bytes >= end {
             return Ok(());
         }
-        self.device().quiet().poll();
+        self.device().poll_epochs();
         for other in self.others(taker) {
             self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
             if completed_only {
@@ -189,7 +189,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// stream `named`.
     pub(super) fn begin_epochs(&self, pair: u32, named: StreamId) {
         for slot in slots_of(pair) {
-            self.device().quiet().begin(slot, named);
+            self.device().begin_epoch(slot, named);
         }
     }
 }

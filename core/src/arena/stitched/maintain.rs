@@ -49,7 +49,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     pub(crate) fn maintain(&self, max_us: u64) -> Result<bool, Error> {
         let device = self.device();
         let mut left = TimeLeft(max_us.saturating_mul(10));
-        device.quiet().poll();
+        device.poll_epochs();
         let stale = self.remove_stale(&mut left)?;
         let indebted = self.give_back(&mut left, || device.ledger.reserved().saturating_sub(self.most_held(0)))?;
         let short = self.consolidate(&mut left)?;
@@ -73,7 +73,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         }
         let excess = || device.ledger.reserved().saturating_add(bytes).saturating_sub(self.most_held(bytes));
         let mut left = TimeLeft(u64::MAX);
-        device.quiet().poll();
+        device.poll_epochs();
         if self.give_back(&mut left, excess)? {
             for used in device.arena.heaps.pairs_of(0) {
                 self.begin_epochs(used.pair, NO_STREAM);
@@ -90,7 +90,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
                     waited => waited?,
                 }
             }
-            device.quiet().poll();
+            device.poll_epochs();
             self.give_back(&mut left, excess)?;
         }
         Ok(())

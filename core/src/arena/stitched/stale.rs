@@ -41,10 +41,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             };
             if count >= MANY {
                 if !core::mem::replace(&mut polled, true) {
-                    device.quiet().poll();
+                    device.poll_epochs();
                 }
                 let _counted = self.unmap_stale(slot, FEW);
-                device.quiet().begin(slot, request.stream);
+                device.begin_epoch(slot, request.stream);
             }
         }
     }
