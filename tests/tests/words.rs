@@ -19,9 +19,6 @@ const LIMIT: f64 = 4.0;
 /// the folder above.
 const LEAST_WORDS: usize = 300;
 
-/// Folders measured together with all folders below.
-const WHOLE: [&str; 1] = ["core/src"];
-
 const POINTING: [&str; 25] = [
     "it", "its", "itself", "that", "what", "those", "these", "this", "one", "ones", "who", "whom", "whoever",
     "whatever", "nobody", "somebody", "anybody", "anyone", "someone", "everyone", "such", "there", "other", "others",
@@ -82,9 +79,8 @@ fn folders() -> BTreeMap<PathBuf, Count> {
             continue;
         }
         let folder = entry.path().parent().and_then(|folder| folder.strip_prefix(ROOT).ok()).expect("below the root");
-        let whole = WHOLE.into_iter().map(Path::new).find(|whole| folder.starts_with(whole));
         let text = std::fs::read_to_string(entry.path()).expect("Rust is text");
-        counts.entry(whole.unwrap_or(folder).to_owned()).or_default().add(Count::of(&text));
+        counts.entry(folder.to_owned()).or_default().add(Count::of(&text));
     }
     counts
 }

@@ -1,4 +1,4 @@
-//! A block that frees itself: the owner of device memory in Rust programs.
+//! A self-freeing block: the owner of device memory in Rust programs.
 
 use super::Allocator;
 use crate::arena::allocation::Allocation;
@@ -12,7 +12,7 @@ use core::mem;
 use core::ops::Deref;
 
 mod sealed {
-    /// Keeps other crates from implementing [`BlockAllocator`](super::BlockAllocator).
+    /// Keeps foreign crates from implementing [`BlockAllocator`](super::BlockAllocator).
     pub trait Sealed {}
 }
 
@@ -22,53 +22,53 @@ pub trait BlockAllocator: sealed::Sealed {
     /// Allocates memory; see [`Allocator::malloc`].
     ///
     /// # Errors
-    /// Those of [`Allocator::malloc`].
+    /// The errors of [`Allocator::malloc`].
     fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error>;
 
     /// Frees memory; see [`Allocator::free`].
     ///
     /// # Errors
-    /// Those of [`Allocator::free`].
+    /// The errors of [`Allocator::free`].
     fn free(&self, ptr: DevicePtr) -> Result<(), Error>;
 
     /// Frees memory at a count; see [`Allocator::free_at`].
     ///
     /// # Errors
-    /// Those of [`Allocator::free_at`].
+    /// The errors of [`Allocator::free_at`].
     fn free_at(&self, ptr: DevicePtr, count: u64) -> Result<(), Error>;
 
     /// Announces a use on another stream; see [`Allocator::record_stream`].
     ///
     /// # Errors
-    /// Those of [`Allocator::record_stream`].
+    /// The errors of [`Allocator::record_stream`].
     fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error>;
 
     /// Announces that the work queued on another stream so far uses the block; see
     /// [`Allocator::record_use`].
     ///
     /// # Errors
-    /// Those of [`Allocator::record_use`].
+    /// The errors of [`Allocator::record_use`].
     fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error>;
 
-    /// Describes the block that contains `ptr`; see [`Allocator::base_of`].
+    /// Describes the block with the byte at `ptr`; see [`Allocator::base_of`].
     ///
     /// # Errors
-    /// Those of [`Allocator::base_of`].
+    /// The errors of [`Allocator::base_of`].
     fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error>;
 
-    /// Sets the function that is told of each [`Block`] that could not be freed on drop, or none.
+    /// Sets the function called for each [`Block`] with a failed free on drop, or no function.
     ///
-    /// A drop cannot return an error. Frees fail only for want of host memory and for errors of the
-    /// device: see [`Allocator::free`]. Without a hook such an error is lost; the block stays
-    /// allocated and counts in the [statistics](Allocator::stats). The hook may take the block over
-    /// with [`Block::from_raw`]. It must not panic: a panic inside a drop may end the process.
+    /// A drop cannot return an error. Frees fail only for want of host memory and for errors of the device: see
+    /// [`Allocator::free`]. Without a hook the error is lost; the block stays allocated and counts in the
+    /// [statistics](Allocator::stats). The hook may take the block over with [`Block::from_raw`]. The hook must not
+    /// panic: a panic inside a drop may end the process.
     fn on_failed_drop(&self, hook: Option<fn(&FailedDrop)>);
 
     /// Tells the hook of [`on_failed_drop`](Self::on_failed_drop) of a block.
     fn report_failed_drop(&self, failed: &FailedDrop);
 }
 
-/// A block that could not be freed when its [`Block`] was dropped. The allocator still holds it.
+/// The memory of a [`Block`] after a failed free on drop. The allocator still holds the memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct FailedDrop {
@@ -121,24 +121,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> BlockAllocator for Allocator<D, R, S>
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Allocates a block that frees itself when dropped, and borrows the allocator. [`Block::new`]
-    /// makes a block that owns a share of the allocator.
+    /// Allocates a block freed on drop, which borrows the allocator. [`Block::new`] makes a block with a share of the
+    /// allocator.
     ///
     /// # Errors
-    /// Those of [`malloc`](Self::malloc).
+    /// The errors of [`malloc`](Self::malloc).
     pub fn block(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Block<&Self>, Error> {
         Block::new(self, device, bytes, stream)
     }
 }
 
-/// An owned block of device memory. Dropping it frees the memory.
+/// An owned block of device memory. The drop of a block frees the memory.
 ///
-/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>` for blocks that outlive a
-/// scope or go to other threads. The memory is the device's, so a block does not dereference:
-/// programs pass [`ptr`](Self::ptr) to kernels and copies.
+/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>` for blocks beyond a scope or on several
+/// threads. The memory is the device's, so a block does not dereference: programs pass [`ptr`](Self::ptr) to kernels
+/// and copies.
 ///
-/// The free is ordered behind the work queued on the block's [`stream`](Self::stream), as
-/// [`Allocator::free`] says. Drop the block once the last use is queued; there is no need to wait.
+/// The free is ordered behind the work queued on the block's [`stream`](Self::stream), as [`Allocator::free`] says.
+/// Drop the block once the last use is queued; no wait is needed.
 ///
 /// ```
 /// use cachalot_core::simulated::SimulatedDevice;
@@ -167,18 +167,17 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// Allocates a block of at least `bytes` bytes.
     ///
     /// # Errors
-    /// Those of [`Allocator::malloc`].
+    /// The errors of [`Allocator::malloc`].
     pub fn new(allocator: H, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Self, Error> {
         let ptr = allocator.malloc(device, bytes, stream)?;
         Ok(Self { allocator, device, stream, ptr, bytes })
     }
 
-    /// Takes over the live block at `ptr`, which must be its first byte. The counterpart of
-    /// [`into_raw`](Self::into_raw) and of [`Allocator::malloc`].
+    /// Takes over the live block with the first byte `ptr`. The counterpart of [`into_raw`](Self::into_raw) and of
+    /// [`Allocator::malloc`].
     ///
-    /// The block must have no other owner. A block with two owners is freed twice, and
-    /// [`Error::InvalidPointer`] goes to the [hook](BlockAllocator::on_failed_drop) unless the address
-    /// was handed out again in between.
+    /// The block must have no owner before. A block with two owners is freed twice, and [`Error::InvalidPointer`]
+    /// goes to the [hook](BlockAllocator::on_failed_drop) unless the address was handed out again in between.
     ///
     /// # Errors
     /// [`Error::InvalidPointer`]: no live block begins at `ptr`.
@@ -190,8 +189,8 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
         Ok(Self { allocator, device, stream, ptr, bytes: requested })
     }
 
-    /// Gives the memory up without freeing it, and returns the address. [`from_raw`](Self::from_raw)
-    /// or [`Allocator::free`] frees it later. The null address, of an empty block, needs no free.
+    /// Gives the memory up without a free, and returns the address. [`from_raw`](Self::from_raw) followed by a drop,
+    /// or [`Allocator::free`], frees the memory later. The null address, of an empty block, needs no free.
     #[must_use = "the memory is lost without its address"]
     pub fn into_raw(mut self) -> DevicePtr {
         // The drop of a block without an address drops the handle, and frees nothing.
@@ -226,7 +225,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// Announces that work queued on `stream` uses the block; see [`Allocator::record_stream`].
     ///
     /// # Errors
-    /// Those of [`Allocator::record_stream`].
+    /// The errors of [`Allocator::record_stream`].
     pub fn record_stream(&self, stream: StreamId) -> Result<(), Error> {
         self.allocator.record_stream(self.ptr, stream)
     }
@@ -235,7 +234,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// [`Allocator::record_use`].
     ///
     /// # Errors
-    /// Those of [`Allocator::record_use`].
+    /// The errors of [`Allocator::record_use`].
     pub fn record_use(&self, stream: StreamId) -> Result<(), Error> {
         self.allocator.record_use(self.ptr, stream)
     }
@@ -243,7 +242,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// Frees the block as a drop does, and returns the error of a drop.
     ///
     /// # Errors
-    /// Those of [`Allocator::free`], with the block, which still owns the memory.
+    /// The errors of [`Allocator::free`], with the block, which still owns the memory.
     pub fn free(self) -> Result<(), (Self, Error)> {
         let freed = self.allocator.free(self.ptr);
         self.freed(freed)
@@ -252,7 +251,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// Frees the block once the safe frontier has reached `count`; see [`Allocator::free_at`].
     ///
     /// # Errors
-    /// Those of [`Allocator::free_at`], with the block, which still owns the memory.
+    /// The errors of [`Allocator::free_at`], with the block, which still owns the memory.
     pub fn free_at(self, count: u64) -> Result<(), (Self, Error)> {
         let freed = self.allocator.free_at(self.ptr, count);
         self.freed(freed)

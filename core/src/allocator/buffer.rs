@@ -1,4 +1,4 @@
-//! A typed buffer: a block for a number of values of one type.
+//! A typed buffer: a block for a number of values of a single type.
 
 use super::Allocator;
 use super::block::{Block, BlockAllocator};
@@ -13,19 +13,19 @@ use core::ops::Deref;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Allocates a buffer for `len` values of type `T`, which borrows the allocator.
-    /// [`Buffer::new`] makes a buffer that owns a share of the allocator.
+    /// [`Buffer::new`] makes a buffer with a share of the allocator.
     ///
     /// # Errors
-    /// Those of [`malloc`](Self::malloc).
+    /// The errors of [`malloc`](Self::malloc).
     pub fn buffer<T>(&self, device: DeviceIndex, len: usize, stream: StreamId) -> Result<Buffer<T, &Self>, Error> {
         Buffer::new(self, device, len, stream)
     }
 }
 
-/// An owned buffer for values of type `T` in device memory. Dropping it frees the memory.
+/// An owned buffer for values of type `T` in device memory. The drop of a buffer frees the memory.
 ///
 /// The contents are the device's: the host neither reads nor drops a `T`, and a new buffer is not
-/// initialised. Handles `H` and the order of the free are those of [`Block`].
+/// initialised. Handles `H` and the order of the free are as for [`Block`].
 ///
 /// ```
 /// use cachalot_core::simulated::SimulatedDevice;
@@ -42,12 +42,12 @@ pub struct Buffer<T, H: Deref<Target: BlockAllocator>> {
     block: Block<H>,
     /// The number of values; `len · size_of::<T>() ≤ block.bytes()`.
     len: usize,
-    /// A buffer holds no `T` of the host: it goes to other threads whatever `T` is.
+    /// A buffer holds no `T` of the host, so the buffer may go to any thread for every `T`.
     values: PhantomData<fn() -> T>,
 }
 
 impl<T, H: Deref<Target: BlockAllocator>> Buffer<T, H> {
-    /// The size of a value in bytes. Fails the build for types that no block can hold.
+    /// The size of a value in bytes. Fails the build for types too large for a block.
     const VALUE_BYTES: usize = {
         assert!(size_of::<T>() > 0, "a buffer's type has a size");
         assert!(align_of::<T>() as u64 <= GRAIN, "blocks are aligned to 256 bytes");
@@ -57,7 +57,7 @@ impl<T, H: Deref<Target: BlockAllocator>> Buffer<T, H> {
     /// Allocates a buffer for `len` values.
     ///
     /// # Errors
-    /// Those of [`Allocator::malloc`].
+    /// The errors of [`Allocator::malloc`].
     pub fn new(allocator: H, device: DeviceIndex, len: usize, stream: StreamId) -> Result<Self, Error> {
         // A product beyond 64 bits is too large as well: the allocator refuses `u64::MAX`.
         let bytes = (len as u64).saturating_mul(Self::VALUE_BYTES as u64);
@@ -71,12 +71,12 @@ impl<T, H: Deref<Target: BlockAllocator>> Buffer<T, H> {
         Self { block, len, values: PhantomData }
     }
 
-    /// Returns the block without its type.
+    /// Returns the untyped block.
     pub fn into_block(self) -> Block<H> {
         self.block
     }
 
-    /// Returns the block, for its size, device and stream.
+    /// Returns the block, with the size, device and stream.
     pub fn block(&self) -> &Block<H> {
         &self.block
     }
@@ -99,7 +99,7 @@ impl<T, H: Deref<Target: BlockAllocator>> Buffer<T, H> {
     /// Announces that work queued on `stream` uses the buffer; see [`Allocator::record_stream`].
     ///
     /// # Errors
-    /// Those of [`Allocator::record_stream`].
+    /// The errors of [`Allocator::record_stream`].
     pub fn record_stream(&self, stream: StreamId) -> Result<(), Error> {
         self.block.record_stream(stream)
     }

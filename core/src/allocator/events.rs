@@ -7,11 +7,10 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
-/// Tells the host of each event of one device as it happens, through
+/// Reports each event of a device to the host at the moment of the event, through
 /// [`Host::on_event`](crate::Host::on_event): a view of an [`Allocator`].
 ///
-/// A [trace](Allocator::record_trace) records the same events, and may be on or off at the same
-/// time.
+/// A [trace](Allocator::record_trace) records the events independently of the reports.
 pub struct EventReports<'a, D: DeviceMemory, R: Lock, S: Storage> {
     allocator: &'a Allocator<D, R, S>,
     device: DeviceIndex,
@@ -27,11 +26,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> EventReports<'a, D, R, S> {
         Ok(Self { allocator, device })
     }
 
-    /// Turns the reports on or off. A call in progress on another thread may report one more event,
-    /// or one less.
+    /// Turns the reports on or off. For a call in progress on another thread, the last event may be missing or
+    /// reported in excess.
     ///
     /// # Errors
-    /// None for a device that exists.
+    /// None for an existing device.
     pub fn set(&self, on: bool) -> Result<(), Error> {
         self.allocator.arena(self.device)?.set_reports(on);
         Ok(())

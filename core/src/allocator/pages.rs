@@ -1,5 +1,4 @@
-//! The pages of virtual memory of one device: upkeep, what the pages are used for, and the memory
-//! under a block.
+//! The pages of virtual memory of a device: upkeep, the use of the pages, and the memory under a block.
 
 use crate::allocator::{Allocator, Called};
 use crate::arena::extents::{self, Extent, Extents};
@@ -11,19 +10,18 @@ use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::{DeviceIndex, DevicePtr};
 
-/// The use of a device's pages in bytes, at one moment, and the calls of virtual memory so far.
+/// The use of a device's pages in bytes, at a single moment, and the calls of virtual memory so far.
 ///
-/// The bytes held from the device are those of ordinary segments, `mapped`, `spare`, and bytes that
-/// were leaked.
+/// The bytes held from the device are the bytes of ordinary segments, `mapped`, `spare`, and leaked bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PageStats {
     /// Bytes of the pages mapped where blocks can use them.
     pub mapped: u64,
-    /// Bytes of the pages that nothing uses, which serve the next mapping. Work before the decommit
-    /// of an elastic range may still use some of them.
+    /// Bytes of the unused pages, which serve the next mapping. Work before the decommit of an elastic range may
+    /// still use some of the pages.
     pub spare: u64,
-    /// Bytes of addresses at which moved pages are still mapped, until the work that used the
-    /// addresses is complete. They hold no memory of their own.
+    /// Bytes of addresses with moved pages still mapped, until the work on the addresses is complete. The addresses
+    /// hold no memory of their own.
     pub stale: u64,
     /// Bytes of parked memory: addresses without memory of the device.
     pub parked: u64,
@@ -31,7 +29,7 @@ pub struct PageStats {
     pub pinned: u64,
     /// Bytes of all pages moved since the allocator was created.
     pub moved: u64,
-    /// Bytes of all pages that have replaced shorter ones since the allocator was created.
+    /// Bytes of all pages mapped in place of shorter pages since the allocator was created.
     pub consolidated: u64,
     /// The calls of the device's virtual memory since the allocator was created.
     pub calls: MemoryCalls,
@@ -44,7 +42,7 @@ pub struct PageStats {
     pub longest_stall_us: u64,
 }
 
-/// The pages of one device: a view of an [`Allocator`], returned by [`Allocator::pages`].
+/// The pages of a device: a view of an [`Allocator`], returned by [`Allocator::pages`].
 pub struct Pages<'a, D: DeviceMemory, R: Lock, S: Storage> {
     allocator: &'a Allocator<D, R, S>,
     device: DeviceIndex,
@@ -70,24 +68,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         self.allocator.device(self.device).is_some_and(|device| device.virtual_memory().is_some())
     }
 
-    /// Does what requests under the stitched policy have put off, for about `max_us` microseconds
-    /// of the driver's time: removes mappings that pages have left, gives memory beyond the
-    /// budget back, and replaces short pages that keep meeting by longer ones. Returns true if
-    /// something is left for a further call. Under every policy, some mappings that elastic ranges
-    /// have left are removed, too. Under `reclaim:auto`, idle memory goes back to the device by its worth:
-    /// see [`reclaim_stats`](Self::reclaim_stats).
+    /// Does the work put off by requests under the stitched policy, for about `max_us` microseconds of the driver's
+    /// time: removes the old mappings of moved pages, gives memory beyond the budget back, and replaces pairs of
+    /// short pages with frequent meetings by longer pages. Returns true if work is left for a further call. Under
+    /// every policy, some stale mappings of elastic ranges are removed, too. Under `reclaim:auto`, idle memory goes
+    /// back to the device by worth: see [`reclaim_stats`](Self::reclaim_stats).
     ///
-    /// A host calls the method when idle, or from a separate thread. Further threads
-    /// allocate and free at the same time.
+    /// A host calls the method when idle, or from a separate thread. Further threads may allocate and free
+    /// concurrently.
     ///
-    /// Stream order: never waits for the device. Memory is given back once its work is complete.
+    /// Stream order: never waits for the device. Memory is given back once the work on the memory is complete.
     ///
-    /// Device: called, unless there is nothing to do. The time is estimated from the measured costs
-    /// of the driver's calls, so a call may take longer on a slower driver.
+    /// Device: called, unless no work is left. The time is estimated from the measured costs of the driver's calls,
+    /// so a call may take longer on a slower driver.
     ///
     /// # Errors
-    /// The first error of the device. Nothing is lost but what
-    /// [`leaked_bytes`](Allocator::leaked_bytes) counts; the rest is left to the next call.
+    /// The first error of the device. Only the memory counted by [`leaked_bytes`](Allocator::leaked_bytes) is lost;
+    /// the rest is left to the next call.
     pub fn maintain(&self, max_us: u64) -> Result<bool, Error> {
         let _checked = self.allocator.checked("maintain", self.device);
         let device = self.allocator.on(self.device)?;
@@ -97,7 +94,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         device.stitcher().map_or(Ok(left), |stitcher| Ok(left | stitcher.maintain(max_us)?))
     }
 
-    /// Returns the figures of `reclaim:auto`: memory that [`maintain`](Self::maintain) has given back and kept. All figures are 0 without the setting.
+    /// Returns the figures of `reclaim:auto`: the memory given back and kept by [`maintain`](Self::maintain). All
+    /// figures are 0 without the setting.
     ///
     /// # Errors
     /// None for an existing device.
@@ -105,8 +103,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         Ok(self.allocator.arena(self.device)?.idle.lock().stats())
     }
 
-    /// Returns what the pages are used for and what they have cost. Heaps are read in turn, so the sums may disagree
-    /// slightly while threads allocate.
+    /// Returns the use and the costs of the pages. Heaps are read in turn, so the sums may disagree slightly while
+    /// threads allocate.
     ///
     /// # Errors
     /// None for an existing device.
@@ -137,8 +135,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// Calls `each` with every extent of the block at `ptr`, in the order of addresses. The extents
     /// cover the block, which may be longer than requested. The null address has no extents.
     ///
-    /// The extents stay as they are while the block is live, until it is parked, and beyond while it is
-    /// [pinned](Self::pin). `each` is called with no lock held, and may call the allocator.
+    /// The extents stay as they are while the block is live, until the block is parked. While the block is
+    /// [pinned](Self::pin), the extents also stay after a free or a park. `each` is called with no lock held, and may
+    /// call the allocator.
     ///
     /// Device: not called.
     ///
@@ -163,10 +162,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         self.at_heap(ptr, |heap| heap.extent(ptr, offset))
     }
 
-    /// Holds the memory under the block at `ptr` in place: its pages neither move nor go back to the
-    /// device, also after the block is freed, until [`unpin`](Self::unpin) was called as often as
-    /// `pin`. Other blocks may use the memory after the free. A block of an ordinary segment keeps
-    /// the whole segment.
+    /// Holds the memory under the block at `ptr` in place: the pages under the block neither move nor go back to the
+    /// device, also after the block is freed, until [`unpin`](Self::unpin) was called as often as `pin`. Further
+    /// blocks may use the memory after the free. A block of an ordinary segment keeps the whole segment.
     ///
     /// For memory registered with a network adapter or with another library, which keeps
     /// using the physical memory. Does nothing for the null address.
@@ -185,11 +183,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         self.at_heap(ptr, |heap| heap.pin(ptr))
     }
 
-    /// Undoes one [`pin`](Self::pin) of a block that began at `ptr`, whether the block is live or
-    /// freed. After the last one the memory is cached as all other memory.
+    /// Undoes a single [`pin`](Self::pin) of a block with the first byte `ptr`, live or freed. After the last `unpin`
+    /// the memory is cached like all memory.
     ///
-    /// Blocks of several lengths may have been pinned at `ptr`, one after the other. The longest is
-    /// then unpinned last. Does nothing for the null address.
+    /// Several blocks of different lengths may have been pinned at `ptr` over time. The longest block is then
+    /// unpinned last. Does nothing for the null address.
     ///
     /// Device: not called.
     ///
@@ -203,17 +201,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         Extents::unpin(self.allocator.on(self.device)?, ptr)
     }
 
-    /// Makes a descriptor of the page that contains `ptr`, for another process, which imports the
-    /// descriptor and maps the page as a whole ([`Extent::memory_bytes`] long). `ptr` is any byte of
-    /// [pinned](Self::pin) memory, whether its block is live or freed.
+    /// Makes a descriptor of the page with the byte at `ptr`, for another process, which imports the descriptor and
+    /// maps the page as a whole ([`Extent::memory_bytes`] long). `ptr` is any byte of [pinned](Self::pin) memory,
+    /// with the block live or freed.
     ///
-    /// The other process reads and writes the same bytes, those of other blocks on the page included.
-    /// Keep the memory pinned, and its block live, while the other process uses the bytes: without
-    /// the block, the page serves other requests; without the pin, it also moves to other addresses
-    /// or goes back to the device, whose driver keeps the memory until the other process lets it go.
+    /// The importing process reads and writes the page's bytes, the bytes of further blocks on the page included.
+    /// Keep the memory pinned, and the block live, while the importing process uses the bytes. Without the block, the
+    /// page serves new requests. Without the pin, the page also moves to new addresses or goes back to the device,
+    /// and the device's driver keeps the memory until the importing process releases the memory.
     ///
-    /// Threads: any, also while other threads allocate and free. No lock is held during the call of
-    /// the device.
+    /// Threads: any, concurrently with allocations and frees. No lock is held during the call of the device.
     ///
     /// Device: called, about 0.5 ms with the CUDA driver.
     ///
@@ -227,7 +224,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         extents::export(self.allocator.on(self.device)?, ptr)
     }
 
-    /// Calls `act` with the heap of this device that owns `ptr`.
+    /// Calls `act` with the heap that owns `ptr` on the device.
     fn at_heap<T>(
         &self,
         ptr: DevicePtr,

@@ -1,4 +1,4 @@
-//! Parked memory of one device.
+//! Parked memory of a device.
 
 use crate::allocator::{Allocator, Called};
 use crate::arena::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget, Parker, Remaining};
@@ -69,11 +69,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         if known { Ok(()) } else { Err(Error::UnknownTag(tag)) }
     }
 
-    /// Parks the memory of `target`: gives the memory of pages, and cached memory, back to the
-    /// device. The memory of pinned pages and of ordinary segments stays on the device; [`report`](Self::report)
-    /// tells how much. If the memory is parked, parks the pages that an earlier call left on the device: after a
-    /// failure, or because they were pinned then. Does nothing if there are none. What stays on the device keeps its
-    /// contents in every mode.
+    /// Parks the memory of `target`: gives the memory of pages, and cached memory, back to the device. The memory of
+    /// pinned pages and of ordinary segments stays on the device; [`report`](Self::report) tells how much. If the
+    /// memory is parked, parks the pages left on the device by an earlier call: pages left after a failure, and pages
+    /// pinned at the earlier call. Does nothing if no pages are left. Memory on the device keeps the contents in
+    /// every mode.
     ///
     /// Stream order: waits as `order` says. No work queued later may use the memory before waking.
     ///
@@ -97,7 +97,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// Wakes the memory of `target`, at the old addresses: [`wake_start`](Self::wake_start) and
     /// [`wake_wait`](Self::wake_wait). Does nothing if the memory is awake.
     ///
-    /// Stream order: the contents are there when the call returns, for work on every stream.
+    /// Stream order: the contents are complete when the call returns, for work on every stream.
     ///
     /// Device: called.
     ///
@@ -106,7 +106,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// * [`Error::OutOfMemory`]: the limit or the device lacks the memory, also after everything cached
     ///   was released.
     ///
-    /// All memory is parked then, and the contents are kept. Pages that the device fails to unmap stay for the next call.
+    /// All memory is parked then, and the contents are kept. The next call handles pages that the device fails to
+    /// unmap.
     pub fn wake(&self, target: ParkTarget) -> Result<(), Error> {
         self.wake_wait(target)
     }
@@ -119,17 +120,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// Device: called; waits for no copy.
     ///
     /// # Errors
-    /// Those of [`wake`](Self::wake).
+    /// The errors of [`wake`](Self::wake).
     pub fn wake_start(&self, target: ParkTarget) -> Result<(), Error> {
         let _checked = self.allocator.checked("wake_start", self.device);
         self.parker(target)?.wake_start()
     }
 
-    /// Waits until the contents of `target` are there, and lets the memory serve requests again. Begins to
-    /// wake the memory first, unless begun before.
+    /// Waits until the contents of `target` are complete, and lets the memory serve requests again. Begins to wake
+    /// the memory first, unless begun before.
     ///
     /// # Errors
-    /// Those of [`wake`](Self::wake).
+    /// The errors of [`wake`](Self::wake).
     pub fn wake_wait(&self, target: ParkTarget) -> Result<(), Error> {
         let _checked = self.allocator.checked("wake_wait", self.device);
         self.parker(target)?.wake_wait()

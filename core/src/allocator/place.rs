@@ -10,17 +10,15 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
-/// Allocates blocks at addresses that the program chooses, from the free memory of a pool: a view
-/// of an [`Allocator`].
+/// Allocates blocks at addresses chosen by the program, from the free memory of a pool: a view of an [`Allocator`].
 ///
-/// A program that restores an earlier state of a pool frees the blocks of the pool, and then
-/// allocates the blocks of the earlier state where they were.
+/// To restore an earlier state of a pool, a program frees the blocks of the pool, and then allocates the blocks of
+/// the earlier state at their old addresses.
 pub struct Placer<'a, D: DeviceMemory, R: Lock, S: Storage>(pub &'a Allocator<D, R, S>);
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Placer<'_, D, R, S> {
-    /// Allocates the `size` bytes from `ptr` on for a request of `requested` bytes in `pool`. The
-    /// block belongs to the stream whose memory lies there. Memory before and behind the block stays
-    /// free.
+    /// Allocates the `size` bytes from `ptr` on for a request of `requested` bytes in `pool`. The block belongs to
+    /// the stream of the memory at `ptr`. Memory before and behind the block stays free.
     ///
     /// Device: not called.
     ///

@@ -1,6 +1,6 @@
 //! Private pools and captures, as programs call for them.
 //!
-//! A *private pool* keeps its blocks apart from all others. A *route* leads requests into a pool.
+//! A *private pool* keeps the pool's blocks apart from all further blocks. A *route* leads requests into a pool.
 //! Memory written by a captured graph must stay untouched between launches, so a graph is captured
 //! with a route into a private pool.
 
@@ -68,21 +68,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///
     /// # Errors
     /// * [`Error::UnknownDevice`], [`Error::UnknownPool`].
-    /// * [`Error::NotRouted`]: there is no such route.
+    /// * [`Error::NotRouted`]: no route of this kind leads into the pool.
     pub fn end_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
         let _checked = self.checked("end_allocate_to_pool", device);
         self.arena(device)?.end_route(pool, Purpose::Requests).map(|_| ())
     }
 
-    /// Routes the requests selected by `route` into a private pool while a graph is captured. Must be
-    /// called before the capture begins, or after it if no other thread makes a call meanwhile: the call may ask
-    /// the device whether the stream is idle, which breaks a capture. The user added to the pool is the graph.
+    /// Routes the requests selected by `route` into a private pool while a graph is captured. Must be called before
+    /// the capture begins, or within the capture if no other thread makes a call meanwhile: the call may ask the
+    /// device whether the stream is idle, which breaks a capture. The user added to the pool is the graph.
     ///
     /// During the capture no event is recorded, and memory is not released for requests on
     /// capturing streams. Waits until no other thread records an event.
     ///
     /// # Errors
-    /// Those of [`begin_allocate_to_pool`](Self::begin_allocate_to_pool).
+    /// The errors of [`begin_allocate_to_pool`](Self::begin_allocate_to_pool).
     pub fn begin_capture(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
         let _checked = self.checked("begin_capture", device);
         self.arena(device)?.begin_route(pool, route, Purpose::Capture)
@@ -93,7 +93,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`release_pool`](Self::release_pool), called after the graph is destroyed.
     ///
     /// # Errors
-    /// Those of [`end_allocate_to_pool`](Self::end_allocate_to_pool).
+    /// The errors of [`end_allocate_to_pool`](Self::end_allocate_to_pool).
     pub fn end_capture(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
         let _checked = self.checked("end_capture", device);
         self.arena(device)?.end_route(pool, Purpose::Capture).map(|_| ())
@@ -106,7 +106,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// nothing.
     ///
     /// # Errors
-    /// Those of [`begin_allocate_to_pool`](Self::begin_allocate_to_pool).
+    /// The errors of [`begin_allocate_to_pool`](Self::begin_allocate_to_pool).
     pub fn begin_route(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
         let _checked = self.checked("begin_route", device);
         self.arena(device)?.begin_route(pool, route, Purpose::Undeclared)
@@ -116,7 +116,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// the route. The user of the pool stays until [`release_pool`](Self::release_pool).
     ///
     /// # Errors
-    /// Those of [`end_allocate_to_pool`](Self::end_allocate_to_pool).
+    /// The errors of [`end_allocate_to_pool`](Self::end_allocate_to_pool).
     pub fn end_route(&self, device: DeviceIndex, pool: PoolId) -> Result<Route, Error> {
         let _checked = self.checked("end_route", device);
         self.arena(device)?.end_route(pool, Purpose::Undeclared)
@@ -139,7 +139,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Device: called, and waited for.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`], and those of [`empty_cache`](Self::empty_cache).
+    /// [`Error::UnknownPool`], and the errors of [`empty_cache`](Self::empty_cache).
     pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
         let _checked = self.checked("empty_pool", device);
         let device = self.on(device)?;

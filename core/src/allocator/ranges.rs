@@ -14,28 +14,27 @@ use core::ops::Deref;
 /// Reserves, commits, decommits and releases elastic ranges. Every [`Allocator`] does; [`Range`]
 /// owns a range.
 ///
-/// An *elastic range* is a range of addresses without memory, for a table or a cache that grows in
-/// place. The program commits, uses and decommits parts. The memory comes from the
-/// pages of the allocator, whatever the policy, and counts against the same limit: pages that other
-/// ranges or, under [`Policy::Stitched`](crate::config::Policy), blocks have given up serve the
-/// range, and the reverse.
+/// An *elastic range* is a range of addresses without memory, for a table or a cache that grows in place. The program
+/// commits, uses and decommits parts. The memory comes from the pages of the allocator, under every policy, and
+/// counts against the common limit: pages given up by ranges or, under [`Policy::Stitched`](crate::config::Policy),
+/// by blocks serve the range, and the reverse.
 ///
-/// Offsets and sizes of parts are multiples of [`Reservation::page_bytes`], 2 MiB on today's GPUs.
-/// Others are refused, as `cuMemMap` refuses them.
+/// Offsets and sizes of parts are multiples of [`Reservation::page_bytes`], 2 MiB on today's GPUs. Every other value
+/// is refused, as by `cuMemMap`.
 ///
 /// # Stream order
-/// Work that is queued on the stream of a commit, after the commit, may use the part. Work on other
-/// streams must be ordered behind it. A decommit takes effect behind the work queued on its
-/// stream so far: work of other streams that uses the part must precede that work. From then on
-/// the memory serves other requests, behind that work; contents are lost.
+/// Work queued on the stream of a commit, after the commit, may use the part. Work on other streams must be ordered
+/// behind the commit. A decommit takes effect behind the work queued so far on the decommit's stream: work of other
+/// streams on the part must precede this work. From then on the memory serves further requests, behind the work
+/// before the decommit; contents are lost.
 ///
-/// The host does not wait for the device, with two exceptions: a commit that would otherwise run
-/// out of memory, and a commit of addresses that were decommitted, whose page serves others
-/// already, while the work before the decommit is unfinished.
+/// The host does not wait for the device, with two exceptions. A commit waits instead of running out of memory. A
+/// commit of decommitted addresses waits for unfinished work before the decommit if the old page serves another use
+/// already.
 ///
 /// # Captures
-/// While the program captures a graph, nothing can be decommitted or released, and a commit gets
-/// only memory that no work uses any longer.
+/// While the program captures a graph, nothing can be decommitted or released, and a commit gets only memory without
+/// unfinished work.
 ///
 /// # Errors of every operation on a range
 /// * [`Error::UnknownDevice`].
@@ -55,8 +54,7 @@ pub trait RangeAllocator: BlockAllocator {
     ///   virtual memory.
     fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error>;
 
-    /// Gives a part of a range memory. Pages of the part that have memory keep it, with the
-    /// contents.
+    /// Gives a part of a range memory. Pages of the part with memory keep the memory and the contents.
     ///
     /// Device: called, unless all of the part is committed.
     ///
@@ -81,8 +79,8 @@ pub trait RangeAllocator: BlockAllocator {
     /// Gives the memory of a part up, behind the present work on `stream`. Pages of the part
     /// without memory stay so.
     ///
-    /// A commit may have mapped its part in physical pages longer than a page, but never longer than
-    /// the part. The memory of such a page is given up once all of it is decommitted.
+    /// A commit may have mapped the committed part in physical pages longer than a page, but never longer than the
+    /// part. The memory of a longer page is given up once the whole page is decommitted.
     ///
     /// Device: called, unless nothing of the part is committed.
     ///
@@ -99,9 +97,9 @@ pub trait RangeAllocator: BlockAllocator {
         stream: StreamId,
     ) -> Result<(), Error>;
 
-    /// Releases a range: gives all its memory up, behind the present work of every stream that a
-    /// commit or a decommit of the range has named. Of several such streams, one waits for the
-    /// others. The addresses are released once that work is complete, without a wait of the host.
+    /// Releases a range: gives all memory of the range up, behind the present work of every stream named in a commit
+    /// or a decommit of the range. Of several streams, a single stream waits for the rest. The addresses are released
+    /// once this work is complete, without a wait of the host.
     ///
     /// Device: called.
     ///

@@ -1,5 +1,5 @@
-//! Settings that adjust themselves (`tune:auto`): what a host needs to search for better settings and
-//! to put them in force.
+//! Self-adjusting settings (`tune:auto`): the host's interface to search for better settings and to put the settings
+//! in force.
 
 use crate::allocator::Allocator;
 #[cfg(feature = "alloc")]
@@ -17,7 +17,7 @@ use crate::{pool::PoolId, snapshot::SnapshotSegment, trace::TraceEntry};
 #[cfg(feature = "alloc")]
 use alloc::vec::Vec;
 
-/// The latest requests of a device, and its memory after them: the default pool alone.
+/// The latest requests of a device, and the device's memory after the requests: the default pool alone.
 #[cfg(feature = "alloc")]
 #[derive(Clone, Debug)]
 pub struct Window {
@@ -33,11 +33,11 @@ pub struct Window {
     pub serial: u64,
 }
 
-/// The tuning of one device: a view of an [`Allocator`], returned by [`Tuning::of`].
+/// The tuning of a device: a view of an [`Allocator`], returned by [`Tuning::of`].
 ///
-/// A host that tunes reads a [`window`](Self::window) at an idle moment, searches with it on any
-/// thread, and passes the settings to [`put_in_force`](Self::put_in_force) at the next idle moment.
-/// The crate `cachalot-tuner` has the search; `cachalot` does all of this on a thread of its own.
+/// A tuning host reads a [`window`](Self::window) at an idle moment, searches with the window on any thread, and
+/// passes the settings to [`put_in_force`](Self::put_in_force) at the next idle moment. The crate `cachalot-tuner`
+/// has the search; `cachalot` does all steps on a thread of its own.
 pub struct Tuning<'a, D: DeviceMemory, R: Lock, S: Storage> {
     allocator: &'a Allocator<D, R, S>,
     device: DeviceIndex,
@@ -62,7 +62,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Tuning<'a, D, R, S> {
         Ok(Tuned(self.allocator.arena(self.device)?).may_tune())
     }
 
-    /// Returns the program's own configuration. [`Allocator::config`] returns the one in force.
+    /// Returns the program's own configuration. [`Allocator::config`] returns the configuration in force.
     ///
     /// # Errors
     /// None for an existing device.
@@ -128,8 +128,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Tuning<'a, D, R, S> {
         Ok(true)
     }
 
-    /// Gives idle memory back with the form of earlier settings, if the device has finished with
-    /// it. Call this at idle moments. Needs the feature `alloc`; without it, cached memory goes back by
+    /// Gives idle memory back with the form of earlier settings, if the device has finished with the memory. Call
+    /// this method at idle moments. Needs the feature `alloc`; without the feature, cached memory goes back by
     /// [`Allocator::trim`] and [`Allocator::empty_cache`] alone.
     ///
     /// Device: called to release memory. Never waits for the device.
@@ -152,7 +152,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Tuning<'a, D, R, S> {
         Ok(TuneReport { retired_bytes, ..arena.tuning.lock().report })
     }
 
-    /// Changes the figures that a host keeps. The stage is [`TuneStage::Off`] while `tune` is off.
+    /// Changes the figures kept by a host. The stage is [`TuneStage::Off`] while `tune` is off.
     ///
     /// # Errors
     /// None for an existing device.

@@ -16,16 +16,16 @@ use crate::units::{DeviceIndex, NO_STREAM, StreamId};
 pub enum Bound {
     /// The limit, set in bytes or as a fraction of the device.
     Limit,
-    /// The fraction that `throw_on_cudamalloc_oom` refuses requests above.
+    /// The fraction above which `throw_on_cudamalloc_oom` refuses requests.
     Fraction,
-    /// The free memory of the device, by the answer that the allocator had last.
+    /// The free memory of the device, by the device's latest answer.
     Device,
-    /// Another reason, such as addresses of virtual memory or parked memory.
+    /// A further reason, for example addresses of virtual memory or parked memory.
     Other,
 }
 
 impl Bound {
-    /// Returns the reason of a failure: the cache was given up before it.
+    /// Returns the reason of a failure after the release of the cache.
     fn of(report: &OutOfMemory) -> Self {
         let held = report.reserved.saturating_add(report.spare).saturating_add(report.segment);
         if report.limit.is_some_and(|limit| held > limit) {
@@ -41,22 +41,21 @@ impl Bound {
 /// The answer of [`Rehearsal::would_fit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fit {
-    /// Number of requests served, from the first on: the index of the first request that
-    /// would fail, or the number of all requests.
+    /// Number of requests served, from the first on: the index of the first failing request, or the number of all
+    /// requests.
     pub served: usize,
     /// Bytes held from the device after the served requests.
     pub reserved_bytes: u64,
     /// Bytes to be added by the served requests to the bytes held from the device.
     pub new_bytes: u64,
-    /// The reason why the request behind the served ones would fail. `None` if all would be served.
+    /// The reason why the next request behind the served requests would fail. `None` if all would be served.
     pub bound: Option<Bound>,
-    /// Free memory of the device assumed by the answer: of its latest answer, and changed by what the
-    /// allocator has obtained and given back since. `None` if the device was never asked; the answer
-    /// then assumes enough.
+    /// Free memory of the device assumed by the answer: the device's latest answer, changed by the memory obtained
+    /// and given back since. `None` if the device was never asked; the answer then assumes enough.
     pub device_free: Option<u64>,
 }
 
-/// What requests to a device would do: see [`would_fit`](Self::would_fit).
+/// A forecast of requests to a device: see [`would_fit`](Self::would_fit).
 pub struct Rehearsal<'a, D: DeviceMemory, R: Lock, S: Storage> {
     allocator: &'a Allocator<D, R, S>,
     device: DeviceIndex,
@@ -72,25 +71,23 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'a, D, R, S> {
         Ok(Self { allocator, device })
     }
 
-    /// Tells whether requests of `sizes` bytes on `stream` would be served if they were made now, one
-    /// after another, none of them freed. Changes nothing.
+    /// Tells whether requests of `sizes` bytes on `stream` would be served now, in order, without a free in between.
+    /// Changes nothing.
     ///
-    /// The requests are made on a copy of the device's heaps, pools, pages and plans, by the code that
-    /// serves requests. So the answer is exact for the policy, if no other call comes between. It
-    /// assumes that
+    /// The requests are made on a copy of the device's heaps, pools, pages and plans, by the code for real requests.
+    /// So the answer is exact for the policy, if no other call comes between. The answer assumes:
     /// * no work of a stream is complete unless the allocator has found so before, until a request would
     ///   wait for the work: call [`process_events`](Allocator::process_events) first;
     /// * [`Host::on_shortage`](crate::Host::on_shortage) frees nothing, and no other thread frees while a request waits;
-    /// * new memory has higher addresses than all other memory, and a host that supplies a pool has
-    ///   enough;
+    /// * new memory has higher addresses than all present memory, and a host with a supplied pool has enough;
     /// * mapping takes no time, which matters only to `strict_stall` of the stitched policy.
     ///
-    /// The copy takes about as long as a [`snapshot`](Allocator::snapshot), and as much memory as the
-    /// allocator's tables. It is the state of one moment: other threads' calls wait while it is made. What these threads are
-    /// doing at the moment counts as unfinished, and pending frees that they are asking after as pending.
+    /// The copy takes about as long as a [`snapshot`](Allocator::snapshot), and as much memory as the allocator's
+    /// tables. The copy is the state of a single moment: other threads' calls wait while the copy is made. Calls in
+    /// progress on other threads count as unfinished, and the frees queried by these calls as pending.
     ///
-    /// Device: asked for its virtual memory, which may open it, and while a graph is captured, which streams
-    /// capture it. Otherwise not called.
+    /// Device: asked for the device's virtual memory, which may open the device, and while a graph is captured, for
+    /// the capturing streams. Otherwise not called.
     ///
     /// # Errors
     /// * [`Error::InvalidStream`], [`Error::TooLarge`].
@@ -101,14 +98,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'a, D, R, S> {
         self.would_fit_on(onto, sizes, stream)
     }
 
-    /// Answers as [`would_fit`](Self::would_fit), with the copy over a device of the caller: `onto` has
-    /// the state of the allocator's device, with the same addresses, events and pages. So nothing is
-    /// assumed over a [`duplicate`](crate::simulated::SimulatedDevice::duplicate) of a simulated device.
+    /// Answers as [`would_fit`](Self::would_fit), with the copy over a device of the caller: `onto` has the state of
+    /// the allocator's device, with equal addresses, events and pages. So the answer assumes nothing over a
+    /// [`duplicate`](crate::simulated::SimulatedDevice::duplicate) of a simulated device.
     ///
     /// Device: not called.
     ///
     /// # Errors
-    /// Those of [`would_fit`](Self::would_fit).
+    /// The errors of [`would_fit`](Self::would_fit).
     pub fn would_fit_on<T: DeviceMemory>(&self, onto: T, sizes: &[u64], stream: StreamId) -> Result<Fit, Error> {
         let _checked = self.allocator.checked("would_fit", self.device);
         if stream == NO_STREAM {
@@ -137,8 +134,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'a, D, R, S> {
         Ok(answer(sizes.len(), ledger.reserved(), None))
     }
 
-    /// Notes the memory of a device, which the program has asked the device for: a later
-    /// [`would_fit`](Self::would_fit) assumes it. The allocator notes the answers to its own questions.
+    /// Stores the memory of a device, after the program has asked the device: a later [`would_fit`](Self::would_fit)
+    /// assumes the stored memory. The allocator stores the answers to its own questions.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -148,7 +145,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'a, D, R, S> {
         Ok(())
     }
 
-    /// Returns an allocator over `onto` with the state of one device, which is device 0 there.
+    /// Returns an allocator over `onto` with the state of a single device, which becomes device 0.
     fn copy_onto<T: DeviceMemory>(&self, onto: T) -> Result<Allocator<T, R, S>, Error> {
         let mut arenas = S::Devices::<_>::default();
         if !arenas.make_room(1) {

@@ -1,4 +1,4 @@
-//! Devices with segments and events, and nothing besides.
+//! Devices with segments and events only.
 
 use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use crate::device::{Bare, DeviceResult, Event, MemoryInfo};
@@ -7,12 +7,12 @@ use crate::device::{DeviceMemory, Segments, StreamOrder};
 use crate::pool::PoolId;
 use crate::units::{DevicePtr, StreamId};
 
-/// A device with segments and events, and nothing besides. Such a device is a [`DeviceMemory`]: [`Bare`] answers
-/// all other calls, and a stream is ordered behind an event by waiting for the event.
+/// A device with segments and events only. A basic device is a [`DeviceMemory`]: [`Bare`] answers all calls of the
+/// missing parts, and a stream is ordered behind an event by waiting for the event.
 ///
-/// A device that can do more implements [`Segments`], [`StreamOrder`] and [`Host`](crate::Host) itself. Those
-/// traits have no provided methods: the compiler names each method that is missing. A device that has only some
-/// methods of one of them forwards the rest to [`Bare`], as described in [`forward`](crate::forward).
+/// A device with further parts implements [`Segments`], [`StreamOrder`] and [`Host`](crate::Host) directly. These
+/// traits have no provided methods: the compiler names each missing method. A device with only some methods of a
+/// trait forwards the rest to [`Bare`], as described in [`forward`](crate::forward).
 ///
 /// ```
 /// use cachalot_core::{Allocator, BasicDevice, Config, DeviceIndex, DevicePtr, DeviceResult, Event, Growable};
@@ -64,13 +64,13 @@ pub trait BasicDevice: Send + Sync + 'static {
     /// Allocates a segment, as [`Segments::obtain`] does.
     ///
     /// # Errors
-    /// Those of [`Segments::obtain`].
+    /// The errors of [`Segments::obtain`].
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr>;
 
     /// Releases a segment, as [`Segments::release`] does.
     ///
     /// # Errors
-    /// Those of [`Segments::release`].
+    /// The errors of [`Segments::release`].
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()>;
 
     /// Returns the device's memory, as [`Segments::memory_info`] does.
@@ -94,19 +94,19 @@ pub trait BasicDevice: Send + Sync + 'static {
     /// Records an event, as [`StreamOrder::record`] does.
     ///
     /// # Errors
-    /// Those of [`StreamOrder::record`].
+    /// The errors of [`StreamOrder::record`].
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()>;
 
     /// Returns whether the work before an event is done, as [`StreamOrder::is_complete`] does.
     ///
     /// # Errors
-    /// Those of [`StreamOrder::is_complete`].
+    /// The errors of [`StreamOrder::is_complete`].
     fn is_complete(&self, event: Event) -> DeviceResult<bool>;
 
     /// Waits for an event, as [`StreamOrder::wait`] does.
     ///
     /// # Errors
-    /// Those of [`StreamOrder::is_complete`].
+    /// The errors of [`StreamOrder::is_complete`].
     fn wait(&self, event: Event) -> DeviceResult<()>;
 
     /// Waits for a stream, as [`StreamOrder::synchronize`] does.

@@ -1,4 +1,4 @@
-//! The calls of a device that reach a driver, by name: for counting calls, for their costs, and for making calls fail.
+//! The names of a device's driver calls: for counting calls, for their costs, and for making calls fail.
 
 /// Declares the calls once.
 macro_rules! calls {

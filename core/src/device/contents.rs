@@ -1,4 +1,4 @@
-//! What a host does with the contents of parked memory: keeps copies, and writes them back.
+//! The host's part for the contents of parked memory: keeping copies, and writing the copies back.
 
 use crate::device::bare::LACKING;
 use crate::device::{Bare, DeviceResult};
@@ -17,20 +17,20 @@ pub struct CopyMark(pub u64);
 
 /// The host's memory for the contents of parked memory, and the copies to and from it.
 ///
-/// A copy is *begun* by a call and may go on while the caller goes on;
-/// [`finish`](Self::finish) waits for the end. All work that uses the copied memory is complete before
-/// a copy of it begins. Copies are not ordered with any stream of the program.
+/// A copy is *begun* by a call and may go on while the caller goes on; [`finish`](Self::finish) waits for the end.
+/// All work on the copied memory is complete before a copy begins. Copies are not ordered with any stream of the
+/// program.
 pub trait Contents: Send + Sync {
-    /// Makes ready to keep `bytes` more, in parts of at most `largest` bytes. Memory of the host is
-    /// obtained here, and belongs to the saves to follow until [`end_saves`](Self::end_saves). The allocator
-    /// prepares for one park of a device at a time.
+    /// Prepares to keep `bytes` more, in parts of at most `largest` bytes. The method obtains memory of the host. The
+    /// memory belongs to the saves to follow until [`end_saves`](Self::end_saves). The allocator prepares for one
+    /// park of a device at a time.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if the host lacks the memory. Nothing is held then.
     fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()>;
 
-    /// Ends the saves that [`prepare`](Self::prepare) announced. What was prepared and keeps no contents may go back.
-    /// Copies begun before may still be in progress. Does nothing if nothing is prepared.
+    /// Ends the saves announced by [`prepare`](Self::prepare). Prepared memory without contents may go back. Copies
+    /// begun before may still be in progress. Does nothing if nothing is prepared.
     fn end_saves(&self);
 
     /// Begins to copy `bytes` from `at` to memory of the host. The bytes do not change before the copy
@@ -64,7 +64,7 @@ pub trait Contents: Send + Sync {
     /// more than once.
     ///
     /// # Errors
-    /// The error of a failed copy, or of the device. What was copied is in doubt then.
+    /// The error of a failed copy, or of the device. The copied bytes are in doubt then.
     fn finish(&self, mark: CopyMark) -> DeviceResult<()>;
 
     /// Gives up kept contents. No copy in progress uses the contents.

@@ -1,9 +1,9 @@
-//! Devices that pass calls on to another device.
+//! Devices that pass calls on to an inner device.
 //!
-//! A wrapper names the other device with [`Forwarder`]. It then forwards a whole trait: an empty implementation of
-//! [`ForwardSegments`] makes the wrapper a [`Segments`](crate::Segments) of which every method is forwarded, and a
-//! method written in that implementation takes the place of one. So a method that is added to a trait is forwarded by
-//! every wrapper, and by none is it forgotten. [`Forwarder::before`] sees every call.
+//! A wrapper names the inner device with [`Forwarder`]. The wrapper then forwards a whole trait: an empty
+//! implementation of [`ForwardSegments`] makes the wrapper a [`Segments`](crate::Segments) with every method
+//! forwarded, and each method written in the implementation replaces the forwarded method. So a method added to a
+//! trait is forwarded by every wrapper, and no wrapper can forget the method. [`Forwarder::before`] sees every call.
 //!
 //! ```
 //! use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
@@ -47,37 +47,37 @@ use crate::pool::PoolId;
 use crate::trace::{CallSite, TraceEntry};
 use crate::units::{DevicePtr, StreamId};
 
-/// A device that passes calls on to another.
+/// A device that passes calls on to an inner device.
 pub trait Forwarder: Send + Sync + 'static {
-    /// The other device. [`Bare`] for a device that has only some methods of a trait.
+    /// The inner device. [`Bare`] for a device with only some methods of a trait.
     type Inner: DeviceMemory + ?Sized;
 
-    /// Returns the other device.
+    /// Returns the inner device.
     ///
     /// # Errors
-    /// The error of each forwarded call while there is no other device. Methods that cannot fail then answer as
-    /// [`Bare`] does.
+    /// The error of each forwarded call while the inner device is absent. Infallible methods then answer like
+    /// [`Bare`].
     fn inner(&self) -> DeviceResult<&Self::Inner>;
 
-    /// Called before each method of a trait that is forwarded, also if the wrapper has a method of its own.
-    /// `method` is the name of the method, and `call` its kind if it reaches a driver.
+    /// Called before each method of a forwarded trait, also if the wrapper has a method of its own. `method` is the
+    /// name of the method, and `call` the kind of the call if the method reaches a driver.
     #[inline]
     fn before(&self, method: &'static str, call: Option<Call>) {
         let _ = (method, call);
     }
 }
 
-/// Returns the virtual memory of the other device.
+/// Returns the virtual memory of the inner device.
 fn virtual_memory<F: Forwarder + ?Sized>(forwarder: &F) -> DeviceResult<&dyn VirtualMemory> {
     forwarder.inner()?.virtual_memory().ok_or(LACKING)
 }
 
-/// Returns the memory for contents of the other device.
+/// Returns the memory for contents of the inner device.
 fn contents<F: Forwarder + ?Sized>(forwarder: &F) -> DeviceResult<&dyn Contents> {
     forwarder.inner()?.contents().ok_or(LACKING)
 }
 
-/// The kind of a call, if it has one.
+/// The kind of a call, or `None` for a call without a kind.
 macro_rules! call {
     () => {
         None
@@ -87,9 +87,9 @@ macro_rules! call {
     };
 }
 
-/// Declares how the methods of a trait are forwarded: `fallible` ones, with the type of their result, and `certain`
-/// ones, with the type of their answer. `[Call]` is the kind of the call. The trait has no provided methods, so the
-/// compiler refuses a list that lacks a method.
+/// Declares how the methods of a trait are forwarded: `fallible` methods, with the type of their result, and
+/// `certain` methods, with the type of their answer. `[Call]` is the kind of the call. The trait has no provided
+/// methods, so the compiler refuses an incomplete list.
 macro_rules! forwarding {
     (
         $(#[$doc:meta])*
@@ -103,7 +103,7 @@ macro_rules! forwarding {
                 #[doc = concat!("Forwards [`", stringify!($name), "`](", stringify!($Trait), "::", stringify!($name), ").")]
                 ///
                 /// # Errors
-                /// Those of the other device, and of [`inner`](crate::forward::Forwarder::inner).
+                /// The errors of the inner device, and of [`inner`](crate::forward::Forwarder::inner).
                 #[inline]
                 fn $name(&self, $($argument: $type),*) -> DeviceResult<$value> {
                     $Trait::$name($inner(self)?, $($argument),*)
@@ -141,7 +141,7 @@ macro_rules! forwarding {
 }
 
 forwarding! {
-    /// Forwards [`Segments`], except for the methods that the implementation writes itself.
+    /// Forwards [`Segments`], except for the methods written in the implementation.
     ForwardSegments: Segments, to Forwarder::inner;
     fallible {
         obtain(bytes: u64) -> DevicePtr [Obtain];
@@ -158,7 +158,7 @@ forwarding! {
 }
 
 forwarding! {
-    /// Forwards [`StreamOrder`], except for the methods that the implementation writes itself.
+    /// Forwards [`StreamOrder`], except for the methods written in the implementation.
     ForwardStreamOrder: StreamOrder, to Forwarder::inner;
     fallible {
         create_event() -> Event [CreateEvent];
@@ -183,7 +183,7 @@ forwarding! {
 }
 
 forwarding! {
-    /// Forwards [`Host`], except for the methods that the implementation writes itself.
+    /// Forwards [`Host`], except for the methods written in the implementation.
     ForwardHost: Host, to Forwarder::inner;
     fallible {}
     certain {
@@ -203,8 +203,8 @@ forwarding! {
 }
 
 forwarding! {
-    /// Forwards [`VirtualMemory`] to that of the other device, except for the methods that the implementation writes
-    /// itself. [`virtual_memory`](crate::Segments::virtual_memory) of the wrapper then returns the wrapper.
+    /// Forwards [`VirtualMemory`] to the virtual memory of the inner device, except for the methods written in the
+    /// implementation. [`virtual_memory`](crate::Segments::virtual_memory) of the wrapper then returns the wrapper.
     ForwardVirtualMemory: VirtualMemory, to virtual_memory;
     fallible {
         reserve(bytes: u64) -> DevicePtr [Reserve];
@@ -224,8 +224,8 @@ forwarding! {
 }
 
 forwarding! {
-    /// Forwards [`Contents`] to those of the other device, except for the methods that the implementation writes
-    /// itself. [`contents`](crate::Segments::contents) of the wrapper then returns the wrapper.
+    /// Forwards [`Contents`] to the memory for contents of the inner device, except for the methods written in the
+    /// implementation. [`contents`](crate::Segments::contents) of the wrapper then returns the wrapper.
     ForwardContents: Contents, to contents;
     fallible {
         prepare(bytes: u64, largest: u64) -> () [Prepare];

@@ -1,4 +1,4 @@
-//! What a device does as the host of an allocator: threads, pauses and the clock, routes, and calls of the program.
+//! A device as the host of an allocator: threads, pauses and the clock, routes, and calls of the program.
 
 use crate::device::Bare;
 use crate::device::oom::OutOfMemory;
@@ -6,7 +6,7 @@ use crate::pool::PoolId;
 use crate::trace::{CallSite, TraceEntry};
 use crate::units::{DevicePtr, StreamId};
 
-/// The host of an allocator: threads and time, routes that the host decides, and what the program is told.
+/// The host of an allocator: threads and time, routes decided by the host, and reports to the program.
 pub trait Host: Send + Sync {
     /// Returns the number of the calling thread, for [`Route::Thread`](crate::pool::Route::Thread).
     fn thread_id(&self) -> u64;
@@ -28,8 +28,8 @@ pub trait Host: Send + Sync {
     /// 0 without a clock.
     fn time_us(&self, ticks: u64) -> u64;
 
-    /// Returns whether the [`Route::Host`](crate::pool::Route::Host) with the number `route` leads
-    /// requests on `stream` into its pool.
+    /// Returns whether the [`Route::Host`](crate::pool::Route::Host) with the number `route` leads requests on
+    /// `stream` into the route's pool.
     ///
     /// Called without a lock at each request while the route is in force, and possibly once more
     /// just after the route has ended; the answer is then false. Must not call the allocator.
@@ -47,18 +47,18 @@ pub trait Host: Send + Sync {
     /// blocks as the caching policy does. Called once, at the first request, with no lock held.
     fn on_missing_virtual_memory(&self);
 
-    /// Tells the program that a page of virtual memory is mapped and accessible from `at` on, before
-    /// any of its addresses is handed out, and before parked blocks there wake. While a page moves, the page may be
-    /// mapped at two places.
+    /// Tells the program of a page of virtual memory, mapped and accessible from `at` on. Called before any address
+    /// of the page is handed out, and before parked blocks on the page wake. A moving page may be mapped at two
+    /// places.
     ///
-    /// Called without a lock, on the thread of the call that maps the page: a request, upkeep, or a wake. May
-    /// call the allocator.
+    /// Called without a lock, on the thread of the mapping call: a request, upkeep, or a wake. May call the
+    /// allocator.
     fn on_map(&self, at: DevicePtr, bytes: u64);
 
-    /// Tells the program that a page is about to be unmapped: the `bytes` from `at` on, of which
-    /// [`on_map`](Self::on_map) told. No work uses the addresses, and no block lies there, except for blocks that are
-    /// being parked. If the device then fails to unmap the page, the addresses are never used again; but a page that a
-    /// failed park or wake leaves mapped stays in use, and `on_map` tells of it once more.
+    /// Tells the program that a page, announced by [`on_map`](Self::on_map), is about to be unmapped: the `bytes`
+    /// from `at` on. No work uses the addresses, and no block lies on the page, except for blocks about to be parked.
+    /// If the device then fails to unmap the page, the addresses are never used again. Exception: a page left mapped
+    /// by a failed park or wake stays in use, and `on_map` announces the page once more.
     ///
     /// Called as [`on_map`](Self::on_map) is.
     fn on_unmap(&self, at: DevicePtr, bytes: u64);
@@ -71,15 +71,15 @@ pub trait Host: Send + Sync {
     /// must not call the allocator.
     fn on_event(&self, entry: &TraceEntry, pool: PoolId);
 
-    /// Returns the number of the calling thread's place in the program, for the trace; 0 if there
-    /// is none. The host assigns the numbers and resolves them.
+    /// Returns the number of the calling thread's place in the program, for the trace; 0 for a thread without a
+    /// place. The host assigns the numbers and resolves the numbers.
     ///
     /// Called without a lock while a trace is recorded, once for each request and each free. May
     /// call the allocator, if those calls are not traced through this method again.
     fn call_site(&self, site: CallSite) -> u32;
 }
 
-/// One thread, no clock, no routes, and a program that is told nothing.
+/// A host with a single thread, without a clock and routes, and without reports to the program.
 impl Host for Bare {
     fn thread_id(&self) -> u64 {
         0

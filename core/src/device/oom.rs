@@ -5,8 +5,7 @@ use crate::device::MemoryInfo;
 use crate::units::DeviceIndex;
 use core::fmt;
 
-/// The report of a request that failed for lack of memory. All figures are in bytes, at the time of
-/// the failure.
+/// The report of a request failed for lack of memory. All figures are in bytes, at the time of the failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent condition of the report")]
@@ -29,10 +28,10 @@ pub struct OutOfMemory {
     pub allocated: u64,
     /// Bytes reserved from the device, without spare pages.
     pub reserved: u64,
-    /// Bytes of pages of virtual memory that are mapped where no block can lie. The pages
-    /// could neither serve the request nor go back to the device.
+    /// Bytes of pages of virtual memory mapped at addresses unusable for blocks. The pages could neither serve the
+    /// request nor go back to the device.
     pub spare: u64,
-    /// Bytes of pages of virtual memory that are pinned: free memory there does not move.
+    /// Bytes of pinned pages of virtual memory: free memory on pinned pages does not move.
     pub pinned: u64,
     /// Bytes of parked memory: addresses without memory of the device. Part of no other sum.
     pub parked: u64,
@@ -54,8 +53,8 @@ pub struct OutOfMemory {
     pub capturing: bool,
 }
 
-/// A size in the largest unit that it reaches: whole where it is a multiple of the unit, else with
-/// two decimals. A size that the decimals would show as a multiple is written in bytes.
+/// A size in the largest unit not above the size: whole for a multiple of the unit, else with two decimals. A size is
+/// written in bytes if the decimals would round the size to a multiple.
 pub(crate) struct Size(pub u64);
 
 impl fmt::Display for Size {
@@ -170,8 +169,8 @@ impl fmt::Display for WordsOfPyTorch<'_> {
 }
 
 impl OutOfMemory {
-    /// Returns the text of `PyTorch` for this report, followed by the block needed and the reasons.
-    /// For hosts whose users know and search for the words of `PyTorch`.
+    /// Returns the text of `PyTorch` for the report, followed by the block needed and the reasons. For hosts whose
+    /// users know and search for the words of `PyTorch`.
     pub fn in_words_of_pytorch(&self) -> impl fmt::Display + '_ {
         WordsOfPyTorch(self)
     }
@@ -181,7 +180,7 @@ impl OutOfMemory {
         self.reserved + self.spare
     }
 
-    /// Returns the free bytes held by the allocator, without those of private pools.
+    /// Returns the free bytes held by the allocator, without the bytes of private pools.
     fn free(&self) -> u64 {
         self.reserved.saturating_sub(self.allocated + self.pending + self.private_free)
     }
@@ -239,7 +238,7 @@ impl OutOfMemory {
         }
     }
 
-    /// Writes what would have helped. Writes nothing if no setting would.
+    /// Writes the settings that would have helped. Writes nothing if no setting would help.
     fn advise(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_limited() && self.memory.free >= self.segment {
             f.write_str(" A higher limit would help: the device has enough free memory.")?;

@@ -11,16 +11,16 @@ use spin::Mutex;
 /// The first address of the device: above those of every device.
 const FIRST_ADDRESS: u64 = 1 << 60;
 
-/// The first number of an event and of a physical handle: above those of drivers, which are addresses.
+/// The first number of an event and of a physical handle: above the numbers of drivers, which are addresses.
 const FIRST_NUMBER: u64 = 1 << 60;
 
 /// The alignment of segments and reservations, in bytes.
 const ALIGNMENT: u64 = 2 << 20;
 
-/// Memory of a device that has never told: more than any has, and small enough to be multiplied.
+/// Memory of a device without a known size: above the memory of any device, and small enough to be multiplied.
 pub(crate) const UNKNOWN_MEMORY: u64 = 1 << 44;
 
-/// What the copied allocator's device would answer.
+/// The answers of the copied allocator's device.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     /// The stream of the requests.
@@ -35,9 +35,9 @@ pub(crate) struct Answers {
     pub thread: u64,
     /// The host's route for the requests.
     pub route: Option<u64>,
-    /// The pool of the requests, if the host supplies its segments.
+    /// The pool of the requests, if the host supplies the pool's segments.
     pub supplied: Option<PoolId>,
-    /// The granularity of virtual memory, if there is any.
+    /// The granularity of virtual memory, or `None` without virtual memory.
     pub granularity: Option<u64>,
     /// Free memory and all memory, if the device has told.
     pub memory: Option<MemoryInfo>,
@@ -58,7 +58,7 @@ struct State {
     next_address: u64,
     /// The number of the next event and the next page.
     next_number: u64,
-    /// Free memory in bytes. `None` if it is unknown.
+    /// Free memory in bytes. `None` if unknown.
     free: Option<u64>,
     /// The length of each page, by handle.
     pages: BTreeMap<u64, u64>,
@@ -108,7 +108,7 @@ impl RehearsalDevice {
     }
 }
 
-/// What the copied allocator's device does besides has no effect, or no answer.
+/// All calls not listed have no effect, or no answer.
 impl Forwarder for RehearsalDevice {
     type Inner = Bare;
 
@@ -139,7 +139,7 @@ impl ForwardSegments for RehearsalDevice {
         self.answers.supplied == Some(pool)
     }
 
-    /// What the host has for a pool is unknown: it serves every request.
+    /// The host's memory for a pool is unknown: every request succeeds.
     fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
         Ok(self.state.lock().address(bytes))
     }

@@ -1,4 +1,4 @@
-//! The memory of a device: segments, and the parts that a device may have besides.
+//! The memory of a device: segments, and the optional parts of a device.
 
 #[cfg(doc)]
 use crate::device::ErrorKind;
@@ -18,14 +18,14 @@ pub trait Segments: Send + Sync {
     /// releases cached memory and retries. After other errors the request fails at once.
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr>;
 
-    /// Releases a whole segment that [`obtain`](Self::obtain) returned. May wait for the device.
+    /// Releases a whole segment returned by [`obtain`](Self::obtain). May wait for the device.
     ///
     /// # Errors
     /// Any error leaves the segment in doubt: the allocator counts it as leaked and never uses it
     /// again.
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()>;
 
-    /// Returns the device's total memory, and the memory that is free, counting every process.
+    /// Returns the device's total memory and free memory, counting every process.
     ///
     /// # Errors
     /// Any error of the device.
@@ -35,25 +35,25 @@ pub trait Segments: Send + Sync {
     /// the device cannot tell. Appears in out-of-memory reports.
     fn process_use(&self) -> Option<u64>;
 
-    /// Returns whether [`obtain_for`](Self::obtain_for) allocates the segments of a private pool. The
-    /// heaps of such a pool map no pages: under the stitched policy they place blocks as the caching
-    /// policy does. Asked without a lock at each request that a route leads into the pool. Must not call
-    /// the allocator. A new answer concerns new segments only.
+    /// Returns whether [`obtain_for`](Self::obtain_for) allocates the segments of a private pool. The heaps of the
+    /// pool then map no pages: under the stitched policy the heaps place blocks like under the caching policy. Called
+    /// without a lock at each request led into the pool by a route. Must not call the allocator. A new answer
+    /// concerns new segments only.
     fn supplies(&self, pool: PoolId) -> bool;
 
     /// Allocates a segment of a private pool, as [`obtain`](Self::obtain) does, for a pool with
     /// [`supplies`](Self::supplies). [`release`](Self::release) releases the segment.
     ///
     /// # Errors
-    /// Those of [`obtain`](Self::obtain).
+    /// The errors of [`obtain`](Self::obtain).
     fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr>;
 
-    /// Returns the device's virtual memory, if any. Without it, segments are never expandable, and the
-    /// stitched policy places blocks as the caching policy does.
+    /// Returns the device's virtual memory, if any. Without virtual memory, segments are never expandable, and the
+    /// stitched policy places blocks like the caching policy.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory>;
 
-    /// Returns the host's memory for the contents of parked memory, if any. Without it, memory is parked
-    /// only without its contents.
+    /// Returns the host's memory for the contents of parked memory, if any. Without the host's memory, memory is
+    /// parked only without contents.
     fn contents(&self) -> Option<&dyn Contents>;
 }
 

@@ -14,7 +14,7 @@ pub trait StreamOrder: Send + Sync {
     /// Any error of the device.
     fn create_event(&self) -> DeviceResult<Event>;
 
-    /// Destroys an event. Streams may still be ordered behind it.
+    /// Destroys an event. Streams may still be ordered behind the event.
     ///
     /// # Errors
     /// Any error of the device.
@@ -26,17 +26,16 @@ pub trait StreamOrder: Send + Sync {
     /// Any error of the device. The event then counts as unrecorded, and never as complete.
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()>;
 
-    /// Records `event` behind the work of `stream` with blocks that the program has announced
-    /// ([`record_stream`](crate::Allocator::record_stream)). The stream may have ended, with or without a
-    /// [report](Self::reports_end).
+    /// Records `event` behind the announced work of `stream` ([`record_stream`](crate::Allocator::record_stream)).
+    /// The stream may have ended, with or without a [report](Self::reports_end).
     ///
-    /// A device that cannot tell this work from other work records behind all work of the stream.
+    /// A device unable to distinguish the announced work records behind all work of the stream.
     ///
     /// # Errors
-    /// Those of [`record`](Self::record).
+    /// The errors of [`record`](Self::record).
     fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()>;
 
-    /// Returns whether all work before `event` on its stream is done. Does not block.
+    /// Returns whether all work before `event` on the event's stream is done. Does not block.
     ///
     /// # Errors
     /// Any answer other than yes and no. The event then does not count as complete.
@@ -45,7 +44,7 @@ pub trait StreamOrder: Send + Sync {
     /// Blocks the calling thread until `event` is complete.
     ///
     /// # Errors
-    /// Those of [`is_complete`](Self::is_complete).
+    /// The errors of [`is_complete`](Self::is_complete).
     fn wait(&self, event: Event) -> DeviceResult<()>;
 
     /// Makes the work queued on `stream` from now on wait for `event`, which is recorded.
@@ -58,14 +57,15 @@ pub trait StreamOrder: Send + Sync {
     /// Any error of the device. The order then does not count as established.
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()>;
 
-    /// Returns whether [`order_behind`](Self::order_behind) makes the work of `stream` wait, and not the
-    /// host. Where the host would wait, a request obtains memory in preference. Calls no device.
+    /// Returns whether [`order_behind`](Self::order_behind) makes the work of `stream` wait, and not the host. If the
+    /// host would wait, a request obtains memory in preference. Calls no device.
     fn can_order(&self, stream: StreamId) -> bool;
 
     /// Returns whether the allocator is told of the end of `stream`
-    /// ([`stream_destroyed`](crate::Allocator::stream_destroyed)) before the stream goes. If not, the stream may
-    /// have gone at any moment but during a call that names it, and no other call uses the stream, except for
-    /// [`record_announced`](Self::record_announced) and [`synchronize`](Self::synchronize). Calls no device.
+    /// ([`stream_destroyed`](crate::Allocator::stream_destroyed)) before the stream goes. If not, the stream may have
+    /// gone at any moment outside a call with the stream's name. Only calls with the stream's name then use the
+    /// stream, except for [`record_announced`](Self::record_announced) and [`synchronize`](Self::synchronize). Calls
+    /// no device.
     fn reports_end(&self, stream: StreamId) -> bool;
 
     /// Blocks the calling thread until all work queued on `stream` so far is done.
@@ -74,14 +74,14 @@ pub trait StreamOrder: Send + Sync {
     /// Any error of the device.
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()>;
 
-    /// Blocks the calling thread until all work queued so far on every stream of the device's context is
-    /// done. Work queued by other threads during the call is not waited for where the device can tell it apart.
+    /// Blocks the calling thread until all work queued so far on every stream of the device's context is done. If the
+    /// device can distinguish work queued by other threads during the call, the call does not wait for this work.
     ///
     /// Not called while the allocator knows of a capture.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the device has no such wait; [`ErrorKind::NotPermittedInCapture`] if a stream
-    /// captures; any error of the device.
+    /// [`ErrorKind::Unsupported`] if the device has no wait for a whole context; [`ErrorKind::NotPermittedInCapture`]
+    /// if a stream captures; any error of the device.
     fn synchronize_all(&self) -> DeviceResult<()>;
 
     /// Returns whether all work queued on `stream` is complete. Returns `None` if the device cannot tell without an
@@ -98,17 +98,17 @@ pub trait StreamOrder: Send + Sync {
     /// Any error of the device.
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool>;
 
-    /// Marks the work that `stream` has captured so far: with a new mark, or with `mark`, which then marks the
-    /// work of several streams. Returns `None` if the stream captures no graph, or another one than the streams of
-    /// `mark`; `mark` is removed then, as on an error. Returns `None` also if the device cannot look into a graph that
-    /// is being captured.
+    /// Marks the work captured so far by `stream`: with a new mark, or with `mark`, which then marks the work of
+    /// several streams. Returns `None` if the stream captures no graph, or a graph different from the graph of
+    /// `mark`; `mark` is removed then, as on an error. Returns `None` also if the device cannot look into a graph
+    /// during capture.
     ///
     /// # Errors
     /// Any error of the device.
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>>;
 
-    /// Returns whether all that `stream` captures from now on comes behind the work of `mark` in the
-    /// graph. False if `stream` captures no graph or another one, and if no work was captured at the mark.
+    /// Returns whether all later captures of `stream` come behind the work of `mark` in the graph. False if `stream`
+    /// captures no graph or a graph different from the graph of `mark`, and if no work was captured at the mark.
     ///
     /// # Errors
     /// Any error of the device.
@@ -118,7 +118,7 @@ pub trait StreamOrder: Send + Sync {
     fn remove_mark(&self, mark: CaptureMark);
 }
 
-/// Streams without events, that capture nothing.
+/// Streams without events and without captures.
 impl StreamOrder for Bare {
     fn create_event(&self) -> DeviceResult<Event> {
         Err(LACKING)

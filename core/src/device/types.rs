@@ -5,13 +5,12 @@
 #[repr(transparent)]
 pub struct Event(pub u64);
 
-/// A mark in a graph being captured: the work that some streams have captured so far. Opaque to the
-/// allocator.
+/// A mark in a graph being captured: the work captured so far by some streams. Opaque to the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct CaptureMark(pub u64);
 
-/// Physical memory that can be mapped into reserved addresses. Opaque to the allocator.
+/// Physical memory for mapping into reserved addresses. Opaque to the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct PhysicalHandle(pub u64);

@@ -17,7 +17,7 @@ pub trait VirtualMemory: Send + Sync {
     /// Reserves `bytes` of addresses without memory.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`] if the device has no such range of addresses.
+    /// [`ErrorKind::OutOfMemory`] if the device has no free range of `bytes` addresses.
     fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr>;
 
     /// Releases a whole reservation without mappings.
@@ -42,17 +42,17 @@ pub trait VirtualMemory: Send + Sync {
     ///
     /// # Errors
     /// * [`ErrorKind::Unsupported`] if the device shares no memory between processes.
-    /// * Any error of the device. There is no descriptor then.
+    /// * Any error of the device. No descriptor exists then.
     fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor>;
 
-    /// Announces calls of [`map`](Self::map), and one of [`set_access`](Self::set_access) for all of
-    /// them, by this thread. [`end_mapping`](Self::end_mapping) follows, with no other call between.
+    /// Announces calls of [`map`](Self::map), and a single call of [`set_access`](Self::set_access) for all mappings,
+    /// by this thread. [`end_mapping`](Self::end_mapping) follows, with no different call between.
     ///
-    /// A device may fail if two threads change mappings at the same time. Such a device lets a second
-    /// thread wait in this method, and in [`unmap`](Self::unmap).
+    /// A device may fail if two threads change mappings concurrently. The implementation for a device with this limit
+    /// lets a second thread wait in `begin_mapping`, and in [`unmap`](Self::unmap).
     fn begin_mapping(&self);
 
-    /// Ends what [`begin_mapping`](Self::begin_mapping) announced.
+    /// Ends the calls announced by [`begin_mapping`](Self::begin_mapping).
     fn end_mapping(&self);
 
     /// Maps the whole of `handle`, `bytes` long, at `at`. The range is not accessible yet.

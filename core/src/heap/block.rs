@@ -1,4 +1,4 @@
-//! Blocks and segments of a heap: boundary tags kept outside the memory that the tags describe.
+//! Blocks and segments of a heap: boundary tags kept outside the described memory.
 //!
 //! ```text
 //! segment  |------------------------------------------|
@@ -11,19 +11,19 @@ use crate::tables::Storage;
 use crate::tables::hash_index::Indexed;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
-/// What the memory of a segment is made of.
+/// The backing of a segment's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Backing {
-    /// Memory that the device allocated in one call.
+    /// Memory allocated from the device in a single call.
     Ordinary,
-    /// Addresses of an expandable segment: pages of one size, and requests fill gaps in place.
+    /// Addresses of an expandable segment: pages of a single size, and requests fill gaps in place.
     Expandable,
     /// Addresses of the stitched policy: pages of any size, which move.
     Stitched,
 }
 
-/// The state of a block. A block in one of the last six states is *detached*: in no set.
+/// The state of a block. A block in any of the last six states is *detached*: in no set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// Cached: in the free index.
@@ -40,8 +40,8 @@ pub(crate) enum State {
     Mapping,
     /// Detached, and mapped since the operation began.
     Mapped,
-    /// The old mapping of a page that has moved: detached until unmapped. `requested` is the page's
-    /// number and `freed_at` the time of the move.
+    /// The old mapping of a moved page: detached until unmapped. `requested` is the page's number and `freed_at` the
+    /// time of the move.
     Stale,
     /// Could not be unmapped: detached for good. The bytes are counted as leaked instead of
     /// reserved.
@@ -56,36 +56,33 @@ pub(crate) struct Block {
     pub addr: u64,
     /// Length in bytes, more than 0. The blocks of a segment tile the segment.
     pub size: u64,
-    /// Bytes that the program requested when the block was last allocated; 0 if the block never
-    /// was.
+    /// Bytes requested by the program at the last allocation of the block; 0 for a block never allocated.
     pub requested: u64,
     /// The heap's `clock` when the block became free.
     pub freed_at: u64,
-    /// The neighbour at lower addresses; `NONE` iff the block is the first of its segment. For a
-    /// sub-block: the sub-allocator's number for the sub-block.
+    /// The neighbour at lower addresses; `NONE` iff the block is the first of the segment. For a sub-block: the
+    /// sub-allocator's number for the sub-block.
     pub prev: u32,
-    /// The neighbour at higher addresses; `NONE` iff the block is the last of its segment.
+    /// The neighbour at higher addresses; `NONE` iff the block is the last of the segment.
     pub next: u32,
-    /// The link of the one list that the block is in. Allocated: next block with the same hash.
-    /// Free: next block of the bin. Vacant entry: next vacant entry. Detached blocks may form a
-    /// list, too.
+    /// The link of the block's list. Allocated: next block with an equal hash. Free: next block of the bin. Vacant
+    /// entry: next vacant entry. Detached blocks may form a list, too.
     pub chain: u32,
     /// The previous free block of the bin; not `NONE` ⟹ free.
     pub before: u32,
-    /// The segment that contains the block.
+    /// The segment with the block.
     pub segment: u32,
     /// Head of the list of other streams that use the block; not `NONE` ⟹ allocated or pending.
     pub uses: u32,
-    /// Number of events that the block waits for, and a bit for the
-    /// [frontier](crate::streams::frontier::FRONTIER_BIT); not 0 ⟹ pending.
+    /// Number of events awaited by the block, and a bit for the [frontier](crate::streams::frontier::FRONTIER_BIT);
+    /// not 0 ⟹ pending.
     pub events: u32,
-    /// The bin of the free index for `size`; meaningless for a sub-block. Computed when the size
-    /// changes: computed at the free, the result would delay the free, and the next request that
-    /// depends on the free.
+    /// The bin of the free index for `size`; meaningless for a sub-block. Computed when the size changes: computed at
+    /// the free, the result would delay the free and the next request.
     pub bin: u16,
     /// Which set holds the block, if any.
     pub state: State,
-    /// What the segment is made of.
+    /// The backing of the segment.
     pub backing: Backing,
 }
 
@@ -115,14 +112,13 @@ impl Block {
         self.state == State::Free
     }
 
-    /// Whether the segment holds other blocks, too.
+    /// Whether the segment holds further blocks.
     #[inline]
     pub(crate) fn is_split(&self) -> bool {
         self.prev != NONE || self.next != NONE
     }
 
-    /// Returns an entry for the first `size` bytes of this block, as a block before `this`, the
-    /// number of this block.
+    /// Returns an entry for the first `size` bytes of the block, as a block before `this`, the number of the block.
     #[inline(always)]
     pub(crate) fn front(&self, this: u32, size: u64, requested: u64, state: State) -> Self {
         Self {
@@ -197,15 +193,15 @@ impl Vacant for Block {
     }
 }
 
-/// The blocks of one heap.
+/// The blocks of a heap.
 pub(crate) type Blocks<S> = SlotTable<Block, S>;
 
-/// The segments of one heap.
+/// The segments of a heap.
 pub(crate) type Segments<S> = SlotTable<Segment, S>;
 
 impl<S: Storage> Blocks<S> {
-    /// Cuts the first `size` bytes off the detached block `block`, as a detached block of their
-    /// own, and returns that block.
+    /// Cuts the first `size` bytes off the detached block `block`, as a detached block of their own. Returns the
+    /// front block.
     pub(super) fn cut(&mut self, block: u32, size: u64, segments: &mut Segments<S>) -> u32 {
         let Block { prev, segment, requested, state, .. } = self[block];
         debug_assert!(!matches!(state, State::Free | State::Unmapped), "a block in a set keeps its size");
@@ -246,8 +242,7 @@ impl<S: Storage> Blocks<S> {
 }
 
 impl<S: Storage> Segments<S> {
-    /// Adds `segment` at the head of the list that `newest` is the head of, and returns the
-    /// segment's number.
+    /// Adds `segment` at the head `newest` of the list of segments. Returns the segment's number.
     pub(super) fn link(&mut self, mut segment: Segment, newest: &mut u32) -> u32 {
         (segment.prev, segment.next) = (NONE, *newest);
         let number = self.insert(segment);
@@ -258,8 +253,7 @@ impl<S: Storage> Segments<S> {
         number
     }
 
-    /// Removes `segment` from the list that `newest` is the head of, and vacates the segment's
-    /// entry.
+    /// Removes `segment` from the list of segments with the head `newest`, and vacates the segment's entry.
     pub(super) fn unlink(&mut self, segment: u32, newest: &mut u32) {
         let Segment { prev, next, .. } = self[segment];
         if prev == NONE {
@@ -275,7 +269,7 @@ impl<S: Storage> Segments<S> {
     }
 }
 
-/// A range of memory allocated from the device in one call, or a reserved range of addresses.
+/// A range of memory allocated from the device in a single call, or a reserved range of addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     /// Device address of the first byte.
@@ -286,7 +280,7 @@ pub(crate) struct Segment {
     pub first: u32,
     /// Bytes of which the sizes of pages are multiples; 0 for an ordinary segment.
     pub granule: u64,
-    /// What the segment is made of.
+    /// The backing of the segment.
     pub backing: Backing,
     /// The next newer segment in the heap's list, or `NONE`.
     pub prev: u32,

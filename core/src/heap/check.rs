@@ -9,7 +9,7 @@ use crate::streams::groups::GroupSet;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
 
-/// What a walk over the segments adds up, to be compared with the tables and the counters.
+/// The sums of a walk over the segments, to be compared with the tables and the counters.
 #[derive(Default)]
 struct Sums {
     segments: u32,
@@ -26,15 +26,14 @@ struct Sums {
     reserved_bytes: u64,
     inactive_split: u64,
     inactive_split_bytes: u64,
-    /// Ordinary segments: the ones that [`Stat::Segment`] counts.
+    /// Ordinary segments, as counted by [`Stat::Segment`].
     ordinary: u64,
     /// Bytes of the ordinary segments.
     ordinary_bytes: u64,
 }
 
 impl<S: Storage> Heap<S> {
-    /// Checks every invariant that holds between two operations, and returns the bytes of device
-    /// memory in the heap.
+    /// Checks every invariant between two operations, and returns the bytes of device memory in the heap.
     pub(crate) fn check_invariants(&self, counters: &HeapCounters) -> Result<u64, &'static str> {
         if !self.sets.is_made() {
             check_counters(counters, &Sums::default())?;
@@ -74,8 +73,7 @@ impl<S: Storage> Heap<S> {
     }
 }
 
-/// One walk over the segments of a heap, which checks each block and adds up what the counters must
-/// say.
+/// A walk over the segments of a heap, which checks each block and adds up the expected values of the counters.
 struct Walk<'a, S: Storage> {
     heap: &'a Heap<S>,
     sums: Sums,
@@ -100,7 +98,7 @@ impl<S: Storage> Walk<'_, S> {
         Ok(())
     }
 
-    /// Checks a segment that blocks tile.
+    /// Checks a segment tiled by blocks.
     fn check_segment(&mut self, segment: u32) -> Result<(), &'static str> {
         let heap = self.heap;
         let entry = &heap.segments[segment];
@@ -135,8 +133,8 @@ impl<S: Storage> Walk<'_, S> {
         if at == entry.base + entry.bytes { Ok(()) } else { Err("blocks do not fill their segment") }
     }
 
-    /// Checks a segment that a sub-allocator cuts: live and free sub-blocks tile the segment, and
-    /// the block for the whole segment is free.
+    /// Checks a segment cut by a sub-allocator: live and free sub-blocks tile the segment, and the block for the
+    /// whole segment is free.
     fn check_suballocated(&mut self, segment: u32) -> Result<(), &'static str> {
         let heap = self.heap;
         let entry = &heap.segments[segment];
@@ -179,7 +177,7 @@ impl<S: Storage> Walk<'_, S> {
         Ok(())
     }
 
-    /// Checks one block against the set that its state names, and adds the block to the sums.
+    /// Checks a block against the set named by the block's state, and adds the block to the sums.
     fn check_block(&mut self, block: u32) -> Result<(), &'static str> {
         let heap = self.heap;
         let b = &heap.blocks[block];

@@ -5,9 +5,9 @@
 //! blocks   | allocated | free      | allocated | stale         | free | allocated | unmapped   |
 //! ```
 //!
-//! A page has one *home*: the addresses at which blocks use it. Blocks need not begin or end where
-//! pages do. A page that moves leaves its old mapping *stale*: the addresses stay mapped until the
-//! work that used them is complete, and no block is ever placed there again.
+//! A page has a single *home*: the addresses at which blocks use the page. Blocks need not begin or end where pages
+//! do. A moving page leaves the old mapping *stale*: the addresses stay mapped until the work on the addresses is
+//! complete, and no block is ever placed at a stale address again.
 
 use crate::heap::age::Idle;
 use crate::heap::block::{Block, Blocks, State};
@@ -15,7 +15,7 @@ use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 
-/// Why a page that is neither pinned nor asleep stays where it is.
+/// Why a page neither pinned nor asleep stays in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stays {
     /// The page may go.
@@ -33,13 +33,13 @@ pub(crate) struct HomePage {
     pub at: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The number of the page in the device's pool of pages. For a vacant entry: the next one.
+    /// The number of the page in the device's pool of pages. For a vacant entry: the next vacant entry.
     pub page: u32,
     /// How often the program has pinned the page. A pinned page does not move, and is not released.
     pub pins: u32,
     /// Whether the page has to stay for the moment, and why.
     pub stays: Stays,
-    /// Whether the page is parked: the addresses stay the page's own, and no memory is mapped there.
+    /// Whether the page is parked: the addresses stay the page's own, and no memory is mapped at the addresses.
     pub asleep: bool,
     /// Since when the page of an expandable segment is idle.
     pub idle: Idle,
@@ -60,7 +60,7 @@ impl HomePage {
         self.at + self.bytes
     }
 
-    /// Returns whether the page may move or be released once it is free, or be parked.
+    /// Returns whether the page, once free, may move, be released or be parked.
     pub(crate) fn is_movable(&self) -> bool {
         self.pins == 0 && self.stays == Stays::No && !self.asleep
     }
@@ -90,7 +90,7 @@ impl Vacant for HomePage {
     }
 }
 
-/// The pages at home in one heap, ordered by address.
+/// The pages at home in a heap, ordered by address.
 #[derive(Clone)]
 pub(crate) struct HomePages<S: Storage> {
     entries: SlotTable<HomePage, S>,
@@ -106,7 +106,7 @@ impl<S: Storage> Default for HomePages<S> {
     }
 }
 
-/// Returns a function that orders entries by address.
+/// Returns the order of entries by address.
 fn by_address<S: Storage>(entries: &SlotTable<HomePage, S>) -> impl Fn(u32) -> Key {
     |entry| Key { major: 0, minor: entries[entry].at }
 }
@@ -127,10 +127,10 @@ impl<S: Storage> HomePages<S> {
         self.root = self.by_address.insert(self.root, entry, by_address(&self.entries));
     }
 
-    /// Removes the page that begins at `at`.
+    /// Removes the page at the address `at`.
     ///
     /// # Panics
-    /// If no page begins there.
+    /// If no page begins at `at`.
     pub(crate) fn remove(&mut self, at: u64) -> HomePage {
         let entry = self.entry_from(at).filter(|&entry| self.entries[entry].at == at);
         let entry = entry.expect("a page at home is listed");
@@ -140,12 +140,12 @@ impl<S: Storage> HomePages<S> {
         page
     }
 
-    /// Returns the first page that begins at `addr` or behind.
+    /// Returns the first page with an address of at least `addr`.
     pub(crate) fn from(&self, addr: u64) -> Option<HomePage> {
         self.entry_from(addr).map(|entry| self.entries[entry])
     }
 
-    /// Returns the entry of the first page that begins at `addr` or behind, to be changed.
+    /// Returns the entry of the first page with an address of at least `addr`, to be changed.
     pub(super) fn page_from(&mut self, addr: u64) -> Option<&mut HomePage> {
         self.entry_from(addr).map(|entry| &mut self.entries[entry])
     }
@@ -156,18 +156,18 @@ impl<S: Storage> HomePages<S> {
         self.entries.entries_mut().iter_mut().filter(|page| page.bytes > 0).for_each(act);
     }
 
-    /// Returns the page that contains `addr`.
+    /// Returns the page with the byte at `addr`.
     pub(crate) fn containing(&self, addr: u64) -> Option<HomePage> {
         self.below(addr + 1).filter(|page| addr < page.end())
     }
 
-    /// Returns the last page that begins below `addr`.
+    /// Returns the last page with an address below `addr`.
     fn below(&self, addr: u64) -> Option<HomePage> {
         let bound = Key { major: 0, minor: addr };
         self.by_address.below(self.root, bound, by_address(&self.entries)).map(|entry| self.entries[entry])
     }
 
-    /// Adds `change` to the pins of the page that begins at `at`.
+    /// Adds `change` to the pins of the page at the address `at`.
     pub(crate) fn pin(&mut self, at: u64, change: i32) {
         if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
             let pins = &mut self.entries[entry].pins;
@@ -175,7 +175,7 @@ impl<S: Storage> HomePages<S> {
         }
     }
 
-    /// Notes that the old place of the page that begins at `at` is stale.
+    /// Ends the arrival of the page at the address `at`: the old place is stale, and the page may go.
     pub(crate) fn arrive(&mut self, at: u64) {
         if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
             self.entries[entry].stays = Stays::No;
@@ -192,21 +192,21 @@ impl<S: Storage> HomePages<S> {
         }
     }
 
-    /// Marks the page that begins at `at` as parked.
+    /// Marks the page at the address `at` as parked.
     pub(crate) fn fall_asleep(&mut self, at: u64) {
         if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
             self.entries[entry].asleep = true;
         }
     }
 
-    /// Marks the page that begins at `at` as awake, with the memory of `page`.
+    /// Marks the page at the address `at` as awake, with the memory of `page`.
     pub(crate) fn wake(&mut self, at: u64, page: u32) {
         if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
             (self.entries[entry].asleep, self.entries[entry].page) = (false, page);
         }
     }
 
-    /// Returns the bytes of the parked pages that lie wholly within the addresses from `begin` to `end`.
+    /// Returns the bytes of the parked pages wholly within the addresses from `begin` to `end`.
     pub(crate) fn asleep(&self, begin: u64, end: u64) -> u64 {
         self.within(begin, end).filter(|page| page.asleep).map(|page| page.bytes).sum()
     }
@@ -216,7 +216,7 @@ impl<S: Storage> HomePages<S> {
         self.within(0, u64::MAX).filter(|page| page.pins > 0).map(|page| page.bytes).sum()
     }
 
-    /// Iterates over the pages that lie wholly within the addresses from `begin` to `end`.
+    /// Iterates over the pages wholly within the addresses from `begin` to `end`.
     pub(crate) fn within(&self, begin: u64, end: u64) -> impl Iterator<Item = HomePage> {
         let next = move |at: u64| self.from(at).filter(|page| page.end() <= end);
         core::iter::successors(next(begin), move |page| next(page.end()))
@@ -233,7 +233,7 @@ impl<S: Storage> HomePages<S> {
     /// Returns the bytes of all pages, after a check of their order.
     ///
     /// # Errors
-    /// A description of the invariant that does not hold.
+    /// A description of the broken invariant.
     pub(crate) fn check(&self) -> Result<u64, &'static str> {
         let (mut bytes, mut seen, mut at) = (0, 0, 0);
         while let Some(page) = self.from(at) {
@@ -242,7 +242,7 @@ impl<S: Storage> HomePages<S> {
         if seen == self.entries.len() { Ok(bytes) } else { Err("two pages of a heap overlap, or one is not listed") }
     }
 
-    /// Returns the entry of the first page that begins at `addr` or behind.
+    /// Returns the entry of the first page with an address of at least `addr`.
     fn entry_from(&self, addr: u64) -> Option<u32> {
         self.by_address.at_least(self.root, Key { major: 0, minor: addr }, by_address(&self.entries))
     }
@@ -263,7 +263,7 @@ impl StaleList {
     /// The list without a mapping.
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, count: 0, bytes: 0 };
 
-    /// Marks a detached block as stale since `stamp`, the old mapping of `page`, and appends it.
+    /// Marks a detached block as stale since `stamp`, the old mapping of `page`, and appends the block.
     pub(crate) fn push<S: Storage>(&mut self, block: u32, page: u32, stamp: u64, blocks: &mut Blocks<S>) {
         let entry = &mut blocks[block];
         debug_assert!(entry.state == State::Detached, "a page is detached before it moves");
@@ -278,8 +278,8 @@ impl StaleList {
         self.last = block;
     }
 
-    /// Removes the oldest mapping if it has been stale since before `stamp`, as a detached block.
-    /// Returns the block and the number of the page.
+    /// Removes the oldest mapping, as a detached block, if the mapping became stale before `stamp`. Returns the block
+    /// and the number of the page.
     pub(crate) fn pop<S: Storage>(&mut self, stamp: u64, blocks: &mut Blocks<S>) -> Option<(u32, u32)> {
         let block = self.first;
         let entry: &mut Block = if block == NONE { return None } else { &mut blocks[block] };

@@ -25,8 +25,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         (backing == Backing::Stitched && size < self.0.rules.refuse_from).then_some(size)
     }
 
-    /// Allocates the block that [`lendable`](Self::lendable) has found, for work of `borrower`. Returns also
-    /// whether the work of the heap's own stream in the block is known to be complete.
+    /// Allocates the block found by [`lendable`](Self::lendable), for work of `borrower`. Returns also whether the
+    /// work of the heap's own stream in the block is known to be complete.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. Nothing has changed then.

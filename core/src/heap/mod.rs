@@ -1,5 +1,5 @@
-//! A heap: the blocks of one stream in one pool, their free index, and every placement decision
-//! about them.
+//! A heap: the blocks of a stream in a pool, the free index of the blocks, and every placement decision about the
+//! blocks.
 //!
 //! ```text
 //! malloc   make_room ─▶ best fit in `sets.free` ─▶ split or whole block ─▶ `live` ─▶ counters
@@ -47,7 +47,7 @@ pub(crate) mod suballoc;
 mod suballocated;
 pub(crate) mod uses;
 
-/// The result of an operation that changes counters.
+/// The result of an operation on counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome<T> {
     pub value: T,
@@ -56,8 +56,7 @@ pub(crate) struct Outcome<T> {
     pub peaks_stale: bool,
 }
 
-/// The result of [`Heap::detach`]: whether a block is allocated at the address, and what the caller
-/// has to do with the block.
+/// The result of [`Heap::detach`]: whether a block is allocated at the address, and the caller's next step.
 pub(crate) enum FreeOutcome {
     /// No allocated block begins at the address.
     NotLive,
@@ -69,14 +68,14 @@ pub(crate) enum FreeOutcome {
     Used(u32),
 }
 
-/// The memory of one stream in one pool.
+/// The memory of a stream in a pool.
 #[derive(Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "four conditions that do not depend on each other")]
 pub(crate) struct Heap<S: Storage> {
-    /// The stream that the heap belongs to; `NO_STREAM` while the heap is vacant.
+    /// The stream of the heap; `NO_STREAM` while the heap is vacant.
     pub stream: StreamId,
-    /// The stream that the fast path may serve from this heap. Equal to `stream` in the default
-    /// pool unless the stream has ended or the heap is asleep, else `NO_STREAM`, which no request names.
+    /// The stream served by the fast path from the heap. Equal to `stream` in the default pool unless the stream has
+    /// ended or the heap is asleep, else `NO_STREAM`, which no request names.
     pub serves: StreamId,
     /// Number of the pool among the device's pools.
     pub pool: u32,
@@ -85,24 +84,24 @@ pub(crate) struct Heap<S: Storage> {
     /// Whether free memory stays in the heap: true for a private pool in use, since a captured
     /// graph may write to the pool.
     pub retained: bool,
-    /// Whether the pool has a tag. A request for several granules is mapped in fewer and longer pages then,
-    /// since memory is parked and woken page by page. Elsewhere granules go back to the device one by one.
+    /// Whether the pool has a tag. In a pool with a tag, a request for several granules is mapped in fewer and longer
+    /// pages, since memory is parked and woken page by page. In a pool without a tag, granules go back to the device
+    /// one by one.
     pub parkable: bool,
-    /// Whether the heap is parked, or about to be: no request is served from its memory, and its pages
-    /// stay as they are.
+    /// Whether the heap is parked, or about to be parked: no request is served from the heap's memory, and the heap's
+    /// pages stay as they are.
     pub asleep: bool,
-    /// Whether the stream was reported as ended. A segment that becomes wholly free is released
-    /// then.
+    /// Whether the stream was reported as ended. A wholly free segment is then released.
     pub ended: bool,
     /// Whether every lease of the heap is the present value, so a sum over all heaps need not read the counters. Changes
     /// under the lock of the heap, by [`Heaps::loosen`](crate::arena::heaps::Heaps::loosen).
     pub tight: bool,
-    /// Whether a free that makes a segment wholly free is reported as one after which the peaks must be reconciled.
-    /// Set ⟺ `ended` or `tight` is.
+    /// Whether the peaks must be reconciled after the free of the last live block of a segment. Set ⟺ `ended` or
+    /// `tight` is set.
     tells: bool,
-    /// The sub-allocator that places sub-blocks inside the segments; `None` for the caching policy.
-    /// If `Some`, an entry of `blocks` is in state `Allocated` or `Pending` iff the entry is a live
-    /// sub-block. Vacant entries keep another state for that reason.
+    /// The sub-allocator of the heap's segments; `None` for the caching policy. If `Some`, an entry of `blocks` is in
+    /// state `Allocated` or `Pending` iff the entry is a live sub-block. Vacant entries keep another state for this
+    /// reason.
     pub suballocator: Option<AnySubAllocator<S>>,
     /// The pool's search count when the heap was last searched, or when an epoch of the heap last
     /// began. Ages of free blocks are differences of this count.
@@ -113,22 +112,22 @@ pub(crate) struct Heap<S: Storage> {
     pub blocks: Blocks<S>,
     /// Finds allocated blocks by address. Holds exactly the blocks that are [`State::Allocated`].
     pub live: HashIndex<S>,
-    /// All segments, ordinary and expandable. A field of the heap rather than of `sets`: the fast
-    /// path of sub-allocated heaps then needs no set, and looking the sets up costs 5 instructions
-    /// per malloc/free pair there.
+    /// All segments, ordinary and expandable. A field of the heap rather than of `sets`: the fast path of
+    /// sub-allocated heaps then needs no set. Looking the sets up costs 5 instructions per malloc/free pair of a
+    /// sub-allocated heap.
     pub segments: Segments<S>,
     /// Head of the list of segments; `NONE` iff the heap has no segment.
     pub newest: u32,
-    /// The tables that only a heap with memory needs. Allocated by the first [`Heap::make_room`],
-    /// because the tables take 33 KiB; always present while the heap has a block.
+    /// The tables needed only by a heap with memory. Allocated by the first [`Heap::make_room`], because the tables
+    /// take 33 KiB; always present while the heap has a block.
     pub sets: S::Lazy<Sets<S>>,
-    /// No block of an expandable segment that was allocated since the last [look](crate::heap::idle) ends
-    /// above this address.
+    /// The highest end of the blocks of expandable segments allocated since the last [look](crate::heap::idle). A
+    /// bound: the blocks may have been freed since.
     pub high: u64,
 }
 
 impl<S: Storage> Heap<S> {
-    /// Creates a heap that belongs to no stream yet.
+    /// Creates a heap without a stream.
     pub(crate) fn vacant(kind: PoolKind) -> Self {
         Self {
             stream: NO_STREAM,
@@ -171,16 +170,16 @@ impl<S: Storage> Heap<S> {
         self.mark(false, false);
     }
 
-    /// Marks the stream as ended or as running, and the heap as parked or as awake. The fast path skips a
-    /// heap that is either: a request then takes the slow path, which finds that an ended stream is in use
-    /// again, and refuses a request for parked memory.
+    /// Marks the stream as ended or as running, and the heap as parked or as awake. The fast path skips a heap of an
+    /// ended stream and a parked heap. The slow path then marks an ended stream as in use again, and refuses a
+    /// request for parked memory.
     pub(crate) fn mark(&mut self, ended: bool, asleep: bool) {
         (self.ended, self.asleep) = (ended, asleep);
         self.tells = ended || self.tight;
         self.serves = if self.pool == 0 && !ended && !asleep { self.stream } else { NO_STREAM };
     }
 
-    /// Notes whether every lease of the heap is the present value.
+    /// Sets whether every lease of the heap is the present value.
     pub(crate) fn set_tight(&mut self, tight: bool) {
         self.tight = tight;
         self.tells = tight || self.ended;
@@ -195,8 +194,8 @@ impl<S: Storage> Heap<S> {
         self.sets.drop_value();
     }
 
-    /// Makes room for the blocks that one operation adds: at most two. An operation that has made
-    /// room cannot run out of entries halfway.
+    /// Makes room for the blocks added by an operation: at most two. After this call, the operation cannot run out of
+    /// entries halfway.
     #[inline(always)]
     pub(crate) fn make_room(&mut self) -> Result<(), CapacityError> {
         if self.blocks.has_room(2) { Ok(()) } else { self.grow() }
@@ -241,15 +240,14 @@ impl<S: Storage> Heap<S> {
         Ok(Some(parts.allocate_from(block, size, requested, counters)))
     }
 
-    /// Allocates the cached block that [`find`](Self::find) finds for a request, as
-    /// [`malloc`](Self::malloc) does: a block of an expandable segment, or one that the rules may
-    /// refuse.
+    /// Allocates the cached block found by [`find`](Self::find) for a request, like [`malloc`](Self::malloc): a block
+    /// of an expandable segment, or a block possibly refused by the rules.
     #[inline(never)]
     fn malloc_found(&mut self, size: u64, requested: u64, counters: &HeapCounters) -> Option<Outcome<DevicePtr>> {
         self.find(size).map(|block| self.allocate_from(block, size, requested, counters))
     }
 
-    /// Borrows the tables of a heap that has room for a block. Each table is looked up once.
+    /// Borrows the tables of a heap with room for a block. Each table is looked up once.
     #[inline(always)]
     fn parts(&mut self) -> Parts<'_, S> {
         Parts {
@@ -274,7 +272,7 @@ impl<S: Storage> Heap<S> {
         self.find(size).map(|block| DevicePtr(self.blocks[block].addr))
     }
 
-    /// Allocates `size` bytes from the segment that was just added as `block`. Room was made.
+    /// Allocates `size` bytes from the segment just added as `block`. Room was made.
     pub(crate) fn allocate_from_new(
         &mut self,
         block: u32,
@@ -296,7 +294,7 @@ impl<S: Storage> Heap<S> {
         if suballocator && self.segments.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Finds the free block that serves a request of `size` bytes.
+    /// Finds the free block for a request of `size` bytes.
     #[inline(never)]
     fn find(&mut self, size: u64) -> Option<u32> {
         let blocks = self.blocks.entries();
@@ -330,7 +328,7 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Allocates the first `size` bytes of the free block `block`. The rest stays free if the rules
-    /// split the block. Room was made. Not inlined: slow paths share one copy, and the fast path
+    /// split the block. Room was made. Not inlined: slow paths share a single copy, and the fast path
     /// inlines [`Parts::allocate_from`] instead.
     #[inline(never)]
     pub(crate) fn allocate_from(
@@ -350,7 +348,7 @@ impl<S: Storage> Heap<S> {
         served
     }
 
-    /// Finds the allocated block that begins at exactly `ptr`.
+    /// Finds the allocated block at exactly `ptr`.
     pub(crate) fn lookup(&self, ptr: DevicePtr) -> Option<u32> {
         if self.is_empty() {
             return None;
@@ -494,7 +492,7 @@ impl<S: Storage> Heap<S> {
         (DevicePtr(addr), size)
     }
 
-    /// Finds the block that contains `ptr`, in any state. Walks the list of segments.
+    /// Finds the block with the byte at `ptr`, in any state. Walks the list of segments.
     pub(crate) fn containing(&self, ptr: DevicePtr) -> Option<u32> {
         let mut segment = self.newest;
         while segment != NONE {

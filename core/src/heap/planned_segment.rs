@@ -1,11 +1,10 @@
-//! The heap behind a lane of the planned policy: the lane's segment, and the blocks of the lane
-//! that need an entry.
+//! The heap behind a lane of the planned policy: the lane's segment, and the lane's blocks with an entry.
 //!
-//! The lane itself serves blocks from the plan without an entry for each. A block moves into this
-//! heap (*delegation*) when other streams use the block, when the block is freed at a count, or
-//! when blocks are inspected one by one. From then on the block is an ordinary entry. When the
-//! block becomes free, the heap records the address for the lane. To the heap, the segment is one
-//! that a sub-allocator cuts, and the segment counts as live for as long as the lane exists.
+//! The lane serves blocks from the plan without an entry for each block. A block moves into the heap behind the lane
+//! (*delegation*) when other streams use the block, when the block is freed at a count, or when blocks are inspected
+//! individually. From then on the block is an ordinary entry. When the block becomes free, the heap records the
+//! address for the lane. The heap treats the segment as cut by a sub-allocator, and the segment counts as live for as
+//! long as the lane exists.
 
 use crate::heap::block::{Block, State};
 use crate::heap::suballoc::AnySubAllocator;
@@ -27,8 +26,7 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Makes this heap the heap behind a lane, with the lane's segment. Room for the segment was
-    /// made.
+    /// Makes a vacant heap the heap behind a lane, with the lane's segment. Room for the segment was made.
     pub(crate) fn begin_plan(&mut self, base: DevicePtr, bytes: u64, counters: &HeapCounters) -> Outcome<()> {
         self.suballocator = Some(AnySubAllocator::Planned(Box::default()));
         // `pieces` recognises sub-blocks by state: no vacant entry may keep the state of a live
@@ -47,10 +45,9 @@ impl<S: Storage> Heap<S> {
         if self.segments.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Adds an allocated block of the lane to the heap. The counts of the block move from the first
-    /// counters to the second. The block counts as oversize from `oversize` bytes on: the threshold
-    /// when the lane allocated the block, whatever the settings are now. Returns true if the peaks
-    /// must be reconciled.
+    /// Adds an allocated block of the lane to the heap. The counts of the block move from the first counters to the
+    /// second. The block counts as oversize from `oversize` bytes on: the threshold at the lane's allocation of the
+    /// block, independent of the present settings. Returns true if the peaks must be reconciled.
     pub(crate) fn take_over(
         &mut self,
         (addr, size): (u64, u64),
@@ -75,7 +72,7 @@ impl<S: Storage> Heap<S> {
         Ok(peaks_stale)
     }
 
-    /// Returns the addresses of the delegated blocks that became free since the last call.
+    /// Returns the addresses of the delegated blocks freed since the last call.
     pub(crate) fn take_returned(&mut self) -> Vec<u64> {
         self.plan_segment().map(|plan| core::mem::take(&mut plan.returned)).unwrap_or_default()
     }

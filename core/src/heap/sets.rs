@@ -1,5 +1,4 @@
-//! The tables of a heap that only a heap with memory needs: the free index, the uses by other
-//! streams, the unmapped blocks.
+//! The tables of a heap with memory: the free index, the uses by other streams, the unmapped blocks.
 
 use crate::device::CopyMark;
 use crate::heap::block::{Block, Blocks, State};
@@ -14,25 +13,25 @@ use crate::trace::ring::Buffer;
 /// The large tables of a heap, allocated with the heap's first block.
 #[derive(Clone)]
 pub(crate) struct Sets<S: Storage> {
-    /// Holds exactly the blocks that are [`State::Free`].
+    /// Holds exactly the [`State::Free`] blocks.
     pub free: FreeIndex<S>,
-    /// The events that pending blocks wait for.
+    /// The events awaited by pending blocks.
     pub waits: Waits,
-    /// The uses of blocks by other streams: one list for each block, headed by [`Block::uses`].
+    /// The uses of blocks by other streams: a list for each block, headed by [`Block::uses`].
     pub uses: SlotTable<Use, S>,
-    /// Root of the set of the blocks that are [`State::Unmapped`], ordered by address.
+    /// Root of the set of the [`State::Unmapped`] blocks, ordered by address.
     unmapped: Link,
     /// The nodes of the set `unmapped`.
     by_address: RadixTree<S>,
     /// The pages mapped in the heap's ranges of addresses.
     pub pages: HomePages<S>,
-    /// Behind the copies of the contents of pages that wake.
+    /// Behind the copies of the contents of waking pages.
     pub copied: CopyMark,
-    /// The blocks that are [`State::Stale`].
+    /// The [`State::Stale`] blocks.
     pub stale: StaleList,
-    /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses them any
-    /// longer (see [`epochs`](crate::streams::epochs)). At most the heap's clock; 0: none is known
-    /// to be. A heap that changes hands is empty and has dropped its sets, or resets this.
+    /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses the blocks any longer (see
+    /// [`epochs`](crate::streams::epochs)). At most the heap's clock; 0: no block is known to be quiet. A heap for a
+    /// new stream or pool is empty, and has dropped the sets or resets the stamp.
     pub quiet: u64,
     /// The heap's clock at the last [look](crate::heap::idle): free blocks with an earlier `freed_at` were
     /// not touched since. 0 before the first look.
@@ -59,7 +58,7 @@ impl<S: Storage> Default for Sets<S> {
     }
 }
 
-/// Returns a function that orders blocks by address.
+/// Returns the order of blocks by address.
 fn by_address<S: Storage>(blocks: &Blocks<S>) -> impl Fn(u32) -> Key {
     |block| Key { major: 0, minor: blocks[block].addr }
 }
@@ -95,7 +94,7 @@ impl<S: Storage> Sets<S> {
         blocks[block].state = State::Detached;
     }
 
-    /// Finds the unmapped block at the lowest address that is at least `addr`.
+    /// Finds the unmapped block with the lowest address from `addr` on.
     pub(super) fn unmapped_from(&self, addr: u64, blocks: &Blocks<S>) -> Option<u32> {
         self.by_address.at_least(self.unmapped, Key { major: 0, minor: addr }, by_address(blocks))
     }

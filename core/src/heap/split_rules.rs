@@ -1,5 +1,4 @@
-//! The placement rules of one heap: which free block may serve a request, and whether to split the
-//! block.
+//! The placement rules of a heap: which free block may serve a request, and whether to split the block.
 
 use crate::config::rounding::{PoolKind, SMALL_MAX};
 use crate::config::{Config, Policy};
@@ -10,21 +9,21 @@ use crate::units::{GRAIN, UNIT};
 /// Where a heap's new memory comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
-    /// Segments that the device allocates.
+    /// Segments allocated by the device.
     Device,
-    /// Segments that the host supplies for the heap's pool.
+    /// Segments supplied by the host for the heap's pool.
     Host,
     /// Pages of expandable segments.
     Expandable,
-    /// Pages of the stitched policy, which may lie free in other heaps.
+    /// Pages of the stitched policy. Free pages may lie in any heap.
     Stitched,
 }
 
-/// What the memory of a pool is for.
+/// The purpose of a pool's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum PoolMemory {
-    /// Nothing else than its blocks.
+    /// Blocks of the pool only.
     Plain,
     /// The host supplies the segments.
     Supplied,
@@ -47,29 +46,28 @@ impl Source {
     }
 }
 
-/// The settings of the configuration and of the pool that placement depends on.
+/// The settings of the configuration and of the pool for placement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     /// Whether the heap serves small or large requests.
     pub kind: PoolKind,
     /// Bytes from which a block is oversize: never split, and reserved for oversize requests.
     pub max_split: u64,
-    /// Bytes by which an oversize block may exceed the oversize request that the block serves;
-    /// exclusive.
+    /// Bytes by which an oversize block may exceed the served oversize request; exclusive.
     max_non_split_rounding: u64,
-    /// Bytes of the smallest block that the rules may refuse to a request for fewer bytes. At most
-    /// `max_split`; lower iff `compact`.
+    /// Bytes of the smallest block refused by any rule to a request for fewer bytes. At most `max_split`; lower iff
+    /// `compact`.
     pub refuse_from: u64,
     /// The smallest rest worth splitting off, in bytes. 32 bits keep a heap with its counters in 512
     /// bytes.
     min_rest: u32,
-    /// A rest smaller than both the request and this number of bytes is not split off. 0: the
-    /// request's size does not matter.
+    /// A rest smaller than both the request and `ample_rest` bytes is not split off. 0: the request's size does not
+    /// matter.
     ample_rest: u64,
     /// Requests of at least this number of bytes receive whole blocks. 0: the pool never splits
     /// blocks.
     whole_from: u64,
-    /// Where new memory comes from. Segments that the heap has already may be of another kind.
+    /// The source of new memory. Existing segments of the heap may be of another kind.
     pub source: Source,
     /// Whether free blocks carry their age, for garbage collection.
     pub ages: bool,
@@ -173,9 +171,9 @@ impl Rules {
         block >= self.max_split && (size < self.max_split || block >= size + self.max_non_split_rounding)
     }
 
-    /// Whether the free block is a whole segment that would lose more than a quarter of `size`; of a
-    /// segment allocated for one block, less than 1 %. Cut once, the segment could neither serve a
-    /// large request nor be released. A segment that is cut already serves any request.
+    /// Whether the free block is a whole segment with a waste above a quarter of `size`; for a segment allocated for
+    /// a single block, above a 128th. Cut once, the segment could neither serve a large request nor be released. A
+    /// segment already cut serves any request.
     #[inline]
     fn refuse_segment(&self, block: &Block, size: u64) -> bool {
         let lost = match self.compact {

@@ -1,9 +1,9 @@
-//! Pages that a park leaves mapped: the program has pinned them, or a block lies there that the program has not parked or
-//! that work may still use.
+//! Pages left mapped by a park: pages pinned by the program, and pages under blocks not parked by the program or
+//! still in use by work.
 //!
-//! A heap asleep lends nothing. So the blocks lent at the beginning of a park are all that the park has to leave
-//! alone, and their pages are marked then. The borrower may free such a block in the middle of the park, behind
-//! work of its own: the page keeps its mark until the park has ended, whatever becomes of the block.
+//! A heap asleep lends nothing. So the park leaves exactly the blocks lent at its beginning, and marks the pages
+//! under these blocks. The borrower may free a lent block in the middle of the park, behind work of the borrower's
+//! own: the page keeps the mark until the park has ended, whether the block lives or not.
 
 use crate::heap::Heap;
 use crate::heap::block::{Block, Blocks, Segment, Segments, State};
@@ -14,7 +14,7 @@ use crate::tables::Storage;
 use crate::tables::slot_table::{NONE, SlotTable};
 
 impl<S: Storage> Heap<S> {
-    /// Marks the pages under blocks that are lent to other streams. The heap lends nothing more.
+    /// Marks the pages under blocks lent to other streams. The heap lends nothing more.
     pub(crate) fn keep_lent_pages(&mut self) {
         self.keep_pages_under(|block, uses| block.state == State::Allocated && uses::is_lent(block, uses));
     }
@@ -28,8 +28,9 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Marks the pages under pending blocks that wait for the safe frontier: the program numbers their work, which no wait
-    /// of the park ends. The work of every other pending block was announced before the park waited.
+    /// Marks the pages under pending blocks waiting for the safe frontier: the program numbers the work on the
+    /// blocks, and no wait of the park ends this work. The work of all remaining pending blocks was announced before
+    /// the park waited.
     pub(crate) fn keep_pages_of_numbered_work(&mut self) {
         self.keep_pages_under(|block, _| block.state == State::Pending && block.events & FRONTIER_BIT != 0);
     }
@@ -53,7 +54,7 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Panics if `page` must not be unmapped: a block lies there that is neither free nor parked by the program.
+    /// Panics if `page` must not be unmapped: the page lies under a used block not parked by the program.
     #[cfg(any(test, feature = "paranoid"))]
     pub(crate) fn assert_unused(&self, page: &HomePage) {
         let is_there = |block: &&Block| block.addr < page.end() && page.at < block.end();
@@ -65,7 +66,7 @@ impl<S: Storage> Heap<S> {
     }
 }
 
-/// Iterates over the blocks that tile the segments of a heap, `newest` and older ones.
+/// Iterates over the blocks of the segments of a heap, from the segment `newest` to the oldest.
 fn tiles<'a, S: Storage>(
     newest: u32,
     segments: &'a Segments<S>,

@@ -1,4 +1,4 @@
-//! A heap of the stitched policy: where its pages lie, and the steps of a page that moves.
+//! A heap of the stitched policy: the places of the heap's pages, and the steps of a moving page.
 //!
 //! ```text
 //! before   | allocated | free: page A  | allocated | free | unmapped ………………………… |
@@ -6,8 +6,8 @@
 //! after    | allocated | stale         | allocated | free: A ▼ | unmapped ……… |
 //! ```
 //!
-//! The heap grows into unmapped addresses: at the end of its newest range, or between blocks, where
-//! pages have left a gap. A page moves in three steps, each under the lock of the heap concerned:
+//! The heap grows into unmapped addresses: at the end of the newest range, or between blocks, where pages have left a
+//! gap. A page moves in three steps, each under the lock of the heap concerned:
 //! [`hold_room`](PagedHeap::hold_room) detaches the addresses, [`take_pages`](PagedHeap::take_pages) detaches
 //! wholly free pages, and the device maps the pages with no lock held. [`extend`](PagedHeap::extend) then
 //! makes the room a free block, and the old places become [stale](State::Stale).
@@ -22,43 +22,43 @@ use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
 
-/// Unmapped addresses of a heap, held for pages to be mapped there.
+/// Unmapped addresses of a heap, held for pages to be mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldRoom {
-    /// The room, and the free blocks beside it that the request uses as well.
+    /// The room, and the free blocks beside the room for the same request.
     run: Run,
     /// The block of the room.
     gap: u32,
-    /// Bytes to map: what the request needs beyond the free blocks.
+    /// Bytes to map: the request's bytes beyond the free blocks.
     pub needed: u64,
-    /// Bytes that can be mapped.
+    /// Bytes of the room: at least `needed`.
     pub room: u64,
     /// Whether the pages are mapped at the upper end of the room, below a free block.
     upper: bool,
 }
 
-/// What a request lacks in its heap.
+/// The memory missing in a heap for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lacking {
     /// Bytes to map.
     pub needed: u64,
-    /// Bytes of the pages that stay, although they could move: the request uses the free blocks with them.
+    /// Bytes of movable pages in the free blocks used by the request. These pages stay.
     pub beside: u64,
 }
 
 /// Which free pages of a heap may move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wanted {
-    /// All of them.
+    /// All free pages.
     Free,
-    /// Those that no work uses any longer.
+    /// The pages of quiet blocks: no work uses the pages any longer.
     Quiet,
 }
 
-/// A heap of the stitched policy: the operations on its pages.
+/// A heap of the stitched policy: the operations on the heap's pages.
 pub(crate) struct PagedHeap<'a, S: Storage>(pub &'a mut Heap<S>);
 
-/// A place for a request: an unmapped block, and which of its free neighbours are used.
+/// A place for a request: an unmapped block, and the use of its free neighbours.
 #[derive(Clone, Copy)]
 struct Gap {
     block: u32,
@@ -71,8 +71,8 @@ struct Gap {
 }
 
 impl<S: Storage> Blocks<S> {
-    /// Returns the place of a page at `at` in the free block `block` in the order in which
-    /// [`take_pages`](PagedHeap::take_pages) takes pages of one size: less is earlier.
+    /// Returns the rank of the page at `at` in the free block `block` for [`take_pages`](PagedHeap::take_pages):
+    /// among pages of equal size, the page with the lowest rank is taken first.
     pub(crate) fn order_of_page(&self, block: u32, at: u64) -> (u32, u64, u64, u64) {
         let Block { size, addr, next, .. } = self[block];
         let gaps = self.gaps_beside(block);
@@ -80,13 +80,13 @@ impl<S: Storage> Blocks<S> {
         (2 - gaps, size, addr, if self.is_gap(next) { u64::MAX - at } else { at })
     }
 
-    /// Returns at how many of its two ends a free block ends a run. With 2, the block is the run.
+    /// Returns the number of ends at which a free block ends a run. With 2, the block is the run.
     fn gaps_beside(&self, block: u32) -> u32 {
         let Block { prev, next, .. } = self[block];
         u32::from(self.is_gap(prev)) + u32::from(self.is_gap(next))
     }
 
-    /// Returns whether a neighbour of a block has no memory that blocks can use, or there is none.
+    /// Returns whether a neighbour is absent, or has no memory for blocks.
     fn is_gap(&self, neighbour: u32) -> bool {
         neighbour == NONE || matches!(self[neighbour].state, State::Unmapped | State::Stale | State::Lost)
     }
@@ -126,8 +126,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         Some(HeldRoom { run, gap, needed, room, upper })
     }
 
-    /// Finds the unmapped block at which a request of `size` bytes needs the fewest bytes mapped.
-    /// Of equal ones, the end of the newest range comes first, then the lowest address.
+    /// Finds the unmapped block with the fewest bytes to map for a request of `size` bytes. Among equal blocks, the
+    /// end of the newest range comes first, then the lowest address.
     fn least_gap(&self, size: u64) -> Option<Gap> {
         let mut best = self.tail().and_then(|block| self.gap_at(block, size));
         let mut from = 0;
@@ -144,8 +144,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         best
     }
 
-    /// Returns how the unmapped `block` and the free blocks beside it can hold `size` bytes with the
-    /// fewest bytes mapped, if they can.
+    /// Returns how the unmapped `block` and the neighbouring free blocks can hold `size` bytes with the fewest bytes
+    /// mapped. `None` if the blocks cannot hold `size` bytes.
     fn gap_at(&self, block: u32, size: u64) -> Option<Gap> {
         let Block { size: room, prev, next, segment, .. } = self.0.blocks[block];
         let granule = self.0.segments[segment].granule;
@@ -164,7 +164,7 @@ impl<S: Storage> PagedHeap<'_, S> {
             .min_by_key(|gap| gap.needed)
     }
 
-    /// Returns what a request of `size` bytes lacks, or `None` if no range has the addresses.
+    /// Returns the memory missing for a request of `size` bytes, or `None` if no range has the addresses.
     pub(crate) fn lacking(&self, size: u64) -> Option<Lacking> {
         let Gap { block, needed, before, behind } = self.least_gap(size)?;
         let Block { prev, next, .. } = self.0.blocks[block];
@@ -185,7 +185,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         self.0.attach_run(held.run)
     }
 
-    /// Gives the held room up: the device failed to remove a mapping there.
+    /// Gives up the held room, in which the device failed to remove a mapping.
     pub(crate) fn lose_room(&mut self, held: HeldRoom) {
         self.0.blocks[held.gap].state = State::Lost;
     }
@@ -196,9 +196,9 @@ impl<S: Storage> PagedHeap<'_, S> {
         DevicePtr(if held.upper { gap.end() - bytes } else { gap.addr })
     }
 
-    /// Makes `bytes` of the held room, mapped since, a free block together with the free blocks
-    /// beside them, and returns the rest of the room. Room for two blocks was made. Returns the
-    /// free block. The caller lists the pages.
+    /// Makes `bytes` of the held room, mapped since, a free block together with the neighbouring free
+    /// blocks, and returns the rest of the room to the heap. Room for two blocks was made. Returns the free block.
+    /// The caller lists the pages.
     pub(crate) fn extend(&mut self, held: HeldRoom, bytes: u64, counters: &HeapCounters) -> Outcome<u32> {
         let HeldRoom { mut run, gap, room, upper, .. } = held;
         debug_assert!(0 < bytes && bytes <= room, "the room holds the pages");
@@ -221,7 +221,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         wanted == Wanted::Free || self.0.blocks[block].freed_at < self.0.sets.quiet
     }
 
-    /// Counts the wanted pages that lie wholly in free blocks and are not pinned.
+    /// Counts the wanted pages wholly in free blocks and not pinned.
     pub(crate) fn count_free_pages(&mut self, wanted: Wanted, counts: &mut PageCounts, step: u64) {
         if !self.gives_pages() {
             return;
@@ -237,19 +237,18 @@ impl<S: Storage> PagedHeap<'_, S> {
         }
     }
 
-    /// Returns whether free pages of the heap may move or go back to the device. A heap asleep keeps its pages for
-    /// the call that parks or wakes the heap.
+    /// Returns whether free pages of the heap may move or go back to the device. A heap asleep keeps the pages for
+    /// the call to park or wake the heap.
     pub(super) fn gives_pages(&self) -> bool {
         !self.0.is_empty() && !self.0.asleep
     }
 
-    /// Detaches wanted pages of the sizes in `chosen`, and calls `take` with each and the detached
-    /// block at its place. Takes what it took off `chosen`. Stops early if a table is full.
+    /// Detaches wanted pages of the sizes in `chosen`, and calls `take` with each page and the detached block at the
+    /// page's place. Takes the detached pages off the counts in `chosen`. Stops early if a table is full.
     ///
-    /// The pages of wholly free runs come first, the shortest run first: a run whose pages have all
-    /// moved is gone. Then come pages at the ends of runs, and last those between other blocks, of the
-    /// largest free block first. A page from the middle of a run leaves one run more, with a rest at
-    /// either end that is too short for most requests.
+    /// The pages of wholly free runs come first, the shortest run first: a run without pages is gone. Then come pages
+    /// at the ends of runs. Pages between live blocks come last, from the largest free block on. A page from the
+    /// middle of a run splits the run, and the rests at both ends are too short for most requests.
     pub(crate) fn take_pages(
         &mut self,
         wanted: Wanted,
@@ -293,8 +292,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         }
     }
 
-    /// Detaches the pages of one free block with a size in `chosen`: downwards if the block ends
-    /// a run, so what is left continues the run, else upwards. Returns false if a table is full.
+    /// Detaches the pages of a free block with a size in `chosen`: downwards if the block ends a run, so the rest
+    /// continues the run, else upwards. Returns false if a table is full.
     fn take_pages_of(&mut self, block: u32, chosen: &mut PageCounts, take: &mut impl FnMut(HomePage, u32)) -> bool {
         let down = self.0.blocks.is_gap(self.0.blocks[block].next);
         let mut rest = Some(block);
@@ -320,9 +319,9 @@ impl<S: Storage> PagedHeap<'_, S> {
         true
     }
 
-    /// Detaches the first run of movable pages in a quiet free block: two pages or more, one behind
-    /// the other, with `longest` bytes at most, of which `joins` is true for each page and the next.
-    /// Returns the detached block and the number of pages. Returns `None` also if a table is full.
+    /// Detaches the first run of movable pages in a quiet free block: two contiguous pages or more, at most `longest`
+    /// bytes, with `joins` true for each page and the next. Returns the detached block and the number of pages.
+    /// Returns `None` also if a table is full.
     pub(crate) fn take_run(
         &mut self,
         longest: u64,
@@ -348,8 +347,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         None
     }
 
-    /// Finds a run for [`take_run`](Self::take_run) in one block. Returns its addresses and the number
-    /// of its pages.
+    /// Finds a run for [`take_run`](Self::take_run) in a block. Returns the run's addresses and number of pages.
     fn run_of_pages(
         &self,
         block: u32,
@@ -371,8 +369,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         run.filter(|&(_, _, count)| count > 1).map(|(first, last, count)| (first.at, last.end(), count))
     }
 
-    /// Makes a detached block free again, which no work has used since the block was detached. The block,
-    /// merged with its free neighbours, counts as free since the last of them became free.
+    /// Makes a detached block free again, without work on the block since. The block, merged with the free
+    /// neighbours, counts as free since the last part became free.
     pub(crate) fn return_block(&mut self, block: u32) {
         let Block { prev, next, freed_at, .. } = self.0.blocks[block];
         let free = [prev, next].into_iter().filter(|&beside| beside != NONE && self.0.blocks[beside].is_free());
@@ -381,7 +379,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         self.0.blocks[joined].freed_at = since;
     }
 
-    /// Makes the old place of a page that has moved stale, as of now. Returns its address and bytes.
+    /// Makes the old place of a moved page stale, as of now. Returns the address and bytes of the old place.
     pub(crate) fn leave_stale(&mut self, block: u32, counters: &HeapCounters) -> (DevicePtr, u64) {
         let Block { addr, size, .. } = self.0.blocks[block];
         counters.down(Stat::ReservedBytes, size);
@@ -390,8 +388,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         (DevicePtr(addr), size)
     }
 
-    /// Takes the oldest mapping that has been stale since before `stamp`, to be unmapped. Returns
-    /// the block, its addresses, and the number of the page.
+    /// Takes the oldest mapping, to be unmapped, if the mapping became stale before `stamp`. Returns the block, the
+    /// block's addresses, and the number of the page.
     pub(crate) fn take_stale(&mut self, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
         if self.0.is_empty() {
             return None;
@@ -450,7 +448,7 @@ mod tests {
             Self { heap, counters: HeapCounters::default() }
         }
 
-        /// Adds a range at `base` with `pages` pages mapped from there on, each with a live block.
+        /// Adds a range at `base` with `pages` pages mapped at the beginning, each with a live block.
         fn map(&mut self, base: u64, pages: u32) {
             let Self { heap, counters } = self;
             heap.make_room().unwrap();

@@ -1,8 +1,7 @@
 //! The uses of a heap's blocks by other streams than the heap's own.
 //!
-//! A use becomes an event when the block is freed, behind all work that the stream has then. A use
-//! may also have an event of its own, recorded when the use was announced; nothing later on the
-//! stream is waited for then.
+//! A use becomes an event when the block is freed, behind all work then on the stream. A use may also have an event
+//! of its own, recorded when the use was announced; later work on the stream is then not waited for.
 
 use crate::device::Event;
 use crate::heap::Heap;
@@ -26,19 +25,19 @@ pub(crate) struct Use {
     /// Whether the use was announced during graph capture: the graph orders the use, and no event is
     /// needed.
     captured: bool,
-    /// Whether the block was allocated for this stream, to which the heap has lent it. Set ⟹ `event` is
-    /// `None`, and `captured` is not set.
+    /// Whether the block was allocated for the using stream, as a loan of the heap. Set ⟹ `event` is `None`, and
+    /// `captured` is not set.
     borrowed: bool,
     /// The event recorded at the use; `None` if the event is to be recorded at the free.
     event: Option<Event>,
     /// The [number](Fence::number) of the event's fence, if any.
     number: u64,
-    /// The next use of the same block, or the next vacant entry.
+    /// The next use of the block, or the next vacant entry.
     next: u32,
 }
 
 impl Use {
-    /// Takes the fence of the use, which then needs one.
+    /// Takes the fence of the use. The use then needs a fence.
     fn take_fence(&mut self) -> Option<Fence> {
         let Self { stream, number, .. } = *self;
         self.event.take().map(|event| Fence { stream, number, event })
@@ -75,7 +74,7 @@ pub(crate) enum Events {
 pub(crate) struct Waits {
     /// The sum of the blocks' numbers of events.
     pub count: u32,
-    /// The groups of the streams of these events, and possibly more groups. Empty ⟸ `count` is 0.
+    /// The groups of the streams of the events, and possibly more groups. Empty ⟸ `count` is 0.
     pub groups: GroupSet,
 }
 
@@ -95,7 +94,7 @@ impl<S: Storage> Heap<S> {
         Uses { blocks: &mut self.blocks, waits: &mut sets.waits, table: &mut sets.uses, own: self.stream }
     }
 
-    /// Returns the groups of the streams that pending blocks wait for, and possibly more groups.
+    /// Returns the groups of the streams awaited by pending blocks, and possibly more groups.
     pub(crate) fn waiting(&self) -> GroupSet {
         if self.sets.is_made() { self.sets.waits.groups } else { GroupSet::default() }
     }
@@ -181,7 +180,7 @@ impl<S: Storage> Uses<'_, S> {
         if self.table.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Notes that `block`, which nothing uses yet, is lent to `stream`. Room was made.
+    /// Lends the unused `block` to `stream`. Room was made.
     pub(crate) fn lend(&mut self, block: u32, stream: StreamId) {
         debug_assert!(stream != self.own && self.blocks[block].uses == NONE, "the block has just been allocated");
         let lent = Use { stream, captured: false, borrowed: true, event: None, number: 0, next: NONE };

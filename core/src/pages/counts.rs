@@ -1,12 +1,12 @@
-//! Counts of pages by size, and the choice of the fewest that make up a number of bytes.
+//! Counts of pages by size, and the choice of the fewest pages with a given sum of bytes.
 
-/// Number of sizes that are told apart: multiples of a step. Larger pages are not counted.
+/// Number of sizes counted separately: multiples of a step. Larger pages are not counted.
 const SIZES: usize = 128;
 
-/// How many pages there are of each size.
+/// The number of pages of each size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PageCounts {
-    /// Sizes are multiples of this many bytes.
+    /// Sizes are multiples of `step` bytes.
     step: u64,
     /// `of[n]` pages have `(n + 1) * step` bytes.
     of: [u32; SIZES],
@@ -18,7 +18,7 @@ impl PageCounts {
         Self { step, of: [0; SIZES] }
     }
 
-    /// Returns the length of the largest page that can be counted, in bytes.
+    /// Returns the length of the largest counted page, in bytes.
     pub(crate) const fn largest(step: u64) -> u64 {
         step * SIZES as u64
     }
@@ -52,10 +52,9 @@ impl PageCounts {
         self.of.iter().sum()
     }
 
-    /// Chooses the fewest pages that have `wanted` bytes together, but not more than `room` bytes
-    /// and not more than `most` pages: again and again the smallest page that suffices for the
-    /// rest, or the largest if none does. Returns the choice, which has fewer bytes than `wanted`
-    /// if the pages do not allow it.
+    /// Chooses the fewest pages with a sum of at least `wanted` bytes, at most `room` bytes and at most `most` pages.
+    /// Each step takes the smallest page sufficient for the rest, or the largest page if no page suffices. Returns
+    /// the choice. The choice has fewer bytes than `wanted` if no pages with this sum exist within the limits.
     pub(crate) fn choose(&self, wanted: u64, room: u64, most: u32) -> Self {
         let (mut left, mut chosen) = (self.of, Self::new(self.step));
         let (mut rest, mut room, mut allowed) = (wanted.div_ceil(self.step), room / self.step, most);

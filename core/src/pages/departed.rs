@@ -7,7 +7,7 @@
 //!           all                             page ─▶ page ─▶ …
 //! ```
 //!
-//! A commit takes the page that departed first of those that it may use and that fit: one look-up for each length.
+//! A commit takes the usable page with the earliest departure among all fitting lengths: a look-up for each length.
 
 use super::{Page, Pages, Place};
 use crate::tables::Storage;
@@ -18,14 +18,14 @@ use crate::units::StreamId;
 /// The group of the pages whose departure is complete. The group of a queue of departures has the queue's number and 1.
 const COMPLETE: u32 = 0;
 
-/// The departed pages that may be taken.
+/// The departed pages usable by a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Behind {
-    /// Those whose departure is complete.
+    /// Pages with a complete departure.
     Complete,
-    /// Those, and pages with a departure of the stream.
+    /// Pages with a complete departure, and pages with a departure of the stream.
     Stream(StreamId),
-    /// All.
+    /// All departed pages.
     Any,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Departed<S: Storage> {
     by_length: Link,
     /// The nodes of both sets.
     nodes: RadixTree<S>,
-    /// The number of pages that ever departed.
+    /// The number of departures of pages so far.
     count: u64,
 }
 
@@ -54,12 +54,12 @@ fn word_of(group: u32, bytes: u64) -> u64 {
     u64::from(group) << 32 | (bytes >> 12).min(u64::from(u32::MAX))
 }
 
-/// Returns a function that orders pages by group, length and order.
+/// Returns the order of pages by group, length and order.
 fn by_group<S: Storage>(table: &SlotTable<Page, S>) -> impl Fn(u32) -> Key {
     |page| Key { major: word_of(table[page].group, table[page].bytes), minor: table[page].order }
 }
 
-/// Returns a function that orders pages by length and order.
+/// Returns the order of pages by length and order.
 fn by_length<S: Storage>(table: &SlotTable<Page, S>) -> impl Fn(u32) -> Key {
     |page| Key { major: word_of(0, table[page].bytes), minor: table[page].order }
 }
@@ -75,8 +75,8 @@ impl<S: Storage> Pages<S> {
         self.list_departed(page);
     }
 
-    /// Adds a departed page to the sets, unless it is stuck. Without room in them, the page serves again once its departure is
-    /// complete and its old mapping removed.
+    /// Adds a departed page to the sets, unless the page is stuck. If the sets have no room, the page serves again
+    /// once the departure is complete and the old mapping is removed.
     fn list_departed(&mut self, page: u32) {
         let behind = self.departures[self.table[page].behind];
         if self.table[page].stuck || !self.departed.nodes.make_room(2) {
@@ -99,7 +99,7 @@ impl<S: Storage> Pages<S> {
         self.table[page].group = NONE;
     }
 
-    /// Notes that the departure of `page`, if the page is departed, may be complete.
+    /// Sorts `page` into the group of complete departures if the page is departed and the departure is complete.
     pub(crate) fn follow_departure(&mut self, page: u32) {
         if self.table[page].place == Place::Departed && self.table[page].group != COMPLETE {
             self.unlist_departed(page);
@@ -107,7 +107,8 @@ impl<S: Storage> Pages<S> {
         }
     }
 
-    /// Takes the page of at most `bytes` that departed first of those `behind` the work given. The page is then moving.
+    /// Takes the page of at most `bytes` with the earliest departure among the pages of `behind`. The page is then
+    /// moving.
     pub(crate) fn take_departed(&mut self, bytes: u64, behind: Behind) -> Option<u32> {
         let Departed { by_group: groups, by_length: lengths, .. } = self.departed;
         let of_group = |group: u32| self.first_departed(groups, word_of(group, 0), bytes, by_group(&self.table));
@@ -124,8 +125,8 @@ impl<S: Storage> Pages<S> {
         Some(page)
     }
 
-    /// Returns the first by order of the pages of a set that have at most `bytes`, among those whose keys begin with `word` and a
-    /// length.
+    /// Returns the page with the lowest order among the pages of a set with at most `bytes` and with keys of `word`
+    /// and a length.
     fn first_departed(&self, root: Link, word: u64, bytes: u64, key: impl Fn(u32) -> Key) -> Option<u32> {
         let last = word | word_of(0, bytes);
         let next = |major: u64| {
@@ -136,8 +137,8 @@ impl<S: Storage> Pages<S> {
         lengths.min_by_key(|&page| self.table[page].order)
     }
 
-    /// Takes `wanted` if still departed behind `departure`. Returns whether it was; the page is then
-    /// moving.
+    /// Takes `wanted` if the page is still departed behind `departure`. Returns whether the page was taken. A taken
+    /// page is then moving.
     pub(crate) fn take_back(&mut self, wanted: u32, departure: u32) -> bool {
         let Page { place, behind, .. } = self.table[wanted];
         let is_departed = (place, behind) == (Place::Departed, departure);

@@ -5,10 +5,10 @@
 //!                                           └─▶ other streams are ordered behind the event
 //! ```
 //!
-//! The events of one stream complete in the order of their recording, so only the oldest departure of each stream is
-//! asked after: that of a stream which has ended since as well.
+//! The events of a stream complete in the order of their recording, so only the oldest departure of each stream is
+//! queried. The queues of ended streams keep this order.
 //!
-//! A departure lives as long as a page or an operation refers to it. Its fence is over with the last reference.
+//! A departure lives as long as a page or an operation refers to the departure. The last reference ends the fence.
 
 use crate::streams::fences::Fence;
 use crate::tables::busy_list::BusyList;
@@ -26,7 +26,7 @@ pub(crate) struct Departure {
     pub stream: StreamId,
     /// Whether the work is known to be complete.
     pub complete: bool,
-    /// The number of departures that were added before.
+    /// The number of departures added before.
     pub age: u64,
     /// The number of references. 0 ⟺ the entry is vacant.
     refs: u32,
@@ -64,10 +64,10 @@ impl Departure {
     }
 }
 
-/// The departures of one stream not known to be complete.
+/// The departures of a stream not known to be complete.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
-    /// The stream; [`NO_STREAM`] once it has ended, and for a queue of no stream.
+    /// The stream. [`NO_STREAM`] for an ended stream, and for work of no stream.
     stream: StreamId,
     /// The number of departures. 0 ⟺ the entry is vacant.
     count: u32,
@@ -94,15 +94,15 @@ impl Vacant for Queue {
 pub(crate) struct Departures<S: Storage> {
     table: SlotTable<Departure, S>,
     queues: SlotTable<Queue, S>,
-    /// Root of the set of the departures that are not known to be complete, by queue and age.
+    /// Root of the set of the departures not known to be complete, by queue and age.
     incomplete: Link,
-    /// Root of the set of the queues of streams that have not ended, by stream.
+    /// Root of the set of the queues of living streams, by stream.
     by_stream: Link,
     /// The nodes of both sets.
     nodes: RadixTree<S>,
     /// Complete departures of which stale mappings may be left to remove. Has room for every departure.
     completed: BusyList<u32, S>,
-    /// The number of departures that were ever added.
+    /// The number of departures ever added.
     added: u64,
 }
 
@@ -127,12 +127,12 @@ impl<S: Storage> core::ops::Index<u32> for Departures<S> {
     }
 }
 
-/// Returns a function that orders departures by queue and age.
+/// Returns the order of departures by queue and age.
 fn by_queue<S: Storage>(table: &SlotTable<Departure, S>) -> impl Fn(u32) -> Key {
     |departure| Key { major: u64::from(table[departure].queue), minor: table[departure].age }
 }
 
-/// Returns a function that orders queues by stream.
+/// Returns the order of queues by stream.
 fn by_stream<S: Storage>(queues: &SlotTable<Queue, S>) -> impl Fn(u32) -> Key {
     |queue| Key { major: 0, minor: queues[queue].stream.0 }
 }
@@ -143,7 +143,7 @@ impl<S: Storage> Departures<S> {
         self.table.len() == 0
     }
 
-    /// Adds a departure with one reference. Without a fence the work is complete.
+    /// Adds a departure with a single reference. Without a fence the work is complete.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The fence is then the caller's.
@@ -178,7 +178,7 @@ impl<S: Storage> Departures<S> {
         (self.queues[found].stream == stream).then_some(found)
     }
 
-    /// Adds a queue for a stream that has none. Room was made.
+    /// Adds a queue for a stream without a queue. Room was made.
     fn add_queue(&mut self, stream: StreamId) -> u32 {
         let queue = self.queues.insert(Queue { stream, count: 0, next: NONE });
         if stream != NO_STREAM {
@@ -208,7 +208,7 @@ impl<S: Storage> Departures<S> {
         self.table[departure]
     }
 
-    /// Removes a reference, and the departure with the last one. Returns the departure's fence then, which the caller ends.
+    /// Removes a reference. The last reference removes the departure and returns the fence, which the caller ends.
     #[must_use]
     pub(crate) fn release(&mut self, departure: u32) -> Option<Fence> {
         let entry = &mut self.table[departure];
@@ -229,7 +229,7 @@ impl<S: Storage> Departures<S> {
         fence
     }
 
-    /// Notes that the work of a departure is complete.
+    /// Marks the work of a departure as complete.
     pub(crate) fn complete(&mut self, departure: u32) {
         if !self.table[departure].complete {
             self.leave_queue(departure);
@@ -246,8 +246,8 @@ impl<S: Storage> Departures<S> {
         }
     }
 
-    /// Returns a complete departure of which stale mappings may be left, and lists it no longer: until it gets a further
-    /// reference.
+    /// Takes a complete departure off the list and returns the departure. Stale mappings may be left to remove. A
+    /// further reference lists the departure again.
     pub(crate) fn next_completed(&mut self) -> Option<u32> {
         let entry = self.completed.take_first(|_| true)?;
         let departure = self.completed.remove(entry);
@@ -255,8 +255,8 @@ impl<S: Storage> Departures<S> {
         Some(departure)
     }
 
-    /// Adds a reference to the oldest departure that is not known to be complete of the first queue from number `queue` on.
-    /// Returns the queue, the departure's number and a copy.
+    /// Adds a reference to the oldest departure of the first queue with incomplete departures, from number `queue`
+    /// on. Returns the queue, the departure's number and a copy of the departure.
     pub(crate) fn hold_oldest(&mut self, queue: u32) -> Option<(u32, u32, Departure)> {
         let bound = Key { major: u64::from(queue), minor: 0 };
         let departure = self.nodes.at_least(self.incomplete, bound, by_queue(&self.table))?;
@@ -264,7 +264,7 @@ impl<S: Storage> Departures<S> {
         Some((held.queue, departure, held))
     }
 
-    /// Returns the number of departures that were ever added.
+    /// Returns the number of departures ever added.
     pub(crate) fn added(&self) -> u64 {
         self.added
     }
@@ -297,7 +297,7 @@ mod tests {
         Fence { stream, number, event: Event(number) }
     }
 
-    /// The fences that would be asked after, none of which is complete.
+    /// Returns the numbers of the fences to query. None of the fences is complete.
     fn oldest<S: Storage>(departures: &mut Departures<S>) -> Vec<u64> {
         let (mut from, mut events) = (0, Vec::new());
         while let Some((queue, departure, held)) = departures.hold_oldest(from) {

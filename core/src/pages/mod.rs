@@ -1,4 +1,4 @@
-//! The pool of pages of one device: every physical handle, whichever range it is mapped in.
+//! The pool of pages of a device: every physical handle, mapped in any range or in none.
 //!
 //! ```text
 //!            create                     map elsewhere: the old mapping becomes an alias
@@ -7,12 +7,11 @@
 //!     └──── destroy ────┴─ spare ◀┴──────────────────────────────┘
 //! ```
 //!
-//! A page is a physical handle: *home* while used by blocks at a place, *spare* while used by no
-//! work, and *moving* while held by an operation. A page that left an elastic range is
-//! *departed* until the work before its [departure](departures) is complete; work ordered behind the
-//! departure may use the page earlier. A page that has moved keeps its old mapping as an *alias*
-//! until the work that used the old addresses is complete; the memory of a page goes back to the
-//! device only after its last alias.
+//! A page is a physical handle. A page is *home* while blocks at a place use the page, *spare* while no work uses the
+//! page, and *moving* while an operation holds the page. A page that left an elastic range is *departed* until the work
+//! before the page's [departure](departures) is complete; work ordered behind the departure may use the page earlier.
+//! A moved page keeps the old mapping as an *alias* until the work on the old addresses is complete; the memory of a
+//! page goes back to the device only after the page's last alias.
 //!
 //! The folder holds tables, and never calls the device.
 
@@ -29,37 +28,36 @@ use crate::streams::fences::Fence;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 
-/// What a page is doing.
+/// The state of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// Mapped in a range, and listed there.
+    /// Mapped in a range, and listed by the range.
     Home,
     /// In the list of spare pages.
     Spare,
-    /// Of no use at its old place, and used by the work before its departure.
+    /// Of no use at the old place, and used by the work before the departure.
     Departed,
-    /// Held by one operation.
+    /// Held by an operation.
     Moving,
     /// Parked: a place in a heap, the contents of which the host keeps, without memory of the device.
     Asleep,
-    /// Mapped at the place of an asleep page, which it replaces once its contents are there.
+    /// Mapped at the place of an asleep page. The waking page replaces the asleep page once the contents are copied.
     Waking,
-    /// Mapped at the place of an asleep page after a failed wake, since the device failed to unmap it. The next wake
-    /// fills it.
+    /// Mapped at the place of an asleep page after a failed wake, since the device failed to unmap the page. The next
+    /// wake fills the page.
     Left,
-    /// Never used again: the device failed to remove a mapping. The entry stays for the other
-    /// mappings.
+    /// Never used again: the device failed to remove a mapping. The entry stays until the last alias is removed.
     Lost,
 }
 
-/// What a parked page is to contain when it wakes.
+/// The contents of a parked page after the wake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kept {
     /// Anything.
     Nothing,
     /// Zeroes.
     Zeroes,
-    /// What the host has saved.
+    /// The contents saved by the host.
     Saved(Saved),
 }
 
@@ -70,39 +68,38 @@ pub(crate) struct Page {
     pub handle: PhysicalHandle,
     /// Length in bytes.
     pub bytes: u64,
-    /// Old mappings that are still to be unmapped.
+    /// Old mappings still to be unmapped.
     pub aliases: u32,
-    /// Whether the device failed to remove a mapping: the memory stays with the device's driver even
-    /// after the handle is destroyed. Such a page is not mapped again, and goes with its last alias.
+    /// Whether the device failed to remove a mapping: the memory stays with the device's driver even after the handle
+    /// is destroyed. A stuck page is not mapped again, and leaves the table with the last alias.
     pub stuck: bool,
-    /// What the page is doing.
+    /// The state of the page.
     pub place: Place,
-    /// While the page moves: the slot of the heap that it comes from, and the detached block at its
-    /// place there. `None` for a page without a home.
+    /// While the page moves: the slot of the old heap, and the detached block at the old place. `None` for a page
+    /// without a home.
     pub origin: Option<(u32, u32)>,
-    /// The departure behind which the page may be used, or [`NONE`]. Not `NONE` ⟹ an entry of a
-    /// range keeps the departure, and the page has an alias there.
+    /// The departure behind which the page may be used, or [`NONE`]. Not `NONE` ⟹ an entry of a range keeps the
+    /// departure, and the page has an alias in the range.
     pub behind: u32,
-    /// What the page is to contain when it wakes. Not [`Kept::Nothing`] ⟹ the page is asleep, or is
-    /// about to be.
+    /// The contents of the page after the wake. Not [`Kept::Nothing`] ⟹ the page is asleep, or is about to be.
     pub kept: Kept,
-    /// The page that is [`Place::Waking`] or [`Place::Left`] at the place of this one, or [`NONE`]. Not `NONE` ⟹ the
+    /// The [`Place::Waking`] or [`Place::Left`] page at the place of the asleep page, or [`NONE`]. Not `NONE` ⟹ the
     /// page is asleep.
     pub replacement: u32,
-    /// The page mapped behind this one when this one was last mapped in a heap, or [`NONE`].
+    /// The follower: the page mapped behind the page at the last mapping in a heap, or [`NONE`].
     follower: u32,
-    /// How often in a row that page was mapped there.
+    /// How often in a row the follower was mapped behind the page.
     met: u32,
     /// The group of departed pages with the page, or [`NONE`].
     group: u32,
-    /// The number of pages that had departed before this one, when it departed last.
+    /// The number of departures of pages before the page's last departure.
     order: u64,
-    /// The next page of the one list that the page is in, or the next vacant entry.
+    /// The next page in the page's list, or the next vacant entry.
     next: u32,
 }
 
 impl Page {
-    /// Returns a page that the device has just created.
+    /// Returns an entry for a handle just created by the device.
     pub(crate) fn created(handle: PhysicalHandle, bytes: u64) -> Self {
         Self { handle, bytes, ..Self::vacant(NONE) }
     }
@@ -146,13 +143,13 @@ pub(crate) struct PageBytes {
     pub spare: u64,
     /// Bytes of the departed pages.
     pub departed: u64,
-    /// Bytes of the pages that operations hold.
+    /// Bytes of the pages held by operations.
     pub moving: u64,
-    /// Bytes of the places of pages that are asleep, which have no memory of the device.
+    /// Bytes of the places of asleep pages. An asleep page has no memory of the device.
     pub asleep: u64,
-    /// Bytes of the pages that are to replace pages asleep, or were to.
+    /// Bytes of the waking pages and of the pages left by failed wakes.
     pub waking: u64,
-    /// Bytes of the lost pages of which old mappings are left.
+    /// Bytes of the lost pages with old mappings left.
     lost: u64,
 }
 
@@ -183,7 +180,7 @@ pub(crate) struct Pages<S: Storage> {
     departed: Departed<S>,
     /// The departures of departed pages and of stale mappings of ranges.
     pub departures: Departures<S>,
-    /// What the program has pinned.
+    /// The parts of memory pinned by the program.
     pub pins: Pins<S>,
     /// Bytes by place.
     pub bytes: PageBytes,
@@ -221,7 +218,7 @@ impl<S: Storage> Pages<S> {
         pages.map(|(_, page)| (page.handle.0, page.bytes)).collect()
     }
 
-    /// Makes room for one further page.
+    /// Makes room for a further page.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full.
@@ -229,7 +226,7 @@ impl<S: Storage> Pages<S> {
         if self.table.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Adds a page that the device has just created, as moving. Room was made.
+    /// Adds a page just created by the device, as moving. Room was made.
     pub(crate) fn add(&mut self, handle: PhysicalHandle, bytes: u64) -> u32 {
         self.bytes.moving += bytes;
         self.largest = self.largest.max(bytes);
@@ -245,14 +242,13 @@ impl<S: Storage> Pages<S> {
         entry
     }
 
-    /// Gives a moving page up, which the device failed to unmap. The entry is removed with the last
-    /// alias.
+    /// Gives up a moving page after a failure of the device to unmap. The entry is removed with the last alias.
     pub(crate) fn lose(&mut self, page: u32) {
         self.put(page, Place::Lost);
         self.remove_if_lost(page);
     }
 
-    /// Removes a lost page of which no old mapping is left.
+    /// Removes a lost page without an old mapping.
     fn remove_if_lost(&mut self, page: u32) {
         let Page { place, aliases, bytes, .. } = self.table[page];
         if place == Place::Lost && aliases == 0 {
@@ -272,7 +268,7 @@ impl<S: Storage> Pages<S> {
         usable.map(|page| page.bytes).max()
     }
 
-    /// Takes a spare page without an alias that can be destroyed; it is then moving.
+    /// Takes a destroyable spare page: a spare page without an alias. The page is then moving.
     pub(crate) fn take_destroyable(&mut self) -> Option<u32> {
         self.take_spare_if(|page| page.aliases == 0)
     }
@@ -306,9 +302,9 @@ impl<S: Storage> Pages<S> {
         self.spare = page;
     }
 
-    /// Notes that no work before `departure` uses `page` any longer, and that its alias there is
-    /// unmapped, or `stuck` for good. Returns whether the page was departed, which is then moving, and the fence of a
-    /// departure that is over.
+    /// Ends the departure of `page`: no work before `departure` uses the page any longer, and the alias in the range
+    /// is unmapped, or `stuck` for good. Returns whether the page was departed, and the fence if the departure is
+    /// over. A departed page is then moving.
     pub(crate) fn finish_departure(&mut self, page: u32, departure: u32, stuck: bool) -> (bool, Option<Fence>) {
         let was_departed = self.take_back(page, departure);
         self.remove_alias(page, stuck);
@@ -331,14 +327,14 @@ impl<S: Storage> Pages<S> {
         self.table[page].stuck = true;
     }
 
-    /// Counts an alias of `page`: a mapping that is stale from now on.
+    /// Counts an alias of `page`: a mapping stale from now on.
     pub(crate) fn add_alias(&mut self, page: u32) {
         self.table[page].aliases += 1;
     }
 
-    /// Counts an alias of `page` at its old place, and returns that place: the slot of a heap and the
-    /// detached block there. Counted before the place is listed as stale, since any thread may unmap
-    /// a listed place at once.
+    /// Counts an alias of `page` at the old place. Returns the old place: the slot of a heap and the detached block.
+    /// The caller counts the alias before listing the place as stale, since any thread may unmap a listed place at
+    /// once.
     pub(crate) fn count_alias_of_origin(&mut self, page: u32) -> Option<(u32, u32)> {
         let origin = self.table[page].origin?;
         self.add_alias(page);
@@ -356,7 +352,7 @@ impl<S: Storage> Pages<S> {
         self.remove_if_lost(page);
     }
 
-    /// Marks a page at home as moving, once it has lost its mapping.
+    /// Marks a page at home as moving, once the mapping is lost.
     pub(crate) fn leave_home(&mut self, page: u32) {
         self.put(page, Place::Moving);
     }
@@ -367,7 +363,7 @@ impl<S: Storage> Pages<S> {
         self.table[page].origin = Some((slot, block));
     }
 
-    /// Marks a moving page as home: at its new place, or back at its old one.
+    /// Marks a moving page as home, at the new place or back at the old place.
     pub(crate) fn settle(&mut self, page: u32) {
         self.put(page, Place::Home);
         self.table[page].origin = None;
@@ -375,8 +371,8 @@ impl<S: Storage> Pages<S> {
         self.table[page].behind = NONE;
     }
 
-    /// Marks a page at home, which has lost its mapping, as asleep. Returns a copy of the entry with the
-    /// handle, which is to be destroyed.
+    /// Marks an unmapped page at home as asleep. Returns a copy of the entry with the handle, which is to be
+    /// destroyed.
     pub(crate) fn fall_asleep(&mut self, page: u32) -> Page {
         let awake = self.table[page];
         debug_assert!(awake.place == Place::Home && self.has_one_mapping(page), "the memory of the page is free now");
@@ -385,12 +381,12 @@ impl<S: Storage> Pages<S> {
         awake
     }
 
-    /// Notes what a page is to contain when it wakes. Returns what was noted before.
+    /// Replaces the contents kept for a page until the wake. Returns the contents kept before.
     pub(crate) fn keep(&mut self, page: u32, kept: Kept) -> Kept {
         core::mem::replace(&mut self.table[page].kept, kept)
     }
 
-    /// Returns the page that a failed wake has left mapped at the place of `page`.
+    /// Returns the page left mapped by a failed wake at the place of `page`.
     pub(crate) fn left(&self, page: u32) -> Option<u32> {
         let replacement = self.table[page].replacement;
         (replacement != NONE && self.table[replacement].place == Place::Left).then_some(replacement)
@@ -401,19 +397,20 @@ impl<S: Storage> Pages<S> {
         self.table[self.table[page].replacement].stuck
     }
 
-    /// Notes that the contents of `page`, which is asleep, are copied to the accessible page left at its place.
+    /// Marks the accessible page left at the place of `page` as waking: the contents of the asleep `page` are being
+    /// copied.
     pub(crate) fn begin_to_fill(&mut self, page: u32) {
         let replacement = self.table[page].replacement;
         self.put(replacement, Place::Waking);
         self.table[replacement].stuck = false;
     }
 
-    /// Notes that the replacement of `page`, which stays asleep, stays mapped at the place of the page.
+    /// Marks the replacement of `page` as left: `page` stays asleep, and the replacement stays mapped at the place.
     pub(crate) fn leave_replacement(&mut self, page: u32) {
         self.put(self.table[page].replacement, Place::Left);
     }
 
-    /// Notes that the moving page `replacement` is mapped at the place of `page`, which is asleep.
+    /// Marks the moving page `replacement` as waking, mapped at the place of the asleep `page`.
     pub(crate) fn begin_to_wake(&mut self, page: u32, replacement: u32) {
         debug_assert!(self.table[page].place == Place::Asleep, "only a page asleep wakes");
         self.put(replacement, Place::Waking);
@@ -428,7 +425,7 @@ impl<S: Storage> Pages<S> {
         replacement
     }
 
-    /// Removes a page asleep, whose place is given up. Returns what the page was to contain.
+    /// Removes an asleep page, whose place is given up. Returns the contents kept for the page.
     pub(crate) fn remove_asleep(&mut self, page: u32) -> Kept {
         let Page { place, bytes, kept, .. } = self.table[page];
         debug_assert!(place == Place::Asleep, "only a page asleep has no memory");
@@ -437,8 +434,8 @@ impl<S: Storage> Pages<S> {
         kept
     }
 
-    /// Replaces a page asleep by its replacement, which is home then. Returns the replacement, and what
-    /// was kept for the page.
+    /// Puts the replacement of an asleep page into the page's place. The replacement is home then. Returns the
+    /// replacement, and the contents kept for the page.
     pub(crate) fn wake(&mut self, page: u32) -> (u32, Kept) {
         let replacement = self.table[page].replacement;
         self.settle(replacement);
@@ -470,8 +467,8 @@ impl<S: Storage> Pages<S> {
         }
     }
 
-    /// Counts for each page of a batch, mapped one behind the other, how often in a row it was mapped
-    /// beside the page behind it, in either order.
+    /// Counts the meetings of the pages of a batch, mapped in order: how often in a row each page was mapped beside
+    /// the next page, in either order.
     pub(crate) fn count_meetings(&mut self, batch: &Batch) {
         let mut page = Some(batch.first).filter(|_| batch.count > 0);
         while let Some(this) = page {
@@ -501,7 +498,7 @@ impl<S: Storage> Pages<S> {
         if entry.follower == follower { entry.met } else { 0 }
     }
 
-    /// Returns the page behind `page` in its list.
+    /// Returns the page behind `page` in the page's list.
     pub(crate) fn next(&self, page: u32) -> Option<u32> {
         Some(self.table[page].next).filter(|&next| next != NONE)
     }

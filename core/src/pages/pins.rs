@@ -1,7 +1,7 @@
-//! Pins: the parts of memory that the program holds in place.
+//! Pins: the parts of memory held in place by the program.
 //!
-//! A pin outlives the block for which it was made, so the pin keeps the length, and parts may overlap. The
-//! pages and segments count their pins themselves.
+//! A pin outlives the pinned block, so the pin keeps the length, and parts may overlap. The pages and segments count
+//! their pins themselves.
 
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
@@ -16,7 +16,7 @@ pub(crate) struct Pin {
     pub bytes: u64,
     /// The slot of the heap with the memory. A pinned part stays in its heap.
     pub slot: u32,
-    /// The segment that contains the memory. For a vacant entry: the next one.
+    /// The segment with the memory. For a vacant entry: the next vacant entry.
     pub segment: u32,
     /// How often exactly the part is pinned. 0 ⟺ the entry is vacant.
     count: u32,
@@ -61,7 +61,7 @@ impl<S: Storage> Default for Pins<S> {
     }
 }
 
-/// Returns a function that orders pins by address and length. No two pins have the same part.
+/// Returns the order of pins by address and length. No two entries pin equal parts.
 fn by_address<S: Storage>(table: &SlotTable<Pin, S>) -> impl Fn(u32) -> Key {
     |pin| Key { major: table[pin].at, minor: table[pin].bytes }
 }
@@ -111,10 +111,10 @@ impl<S: Storage> Pins<S> {
         }
     }
 
-    /// Takes one pin of the shortest part that begins at `at` off, and returns the part.
+    /// Takes a pin off the shortest part with the address `at`, and returns the part.
     ///
-    /// The memory may have been pinned for blocks of several lengths, one after the other. The
-    /// longest part is unpinned last, so what any of the rest still pins stays pinned.
+    /// The memory may have been pinned for several blocks of different lengths over time. The longest part is
+    /// unpinned last, so memory still pinned by another part stays pinned.
     pub(crate) fn remove(&mut self, at: u64) -> Option<Pin> {
         let number = self.shortest(at, 0)?;
         let pin = self.table[number];

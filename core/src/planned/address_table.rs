@@ -1,23 +1,23 @@
-//! The addresses at which the buffers of a lane start, and the block that is live at each.
+//! The addresses at which the buffers of a lane start, and the live block at each address.
 
 use crate::tables::atomic_map::start;
 use crate::units::UNIT;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The value of [`Slot::requested`] for a delegated block. No request is so large.
+/// The value of [`Slot::requested`] for a delegated block: larger than every request.
 const DELEGATED: u64 = u64::MAX;
 
-/// An address at which buffers start. At most one block is there at a time.
+/// An address at which buffers start. At most one live block starts at the address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     /// The address; 0 ⟺ the slot is vacant.
     pub addr: u64,
-    /// The size of the block in bytes; 0 ⟺ there is no block.
+    /// The size of the block in bytes; 0 ⟺ no live block starts at the address.
     pub size: u64,
     /// The requested size in bytes, or [`DELEGATED`].
     pub requested: u64,
-    /// The block is planned to be free after this many requests of the iteration.
+    /// The number of requests of the iteration after which the block is planned to be free.
     pub until: u32,
 }
 
@@ -46,7 +46,7 @@ impl Slot {
 pub(crate) struct AddressTable(Vec<Slot>);
 
 impl AddressTable {
-    /// Creates the table of these addresses, none of which is 0.
+    /// Creates the table of the given addresses. No address is 0.
     pub(crate) fn new(addresses: &[u64]) -> Self {
         let mut cells = vec![Slot::VACANT; (addresses.len() * 2).next_power_of_two().max(2)];
         for &addr in addresses {
@@ -74,13 +74,13 @@ impl AddressTable {
         find(&self.0, addr).ok().and_then(|at| self.0.get(at))
     }
 
-    /// Returns the slot of this number for changes.
+    /// Returns the slot with the given number for changes.
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Slot> {
         self.0.get_mut(number as usize)
     }
 
-    /// Returns the address of the slot of this number.
+    /// Returns the address of the slot with the given number.
     pub(crate) fn addr(&self, number: u32) -> Option<u64> {
         self.0.get(number as usize).map(|slot| slot.addr)
     }
@@ -96,8 +96,7 @@ impl AddressTable {
     }
 }
 
-/// Returns the number of the slot of an address; `Err` has the vacant slot where the address would
-/// be.
+/// Returns the number of the slot of an address; `Err` has the vacant slot for the address.
 #[inline(always)]
 fn find(cells: &[Slot], addr: u64) -> Result<usize, usize> {
     // Addresses are multiples of the unit, so the low bits carry no information.

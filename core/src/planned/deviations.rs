@@ -1,9 +1,8 @@
-//! Deviations of a lane's requests from its sequence: their counts, and what is needed to
-//! resynchronize.
+//! Deviations of a lane's requests from the lane's sequence: their counts, and the state for resynchronization.
 
 use alloc::vec::Vec;
 
-/// The deviations of a lane, and the recent requests from which the lane finds its place again.
+/// The deviations of a lane, and the recent requests for finding the lane's place again.
 #[derive(Clone, Default)]
 pub(crate) struct Deviations {
     /// The requests skipped last, a ring: `skipped_len % SKIPPED` is overwritten next.
@@ -24,9 +23,9 @@ pub(crate) struct Deviations {
     pub overdue: Vec<u32>,
     /// The request at which the present pass began.
     pub began: u32,
-    /// The requests that earlier passes went through.
+    /// The requests of earlier passes.
     pub passed: u64,
-    /// The requests gone through in all passes, without being served from the plan.
+    /// The requests of all passes not served from the plan.
     pub unserved: u64,
     /// How often the lane deviated.
     pub counts: Counts,
@@ -35,11 +34,11 @@ pub(crate) struct Deviations {
 /// How often a lane deviated, by kind.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Counts {
-    /// Requests that were observed to outlive their iteration.
+    /// Requests observed to outlive their iteration.
     pub lasting: u64,
     /// Requests found nowhere near in the sequence.
     pub extra: u64,
-    /// Requests of the sequence that the program did not make.
+    /// Requests of the sequence not made by the program.
     pub missing: u64,
     /// Requests made later than in the sequence.
     pub reordered: u64,
@@ -54,8 +53,8 @@ impl Deviations {
     }
 }
 
-/// The number of skipped requests that can still be served.
+/// The number of skipped requests still servable.
 pub(crate) const SKIPPED: usize = 8;
 
-/// The number of consecutive extra requests that locate the program anywhere in the sequence.
+/// The number of consecutive extra requests needed to locate the program anywhere in the sequence.
 pub(crate) const RUN: usize = 8;

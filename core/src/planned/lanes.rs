@@ -11,7 +11,7 @@ use crate::sync::{AtomicU64, CachePadded, Lock, MutexGuard, Ordering, Rank, Rank
 use crate::units::{DevicePtr, StreamId};
 use alloc::vec::Vec;
 
-/// The stream number of a vacant lane. No request has this number.
+/// The stream number of a vacant lane: no request's stream.
 const UNUSED: u64 = u64::MAX;
 
 /// A stream served from a plan.
@@ -21,8 +21,8 @@ pub(crate) struct Lane {
     pub stream: StreamId,
     /// The observed requests with their planned addresses, and the present position.
     pub sequence: Sequence,
-    /// The slot of the heap with the lane's segment. Blocks that are not simply allocated and freed
-    /// are delegated to this heap.
+    /// The slot of the heap with the lane's segment. The lane delegates blocks to the heap, except for blocks with a
+    /// plain allocation and a plain free.
     pub home: u32,
     /// The pool of the heap.
     pub pool: PoolId,
@@ -30,7 +30,7 @@ pub(crate) struct Lane {
     pub base: u64,
     /// The size of the segment in bytes.
     pub bytes: u64,
-    /// Blocks of at least this many bytes count as oversize.
+    /// Bytes from which a block counts as oversize.
     pub oversize: u64,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct LaneSlot<R: Lock> {
 
 /// The planned policy's state on a device.
 pub(crate) struct PlanServer<R: Lock> {
-    /// The stream of each lane, or [`UNUSED`]. Read without a lock; a thread that finds its stream
-    /// checks again under the lane's lock.
+    /// The stream of each lane, or [`UNUSED`]. Read without a lock; a thread with a matching stream checks again
+    /// under the lane's lock.
     streams: [AtomicU64; LANES],
     /// The lanes, each on cache lines of its own: threads of different streams do not share lines.
     pub(crate) lane_slots: [CachePadded<LaneSlot<R>>; LANES],
@@ -83,7 +83,7 @@ impl<R: Lock> PlanServer<R> {
         self.lane_slots.iter().map(|slot| slot.lane.lock_beside()).collect()
     }
 
-    /// Returns the state of another device with the same lanes and the same plans. `lanes` are locked here.
+    /// Returns the state of another device with equal lanes and plans. `lanes` are the locked lanes.
     pub(crate) fn copy_of(&self, lanes: &[MutexGuard<'_, R, Option<Lane>>], planner: &PlannerState) -> Self {
         let mut copy = Self::new(self.options);
         for (number, (from, lane)) in self.lane_slots.iter().zip(lanes).enumerate() {
@@ -111,8 +111,7 @@ impl<R: Lock> PlanServer<R> {
         self.lane_slots.get(number as usize).map(|lane_slot| &**lane_slot)
     }
 
-    /// Directs the requests of `stream` to a lane that was put in place, or with `None` away from a
-    /// lane about to be removed.
+    /// Directs the requests of `stream` to a new lane, or with `None` away from a lane about to be removed.
     pub(crate) fn assign(&self, lane: usize, stream: Option<StreamId>) {
         self.streams[lane].store(stream.map_or(UNUSED, |stream| stream.0), Ordering::Release);
     }
@@ -136,9 +135,8 @@ impl Lane {
     }
 }
 
-/// Stands for the size of a free whose caller does not state the size. Unlike `None`, a value of
-/// this type takes no register: no argument is passed on the stack, and the last call in the
-/// function becomes a tail call without a frame. Saves 8 instructions.
+/// Stands for the unstated size of a free. Unlike `None`, a value of this type takes no register: no argument is
+/// passed on the stack, and the last call in the function becomes a tail call without a frame. Saves 8 instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct SizeUnknown;
 
@@ -149,7 +147,7 @@ impl From<SizeUnknown> for Option<u64> {
 }
 
 impl<R: Lock> PlanServer<R> {
-    /// Returns the report of the planned policy on this device.
+    /// Returns the report of the planned policy on the device.
     pub(crate) fn report(&self) -> PlannedReport {
         // The guard is dropped at the end of the block: no lane is locked under `planner`.
         let mut report = {

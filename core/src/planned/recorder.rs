@@ -7,8 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use cachalot_planner::{Buffer, Problem};
 
-/// The most requests of an iteration, which need tables of 24 bytes each. A longer iteration is not
-/// planned.
+/// The most requests of an iteration, which need tables of 24 bytes each. A longer iteration is not planned.
 const MAX_REQUESTS: usize = 1 << 20;
 
 /// A request of the iteration.
@@ -16,10 +15,9 @@ const MAX_REQUESTS: usize = 1 << 20;
 struct LoggedRequest {
     /// The size in bytes, a multiple of the [`UNIT`].
     size: u64,
-    /// The number of requests of the stream when the block was freed; 0 if it was not freed.
+    /// The number of requests of the stream when the block was freed; 0 for a block still live.
     until: u32,
-    /// Other streams used the block, or it was freed at a count, so its bytes are reusable only
-    /// later.
+    /// Other streams used the block, or the block was freed at a count, so the bytes are reusable only later.
     used: bool,
 }
 
@@ -39,7 +37,7 @@ pub(crate) struct Log {
     held: BTreeMap<u64, (usize, usize)>,
     /// The number of requests on all streams.
     requests: usize,
-    /// The record is incomplete, so there will be no plan.
+    /// The record is incomplete, so no plan will follow.
     invalid: bool,
 }
 
@@ -48,10 +46,10 @@ pub(crate) struct Log {
 pub struct ObservedStream {
     /// The stream.
     pub stream: StreamId,
-    /// The planning problem. A time step is a request of the stream. Blocks that outlived the
-    /// iteration are not part of the problem.
+    /// The planning problem. A time step is a request of the stream. Blocks beyond the iteration are not part of the
+    /// problem.
     pub problem: Problem,
-    /// Every request, with those that outlive the iteration. No step has an offset yet.
+    /// Every request, also for blocks beyond the iteration. No step has an offset yet.
     pub(crate) steps: Vec<Step>,
 }
 
@@ -59,7 +57,7 @@ pub struct ObservedStream {
 /// problems are independent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Observed {
-    /// The number of the observation on this device.
+    /// The number of the observation on the device.
     pub(crate) serial: u64,
     /// The streams, in the order of their first requests.
     pub streams: Vec<ObservedStream>,
@@ -97,24 +95,24 @@ impl Log {
         }
     }
 
-    /// Records that the bytes of a block are not reusable as soon as the program frees the block.
+    /// Records that the bytes of a block become reusable only after the program's free.
     pub(crate) fn used(&mut self, addr: u64) {
         if let Some(&(stream, request)) = self.held.get(&addr) {
             self.streams[stream].requests[request].used = true;
         }
     }
 
-    /// Returns whether the stream has requested memory in this iteration.
+    /// Returns whether the stream has requested memory in the iteration.
     pub(crate) fn knows(&self, stream: StreamId) -> bool {
         self.streams.iter().any(|log| log.stream == stream)
     }
 
-    /// Invalidates the record: this iteration is not planned.
+    /// Invalidates the record: the iteration is not planned.
     pub(crate) fn invalidate(&mut self) {
         *self = Self { invalid: true, ..Self::default() };
     }
 
-    /// Ends the iteration. Returns the observation, or `None` if there is nothing to plan.
+    /// Ends the iteration. Returns the observation, or `None` for an empty problem.
     pub(crate) fn finish(self, serial: u64) -> Option<Observed> {
         let streams: Vec<ObservedStream> =
             self.streams.iter().map(observed).filter(|stream| !stream.problem.buffers.is_empty()).collect();

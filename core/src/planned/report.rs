@@ -6,8 +6,7 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Stage {
-    /// The next announcement begins an iteration to observe. Other policies are always in this
-    /// stage.
+    /// The next announcement begins an iteration to observe. All other policies are always in this stage.
     #[default]
     Waiting,
     /// The policy observes the present iteration.
@@ -54,20 +53,19 @@ pub struct PlannedReport {
     pub given_up: u64,
     /// Failed attempts to put plans in force, for lack of memory.
     pub no_memory: u64,
-    /// Bytes that the present or latest plans need, summed over streams.
+    /// Bytes needed by the present or latest plans, summed over streams.
     pub peak_bytes: u64,
-    /// Bytes that any plan for the same requests needs at least, summed over streams.
+    /// The least bytes of any plan for the requests, summed over streams.
     pub lower_bound_bytes: u64,
     /// Bytes of the segments reserved for the plans in force.
     pub segment_bytes: u64,
     /// Requests served from plans.
     pub served: u64,
-    /// Requests observed to outlive their iteration. The fallback serves them; they are no
-    /// deviation.
+    /// Requests observed to outlive their iteration. The fallback serves these requests, which are no deviation.
     pub lasting: u64,
     /// Requests found nowhere near in the sequence. The fallback serves them.
     pub extra: u64,
-    /// Requests of the sequence that the program did not make.
+    /// Requests of the sequence not made by the program.
     pub missing: u64,
     /// Requests made later than in the sequence, and served from the plan.
     pub reordered: u64,
@@ -76,7 +74,7 @@ pub struct PlannedReport {
 }
 
 impl PlannedReport {
-    /// Returns the requests that the fallback served while plans were in force.
+    /// Returns the requests served by the fallback while plans were in force.
     #[must_use]
     pub const fn fallback(&self) -> u64 {
         self.lasting + self.extra + self.occupied

@@ -12,8 +12,8 @@ const NEAR: u32 = 2;
 /// chance: sizes are seldom unique.
 const LOOKAHEAD: usize = 32;
 
-/// Limits searches of the whole sequence: at most one for each `len / SEARCH_INTERVAL` extra
-/// requests. Spread over these requests, a search costs each about as much as looking ahead.
+/// Limits searches of the whole sequence: at most a single search for each `len / SEARCH_INTERVAL` extra requests.
+/// Spread over the extra requests, a search costs about as much per request as looking ahead.
 const SEARCH_INTERVAL: u64 = 64;
 
 impl Sequence {
@@ -23,8 +23,7 @@ impl Sequence {
         passed - self.deviations.unserved + self.deviations.counts.reordered
     }
 
-    /// Serves a request that [`next`](Self::next) did not serve. Returns `None` if the fallback
-    /// must.
+    /// Serves a request left by [`next`](Self::next). Returns `None` if the fallback must serve the request.
     pub(crate) fn next_deviating(&mut self, bytes: u64) -> Option<Placement> {
         // The request is the next one. `next` failed because it is not planned, or a block is
         // overdue.
@@ -61,7 +60,7 @@ impl Sequence {
         self.deviations.extras = 0;
     }
 
-    /// Serves the request at the cursor, if it is planned and its bytes are free. Moves the cursor
+    /// Serves the request at the cursor, if the request is planned and the planned bytes are free. Moves the cursor
     /// on in any case.
     fn serve_at_cursor(&mut self, bytes: u64) -> Option<Placement> {
         let Entry { slot, until, .. } = self.entries[self.cursor as usize];
@@ -83,7 +82,7 @@ impl Sequence {
         None
     }
 
-    /// Serves a request that was skipped and whose planned lifetime is not over.
+    /// Serves a skipped request within the planned lifetime of the block.
     fn serve_skipped(&mut self, bytes: u64) -> Option<Placement> {
         let skipped = self.deviations.skipped[..self.deviations.skipped_len.min(SKIPPED)].iter();
         let fits = |&&number: &&u32| {
@@ -126,8 +125,7 @@ impl Sequence {
         }
     }
 
-    /// Moves the cursor on by one request. Blocks planned to end there, and still live, become
-    /// overdue.
+    /// Moves the cursor on by a single request. Live blocks planned to end at the request become overdue.
     fn step(&mut self) {
         self.overdue += self.entries[self.cursor as usize].due;
         self.cursor += 1;
@@ -142,13 +140,13 @@ impl Sequence {
         Some(Placement { addr: slot.addr, size })
     }
 
-    /// Returns whether the request is the next one, and an overdue block is on its bytes.
+    /// Returns whether the request is the next request, and an overdue block is on the planned bytes.
     pub(crate) fn is_occupied(&mut self, bytes: u64) -> bool {
         let next = &self.entries[self.cursor as usize];
         next.matches(bytes) && next.slot != NONE && !self.is_free(self.cursor)
     }
 
-    /// Returns whether no overdue block is on the bytes of a request that the plan has live now.
+    /// Returns whether no overdue block is on the bytes of a request planned to be live now.
     fn is_free(&mut self, number: u32) -> bool {
         if self.overdue == 0 {
             return true;
@@ -172,9 +170,9 @@ impl Sequence {
         free
     }
 
-    /// Returns where in the sequence the latest extra requests and this one occur consecutively.
-    /// Two suffice a little further on; elsewhere it takes eight, first after the cursor and then
-    /// before it.
+    /// Returns the place of the latest extra requests and the present request in the sequence, if all occur
+    /// consecutively. Two requests suffice a little further on. Elsewhere a match takes eight requests, first after
+    /// the cursor and then before the cursor.
     fn find_run(&mut self, bytes: u64) -> Option<u32> {
         let Self { deviations, entries, cursor, .. } = self;
         if deviations.at != *cursor {

@@ -1,5 +1,5 @@
-//! The sequence of a lane: the next request, the planned address of its block, and whether the
-//! bytes there are free.
+//! The sequence of a lane: the next request, the planned address of the request's block, and whether the bytes at the
+//! address are free.
 //!
 //! A single comparison decides whether the bytes are free. The lane counts its
 //! [`overdue`](Sequence::overdue) blocks: live blocks planned to be free by now. When the cursor
@@ -18,11 +18,10 @@ use alloc::vec::Vec;
 pub(crate) struct Step {
     /// The size in bytes, a multiple of the [`UNIT`].
     pub size: u64,
-    /// The block is free again after this many requests of the iteration. Greater than the
-    /// request's own number, and at most the length of the sequence.
+    /// The number of requests of the iteration after which the block is free again. Greater than the request's own
+    /// number, and at most the length of the sequence.
     pub until: u32,
-    /// The offset in the segment; `None` for a block that outlives the iteration and is not
-    /// planned.
+    /// The offset in the segment; `None` for an unplanned block, which outlives the iteration.
     pub offset: Option<u64>,
 }
 
@@ -31,9 +30,9 @@ pub(crate) struct Step {
 pub(crate) struct Entry {
     /// The size in bytes.
     pub size: u64,
-    /// The slot of its address; `NONE` ⟺ the block outlives the iteration and is not planned.
+    /// The slot of the planned address; `NONE` ⟺ the block outlives the iteration and is not planned.
     pub slot: u32,
-    /// The block is free again after this many requests.
+    /// The number of requests after which the block is free again.
     pub until: u32,
     /// The number of blocks planned to end before the next request.
     pub ends: u32,
@@ -71,7 +70,7 @@ pub(crate) enum Found {
     Nothing,
 }
 
-/// The sequence of a lane, with the position of the program in it.
+/// The sequence of a lane, with the position of the program in the sequence.
 #[derive(Clone)]
 pub(crate) struct Sequence {
     /// The requests in order, and behind them a sentinel matching no request.
@@ -136,8 +135,7 @@ impl Sequence {
         Some(Placement { addr: slot.addr, size: entry.size })
     }
 
-    /// Returns the address that [`next`](Self::next) or [`otherwise`](Self::otherwise) would give a
-    /// request.
+    /// Returns the address for a request, as planned by [`next`](Self::next) or [`otherwise`](Self::otherwise).
     pub(crate) fn peek(&self, bytes: u64) -> Option<u64> {
         let next = self.entries.get(self.cursor as usize)?;
         if next.matches(bytes) && self.overdue == 0 {
@@ -147,9 +145,9 @@ impl Sequence {
         self.clone().next_deviating(bytes).map(|handed| handed.addr)
     }
 
-    /// Frees the block at exactly `addr`; with `requested` given, only if the block was requested
-    /// with this size. Returns the block and the requested size. `None` if no block is live at
-    /// `addr`, or the lane has delegated the block.
+    /// Frees the block at exactly `addr`; with `requested` given, only if the block was requested with `requested`
+    /// bytes. Returns the block and the requested size. `None` if no block is live at `addr`, or the lane has
+    /// delegated the block.
     #[inline(always)]
     pub(crate) fn free(&mut self, addr: u64, requested: Option<u64>) -> Option<(Placement, u64)> {
         let slot = self.slots.get_at_mut(addr)?;
@@ -162,7 +160,7 @@ impl Sequence {
         Some((Placement { addr, size }, actual))
     }
 
-    /// Returns the live block at exactly `addr` with its requested size, unless it is delegated.
+    /// Returns the live block at exactly `addr` with the requested size, unless the block is delegated.
     pub(crate) fn resident(&self, addr: u64) -> Option<(Placement, u64)> {
         let slot = self.slots.get_at(addr).filter(|slot| slot.size > 0 && !slot.is_delegated())?;
         Some((Placement { addr, size: slot.size }, slot.requested))
@@ -177,8 +175,7 @@ impl Sequence {
         }
     }
 
-    /// Counts as ended a block planned to end before request `until`. It was freed, or
-    /// never made.
+    /// Counts as ended a block planned to end before request `until`. The block was freed, or never made.
     #[inline(always)]
     pub(crate) fn end(&mut self, until: u32) {
         // The cursor has passed the planned end, so the block was counted as overdue.

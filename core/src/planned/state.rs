@@ -20,9 +20,9 @@ pub(crate) struct Prepared {
     pub stream: StreamId,
     /// The requests of the iteration, with their planned offsets.
     pub steps: Vec<Step>,
-    /// The bytes that the plan needs.
+    /// The bytes needed by the plan.
     pub peak: u64,
-    /// The bytes that any plan for these requests needs at least.
+    /// The bytes needed at least by any plan for the requests.
     pub lower_bound: u64,
 }
 
@@ -42,12 +42,12 @@ pub(crate) enum Phase {
     Ready(Vec<Prepared>),
     /// The plans are in force.
     Serving,
-    /// A thread is switching phases, without the lock. Of the other threads, only one that gives the plans
-    /// up changes the phase.
+    /// A thread is switching phases, without the lock. Meanwhile only a thread that gives the plans up changes the
+    /// phase.
     Switching,
 }
 
-/// The planned policy's phase on a device, and the history on which its decisions rest.
+/// The planned policy's phase on a device, and the history behind the policy's decisions.
 #[derive(Clone, Default)]
 pub(crate) struct PlannerState {
     /// The present phase.

@@ -1,4 +1,4 @@
-//! Tests of a lane's sequence against a naive model, which compares live blocks byte by byte.
+//! Tests of a lane's sequence against a naive model with a byte-by-byte comparison of live blocks.
 
 use super::sequence::{Found, Placement, Sequence, Step};
 use crate::units::UNIT;
@@ -31,14 +31,14 @@ pub(crate) fn first_fit(problem: &Problem) -> cachalot_planner::Plan {
     cachalot_planner::Plan { offsets, peak }
 }
 
-/// An operation of an iteration: a request of so many units, or the free of the n-th live block.
+/// An operation of an iteration: a request of a number of units, or the free of the n-th live block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Op {
     Malloc(u64),
     Free(usize),
 }
 
-/// Returns the steps that observing these operations gives.
+/// Returns the steps observed for the operations.
 fn observe(ops: &[Op]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut held: Vec<usize> = Vec::new();
@@ -72,7 +72,7 @@ fn observe(ops: &[Op]) -> Vec<Step> {
 /// A program on a lane.
 struct Run {
     sequence: Sequence,
-    /// What the program holds, in the order in which it got it; `None` from the fallback.
+    /// The blocks held by the program, in the order of allocation; `None` from the fallback.
     held: Vec<Option<Placement>>,
     fallback: u64,
 }
@@ -121,7 +121,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![(1..40_u64).prop_map(Op::Malloc), (0..12_usize).prop_map(Op::Free)]
 }
 
-/// A deviation: at a place in the program, leaves out operations and inserts others.
+/// A deviation: leaves out operations and inserts new operations, at a place in the program.
 type Deviation = (prop::sample::Index, usize, Vec<Op>);
 
 fn deviate(ops: &[Op], (at, out, others): &Deviation) -> Vec<Op> {

@@ -1,5 +1,5 @@
-//! Primitives shared between threads: the atomics (the model checker's under `--cfg loom`), locks that know their rank, turns
-//! that one thread has, and cache-line padding.
+//! Primitives shared between threads: the atomics (the model checker's under `--cfg loom`), ranked locks, turns of a
+//! single thread, and cache-line padding.
 
 mod ranked;
 mod turn;
@@ -14,13 +14,13 @@ pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, f
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
-/// A lock: any [`lock_api::RawMutex`]. Use a lock that parks waiting threads where there is an
-/// operating system, and a spin lock elsewhere.
+/// A lock: any [`lock_api::RawMutex`]. Use a lock with parked waiters on an operating system, and a spin lock
+/// elsewhere.
 pub trait Lock: lock_api::RawMutex + Send + Sync + 'static {}
 
 impl<R: lock_api::RawMutex + Send + Sync + 'static> Lock for R {}
 
-/// A value on cache lines of its own, for a field that some threads write while others read its
+/// A value on cache lines of its own, for a field written by some threads while further threads read the field's
 /// neighbours. 128 bytes, because processors fetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]

@@ -1,12 +1,12 @@
-//! The locks of the core, each with its rank: the order in which a thread may take them.
+//! The locks of the core, each with a rank: the order in which a thread may take the locks.
 //!
-//! The feature `paranoid` notes the ranks that each thread holds. A lock that is taken out of order panics with the
-//! names of both locks. Without the feature a [`Ranked`] is a plain mutex: it stores no rank and checks nothing.
+//! The feature `paranoid` records the ranks held by each thread. A lock taken out of order panics with the names of
+//! both locks. Without the feature a [`Ranked`] is a plain mutex, which stores no rank and checks nothing.
 
 use super::Lock;
 use lock_api::Mutex;
 
-/// Every lock of the core, in the order in which a thread may take them.
+/// Every lock of the core, in the order in which a thread may take the locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "only a build with `alloc` has the planned policy"))]
 pub(crate) enum Rank {
@@ -22,7 +22,7 @@ pub(crate) enum Rank {
     LargeHeap,
     /// The elastic ranges.
     Ranges,
-    /// The heaps of ended streams that wait to be released.
+    /// The heaps of ended streams, until their release.
     Ended,
     /// The pool of pages.
     Pages,
@@ -32,15 +32,15 @@ pub(crate) enum Rank {
     Deferred,
     /// Freed blocks whose uses have events.
     Ordered,
-    /// Events that tell when free memory is no longer in use.
+    /// Fences by which free memory is known to be no longer in use.
     Epochs,
     /// Frees at a count.
     Frontier,
-    /// What `reclaim:auto` has learned of idle memory.
+    /// The predictions of `reclaim:auto` for idle memory.
     Idle,
-    /// What the planned policy has observed, and its plans.
+    /// The observations and plans of the planned policy.
     Planner,
-    /// What `tune:auto` has done.
+    /// The state of `tune:auto`.
     Tuning,
     /// The writer of the page map.
     PageMapWriter,
@@ -48,7 +48,7 @@ pub(crate) enum Rank {
     Peaks,
     /// The ring of recorded events.
     TraceRing,
-    /// Where blocks and segments were allocated.
+    /// The call sites of blocks and segments.
     CallSites,
 }
 
@@ -80,9 +80,10 @@ impl<R: Lock, T> Ranked<R, T> {
         self.mutex.try_lock()
     }
 
-    /// Locks beside other locks of the same tier, for the one call that holds all locks of a device. All heaps are one tier
-    /// here. The caller takes the locks of a tier in the order of the ranks, and those of one rank in the order of their
-    /// numbers. No other thread holds two of a tier, except the two heaps of a pair, in this order.
+    /// Locks beside locks of the same tier, for the call that holds all locks of a device. All heaps form a single
+    /// tier in this call. The caller takes the locks of a tier in the order of the ranks, and the locks of a rank in
+    /// the order of their numbers. No other thread holds two locks of a tier, except the two heaps of a pair, in the
+    /// order of the ranks.
     #[cfg(feature = "alloc")]
     pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
         self.mutex.lock()
@@ -104,7 +105,7 @@ mod paranoid {
     use core::ops::{Deref, DerefMut};
 
     std::thread_local! {
-        /// The locks that this thread holds: bit `rank as u32` for each. A thread holds each rank at most once.
+        /// The locks held by the thread: bit `rank as u32` for each. A thread holds each rank at most once.
         static HELD: Cell<u32> = const { Cell::new(0) };
     }
 
@@ -132,7 +133,8 @@ mod paranoid {
             Self::CallSites,
         ];
 
-        /// The first rank of this one's tier. A thread takes locks of ascending tiers, so it never holds two of one tier.
+        /// The first rank of the rank's tier. A thread takes locks of ascending tiers, so a thread never holds two
+        /// locks of a tier.
         fn tier(self) -> Self {
             match self {
                 Self::Registry | Self::Config | Self::Lane | Self::SmallHeap | Self::LargeHeap | Self::Ranges => self,
@@ -152,7 +154,7 @@ mod paranoid {
             }
         }
 
-        /// The ranks whose bits are set in `held`.
+        /// The ranks with a set bit in `held`.
         fn of(held: u32) -> impl Iterator<Item = Self> {
             Self::ALL.into_iter().filter(move |&rank| held & rank.bit() != 0)
         }
@@ -162,14 +164,14 @@ mod paranoid {
         }
     }
 
-    /// One bit of [`HELD`], cleared when this is dropped.
+    /// A bit of [`HELD`], cleared on drop.
     struct Held(Rank);
 
     impl Held {
-        /// Adds a lock to those of this thread.
+        /// Adds a lock to the locks of the thread.
         ///
         /// # Panics
-        /// If the thread holds a lock of the same tier or a later one.
+        /// If the thread holds a lock of the tier or of a later tier.
         fn add(rank: Rank) -> Self {
             let held = HELD.get();
             if let Some(above) = Rank::of(held).find(|&above| above as u32 >= rank.tier() as u32) {
@@ -179,7 +181,7 @@ mod paranoid {
             Self(rank)
         }
 
-        /// Adds a lock to those of this thread, beside locks of the same tier.
+        /// Adds a lock to the locks of the thread, beside locks of the tier.
         ///
         /// # Panics
         /// If the thread holds a lock of a later tier.
@@ -236,7 +238,7 @@ mod paranoid {
             self.mutex.try_lock().map(|guard| MutexGuard { guard, _held: held })
         }
 
-        /// Locks beside other locks of the same tier; see the function of this name without the feature.
+        /// Locks beside locks of the same tier; see the namesake without the feature.
         #[cfg(feature = "alloc")]
         pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
             let held = Held::add_beside(self.rank);
@@ -244,7 +246,7 @@ mod paranoid {
         }
     }
 
-    /// Panics if this thread holds a lock of the core. `call` names what must not be called then.
+    /// Panics if the thread holds a lock of the core. `call` names the forbidden call.
     pub(crate) fn assert_no_lock_held(call: &str) {
         if let Some(held) = Rank::of(HELD.get()).last() {
             panic!("the device's `{call}` is called while the lock {held:?} is held");

@@ -1,11 +1,11 @@
-//! A turn that at most one thread has.
+//! A turn of at most a single thread.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// A turn. A thread that asks for a taken turn is refused and does not wait.
+/// A turn. A thread is refused a taken turn, and does not wait.
 #[derive(Default)]
 pub(crate) struct Turn {
-    /// 1 ⟺ a [`Taken`] of this turn lives.
+    /// 1 ⟺ a [`Taken`] of the turn lives.
     taken: AtomicU32,
 }
 
@@ -26,7 +26,7 @@ impl Turn {
     }
 }
 
-/// The turn of the thread that took it; ends with the value.
+/// The turn of the successful thread; ends with the value.
 pub(crate) struct Taken<'a>(&'a Turn);
 
 impl Drop for Taken<'_> {

@@ -79,7 +79,7 @@ fn what_is_not_held_cannot_be_freed() {
     allocator.free(DevicePtr::NULL).unwrap();
 }
 
-/// Every policy keeps its blocks in another way, and every operation on a block finds out by another.
+/// Every policy stores blocks differently, and recognises a wrong address differently in every operation.
 #[test]
 fn double_frees_interior_and_foreign_addresses_are_told_apart() {
     for config in [
@@ -203,7 +203,7 @@ fn the_highest_pool_number_leaves_names_for_others() {
     assert_eq!(std::collections::BTreeSet::from(made).len(), 3);
 }
 
-/// Found by generated programs: the memory stayed until the device had none left.
+/// A case of generated programs: the memory stayed until the device had no memory left.
 #[test]
 fn a_stream_that_ends_inside_its_capture_gives_its_memory_back_later() {
     let allocator = allocator("expandable_segments:True");

@@ -1,4 +1,4 @@
-//! Extents and pins: the memory under blocks, and how it is held in place.
+//! Extents and pins: the memory under blocks, and the pins holding the memory in place.
 
 use crate::allocator::{Allocator, Pages};
 use crate::arena::extents::{Extent, Physical};
@@ -196,7 +196,7 @@ fn addresses_that_are_no_block_of_the_device_are_refused() {
     here.extents(DevicePtr::NULL, |_| panic!("no bytes")).unwrap();
 }
 
-/// An allocator whose device exports pages: the descriptor is the number of the handle.
+/// An allocator on a device with exports: the descriptor of a page is the number of the handle.
 fn exporting(config: &str) -> Simulated {
     Simulated::new([SimulatedDevice::new(1 << 30).with_exports()], &Config::parse(config).unwrap()).unwrap()
 }

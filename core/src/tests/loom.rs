@@ -1,5 +1,5 @@
-//! Models of what threads share without a lock, explored by loom: every order of loads and stores that the memory model allows.
-//! `RUSTFLAGS="--cfg loom" cargo test -p cachalot-core --lib --target-dir target/loom -- loom`
+//! Models of lock-free sharing between threads, explored by loom: every order of loads and stores allowed by the
+//! memory model. `RUSTFLAGS="--cfg loom" cargo test -p cachalot-core --lib --target-dir target/loom -- loom`
 
 use crate::arena::heaps::pair_state::PairState;
 use crate::config::rounding::PoolKind;
@@ -10,7 +10,7 @@ use loom::sync::atomic::{AtomicBool, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// Explores what `run` may do, with at most three forced switches between threads an execution.
+/// Explores the executions of `run`, with at most three forced switches between threads per execution.
 pub(super) fn explore(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     (builder.preemption_bound, builder.max_branches) = (Some(3), 100_000);
@@ -26,7 +26,7 @@ fn map<C: Cells + 'static>(pairs: &[(u64, u32)]) -> Arc<AtomicMap<C>> {
     Arc::new(map)
 }
 
-/// One writer, in a thread of its own; the reader is the caller.
+/// A map with a single writer, in a thread of the writer's own; the reader is the caller.
 fn write<C: Cells + Send + Sync + 'static>(
     map: &Arc<AtomicMap<C>>,
     writer: impl FnOnce(&AtomicMap<C>) + Send + 'static,
@@ -104,12 +104,12 @@ fn loom_a_removed_key_may_come_back_with_another_value() {
     });
 }
 
-/// Two heaps and their peaks, reconciled as in the arena: by the thread that finds the lock free. Each thread owns a heap, as if
-/// it held the heap's lock.
+/// Two heaps and their peaks, reconciled as in the arena: by the thread that finds the lock free. Each thread owns a
+/// heap, as if under the heap's lock.
 struct Heaps {
     all_counters: [HeapCounters; 2],
     peaks: DevicePeaks,
-    /// The lock of the peaks, which can be looked at without taking it.
+    /// The lock of the peaks. The lock's state can be read without the lock.
     locked: AtomicBool,
 }
 
@@ -139,7 +139,7 @@ impl Heaps {
         self.all_counters.iter().map(|counters| (PoolKind::Small, counters))
     }
 
-    /// One heap allocates `bytes`.
+    /// Allocates `bytes` in a heap.
     fn allocate(&self, heap: usize, bytes: u64) {
         if self.all_counters[heap].up(Stat::AllocatedBytes, bytes) && self.try_lock() {
             let rising = (PoolKind::Small, &self.all_counters[heap]);
@@ -148,7 +148,7 @@ impl Heaps {
         }
     }
 
-    /// One heap frees `bytes` that another stream still uses.
+    /// Frees `bytes` of a heap, with uses by other streams left.
     fn free_with_uses(&self, heap: usize, bytes: u64) {
         self.all_counters[heap].down(Stat::AllocatedBytes, bytes);
         self.all_counters[heap].pend(bytes);
@@ -208,10 +208,10 @@ fn loom_a_block_that_becomes_pending_while_others_settle_still_counts_as_active(
     });
 }
 
-/// The thread that frees finds its threshold low enough and the lock free, and changes nothing. The thread that settles must then
-/// see the pending block: the thresholds that it sets leave room for the block. Each of the two threads needs its fence for that,
-/// and the first also the fence by which it sees the thresholds of a thread that has unlocked: without any one of the three, the
-/// model fails.
+/// The freeing thread finds the threshold low enough and the lock free, and changes nothing. The settling thread must
+/// then see the pending block: the new thresholds leave room for the block. Each of the two threads needs a fence for
+/// this order. The freeing thread also needs a second fence, to see the thresholds of a thread after the unlock.
+/// Without any of the three fences, the model fails.
 #[test]
 fn loom_a_block_that_becomes_pending_without_the_lock_is_seen_by_who_sets_the_thresholds() {
     explore(|| {
@@ -261,8 +261,8 @@ fn loom_what_was_pending_once_does_not_send_every_request_to_settle() {
     });
 }
 
-/// Pairs of heaps as `heaps.rs` keeps them: the map, the states of the pairs and a registry. A heap is the stream it belongs
-/// to and how many segments it has.
+/// Pairs of heaps like in `heaps.rs`: the map, the states of the pairs and a registry. A heap consists of the heap's
+/// stream and the number of segments.
 struct Pairs {
     streams: AtomicMap<FixedCells<2>>,
     registry: Mutex<()>,
@@ -282,7 +282,7 @@ impl Pairs {
         })
     }
 
-    /// `Arena::use_pair`: finds the pair of a stream without a lock, or makes one under the registry's.
+    /// `Arena::use_pair`: finds the pair of a stream without a lock, or makes a pair under the registry's lock.
     fn use_pair(&self, stream: u64) -> usize {
         loop {
             if let Some(pair) = self.streams.get(stream) {
@@ -326,7 +326,7 @@ impl Pairs {
         }
     }
 
-    /// A request: it finds nothing free, obtains a segment with no lock held, and adds it to its heap.
+    /// A request without a free block: obtains a segment with no lock held, and adds the segment to the heap.
     fn request(&self, stream: u64) {
         let pair = self.use_pair(stream);
         self.pairs[pair].set_leaving(false);
@@ -339,7 +339,8 @@ impl Pairs {
         self.leave(pair);
     }
 
-    /// `stream_destroyed`: releases what the stream has cached. Its pair is vacant once the last call that uses the pair has ended.
+    /// `stream_destroyed`: releases the cached memory of the stream. The pair is vacant once the last call with the
+    /// pair has ended.
     fn end(&self, stream: u64) {
         let pair = {
             let _registry = self.registry.lock().unwrap();

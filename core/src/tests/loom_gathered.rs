@@ -1,5 +1,5 @@
-//! A model of gathered frees, explored by loom. The queues are the core's own; the steps between their
-//! locks are those of `arena/gathered.rs`, over a device that has finished with all work.
+//! A model of gathered frees, explored by loom. The queues are the core's own; the steps between the locks follow
+//! `arena/gathered.rs`, over a device without unfinished work.
 
 use super::loom::explore;
 use crate::device::Event;
@@ -11,10 +11,10 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use std::vec::Vec;
 
-/// The stream that uses all blocks.
+/// The stream of all uses.
 const STREAM: StreamId = StreamId(7);
 
-/// The stream, as the device knows it.
+/// The stream, as known to the device.
 #[derive(Default)]
 struct Stream {
     /// How many pieces of work were submitted.
@@ -28,12 +28,12 @@ struct Stream {
 struct Device {
     queues: Mutex<EventQueues<Growable>>,
     stream: Mutex<Stream>,
-    /// For each block that waits, the piece of work that uses the block.
+    /// For each waiting block, the piece of work on the block.
     waiting: Mutex<[Option<u64>; 3]>,
 }
 
 impl Device {
-    /// `Gathered::add`, of a block that the stream has just used.
+    /// `Gathered::add`, of a block just used by the stream.
     fn free(&self, block: u32) {
         self.free_of(0, block);
     }
@@ -74,12 +74,12 @@ impl Device {
         self.queues.lock().unwrap().finish_recording(queue, Some(Fence { stream: STREAM, number, event }));
     }
 
-    /// `Gathered::poll_queue`. Checks that the event covers each block that becomes free, once.
+    /// `Gathered::poll_queue`. Checks for each freed block, once, that the event covers the block.
     fn poll(&self, queue: usize) -> u32 {
         self.pass(queue, |_heap| true)
     }
 
-    /// `Behind::pass_first`: passes the first event of a queue for the blocks of whose heap `leaves` is true.
+    /// `Behind::pass_first`: passes the first event of a queue for the blocks of the heaps with `leaves` true.
     fn pass(&self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         let begun = self.queues.lock().unwrap().begin_poll(queue);
         let Some(event) = begun else { return 0 };
@@ -118,8 +118,8 @@ fn loom_an_event_covers_the_blocks_gathered_before_it_and_no_other() {
     });
 }
 
-/// One thread passes the event for the blocks of one heap, while another frees a block, asks after the event
-/// and records the next one.
+/// A thread passes the event for the blocks of a heap, while another thread frees a block, queries the event and
+/// records the next event.
 #[test]
 fn loom_an_event_passed_for_one_heap_stays_behind_the_blocks_of_the_others() {
     explore(|| {

@@ -1,4 +1,5 @@
-//! The list of the loose heaps, and peaks found by reading those only, explored by `loom`: every order in which threads may run.
+//! The list of the loose heaps, and peaks found by reading only the loose heaps, explored by `loom`: every order of
+//! threads.
 
 use super::loom::explore;
 use crate::arena::heaps::loose::{LooseLink, LooseList};
@@ -7,7 +8,8 @@ use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// Heaps and their peaks, as in the arena. A heap is whether it is tight; its lock is that of the counters.
+/// Heaps and their peaks, as in the arena. A heap is a flag: whether the heap is tight. The heap's lock also guards
+/// the counters.
 struct Heaps {
     heaps: [Mutex<bool>; 2],
     counters: [HeapCounters; 2],
@@ -42,7 +44,7 @@ impl Heaps {
         core::iter::successors(self.loose.first(), next).map(|heap| self.of(heap as usize))
     }
 
-    /// Allocates bytes in a heap, as the fast path does: the heap becomes loose once its lock is free.
+    /// Allocates bytes in a heap, like the fast path: the heap becomes loose once the heap's lock is free.
     fn allocate(&self, heap: usize, bytes: u64) {
         let tight = self.heaps[heap].lock().unwrap();
         let stale = self.counters[heap].up(Stat::AllocatedBytes, bytes);

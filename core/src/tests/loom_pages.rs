@@ -1,6 +1,5 @@
-//! Models of pages that move between heaps while other threads use the heaps, explored by loom. The
-//! heaps and the pool of pages are the core's own; the steps between their locks are those of
-//! `arena/stitched/mod.rs`, without a device.
+//! Models of moving pages during the use of heaps by further threads, explored by loom. The heaps and the pool of
+//! pages are the core's own; the steps between the locks follow `arena/stitched/mod.rs`, without a device.
 
 use super::loom::explore;
 use crate::config::Config;
@@ -47,7 +46,7 @@ impl Device {
         })
     }
 
-    /// A request that finds a free block.
+    /// A request served from a free block.
     fn search(&self, heap: usize, size: u64) -> Option<DevicePtr> {
         self.heaps[heap].lock().unwrap().malloc(size, size, &self.counters[heap]).unwrap().map(|served| served.value)
     }
@@ -58,8 +57,8 @@ impl Device {
         locked.finish_free(block, &self.counters[heap]);
     }
 
-    /// `Stitcher::grow_within`: extends a heap by `room` bytes of pages of the other heap, and of
-    /// new ones, and serves a request of `size` bytes.
+    /// `Stitcher::grow_within`: extends a heap by `room` bytes of pages of the other heap, and of new pages, and
+    /// serves a request of `size` bytes.
     fn grow(&self, heap: usize, room: u64, size: u64) -> DevicePtr {
         let held = {
             let mut locked = self.heaps[heap].lock().unwrap();
@@ -143,7 +142,7 @@ impl Device {
         }
     }
 
-    /// `Stitcher::consolidate` for one run, with all work complete. Returns whether there was a run.
+    /// `Stitcher::consolidate` for a single run, with all work complete. Returns whether a run was found.
     fn consolidate(&self, heap: usize) -> bool {
         let run = {
             let mut locked = self.heaps[heap].lock().unwrap();
@@ -175,7 +174,7 @@ impl Device {
         true
     }
 
-    /// Checks both heaps, and that each page is at home at one place.
+    /// Checks both heaps, and that each page is at home at a single place.
     fn check(&self) {
         let (mut homes, mut bytes) = (Vec::new(), 0);
         for (heap, counters) in self.heaps.iter().zip(&self.counters) {
@@ -212,8 +211,8 @@ fn loom_a_page_moves_while_another_thread_uses_its_heap() {
     });
 }
 
-/// The rest of the pages that moved is free before their old places are stale. Another request must
-/// not move them again yet.
+/// The rest of the moved pages is free before the old places are stale. A second request must not move the pages
+/// again yet.
 #[test]
 fn loom_pages_that_have_just_moved_stay_until_their_old_places_are_stale() {
     explore(|| {
@@ -251,7 +250,7 @@ fn loom_an_old_place_is_unmapped_before_its_page_settles() {
     });
 }
 
-/// Another thread allocates from the heap, and moves its pages, while two of them become one.
+/// A second thread allocates from the heap, and moves pages of the heap, while two pages become a single page.
 #[test]
 fn loom_pages_become_one_while_another_thread_uses_their_heap() {
     explore(|| {

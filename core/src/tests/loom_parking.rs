@@ -1,6 +1,6 @@
-//! Models of a heap parked and woken while further threads use the heap, explored by loom. The heap, the
-//! pages and the state of the pair are the core's own; the steps between their locks are as in
-//! `arena/parking` and of `arena/request.rs`, without a device.
+//! Models of a heap parked and woken while further threads use the heap, explored by loom. The heap, the pages and
+//! the state of the pair are the core's own; the steps between the locks follow `arena/parking` and
+//! `arena/request.rs`, without a device.
 
 use super::loom::explore;
 use crate::arena::heaps::pair_state::PairState;
@@ -24,7 +24,7 @@ const STEP: u64 = 2 * MIB;
 /// Address of the first page.
 const BASE: u64 = 1 << 40;
 
-/// A heap of two pages, of which the first has a live block.
+/// A heap of two pages, the first page under a live block.
 struct Parkable {
     heap: Mutex<Heap<Growable>>,
     counters: HeapCounters,
@@ -83,7 +83,7 @@ impl Parkable {
         heap.finish_free(block, &self.counters);
     }
 
-    /// `Parker::park`, with all work complete and nothing to be kept.
+    /// `Parker::park`, with all work complete and no contents kept.
     fn park(&self) {
         assert!(self.state.enter());
         self.heap.lock().unwrap().mark(false, true);

@@ -1,4 +1,4 @@
-//! Blocks and buffers that free themselves.
+//! Self-freeing blocks and buffers.
 
 use crate::allocator::{Allocator, Block, BlockAllocator, Buffer, FailedDrop};
 use crate::config::Config;

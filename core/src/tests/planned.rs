@@ -39,7 +39,7 @@ fn stat(allocator: &Simulated, key: &str) -> i64 {
     allocator.stats(DEVICE).unwrap().get(key).unwrap()
 }
 
-/// Announces an iteration, and plans at once if there is anything to be planned: that comes into force at the next announcement.
+/// Announces an iteration, and plans an observation at once: the plans come into force at the next announcement.
 fn announce(allocator: &Simulated) {
     allocator.iteration(DEVICE).unwrap();
     allocator.check_invariants().unwrap();
@@ -49,7 +49,7 @@ fn announce(allocator: &Simulated) {
     }
 }
 
-/// One iteration of a small program: three blocks, of which the first is freed before the third is requested.
+/// An iteration of a small program: three blocks, with the first block freed before the request of the third.
 fn iterate(allocator: &Simulated, stream: StreamId) -> [DevicePtr; 3] {
     let first = allocator.malloc(DEVICE, 3 * MIB, stream).unwrap();
     let second = allocator.malloc(DEVICE, 1000, stream).unwrap();
@@ -60,7 +60,7 @@ fn iterate(allocator: &Simulated, stream: StreamId) -> [DevicePtr; 3] {
     [first, second, third]
 }
 
-/// An allocator that serves that program from a plan.
+/// An allocator with a plan in force for the small program.
 fn serving(config: &str) -> Simulated {
     let allocator = allocator(1 << 30, config);
     for _ in 0..2 {
@@ -474,7 +474,7 @@ fn a_forecast_knows_the_plan() {
     assert!(matches!(allocator.forecast(DEVICE, 3 * MIB, STREAM), Ok(Forecast::Obtain(_))));
 }
 
-/// Not the next one, or led by a route that leads others only: a plan serves it, and a forecast knows.
+/// A request out of turn, and a request on a stream outside a route: a plan serves the request, and a forecast knows.
 #[test]
 fn a_forecast_knows_what_a_plan_serves_out_of_turn() {
     let allocator = serving("policy:planned");
@@ -540,7 +540,7 @@ fn the_policy_and_its_settings_stay() {
     assert_eq!(config.policy().name(), "slab");
 }
 
-/// What a block counts as is settled when it is handed out, by whichever settings were in force when its plan came.
+/// The counting of a block is settled when the block is handed out, by the settings in force when the plan came.
 #[test]
 fn a_block_of_a_plan_counts_as_oversize_by_the_settings_that_the_plan_began_with() {
     for oversize in [false, true] {

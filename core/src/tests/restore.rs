@@ -22,7 +22,7 @@ fn allocator(config: &str) -> Simulated {
     on_device(SimulatedDevice::new(8 << 30), config)
 }
 
-/// An allocator whose device places nothing where the first one's does, unless told to.
+/// An allocator on a device with addresses different from the first device's, unless scripted.
 fn elsewhere(config: &str) -> Simulated {
     let space = Arc::new(AddressSpace::new(1 << 50..1 << 51));
     on_device(SimulatedDevice::within(space, 8 << 30), config)
@@ -34,7 +34,7 @@ fn on_device(device: SimulatedDevice, config: &str) -> Simulated {
     allocator
 }
 
-/// Requests and frees from a generator of numbers, the same on any allocator in the same state.
+/// Requests and frees from a generator of numbers, equal on any two allocators in an equal state.
 struct Program(u64);
 
 impl Program {
@@ -59,7 +59,7 @@ impl Program {
     }
 }
 
-/// The addresses that the device has to hand out, in the order of the restored segments.
+/// The addresses to be handed out by the device, in the order of the restored segments.
 fn script(allocator: &Simulated, segments: &[SnapshotSegment]) {
     let mut heaps = Vec::new();
     for segment in segments {
@@ -171,8 +171,8 @@ fn what_contradicts_itself_or_the_device_is_refused() {
     assert!(matches!(restored("policy:buddy", &segments), Err(Error::SnapshotRefused(_))));
 }
 
-/// Restores the segments of a program on a device whose `nth` call of each of `calls` fails, and
-/// all later ones of that kind.
+/// Restores the segments of a program on a device with a failing `nth` call of each of `calls`, and with all later
+/// calls of the kind failing.
 fn restored_with_failures(config: &str, calls: &[(Call, u64)]) -> (Simulated, Result<(), Error>) {
     let original = allocator(config);
     let (mut program, mut held) = (Program(7), Vec::new());
@@ -189,7 +189,7 @@ fn restored_with_failures(config: &str, calls: &[(Call, u64)]) -> (Simulated, Re
     (other, result)
 }
 
-/// The bytes that are charged against the limit.
+/// The bytes charged against the limit.
 fn reserved(allocator: &Simulated) -> u64 {
     allocator.arena(DEVICE).unwrap().ledger.reserved()
 }
@@ -228,8 +228,8 @@ fn a_segment_that_the_device_does_not_give_is_not_charged() {
     assert_eq!(reserved(&small), 0);
 }
 
-/// A pool's earlier state comes back: its blocks are freed, and the blocks of the earlier state are
-/// allocated where they were.
+/// A pool's earlier state comes back: the pool's blocks are freed, and the blocks of the earlier state are allocated
+/// at their old addresses.
 #[test]
 fn a_pool_returns_to_an_earlier_state() {
     for config in ["", "expandable_segments:True", "max_split_size_mb:20", "policy:bfc"] {

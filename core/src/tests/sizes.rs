@@ -1,4 +1,4 @@
-//! The sizes that PyTorch publishes: what requests are rounded to, and how large segments are.
+//! The sizes published by PyTorch: the rounding of requests, and the lengths of segments.
 
 use crate::arena::policy::segment_size;
 use crate::config::Config;
@@ -30,7 +30,7 @@ fn first(bytes: u64, config: &Config) -> (u64, u64) {
     (if split { size } else { segment }, segment)
 }
 
-/// The published table: what the first request of an empty cache is given.
+/// The published table: the block and the segment for the first request of an empty cache.
 fn published(r: u64) -> (u64, u64) {
     let plain = r.div_ceil(512) * 512;
     match r {
@@ -212,7 +212,7 @@ fn with_expandable_segments_every_remainder_is_split_off() {
     assert!(split(MIB + 512, false));
 }
 
-/// Rounding as the reference tells it, with divisions and remainders instead of shifts and masks.
+/// Rounding as in the reference, with divisions and remainders instead of shifts and masks.
 fn told(bytes: u64, divisions: u32) -> u64 {
     let divisions = u64::from(divisions);
     if bytes < 512 {

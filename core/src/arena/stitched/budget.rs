@@ -6,9 +6,9 @@
 //!                                      new memory up to here ─┴──────────────────┘
 //! ```
 //!
-//! Pending memory waits for work of other streams, and the host runs ahead of the work. Without room for pending
-//! memory, a program that feeds one stream by another makes the streams wait for each other at every step, and
-//! its pages move between the streams.
+//! Pending memory waits for work of other streams, and the host runs ahead of the work. Consider a program with a
+//! stream that feeds a second stream. Without room for pending memory, the streams wait for each other at every step,
+//! and the pages move between the streams.
 
 use super::Stitcher;
 use crate::arena::expand::LONG_PAGE;
@@ -21,52 +21,51 @@ use crate::stats::Stat;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 
-/// Estimated time to map a page that is mapped already, in tenths of a microsecond. Measured on an
-/// H100 (driver 580): map 0.6 µs, set access 23.5 µs for each page of a range.
+/// Estimated time to map an already mapped page, in tenths of a microsecond. Measured on an H100 (driver 580): map
+/// 0.6 µs, set access 23.5 µs for each page of a range.
 const MOVE_TENTHS_US: u32 = 241;
 
 /// Estimated time to create and map a page, in tenths of a microsecond: create 9 µs more.
 pub(super) const CREATE_TENTHS_US: u32 = 331;
 
-/// Divisor of the memory held for the length of new pages. A page with a live block does not move,
-/// with all that is free of it: with 1/2048, a hundred places at which free memory ends in the middle of a
-/// page keep some 2.5 % of the memory (`docs/stitched.md`).
+/// Divisor of the memory held for the length of new pages. A page with a live block does not move, and keeps the free
+/// rest of the page in place: with 1/2048, a hundred pages with a partial rest keep some 2.5 % of the memory
+/// (`docs/stitched.md`).
 const PAGES_HELD: u64 = 2048;
 
 /// Length of the longest page of an ordinary request, in bytes.
 const LONGEST_PAGE: u64 = 16 << 20;
 
-/// Divisor of a request for the longest page: a request is made of four pages at least, so that
-/// parts of its memory can move later.
+/// Divisor of a request for the longest page: a request has at least four pages, so parts of the request's memory can
+/// move later.
 const FEWEST_PAGES: u64 = 4;
 
 /// Divisor of a request for the shortest page. The pages of a request of 80 pages can all move
 /// within the default bound on time, 80 · 24.1 µs.
 const MOST_PAGES: u64 = 80;
 
-/// Divisor of the memory held for the longest page of any request. A page that holds a live block
-/// does not move, with all that is free of it: at 1/192, 0.5 % of the memory at most, so two such
-/// pages keep less than the default `slack`. The pages of a request for all memory move in 4.6 ms,
-/// 192 · 24.1 µs.
+/// Divisor of the memory held for the longest page of any request. A page with a live block does not move, and keeps
+/// the free rest of the page in place: at 1/192, 0.5 % of the memory at most, so two partly free pages keep less than
+/// the default `slack`. The pages of a request for all memory move in 4.6 ms, 192 · 24.1 µs.
 const LONGEST_HELD: u64 = 192;
 
-/// Number of new pages for which a request that moves as many pages as the time allows keeps time.
+/// Number of new pages for which time is kept in a request with as many moves as the time allows.
 const PAGES_KEPT: u32 = 6;
 
-/// How many times the bound on time a request that exceeds the budget may take to create short pages.
+/// The time for short pages in a request beyond the budget, as a multiple of the bound on time.
 const SHORT_PAGES_TIME: u32 = 4;
 
 /// Divisor of the peak of live memory for the room for pending memory. With 1/28, no more than 3.6 % of the peak is
-/// held beside the slack. A prefetcher that has 2.2 % pending took 6 ms of driver time for a step of 16 ms without
-/// the room, and 1 ms with it (H100).
+/// held beside the slack. A prefetcher with 2.2 % pending took 6 ms of driver time for a step of 16 ms without the
+/// room, and 1 ms with the room (H100).
 const PENDING_HELD: u64 = 28;
 
-/// Divisor of the peak of live memory for what requests may hold beyond the budget to save time.
-/// With 1/100, a request that would exceed the budget by more takes longer instead.
+/// Divisor of the peak of live memory for the memory held beyond the budget by requests to save time. With 1/100, a
+/// request with a larger excess takes longer instead.
 const BEYOND_BUDGET: u64 = 100;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
-    /// Returns the bytes of new memory that a request may add before free pages move.
+    /// Returns the bytes of new memory allowed for a request before free pages move.
     pub(super) fn allowance(&self, request: &Request) -> u64 {
         let reserved = self.device().ledger.reserved();
         if let Some(limit) = self.device().ledger.limit_if_set() {
@@ -76,15 +75,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         self.most_held(request.size).saturating_sub(reserved)
     }
 
-    /// Notes how many bytes are pending at present. The room for them stays, since the next step of a program has
-    /// as many.
+    /// Raises the room for pending memory to the present number of pending bytes. The room stays, since the next step
+    /// of a program has as many pending bytes.
     fn note_pending(&self) {
         let device = self.device();
         let now = device.current(Stat::ActiveBytes).saturating_sub(device.current(Stat::AllocatedBytes));
         device.paging.most_pending.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// Returns the bytes that may be held at most without a limit, if `more` live bytes are added.
+    /// Returns the most bytes held without a limit, if `more` live bytes are added.
     pub(in crate::arena) fn most_held(&self, more: u64) -> u64 {
         let peak = self.device().most_live_with(more);
         let slack = u128::from(peak) * u128::from(self.options.slack) / u128::from(Stitched::SLACK_PARTS);
@@ -92,11 +91,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         peak.saturating_add(slack as u64).saturating_add(pending)
     }
 
-    /// Returns how many pages a request may move that lacks `wanted` bytes beyond the budget. They
-    /// are mapped into `room` bytes.
+    /// Returns how many pages a request with `wanted` missing bytes beyond the budget may move. The pages are mapped
+    /// into `room` bytes.
     ///
-    /// Within the time bound if the bytes fit, or if few enough are left to be allocated beyond the
-    /// budget. Else as many as it takes: the bound on time gives way, unless it is strict.
+    /// The moves stay within the time bound if the bytes fit, or if few enough bytes are left to be allocated beyond
+    /// the budget. Otherwise the request may move as many pages as needed: the bound on time gives way, unless the
+    /// bound is strict.
     pub(super) fn most_moves(&self, request: &Request, wanted: u64, room: u64) -> u32 {
         let free = self.free_pages(request);
         let in_time = self.options.max_stall_us.saturating_mul(10) / MOVE_TENTHS_US;
@@ -124,8 +124,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         (1 << held.max(1).ilog2()).min(LONGEST_PAGE)
     }
 
-    /// Returns the length of the new pages for a request that `missing` bytes are to be created for, of
-    /// which `allowed` are within the budget, after `moves` pages have moved, in bytes.
+    /// Returns the length of the new pages for a request with `missing` bytes to create, after `moves` moved pages,
+    /// in bytes. The budget covers `allowed` of the missing bytes.
     pub(super) fn new_page_sizes(&self, request: &Request, missing: u64, allowed: u64, moves: u32) -> u64 {
         let step = self.step();
         if request.kind == PoolKind::Small {

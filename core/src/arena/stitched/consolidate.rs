@@ -1,4 +1,4 @@
-//! Consolidation: a run of short pages that meet again and again becomes one longer page.
+//! Consolidation: a run of short pages with repeated meetings becomes a single longer page.
 //!
 //! ```text
 //! | free: 2 MiB | 2 MiB | 2 MiB | 2 MiB |  ─▶  | free: 8 MiB |
@@ -8,13 +8,13 @@
 //!                              └─ as before         └─ in doubt    └─ as before
 //! ```
 //!
-//! Each page of a run costs 24 µs to map and 15 µs to unmap when the run moves; a longer page costs
-//! that once. The pages of a run have been mapped beside each other [`MEETINGS`] times in a row, so
-//! they will probably move together again.
+//! Each page of a run costs 24 µs to map and 15 µs to unmap when the run moves; a longer page has these costs once.
+//! The pages of a run have been mapped beside each other [`MEETINGS`] times in a row, so the pages will probably move
+//! together again.
 //!
-//! The long page is created while the short ones still exist, so free pages elsewhere go back to the
-//! device first if the limit or the budget asks for that. A run lies in a free block whose work is
-//! complete, and is detached during the replacement. The memory of private pools, and pinned pages, stay.
+//! The long page is created while the short pages still exist, so free pages elsewhere go back to the device first if
+//! the limit or the budget requires room. A run lies in a free block whose work is complete, and is detached during
+//! the replacement. The memory of private pools, and pinned pages, stay.
 
 use super::Stitcher;
 use super::budget::CREATE_TENTHS_US;
@@ -33,11 +33,11 @@ use crate::tables::Storage;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
-/// How often in a row two pages have been mapped beside each other before they become one.
+/// How often in a row two pages must have been mapped beside each other to become a single page.
 const MEETINGS: u32 = 3;
 
-/// Divisor of the memory held for the length up to which pages become one. Pages that move together may be
-/// longer than new ones.
+/// Divisor of the memory held for the largest length of a joined page. Pages with common moves may be longer than new
+/// pages.
 const JOINED_HELD: u64 = 512;
 
 /// A detached run of short pages.
@@ -64,8 +64,8 @@ enum Attempt {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
-    /// Replaces runs of short pages by longer ones in the time `left`. Returns true if some are left
-    /// for a later call.
+    /// Replaces runs of short pages by longer pages in the time `left`. Returns true if runs are left for a later
+    /// call.
     ///
     /// # Errors
     /// The first error of the device. The rest is left to the next call.
@@ -100,7 +100,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Some(Run { slot, block, range, count })
     }
 
-    /// Replaces the pages of a detached run by one page, and makes the run free again.
+    /// Replaces the pages of a detached run by a single page, and makes the run free again.
     fn replace(&self, run: &Run, left: &mut TimeLeft) -> Result<Attempt, Error> {
         let mut long = Batch::EMPTY;
         let created = self.create_for(run, left, &mut long);
@@ -137,7 +137,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         attempt
     }
 
-    /// Creates the page that is to replace a run, within the limit and the budget.
+    /// Creates the page for the place of a run, within the limit and the budget.
     fn create_for(&self, run: &Run, left: &mut TimeLeft, long: &mut Batch) -> Result<Attempt, Error> {
         let bytes = run.range.bytes;
         let needed = u64::from(run.count) * RELEASE_TENTHS_US + u64::from(CREATE_TENTHS_US);
@@ -172,13 +172,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         true
     }
 
-    /// Gives the addresses of a detached run up, in which no page is listed. `lost` tells whether a page is still mapped there.
+    /// Gives up the addresses of a detached run without a listed page. `lost` tells whether a page is still mapped at
+    /// the addresses.
     fn vacate(&self, run: &Run, lost: bool) {
         let unmapped = if lost { Err(()) } else { Ok(()) };
         let _as_before = self.mapper.give_up_detached(run.slot, run.block, |_range| unmapped);
     }
 
-    /// Destroys pages that are mapped nowhere.
+    /// Destroys unmapped pages.
     fn discard(&self, batch: &Batch) -> Result<(), Error> {
         self.mapper.numbers_of(batch).for_each(|page| self.mapper.spare_page(page));
         self.mapper.destroy_spares().map(|_| ())
@@ -214,13 +215,13 @@ mod tests {
         allocator.device(DEVICE).unwrap().calls(call)
     }
 
-    /// Bytes of the pages that have replaced shorter ones, in MiB.
+    /// Bytes of the pages mapped in place of shorter pages, in MiB.
     fn consolidated(allocator: &Simulated) -> u64 {
         allocator.pages(DEVICE).unwrap().stats().unwrap().consolidated / MIB
     }
 
-    /// An allocator that holds more than 2 GiB, with a block of 64 MiB on stream 2: pages of 2 MiB that
-    /// have lain side by side in fours since they were created, and have moved twice.
+    /// An allocator with more than 2 GiB held and a block of 64 MiB on stream 2. The pages of the block have 2 MiB,
+    /// have lain side by side in fours since their creation, and have moved twice.
     fn with_block() -> (Simulated, DevicePtr) {
         let device = SimulatedDevice::new(1 << 40).with_work_done_at_once();
         // Where only pages of complete work move, no stream lends the block to another instead.
@@ -319,8 +320,8 @@ mod tests {
         allocator.check_invariants().unwrap();
     }
 
-    /// Sweeps failures over the calls of a consolidation. Until the next call without failures all
-    /// memory that is in use is counted, and nothing is lost but what the device may still hold.
+    /// Sweeps failures over the calls of a consolidation. Until the next call without failures all memory in use is
+    /// counted, and only memory possibly still held by the device is lost.
     fn fail_at_every_call(kind: ErrorKind, persistent: bool) {
         let error = DeviceError::new(kind, 7);
         for call in [Call::Unmap, Call::Destroy, Call::Create, Call::Map, Call::SetAccess] {

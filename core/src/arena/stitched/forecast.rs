@@ -13,9 +13,9 @@ use crate::tables::Storage;
 use crate::units::DevicePtr;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
-    /// Returns the effect that [`grow`](Self::grow) would have while `spare` bytes of pages are spare, or `None` if it
-    /// could not serve the request. Free pages count whether or not their work is complete: without a moved page, the
-    /// request would wait for the work and use the page all the same.
+    /// Returns the effect of [`grow`](Self::grow) with `spare` bytes of spare pages, or `None` if `grow` could not
+    /// serve the request. Free pages count whether or not their work is complete: without a moved page, the request
+    /// would wait for the work and use the page anyway.
     pub(crate) fn forecast(&self, request: &Request, spare: u64) -> Result<Option<Forecast>, Error> {
         if let Some(ptr) = self.peek_other_heap(request) {
             return Ok(Some(Forecast::Hit(ptr)));
@@ -29,25 +29,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Ok(new.is_some_and(|bytes| bytes <= room).then_some(Forecast::Expand))
     }
 
-    /// Returns how many bytes of new memory a request would obtain that may obtain `room` at most: none if
-    /// another stream would lend a block. A request without enough addresses goes on, and fails for want of
-    /// them.
+    /// Returns the bytes of new memory for a request with at most `room` bytes to obtain: none if another stream
+    /// would lend a block. A request without enough addresses goes on, and fails for want of addresses.
     pub(crate) fn bytes_to_obtain(&self, request: &Request, room: u64) -> Result<u64, Error> {
         let bytes = self.new_bytes(request, room)?.unwrap_or(0);
         let is_lent = bytes > room && Lending(self).peek_loan(request, self.allowance(request))?.is_some();
         Ok(if is_lent { 0 } else { bytes })
     }
 
-    /// Returns how many bytes of new memory [`grow`](Self::grow) would need for a request: none if a
-    /// free block or spare pages suffice, and less by the free pages that may move if the request
-    /// would need more than `room`. Returns `None` without enough addresses.
+    /// Returns the bytes of new memory needed by [`grow`](Self::grow) for a request: none if a free block or spare
+    /// pages suffice. If the request would need more than `room`, the free pages allowed to move are subtracted.
+    /// Returns `None` without enough addresses.
     pub(crate) fn new_bytes(&self, request: &Request, room: u64) -> Result<Option<u64>, Error> {
         let spare = self.device().paging.pool.lock().bytes.spare;
         self.new_bytes_beside(request, room, spare)
     }
 
-    /// Returns how many bytes of new memory a request would need, as [`new_bytes`](Self::new_bytes) does, while
-    /// `spare` bytes of pages are spare: those that are, and possibly those departed.
+    /// Returns the bytes of new memory for a request, as [`new_bytes`](Self::new_bytes) does, with `spare` bytes of
+    /// spare pages: the present spare pages, and possibly the departed pages.
     fn new_bytes_beside(&self, request: &Request, room: u64, spare: u64) -> Result<Option<u64>, Error> {
         if self.peek_other_heap(request).is_some() {
             return Ok(Some(0));
@@ -66,13 +65,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Ok(Some(new.saturating_sub(movable)))
     }
 
-    /// Returns the free block of the stream's heap of the other kind that would serve a request.
+    /// Returns the free block for a request in the stream's heap of the other kind.
     fn peek_other_heap(&self, request: &Request) -> Option<DevicePtr> {
         let other = self.other_heap(request)?;
         self.device().heaps.lock(other).peek(request.size)
     }
 
-    /// Returns the bytes of the free pages that may move to the heap of a request.
+    /// Returns the bytes of the free pages allowed to move to the heap of a request.
     fn movable_bytes(&self, request: &Request) -> Result<u64, Error> {
         let device = self.device();
         let mut counts = PageCounts::new(self.step());

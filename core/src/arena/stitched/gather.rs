@@ -1,8 +1,8 @@
-//! The search for free pages: those of the request's own stream first, then those of others.
+//! The search for free pages: pages of the request's own stream first, then pages of other streams.
 //!
-//! A page of another stream may move once the work that used the page precedes the request's work:
-//! at once if the page is [quiet](crate::streams::epochs), else behind an event of its stream that
-//! the requesting stream is ordered behind. The host never waits.
+//! A page of another stream may move once the page's work precedes the request's work: at once if the page is
+//! [quiet](crate::streams::epochs), else behind an event of the page's stream, with the requesting stream ordered
+//! behind the event. The host never waits.
 //!
 //! Private pools neither give nor take pages. A captured graph may write to a pool in use at every
 //! replay, and the last replays may still run, on any stream, when the pool has no users any longer.
@@ -24,21 +24,21 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::{NO_STREAM, StreamId};
 
-/// How large a batch is to become, in bytes.
+/// The wanted size of a batch, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::arena) struct Wish {
-    /// The batch suffices with this length.
+    /// The sufficient length of the batch.
     pub end: u64,
-    /// The batch must not become longer than this.
+    /// The greatest length of the batch.
     pub room: u64,
 }
 
-/// Who needs free pages.
+/// The call in need of free pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::arena) struct Taker {
     /// The stream whose work will use the pages.
     pub stream: StreamId,
-    /// The pair of that stream in the default pool, which the caller uses, if any.
+    /// The taker's pair in the default pool, in use by the caller, if any.
     pub own: Option<u32>,
 }
 
@@ -49,8 +49,7 @@ impl From<&Request> for Taker {
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
-    /// Appends free pages to `batch`, as many as are wished for or as there are, but at most `moves`
-    /// pages, which are counted down.
+    /// Appends free pages to `batch`: the wanted number or all, but at most `moves` pages. Counts `moves` down.
     pub(in crate::arena) fn gather(
         &self,
         taker: Taker,
@@ -98,9 +97,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         Ok(())
     }
 
-    /// Takes free pages of one pair, as [`take_from`](Self::take_from) does, and orders the
-    /// requesting stream behind the work that used them. Takes none from a stream that has ended or
-    /// captures, nor for one that captures.
+    /// Takes free pages of a pair, as [`take_from`](Self::take_from) does, and orders the requesting stream behind
+    /// the work on the pages. Takes no page from an ended or capturing stream, and no page for a capturing stream.
     fn take_in_order(
         &self,
         taker: Taker,
@@ -134,7 +132,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         Ok(())
     }
 
-    /// Counts the pages that could move for a request.
+    /// Counts the movable pages for a request.
     pub(super) fn free_pages(&self, request: &Request) -> PageCounts {
         let mut counts = PageCounts::new(self.step());
         self.count_free(self.wanted(), request.slot / 2, &mut counts);
@@ -161,7 +159,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != taker.own)
     }
 
-    /// Takes free pages of one pair, as many as are wished for if the pages suffice.
+    /// Takes free pages of a pair: the wanted number if the pages suffice.
     pub(super) fn take_from(&self, wanted: Wanted, pair: u32, wish: Wish, moves: &mut u32, batch: &mut Batch) {
         let device = self.device();
         let mut counts = PageCounts::new(self.step());
@@ -185,8 +183,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         fences::order_behind_stream(device.arena, stream, other)
     }
 
-    /// Begins an epoch of both heaps of `pair`, so what is free now becomes quiet, for a call that names the
-    /// stream `named`.
+    /// Begins an epoch of both heaps of `pair`, so the present free memory becomes quiet, for a call with the stream
+    /// `named`.
     pub(super) fn begin_epochs(&self, pair: u32, named: StreamId) {
         for slot in slots_of(pair) {
             self.device().begin_epoch(slot, named);

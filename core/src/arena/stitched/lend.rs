@@ -5,17 +5,16 @@
 //! borrower                   └─ wait ── work in the block ── free ── event
 //! ```
 //!
-//! A request for which the free pages of its own stream do not suffice would take pages of further streams,
-//! and map each. A large enough free block of another stream serves the request where the
-//! block lies: the borrowing stream is ordered behind the lender's work, and nothing is mapped. A block may
-//! also lie in parts of pages beside live blocks, which cannot move.
+//! A request beyond the free pages of the request's own stream would take pages of further streams, and map each. A
+//! large enough free block of another stream serves the request in place: the borrowing stream is ordered behind the
+//! lender's work, and nothing is mapped. The block may also lie in parts of pages beside live blocks, although these
+//! pages cannot move.
 //!
-//! The block stays in the heap and the range of the lender, and keeps its borrower until the free, whichever
-//! stream ends in between. The borrower uses the block as if the program had announced the use
-//! ([`record_stream`](crate::Allocator::record_stream)): after its free the block waits for the borrower's
-//! work, and then is the lender's again. For a borrower that has ended by then, the device still records an
-//! event behind its work, as for any stream that a live block was used on
-//! ([`StreamOrder::record`](crate::StreamOrder::record)).
+//! The block stays in the heap and the range of the lender, and keeps the borrower until the free, whichever stream
+//! ends in between. The borrower uses the block as if the program had announced the use
+//! ([`record_stream`](crate::Allocator::record_stream)): after the free the block waits for the borrower's work, and
+//! then is the lender's again. For an ended borrower, the device still records an event behind the borrower's work,
+//! as for any stream with an announced use of a live block ([`StreamOrder::record`](crate::StreamOrder::record)).
 //!
 //! Private pools neither lend nor borrow, nothing is lent while a graph is captured, and nothing where pages
 //! move only after their work is complete. A heap asleep lends nothing.
@@ -38,9 +37,9 @@ use crate::units::{DevicePtr, NO_STREAM};
 pub(super) struct Lending<'s, 'a, D, R: Lock, S: Storage>(pub &'s Stitcher<'a, D, R, S>);
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Lending<'_, '_, D, R, S> {
-    /// Serves a request from a free block of another stream, if the request lacks more than `allowed`
-    /// bytes of new memory and the free pages of its own stream. Orders the request's stream behind the
-    /// lender's work; the host does not wait.
+    /// Serves a request from a free block of another stream, if the request lacks more than `allowed` bytes of new
+    /// memory and the free pages of the request's own stream. Orders the request's stream behind the lender's work;
+    /// the host does not wait.
     pub(super) fn borrow(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         let device = self.0.device();
         // Kept until the streams are ordered: no capture begins in between.

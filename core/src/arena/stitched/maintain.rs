@@ -1,10 +1,9 @@
-//! Upkeep at quiet moments: what requests put off so they need not wait.
+//! Upkeep at quiet moments: work put off by requests in order not to wait.
 //!
-//! In this order, until the time is used up:
+//! Upkeep has three steps, until the time is used up:
 //! 1. stale mappings whose work is complete are removed;
-//! 2. memory beyond the budget goes back to the device: spare pages, and then free pages that no
-//!    work uses any longer;
-//! 3. runs of short pages that meet again and again are replaced by longer pages (consolidate.rs).
+//! 2. memory beyond the budget goes back to the device: spare pages, and then free pages without unfinished work;
+//! 3. runs of short pages with repeated meetings are replaced by longer pages (consolidate.rs).
 
 use super::Stitcher;
 use super::gather::slots_of;
@@ -23,7 +22,7 @@ const UNMAP_TENTHS_US: u64 = 150;
 /// Estimated time to unmap and destroy a page, in tenths of a microsecond: destroy 10 to 14 µs more.
 pub(super) const RELEASE_TENTHS_US: u64 = 290;
 
-/// The time that is left to one call, estimated from the measured costs of the driver's calls.
+/// The time left to a call, estimated from the measured costs of the driver's calls.
 pub(super) struct TimeLeft(u64);
 
 impl TimeLeft {
@@ -41,8 +40,8 @@ impl TimeLeft {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
-    /// Does what requests have put off, for about `max_us` microseconds of driver time. Returns true
-    /// if something is left to do.
+    /// Does the work put off by requests, for about `max_us` microseconds of driver time. Returns true if work is
+    /// left.
     ///
     /// # Errors
     /// The first error of the device; the rest is left to the next call.
@@ -114,7 +113,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Ok(some)
     }
 
-    /// Gives memory back to the device as long as there is an `excess`. Returns true if some is left.
+    /// Gives memory back to the device as long as `excess` is above 0. Returns true if an excess is left.
     pub(super) fn give_back(&self, left: &mut TimeLeft, excess: impl Fn() -> u64) -> Result<bool, Error> {
         let device = self.device();
         while excess() > 0 && left.take(RELEASE_TENTHS_US) {
@@ -131,9 +130,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Ok(excess() > 0)
     }
 
-    /// The rule of the budget: of the first pair of heaps with a page that no work uses any longer, the shortest page,
-    /// in the order in which pages move. The memory of a private pool does not count: it may be in use on any stream,
-    /// as long as its last replays run.
+    /// The rule of the budget: of the first pair of heaps with a free page without unfinished work, the shortest
+    /// page, in the order in which pages move. The memory of a private pool does not count: the memory may be in use
+    /// on any stream, as long as the last replays of the pool run.
     fn first_quiet(&self) -> Option<Unit> {
         let (heaps, most) = (&self.device().arena.heaps, PageCounts::largest(self.step()));
         let of_heap = |slot: u32| {

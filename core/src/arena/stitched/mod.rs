@@ -7,11 +7,11 @@
 //!                                              map all, set access once, extend ◀─┘
 //! ```
 //!
-//! A page that moves is mapped a second time, in the heap that needs it, and its old mapping becomes
-//! stale. Nothing waits: work on the page's own stream precedes the work of the
-//! request in stream order, and for pages of other streams the requesting stream is ordered behind
-//! theirs. A stale mapping is removed once its work is complete (stale.rs). Only wholly free pages
-//! move, so no two live blocks ever see one page, and a live block never moves.
+//! A moving page is mapped a second time, in the heap of the request, and the old mapping becomes stale. Nothing
+//! waits: work on the page's own stream precedes the work of the request in stream order, and for pages of other
+//! streams the requesting stream is ordered behind the page's stream. A stale mapping is removed once the work on the
+//! old addresses is complete (stale.rs). Only wholly free pages move, so no two live blocks ever see a page through
+//! two mappings, and a live block never moves.
 //!
 //! The budget is in budget.rs, the search for pages in gather.rs, blocks of other streams in lend.rs, giving memory back in
 //! maintain.rs, and the replacement of short pages in consolidate.rs.
@@ -50,24 +50,24 @@ use crate::trace::Action;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
-/// Length of a range of addresses, as a multiple of the device's memory. A range that is used up is
-/// replaced, and released once nothing in it is mapped. With 4, an 80 GiB device has room for
-/// hundreds of heaps in the 128 TiB of addresses of a process.
+/// Length of a range of addresses, as a multiple of the device's memory. A used-up range is replaced, and released
+/// once nothing in the range is mapped. With 4, an 80 GiB device has room for hundreds of heaps in the 128 TiB of
+/// addresses of a process.
 const RANGE_TIMES_DEVICE: u64 = 4;
 
-/// The stitched policy of one device: the operations that map and move pages.
+/// The stitched policy of a device: the operations that map and move pages.
 pub(crate) struct Stitcher<'a, D, R: Lock, S: Storage> {
     mapper: Mapper<'a, D, R, S>,
     pub(super) options: Stitched,
 }
 
-/// Unmapped addresses of a heap, held for a request. Dropped, they are the heap's again: those that are lost are never
-/// used.
+/// Unmapped addresses of a heap, held for a request. The drop returns the addresses to the heap. Lost addresses are
+/// never used.
 struct Room<'a, D: DeviceMemory, R: Lock, S: Storage> {
     mapper: Mapper<'a, D, R, S>,
     slot: u32,
     held: HeldRoom,
-    /// Whether the device failed to unmap a page there.
+    /// Whether the device failed to unmap a page in the room.
     lost: Cell<bool>,
     kept: bool,
 }
@@ -98,8 +98,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Room<'_, D, R, S> {
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
-    /// Returns the operations of the stitched policy, if it is the policy and the device has
-    /// virtual memory.
+    /// Returns the operations of the stitched policy, if the policy is in force and the device has virtual memory.
     pub(crate) fn stitcher(self) -> Option<Stitcher<'a, D, R, S>> {
         let Policy::Stitched(options) = self.settings.policy else { return None };
         // Asking a device that no request has reached yet may open the device.
@@ -109,7 +108,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
         Some(Stitcher { mapper: self.mapper()?, options })
     }
 
-    /// Returns the operations of the stitched policy, if the request's heap is one of pages.
+    /// Returns the operations of the stitched policy, if the request's heap consists of pages.
     pub(crate) fn stitcher_of(self, request: &Request) -> Option<Stitcher<'a, D, R, S>> {
         self.stitcher().filter(|_| self.heaps.source(request) == Source::Stitched)
     }
@@ -130,8 +129,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         crate::config::rounding::SMALL_SEGMENT.next_multiple_of(self.mapper.memory.granularity())
     }
 
-    /// Serves a request that no free block of its heap can hold. Returns `None` if neither free
-    /// pages nor the limit and the device allow it.
+    /// Serves a request without a fitting free block in the request's heap. Returns `None` if neither free pages nor
+    /// the limit and the device allow the growth.
     pub(crate) fn grow(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if let Some(ptr) = self.search_other_heap(request)? {
             return Ok(Some(ptr));
@@ -164,7 +163,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         self.device().search(&Request { slot, mapping: MappingTime::default(), ..*request })
     }
 
-    /// Returns the slot of the stream's heap of the other kind, if it may serve the request.
+    /// Returns the slot of the stream's heap of the other kind, if the heap may serve the request.
     fn other_heap(&self, request: &Request) -> Option<u32> {
         let serves = request.pool == 0 && !self.device().heaps.lock(request.slot).rules.no_split();
         // The small heap of a pair has an even slot, and the large heap the slot behind.
@@ -183,8 +182,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         self.extend(request, room, hand)
     }
 
-    /// Collects pages of at least `needed` bytes: spare ones, free ones of this stream and of
-    /// others, and new ones. Returns false if the limit or the device does not allow the rest.
+    /// Collects pages of at least `needed` bytes: spare pages, free pages of the request's stream and of other
+    /// streams, and new pages. Returns false if the limit or the device does not allow the rest.
     fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         let HeldRoom { needed, room, .. } = *held;
         self.mapper.take_spares(needed, u64::MAX, batch);
@@ -217,8 +216,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         Ok(true)
     }
 
-    /// Detaches unmapped addresses of the request's heap, for the bytes that the request lacks there.
-    /// Reserves a new range if none has the addresses. Returns `None` without enough addresses.
+    /// Detaches unmapped addresses of the request's heap, for the bytes missing in the heap. Reserves a new range if
+    /// no range has the addresses. Returns `None` without enough addresses.
     fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
         // The choice of pages may have more bytes than wanted, by less than the largest page.
         let spare_room = self.device().paging.pool.lock().largest.max(self.step());
@@ -236,8 +235,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         Ok(total.saturating_mul(RANGE_TIMES_DEVICE).next_multiple_of(self.step()))
     }
 
-    /// Maps the pages in the held room, and serves the request there. Returns `None` if the device lacks memory for the
-    /// mapping. On `Ok(None)` and on errors nothing is mapped.
+    /// Maps the pages in the held room, and serves the request from the room. Returns `None` if the device lacks
+    /// memory for the mapping. On `Ok(None)` and on errors nothing is mapped.
     fn extend(
         &self,
         request: &Request,
@@ -314,7 +313,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     }
 }
 
-/// Returns whether pages may move for a request: never into a private pool, and not while its stream
+/// Returns whether pages may move for a request: never into a private pool, and not while the request's stream
 /// captures a graph. The graph would write to the pages at every replay.
 fn may_move(request: &Request) -> bool {
     request.pool == 0 && !request.capturing

@@ -1,9 +1,8 @@
 //! Pending memory in the place of growth beyond the budget.
 //!
-//! A pending block is no longer the program's, so it does not count as live: the budget leaves it little
-//! room beside the peak of live memory. A request beyond the budget has the streams of pending
-//! blocks ordered behind the blocks' uses first, until the free pages suffice (see
-//! [`behind`](crate::arena::behind)).
+//! A pending block is no longer the program's, so the block does not count as live: the budget leaves little room for
+//! pending blocks beside the peak of live memory. A request beyond the budget has the streams of pending blocks
+//! ordered behind the blocks' uses first, until the free pages suffice (see [`behind`](crate::arena::behind)).
 
 use super::Stitcher;
 use crate::arena::behind::Behind;
@@ -14,7 +13,7 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
-/// What has become of a request after an event was passed.
+/// The state of a request after a passed event.
 enum Progress {
     /// A freed block has served the request.
     Served(DevicePtr),
@@ -23,9 +22,9 @@ enum Progress {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
-    /// Makes pending memory free, as much as a request lacks that may add `allowed` bytes of new memory:
-    /// the oldest first. Serves the request if a freed block is large enough. Does nothing if
-    /// the request lacks nothing, or where pages move only after their work is complete.
+    /// Makes pending memory free for a request with `allowed` bytes of new memory: the oldest memory first, until the
+    /// request lacks nothing. Serves the request if a freed block is large enough. Does nothing if the request lacks
+    /// nothing, or where pages move only after their work is complete.
     pub(super) fn use_pending(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         if self.options.completed_pages_only || !super::may_move(request) {
             return Ok(None);

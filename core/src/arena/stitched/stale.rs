@@ -1,9 +1,8 @@
-//! Stale mappings: the old addresses of pages that have moved, until they can be unmapped.
+//! Stale mappings: the old addresses of moved pages, until the addresses can be unmapped.
 //!
-//! Unmapping waits for no kernel, so a mapping is removed only when the work that used its
-//! addresses is complete: an event was recorded on the stream of the heap after the move (an
-//! *epoch* of the heap), and is complete. Stale mappings cost addresses and nothing else, so they
-//! are removed in batches, off the way of requests where possible.
+//! Unmapping waits for no kernel, so a mapping is removed only when the work on the addresses is complete: an event
+//! was recorded on the stream of the heap after the move (an *epoch* of the heap), and is complete. Stale mappings
+//! only cost addresses, so the mappings are removed in batches, off the way of requests where possible.
 
 use super::Stitcher;
 use crate::arena::request::Request;
@@ -19,12 +18,12 @@ use crate::units::DevicePtr;
 /// Number of stale mappings of a heap from which a request removes some.
 const MANY: u32 = 16;
 
-/// Number of mappings that one request removes at most: some 0.25 ms (15 µs each on an H100).
+/// Largest number of mappings removed by a request: some 0.25 ms (15 µs each on an H100).
 const FEW: u32 = 16;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
-    /// Removes a few stale mappings of heaps that have many. Errors are noted, not reported: a
-    /// mapping that cannot be removed is counted, and the request goes on.
+    /// Removes a few stale mappings of heaps with many stale mappings. Errors are counted, not reported: an
+    /// unremovable mapping is counted, and the request goes on.
     pub(super) fn unmap_some_stale(&self, request: &Request) {
         let device = self.device();
         // Mostly no heap has so many, and none has to be looked at.
@@ -88,8 +87,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// caller uses the pair.
     ///
     /// # Errors
-    /// The first error of the device, after all mappings were tried. A capturing stream permits no
-    /// wait: its mappings stay, which is no error.
+    /// The first error of the device, after all mappings were tried. A capturing stream permits no wait: the mappings
+    /// of the stream stay, without an error.
     pub(crate) fn unmap_stale_of(&self, slot: u32) -> Result<(), Error> {
         let device = self.device();
         let (stream, stamp) = {
@@ -113,8 +112,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         }
     }
 
-    /// Takes the oldest mapping of a heap that has been stale since before `stamp`, to be unmapped. Returns what
-    /// [`PagedHeap::take_stale`] does.
+    /// Takes the oldest mapping of a heap, to be unmapped, if the mapping became stale before `stamp`. Returns the
+    /// result of [`PagedHeap::take_stale`].
     fn take_stale(&self, heap: &mut Heap<S>, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
         let taken = PagedHeap(heap).take_stale(stamp);
         if taken.is_some() {
@@ -123,7 +122,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         taken
     }
 
-    /// Removes a stale mapping that was taken out of the list of its heap.
+    /// Removes a stale mapping already taken out of the heap's list.
     fn unmap_taken(&self, slot: u32, (block, at, bytes, page): (u32, DevicePtr, u64, u32)) -> Result<(), Error> {
         let device = self.device();
         device.pages.remove(at, bytes);

@@ -1,13 +1,12 @@
-//! Addresses for simulated devices: a space shared by any number of devices, which hands out
-//! disjoint ranges.
+//! Addresses for simulated devices: a space shared by any number of devices, with disjoint ranges for the devices.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::Range;
 use spin::Mutex;
 
-/// A space of addresses, shared by simulated devices. Devices take ranges as needed, and return
-/// them when dropped. Devices alive at the same time have no address in common.
+/// A space of addresses, shared by simulated devices. Devices take ranges as needed, and return their ranges when
+/// dropped. Devices alive at the same time have no address in common.
 #[derive(Debug)]
 pub struct AddressSpace(Mutex<Ranges>);
 

@@ -9,10 +9,10 @@ use alloc::vec::Vec;
 use core::num::NonZeroU64;
 use core::ops::Range;
 
-/// What the host keeps, and the copies in progress.
+/// The contents kept by the host, and the copies in progress.
 #[derive(Clone, Debug)]
 pub(super) struct HostMemory {
-    /// The bytes that may be kept.
+    /// The largest number of bytes kept.
     capacity: u64,
     /// The bytes prepared for saves to follow. `None` before a call of `prepare` and after the end of its saves.
     prepared: Option<u64>,
@@ -50,7 +50,7 @@ impl HostMemory {
 }
 
 impl State {
-    /// Returns the number of the handle that is mapped at exactly the `bytes` from `at` on.
+    /// Returns the number of the handle mapped at exactly the `bytes` from `at` on.
     fn mapped_whole(&self, at: u64, bytes: u64) -> DeviceResult<u64> {
         let mapping = self.mappings.get(&at).filter(|mapping| mapping.0 == bytes && mapping.2);
         mapping.map(|mapping| mapping.1).ok_or(INVALID)
@@ -93,7 +93,7 @@ impl SimulatedDevice {
         self.0.lock().host.bytes()
     }
 
-    /// Returns the bytes of the host that are prepared for saves to follow. `None` while no saves are announced.
+    /// Returns the bytes of the host prepared for saves to follow. `None` while no saves are announced.
     pub fn prepared(&self) -> Option<u64> {
         self.0.lock().host.prepared
     }

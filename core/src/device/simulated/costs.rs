@@ -1,15 +1,14 @@
-//! The estimated time of a driver's calls, which a simulated device adds up.
+//! The estimated time of a driver's calls, summed by a simulated device.
 //!
-//! The time of a call is that of the calling thread. Waiting for the device's work is not included:
-//! `cuMemFree`, `cuEventSynchronize` and `cuStreamSynchronize` may take as long as the kernels in
-//! flight, which a simulated device does not have. All times are integers, so equal programs have
-//! equal times on every machine.
+//! The time of a call is the time of the calling thread. Waiting for the device's work is not included: `cuMemFree`,
+//! `cuEventSynchronize` and `cuStreamSynchronize` may take as long as the kernels in flight, and a simulated device
+//! has no kernels. All times are integers, so equal programs have equal times on every machine.
 
 use super::{Call, SimulatedDevice};
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
-/// The cost of a call at one size.
+/// The cost of a call for a number of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CostPoint {
     /// The size in bytes.
@@ -18,22 +17,22 @@ pub struct CostPoint {
     pub ns: u64,
 }
 
-/// Returns the point of a cost that was measured at `mib` MiB.
+/// Returns the point of a cost measured at `mib` MiB.
 const fn at(mib: u64, ns: u64) -> CostPoint {
     CostPoint { bytes: mib << 20, ns }
 }
 
 /// The estimated time of every call, by size.
 ///
-/// Each call has points by ascending size. Between two points the time grows evenly. Below the
-/// first point the time is that of the first point. Beyond the last point the time continues the
-/// last line as long as that line rises. A call without points takes no time.
+/// Each call has points by ascending size. Between two points the time grows evenly. Below the first point the time
+/// is the time of the first point. Beyond the last point the time continues the last line if the line rises. A call
+/// without points takes no time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DriverCosts([Cow<'static, [CostPoint]>; Call::ALL.len()]);
 
 impl DriverCosts {
-    /// Returns the costs on one NVIDIA H200, driver 580.159 (CUDA 13.0): medians of one host thread
-    /// on an otherwise idle machine.
+    /// Returns the costs on an NVIDIA H200, driver 580.159 (CUDA 13.0): medians of a single host thread on an
+    /// otherwise idle machine.
     ///
     /// | call | time in µs |
     /// |---|---|
@@ -141,7 +140,7 @@ impl Meter {
         Self { costs, ns: [0; Call::ALL.len()], total_ns: 0 }
     }
 
-    /// Adds a call for pieces of these sizes in bytes, each of which costs as much as alone.
+    /// Adds a call for pieces of the given sizes in bytes. Each piece costs as much as alone.
     pub(super) fn charge(&mut self, call: Call, pieces: impl IntoIterator<Item = u64>) {
         let ns = pieces.into_iter().fold(0, |ns: u64, bytes| ns.saturating_add(self.costs.ns(call, bytes)));
         let sum = &mut self.ns[call as usize];
@@ -156,20 +155,20 @@ impl Meter {
 }
 
 impl SimulatedDevice {
-    /// Sets what the calls cost, instead of [`DriverCosts::h200`].
+    /// Sets the costs of the calls, instead of [`DriverCosts::h200`].
     #[must_use]
     pub fn with_costs(self, costs: DriverCosts) -> Self {
         self.0.lock().meter.costs = costs;
         self
     }
 
-    /// Returns the estimated time of all calls so far in nanoseconds, failed calls included. The
-    /// difference around one request is the request's stall.
+    /// Returns the estimated time of all calls so far in nanoseconds, failed calls included. The difference around a
+    /// request is the request's stall.
     pub fn driver_ns(&self) -> u64 {
         self.0.lock().meter.total_ns()
     }
 
-    /// Returns the part of [`driver_ns`](Self::driver_ns) that belongs to `call`.
+    /// Returns the part of [`driver_ns`](Self::driver_ns) for `call`.
     pub fn driver_ns_of(&self, call: Call) -> u64 {
         self.0.lock().meter.ns[call as usize]
     }
@@ -185,7 +184,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The time of each call that took any.
+    /// The time of each call with a time above 0.
     fn spent(device: &SimulatedDevice) -> BTreeMap<Call, u64> {
         let times = Call::ALL.into_iter().map(|call| (call, device.driver_ns_of(call)));
         times.filter(|&(_, ns)| ns > 0).collect()

@@ -172,7 +172,7 @@ impl StreamOrder for SimulatedDevice {
     }
 }
 
-/// The program is told nothing but of mappings.
+/// The program is told only of mappings.
 impl Host for SimulatedDevice {
     fn thread_id(&self) -> u64 {
         0
@@ -218,7 +218,7 @@ impl Host for SimulatedDevice {
         self.0.lock().tell_mapped(at.0, bytes);
     }
 
-    /// Panics if the program knows of no such mapping.
+    /// Panics if the program does not know the mapping.
     fn on_unmap(&self, at: DevicePtr, bytes: u64) {
         self.0.lock().tell_unmapped(at.0, bytes);
     }

@@ -5,9 +5,9 @@ use crate::device::{Call, DeviceError};
 /// A failure to inject, with [`SimulatedDevice::fail`](super::SimulatedDevice::fail).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The call that fails.
+    /// The failing call.
     pub call: Call,
-    /// The first call that fails, counted from 1 since the device was created.
+    /// The first failing call, counted from 1 since the device was created.
     pub nth: u64,
     /// Makes all later calls fail too.
     pub persistent: bool,

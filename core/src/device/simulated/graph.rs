@@ -1,4 +1,4 @@
-//! The graph that streams of a simulated device capture: pieces of work, and which come before which.
+//! The graph captured by streams of a simulated device: pieces of work, and the order of the pieces.
 
 use super::CaptureMark;
 use crate::units::StreamId;
@@ -8,9 +8,9 @@ use alloc::vec::Vec;
 /// The captured work, of past captures as well.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
-    /// For each piece of work, the pieces that come right before it.
+    /// For each piece of work, the pieces directly before the piece.
     before: Vec<BTreeSet<usize>>,
-    /// For each capturing stream, the pieces that come right before its next one.
+    /// For each capturing stream, the pieces directly before the stream's next piece.
     ends: BTreeMap<StreamId, BTreeSet<usize>>,
     /// The pieces of each mark.
     marks: BTreeMap<u64, BTreeSet<usize>>,
@@ -35,7 +35,7 @@ impl Graph {
         self.before.push(core::mem::replace(end, BTreeSet::from([piece])));
     }
 
-    /// Orders later work of a stream behind the present work of another.
+    /// Orders later work of a stream behind the present work of `awaited`.
     pub(super) fn wait(&mut self, stream: StreamId, awaited: StreamId) {
         let awaited = self.ends.entry(awaited).or_default().clone();
         self.ends.entry(stream).or_default().extend(awaited);

@@ -16,7 +16,7 @@ pub(super) struct Physical {
     pub mappings: u32,
     /// The handle was destroyed. The memory is released with the last mapping.
     pub dropped: bool,
-    /// The contents, as one number.
+    /// The contents, as a number.
     pub contents: u64,
 }
 
@@ -42,7 +42,7 @@ impl State {
         Some(pieces)
     }
 
-    /// Notes that the program is told of a mapping.
+    /// Records the report of a mapping to the program.
     ///
     /// # Panics
     /// If the mapping is not accessible, or the program knows of it.
@@ -55,10 +55,10 @@ impl State {
         assert_eq!(self.told.insert(at, bytes), None, "the program is told twice of the mapping at {at:#x}");
     }
 
-    /// Notes that the program is told of the end of a mapping.
+    /// Records the report of the end of a mapping to the program.
     ///
     /// # Panics
-    /// If the program knows of no such mapping.
+    /// If the program does not know the mapping.
     pub(super) fn tell_unmapped(&mut self, at: u64, bytes: u64) {
         assert_eq!(self.told.remove(&at), Some(bytes), "the program was not told of the mapping at {at:#x}");
     }
@@ -76,8 +76,8 @@ impl State {
 }
 
 impl SimulatedDevice {
-    /// Returns the bytes of accessible mappings that the program was not told of, or was told that they end. Such
-    /// memory is in no block.
+    /// Returns the bytes of accessible mappings unknown to the program, or reported to the program as ending. The
+    /// memory of these mappings is in no block.
     pub fn untold(&self) -> u64 {
         let state = self.0.lock();
         let untold = state.mappings.iter().filter(|(at, mapping)| mapping.2 && !state.told.contains_key(at));

@@ -1,10 +1,10 @@
 //! A device in memory, for tests, replays and programs without a GPU. Deterministic, and as strict
 //! as a driver.
 //!
-//! Addresses come from a script or are counted up; released addresses are reused. An event is
-//! complete once the test lets its stream progress, or once a caller waits for it. Pauses and calls
-//! advance the device's own clock and take no real time: a call by the time that it would take on a
-//! real device. Any call can be made to fail.
+//! Addresses come from a script or are counted up; released addresses are reused. An event is complete once the test
+//! lets the event's stream progress, or once a caller waits for the event. Pauses and calls advance the device's own
+//! clock and take no real time: each call advances the clock by the call's estimated time on a real device. Any call
+//! can be made to fail.
 
 use crate::device::{CaptureMark, DeviceError, DeviceResult, ErrorKind, Event, PhysicalHandle};
 use crate::pool::PoolId;
@@ -36,7 +36,7 @@ use graph::Graph;
 use mappings::Physical;
 use work::{Place, Streams};
 
-/// The device's resources that are not released.
+/// The device's resources not released.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Outstanding {
     /// Segments.
@@ -64,7 +64,7 @@ const DEVICE_STRIDE: u64 = 1 << 44;
 /// The end of the addresses of a device without a number.
 const LAST_ADDRESS: u64 = 1 << 58;
 
-/// The least number of addresses that a device takes from its space at a time.
+/// The least number of addresses taken by a device from the space at a time.
 const SPAN: u64 = 1 << 40;
 
 /// Everything of a device, under its lock.
@@ -76,7 +76,7 @@ struct State {
     used: u64,
     /// The highest value of `used`.
     peak: u64,
-    /// The space from which the device takes addresses.
+    /// The space of the device's addresses.
     space: Space,
     /// The ranges taken from `space`, returned when the device is dropped.
     spans: Vec<Range<u64>>,
@@ -92,7 +92,7 @@ struct State {
     reservations: BTreeMap<u64, u64>,
     /// Mappings: address → length, handle, accessible.
     mappings: BTreeMap<u64, (u64, u64, bool)>,
-    /// The mappings that the program was told of: address → length.
+    /// The mappings reported to the program: address → length.
     told: BTreeMap<u64, u64>,
     /// Physical handles by number.
     physical: BTreeMap<u64, Physical>,
@@ -104,15 +104,15 @@ struct State {
     events_made: u64,
     /// The streams used so far.
     streams: Streams,
-    /// What the capturing streams have captured.
+    /// The work captured by the capturing streams.
     graph: Graph,
     /// The streams led by each host route, by the route's number.
     led: BTreeMap<u64, BTreeSet<StreamId>>,
-    /// The pools whose segments the device supplies.
+    /// The pools with segments supplied by the device.
     supplied_pools: BTreeSet<PoolId>,
     /// Supplied segments: address → pool.
     supplied: BTreeMap<u64, PoolId>,
-    /// The granularity of virtual memory in bytes; 0 ⟺ the device has none.
+    /// The granularity of virtual memory in bytes; 0 ⟺ the device has no virtual memory.
     granularity: u64,
     /// Whether physical memory can be exported.
     exports: bool,
@@ -124,7 +124,7 @@ struct State {
     meter: Meter,
     /// The failures to inject.
     failures: Vec<Failure>,
-    /// The error that lost the context; every later call returns the same error.
+    /// The error of the lost context; every later call returns an equal error.
     lost: Option<DeviceError>,
     /// Calls made after the context was lost.
     calls_after_loss: u64,
@@ -132,16 +132,16 @@ struct State {
     clock_us: u64,
     /// Ticks added so every reading of the clock returns more than the last.
     looks: u64,
-    /// The time after which no pause may end.
+    /// The latest end of a pause.
     patience_us: u64,
 }
 
-/// The contents of new memory: above every number that a test writes.
+/// The contents of new memory: above every number written by a test.
 const UNWRITTEN: u64 = 1 << 63;
 
-/// The error of a call with an argument that the device refuses.
+/// The error of a call with a refused argument.
 const INVALID: DeviceError = DeviceError::new(ErrorKind::InvalidArgument, 1);
-/// The error of a call for which the device has no memory or addresses left.
+/// The error of a call without memory or addresses left.
 const NO_MEMORY: DeviceError = DeviceError::new(ErrorKind::OutOfMemory, 2);
 
 impl SimulatedDevice {
@@ -150,15 +150,15 @@ impl SimulatedDevice {
         Self::within(Arc::new(AddressSpace::new(DEVICE_STRIDE..LAST_ADDRESS)), capacity)
     }
 
-    /// Creates a device like [`new`](Self::new), in an address range of its own: devices with
-    /// different numbers have 2^44 bytes of addresses each, and share none.
+    /// Creates a device like [`new`](Self::new), in an address range of its own: devices with different numbers have
+    /// 2^44 bytes of addresses each, and share no address.
     pub fn numbered(number: u32, capacity: u64) -> Self {
         let start = DEVICE_STRIDE.saturating_mul(u64::from(number) + 1);
         Self::within(Arc::new(AddressSpace::new(start..start.saturating_add(DEVICE_STRIDE))), capacity)
     }
 
-    /// Returns a device in the same state, with the same addresses, events and pages. For trying calls
-    /// that this device is not to see.
+    /// Returns a device in an equal state, with equal addresses, events and pages. For trying calls without an effect
+    /// on the original device.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         // The addresses taken so far are returned by this device alone.
@@ -167,9 +167,8 @@ impl SimulatedDevice {
         Self(Mutex::new(state))
     }
 
-    /// Creates a device like [`new`](Self::new), with addresses from `space`. Devices in the same
-    /// space never have an address in common. A device that finds no addresses there is out of
-    /// memory.
+    /// Creates a device like [`new`](Self::new), with addresses from `space`. Devices in a common space never have an
+    /// address in common. A device is out of memory if the space has no addresses left.
     pub fn within(space: impl Into<Space>, capacity: u64) -> Self {
         Self(Mutex::new(State {
             capacity,
@@ -214,8 +213,8 @@ impl SimulatedDevice {
         self
     }
 
-    /// Lets the device export physical memory. The descriptors are the numbers of the handles, and
-    /// name no open files.
+    /// Lets the device export physical memory. The descriptors are the numbers of the handles, and name no open
+    /// files.
     #[must_use]
     pub fn with_exports(self) -> Self {
         self.0.lock().exports = true;
@@ -232,14 +231,13 @@ impl SimulatedDevice {
         self.0.lock().spans.clear();
     }
 
-    /// Lets `stream` finish all its work, and all that it waits for: the events recorded so far are
-    /// complete.
+    /// Lets `stream` finish all the stream's work, and all awaited work: the events recorded so far are complete.
     pub fn complete(&self, stream: StreamId) {
         let streams = &mut self.0.lock().streams;
         streams.complete(streams.end(stream));
     }
 
-    /// Lets `stream` progress past its oldest incomplete event, and what that event waits for.
+    /// Lets `stream` progress past the oldest incomplete event, and past all work awaited by the event.
     pub fn complete_one(&self, stream: StreamId) {
         let streams = &mut self.0.lock().streams;
         streams.complete(streams.next(stream));
@@ -258,8 +256,7 @@ impl SimulatedDevice {
         self.0.lock().graph.work(stream);
     }
 
-    /// Orders what `stream` captures from now on behind what `awaited` has captured. Both streams capture
-    /// afterwards.
+    /// Orders all later captures of `stream` behind the work captured by `awaited`. Both streams capture afterwards.
     pub fn capture_wait(&self, stream: StreamId, awaited: StreamId) {
         let mut state = self.0.lock();
         state.streams.set_capturing(stream, true);
@@ -271,7 +268,7 @@ impl SimulatedDevice {
         self.0.lock().graph.marks()
     }
 
-    /// Sets the streams led by the host route with this number, instead of the streams set before.
+    /// Sets the streams led by the host route `route`, instead of the streams set before.
     pub fn set_led(&self, route: u64, streams: impl IntoIterator<Item = StreamId>) {
         self.0.lock().led.insert(route, streams.into_iter().collect());
     }
@@ -297,7 +294,7 @@ impl SimulatedDevice {
         self.0.lock().clock_us
     }
 
-    /// Refuses pauses that would end later than `until_us` microseconds after creation.
+    /// Refuses pauses with an end later than `until_us` microseconds after creation.
     pub fn set_patience(&self, until_us: u64) {
         self.0.lock().patience_us = until_us;
     }
@@ -322,7 +319,7 @@ impl SimulatedDevice {
         self.0.lock().calls_after_loss
     }
 
-    /// Returns the resources that are not released.
+    /// Returns the resources not released.
     pub fn outstanding(&self) -> Outstanding {
         let state = self.0.lock();
         Outstanding {
@@ -338,7 +335,7 @@ impl SimulatedDevice {
         self.0.lock().used
     }
 
-    /// Returns the most bytes of device memory that were ever in use.
+    /// Returns the highest number of bytes of device memory in use so far.
     pub fn peak_used(&self) -> u64 {
         self.0.lock().peak
     }
@@ -349,8 +346,8 @@ impl SimulatedDevice {
         state.peak = state.used;
     }
 
-    /// Returns whether every byte of the range can be accessed: it lies in a segment or in an
-    /// accessible mapping.
+    /// Returns whether every byte of the range can be accessed: the range lies in a segment or in an accessible
+    /// mapping.
     pub fn is_accessible(&self, at: DevicePtr, bytes: u64) -> bool {
         self.0.lock().pieces(at.0..at.0 + bytes).is_some()
     }
@@ -363,7 +360,7 @@ impl State {
         self.count(call)
     }
 
-    /// Counts a call that is charged already. Returns the error if the call is to fail.
+    /// Counts a call already charged. Returns the error if the call is to fail.
     fn count(&mut self, call: Call) -> DeviceResult<()> {
         let count = &mut self.calls[call as usize];
         *count += 1;

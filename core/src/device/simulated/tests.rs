@@ -6,8 +6,8 @@ use crate::units::DevicePtr;
 
 const GRANULE: u64 = 2 << 20;
 
-/// One handle has any number of mappings, each with its own access. Its memory is released once the
-/// handle is destroyed and no mapping is left.
+/// A handle has any number of mappings, each with independent access. The memory is released once the handle is
+/// destroyed and no mapping is left.
 #[test]
 fn a_handle_can_be_mapped_at_several_addresses() {
     let device = SimulatedDevice::new(GRANULE);

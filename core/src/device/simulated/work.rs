@@ -1,7 +1,7 @@
-//! The streams of a simulated device: how far each has come, what it waits for, and which memory its
-//! work uses.
+//! The streams of a simulated device: the progress of each stream, the awaited places, and the memory used by the
+//! stream's work.
 //!
-//! A *place* is a position in a stream: each event and each piece of work takes the next one.
+//! A *place* is a position in a stream: each event and each piece of work takes the next place.
 //!
 //! ```text
 //! stream 1   place 1 ── place 2 ──────────────────┐
@@ -15,14 +15,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// The error of a call that a capturing stream does not permit.
+/// The error of a call not permitted by a capturing stream.
 const CAPTURING: DeviceError = DeviceError::new(ErrorKind::NotPermittedInCapture, 900);
 
-/// A position in a stream: events and work up to this one.
+/// A position in a stream: all events and work up to the number.
 pub(super) type Place = (StreamId, u64);
 
-/// Part of a physical handle, or of a segment: the number of the handle, and the bytes within. The
-/// handle of a segment is 0, and its bytes are addresses.
+/// Part of a physical handle, or of a segment: the number of the handle, and the bytes within. A segment has the
+/// handle 0, and the bytes are addresses.
 pub(super) type Piece = (u64, Range<u64>);
 
 /// The progress of a stream.
@@ -34,11 +34,11 @@ struct Stream {
     complete: u64,
     /// The stream is capturing a graph.
     capturing: bool,
-    /// What waits, and for what: work behind the first place waits for the second.
+    /// The waits: work behind the first place waits for the second place.
     waits: Vec<(u64, Place)>,
 }
 
-/// Work that is not complete, and the memory that it uses.
+/// Incomplete work, and the memory used by the work.
 #[derive(Clone, Debug)]
 struct Work {
     place: Place,
@@ -47,9 +47,8 @@ struct Work {
 }
 
 impl SimulatedDevice {
-    /// Makes the device finish all work as soon as the work is queued: an event is complete once it
-    /// is recorded. Without this, work is done only when a test or a caller's wait lets its stream
-    /// progress.
+    /// Makes the device finish all work as soon as the work is queued: an event is complete once recorded. By
+    /// default, work is done only when a test or a caller's wait lets the work's stream progress.
     #[must_use]
     pub fn with_work_done_at_once(self) -> Self {
         self.0.lock().streams.done_at_once = true;
@@ -57,33 +56,32 @@ impl SimulatedDevice {
     }
 
     /// Makes the device tell which streams are [idle](crate::StreamOrder::is_idle): with all events and launches
-    /// complete. Without this, the device leaves open that a program has queued other work.
+    /// complete. By default, the device leaves open whether a program has queued further work.
     #[must_use]
     pub fn with_idle_streams_told(self) -> Self {
         self.0.lock().streams.tells_idle = true;
         self
     }
 
-    /// Makes the device one whose streams go [without a report](crate::StreamOrder::reports_end).
+    /// Lets the device's streams go [without a report](crate::StreamOrder::reports_end).
     #[must_use]
     pub fn with_unreported_ends(self) -> Self {
         self.0.lock().streams.reports_no_end = true;
         self
     }
 
-    /// Lets a stream go without a report. Its work goes on. A call for the allocator that uses the stream
-    /// afterwards, other than those permitted for such a stream, panics.
+    /// Lets a stream go without a report. The stream's work goes on. Later calls of the allocator with the stream
+    /// panic, except for the calls permitted after the end of an unreported stream.
     pub fn let_go(&self, stream: StreamId) {
         self.0.lock().streams.gone.insert(stream);
     }
 
-    /// Queues work on `stream` that uses the `bytes` from `at` on. The work is done when `stream`
-    /// has come so far. Until then the memory cannot be unmapped.
+    /// Queues work on `stream` with the `bytes` from `at` on. The work is done when `stream` reaches the work. Until
+    /// then the memory cannot be unmapped.
     ///
     /// # Errors
-    /// A sentence that names the mistake: part of the memory cannot be accessed, the stream is
-    /// capturing, or work not ordered before this work uses the same physical memory, at
-    /// whichever address.
+    /// A sentence with the mistake: part of the memory cannot be accessed, the stream is capturing, or unordered
+    /// earlier work uses common physical memory, at any address.
     pub fn launch(&self, stream: StreamId, at: DevicePtr, bytes: u64) -> Result<(), &'static str> {
         let mut state = self.0.lock();
         let pieces = state.pieces(at.0..at.0 + bytes).ok_or("work uses memory that is not accessible")?;
@@ -94,9 +92,8 @@ impl SimulatedDevice {
         }
     }
 
-    /// Returns the physical memory under the `bytes` from `at` on: handles, and the bytes within. A
-    /// segment has handle 0, and its bytes are addresses. `None` if part of the memory cannot be
-    /// accessed.
+    /// Returns the physical memory under the `bytes` from `at` on: handles, and the bytes within. A segment has
+    /// handle 0, and the bytes are addresses. `None` if part of the memory cannot be accessed.
     pub fn physical(&self, at: DevicePtr, bytes: u64) -> Option<Vec<(PhysicalHandle, Range<u64>)>> {
         let pieces = self.0.lock().pieces(at.0..at.0 + bytes)?;
         Some(pieces.into_iter().map(|(handle, bytes)| (PhysicalHandle(handle), bytes)).collect())
@@ -108,9 +105,9 @@ impl SimulatedDevice {
 pub(super) struct Streams {
     by_id: BTreeMap<StreamId, Stream>,
     work: Vec<Work>,
-    /// Work is done as soon as it is queued.
+    /// Work is done as soon as queued.
     done_at_once: bool,
-    /// The streams have no work but what the device was told of.
+    /// The streams have only work known to the device.
     tells_idle: bool,
     /// The allocator is told of no end of a stream.
     pub(super) reports_no_end: bool,
@@ -119,17 +116,17 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Panics if a stream has gone: a real driver may crash on its handle.
+    /// Panics if a stream has gone: a real driver may crash on the handle of the stream.
     pub(super) fn assert_there(&self, stream: StreamId) {
         assert!(!self.gone.contains(&stream), "{stream:?} has gone");
     }
 
-    /// Returns whether everything up to `place` is complete.
+    /// Returns whether all work up to `place` is complete.
     pub(super) fn is_complete(&self, (stream, place): Place) -> bool {
         self.by_id.get(&stream).is_none_or(|stream| stream.complete >= place)
     }
 
-    /// Lets everything up to `place` happen, and all that it waits for.
+    /// Lets all work up to `place` happen, and all awaited work.
     pub(super) fn complete(&mut self, place: Place) {
         let mut pending = vec![place];
         while let Some((stream, place)) = pending.pop() {
@@ -147,7 +144,7 @@ impl Streams {
         self.work.retain(|work| streams.get(&work.place.0).is_none_or(|stream| stream.complete < work.place.1));
     }
 
-    /// Returns whether a stream that does not capture has finished all its work, if that is known.
+    /// Returns whether a stream outside a capture has finished all the stream's work. `None` if unknown.
     pub(super) fn is_idle(&self, stream: StreamId) -> Option<bool> {
         let known = self.done_at_once || self.tells_idle;
         (known && !self.is_capturing(stream)).then(|| self.is_complete(self.end(stream)))
@@ -180,7 +177,7 @@ impl Streams {
         Ok((stream, entry.queued))
     }
 
-    /// Makes what is queued on `stream` from now on wait for `awaited`.
+    /// Makes all later work on `stream` wait for `awaited`.
     ///
     /// # Errors
     /// The stream is capturing.
@@ -196,8 +193,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Lets a stream finish all its work. A wait is an operation of the stream, also without work behind
-    /// it, as under CUDA.
+    /// Lets a stream finish all the stream's work. A wait is an operation of the stream, also without work behind the
+    /// wait, as under CUDA.
     ///
     /// # Errors
     /// The stream is capturing.
@@ -236,8 +233,7 @@ impl Streams {
         self.by_id.entry(stream).or_default().capturing = capturing;
     }
 
-    /// Queues work that uses memory, and returns true if all work that uses the memory already
-    /// precedes the new work.
+    /// Queues work on memory. Returns true if all earlier work on the memory precedes the new work.
     ///
     /// # Errors
     /// The stream is capturing.
@@ -253,12 +249,12 @@ impl Streams {
         Ok(ordered)
     }
 
-    /// Returns whether work not complete uses some of the addresses.
+    /// Returns whether incomplete work uses some of the addresses.
     pub(super) fn uses(&self, addresses: &Range<u64>) -> bool {
         self.work.iter().any(|work| work.addresses.start < addresses.end && addresses.start < work.addresses.end)
     }
 
-    /// Lets all work happen that uses some of the addresses.
+    /// Lets all work on some of the addresses happen.
     pub(super) fn finish(&mut self, addresses: &Range<u64>) {
         let uses = |work: &&Work| work.addresses.start < addresses.end && addresses.start < work.addresses.end;
         while let Some(place) = self.work.iter().find(uses).map(|work| work.place) {
@@ -266,7 +262,7 @@ impl Streams {
         }
     }
 
-    /// Returns how far each stream has come when `place` begins, for the streams that it waits for.
+    /// Returns the progress of each stream at the beginning of `place`, for all awaited streams.
     fn preceding(&self, place: Place) -> BTreeMap<StreamId, u64> {
         let mut reached = BTreeMap::new();
         let mut pending = vec![place];

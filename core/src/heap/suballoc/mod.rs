@@ -1,13 +1,13 @@
-//! Policies that cut segments into sub-blocks: buddy, size class, slab, and the segments of plans.
+//! Policies for cutting segments into sub-blocks: buddy, size class, slab, and the segments of plans.
 //!
 //! ```text
 //! heap            live blocks by address, streams, counters, states         shared by all policies
 //! sub-allocator   which parts of its segments are free, and which comes next   one file per policy
 //! ```
 //!
-//! The caching heap lists every block, free or not, by boundary tags. A sub-allocator records free
-//! memory by bitmaps and lists that need no entry for a free sub-block. A sub-allocator knows
-//! addresses, sizes and the numbers of its segments, but no streams and no counters.
+//! The caching heap lists every block, free or not, by boundary tags. A sub-allocator records free memory by bitmaps
+//! and lists without an entry for a free sub-block. A sub-allocator knows addresses, sizes and segment numbers, but
+//! no streams and no counters.
 
 use crate::tables::{CapacityError, Storage};
 
@@ -36,18 +36,17 @@ mod tests_slab;
 pub(crate) struct SubBlock {
     /// Address of the first byte.
     pub addr: u64,
-    /// The segment that contains the sub-block.
+    /// The segment of the sub-block.
     pub segment: u32,
     /// The sub-allocator's number for the sub-block; `NONE` where the address suffices.
     pub number: u32,
 }
 
-/// The number of free sub-blocks of one segment, before and after an operation. Both numbers are
-/// arbitrary while the segment has no live sub-block: the free memory counts as one whole segment
-/// then.
+/// The number of free sub-blocks of a segment, before and after an operation. Both numbers are arbitrary while the
+/// segment has no live sub-block: the free memory then counts as a single whole segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FreeDelta {
-    /// Whether the segment has no live sub-block beside the one of this operation.
+    /// Whether the operation's sub-block is the only live sub-block of the segment.
     pub alone: bool,
     /// Free sub-blocks before the operation.
     pub before: u32,
@@ -55,15 +54,14 @@ pub(crate) struct FreeDelta {
     pub now: u32,
 }
 
-/// Cuts the segments of one heap into sub-blocks. Deterministic: equal calls allocate equal
-/// sub-blocks.
+/// Cuts the segments of a heap into sub-blocks. Deterministic: equal calls allocate equal sub-blocks.
 pub(crate) trait SubAllocator<S: Storage>: Send {
     /// Returns the bytes of the segment to allocate for a sub-block of `size`, as the policy rounds
     /// requests. At least `size`.
     fn segment_bytes(&self, size: u64) -> u64;
 
-    /// Makes room for a segment of `bytes`, for sub-blocks of `size`, and for the first sub-block
-    /// of that segment. Returns false if a table is full; nothing has changed then.
+    /// Makes room for a segment of `bytes`, for sub-blocks of `size`, and for the first sub-block of the new segment.
+    /// Returns false if a table is full; nothing has changed then.
     fn make_room(&mut self, bytes: u64, size: u64) -> bool;
 
     /// Adds a wholly free segment allocated for sub-blocks of `size`. Room was made.
@@ -78,8 +76,7 @@ pub(crate) trait SubAllocator<S: Storage>: Send {
     /// sub-blocks of the segment change. Returns `None` if no segment has room.
     fn allocate(&mut self, size: u64) -> Result<Option<(SubBlock, FreeDelta)>, CapacityError>;
 
-    /// Returns the address that [`allocate`](Self::allocate) would return now, provided that no
-    /// table is full.
+    /// Returns the address of the next sub-block from [`allocate`](Self::allocate), provided that no table is full.
     fn peek(&self, size: u64) -> Option<u64>;
 
     /// Frees a sub-block allocated with `size`, and tells how the free sub-blocks of the

@@ -1,5 +1,4 @@
-//! The sub-allocator of a segment that a plan serves: a list of the blocks delegated to the heap.
-//! Allocates nothing by itself.
+//! The sub-allocator of a segment with a plan: a list of the blocks delegated to the heap. Allocates nothing.
 
 use crate::heap::suballoc::{FreeDelta, SubAllocator, SubBlock};
 use crate::tables::{CapacityError, Storage};
@@ -12,12 +11,11 @@ use core::marker::PhantomData;
 pub(crate) struct PlanSegment<S> {
     /// Whether the lane has ended.
     pub(crate) ended: bool,
-    /// Address and bytes of the segment; (0, 0) without one.
+    /// Address and bytes of the segment; (0, 0) without a segment.
     segment: (u64, u64),
     /// The delegated blocks: address and bytes of each.
     pub(crate) taken: BTreeMap<u64, u64>,
-    /// Addresses of the delegated blocks that became free since the lane last collected them. Empty
-    /// once the lane has ended.
+    /// Addresses of the delegated blocks freed since the lane's last collection. Empty once the lane has ended.
     pub(crate) returned: Vec<u64>,
     /// Ties the type to the tables of the heap.
     of_heap: PhantomData<fn(S)>,
@@ -54,10 +52,9 @@ impl<S: Storage> SubAllocator<S> for PlanSegment<S> {
         None
     }
 
-    /// Removes a delegated block. The free memory beside such blocks does not count, so the
-    /// returned delta is empty, and [`Heap::update_live`](crate::heap::Heap::update_live) decides
-    /// whether the segment is wholly free. Not inlined: rare, where the other policies' frees are
-    /// frequent.
+    /// Removes a delegated block. The free memory beside a delegated block does not count, so the returned delta is
+    /// empty, and [`Heap::update_live`](crate::heap::Heap::update_live) decides whether the segment is wholly free.
+    /// Not inlined: frees of delegated blocks are rare, unlike the frees of the other policies.
     #[inline(never)]
     fn free(&mut self, sub_block: SubBlock, _size: u64) -> FreeDelta {
         self.taken.remove(&sub_block.addr);

@@ -1,12 +1,11 @@
-//! A table with one entry for each segment of a sub-allocator, indexed by the segment's number in
-//! the heap.
+//! A table with an entry for each segment of a sub-allocator, indexed by the segment's number in the heap.
 
 use crate::tables::{Storage, Table};
 use core::ops::{Index, IndexMut};
 
 /// An entry of [`SegmentTable`].
 pub(crate) trait SegmentEntry: Clone + Send + 'static {
-    /// The entry of a number that no segment has.
+    /// The entry of a number without a segment.
     const VACANT: Self;
 }
 
@@ -17,7 +16,7 @@ pub(crate) struct SegmentTable<T: SegmentEntry, S: Storage> {
     table: S::Table<T>,
     /// Number of segments in the table.
     count: u32,
-    /// Whether one more segment fits, with any number that the heap may choose.
+    /// Whether a further segment fits, with any number chosen by the heap.
     ready: bool,
 }
 
@@ -28,13 +27,13 @@ impl<T: SegmentEntry, S: Storage> Default for SegmentTable<T, S> {
 }
 
 impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
-    /// Whether one more segment fits without growing the table.
+    /// Whether a further segment fits without growing the table.
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// Makes room for one more segment. Returns false if the table is full.
+    /// Makes room for a further segment. Returns false if the table is full.
     #[cold]
     pub(crate) fn make_room(&mut self) -> bool {
         // The heap reuses numbers, from a table that doubles or has no more entries than this table
@@ -47,7 +46,7 @@ impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
         self.ready
     }
 
-    /// Sets the entry of a number that no segment has. Room was made.
+    /// Sets the entry of a number without a segment. Room was made.
     pub(crate) fn insert(&mut self, segment: u32, entry: T) {
         while self.table.len() <= segment as usize {
             self.table.add(T::VACANT);

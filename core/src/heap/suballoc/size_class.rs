@@ -1,5 +1,5 @@
-//! The size-class policy: requests are rounded to 1 KiB, and a freed sub-block serves the next
-//! request of exactly its size.
+//! The size-class policy: requests are rounded to 1 KiB, and a freed sub-block serves the next request of exactly
+//! equal size.
 //!
 //! ```text
 //! class 3 KiB    ■ ─ ■ ─ ■               free sub-blocks, last freed first
@@ -7,11 +7,11 @@
 //! chunk          │······················│ no live sub-block ⟹ dissolved once the room is needed
 //! ```
 //!
-//! A request without a free sub-block of its size is cut from the chunk with the smallest tail that
-//! suffices, the lowest address among equals. A chunk without live sub-blocks is *idle*: it counts
-//! as one free sub-block, but keeps its cuts until another size needs the room. A program that
-//! repeats its requests finds the same cuts again. The cost of a request does not depend on the
-//! number of free sub-blocks. Dissolving an idle chunk costs as much as its cuts did.
+//! A request without a free sub-block of the requested size is cut from the chunk with the smallest sufficient tail,
+//! the lowest address among equals. A chunk without live sub-blocks is *idle*: the chunk counts as a single free
+//! sub-block, but keeps the cuts until another size needs the room. A program with repeated requests finds its old
+//! cuts again. The cost of a request does not depend on the number of free sub-blocks. Dissolving an idle chunk costs
+//! as much as making the cuts.
 
 use super::segment_table::{SegmentEntry, SegmentTable};
 use super::sub_blocks::SubBlocks;
@@ -22,11 +22,10 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::{MAX_REQUEST, MIB};
 
-/// Every size is a multiple of this number of bytes (1 KiB in the allocator that this policy is
-/// known from).
+/// The step of sizes, in bytes: every size is a multiple. The allocator from which the policy is known uses 1 KiB.
 pub(crate) const CLASS_STEP: u64 = 1024;
 
-/// Every chunk is a multiple of this number of bytes: the granule of virtual memory.
+/// The step of chunks, in bytes: every chunk is a multiple. Equal to the granule of virtual memory.
 pub(crate) const CHUNK_STEP: u64 = 2 * MIB;
 
 /// A segment, cut from the front on.
@@ -34,9 +33,9 @@ pub(crate) const CHUNK_STEP: u64 = 2 * MIB;
 struct Chunk {
     /// Address of the first byte.
     base: u64,
-    /// Length in bytes; 0 ⟺ no segment has this number.
+    /// Length in bytes; 0 ⟺ the entry is vacant.
     bytes: u64,
-    /// Bytes at the front that are cut into sub-blocks. The rest is the tail.
+    /// Bytes at the front already cut into sub-blocks. The rest is the tail.
     cut: u64,
     /// The sub-block at `base`; `NONE` ⟺ nothing is cut.
     first: u32,
@@ -44,7 +43,7 @@ struct Chunk {
     last: u32,
     /// Number of live sub-blocks.
     live: u32,
-    /// Number of free sub-blocks, plus one for a tail that is not empty.
+    /// Number of free sub-blocks, plus 1 for a non-empty tail.
     free: u32,
     /// The previous idle chunk, or `NONE`.
     prev: u32,
@@ -58,7 +57,7 @@ impl SegmentEntry for Chunk {
 }
 
 impl Chunk {
-    /// Returns a chunk that is all tail.
+    /// Returns a chunk without cuts: all tail.
     fn whole(base: u64, bytes: u64) -> Self {
         Self { base, bytes, free: 1, ..Self::VACANT }
     }
@@ -74,7 +73,7 @@ impl Chunk {
     }
 }
 
-/// Returns a function that orders chunks by tail, then by address.
+/// Returns the order of chunks by tail, then by address.
 fn key(chunks: &[Chunk]) -> impl Fn(u32) -> Key {
     |chunk| {
         let chunk = &chunks[chunk as usize];
@@ -82,7 +81,7 @@ fn key(chunks: &[Chunk]) -> impl Fn(u32) -> Key {
     }
 }
 
-/// The size-class policy of one heap.
+/// The size-class policy of a heap.
 #[derive(Clone)]
 pub(crate) struct SizeClasses<S: Storage> {
     /// Bytes of a new chunk, at least; a multiple of [`CHUNK_STEP`].
@@ -112,14 +111,13 @@ impl<S: Storage> SizeClasses<S> {
         }
     }
 
-    /// Makes room for one more chunk.
+    /// Makes room for a further chunk.
     #[cold]
     fn make_room_for_chunk(&mut self) -> bool {
         self.chunks.make_room() && self.tree.make_room_for(self.chunks.len() + 1)
     }
 
-    /// Makes room for one more sub-block. Dissolves idle chunks if only their entries can make the
-    /// room.
+    /// Makes room for a further sub-block. Dissolves idle chunks if only their entries can make the room.
     fn make_room_for_sub_block(&mut self) -> bool {
         while !self.sub_blocks.make_room() {
             if self.idle == NONE {
@@ -280,8 +278,8 @@ impl<S: Storage> SubAllocator<S> for SizeClasses<S> {
         FreeDelta { alone: live == 0, before, now: before + 1 }
     }
 
-    /// Visits a chunk without live sub-blocks as one free sub-block; otherwise each free sub-block,
-    /// and the tail.
+    /// Visits a chunk without live sub-blocks as a single free sub-block; otherwise each free sub-block, and the
+    /// tail.
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
         let chunk = &self.chunks[segment];
         if chunk.live == 0 {

@@ -1,5 +1,4 @@
-//! The slab policy: a segment of 2 MiB serves objects of one size, and a bitmap tells which objects
-//! are free.
+//! The slab policy: a segment of 2 MiB serves objects of a single size, and a bitmap tells which objects are free.
 //!
 //! ```text
 //! class 96 KiB   group 0   slab 7 ↔ slab 4          1 live object; then the unused slabs
@@ -60,7 +59,7 @@ const fn group_of(live: u32) -> usize {
 struct Entry {
     /// Address of the first byte.
     base: u64,
-    /// Length in bytes; 0 ⟺ no segment has this number.
+    /// Length in bytes; 0 ⟺ the entry is vacant.
     bytes: u64,
     /// Bytes of an object.
     size: u64,
@@ -79,7 +78,7 @@ struct Entry {
     /// The previous slab of the group. The list is a ring: the first slab's predecessor is the last
     /// slab.
     prev: u32,
-    /// The next slab of the group, in the same ring.
+    /// The next slab of the group, in the ring.
     next: u32,
     /// Bit `b` of word `w` is set iff object `64 w + b` exists and is free.
     words: [u64; WORDS],
@@ -176,8 +175,8 @@ pub(crate) struct Slabs<S: Storage> {
     groups: [u32; CLASSES],
     /// The first slab of each group, or `NONE`.
     first: [[u32; GROUPS]; CLASSES],
-    /// The slab that serves the next request of each class: the first of the last group with a
-    /// slab; `NONE` iff no group has one.
+    /// The slab for the next request of each class: the first of the last group with a slab; `NONE` iff all groups of
+    /// the class are empty.
     serving: [u32; CLASSES],
 }
 
@@ -278,8 +277,8 @@ impl<S: Storage> Slabs<S> {
         self.take_from(segment, size)
     }
 
-    /// Allocates the free object at the lowest address of a slab that has one. Returns `None` if
-    /// `segment` is `NONE`.
+    /// Allocates the free object at the lowest address of a slab with a free object. Returns `None` if `segment` is
+    /// `NONE`.
     #[inline(always)]
     fn take_from(&mut self, segment: u32, size: u64) -> Option<(SubBlock, FreeDelta)> {
         // No entry has the number `NONE`, so the bounds check is also the test for an absent slab.
@@ -304,7 +303,7 @@ impl<S: Storage> SubAllocator<S> for Slabs<S> {
         SLAB_BYTES
     }
 
-    /// Only one more slab needs an entry, and the entry does not depend on the slab's class.
+    /// Only a further slab needs an entry, and the entry does not depend on the slab's class.
     #[inline]
     fn make_room(&mut self, _bytes: u64, _size: u64) -> bool {
         self.entries.is_ready() || self.entries.make_room()
@@ -348,8 +347,7 @@ impl<S: Storage> SubAllocator<S> for Slabs<S> {
         FreeDelta { alone: live == 0, before: sub_blocks - before, now: sub_blocks - live }
     }
 
-    /// Visits a slab without live objects as one free sub-block; otherwise each free object, and
-    /// the tail.
+    /// Visits a slab without live objects as a single free sub-block; otherwise each free object, and the tail.
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
         let slab = &self.entries[segment];
         if slab.live == 0 {

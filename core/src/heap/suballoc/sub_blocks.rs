@@ -1,4 +1,4 @@
-//! Sub-blocks of exact sizes, with the free ones in a list for each size.
+//! Sub-blocks of exact sizes, with a list of free sub-blocks for each size.
 //!
 //! ```text
 //! size ──hash──▶ class 3 KiB ──▶ ■ ─ ■ ─ ■          free sub-blocks, last freed first
@@ -18,13 +18,13 @@ pub(crate) struct Entry {
     pub addr: u64,
     /// The class of the sub-block's size.
     class: u32,
-    /// The segment that contains the sub-block.
+    /// The segment of the sub-block.
     pub chunk: u32,
-    /// The previous free sub-block of the class; meaningless for a live one.
+    /// The previous free sub-block of the class; meaningless for a live sub-block.
     prev: u32,
     /// The next free sub-block of the class. For a vacant entry: the next vacant entry.
     next: u32,
-    /// The sub-block behind this one in the chunk, or `NONE`.
+    /// The next sub-block in the chunk, or `NONE`.
     pub after: u32,
     /// Whether the sub-block is free.
     pub free: bool,
@@ -44,7 +44,7 @@ impl Vacant for Entry {
     }
 }
 
-/// A size that at least one sub-block has.
+/// A size with at least one sub-block.
 #[derive(Clone)]
 struct Class {
     /// Bytes of each sub-block of the class.
@@ -54,9 +54,9 @@ struct Class {
     /// Address of the sub-block at the head, if any. A copy, so a request need not
     /// wait for the head's entry.
     addr: u64,
-    /// Number of sub-blocks of this size, live and free. The class is removed with the last one.
+    /// Number of sub-blocks of the class, live and free. The class is removed with the last sub-block.
     count: u32,
-    /// The next class with the same hash. For a vacant entry: the next vacant entry.
+    /// The next class with an equal hash. For a vacant entry: the next vacant entry.
     chain: u32,
 }
 
@@ -90,7 +90,7 @@ impl Indexed for Class {
     }
 }
 
-/// All sub-blocks of one heap, and their classes.
+/// All sub-blocks of a heap, and their classes.
 #[derive(Clone)]
 pub(crate) struct SubBlocks<S: Storage> {
     table: SlotTable<Entry, S>,
@@ -105,7 +105,7 @@ impl<S: Storage> Default for SubBlocks<S> {
 }
 
 impl<S: Storage> SubBlocks<S> {
-    /// Makes room for one more sub-block of any size. Returns false if a table is full.
+    /// Makes room for a further sub-block of any size. Returns false if a table is full.
     pub(crate) fn make_room(&mut self) -> bool {
         // The second call sees the classes grown by `make_room`. Once buckets exist, a failure to
         // add more only makes chains longer.
@@ -117,7 +117,7 @@ impl<S: Storage> SubBlocks<S> {
         self.by_size.make_room(self.classes.entries_mut())
     }
 
-    /// Returns the address of the free sub-block of `size` that comes first.
+    /// Returns the address of the first free sub-block of `size`.
     pub(crate) fn peek(&self, size: u64) -> Option<u64> {
         let class = self.by_size.find(size, self.classes.entries())?;
         let class = &self.classes[class];

@@ -1,5 +1,5 @@
-//! A suballocator driven as a heap drives it: beside a naive account of what it must take, its
-//! segments tiled after every step.
+//! A sub-allocator driven like in a heap: beside a naive account of the expected sub-blocks, with the tiling of all
+//! segments checked after every step.
 
 use super::{SubAllocator, SubBlock};
 use crate::tables::{CapacityError, Storage};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-/// What a suballocator must take, told by searching through everything.
+/// The expected sub-blocks, found by a search through everything.
 pub(super) trait Naive {
     fn add(&mut self, segment: u32, base: u64, bytes: u64, size: u64);
     fn remove(&mut self, segment: u32);
@@ -16,7 +16,7 @@ pub(super) trait Naive {
     fn give(&mut self, sub_block: SubBlock, size: u64);
 }
 
-/// Compares what a sub-allocator returns with the free sub-blocks that `visit_free` reports.
+/// Compares the results of a sub-allocator with the free sub-blocks reported by `visit_free`.
 pub(super) trait Told<S: Storage>: SubAllocator<S> {
     fn take_told(&mut self, size: u64) -> Result<Option<SubBlock>, CapacityError> {
         let Some((sub_block, free)) = self.allocate(size)? else { return Ok(None) };
@@ -41,18 +41,18 @@ pub(super) trait Told<S: Storage>: SubAllocator<S> {
 
 impl<S: Storage, C: SubAllocator<S>> Told<S> for C {}
 
-/// What the program does next.
+/// A step of the program.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// Requests so many bytes.
+    /// Requests a number of bytes.
     Take(u64),
     /// Frees a live sub-block.
     Give(usize),
-    /// One of the wholly free segments goes.
+    /// Removes a wholly free segment.
     Remove(usize),
 }
 
-/// Steps whose requests are drawn from `bytes`.
+/// Steps with requests drawn from `bytes`.
 pub(super) fn steps(bytes: impl Strategy<Value = u64> + 'static, most: usize) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => bytes.prop_map(Step::Take),
@@ -65,17 +65,17 @@ pub(super) fn steps(bytes: impl Strategy<Value = u64> + 'static, most: usize) ->
 /// The heap's side.
 pub(super) struct World<'a, C> {
     pub suballocator: C,
-    /// What a request is rounded to, if the suballocator serves it.
+    /// The rounded size of a request, or `None` if the sub-allocator does not serve the request.
     round: fn(u64) -> Option<u64>,
     naive: Option<&'a mut dyn Naive>,
     /// Segments by number: base and bytes.
     segments: BTreeMap<u32, (u64, u64)>,
     pub taken: Vec<(SubBlock, u64)>,
-    /// Numbers that no segment has, the next one last, and how many there are in all.
+    /// Numbers without a segment, the next number last, and the count of all numbers.
     numbers: (Vec<u32>, u32),
-    /// The most numbers there can be.
+    /// The greatest count of numbers.
     most: u32,
-    /// Requests that there was no room for.
+    /// Requests refused for lack of room.
     pub refused: u32,
 }
 
@@ -101,8 +101,7 @@ impl<'a, C> World<'a, C> {
         vacant.pop()
     }
 
-    /// An address where no segment is. The first ones descend, so address order is not the
-    /// order of numbers.
+    /// An address without a segment. The first addresses descend, so address order is not the order of numbers.
     fn base(&self) -> u64 {
         let mut bases = (1..=4096_u64).rev().map(|place| (place << 40) + place * 512);
         bases.find(|&base| self.segments.values().all(|&(held, _)| held != base)).unwrap()
@@ -164,7 +163,7 @@ impl<'a, C> World<'a, C> {
         Ok(())
     }
 
-    /// Makes room, or fails to: neither can be seen.
+    /// Makes room, or fails to make room. Neither changes the free sub-blocks.
     fn unseen<S: Storage>(&mut self, make_room: impl FnOnce(&mut C) -> bool) -> Result<bool, TestCaseError>
     where
         C: SubAllocator<S>,
@@ -225,7 +224,7 @@ impl<'a, C> World<'a, C> {
         self.numbers.0.push(segment);
     }
 
-    /// Every free sub-block: its segment, address and length.
+    /// Every free sub-block: segment, address and length.
     pub(super) fn free<S: Storage>(&self) -> Vec<(u32, u64, u64)>
     where
         C: SubAllocator<S>,

@@ -1,4 +1,4 @@
-//! Size classes: rounding, chunks that become whole again, and everything against a naive account.
+//! Size classes: rounding, chunks made whole again, and everything against a naive account.
 
 use super::size_class::SizeClasses;
 use super::tests_model::{Naive, Told, World, steps};
@@ -32,7 +32,7 @@ fn take<S: Storage>(classes: &mut SizeClasses<S>, size: u64) -> SubBlock {
     classes.take_told(size).unwrap().unwrap()
 }
 
-/// A piece is where it lies: its segment, and its offset there.
+/// The place of a piece: segment, and offset in the segment.
 impl PartialEq<(u32, u64)> for SubBlock {
     fn eq(&self, &(segment, offset): &(u32, u64)) -> bool {
         (self.segment, self.addr) == (segment, (u64::from(segment + 1) << 40) + offset)
@@ -159,10 +159,10 @@ fn a_table_that_is_full_forgets_the_cuts_of_a_whole_chunk() {
     assert_eq!(classes.check(), Ok(()));
 }
 
-/// A piece: address, size, chunk, and since when it is free.
+/// A piece: address, size, chunk, and the time of the free; `None` for a live piece.
 struct NaivePiece(u64, u64, u32, Option<u64>);
 
-/// A chunk: number, base, bytes, and how many are cut.
+/// A chunk: number, base, bytes, and the number of bytes already cut.
 struct NaiveChunk(u32, u64, u64, u64);
 
 #[derive(Default)]

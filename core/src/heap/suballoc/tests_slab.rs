@@ -33,7 +33,7 @@ fn give<S: Storage>(slabs: &mut Slabs<S>, (segment, offset): (u32, u64), size: u
     slabs.give_told(SubBlock { addr, segment, number: (offset / size) as u32 }, size);
 }
 
-/// Powers of two and midpoints that are multiples of 512, up to 512 KiB.
+/// The powers of two and midpoints up to 512 KiB, as far as the sizes are multiples of 512.
 fn classes() -> Vec<u64> {
     let powers = (0..=10).map(|log2| 512_u64 << log2);
     let all = powers.flat_map(|power| [power, power / 2 * 3]);
@@ -185,9 +185,9 @@ struct NaiveSlab {
     segment: u32,
     base: u64,
     size: u64,
-    /// Offsets of the objects that are taken.
+    /// Offsets of the taken objects.
     taken: BTreeSet<u64>,
-    /// The higher, the further in front of its group.
+    /// The rank in the slab's group: the slab with the highest rank comes first.
     place: i64,
 }
 
@@ -205,7 +205,7 @@ struct NaiveSlabs {
 }
 
 impl NaiveSlabs {
-    /// Changes a slab, and puts it in its place.
+    /// Changes a slab, and ranks the slab anew in its group.
     fn change(&mut self, segment: u32, change: impl FnOnce(&mut NaiveSlab)) {
         self.clock += 1;
         let (at, slab) = self.slabs.iter_mut().enumerate().find(|(_, slab)| slab.segment == segment).unwrap();

@@ -1,8 +1,8 @@
 //! The trees of all arenas, and the first free block of every order among them.
 //!
-//! The only free block of an order is in no tree (*unplanted*) until a second one of the order
-//! becomes free. Allocating and freeing such a block changes one entry of `firsts` and one bit,
-//! whatever the height of the tree.
+//! The only free block of an order is in no tree (*unplanted*) until a second block of the order becomes free.
+//! Allocating and freeing an unplanted block changes a single entry of `firsts` and a single bit, regardless of the
+//! height of the tree.
 
 use super::MIN_BLOCK;
 use super::order_bitmap::{ORDERS, OrderBitmap};
@@ -15,11 +15,11 @@ use core::mem;
 /// A segment of the buddy policy.
 #[derive(Clone, Copy)]
 pub(super) struct Arena {
-    /// The address that leaf 0 would have. The arena's own leaves begin with [`Tree::first_leaf`].
+    /// The address of leaf 0, before the arena. The arena's own leaves begin with [`Tree::first_leaf`].
     pub origin: u64,
     /// Number of free blocks: in the tree, unplanted, or in the remainder.
     pub free: u32,
-    /// Number of live blocks; 0 ⟺ the arena is one free block.
+    /// Number of live blocks; 0 ⟺ the arena is a single free block.
     pub live: u32,
     /// The position of the arena's bits.
     pub tree: Tree,
@@ -29,8 +29,8 @@ impl SegmentEntry for Arena {
     const VACANT: Self = Self { origin: 0, free: 0, live: 0, tree: Tree::NONE };
 }
 
-/// A block of an arena. The order is that in which blocks of one size are allocated: by the arena's
-/// number, then by node.
+/// A block of an arena. Blocks of equal size are allocated in the order of `BlockRef`: by the arena's number, then by
+/// node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BlockRef(u64);
 
@@ -58,7 +58,7 @@ impl BlockRef {
         self.0 & !(!0 << NODE_BITS)
     }
 
-    /// Returns the first of the blocks `bits` in the word of this block.
+    /// Returns the first of the blocks `bits` in the word of the block.
     #[inline(always)]
     fn first_of(self, bits: u64) -> Self {
         Self(self.0 & !63 | u64::from(bits.trailing_zeros()))
@@ -68,19 +68,19 @@ impl BlockRef {
 /// The free blocks of any number of arenas, except for the remainder.
 #[derive(Clone)]
 pub(super) struct FreeTrees<S: Storage> {
-    /// The arenas whose tree holds a free block, for each order.
+    /// For each order, the arenas with a free block in the tree.
     arenas_by_order: OrderBitmap<S>,
     /// The first free block of each order; `BlockRef::NONE` iff no block is free. As long as a
     /// `u64` has bits, so an order needs no bounds check.
     firsts: [BlockRef; 64],
-    /// Bit `k` is set iff `firsts[k]` is in no tree, and then no other block of order `k` is free.
+    /// Bit `k` is set iff `firsts[k]` is in no tree. Order `k` then has no further free block.
     unplanted: u64,
     /// The arenas, by the numbers of their segments.
     pub arenas: SegmentTable<Arena, S>,
     /// The bits of all arenas. The words of a removed arena are zero, except the first.
     pub words: S::Table<u64>,
-    /// For each order, the words of a removed arena, or `NONE`. The first of these words links to
-    /// the next removed arena.
+    /// For each order, the words of a removed arena, or `NONE`. The first of the words links to the next removed
+    /// arena.
     vacant: [u32; ORDERS],
 }
 
@@ -98,7 +98,7 @@ impl<S: Storage> Default for FreeTrees<S> {
 }
 
 impl<S: Storage> FreeTrees<S> {
-    /// Makes room for one more arena of `order`. Returns false if a table is full.
+    /// Makes room for a further arena of `order`. Returns false if a table is full.
     pub(super) fn make_room(&mut self, order: u32) -> bool {
         let words = Tree::words(order);
         self.arenas.make_room()
@@ -172,14 +172,14 @@ impl<S: Storage> FreeTrees<S> {
         self.unplanted >> order & 1 == 1
     }
 
-    /// Puts the only free block of `order` into its tree, because a second one follows.
+    /// Puts the only free block of `order` into the tree, because a second block follows.
     #[cold]
     fn plant(&mut self, only: BlockRef, order: u32) {
         self.unplanted &= !(1 << order);
         self.put(only.arena(), only.node(), order);
     }
 
-    /// Puts a block into its tree.
+    /// Puts a block into the tree of the block's arena.
     #[inline(always)]
     fn put(&mut self, arena: u32, node: u64, order: u32) {
         if !self.arenas[arena].tree.insert(node, &mut self.words) {
@@ -195,8 +195,7 @@ impl<S: Storage> FreeTrees<S> {
         }
     }
 
-    /// Removes the first block of `order`. The next block of the same word, if any, is the new
-    /// first one.
+    /// Removes the first block of `order`. The next block in the word, if any, is the new first block.
     #[inline(always)]
     pub(super) fn remove_first(&mut self, first: BlockRef, order: u32) {
         debug_assert!(first == self.first(order) && first != BlockRef::NONE, "the first block of the order is free");
@@ -212,7 +211,7 @@ impl<S: Storage> FreeTrees<S> {
             if beside != 0 { first.first_of(beside) } else { self.first_behind(first, order) };
     }
 
-    /// Returns the new first block of `order`, after the removal of one that was alone in its word.
+    /// Returns the new first block of `order`, after the removal of a block alone in a word.
     #[inline(never)]
     fn first_behind(&mut self, removed: BlockRef, order: u32) -> BlockRef {
         self.removed(removed.arena(), removed.node(), order);

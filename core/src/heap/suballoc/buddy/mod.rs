@@ -10,9 +10,9 @@
 //!                      ^front                  `rest` is also the number of leaves
 //! ```
 //!
-//! Trees and remainder together hold exactly the free blocks of a buddy system that splits and
-//! merges at once. But splitting a block down to a small one costs one subtraction from `rest`, and
-//! the first free that merges again costs one addition, instead of one bit per level.
+//! Trees and remainder together hold exactly the free blocks of a buddy system with immediate splits and merges. But
+//! splitting a block down to a small block costs a single subtraction from `rest`, and the first merging free costs a
+//! single addition, instead of a bit per level.
 
 use super::{FreeDelta, SubAllocator, SubBlock};
 use crate::config;
@@ -41,25 +41,24 @@ pub(crate) fn round(bytes: u64) -> u64 {
     2 << ((bytes - 1) | (MIN_BLOCK - 1)).ilog2()
 }
 
-/// A run of free blocks that are in no tree, in ascending order: the rest of the block that was
-/// split last.
+/// A run of free blocks in no tree, in ascending order: the rest of the block split last.
 #[derive(Clone, Copy)]
 struct Remainder {
-    /// The arena that contains the run; `NONE` iff `rest` is 0: the run is empty.
+    /// The arena of the run; `NONE` iff `rest` is 0: the run is empty.
     arena: u32,
     /// The leaf at the front of the run.
     front: u64,
-    /// Number of leaves in the run. Each set bit is one block.
+    /// Number of leaves in the run. Each set bit is a block.
     rest: u64,
-    /// A block that ends at this leaf joins the run: `front`. Or 0, if the first block is a left
-    /// sibling: the run is then that one block, and only the right sibling joins.
+    /// The end of a block that joins the run: `front`. Or 0, if the first block is a left sibling: the run then
+    /// consists of the first block, and only the right sibling joins.
     append_at: u64,
 }
 
 impl Remainder {
     const NONE: Self = Self { arena: NONE, front: 0, rest: 0, append_at: 0 };
 
-    /// Returns the run of `rest` leaves from `front` on, which is left behind an allocated block.
+    /// Returns the run of `rest` leaves from `front` on, left behind an allocated block.
     fn behind(arena: u32, front: u64, rest: u64) -> Self {
         if rest == 0 { Self::NONE } else { Self { arena, front, rest, append_at: front } }
     }
@@ -81,16 +80,15 @@ impl Remainder {
     }
 }
 
-/// A buddy system over any number of arenas. A request takes the smallest block that fits; of
-/// several, the block in the arena with the lowest number, and there the block at the lowest
-/// address.
+/// A buddy system over any number of arenas. A request takes the smallest sufficient block; of several, the block in
+/// the arena with the lowest number, and in this arena the block at the lowest address.
 #[derive(Clone)]
 pub(crate) struct Buddies<S: Storage> {
     /// Bytes to allocate from the device at a time, at least: a power of two.
     arena_bytes: u64,
-    /// The rest of the block that was split last.
+    /// The rest of the block split last.
     remainder: Remainder,
-    /// All other free blocks.
+    /// All free blocks outside the remainder.
     trees: FreeTrees<S>,
 }
 
@@ -121,8 +119,8 @@ impl<S: Storage> Buddies<S> {
         }
     }
 
-    /// Returns the first leaf of the remainder's block of `order`, if there is one and the block
-    /// comes before `first`.
+    /// Returns the first leaf of the remainder's block of `order`, if the remainder has a block of `order` before
+    /// `first`.
     #[inline(always)]
     fn remainder_before(&self, first: BlockRef, order: u32) -> Option<u64> {
         let leaf = self.remainder.leaf(order);
@@ -131,8 +129,8 @@ impl<S: Storage> Buddies<S> {
         before.then_some(leaf)
     }
 
-    /// Allocates a block of `order` from the remainder, whose smallest block that fits has order
-    /// `found` and begins at `leaf`. The smaller blocks before that one move into the trees.
+    /// Allocates a block of `order` from the remainder, whose smallest sufficient block has order `found` and begins
+    /// at `leaf`. The smaller blocks before `leaf` move into the trees.
     #[inline(always)]
     fn take_from_remainder(&mut self, leaf: u64, found: u32, order: u32) -> (SubBlock, FreeDelta) {
         let run = self.remainder;
@@ -172,8 +170,8 @@ impl<S: Storage> Buddies<S> {
         (SubBlock { addr: entry.origin.wrapping_add(leaf * MIN_BLOCK), segment, number: NONE }, free)
     }
 
-    /// Frees a block whose sibling is free: merges the two, then the merged block with its sibling,
-    /// and so on. Returns the number of merges.
+    /// Frees a block with a free sibling: merges the two, then the merged block with the next sibling, and so on.
+    /// Returns the number of merges.
     #[inline(never)]
     fn merge(&mut self, arena: u32, mut node: u64, mut order: u32) -> u32 {
         let given = order;

@@ -13,12 +13,12 @@ use crate::tables::{Storage, Table};
 /// Number of orders.
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// The arenas that have free blocks, for each order.
+/// For each order, the arenas with a free block.
 #[derive(Clone)]
 pub(super) struct OrderBitmap<S: Storage> {
     /// Bit `k` is set iff `top[k]` is not zero.
     orders: u64,
-    /// The highest level, one word for each order.
+    /// The highest level, a word for each order.
     top: [u64; ORDERS],
     /// The levels below `top`, the lowest first, with `ORDERS` words per row. The first `height`
     /// levels are in use.
@@ -98,8 +98,8 @@ impl<S: Storage> OrderBitmap<S> {
         self.orders &= !(u64::from(self.top[order] == 0) << order);
     }
 
-    /// Returns the lowest number of an arena with a free block of `order`. At least one arena has
-    /// one.
+    /// Returns the lowest number of an arena with a free block of `order`. At least one arena has a free block of
+    /// `order`.
     pub(super) fn first(&self, order: u32) -> u32 {
         let order = order as usize;
         let mut at = self.top[order].trailing_zeros();

@@ -1,4 +1,4 @@
-//! What the buddy policy does, by hand and against a model that splits and merges at once.
+//! The buddy policy in fixed examples, and against a model with immediate splits and merges.
 
 use super::order_bitmap::{ORDERS, OrderBitmap};
 use super::tree::Tree;
@@ -20,7 +20,7 @@ fn buddies<S: Storage>(arena_bytes: u64) -> Buddies<S> {
     Buddies::new(config::Buddy { arena: arena_bytes })
 }
 
-/// Adds a segment for pieces of `size` as the heap does. Its bytes; `None` if there is no room.
+/// Adds a segment for pieces of `size`, like a heap. Returns the segment's bytes; `None` if the policy has no room.
 fn obtain<S: Storage>(buddies: &mut Buddies<S>, segment: u32, base: u64, size: u64) -> Option<u64> {
     let bytes = buddies.segment_bytes(size);
     buddies.make_room(bytes, size).then(|| buddies.add_segment(segment, base, bytes, size))?;
@@ -37,7 +37,7 @@ fn piece(addr: u64, segment: u32) -> SubBlock {
     SubBlock { addr, segment, number: NONE }
 }
 
-/// Takes a piece: its offset in segment 0.
+/// Takes a piece of segment 0. Returns the piece's offset.
 fn take(buddies: &mut Buddies<Growable>, size: u64) -> u64 {
     let SubBlock { addr, segment, .. } = buddies.take_told(size).unwrap_or_default().expect("a block that fits");
     assert_eq!((segment, buddies.check()), (0, Ok(())));
@@ -49,7 +49,7 @@ fn give(buddies: &mut Buddies<Growable>, at: u64, size: u64) {
     assert_eq!(buddies.check(), Ok(()));
 }
 
-/// The free blocks of segment 0, in KiB from its base.
+/// The free blocks of segment 0, in KiB from the base.
 fn map(buddies: &Buddies<Growable>) -> Vec<(u64, u64)> {
     free(buddies, 0).into_iter().map(|(addr, bytes)| ((addr - BASE) / KIB, bytes / KIB)).collect()
 }
@@ -206,12 +206,12 @@ fn arenas_are_found_in_order_however_many() {
     assert!(!OrderBitmap::<Growable>::default().make_room_for((1 << 18) + 1));
 }
 
-/// A buddy system that keeps its free blocks in a set, and splits and merges at once.
+/// A buddy system with a set of free blocks, split and merged immediately.
 #[derive(Default)]
 struct Model {
     /// Order, segment and offset of each free block.
     free: BTreeSet<(u32, u32, u64)>,
-    /// Of the segments in use.
+    /// The order of each segment in use.
     orders: BTreeMap<u32, u32>,
 }
 
@@ -247,7 +247,7 @@ fn base(segment: u32) -> u64 {
 enum Step {
     Take(u32),
     Give(usize),
-    /// The last one taken.
+    /// Frees the block taken last.
     Undo,
     Release,
 }
@@ -263,13 +263,14 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// As a heap drives it, with tables that are soon full.
+    /// Drives the policy like a heap, with tables soon full.
     #[test]
     fn a_full_table_changes_nothing(steps in steps((0_u32..9, 1..=KIB).prop_map(|(order, more)| (KIB << order) - KIB + more), 150)) {
         World::new(buddies::<Fixed<1, 1, 12, 1>>(64 * KIB), |bytes| Some(round(bytes)), None, 12).run(&steps)?;
     }
 
-    /// The same blocks, free and taken, as the model has, after every step; wholly free in the end.
+    /// Compares the free and the taken blocks with the model after every step. In the end every segment is wholly
+    /// free.
     #[test]
     fn agrees_with_splitting_and_merging_at_once(steps in prop::collection::vec(step(), 1..250), arena in 0_u32..13) {
         let mut all = buddies::<Growable>(KIB << arena);

@@ -1,5 +1,5 @@
-//! The free blocks of one arena as bits: an implicit binary tree, with summaries that find the
-//! first block of a depth.
+//! The free blocks of an arena as bits: an implicit binary tree, with summaries for finding the first block of a
+//! depth.
 //!
 //! ```text
 //! node           1       the arena    bit n of level 0 is set  iff  block n is free
@@ -16,23 +16,21 @@
 pub(super) const MAX_ORDER: u32 = 6 * LEVELS as u32 - 1;
 const LEVELS: usize = 6;
 
-/// The position of one arena's bits among those of all arenas.
+/// The position of an arena's bits among the bits of all arenas.
 #[derive(Clone, Copy)]
 pub(super) struct Tree {
     /// Log2 of the number of leaves.
     order: u32,
-    /// The first word of every level; 0 for a level that the tree does not have.
+    /// The first word of every level; 0 for a level absent from the tree.
     levels: [u32; LEVELS],
 }
 
-/// Returns the number of words of a level, at least 1: word 0 holds the nodes at which a search
-/// begins.
+/// Returns the number of words of a level, at least 1: every search begins at a node of word 0.
 fn level_words(order: u32, level: usize) -> usize {
     1 << order.saturating_sub(5 + 6 * level as u32)
 }
 
-/// For every depth, the level at which the search begins, and the bits of that level's word 0 that
-/// belong to the depth.
+/// For every depth, the first level of the search, and the bits of the depth in word 0 of the level.
 const BEGIN: [(u8, u64); MAX_ORDER as usize + 1] = {
     let mut begin = [(0, 0); MAX_ORDER as usize + 1];
     let mut depth = 0;
@@ -44,7 +42,7 @@ const BEGIN: [(u8, u64); MAX_ORDER as usize + 1] = {
     begin
 };
 
-/// Returns the bits of a level's word 0 with the same depth as bit `at`.
+/// Returns the bits of a level's word 0 at the depth of bit `at`.
 fn same_depth(at: u64) -> u64 {
     BEGIN[at.max(1).ilog2() as usize].1
 }
@@ -59,7 +57,7 @@ impl Tree {
         (0..=order as usize / 6).map(|level| level_words(order, level)).sum()
     }
 
-    /// Returns the tree whose words begin at `start`.
+    /// Returns the tree with the words from `start` on.
     pub(super) fn at(start: u32, order: u32) -> Self {
         let mut levels = [0; LEVELS];
         let mut at = start;
@@ -91,9 +89,9 @@ impl Tree {
         words[self.word(0, node)] >> (node % 64) & 1 == 1
     }
 
-    /// Sets the bit of block `node`. Returns true if the word was not zero before: the summaries
-    /// are right then. Returns false for word 0, whose depths share one word, and the caller
-    /// continues with [`inserted`](Self::inserted).
+    /// Sets the bit of block `node`. Returns true if the word was not zero before: the summaries are right then.
+    /// Returns false for word 0, because the depths of word 0 share a single word. After false the caller continues
+    /// with [`inserted`](Self::inserted).
     #[inline(always)]
     pub(super) fn insert(&self, node: u64, words: &mut [u64]) -> bool {
         let word = &mut words[self.word(0, node)];
@@ -102,8 +100,7 @@ impl Tree {
         before != 0 && node >= 64
     }
 
-    /// Updates the summaries after [`insert`](Self::insert). Returns true if the block is the only
-    /// free one of its order.
+    /// Updates the summaries after [`insert`](Self::insert). Returns true if the order has no further free block.
     pub(super) fn inserted(&self, node: u64, words: &mut [u64]) -> bool {
         let (mut level, mut at) = (0, node);
         while at >= 64 {
@@ -119,8 +116,8 @@ impl Tree {
         words[self.word(level, 0)] & same_depth(at) == 1 << at
     }
 
-    /// Returns the bits of the other free blocks in the word of block `node`; 0 for word 0, whose
-    /// blocks have several depths.
+    /// Returns the bits of the further free blocks in the word of block `node`; 0 for word 0, whose blocks have
+    /// several depths.
     #[inline(always)]
     pub(super) fn beside(&self, node: u64, words: &[u64]) -> u64 {
         let bits = words[self.word(0, node)] & !(1 << (node % 64));
@@ -134,8 +131,8 @@ impl Tree {
         words[self.word(0, node)] &= !(1 << (node % 64));
     }
 
-    /// Updates the summaries after [`remove`](Self::remove). Returns true if the block was the only
-    /// free one of its order.
+    /// Updates the summaries after [`remove`](Self::remove). Returns true if the block was the only free block of the
+    /// order.
     pub(super) fn removed(&self, node: u64, words: &mut [u64]) -> bool {
         let (mut level, mut at) = (0, node);
         while at >= 64 {
@@ -149,13 +146,13 @@ impl Tree {
         words[self.word(level, 0)] & same_depth(at) == 0
     }
 
-    /// Returns the index of the word that holds bit `at` of a level.
+    /// Returns the index of the word with bit `at` of a level.
     #[inline(always)]
     fn word(&self, level: usize, at: u64) -> usize {
         self.levels[level] as usize + (at / 64) as usize
     }
 
-    /// Returns the first free block of `order`. At least one is free.
+    /// Returns the first free block of `order`. At least one block of `order` is free.
     pub(super) fn first(&self, order: u32, words: &[u64]) -> u64 {
         let (level, bits) = BEGIN[(self.order - order) as usize];
         let mut level = level as usize;
