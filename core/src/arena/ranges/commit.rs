@@ -69,18 +69,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         if !capturing {
             device.wait_for_events()?;
             self.wait()?;
-            if device.settings.policy.releases_cache() {
+            let releases = device.settings.policy.releases_cache();
+            if releases {
                 caches::empty_heaps(*device, None)?;
                 device.peaks.device.count(Event::AllocRetry);
-                // Maps spare pages first; those that are left go back to the device.
-                let committed = attempt()?;
-                let destroyed = caches::destroy_spares(*device);
-                if committed {
-                    // The range has its memory. What the device failed to take back is counted.
-                    return Ok(());
-                }
-                destroyed?;
             }
+            // Maps spare pages first; those that are left go back to the device.
+            let committed = attempt()?;
+            let destroyed = if releases { caches::destroy_spares(*device).map(|_any| ()) } else { Ok(()) };
+            if committed {
+                // The range has its memory. What the device failed to take back is counted.
+                return Ok(());
+            }
+            destroyed?;
             if device.flags.has(flags::PLANNED) {
                 device.give_plans_up()?;
                 if attempt()? {

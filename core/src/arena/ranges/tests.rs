@@ -247,6 +247,22 @@ fn memory_is_given_up_for_a_commit_under_the_limit_and_a_failed_one_changes_noth
 }
 
 #[test]
+fn memory_given_up_by_a_decommit_serves_a_commit_where_the_policy_releases_no_segments() {
+    for config in ["policy:bfc,region_garbage_collection:False", "policy:bfc", ""] {
+        let device = SimulatedDevice::new(16 << 30);
+        let allocator = Simulated::new([device], &Config::parse(config).unwrap()).unwrap();
+        allocator.set_limit(DEVICE, Some(8 << 30)).unwrap();
+        let [short, long, last] = [2048, 2048, 1].map(|pages| reserve(&allocator, pages));
+        short.commit(0, 2048 * PAGE, ONE).unwrap();
+        // Beside so much memory the pages are longer, and none of them fits a part of 2 MiB.
+        long.commit(0, 2048 * PAGE, ONE).unwrap();
+        long.decommit(0, 2048 * PAGE, ONE).unwrap();
+        last.commit(0, PAGE, TWO).unwrap_or_else(|error| panic!("{config}: {error}"));
+        allocator.check_invariants().unwrap();
+    }
+}
+
+#[test]
 fn under_the_stitched_policy_pages_go_to_and_fro_without_waits_and_without_new_memory() {
     let allocator = allocator("policy:stitched");
     allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
