@@ -228,7 +228,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
     fn release_all(&self) -> Effect {
         let device = self.device;
         if !device.settings.policy.releases_cache() {
-            return Ok(None);
+            // No segment goes back, but pages do that the wait has made spare, or will make spare.
+            let has_pages = {
+                let bytes = device.paging.pool.lock().bytes;
+                bytes.spare + bytes.departed > 0
+            };
+            return if has_pages { self.grow(true) } else { Ok(None) };
         }
         let release = || {
             // A page with a stale mapping cannot go back to the device for a longer one.

@@ -258,6 +258,8 @@ fn memory_given_up_by_a_decommit_serves_a_commit_where_the_policy_releases_no_se
         long.commit(0, 2048 * PAGE, ONE).unwrap();
         long.decommit(0, 2048 * PAGE, ONE).unwrap();
         last.commit(0, PAGE, TWO).unwrap_or_else(|error| panic!("{config}: {error}"));
+        short.decommit(0, 2048 * PAGE, ONE).unwrap();
+        allocator.malloc(DEVICE, 5 << 30, TWO).unwrap_or_else(|error| panic!("a block under {config}: {error}"));
         allocator.check_invariants().unwrap();
     }
 }
