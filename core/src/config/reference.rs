@@ -1,6 +1,6 @@
 //! The reference of settings: the default, an example and the effect of each.
 
-use super::settings::key;
+use super::key;
 
 /// The reference of a setting. The parser knows which policies have the key, and which values it
 /// takes.
