@@ -6,6 +6,7 @@ pub(crate) const BACKEND: &str = "backend";
 pub(crate) const CHUNK_MB: &str = "chunk_mb";
 pub(crate) const COMPACT: &str = "compact";
 pub(crate) const COMPLETED_PAGES_ONLY: &str = "completed_pages_only";
+pub(crate) const DECISIONS: &str = "decisions";
 pub(crate) const EXACT_SEGMENTS: &str = "exact_segments";
 pub(crate) const EXPANDABLE_SEGMENTS: &str = "expandable_segments";
 pub(crate) const EXPANDABLE_SEGMENTS_RESERVE: &str = "expandable_segments_reserve";
@@ -20,6 +21,7 @@ pub(crate) const MAX_INTERNAL_FRAGMENTATION_MB: &str = "max_internal_fragmentati
 pub(crate) const MAX_NON_SPLIT_ROUNDING_MB: &str = "max_non_split_rounding_mb";
 pub(crate) const MAX_SPLIT_SIZE_MB: &str = "max_split_size_mb";
 pub(crate) const MAX_STALL_US: &str = "max_stall_us";
+/// Another name of [`DECISIONS`], with other values.
 pub(crate) const PARITY: &str = "parity";
 pub(crate) const PER_PROCESS_MEMORY_FRACTION: &str = "per_process_memory_fraction";
 pub(crate) const PINNED_FREE_CATCH_ALL: &str = "pinned_free_catch_all";

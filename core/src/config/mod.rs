@@ -322,7 +322,7 @@ impl Config {
     }
 
     /// Returns whether the caching policy repeats each decision of `PyTorch`'s allocator, its known
-    /// defects included (`parity`).
+    /// defects included (`decisions:pytorch`, `parity:True`).
     #[inline]
     #[must_use]
     pub const fn parity(&self) -> bool {
@@ -479,7 +479,7 @@ impl Config {
         self.graph_capture_record_stream_reuse = on;
     }
 
-    /// Sets `parity`.
+    /// Sets `decisions` and `parity`, which are two names of one setting: true for `decisions:pytorch`.
     pub fn set_parity(&mut self, on: bool) {
         self.parity = on;
     }

@@ -50,7 +50,7 @@ impl Setting {
 }
 
 /// All settings, sorted by key.
-pub(super) static SETTINGS: [Setting; 44] = [
+pub(super) static SETTINGS: [Setting; 45] = [
     bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
     setting(key::ARENA_MB, |config, key, value| {
         let mib: u32 = value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?;
@@ -71,6 +71,13 @@ pub(super) static SETTINGS: [Setting; 44] = [
     setting(key::COMPACT, |config, key, value| config.set_compact(Some(value.number(key, FRACTION)?))),
     stitched(key::COMPLETED_PAGES_ONLY, |config, key, value| {
         value.read_boolean(key, &mut config.stitched().completed_pages_only)
+    }),
+    setting(key::DECISIONS, |config, key, value| match value {
+        Value::Word(word) if matches!(word.whole(), Some("pytorch" | "improved")) => {
+            config.set_parity(word.whole() == Some("pytorch"));
+            Ok(())
+        }
+        other => Err(other.refused(key, DECISIONS)),
     }),
     setting(key::EXACT_SEGMENTS, |config, key, value| value.read_boolean(key, &mut config.exact_segments)),
     setting(key::EXPANDABLE_SEGMENTS, |config, key, value| value.read_boolean(key, &mut config.expandable_segments))
@@ -203,6 +210,7 @@ const MOST_ARENA_MIB: u32 = 1 << 20;
 const ARENAS: Accepted = Accepted::Text("a power of two in MiB up to 1048576");
 const MOST_OBJECT_KIB: u64 = 512;
 const OBJECTS: Accepted = Accepted::Text("a whole number of KiB from 1 to 512");
+const DECISIONS: Accepted = Accepted::Text("`pytorch` or `improved`");
 const MILLISECONDS: Accepted = Accepted::Text("a whole number of milliseconds");
 const MICROSECONDS: Accepted = Accepted::Text("a whole number of microseconds");
 const TUNES: Accepted = Accepted::Text("`auto` or `off`");

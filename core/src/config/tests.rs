@@ -98,6 +98,8 @@ fn every_key_of_the_table_knows_its_values() {
 
 #[test]
 fn other_names_set_the_same() {
+    assert_eq!(parsed("decisions:improved").to_string(), "parity:False");
+    assert_eq!(parsed("parity:False,decisions:pytorch"), Config::new());
     assert_eq!(
         parsed("release_lock_on_hipmalloc:True,pinned_use_hip_host_register:True"),
         parsed("release_lock_on_cudamalloc:True,pinned_use_cuda_host_register:True")
@@ -167,6 +169,7 @@ compact:-0.1 | -0.1 | a number from 0 to 1
 reclaim:True | True | `off` or `auto`
 reclaim_budget:2 | 2.0 | a number from 0 to 1
 compact:True | True | a number from 0 to 1
+decisions:False | False | `pytorch` or `improved`
 roundup_power2_divisions:3 | 3 | a power of two up to 2147483648
 roundup_power2_divisions:0 | 0 | a power of two up to 2147483648
 roundup_power2_divisions:4294967296 | 4294967296 | or a list like
@@ -215,7 +218,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 44 keys";
+    let list = " docs/configuration.md lists the 45 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),
