@@ -8,6 +8,7 @@
 mod error;
 mod key;
 mod message;
+mod notes;
 mod parse;
 mod passed_on;
 mod policy;
@@ -18,6 +19,7 @@ mod settings;
 mod tests;
 
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
+pub use notes::Note;
 pub use policy::{Bfc, Buddy, PLANNED, POLICIES, Planned, Policy, SizeClass, Slab, Stitched};
 pub use reference::{REFERENCE, SettingDefault, SettingReference};
 
@@ -42,7 +44,8 @@ const MOST_MIB: u64 = MAX_REQUEST / MIB;
 /// `key:value,key:value`. White space is ignored. If a key occurs twice, the last value counts.
 ///
 /// The [module](self#settings) lists all keys. A key of another policy is an error, and the
-/// error names the keys of the configured policy.
+/// error names the keys of the configured policy. [`Config::notes`] names the keys that are set
+/// and have no effect.
 ///
 /// In the list form of `roundup_power2_divisions`, `MIB` is the start of an interval in MiB, a
 /// power of two (values above 32768 count as 32768). The divisions of the first interval also hold

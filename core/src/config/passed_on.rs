@@ -31,11 +31,18 @@ struct Row {
     /// Another name of the key, or the key again.
     other_name: &'static str,
     form: Form,
+    /// Why the key has no effect.
+    reason: &'static str,
 }
 
 const fn row(key: &'static str, form: Form) -> Row {
-    Row { key, other_name: key, form }
+    Row { key, other_name: key, form, reason: NOT_PINNED }
 }
+
+/// Why a key without effect has none. The reference of settings says the same.
+const NO_LOCK: &str = "cached requests never wait for a lock during a call of the driver";
+const NOT_PINNED: &str = "pinned memory has the settings of other memory";
+const NO_CLASSES: &str = "the library knows no classes of streams";
 
 impl Row {
     /// Adds another name of the key.
@@ -46,7 +53,7 @@ impl Row {
 
 /// The keys whose value is a number, in the order in which they are written.
 static ROWS: [Row; 8] = [
-    row(key::RELEASE_LOCK_ON_CUDAMALLOC, Form::Flag).also(key::RELEASE_LOCK_ON_HIPMALLOC),
+    Row { reason: NO_LOCK, ..row(key::RELEASE_LOCK_ON_CUDAMALLOC, Form::Flag) }.also(key::RELEASE_LOCK_ON_HIPMALLOC),
     row(key::PINNED_USE_CUDA_HOST_REGISTER, Form::Flag).also(key::PINNED_USE_HIP_HOST_REGISTER),
     row(key::PINNED_NUM_REGISTER_THREADS, Form::Threads),
     row(key::PINNED_USE_BACKGROUND_THREADS, Form::Flag),
@@ -117,6 +124,12 @@ impl PassedOn {
     /// Iterates over the keys whose value is a number other than the default.
     pub(super) fn numbers(&self) -> impl Iterator<Item = (&'static str, Written)> {
         self.rows().map(|(row, number)| (row.key, Written { form: row.form, number }))
+    }
+
+    /// Iterates over the keys whose value is not the default, with the reason why each has no effect.
+    pub(super) fn reasons(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let of_classes = (key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS, NO_CLASSES);
+        self.classes().map(|_| of_classes).into_iter().chain(self.rows().map(|(row, _)| (row.key, row.reason)))
     }
 
     fn rows(&self) -> impl Iterator<Item = (&'static Row, u64)> {
