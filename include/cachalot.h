@@ -869,7 +869,8 @@ CACHALOT_API uint32_t cachalot_last_driver_code(void);
 /* ---- Allocators ---- */
 
 /** Makes an allocator, and writes the handle to `out`. NULL as `options` means CACHALOT_OPTIONS_INIT. A process can
- * have 1024 allocators at a time. Memory is allocated later, when requests need it.
+ * have 1024 allocators at a time. Memory is allocated later, when requests need it. A setting without effect is no
+ * error: a line on the standard error stream names the key and the reason, once in a process.
  *   - Driver: loads and starts the driver, and retains a context on each device (0.1 s and more for the first
  *     context).
  *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_DEVICE, NO_DRIVER, DRIVER_TOO_OLD,
