@@ -335,6 +335,15 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     A page moves only after the work that used the page is complete, and no stream is ordered
  *     behind another for memory. For programs with programmatic dependent launch or persistent
  *     kernels.
+ * decisions (`caching`): `pytorch` or `improved`; default `pytorch`.
+ *     With `pytorch`, each decision is PyTorch's. `improved` repairs four defects of these
+ *     decisions. Shared events: freed blocks that other streams use share an event, because an
+ *     event for each free is a call of the driver. Late questions: only a request that no free
+ *     block can serve asks whether events are complete, because a question at each request is a
+ *     call of the driver, too. Short waits: a request short of memory waits for one event after the
+ *     other until a block is free, because PyTorch waits for all events. Splits at any size:
+ *     `max_split_size_mb` has no effect on expandable segments, because their free neighbours join
+ *     to a block above this size, which would serve no smaller request while the segment grows.
  * exact_segments (`caching`): `True` or `False`; default `False`.
  *     A request above 1 MiB gets a segment of its own size, rounded up to 4 KiB. For memory that
  *     the system gives in small pages, such as pinned host memory. With `compact`, a whole segment
@@ -383,11 +392,8 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     How long a request spends in mapping pages. A request that would take longer allocates up to
  *     1 % of the peak of live memory beyond `slack`; beyond that, it takes longer.
  * parity (`caching`): `True` or `False`; default `True`.
- *     Each decision is PyTorch's. With `False` the known defects of these decisions are repaired.
- *     Frees of blocks that other streams use share events, and only a request that no free block
- *     can serve asks after the events. A request short of memory waits for one event after the
- *     other, and for no more than it needs. `max_split_size_mb` has no effect on expandable
- *     segments.
+ *     An older name of `decisions`: `True` is `decisions:pytorch`, and `False` is
+ *     `decisions:improved`, with its four repairs.
  * per_process_memory_fraction (every policy): a number from 0 to 1; default `1`.
  *     The largest part of the device's memory for this allocator. 1 means no limit.
  * pinned_free_catch_all (every policy): `True` or `False`; default `False`.
@@ -866,7 +872,8 @@ CACHALOT_API uint32_t cachalot_last_driver_code(void);
 /* ---- Allocators ---- */
 
 /** Makes an allocator, and writes the handle to `out`. NULL as `options` means CACHALOT_OPTIONS_INIT. A process can
- * have 1024 allocators at a time. Memory is allocated later, when requests need it.
+ * have 1024 allocators at a time. Memory is allocated later, when requests need it. A setting without effect is no
+ * error: a line on the standard error stream names the key and the reason, once in a process.
  *   - Driver: loads and starts the driver, and retains a context on each device (0.1 s and more for the first
  *     context).
  *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_DEVICE, NO_DRIVER, DRIVER_TOO_OLD,

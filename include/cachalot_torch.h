@@ -24,6 +24,7 @@
  *     unknown keys are ignored, because they concern PyTorch. Any other mistake in a variable is an error.
  *   - With wrong settings there is no allocator: a line on the standard error stream says why, once, and every request
  *     fails with CACHALOT_ERROR_INVALID_CONFIG until cachalot_torch_configure corrects the settings.
+ *   - For a setting without effect, a line on the standard error stream names the key and the reason, once.
  *
  * Failures
  *   - PyTorch's hooks return no status. A failure of a hook is a line on the standard error stream, once for each kind

@@ -526,7 +526,8 @@ fn labels_of_a_picture_fit_and_are_in_the_order_of_their_values() {
     let configs = configs.map(|config| format!("--config=policy:caching,{config}"));
     let arguments = ["--policy=caching,bfc,buddy,slab,planned", &configs[0], &configs[1], &plot];
     let finished = compare(&arguments, &[&trace("mlp_seed.csv.gz")]);
-    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let is_note = |line: &str| line.starts_with("note: caching garbage_collection_threshold:0.9,");
+    assert!(finished.status == 0 && finished.errors.lines().all(is_note), "{}", finished.errors);
     let text = fs::read_to_string(&picture).expect("the picture");
     let svg = roxmltree::Document::parse(&text).expect("well-formed XML");
     let number = |node: roxmltree::Node<'_, '_>, name| node.attribute(name)?.parse::<f64>().ok();
@@ -551,4 +552,27 @@ fn a_picture_that_cannot_be_written_is_a_complaint() {
     let finished = compare(&["--policy=caching", &format!("--plot={}", picture.display())], &[&file]);
     assert_eq!(finished.status, 2);
     assert!(finished.errors.starts_with(&format!("{}: cannot be written: ", picture.display())), "{}", finished.errors);
+}
+
+#[test]
+fn a_key_without_effect_is_named_on_standard_error() {
+    let file = three_blocks("notes");
+    let file = file.to_str().expect("text");
+    let config = "compact:0.05,expandable_segments:True";
+    let note = "compact has no effect: expandable segments have no budget";
+    for (arguments, start) in [
+        (&["compare", "--repeat=1", "--policy=caching", "--config"][..], format!("caching {config}: ")),
+        (&["replay", "--config"], String::new()),
+        (&["tune", "--trials=1", "--baseline"], "--baseline: ".to_owned()),
+    ] {
+        let finished = cachalot(arguments.iter().chain(&[config, file, file]));
+        let notes: Vec<_> = finished.errors.lines().filter(|line| line.starts_with("note: ")).collect();
+        assert_eq!((finished.status, notes), (0, vec![&*format!("note: {start}{note}")]), "{}", finished.errors);
+    }
+    // The threshold is one of the limit, which may be the record's.
+    let config = "garbage_collection_threshold:0.5";
+    for (limit, count) in [(&[][..], 1), (&["--limit=1GiB"], 0)] {
+        let finished = cachalot(["replay", "--config", config, file].iter().chain(limit));
+        assert_eq!((finished.status, finished.errors.lines().count()), (0, count), "{}", finished.errors);
+    }
 }

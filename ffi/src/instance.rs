@@ -18,6 +18,7 @@ use crate::status::{
 };
 use crate::tuning::AutoTuner;
 use crate::upkeep::Upkeep;
+use crate::warning;
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DeviceIndex, DeviceResult, Growable, StreamId, Tuning};
 use cachalot_cuda::driver::types::{CuContext, CuStream};
@@ -119,6 +120,7 @@ impl Instance {
             }
             instance.allocator.set_caching(device, !parsed.has(CACHALOT_NO_CACHING))?;
         }
+        parsed.tell_notes();
         Ok(instance)
     }
 
@@ -291,6 +293,14 @@ impl ParsedOptions {
 
     fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
+    }
+
+    /// Warns of settings without effect.
+    fn tell_notes(&self) {
+        let mut config = self.config.clone();
+        // The host has no virtual memory, so its segments never expand.
+        config.set_expandable_segments(config.expandable_segments() && !self.has(CACHALOT_HOST));
+        warning::tell_notes(&config, self.limit.is_some());
     }
 
     /// Creates simulated devices.

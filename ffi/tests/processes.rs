@@ -138,6 +138,19 @@ fn a_device_without_virtual_memory_is_named_once_under_the_stitched_policy() {
 }
 
 #[test]
+fn a_setting_without_effect_is_named_once() {
+    let Some(program) = program("notes") else { return };
+    let output = output(&mut simulated(&program)).expect("it was just built");
+    assert!(output.status.success(), "{}\n{}", output.status, printed(&output));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "cachalot: compact has no effect: expandable segments have no budget\n\
+         cachalot: garbage_collection_threshold has no effect: nothing is collected until a memory limit is set, by \
+         `per_process_memory_fraction` or by a call\n"
+    );
+}
+
+#[test]
 fn a_driver_that_shuts_down_is_not_called_again() {
     let Some(program) = program("shutdown") else { return };
     succeed(&mut emulated(&program));

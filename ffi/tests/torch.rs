@@ -187,12 +187,17 @@ fn settings_come_from_the_first_place_that_has_any() {
         // Keys of PyTorch itself and newer keys are ignored in PyTorch's variables.
         (&[(OLD, "backend:cudaMallocAsync")], &[], ""),
         (&[(NEW, "pinned_use_background_threads:True,of_2030:[1:2,3:4],max_split_size_mb:32")], &[], &a),
-        (&[(OWN, "pinned_use_background_threads:True")], &[], "pinned_use_background_threads:True"),
     ];
     for (variables, own, expected) in cases {
         let Some((printed, said)) = settings(variables, own) else { return };
         assert_eq!((printed, said), (vec![format!("in force: {expected}")], String::new()), "{variables:?} {own:?}");
     }
+    // A key without effect is no failure.
+    let kept = "pinned_use_background_threads:True";
+    let Some((printed, said)) = settings(&[(OWN, kept)], &[]) else { return };
+    assert_eq!(printed, [format!("in force: {kept}")]);
+    let note = "pinned_use_background_threads has no effect: pinned memory has the settings of other memory";
+    assert_eq!(said, format!("cachalot: {note}\n"));
 }
 
 #[test]

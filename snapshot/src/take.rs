@@ -142,6 +142,7 @@ fn event(entry: &TraceEntry, stack: &impl Fn(u32) -> Stack) -> Event {
 /// Converts the settings to PyTorch's names (`torch/csrc/cuda/Module.cpp`, 2.15). No limit becomes
 /// -1, because PyTorch writes a size with all bits set as -1.
 fn settings(config: &Config) -> Settings {
+    let bytes = |mib: u64| mib << 20;
     let or_no_limit = |bytes: Option<u64>| Some(bytes.map_or(-1, signed));
     let divisions = config.roundup_power2_divisions().intervals();
     let divisions = (0..INTERVALS).map(|interval| ((1_u64 << interval).to_string(), divisions[interval].into()));
@@ -150,12 +151,12 @@ fn settings(config: &Config) -> Settings {
         max_split_size: or_no_limit(config.max_split_size()),
         garbage_collection_threshold: Some(config.garbage_collection_threshold().unwrap_or(0.0)),
         expandable_segments: Some(config.expandable_segments()),
-        pinned_num_register_threads: Some(config.pinned().num_register_threads.into()),
-        release_lock_on_cudamalloc: Some(config.release_lock_on_device_malloc()),
-        pinned_use_cuda_host_register: Some(config.pinned().use_host_register),
+        pinned_num_register_threads: Some(config.passed_on("pinned_num_register_threads").map_or(1, signed)),
+        release_lock_on_cudamalloc: Some(config.passed_on("release_lock_on_cudamalloc").is_some()),
+        pinned_use_cuda_host_register: Some(config.passed_on("pinned_use_cuda_host_register").is_some()),
         graph_capture_record_stream_reuse: Some(config.graph_capture_record_stream_reuse()),
-        max_round_threshold: or_no_limit(config.pinned().max_round_threshold),
-        max_cached_size: or_no_limit(config.pinned().max_cached_size),
+        max_round_threshold: or_no_limit(config.passed_on("pinned_max_round_threshold_mb").map(bytes)),
+        max_cached_size: or_no_limit(config.passed_on("pinned_max_cached_size_mb").map(bytes)),
         roundup_power2_divisions: Some(divisions.collect()),
         other: Other::new(),
     }

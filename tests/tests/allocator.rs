@@ -23,6 +23,7 @@ mod pytorch_memory;
 mod pytorch_pools;
 mod reclaim_auto;
 mod routes;
+mod settings_without_effect;
 mod stitched;
 mod stitched_lending;
 mod stitched_pending;

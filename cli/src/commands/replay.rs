@@ -10,7 +10,7 @@ use cachalot_replay::program::DriverTime;
 use cachalot_replay::replay::{self, Checked, Failed, Options, Outcome, ReplayError};
 use cachalot_replay::trace::Trace;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -183,6 +183,8 @@ struct Report<'a> {
     table: Table,
     status: u8,
     written: io::Result<()>,
+    /// The notes about `--config` that were printed.
+    told: BTreeSet<String>,
 }
 
 /// The columns of a replay.
@@ -279,11 +281,13 @@ impl<'a> Report<'a> {
             table,
             status: 0,
             written: Ok(()),
+            told: BTreeSet::new(),
         }
     }
 
     fn replay(&mut self, trace: &Trace) {
         self.progress.begin(&trace.name);
+        self.announce_notes(trace);
         let start = trace.start.as_ref().map(ToString::to_string);
         let then = if self.options.follows() {
             "replayed from that state, worked out from the final one"
@@ -294,6 +298,16 @@ impl<'a> Report<'a> {
         match replay::replay(trace, &self.options) {
             Ok(outcome) => self.show(&trace.name, &outcome),
             Err(error) => self.complain(&error),
+        }
+    }
+
+    /// Prints a line on standard error for each key of `--config` that has no effect, once.
+    fn announce_notes(&mut self, trace: &Trace) {
+        let limited = self.options.limit.or(trace.limit_bytes()).is_some();
+        for note in self.options.config.iter().flat_map(|config| config.notes(limited)) {
+            if self.told.insert(note.to_string()) {
+                self.progress.suspend(|| eprintln!("note: {note}"));
+            }
         }
     }
 

@@ -6,8 +6,11 @@
 #![doc = include_str!("settings.md")]
 
 mod error;
+mod key;
 mod message;
+mod notes;
 mod parse;
+mod passed_on;
 mod policy;
 mod reference;
 pub mod rounding;
@@ -16,6 +19,7 @@ mod settings;
 mod tests;
 
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
+pub use notes::Note;
 pub use policy::{Bfc, Buddy, PLANNED, POLICIES, Planned, Policy, SizeClass, Slab, Stitched};
 pub use reference::{REFERENCE, SettingDefault, SettingReference};
 
@@ -23,14 +27,8 @@ use crate::config::rounding::{Divisions, LARGE_SEGMENT, OWN_SEGMENT_MIN};
 use crate::units::{MAX_REQUEST, MIB};
 use core::fmt;
 use core::ops::RangeInclusive;
-use heapless::LinearMap;
-use settings::{Exact, key};
-
-/// The most stream classes with an address reserve of their own.
-pub const RESERVE_CLASSES: usize = 8;
-
-/// The longest name of a stream class, in bytes.
-pub const RESERVE_CLASS_BYTES: usize = 32;
+use passed_on::PassedOn;
+use settings::Exact;
 
 /// The default of `tune_budget_ms`.
 const TUNE_BUDGET_MS: u64 = 2000;
@@ -46,7 +44,8 @@ const MOST_MIB: u64 = MAX_REQUEST / MIB;
 /// `key:value,key:value`. White space is ignored. If a key occurs twice, the last value counts.
 ///
 /// The [module](self#settings) lists all keys. A key of another policy is an error, and the
-/// error names the keys of the configured policy.
+/// error names the keys of the configured policy. [`Config::notes`] names the keys that are set
+/// and have no effect.
 ///
 /// In the list form of `roundup_power2_divisions`, `MIB` is the start of an interval in MiB, a
 /// power of two (values above 32768 count as 32768). The divisions of the first interval also hold
@@ -83,24 +82,19 @@ pub struct Config {
     exact_segments: bool,
     expandable_segments: bool,
     expandable_segments_reserve: Option<Reserve>,
-    reserve_by_class: LinearMap<ClassName, Reserve, RESERVE_CLASSES>,
     per_process_memory_fraction: f64,
     throw_on_device_oom: bool,
-    release_lock_on_device_malloc: bool,
     graph_capture_record_stream_reuse: bool,
     parity: bool,
     tune: bool,
     tune_budget_ms: u64,
     reclaim: bool,
     reclaim_budget: f64,
-    pinned: Pinned,
+    passed_on: PassedOn,
 }
 
 /// The default of `reclaim_budget`.
 const RECLAIM_BUDGET: f64 = 0.01;
-
-/// The name of a stream class.
-type ClassName = heapless::String<RESERVE_CLASS_BYTES, u8>;
 
 /// The amount of addresses that an expandable segment reserves. The allocator never reserves more
 /// than 9/8 of the device.
@@ -141,40 +135,6 @@ impl fmt::Display for Reserve {
     }
 }
 
-/// `PyTorch`'s settings of pinned host memory. They are parsed and checked, so an existing
-/// string works, and kept for reports. They have no effect: pinned memory has the settings of other
-/// memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pinned {
-    /// `pinned_use_cuda_host_register`, also `pinned_use_hip_host_register`.
-    pub use_host_register: bool,
-    /// `pinned_num_register_threads`: a power of two up to 128. Default 1.
-    pub num_register_threads: u32,
-    /// `pinned_use_background_threads`.
-    pub use_background_threads: bool,
-    /// `pinned_reserve_segment_size_mb`, in bytes, positive. Default none.
-    pub reserve_segment_size: Option<u64>,
-    /// `pinned_max_round_threshold_mb`, in bytes. Default no limit.
-    pub max_round_threshold: Option<u64>,
-    /// `pinned_max_cached_size_mb`, in bytes. Default no limit.
-    pub max_cached_size: Option<u64>,
-    /// `pinned_free_catch_all`.
-    pub free_catch_all: bool,
-}
-
-impl Pinned {
-    /// `PyTorch`'s defaults.
-    pub const DEFAULT: Self = Self {
-        use_host_register: false,
-        num_register_threads: 1,
-        use_background_threads: false,
-        reserve_segment_size: None,
-        max_round_threshold: None,
-        max_cached_size: None,
-        free_catch_all: false,
-    };
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self::new()
@@ -197,17 +157,15 @@ impl Config {
             exact_segments: false,
             expandable_segments: false,
             expandable_segments_reserve: None,
-            reserve_by_class: LinearMap::new(),
             per_process_memory_fraction: 1.0,
             throw_on_device_oom: false,
-            release_lock_on_device_malloc: false,
             graph_capture_record_stream_reuse: false,
             parity: true,
             tune: false,
             tune_budget_ms: TUNE_BUDGET_MS,
             reclaim: false,
             reclaim_budget: RECLAIM_BUDGET,
-            pinned: Pinned::DEFAULT,
+            passed_on: PassedOn::new(),
         }
     }
 
@@ -336,26 +294,11 @@ impl Config {
         self.expandable_segments
     }
 
-    /// Returns the addresses that an expandable segment reserves, if its stream's class has no
-    /// reserve of its own (`expandable_segments_reserve`). `None`: 9/8 of the device.
+    /// Returns the addresses that an expandable segment reserves (`expandable_segments_reserve`). `None`: 9/8 of
+    /// the device.
     #[must_use]
     pub const fn expandable_segments_reserve(&self) -> Option<Reserve> {
         self.expandable_segments_reserve
-    }
-
-    /// Returns the addresses that an expandable segment of a stream of `class` reserves: the
-    /// reserve of the class (`expandable_segments_reserve_by_class`), else the reserve for all
-    /// streams.
-    #[must_use]
-    pub fn reserve_of_class(&self, class: &str) -> Option<Reserve> {
-        self.reserve_classes()
-            .find_map(|(name, reserve)| (name == class).then_some(reserve))
-            .or(self.expandable_segments_reserve)
-    }
-
-    /// Iterates over the classes with a reserve of their own.
-    pub fn reserve_classes(&self) -> impl Iterator<Item = (&str, Reserve)> {
-        self.reserve_by_class.iter().map(|(name, &reserve)| (name.as_str(), reserve))
     }
 
     /// Returns the fraction of each device that this process may reserve, 0 to 1
@@ -373,13 +316,6 @@ impl Config {
         self.throw_on_device_oom
     }
 
-    /// Returns whether no lock is to be held while a segment is allocated
-    /// (`release_lock_on_cudamalloc`).
-    #[must_use]
-    pub const fn release_lock_on_device_malloc(&self) -> bool {
-        self.release_lock_on_device_malloc
-    }
-
     /// Returns whether a block freed during a capture may be reused in the same capture once the
     /// graph shows the end of its uses (`graph_capture_record_stream_reuse`).
     #[inline]
@@ -389,7 +325,7 @@ impl Config {
     }
 
     /// Returns whether the caching policy repeats each decision of `PyTorch`'s allocator, its known
-    /// defects included (`parity`).
+    /// defects included (`decisions:pytorch`, `parity:True`).
     #[inline]
     #[must_use]
     pub const fn parity(&self) -> bool {
@@ -417,10 +353,12 @@ impl Config {
         self.reclaim.then_some(self.reclaim_budget)
     }
 
-    /// Returns the settings of host memory, which have no effect. Only a string can set them.
+    /// Returns the value of a key that is checked and passed on, and has no effect: in the unit of the key, and 1 for
+    /// `True`. `None` for the default, for every other key, and for `expandable_segments_reserve_by_class`, whose
+    /// value is no number. Only a string can set such a key.
     #[must_use]
-    pub const fn pinned(&self) -> &Pinned {
-        &self.pinned
+    pub fn passed_on(&self, key: &str) -> Option<u64> {
+        self.passed_on.numbers().find_map(|(named, value)| (named == key).then_some(value.number))
     }
 }
 
@@ -521,28 +459,6 @@ impl Config {
         Ok(())
     }
 
-    /// Sets the reserve of the streams of `class`, or removes it with `None`.
-    ///
-    /// # Errors
-    /// [`ConfigError::Value`] if the reserve is not positive and finite, the name is empty, longer
-    /// than [`RESERVE_CLASS_BYTES`] or contains white space or one of `, : [ ]`, or
-    /// [`RESERVE_CLASSES`] classes have reserves already.
-    pub fn set_reserve_of_class(&mut self, class: &str, reserve: Option<Reserve>) -> Result<(), ConfigError> {
-        let key = key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS;
-        let name = ClassName::try_from(class)
-            .ok()
-            .filter(|name| parse::is_word(name))
-            .ok_or_else(|| refused(key, class, CLASS_NAME))?;
-        let Some(reserve) = reserve else {
-            self.reserve_by_class.remove(&name);
-            return Ok(());
-        };
-        self.reserve_by_class
-            .insert(name, valid_reserve(key, reserve)?)
-            .map_err(|_| refused(key, class, CLASS_COUNT))?;
-        Ok(())
-    }
-
     /// Sets `per_process_memory_fraction`.
     ///
     /// # Errors
@@ -561,17 +477,12 @@ impl Config {
         self.throw_on_device_oom = on;
     }
 
-    /// Sets `release_lock_on_cudamalloc`.
-    pub fn set_release_lock_on_device_malloc(&mut self, on: bool) {
-        self.release_lock_on_device_malloc = on;
-    }
-
     /// Sets `graph_capture_record_stream_reuse`.
     pub fn set_graph_capture_record_stream_reuse(&mut self, on: bool) {
         self.graph_capture_record_stream_reuse = on;
     }
 
-    /// Sets `parity`.
+    /// Sets `decisions` and `parity`, which are two names of one setting: true for `decisions:pytorch`.
     pub fn set_parity(&mut self, on: bool) {
         self.parity = on;
     }
@@ -627,10 +538,6 @@ const POLICY_STAYS: Accepted = Accepted::Text("what it was made with: a policy a
 const THRESHOLD: Accepted = Accepted::Text("a number above 0 and below 1");
 const FRACTION: Accepted = Accepted::Text("a number from 0 to 1");
 const RESERVE: Accepted = Accepted::Text("a positive part of the device like `0.5` or a size in GiB like `40G`");
-const CLASS_NAME: Accepted = Accepted::Text("class names of 1 to 32 bytes without white space or separators");
-const CLASS_COUNT: Accepted = Accepted::Text("up to 8 classes");
-
-const _: () = assert!(RESERVE_CLASSES == 8 && RESERVE_CLASS_BYTES == 32); // The texts above state both numbers.
 
 /// Returns the error of a value that `key` does not accept.
 fn refused(key: &'static str, value: impl fmt::Display, accepted: Accepted) -> ConfigError {

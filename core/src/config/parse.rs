@@ -68,11 +68,6 @@ pub(super) fn for_each_entry<'a>(
     }
 }
 
-/// Returns whether the parser would read `text` as one word.
-pub(super) fn is_word(text: &str) -> bool {
-    !text.is_empty() && !text.contains(|c| is_separator(c) || is_space(c))
-}
-
 /// Returns whether `c` ends a word.
 fn is_separator(c: char) -> bool {
     matches!(c, ',' | ':' | '[' | ']')

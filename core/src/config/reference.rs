@@ -1,6 +1,6 @@
 //! The reference of settings: the default, an example and the effect of each.
 
-use super::settings::key;
+use super::key;
 
 /// The reference of a setting. The parser knows which policies have the key, and which values it
 /// takes.
@@ -41,7 +41,7 @@ const NOT_PINNED: &str = "No effect: pinned memory has the settings of other mem
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 /// Every setting, in the order of the keys.
-pub static REFERENCE: [SettingReference; 44] = [
+pub static REFERENCE: [SettingReference; 45] = [
     setting(
         key::ALLOW_GROWTH,
         Value("True"),
@@ -77,6 +77,18 @@ pub static REFERENCE: [SettingReference; 44] = [
         "True",
         "A page moves only after the work that used the page is complete, and no stream is ordered behind another for \
          memory. For programs with programmatic dependent launch or persistent kernels.",
+    ),
+    setting(
+        key::DECISIONS,
+        Value("pytorch"),
+        "improved",
+        "With `pytorch`, each decision is PyTorch's. `improved` repairs four defects of these decisions. Shared events: \
+         freed blocks that other streams use share an event, because an event for each free is a call of the driver. \
+         Late questions: only a request that no free block can serve asks whether events are complete, because a \
+         question at each request is a call of the driver, too. Short waits: a request short of memory waits for one \
+         event after the other until a block is free, because PyTorch waits for all events. Splits at any size: \
+         `max_split_size_mb` has no effect on expandable segments, because their free neighbours join to a block above \
+         this size, which would serve no smaller request while the segment grows.",
     ),
     setting(
         key::EXACT_SEGMENTS,
@@ -169,10 +181,8 @@ pub static REFERENCE: [SettingReference; 44] = [
         key::PARITY,
         Value("True"),
         "False",
-        "Each decision is PyTorch's. With `False` the known defects of these decisions are repaired. Frees of blocks \
-         that other streams use share events, and only a request that no free block can serve asks after the events. \
-         A request short of memory waits for one event after the other, and for no more than it needs. \
-         `max_split_size_mb` has no effect on expandable segments.",
+        "An older name of `decisions`: `True` is `decisions:pytorch`, and `False` is `decisions:improved`, with its four \
+         repairs.",
     ),
     setting(
         key::PER_PROCESS_MEMORY_FRACTION,

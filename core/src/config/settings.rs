@@ -1,61 +1,12 @@
 //! All settings: the name, how a value is parsed, and how a value is written.
 
 use super::parse::{Value, for_each_entry};
+use super::passed_on::Written;
 use super::policy::{Bfc, Buddy, PLANNED, Planned, Policy, Scope, SizeClass, Slab, Stitched};
-use super::{Accepted, Config, ConfigError, FRACTION, MOST_MIB, Pinned, THRESHOLD, TUNE_BUDGET_MS, Word};
+use super::{Accepted, Config, ConfigError, FRACTION, MOST_MIB, THRESHOLD, TUNE_BUDGET_MS, Word, key};
 use crate::config::rounding::{Divisions, INTERVALS};
 use crate::units::MIB;
 use core::fmt;
-
-/// The keys. Those of the caching policy are `PyTorch` 2.15's.
-pub(super) mod key {
-    pub(crate) const ALLOW_GROWTH: &str = "allow_growth";
-    pub(crate) const ARENA_MB: &str = "arena_mb";
-    pub(crate) const BACKEND: &str = "backend";
-    pub(crate) const CHUNK_MB: &str = "chunk_mb";
-    pub(crate) const COMPACT: &str = "compact";
-    pub(crate) const COMPLETED_PAGES_ONLY: &str = "completed_pages_only";
-    pub(crate) const EXACT_SEGMENTS: &str = "exact_segments";
-    pub(crate) const EXPANDABLE_SEGMENTS: &str = "expandable_segments";
-    pub(crate) const EXPANDABLE_SEGMENTS_RESERVE: &str = "expandable_segments_reserve";
-    pub(crate) const EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS: &str = "expandable_segments_reserve_by_class";
-    pub(crate) const FALLBACK: &str = "fallback";
-    pub(crate) const FIRST_REGION_MB: &str = "first_region_mb";
-    pub(crate) const GARBAGE_COLLECTION_THRESHOLD: &str = "garbage_collection_threshold";
-    pub(crate) const GRAPH_CAPTURE_RECORD_STREAM_REUSE: &str = "graph_capture_record_stream_reuse";
-    pub(crate) const LARGEST_OBJECT_KB: &str = "largest_object_kb";
-    pub(crate) const LARGE_SEGMENT_SIZE_MB: &str = "large_segment_size_mb";
-    pub(crate) const MAX_INTERNAL_FRAGMENTATION_MB: &str = "max_internal_fragmentation_mb";
-    pub(crate) const MAX_NON_SPLIT_ROUNDING_MB: &str = "max_non_split_rounding_mb";
-    pub(crate) const MAX_SPLIT_SIZE_MB: &str = "max_split_size_mb";
-    pub(crate) const MAX_STALL_US: &str = "max_stall_us";
-    pub(crate) const PARITY: &str = "parity";
-    pub(crate) const PER_PROCESS_MEMORY_FRACTION: &str = "per_process_memory_fraction";
-    pub(crate) const PINNED_FREE_CATCH_ALL: &str = "pinned_free_catch_all";
-    pub(crate) const PINNED_MAX_CACHED_SIZE_MB: &str = "pinned_max_cached_size_mb";
-    pub(crate) const PINNED_MAX_ROUND_THRESHOLD_MB: &str = "pinned_max_round_threshold_mb";
-    pub(crate) const PINNED_NUM_REGISTER_THREADS: &str = "pinned_num_register_threads";
-    pub(crate) const PINNED_RESERVE_SEGMENT_SIZE_MB: &str = "pinned_reserve_segment_size_mb";
-    pub(crate) const PINNED_USE_BACKGROUND_THREADS: &str = "pinned_use_background_threads";
-    pub(crate) const PINNED_USE_CUDA_HOST_REGISTER: &str = "pinned_use_cuda_host_register";
-    pub(crate) const PLAN_DEADLINE_MS: &str = "plan_deadline_ms";
-    pub(crate) const POLICY: &str = "policy";
-    pub(crate) const RECLAIM: &str = "reclaim";
-    pub(crate) const RECLAIM_BUDGET: &str = "reclaim_budget";
-    pub(crate) const REGION_GARBAGE_COLLECTION: &str = "region_garbage_collection";
-    pub(crate) const RELEASE_LOCK_ON_CUDAMALLOC: &str = "release_lock_on_cudamalloc";
-    pub(crate) const RETRY_MS: &str = "retry_ms";
-    pub(crate) const ROUNDUP_POWER2_DIVISIONS: &str = "roundup_power2_divisions";
-    pub(crate) const SLACK: &str = "slack";
-    pub(crate) const STRICT_STALL: &str = "strict_stall";
-    pub(crate) const THROW_ON_CUDAMALLOC_OOM: &str = "throw_on_cudamalloc_oom";
-    pub(crate) const TUNE: &str = "tune";
-    pub(crate) const TUNE_BUDGET_MS: &str = "tune_budget_ms";
-    /// Another name of [`PINNED_USE_CUDA_HOST_REGISTER`].
-    pub(crate) const PINNED_USE_HIP_HOST_REGISTER: &str = "pinned_use_hip_host_register";
-    /// Another name of [`RELEASE_LOCK_ON_CUDAMALLOC`].
-    pub(crate) const RELEASE_LOCK_ON_HIPMALLOC: &str = "release_lock_on_hipmalloc";
-}
 
 /// Parses a value and sets it in a configuration.
 type Apply = fn(&mut Config, &'static str, &Value<'_>) -> Result<(), ConfigError>;
@@ -73,6 +24,11 @@ pub(super) struct Setting {
 /// Creates a setting of the caching policy.
 const fn setting(key: &'static str, apply: Apply) -> Setting {
     Setting { key, of: Scope::CACHING_ONLY, apply }
+}
+
+/// Creates a setting without effect, of every policy.
+const fn passed_on(key: &'static str) -> Setting {
+    Setting { key, of: Scope::EVERY, apply: |config, key, value| config.passed_on.read(key, value) }
 }
 
 /// Creates a setting of best fit with coalescing.
@@ -94,7 +50,7 @@ impl Setting {
 }
 
 /// All settings, sorted by key.
-pub(super) static SETTINGS: [Setting; 44] = [
+pub(super) static SETTINGS: [Setting; 45] = [
     bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
     setting(key::ARENA_MB, |config, key, value| {
         let mib: u32 = value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?;
@@ -116,6 +72,13 @@ pub(super) static SETTINGS: [Setting; 44] = [
     stitched(key::COMPLETED_PAGES_ONLY, |config, key, value| {
         value.read_boolean(key, &mut config.stitched().completed_pages_only)
     }),
+    setting(key::DECISIONS, |config, key, value| match value {
+        Value::Word(word) if matches!(word.whole(), Some("pytorch" | "improved")) => {
+            config.set_parity(word.whole() == Some("pytorch"));
+            Ok(())
+        }
+        other => Err(other.refused(key, DECISIONS)),
+    }),
     setting(key::EXACT_SEGMENTS, |config, key, value| value.read_boolean(key, &mut config.exact_segments)),
     setting(key::EXPANDABLE_SEGMENTS, |config, key, value| value.read_boolean(key, &mut config.expandable_segments))
         .of(Scope::TAGS),
@@ -123,7 +86,7 @@ pub(super) static SETTINGS: [Setting; 44] = [
         config.set_expandable_segments_reserve(Some(value.reserve(key)?))
     })
     .of(Scope::TAGS),
-    setting(key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS, reserve_by_class).of(Scope::TAGS),
+    passed_on(key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS).of(Scope::TAGS),
     // Set before all others, by `apply`.
     setting(key::FALLBACK, |_, _, _| Ok(())).of(Scope::PLANNED_ONLY),
     bfc(key::FIRST_REGION_MB, |config, key, value| {
@@ -168,42 +131,14 @@ pub(super) static SETTINGS: [Setting; 44] = [
         config.set_per_process_memory_fraction(value.number(key, FRACTION)?)
     })
     .of(Scope::EVERY),
-    setting(key::PINNED_FREE_CATCH_ALL, |config, key, value| {
-        value.read_boolean(key, &mut config.pinned.free_catch_all)
-    })
-    .of(Scope::EVERY),
-    setting(key::PINNED_MAX_CACHED_SIZE_MB, |config, key, value| {
-        config.pinned.max_cached_size = Some(value.mebibytes(key, 0..=MOST_MIB)?);
-        Ok(())
-    })
-    .of(Scope::EVERY),
-    setting(key::PINNED_MAX_ROUND_THRESHOLD_MB, |config, key, value| {
-        config.pinned.max_round_threshold = Some(value.mebibytes(key, 0..=MOST_MIB)?);
-        Ok(())
-    })
-    .of(Scope::EVERY),
-    setting(key::PINNED_NUM_REGISTER_THREADS, |config, key, value| {
-        config.pinned.num_register_threads = value.power_of_two(key, MOST_REGISTER_THREADS, REGISTER_THREADS)?;
-        Ok(())
-    })
-    .of(Scope::EVERY),
-    setting(key::PINNED_RESERVE_SEGMENT_SIZE_MB, |config, key, value| {
-        config.pinned.reserve_segment_size = Some(value.mebibytes(key, 1..=MOST_MIB)?);
-        Ok(())
-    })
-    .of(Scope::EVERY),
-    setting(key::PINNED_USE_BACKGROUND_THREADS, |config, key, value| {
-        value.read_boolean(key, &mut config.pinned.use_background_threads)
-    })
-    .of(Scope::EVERY),
-    setting(key::PINNED_USE_CUDA_HOST_REGISTER, |config, key, value| {
-        value.read_boolean(key, &mut config.pinned.use_host_register)
-    })
-    .of(Scope::EVERY),
-    setting(key::PINNED_USE_HIP_HOST_REGISTER, |config, key, value| {
-        value.read_boolean(key, &mut config.pinned.use_host_register)
-    })
-    .of(Scope::EVERY),
+    passed_on(key::PINNED_FREE_CATCH_ALL),
+    passed_on(key::PINNED_MAX_CACHED_SIZE_MB),
+    passed_on(key::PINNED_MAX_ROUND_THRESHOLD_MB),
+    passed_on(key::PINNED_NUM_REGISTER_THREADS),
+    passed_on(key::PINNED_RESERVE_SEGMENT_SIZE_MB),
+    passed_on(key::PINNED_USE_BACKGROUND_THREADS),
+    passed_on(key::PINNED_USE_CUDA_HOST_REGISTER),
+    passed_on(key::PINNED_USE_HIP_HOST_REGISTER),
     setting(key::PLAN_DEADLINE_MS, |config, key, value| {
         config.planned = Some(Planned { plan_deadline_ms: value.number(key, MILLISECONDS)? });
         Ok(())
@@ -224,14 +159,8 @@ pub(super) static SETTINGS: [Setting; 44] = [
     bfc(key::REGION_GARBAGE_COLLECTION, |config, key, value| {
         value.read_boolean(key, &mut config.bfc().region_garbage_collection)
     }),
-    setting(key::RELEASE_LOCK_ON_CUDAMALLOC, |config, key, value| {
-        value.read_boolean(key, &mut config.release_lock_on_device_malloc)
-    })
-    .of(Scope::EVERY),
-    setting(key::RELEASE_LOCK_ON_HIPMALLOC, |config, key, value| {
-        value.read_boolean(key, &mut config.release_lock_on_device_malloc)
-    })
-    .of(Scope::EVERY),
+    passed_on(key::RELEASE_LOCK_ON_CUDAMALLOC),
+    passed_on(key::RELEASE_LOCK_ON_HIPMALLOC),
     bfc(key::RETRY_MS, |config, key, value| {
         config.bfc().retry_ms = value.number(key, MILLISECONDS)?;
         Ok(())
@@ -275,15 +204,13 @@ pub(super) static SETTINGS: [Setting; 44] = [
     }),
 ];
 
-/// `PyTorch`'s own limit (2.0–2.15).
-const MOST_REGISTER_THREADS: u32 = 128;
-const REGISTER_THREADS: Accepted = Accepted::Text("a power of two up to 128");
 const NATIVE: Accepted = Accepted::Text("`native`: the driver's own pool is not an allocator of this library");
 const RECLAIMS: Accepted = Accepted::Text("`off` or `auto`");
 const MOST_ARENA_MIB: u32 = 1 << 20;
 const ARENAS: Accepted = Accepted::Text("a power of two in MiB up to 1048576");
 const MOST_OBJECT_KIB: u64 = 512;
 const OBJECTS: Accepted = Accepted::Text("a whole number of KiB from 1 to 512");
+const DECISIONS: Accepted = Accepted::Text("`pytorch` or `improved`");
 const MILLISECONDS: Accepted = Accepted::Text("a whole number of milliseconds");
 const MICROSECONDS: Accepted = Accepted::Text("a whole number of microseconds");
 const TUNES: Accepted = Accepted::Text("`auto` or `off`");
@@ -291,7 +218,6 @@ const NOT_PLANNED: Accepted = Accepted::Text("`off` under `policy:planned`, whos
 const POLICY_NAMES: Accepted =
     Accepted::Text("`caching`, `bfc`, `buddy`, `size_class`, `slab`, `stitched`, `direct` or `planned`");
 const FALLBACKS: Accepted = Accepted::Text("`caching`, `bfc`, `buddy`, `size_class`, `slab` or `stitched`");
-const CLASSES: Accepted = Accepted::Text("a list like `[name:0.5,other:40G]`");
 
 /// Applies the settings of `text` in order. After an error `config` is half changed and must be
 /// dropped.
@@ -363,16 +289,6 @@ impl Config {
     }
 }
 
-/// Parses the list of classes, which replaces all classes set before.
-fn reserve_by_class(config: &mut Config, key: &'static str, value: &Value<'_>) -> Result<(), ConfigError> {
-    let Value::List(list) = value else {
-        return Err(value.refused(key, CLASSES));
-    };
-    config.reserve_by_class.clear();
-    let within = Word::of(format_args!("{key}:["));
-    for_each_entry(&within, list, |class, value| config.set_reserve_of_class(class.as_str(), Some(value.reserve(key)?)))
-}
-
 /// Writes the string that parses to an equal configuration. Omits settings with their default
 /// value.
 impl fmt::Display for Config {
@@ -381,6 +297,7 @@ impl fmt::Display for Config {
         let default = Self::new();
         let segment = self.large_segment_size;
         let fraction = self.per_process_memory_fraction;
+        let is_lock = |entry: &(&str, Written)| entry.0 == key::RELEASE_LOCK_ON_CUDAMALLOC;
         let mut out = Writer { f, comma: false };
         let is_named = self.policy != Policy::Caching;
         match self.planned {
@@ -419,13 +336,10 @@ impl fmt::Display for Config {
         out.flag(key::EXACT_SEGMENTS, self.exact_segments)?;
         out.flag(key::EXPANDABLE_SEGMENTS, self.expandable_segments)?;
         out.some(key::EXPANDABLE_SEGMENTS_RESERVE, self.expandable_segments_reserve)?;
-        out.some(
-            key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS,
-            (!self.reserve_by_class.is_empty()).then_some(Classes(self)),
-        )?;
+        out.some(key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS, self.passed_on.classes())?;
         out.some(key::PER_PROCESS_MEMORY_FRACTION, (fraction < 1.0).then_some(Exact(fraction)))?;
         out.flag(key::THROW_ON_CUDAMALLOC_OOM, self.throw_on_device_oom)?;
-        out.flag(key::RELEASE_LOCK_ON_CUDAMALLOC, self.release_lock_on_device_malloc)?;
+        self.passed_on.numbers().filter(is_lock).try_for_each(|(key, value)| out.some(key, Some(value)))?;
         out.flag(key::GRAPH_CAPTURE_RECORD_STREAM_REUSE, self.graph_capture_record_stream_reuse)?;
         out.some(key::PARITY, (!self.parity).then_some("False"))?;
         out.some(key::TUNE, self.tune.then_some("auto"))?;
@@ -435,7 +349,7 @@ impl fmt::Display for Config {
             key::RECLAIM_BUDGET,
             (self.reclaim_budget.to_bits() != default.reclaim_budget.to_bits()).then_some(Exact(self.reclaim_budget)),
         )?;
-        out.pinned(&self.pinned)
+        self.passed_on.numbers().filter(|entry| !is_lock(entry)).try_for_each(|(key, value)| out.some(key, Some(value)))
     }
 }
 
@@ -483,21 +397,6 @@ impl Writer<'_, '_> {
         self.flag(key::STRICT_STALL, stitched.strict_stall)?;
         self.flag(key::COMPLETED_PAGES_ONLY, stitched.completed_pages_only)
     }
-
-    fn pinned(&mut self, pinned: &Pinned) -> fmt::Result {
-        let mib = |bytes: u64| bytes / MIB;
-        let threads = pinned.num_register_threads;
-        self.flag(key::PINNED_USE_CUDA_HOST_REGISTER, pinned.use_host_register)?;
-        self.some(
-            key::PINNED_NUM_REGISTER_THREADS,
-            (threads != Pinned::DEFAULT.num_register_threads).then_some(threads),
-        )?;
-        self.flag(key::PINNED_USE_BACKGROUND_THREADS, pinned.use_background_threads)?;
-        self.some(key::PINNED_RESERVE_SEGMENT_SIZE_MB, pinned.reserve_segment_size.map(mib))?;
-        self.some(key::PINNED_MAX_ROUND_THRESHOLD_MB, pinned.max_round_threshold.map(mib))?;
-        self.some(key::PINNED_MAX_CACHED_SIZE_MB, pinned.max_cached_size.map(mib))?;
-        self.flag(key::PINNED_FREE_CATCH_ALL, pinned.free_catch_all)
-    }
 }
 
 /// Writes every digit needed to read the number back, with an exponent where there are many zeros.
@@ -506,19 +405,6 @@ pub(super) struct Exact(pub(super) f64);
 impl fmt::Display for Exact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.0)
-    }
-}
-
-/// Writes the classes of streams with their reserves, as a list.
-struct Classes<'a>(&'a Config);
-
-impl fmt::Display for Classes<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (name, reserve)) in self.0.reserve_classes().enumerate() {
-            let open = if i == 0 { "[" } else { "," };
-            write!(f, "{open}{name}:{reserve}")?;
-        }
-        f.write_str("]")
     }
 }
 

@@ -40,14 +40,11 @@ fn an_empty_string_is_the_defaults() {
     assert_eq!(*config.roundup_power2_divisions(), Divisions::NONE);
     assert!(!config.expandable_segments());
     assert_eq!(config.expandable_segments_reserve(), None);
-    assert_eq!(config.reserve_classes().count(), 0);
     assert_eq!(config.per_process_memory_fraction().to_string(), "1");
     assert!(!config.throw_on_device_oom());
-    assert!(!config.release_lock_on_device_malloc());
     assert!(!config.graph_capture_record_stream_reuse());
     assert!(!config.exact_segments());
     assert!(config.parity());
-    assert_eq!(*config.pinned(), Pinned::DEFAULT);
 }
 
 #[test]
@@ -75,27 +72,10 @@ fn every_key_is_read() {
     assert_eq!(config.roundup_power2_divisions().intervals(), &[8, 8, 8, 8, 8, 8, 8, 2, 4, 2, 4, 1, 1, 1, 1, 1]);
     assert!(config.expandable_segments());
     assert_eq!(config.expandable_segments_reserve(), Some(Reserve::Fraction(0.5)));
-    assert_eq!(
-        config.reserve_classes().collect::<Vec<_>>(),
-        [("serving", Reserve::Fraction(0.25)), ("ads", Reserve::Gibibytes(8.0))]
-    );
     assert_eq!(config.per_process_memory_fraction().to_string(), "0.75");
     assert!(config.throw_on_device_oom());
-    assert!(config.release_lock_on_device_malloc());
     assert!(config.graph_capture_record_stream_reuse());
     assert!(!config.parity());
-    assert_eq!(
-        *config.pinned(),
-        Pinned {
-            use_host_register: true,
-            num_register_threads: 8,
-            use_background_threads: true,
-            reserve_segment_size: Some(512 * MIB),
-            max_round_threshold: Some(128 * MIB),
-            max_cached_size: Some(256 * MIB),
-            free_catch_all: true,
-        }
-    );
 }
 
 #[test]
@@ -118,6 +98,8 @@ fn every_key_of_the_table_knows_its_values() {
 
 #[test]
 fn other_names_set_the_same() {
+    assert_eq!(parsed("decisions:improved").to_string(), "parity:False");
+    assert_eq!(parsed("parity:False,decisions:pytorch"), Config::new());
     assert_eq!(
         parsed("release_lock_on_hipmalloc:True,pinned_use_hip_host_register:True"),
         parsed("release_lock_on_cudamalloc:True,pinned_use_cuda_host_register:True")
@@ -187,6 +169,7 @@ compact:-0.1 | -0.1 | a number from 0 to 1
 reclaim:True | True | `off` or `auto`
 reclaim_budget:2 | 2.0 | a number from 0 to 1
 compact:True | True | a number from 0 to 1
+decisions:False | False | `pytorch` or `improved`
 roundup_power2_divisions:3 | 3 | a power of two up to 2147483648
 roundup_power2_divisions:0 | 0 | a power of two up to 2147483648
 roundup_power2_divisions:4294967296 | 4294967296 | or a list like
@@ -235,7 +218,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 44 keys";
+    let list = " docs/configuration.md lists the 45 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),
@@ -378,9 +361,9 @@ fn an_update_resets_four_settings_and_keeps_the_rest() {
     assert!(!config.expandable_segments());
     // A list of classes replaces the one before; an empty list removes all.
     config.update("expandable_segments_reserve_by_class:[b:2]").unwrap();
-    assert_eq!(config.reserve_classes().collect::<Vec<_>>(), [("b", Reserve::Fraction(2.0))]);
+    assert!(config.to_string().contains("_by_class:[b:2.0],"), "{config}");
     config.update("expandable_segments_reserve_by_class:[]").unwrap();
-    assert_eq!(config.reserve_classes().count(), 0);
+    assert!(!config.to_string().contains("_by_class"), "{config}");
     // `max_split_size_mb` is forgotten before a larger large segment is checked against it.
     config.update("max_split_size_mb:40").unwrap();
     config.update("large_segment_size_mb:64").unwrap();
@@ -419,13 +402,9 @@ fn setters_check_as_the_parser_does() {
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         for reserve in [Reserve::Fraction(bad), Reserve::Gibibytes(bad)] {
             assert!(config.set_expandable_segments_reserve(Some(reserve)).is_err());
-            assert!(config.set_reserve_of_class("a", Some(reserve)).is_err());
         }
     }
     let half = Some(Reserve::Fraction(0.5));
-    for bad in ["", "a b", "a:b", "a,b", "[a", "a]", "abcdefghijklmnopqrstuvwxyz0123456"] {
-        assert!(config.set_reserve_of_class(bad, half).is_err(), "{bad}");
-    }
     assert_eq!(config.to_string(), "large_segment_size_mb:64,max_split_size_mb:64");
 
     config.set_max_non_split_rounding_mb(100).unwrap();
@@ -434,21 +413,16 @@ fn setters_check_as_the_parser_does() {
     config.set_roundup_power2_divisions(Divisions::new([4; INTERVALS]).unwrap());
     config.set_expandable_segments(true);
     config.set_expandable_segments_reserve(half).unwrap();
-    config.set_reserve_of_class("a", half).unwrap();
-    config.set_reserve_of_class("b", half).unwrap();
-    config.set_reserve_of_class("a", None).unwrap();
     config.set_per_process_memory_fraction(0.0).unwrap();
     config.set_throw_on_device_oom(true);
-    config.set_release_lock_on_device_malloc(true);
     config.set_graph_capture_record_stream_reuse(true);
     config.set_parity(false);
     assert_eq!(
         config.to_string(),
         "large_segment_size_mb:64,max_split_size_mb:64,max_non_split_rounding_mb:100,\
          garbage_collection_threshold:0.25,compact:0.0,roundup_power2_divisions:4,expandable_segments:True,\
-         expandable_segments_reserve:0.5,expandable_segments_reserve_by_class:[b:0.5],\
-         per_process_memory_fraction:0.0,throw_on_cudamalloc_oom:True,\
-         release_lock_on_cudamalloc:True,graph_capture_record_stream_reuse:True,parity:False"
+         expandable_segments_reserve:0.5,per_process_memory_fraction:0.0,throw_on_cudamalloc_oom:True,\
+         graph_capture_record_stream_reuse:True,parity:False"
     );
     config.set_max_split_size_mb(None).unwrap();
     assert_eq!(config.max_split_size(), None);
@@ -458,20 +432,40 @@ fn setters_check_as_the_parser_does() {
 fn reserves() {
     const GIB: u64 = 1024 * MIB;
     let total = 100 * GIB;
-    let config =
-        parsed("expandable_segments_reserve:0.9,expandable_segments_reserve_by_class:[serving:0.25,ads_sparse:8g]");
-    let bytes = |class| config.reserve_of_class(class).unwrap().bytes(total);
-    assert_eq!(bytes("serving"), total / 4);
-    assert_eq!(bytes("ads_sparse"), 8 * GIB);
-    assert_eq!(bytes("other"), total / 10 * 9);
-    assert_eq!(Config::default().reserve_of_class("other"), None);
+    let bytes = |text: &str| parsed(text).expandable_segments_reserve().unwrap().bytes(total);
+    assert_eq!(bytes("expandable_segments_reserve:0.9"), total / 10 * 9);
+    assert_eq!(bytes("expandable_segments_reserve:8g"), 8 * GIB);
     // A reserve beyond `u64` saturates.
-    let config = parsed("expandable_segments_reserve:1e20G");
-    assert_eq!(config.expandable_segments_reserve().unwrap().bytes(total), u64::MAX);
+    assert_eq!(bytes("expandable_segments_reserve:1e20G"), u64::MAX);
+}
+
+#[test]
+fn keys_without_effect_are_checked_and_written_again() {
+    let text = "expandable_segments_reserve_by_class:[serving:0.25,ads_sparse:8.0G],release_lock_on_cudamalloc:True,\
+                pinned_use_cuda_host_register:True,pinned_num_register_threads:8,pinned_use_background_threads:True,\
+                pinned_reserve_segment_size_mb:512,pinned_max_round_threshold_mb:0,pinned_max_cached_size_mb:256,\
+                pinned_free_catch_all:True";
+    let config = parsed(text);
+    assert_eq!(config.to_string(), text);
+    for (key, value) in [
+        ("release_lock_on_cudamalloc", Some(1)),
+        ("pinned_num_register_threads", Some(8)),
+        ("pinned_reserve_segment_size_mb", Some(512)),
+        ("pinned_max_round_threshold_mb", Some(0)),
+        ("expandable_segments_reserve_by_class", None),
+        ("compact", None),
+    ] {
+        assert_eq!(config.passed_on(key), value, "{key}");
+        assert_eq!(Config::new().passed_on(key), None, "{key}");
+    }
+    let off = "release_lock_on_cudamalloc:False,pinned_use_cuda_host_register:False,pinned_num_register_threads:1,\
+               pinned_use_background_threads:False,pinned_free_catch_all:False,\
+               expandable_segments_reserve_by_class:[]";
+    let sizes = "pinned_reserve_segment_size_mb:512,pinned_max_round_threshold_mb:0,pinned_max_cached_size_mb:256";
+    assert_eq!(parsed(&format!("{text},{off}")).to_string(), sizes);
     // As many classes as fit, and one of them again.
     let full = "expandable_segments_reserve_by_class:[a:1,b:1,c:1,d:1,e:1,f:1,g:1,h:1,a:2]";
-    assert_eq!(parsed(full).reserve_of_class("a"), Some(Reserve::Fraction(2.0)));
-    assert_eq!(parsed(full).reserve_classes().count(), RESERVE_CLASSES);
+    assert!(parsed(full).to_string().contains(":[a:2.0,b:1.0,"), "{}", parsed(full));
 }
 
 #[test]
@@ -513,7 +507,7 @@ fn entry() -> impl Strategy<Value = String> {
     let interval = (0u32..64, prop::option::of(0u32..32))
         .prop_map(|(i, d)| format!("{}:{}", 1u64 << i, d.map_or(0, |d| 1u64 << d)));
     let intervals = prop::collection::vec(interval, 1..9);
-    let classes = prop::collection::vec(("[a-z_é]{1,9}", reserve()), 0..=RESERVE_CLASSES);
+    let classes = prop::collection::vec(("[a-z_é]{1,9}", reserve()), 0..=8);
     prop_oneof![
         (40u64..1 << 40).prop_map(|mib| format!("max_split_size_mb:{mib}")),
         (40u64..1 << 40).prop_map(|mib| format!("max_non_split_rounding_mb:{mib}")),

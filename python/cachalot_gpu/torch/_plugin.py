@@ -94,7 +94,7 @@ def enable(config: str | None = None, patch: bool = False) -> None:
         config: settings such as ``"policy:caching,expandable_segments:True"``, in the syntax of
             ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else
             of PyTorch's variables. The settings are checked before everything else, also on a
-            machine without a GPU.
+            machine without a GPU. A line on the standard error names each setting without effect.
         patch: for the plug-in, whether cachalot's statistics, snapshots, history and memory
             fraction replace PyTorch's, which raise an error under every plug-in. The whole
             allocator needs no patch. The functions of ``cachalot_gpu.torch`` work in either case.

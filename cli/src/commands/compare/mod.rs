@@ -169,6 +169,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let outcomes: Vec<_> = files.par_iter().map(|file| compare_file(file, &options, &progress)).collect();
     progress.finish();
 
+    announce_notes(&options, &outcomes);
     let mut status = 0;
     let mut compared = Vec::new();
     for outcome in outcomes.into_iter().flatten() {
@@ -198,6 +199,22 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         status = BAD_INPUT;
     }
     super::end(status, &written)
+}
+
+/// Prints a line on standard error for each key of a contender that has no effect. A limit of any record counts.
+fn announce_notes(options: &Options, outcomes: &[Vec<Result<Compared, ReplayError>>]) {
+    let limited = outcomes.iter().flatten().flatten().any(|trace| trace.comparison.limit.is_some());
+    for contender in &options.contenders {
+        let config = config(contender);
+        let notes = config.iter().flat_map(|config| config.notes(limited));
+        notes.for_each(|note| eprintln!("note: {}: {note}", title(contender)));
+    }
+}
+
+/// Returns the configuration of a contender.
+fn config(contender: &Contender) -> Option<Config> {
+    let comma = if contender.text.is_empty() { "" } else { "," };
+    Config::parse(&format!("policy:{}{comma}{}", contender.policy, contender.text)).ok()
 }
 
 /// Draws the picture of `--plot`.
@@ -267,8 +284,7 @@ fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Resu
 fn answer(trace: &Trace, options: &Options, limit: Option<u64>) -> Result<Option<Answer>, ReplayError> {
     // A plan begins in the middle of a program, so its peak is not that of the program.
     let Some(first) = options.contenders.first().filter(|first| first.policy != PLANNED) else { return Ok(None) };
-    let comma = if first.text.is_empty() { "" } else { "," };
-    let Ok(config) = Config::parse(&format!("policy:{}{comma}{}", first.policy, first.text)) else { return Ok(None) };
+    let Some(config) = config(first) else { return Ok(None) };
     let program = replay::program(trace)?.without(options.left_out);
     let part = Part { name: trace.name.clone(), program, limit };
     Ok(tune::answer(&part, &config, &options.costs))

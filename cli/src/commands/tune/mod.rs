@@ -218,7 +218,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 /// Reads the programs and the options. An error has the exit status.
 fn prepare(args: &Args, deadline: Option<Instant>) -> Result<(Parts, Options), (u8, Vec<String>)> {
     let bad = |complaint: String| (BAD_INPUT, vec![complaint]);
-    cachalot_core::Config::parse(&args.baseline).map_err(|error| bad(format!("--baseline: {error}")))?;
+    let baseline = cachalot_core::Config::parse(&args.baseline);
+    let baseline = baseline.map_err(|error| bad(format!("--baseline: {error}")))?;
     let costs = match &args.costs {
         Some(file) => load_costs(file).map_err(|error| bad(error.to_string()))?,
         None => DriverCosts::h200(),
@@ -230,6 +231,8 @@ fn prepare(args: &Args, deadline: Option<Instant>) -> Result<(Parts, Options), (
         Hold::Half => HoldBack::Half,
         Hold::Later => HoldBack::Later,
     };
+    let limited = seen.iter().chain(&held).any(|part| part.limit.is_some());
+    baseline.notes(limited).for_each(|note| eprintln!("note: --baseline: {note}"));
     let parts = Parts::divide([seen, held].concat(), division, args.seed);
     let aim = match args.aim {
         For::Memory => Aim::Memory,
