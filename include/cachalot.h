@@ -1187,7 +1187,7 @@ CACHALOT_API cachalot_status cachalot_capture_end(const cachalot_allocator *allo
  * segments are mapped, also under "policy:caching". Only mapped memory can be parked: under "policy:caching",
  * "policy:stitched", and "policy:bfc,expandable_segments:True".
  *   - Errors: UNKNOWN_POOL; PARKED if the pool, or another pool with the tag, is parked; NOT_PARKABLE under another
- *     policy, and if the program supplies the pool's segments. */
+ *     policy, and if the program supplies the pool's segments; TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                uint64_t tag);
 

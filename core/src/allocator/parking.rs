@@ -50,6 +50,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// * [`Error::UnknownPool`], also for the default pool.
     /// * [`Error::Parked`]: the pool, or another pool with the tag, is parked.
     /// * [`Error::ParkingRefused`]: the policy maps no memory, or the host supplies the pool's segments.
+    /// * [`Error::TableFull`].
     pub fn tag_pool(&self, pool: PoolId, tag: Option<Tag>) -> Result<(), Error> {
         let _checked = self.allocator.checked("tag_pool", self.device);
         self.allocator.arena(self.device)?.tag_pool(pool, tag)

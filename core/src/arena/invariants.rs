@@ -18,6 +18,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// A description of the first invariant that does not hold.
     pub(crate) fn check_invariants(&self, is_exclusive: bool) -> Result<u64, &'static str> {
         self.plans.check()?;
+        self.heaps.registry.lock().check()?;
         // Each block of a lane is compared with all others of the lane.
         let of_lane = |blocks: i64| blocks.unsigned_abs().pow(2);
         let mut visits: u64 =

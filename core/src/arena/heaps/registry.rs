@@ -15,7 +15,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::tables::atomic_map::AtomicMap;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::NONE;
-use crate::tables::{Storage, Table};
+use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
 /// Purpose of a route, as declared at its begin.
@@ -102,7 +102,7 @@ pub(crate) struct PoolEntry {
     pub exists: bool,
     /// Options in force for every heap of the pool.
     pub options: PoolOptions,
-    /// The tag under which the pool's memory parks. Stays until the pool is removed.
+    /// The tag under which the pool's memory parks; `None` once the pool is removed. Set by [`Registry::set_tag`].
     pub tag: Option<Tag>,
     /// Whether the pool is parked: new pairs of the pool are asleep, too.
     pub asleep: bool,
@@ -179,6 +179,10 @@ pub(crate) struct Registry<S: Storage> {
     vacant_pools: Link,
     /// Nodes of the sets `named` and `vacant_pools`.
     pool_nodes: RadixTree<S>,
+    /// Root of the set of existing pools with a tag, ordered by tag, and within a tag by number.
+    tagged: Link,
+    /// Nodes of the set `tagged`.
+    tag_nodes: RadixTree<S>,
     /// Routes by age, oldest first. Entries from `routes_len` on are out of force.
     pub routes: S::Table<RouteEntry>,
     /// Number of routes in force.
@@ -209,6 +213,8 @@ impl<S: Storage> Default for Registry<S> {
             named: Link::EMPTY,
             vacant_pools: Link::EMPTY,
             pool_nodes: RadixTree::default(),
+            tagged: Link::EMPTY,
+            tag_nodes: RadixTree::default(),
             routes: S::Table::<RouteEntry>::default(),
             routes_len: 0,
             pairs: S::Table::<Pair>::default(),
@@ -235,6 +241,16 @@ fn name_of(pools: &[PoolEntry]) -> impl Fn(u32) -> Key {
 /// Returns the key of a pool name.
 fn key_of(id: PoolId) -> Key {
     Key { major: id.0, minor: id.1 }
+}
+
+/// Returns the key function that orders pools by tag, and within a tag by number.
+fn tag_of(pools: &[PoolEntry]) -> impl Fn(u32) -> Key {
+    |pool| key_of_tag(pools[pool as usize].tag, pool)
+}
+
+/// Returns the key of a pool with a tag.
+fn key_of_tag(tag: Option<Tag>, pool: u32) -> Key {
+    Key { major: tag.map_or(0, |tag| tag.0.get()), minor: u64::from(pool) }
 }
 
 /// Returns the key of a vacant pool number.
@@ -293,8 +309,37 @@ impl<S: Storage> Registry<S> {
 
     /// Returns the number of the first pool with `tag`, from number `from` on.
     pub(crate) fn next_tagged(&self, from: u32, tag: Tag) -> Option<u32> {
-        let mut pools = self.pools.get(from as usize..)?.iter();
-        Some(from + pools.position(|pool| pool.exists && pool.tag == Some(tag))? as u32)
+        let found = self.tag_nodes.at_least(self.tagged, key_of_tag(Some(tag), from), tag_of(&self.pools))?;
+        (self.pools[found as usize].tag == Some(tag)).then_some(found)
+    }
+
+    /// Checks that the set of tags has the existing pools with a tag, and no other.
+    ///
+    /// # Errors
+    /// A description of the invariant, if it does not hold.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let is_listed =
+            |pool: u32, entry: &PoolEntry| entry.tag.is_some_and(|tag| self.next_tagged(pool, tag) == Some(pool));
+        let agrees = |(pool, entry): (u32, &PoolEntry)| is_listed(pool, entry) == (entry.exists && entry.tag.is_some());
+        if (0..).zip(self.pools.iter()).all(agrees) { Ok(()) } else { Err("the set of tags is not that of the pools") }
+    }
+
+    /// Sets or removes the tag of `pool`.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table of tags is full. Nothing has changed then.
+    pub(crate) fn set_tag(&mut self, pool: u32, tag: Option<Tag>) -> Result<(), CapacityError> {
+        if tag.is_some() && !self.tag_nodes.make_room(1) {
+            return Err(CapacityError);
+        }
+        if self.pools[pool as usize].tag.is_some() {
+            self.tagged = self.tag_nodes.remove(self.tagged, pool, tag_of(&self.pools));
+        }
+        self.pools[pool as usize].tag = tag;
+        if tag.is_some() {
+            self.tagged = self.tag_nodes.insert(self.tagged, pool, tag_of(&self.pools));
+        }
+        Ok(())
     }
 
     /// Returns whether `pool` is a private pool without users and routes.
@@ -344,6 +389,7 @@ impl<S: Storage> Registry<S> {
 
     /// Removes a pool without pairs, and makes the number vacant.
     pub(crate) fn remove_pool(&mut self, pool: u32) {
+        let _never_full = self.set_tag(pool, None);
         self.named = self.pool_nodes.remove(self.named, pool, name_of(&self.pools));
         self.pools[pool as usize].exists = false;
         self.vacant_pools = self.pool_nodes.insert(self.vacant_pools, pool, number_of);

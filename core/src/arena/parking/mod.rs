@@ -38,7 +38,7 @@ use crate::heap::home_pages::HomePage;
 use crate::heap::split_rules::PoolMemory;
 use crate::pool::{PoolId, Tag};
 use crate::sync::{Lock, Taken};
-use crate::tables::Storage;
+use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
 
 /// Why memory is not parked: nothing of it lies on pages.
@@ -254,7 +254,7 @@ impl<D, R: Lock, S: Storage> Arena<D, R, S> {
     ///
     /// # Errors
     /// [`Error::UnknownPool`]; [`Error::Parked`] if the pool is parked, or a pool with `tag`;
-    /// [`Error::ParkingRefused`] for a tag of a pool that places no blocks on pages.
+    /// [`Error::ParkingRefused`] for a tag of a pool that places no blocks on pages; [`Error::TableFull`].
     pub(crate) fn tag_pool(&self, id: PoolId, tag: Option<Tag>) -> Result<(), Error> {
         let uses_pages = self.settings.uses_pages(PoolMemory::Parkable);
         self.heaps.tag_pool(id, tag, uses_pages)
@@ -278,7 +278,8 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
             return Err(Error::Parked);
         }
         let elsewhere = other.is_some_and(|other| registry.pools[other as usize].elsewhere);
-        (registry.pools[pool as usize].tag, registry.pools[pool as usize].elsewhere) = (tag, elsewhere);
+        registry.set_tag(pool, tag).map_err(|CapacityError| Error::TableFull("tags"))?;
+        registry.pools[pool as usize].elsewhere = elsewhere;
         self.apply_rules(&registry, pool);
         Ok(())
     }
