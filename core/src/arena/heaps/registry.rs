@@ -177,12 +177,12 @@ pub(crate) struct Registry<S: Storage> {
     named: Link,
     /// Root of the set of vacant pool numbers. Every number is in `vacant_pools` or in `named`.
     vacant_pools: Link,
-    /// Nodes of the sets `named` and `vacant_pools`.
-    pool_nodes: RadixTree<S>,
     /// Root of the set of existing pools with a tag, ordered by tag, and within a tag by number.
     tagged: Link,
-    /// Nodes of the set `tagged`.
-    tag_nodes: RadixTree<S>,
+    /// Number of pools in `tagged`.
+    tagged_count: u32,
+    /// Nodes of the sets `named`, `vacant_pools` and `tagged`.
+    pool_nodes: RadixTree<S>,
     /// Routes by age, oldest first. Entries from `routes_len` on are out of force.
     pub routes: S::Table<RouteEntry>,
     /// Number of routes in force.
@@ -212,9 +212,9 @@ impl<S: Storage> Default for Registry<S> {
             pools: S::Table::<PoolEntry>::default(),
             named: Link::EMPTY,
             vacant_pools: Link::EMPTY,
-            pool_nodes: RadixTree::default(),
             tagged: Link::EMPTY,
-            tag_nodes: RadixTree::default(),
+            tagged_count: 0,
+            pool_nodes: RadixTree::default(),
             routes: S::Table::<RouteEntry>::default(),
             routes_len: 0,
             pairs: S::Table::<Pair>::default(),
@@ -309,7 +309,7 @@ impl<S: Storage> Registry<S> {
 
     /// Returns the number of the first pool with `tag`, from number `from` on.
     pub(crate) fn next_tagged(&self, from: u32, tag: Tag) -> Option<u32> {
-        let found = self.tag_nodes.at_least(self.tagged, key_of_tag(Some(tag), from), tag_of(&self.pools))?;
+        let found = self.pool_nodes.at_least(self.tagged, key_of_tag(Some(tag), from), tag_of(&self.pools))?;
         (self.pools[found as usize].tag == Some(tag)).then_some(found)
     }
 
@@ -329,15 +329,17 @@ impl<S: Storage> Registry<S> {
     /// # Errors
     /// [`CapacityError`] if the table of tags is full. Nothing has changed then.
     pub(crate) fn set_tag(&mut self, pool: u32, tag: Option<Tag>) -> Result<(), CapacityError> {
-        if tag.is_some() && !self.tag_nodes.make_room(1) {
+        if tag.is_some() && !self.make_room_for(self.pools.len() as u32, self.tagged_count + 1) {
             return Err(CapacityError);
         }
         if self.pools[pool as usize].tag.is_some() {
-            self.tagged = self.tag_nodes.remove(self.tagged, pool, tag_of(&self.pools));
+            self.tagged = self.pool_nodes.remove(self.tagged, pool, tag_of(&self.pools));
+            self.tagged_count -= 1;
         }
         self.pools[pool as usize].tag = tag;
         if tag.is_some() {
-            self.tagged = self.tag_nodes.insert(self.tagged, pool, tag_of(&self.pools));
+            self.tagged = self.pool_nodes.insert(self.tagged, pool, tag_of(&self.pools));
+            self.tagged_count += 1;
         }
         Ok(())
     }
@@ -356,6 +358,14 @@ impl<S: Storage> Registry<S> {
         self.is_released(pool) && self.pools[pool as usize].requests == 0
     }
 
+    /// Makes room for the nodes of `pools` pools, `tagged` of them with a tag. Returns false if there is none.
+    ///
+    /// Each pool is in exactly one of the sets `named` and `vacant_pools`, and a set of `n` keys needs fewer than `n` nodes: `n`
+    /// nodes suffice for both sets.
+    fn make_room_for(&mut self, pools: u32, tagged: u32) -> bool {
+        self.pool_nodes.make_room_for(pools.saturating_add(tagged))
+    }
+
     /// Adds a pool with one user, and returns the number: the lowest vacant number, or a new
     /// number. Returns `None` if the table is full.
     pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
@@ -368,9 +378,7 @@ impl<S: Storage> Registry<S> {
             self.pools[vacant as usize] = entry;
             vacant
         } else {
-            // Each pool is in exactly one of the two sets, and a set of `n` keys needs fewer than
-            // `n` nodes: `n` nodes suffice for both sets.
-            if !self.pools.make_room(1) || !self.pool_nodes.make_room_for(self.pools.len() as u32 + 1) {
+            if !self.pools.make_room(1) || !self.make_room_for(self.pools.len() as u32 + 1, self.tagged_count) {
                 return None;
             }
             self.pools.add(entry);
