@@ -1169,9 +1169,9 @@ CACHALOT_API cachalot_status cachalot_pool_begin(const cachalot_allocator *alloc
  *   - Errors: UNKNOWN_POOL, NOT_ROUTED. */
 CACHALOT_API cachalot_status cachalot_pool_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
-/** Begins a route like cachalot_pool_begin, for the capture of a graph. Call it before the begin of the capture, or after
- * it if no other thread makes a call meanwhile. The new user of the pool is the graph: call cachalot_pool_release after
- * the destruction of the graph.
+/** Begins a route like cachalot_pool_begin, for the capture of a graph. Call it before the capture begins. A
+ * later call is permitted if no other thread calls the library between the begin of the capture and this call. The new
+ * user of the pool is the graph: the program calls cachalot_pool_release after the destruction of the graph.
  *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_capture_begin(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                     cachalot_route route, cachalot_stream stream);

@@ -74,9 +74,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.arena(device)?.end_route(pool, Purpose::Requests).map(|_| ())
     }
 
-    /// Routes the requests selected by `route` into a private pool while a graph is captured. Must be called before
-    /// the capture begins, or within the capture if no other thread makes a call meanwhile: the call may ask the
-    /// device whether the stream is idle, which breaks a capture. The user added to the pool is the graph.
+    /// Routes the requests selected by `route` into a private pool while a graph is captured. The user added to the pool
+    /// is the graph.
+    ///
+    /// A program announces the capture here before the capture begins. An announcement after the begin is permitted if
+    /// no other thread calls the allocator between the begin and the announcement: a call of another thread may ask the
+    /// device for the id of the capturing stream, or whether the stream is idle, and either question breaks the capture.
     ///
     /// During the capture no event is recorded, and memory is not released for requests on
     /// capturing streams. Waits until no other thread records an event.

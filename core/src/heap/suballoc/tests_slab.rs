@@ -33,7 +33,8 @@ fn give<S: Storage>(slabs: &mut Slabs<S>, (segment, offset): (u32, u64), size: u
     slabs.give_told(SubBlock { addr, segment, number: (offset / size) as u32 }, size);
 }
 
-/// The powers of two and midpoints up to 512 KiB, as far as the sizes are multiples of 512.
+/// Returns the sizes of the slabs' classes: the powers of two from 512 bytes to 512 KiB and the midpoints between them,
+/// without the midpoints that are no multiple of 512.
 fn classes() -> Vec<u64> {
     let powers = (0..=10).map(|log2| 512_u64 << log2);
     let all = powers.flat_map(|power| [power, power / 2 * 3]);
