@@ -1,7 +1,7 @@
 //! Parked memory of a device.
 
 use crate::allocator::{Allocator, Called};
-use crate::arena::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget, Parker, Remaining};
+use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget, Parker, Remaining};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::pool::{PoolId, Tag};

@@ -1,7 +1,6 @@
 //! Blocks at chosen addresses.
 
 use super::Allocator;
-use crate::arena::restore::Restorer;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::page_map::Owner;
@@ -30,9 +29,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Placer<'_, D, R, S> {
     pub fn malloc_at(&self, pool: PoolId, ptr: DevicePtr, size: u64, requested: u64) -> Result<(), Error> {
         let _checked = self.0.checked_at("malloc_at", ptr);
         match self.0.pages.owner(ptr) {
-            Owner::Heap(heap) => {
-                Restorer(self.0.on_owner(heap.device)).malloc_at(heap.heap, pool, ptr, (size, requested))
-            }
+            Owner::Heap(heap) => self.0.on_owner(heap.device).malloc_at(heap.heap, pool, ptr, (size, requested)),
             _ => Err(Error::foreign(ptr)),
         }
     }

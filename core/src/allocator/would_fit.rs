@@ -1,8 +1,8 @@
 //! Whether requests would be served, tried on a copy.
 
 use super::{Allocator, Called};
-use crate::arena::copy::copy_onto;
-use crate::arena::rehearse::rehearsal_device;
+use crate::arena::hosted::copy::copy_onto;
+use crate::arena::hosted::rehearse::rehearsal_device;
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceMemory, MemoryInfo};
 use crate::error::Error;

@@ -1,7 +1,7 @@
 use super::units::units_down;
 use crate::allocator::{Allocator, Parking, Tuning};
 use crate::arena::forecast::Forecast;
-use crate::arena::parking::{ParkMode, ParkOrder, ParkTarget};
+use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkTarget};
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::Host;
