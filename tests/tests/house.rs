@@ -8,4 +8,5 @@ mod markdown_links;
 mod results_csv;
 mod source_map;
 mod test_programs;
+mod views;
 mod words;
