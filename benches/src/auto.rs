@@ -3,7 +3,7 @@
 
 use crate::tables::table;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
-use cachalot_core::{Config, TuneReport, Tuning};
+use cachalot_core::{Config, TuneReport};
 use cachalot_replay::program::{DEVICE, LeftOut, OnDevice, Operation, Program, Run, Settings, allocator};
 use cachalot_replay::trace::Trace;
 use cachalot_replay::tune::{Options, Part, Parts, tune};
@@ -103,7 +103,7 @@ pub fn run(programs: &[&Program], settings: &str, extent: Extent) -> Result<Figu
     figures.mean_bytes = sum / calls.max(1) as f64;
     figures.driver_ns = run.device().driver_ns();
     figures.ooms = run.ooms;
-    figures.tuning = Tuning::of(&run.allocator, DEVICE).and_then(|tuning| tuning.report()).map_err(refused)?;
+    figures.tuning = run.allocator.tuning(DEVICE).and_then(|tuning| tuning.report()).map_err(refused)?;
     Ok(figures)
 }
 

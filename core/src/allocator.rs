@@ -21,11 +21,8 @@ mod would_fit;
 
 pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
-pub use events::EventReports;
 pub use pages::{PageStats, Pages};
 pub use parking::Parking;
-#[cfg(feature = "alloc")]
-pub use place::Placer;
 pub use ranges::{Range, RangeAllocator};
 pub use tuning::Tuning;
 #[cfg(feature = "alloc")]

@@ -71,7 +71,7 @@ pub enum Error {
     /// No pool of the device has this tag.
     UnknownTag(Tag),
     /// The memory of the request or of the block is parked. Returned by requests, by pins, and by
-    /// [`Placer::malloc_at`](crate::Placer::malloc_at). The caller wakes the memory first.
+    /// [`Allocator::malloc_at`](crate::Allocator::malloc_at). The caller wakes the memory first.
     Parked,
     /// Memory is not parked, not woken or not tagged, for this reason.
     ParkingRefused(&'static str),
@@ -88,7 +88,7 @@ pub enum Error {
     /// observation.
     PlanRefused(&'static str),
     /// Segments passed to [`Allocator::restore`](crate::Allocator::restore), or a block passed to
-    /// [`Placer::malloc_at`](crate::Placer::malloc_at), are refused, for this reason.
+    /// [`Allocator::malloc_at`](crate::Allocator::malloc_at), are refused, for this reason.
     SnapshotRefused(&'static str),
     /// A table of the allocator is full, or the host is out of memory. The name says which table.
     /// With [`Fixed`](crate::Fixed) tables, choose larger capacities.

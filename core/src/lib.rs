@@ -92,11 +92,10 @@ mod trace;
 mod units;
 
 pub use allocator::{
-    Allocator, Block, BlockAllocator, Buffer, EventReports, FailedDrop, PageStats, Pages, Parking, Range,
-    RangeAllocator, Tuning,
+    Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Parking, Range, RangeAllocator, Tuning,
 };
 #[cfg(feature = "alloc")]
-pub use allocator::{Bound, Fit, Placer, Rehearsal, Window};
+pub use allocator::{Bound, Fit, Rehearsal, Window};
 pub use arena::allocation::Allocation;
 pub use arena::forecast::Forecast;
 pub use arena::paging::extents::{Extent, Physical};

@@ -20,7 +20,7 @@ use crate::tuning::AutoTuner;
 use crate::upkeep::Upkeep;
 use crate::warning;
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceIndex, DeviceResult, Growable, StreamId, Tuning};
+use cachalot_core::{Allocator, Config, DeviceIndex, DeviceResult, Growable, StreamId};
 use cachalot_cuda::driver::types::{CuContext, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, HostDevice, StreamIdentity, Streams};
 use core::ffi::c_int;
@@ -158,7 +158,7 @@ impl Instance {
     pub(crate) fn configure(&self, text: &str) -> Outcome {
         let Some(first) = self.devices().next() else { return Ok(()) };
         // Not the settings that `tune:auto` has found: they end with a change by the program.
-        let mut config = Tuning::of(&self.allocator, first)?.own_config()?;
+        let mut config = self.allocator.tuning(first)?.own_config()?;
         let fraction = config.per_process_memory_fraction();
         config.update(text)?;
         if config.per_process_memory_fraction().to_bits() != fraction.to_bits() {

@@ -19,7 +19,7 @@ use crate::checker::Checker;
 use crate::run::SetupError;
 use crate::stage::{Device, Line, part};
 use crate::subject::Subject;
-use cachalot_core::{Config, ParkMode, ParkTarget, Parking, PoolId, PoolOptions, Tag};
+use cachalot_core::{Config, ParkMode, ParkTarget, PoolId, PoolOptions, Tag};
 use cachalot_kernels::Region;
 use parking_lot::Mutex;
 use std::num::NonZeroU64;
@@ -116,7 +116,7 @@ impl Tenancy {
     ) -> Result<Self, SetupError> {
         let pool = || {
             let pool = subject.create_pool(stage.index, PoolOptions::default())?;
-            Parking::of(subject, stage.index)?.tag_pool(pool, Some(tag))?;
+            subject.parking(stage.index)?.tag_pool(pool, Some(tag))?;
             Ok::<_, cachalot_core::Error>(pool)
         };
         let guests = Mutex::new(Some(pool()?));

@@ -31,7 +31,7 @@ pub struct Window {
     pub serial: u64,
 }
 
-/// The tuning of a device: a view of an [`Allocator`], returned by [`Tuning::of`].
+/// The tuning of a device: a view of an [`Allocator`], returned by [`Allocator::tuning`].
 ///
 /// A tuning host reads a [`window`](Self::window) at an idle moment, searches with the window on any thread, and
 /// passes the settings to [`put_in_force`](Self::put_in_force) at the next idle moment. The crate `cachalot-tuner`
@@ -41,16 +41,18 @@ pub struct Tuning<'a, D: DeviceMemory, R: Lock, S: Storage> {
     device: DeviceIndex,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Tuning<'a, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Returns the tuning of `device`.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
-    pub fn of(allocator: &'a Allocator<D, R, S>, device: DeviceIndex) -> Result<Self, Error> {
-        allocator.arena(device)?;
-        Ok(Self { allocator, device })
+    pub fn tuning(&self, device: DeviceIndex) -> Result<Tuning<'_, D, R, S>, Error> {
+        self.arena(device)?;
+        Ok(Tuning { allocator: self, device })
     }
+}
 
+impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// Returns whether settings may adjust themselves now: `tune:auto` is set, memory is cached, and
     /// no graph is being captured.
     ///

@@ -50,7 +50,7 @@ fn mode_of(mode: u32) -> Outcome<(ParkMode, ParkOrder)> {
 fn parking_of(instance: &Instance, device: c_int) -> Outcome<(Parking<'_, Device, HeapLock, Growable>, &Device)> {
     let (index, device) = instance.device(device)?;
     device.open()?;
-    Ok((Parking::of(&instance.allocator, index)?, device))
+    Ok((instance.allocator.parking(index)?, device))
 }
 
 /// Returns the memory of a stream in the default pool.
@@ -69,7 +69,7 @@ pub extern "C" fn cachalot_pool_tag(
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         let pool = PoolId(pool.first, pool.second);
-        Ok(Parking::of(&instance.allocator, device)?.tag_pool(pool, NonZeroU64::new(tag).map(Tag))?)
+        Ok(instance.allocator.parking(device)?.tag_pool(pool, NonZeroU64::new(tag).map(Tag))?)
     })
 }
 

@@ -11,7 +11,7 @@ mod text;
 
 use crate::model::Snapshot;
 use cachalot_core::{
-    Allocator, DeviceIndex, DeviceMemory, Error, Lock, ReclaimStats, Stats, Storage, TuneReport, TuneStage, Tuning,
+    Allocator, DeviceIndex, DeviceMemory, Error, Lock, ReclaimStats, Stats, Storage, TuneReport, TuneStage,
 };
 use figures::Figures;
 use text::{Family, Kind, Text};
@@ -81,7 +81,7 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
     text.by_device(&gauge("cachalot_leaked_bytes", "bytes", "Memory whose release failed."), &leaked);
     let mut tuned = Vec::new();
     for device in (0..allocator.device_count()).map(DeviceIndex) {
-        let report = Tuning::of(allocator, device)?.report()?;
+        let report = allocator.tuning(device)?.report()?;
         // Devices that are not tuned have no figures.
         tuned.extend((report.stage != TuneStage::Off).then_some((i64::from(device.0), report)));
     }

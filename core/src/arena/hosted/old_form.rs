@@ -92,7 +92,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
-    use crate::allocator::{Allocator, Tuning};
+    use crate::allocator::Allocator;
     use crate::arena::tuning::TuneStage;
     use crate::config::Config;
     use crate::device::simulated::{Call, Failure, SimulatedDevice};
@@ -120,7 +120,7 @@ mod tests {
     }
 
     fn change(allocator: &Simulated, config: &str) -> bool {
-        let tuning = Tuning::of(allocator, DEVICE).unwrap();
+        let tuning = allocator.tuning(DEVICE).unwrap();
         let serial = tuning.window().unwrap().serial;
         tuning.put_in_force(&parse(config), serial, 0).unwrap()
     }
@@ -135,7 +135,7 @@ mod tests {
         assert!(change(&allocator, "large_segment_size_mb:32,per_process_memory_fraction:0.1"));
         let config = allocator.config(DEVICE).unwrap();
         assert_eq!(config, parse("tune:auto,per_process_memory_fraction:0.9,large_segment_size_mb:32"));
-        let tuning = Tuning::of(&allocator, DEVICE).unwrap();
+        let tuning = allocator.tuning(DEVICE).unwrap();
         assert!(tuning.report().unwrap().is_tuned);
         assert_eq!(tuning.own_config().unwrap().max_split_size(), Some(64 * MIB));
         malloc(&allocator, 3);
@@ -149,10 +149,10 @@ mod tests {
     fn nothing_comes_into_force_where_it_must_not() {
         let off = allocator("");
         assert!(!change(&off, "expandable_segments:True"));
-        assert_eq!(Tuning::of(&off, DEVICE).unwrap().report().unwrap().stage, TuneStage::Off);
+        assert_eq!(off.tuning(DEVICE).unwrap().report().unwrap().stage, TuneStage::Off);
 
         let tuned = allocator("tune:auto");
-        assert_eq!(Tuning::of(&tuned, DEVICE).unwrap().report().unwrap().stage, TuneStage::Recording);
+        assert_eq!(tuned.tuning(DEVICE).unwrap().report().unwrap().stage, TuneStage::Recording);
         tuned.set_caching(DEVICE, false).unwrap();
         assert!(!change(&tuned, "expandable_segments:True"));
         tuned.set_caching(DEVICE, true).unwrap();
@@ -161,7 +161,7 @@ mod tests {
         assert!(!change(&tuned, "expandable_segments:True"));
         tuned.end_capture(DEVICE, pool).unwrap();
 
-        let tuning = Tuning::of(&tuned, DEVICE).unwrap();
+        let tuning = tuned.tuning(DEVICE).unwrap();
         let serial = tuning.window().unwrap().serial;
         tuned.configure(&parse("tune:auto,max_split_size_mb:64"));
         assert!(!tuning.put_in_force(&parse("expandable_segments:True"), serial, 0).unwrap(), "settings have changed");
@@ -177,7 +177,7 @@ mod tests {
             allocator.for_each_trace_entry(DEVICE, |_| events += 1).unwrap();
             events
         };
-        let window = || Tuning::of(&allocator, DEVICE).unwrap().window().unwrap();
+        let window = || allocator.tuning(DEVICE).unwrap().window().unwrap();
         let block = malloc(&allocator, 3);
         assert_eq!((count(), window().events.len()), (0, 2), "a segment and a block");
         allocator.record_trace(DEVICE, 2).unwrap();
@@ -208,7 +208,7 @@ mod tests {
         allocator.free(idle).unwrap();
         allocator.record_trace(DEVICE, 64).unwrap();
         assert!(change(&allocator, "expandable_segments:True"));
-        let tuning = Tuning::of(&allocator, DEVICE).unwrap();
+        let tuning = allocator.tuning(DEVICE).unwrap();
         let bytes = || {
             let report = tuning.report().unwrap();
             (used(&allocator), report.retired_bytes / MIB, report.given_back_bytes / MIB)
@@ -249,7 +249,7 @@ mod tests {
         for block in [stays, later] {
             allocator.free(block).unwrap();
         }
-        Tuning::of(&allocator, DEVICE).unwrap().give_back().unwrap();
+        allocator.tuning(DEVICE).unwrap().give_back().unwrap();
         assert_eq!(used(&allocator), 60, "the rest of the old form, and nothing else");
     }
 
@@ -278,13 +278,13 @@ mod tests {
             device.fail(Failure { call, nth: device.calls(call) + 1, persistent: true, error });
             assert!(change(&allocator, "expandable_segments:True"));
             device.complete(STREAM);
-            Tuning::of(&allocator, DEVICE).unwrap().give_back().unwrap();
+            allocator.tuning(DEVICE).unwrap().give_back().unwrap();
             assert_eq!(used(&allocator), 90, "{call:?}");
             allocator.check_invariants().unwrap();
             device.clear_failures();
             allocator.empty_cache(DEVICE).unwrap();
             assert_eq!((used(&allocator), allocator.leaked_bytes(DEVICE).unwrap()), (0, 0), "{call:?}");
-            assert_eq!(Tuning::of(&allocator, DEVICE).unwrap().report().unwrap().retired_bytes, 0);
+            assert_eq!(allocator.tuning(DEVICE).unwrap().report().unwrap().retired_bytes, 0);
             allocator.check_invariants().unwrap();
         }
     }

@@ -1,5 +1,5 @@
 use super::{ParkMode, ParkOrder, ParkState, ParkTarget};
-use crate::allocator::{Allocator, Parking};
+use crate::allocator::Allocator;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
@@ -34,7 +34,7 @@ fn device(allocator: &Simulated) -> &SimulatedDevice {
 /// Makes a pool with `TAG`.
 fn tagged(allocator: &Simulated) -> PoolId {
     let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    Parking::of(allocator, DEVICE).unwrap().tag_pool(pool, Some(TAG)).unwrap();
+    allocator.parking(DEVICE).unwrap().tag_pool(pool, Some(TAG)).unwrap();
     pool
 }
 
@@ -48,13 +48,13 @@ fn malloc_in(allocator: &Simulated, pool: PoolId, mib: u64, stream: StreamId) ->
 }
 
 fn park(allocator: &Simulated, mode: ParkMode) -> Result<(), Error> {
-    let parked = Parking::of(allocator, DEVICE).unwrap().park(TARGET, mode, ParkOrder::Device);
+    let parked = allocator.parking(DEVICE).unwrap().park(TARGET, mode, ParkOrder::Device);
     check(allocator);
     parked
 }
 
 fn wake(allocator: &Simulated) -> Result<(), Error> {
-    let woken = Parking::of(allocator, DEVICE).unwrap().wake(TARGET);
+    let woken = allocator.parking(DEVICE).unwrap().wake(TARGET);
     check(allocator);
     woken
 }
@@ -66,7 +66,7 @@ fn check(allocator: &Simulated) {
 }
 
 fn report(allocator: &Simulated) -> super::ParkReport {
-    Parking::of(allocator, DEVICE).unwrap().report(TARGET).unwrap()
+    allocator.parking(DEVICE).unwrap().report(TARGET).unwrap()
 }
 
 /// Fills a pool with blocks of several sizes, writes a number to each, and returns blocks and numbers.
@@ -135,7 +135,7 @@ fn dropped_memory_has_any_contents_and_zeroed_memory_zeroes() {
 #[test]
 fn parking_and_waking_are_idempotent_and_need_a_tag() {
     let allocator = allocator("");
-    let parking = Parking::of(&allocator, DEVICE).unwrap();
+    let parking = allocator.parking(DEVICE).unwrap();
     let unknown = Error::UnknownTag(TAG);
     assert_eq!(park(&allocator, ParkMode::Keep), Err(unknown));
     assert_eq!(wake(&allocator), Err(unknown));
@@ -211,11 +211,7 @@ fn blocks_freed_while_parked_do_not_wake() {
         allocator.free(blocks[5].0).unwrap();
         wake(&allocator).unwrap();
         assert_eq!((device(&allocator).used(), device(&allocator).kept()), (0, 0), "`{policy}`");
-        assert_eq!(
-            Parking::of(&allocator, DEVICE).unwrap().report(TARGET),
-            Err(Error::UnknownTag(TAG)),
-            "the pool is gone"
-        );
+        assert_eq!(allocator.parking(DEVICE).unwrap().report(TARGET), Err(Error::UnknownTag(TAG)), "the pool is gone");
     }
 }
 
@@ -223,7 +219,7 @@ fn blocks_freed_while_parked_do_not_wake() {
 fn requests_under_a_parked_tag_are_served_elsewhere_by_option() {
     for policy in POLICIES {
         let allocator = allocator(policy);
-        let parking = Parking::of(&allocator, DEVICE).unwrap();
+        let parking = allocator.parking(DEVICE).unwrap();
         assert_eq!(parking.serve_elsewhere(TAG, true), Err(Error::UnknownTag(TAG)));
         let pool = tagged(&allocator);
         let blocks = fill(&allocator, pool);
@@ -256,7 +252,7 @@ fn requests_under_a_parked_tag_are_served_elsewhere_by_option() {
 fn parking_waits_for_the_work_before() {
     for order in [ParkOrder::Device, ParkOrder::Streams] {
         let allocator = allocator("");
-        let parking = Parking::of(&allocator, DEVICE).unwrap();
+        let parking = allocator.parking(DEVICE).unwrap();
         let pool = tagged(&allocator);
         let block = malloc_in(&allocator, pool, 40, ONE).unwrap();
         let freed = malloc_in(&allocator, pool, 40, ONE).unwrap();
@@ -302,7 +298,7 @@ fn parking_is_refused_while_a_graph_is_captured() {
 #[test]
 fn pinned_pages_and_ordinary_segments_stay_and_are_reported() {
     let allocator = allocator("");
-    let parking = Parking::of(&allocator, DEVICE).unwrap();
+    let parking = allocator.parking(DEVICE).unwrap();
     let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
     let ordinary = malloc_in(&allocator, pool, 30, ONE).unwrap();
     parking.tag_pool(pool, Some(TAG)).unwrap();
@@ -375,7 +371,7 @@ fn memory_pinned_at_a_park_goes_back_once_it_is_free_and_no_longer_pinned() {
 #[test]
 fn a_lent_block_that_stays_awake_can_be_pinned_and_goes_back_once_it_is_free() {
     let allocator = allocator("policy:stitched,slack:0");
-    let (parking, pages) = (Parking::of(&allocator, DEVICE).unwrap(), allocator.pages(DEVICE).unwrap());
+    let (parking, pages) = (allocator.parking(DEVICE).unwrap(), allocator.pages(DEVICE).unwrap());
     // A hole of 20 MiB between live blocks, which is lent as it is.
     let blocks = [41, 21, 41].map(|mib| allocator.malloc(DEVICE, mib * MIB + 512, ONE).unwrap());
     allocator.free(blocks[1]).unwrap();
@@ -404,7 +400,7 @@ fn a_lent_block_that_stays_awake_can_be_pinned_and_goes_back_once_it_is_free() {
 fn a_stream_of_the_default_pool_parks_where_blocks_lie_on_pages() {
     for policy in ["expandable_segments:True", "policy:stitched"] {
         let allocator = allocator(policy);
-        let parking = Parking::of(&allocator, DEVICE).unwrap();
+        let parking = allocator.parking(DEVICE).unwrap();
         let target = ParkTarget::Stream(ONE);
         let [idle, cached] = [50, 70].map(|mib| allocator.malloc(DEVICE, mib * MIB, ONE).unwrap());
         let busy = allocator.malloc(DEVICE, 30 * MIB, TWO).unwrap();
@@ -433,7 +429,7 @@ fn memory_that_no_page_is_under_is_neither_tagged_nor_parked() {
     let ordinary = ["policy:bfc", "policy:buddy", "policy:size_class", "policy:slab", "policy:direct"];
     for config in ordinary.into_iter().chain(["policy:planned,fallback:bfc"]) {
         let allocator = allocator(config);
-        let parking = Parking::of(&allocator, DEVICE).unwrap();
+        let parking = allocator.parking(DEVICE).unwrap();
         let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
         assert_eq!(parking.tag_pool(pool, Some(TAG)), refused, "`{config}`");
         assert_eq!(parking.tag_pool(pool, None), Ok(()), "`{config}`");
@@ -448,7 +444,7 @@ fn memory_that_no_page_is_under_is_neither_tagged_nor_parked() {
     }
     // A pool with a tag is on pages where the default pool is not.
     let allocator = allocator("");
-    let parking = Parking::of(&allocator, DEVICE).unwrap();
+    let parking = allocator.parking(DEVICE).unwrap();
     tagged(&allocator);
     allocator.malloc(DEVICE, 30 * MIB, ONE).unwrap();
     for stream in [ONE, TWO] {
@@ -474,7 +470,7 @@ fn memory_on_pages_is_parked_under_every_policy() {
 #[test]
 fn a_pool_with_segments_of_the_host_is_not_parked() {
     let allocator = allocator("");
-    let parking = Parking::of(&allocator, DEVICE).unwrap();
+    let parking = allocator.parking(DEVICE).unwrap();
     let pools = [(); 2].map(|()| allocator.create_pool(DEVICE, PoolOptions::default()).unwrap());
     pools.iter().for_each(|&pool| device(&allocator).set_supplied(pool, true));
     malloc_in(&allocator, pools[0], 30, ONE).unwrap();
@@ -489,7 +485,7 @@ fn a_pool_with_segments_of_the_host_is_not_parked() {
 #[test]
 fn tags_wake_in_the_order_of_the_calls_and_in_parts() {
     let allocator = allocator("");
-    let parking = Parking::of(&allocator, DEVICE).unwrap();
+    let parking = allocator.parking(DEVICE).unwrap();
     let later = Tag(NonZeroU64::new(8).unwrap());
     let weights = tagged(&allocator);
     let cache = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-use crate::allocator::{Allocator, Range, RangeAllocator, Rehearsal};
+use crate::allocator::{Allocator, Range, RangeAllocator};
 use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
@@ -490,7 +490,7 @@ fn a_forecast_knows_that_given_up_pages_make_room() {
             }
             let told = allocator.forecast(DEVICE, 20 * MIB, TWO).unwrap();
             let size = [20 * MIB];
-            let fit = Rehearsal::of(&allocator, DEVICE).unwrap().would_fit(&size, TWO).unwrap();
+            let fit = allocator.rehearsal(DEVICE).unwrap().would_fit(&size, TWO).unwrap();
             assert_eq!(fit.served, 1, "`{config}`, {is_done}, {is_collected}");
             allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
             let grows = matches!(told, Forecast::Obtain(_) | Forecast::Expand);
