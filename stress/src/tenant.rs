@@ -16,7 +16,7 @@
 
 use crate::block::Block;
 use crate::checker::Checker;
-use crate::run::SetupError;
+use crate::setup::SetupError;
 use crate::stage::{Device, Line, part};
 use crate::subject::Subject;
 use cachalot_core::{Config, ParkMode, ParkTarget, PoolId, PoolOptions, Tag};

@@ -7,6 +7,7 @@ mod layers;
 mod markdown_links;
 mod results_csv;
 mod source_map;
+mod test_names;
 mod test_programs;
 mod views;
 mod words;

@@ -178,7 +178,7 @@ proptest! {
 }
 
 #[test]
-fn pages_of_a_stream_that_may_have_gone_move_once_its_own_requests_tell_that_its_work_is_complete() {
+fn pages_of_a_stream_move_once_its_own_requests_show_that_its_work_is_complete() {
     let mut program = Program::new("policy:stitched,slack:0");
     let working = &mut program.working;
     let [first, second, ..] = program.streams;

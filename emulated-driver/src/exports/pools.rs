@@ -2,9 +2,9 @@
 
 use super::Out;
 use crate::call::make;
-use crate::code::Code;
-use crate::functions::Function;
-use crate::pool::{self, Properties};
+use crate::calls::pool::{self, Properties};
+use crate::values::code::Code;
+use crate::values::functions::Function;
 use std::ffi::c_int;
 
 #[unsafe(no_mangle)]

@@ -2,9 +2,9 @@
 
 use super::Out;
 use crate::call::make;
-use crate::code::Code;
-use crate::functions::Function;
-use crate::virtual_memory::{self, AccessDescriptor, Properties};
+use crate::calls::virtual_memory::{self, AccessDescriptor, Properties};
+use crate::values::code::Code;
+use crate::values::functions::Function;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{IntoRawFd, OwnedFd};
 

@@ -1,7 +1,6 @@
 //! Result of a sweep, as a table in Markdown.
 
-use super::cases::{Calls, Case};
-use super::child::SCENARIOS;
+use super::cases::{Calls, Case, SCENARIOS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 

@@ -122,7 +122,7 @@ fn parts_that_are_not_whole_pages_of_the_range_are_refused() {
 }
 
 #[test]
-fn a_decommitted_page_serves_the_same_stream_at_once_and_is_unmapped_when_the_work_is_done() {
+fn a_decommitted_page_serves_its_stream_at_once_and_is_unmapped_after_the_work() {
     let allocator = allocator("");
     let (first, second) = (reserve(&allocator, 10), reserve(&allocator, 10));
     first.commit(0, 4 * PAGE, ONE).unwrap();
@@ -247,7 +247,7 @@ fn memory_is_given_up_for_a_commit_under_the_limit_and_a_failed_one_changes_noth
 }
 
 #[test]
-fn memory_given_up_by_a_decommit_serves_a_commit_where_the_policy_releases_no_segments() {
+fn decommitted_memory_serves_a_commit_where_the_policy_releases_no_segments() {
     for config in ["policy:bfc,region_garbage_collection:False", "policy:bfc", ""] {
         let device = SimulatedDevice::new(16 << 30);
         let allocator = Simulated::new([device], &Config::parse(config).unwrap()).unwrap();
@@ -265,7 +265,7 @@ fn memory_given_up_by_a_decommit_serves_a_commit_where_the_policy_releases_no_se
 }
 
 #[test]
-fn under_the_stitched_policy_pages_go_to_and_fro_without_waits_and_without_new_memory() {
+fn stitched_pages_go_to_and_fro_without_waits_and_without_new_memory() {
     let allocator = allocator("policy:stitched");
     allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
     let range = reserve(&allocator, 32);
@@ -357,7 +357,7 @@ fn a_released_range_keeps_its_addresses_until_the_work_of_all_its_streams_is_don
 }
 
 #[test]
-fn a_release_is_behind_the_work_of_every_stream_that_a_call_without_effect_has_named() {
+fn a_release_is_behind_the_work_of_streams_named_by_calls_without_effect() {
     for config in ["", "expandable_segments:True", "policy:stitched"] {
         // A commit of a part that has memory, and a decommit of a part without memory.
         for name in [
