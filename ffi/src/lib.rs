@@ -63,6 +63,8 @@ mod boundary;
 #[cfg(feature = "c")]
 mod callbacks;
 #[cfg(feature = "c")]
+mod changes;
+#[cfg(feature = "c")]
 mod device;
 #[cfg(feature = "c")]
 mod filters;
@@ -75,7 +77,11 @@ mod last_error;
 #[cfg(feature = "c")]
 mod lazy_device;
 #[cfg(feature = "c")]
+mod log;
+#[cfg(feature = "c")]
 mod marshal;
+#[cfg(feature = "c")]
+mod notes;
 mod open;
 mod planner;
 #[cfg(feature = "c")]
@@ -88,8 +94,6 @@ mod supplies;
 mod tuning;
 #[cfg(feature = "c")]
 mod upkeep;
-#[cfg(feature = "c")]
-mod warning;
 
 #[cfg(all(test, feature = "c"))]
 mod tests;
