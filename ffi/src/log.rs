@@ -90,6 +90,8 @@ impl Log {
         }
         let name = LEVELS.iter().find(|(_, named)| *named == Some(level)).map_or("", |(name, _)| name);
         let now = humantime::format_rfc3339_millis(SystemTime::now());
+        // An event is a line: a report of several lines becomes one.
+        let text = text.to_string().trim_end().replace('\n', " ");
         format!("{now} cachalot[{}] {name}: {text}\n", std::process::id())
     }
 

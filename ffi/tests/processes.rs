@@ -173,7 +173,7 @@ fn the_log_tells_of_allocators_and_of_requests_that_fail() {
     let lines = logged(&mut simulated(&program), "info", "info");
     let created = format!("info: allocator created: cachalot {}, 1 devices, settings `", env!("CARGO_PKG_VERSION"));
     assert!(lines.len() == 2 && lines[0].starts_with(&created) && lines[0].contains("policy:bfc"), "{lines:?}");
-    assert!(lines[1].starts_with("error: device 0: out of memory: 1.00 GiB"), "{lines:?}");
+    assert!(lines[1].starts_with("error: device 0: Device out of memory. Tried to allocate 1 GiB"), "{lines:?}");
     assert_eq!(logged(&mut simulated(&program), "warning", "warning"), lines[1..]);
     assert_eq!(logged(&mut simulated(&program), "off", "off"), [""; 0]);
     // Without the variable, a status alone tells the program. A mistake is named once.
@@ -187,7 +187,7 @@ fn the_log_tells_of_allocators_and_of_requests_that_fail() {
 
 #[test]
 fn the_log_tells_of_parked_memory_and_of_plans() {
-    let (Some(park), Some(planned)) = (program("park"), program("planned")) else { return };
+    let (Some(park), Some(planned)) = (program_with_driver("park"), program("planned")) else { return };
     let lines = logged(emulated(&park).arg(""), "info", "park");
     assert!(
         lines.iter().any(|line| line.contains(" is parked: ") && line.starts_with("info: device 0: tag ")),

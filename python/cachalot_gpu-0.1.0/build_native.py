@@ -1,0 +1,140 @@
+"""Compiles what the wheel contains beside Python: the library and the command by cargo, the shim by
+a C++ compiler."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from setuptools.errors import ExecError
+
+_HERE = Path(__file__).resolve().parent
+
+WORKSPACE = _HERE / "rust" if (_HERE / "rust").is_dir() else _HERE.parent
+"""The Rust workspace: a folder of the source distribution, or the repository around this folder."""
+
+SHIM = WORKSPACE / "ffi/torch/shim.cpp"
+WHOLE = WORKSPACE / "ffi/torch/whole"
+PINNED = WORKSPACE / "ffi/torch/pinned"
+HEADERS = [WORKSPACE / "ffi" / name for name in ("include/cachalot.h", "include/cachalot_torch.h", "torch/failure.hpp")]
+
+TARGET = "x86_64-unknown-linux-gnu"
+COMPILERS = ("c++", "g++", "clang++")
+
+
+def stated(key: str) -> str:
+    """Returns a value that the workspace's ``Cargo.toml`` states for all crates, such as
+    ``version``."""
+    found = re.search(rf'^{key} = "(.+)"', (WORKSPACE / "Cargo.toml").read_text(), re.MULTILINE)
+    assert found, f"{WORKSPACE}/Cargo.toml states no {key}"
+    return found[1]
+
+
+def require_tools() -> None:
+    """Raises an error of one sentence if a tool is missing, before the minutes of a build."""
+    if not {"CACHALOT_LIBRARY", "CACHALOT_COMMAND"} <= set(os.environ):
+        cargo()
+    compiler()
+
+
+def cargo() -> str:
+    """Returns the path of cargo."""
+    if found := shutil.which("cargo"):
+        return found
+    rust = stated("rust-version")
+    raise ExecError(
+        f"cachalot-gpu is built by cargo, which is missing: install Rust {rust} or later, https://rustup.rs"
+    )
+
+
+def compiler() -> list[str]:
+    """Returns the command of the C++ compiler: that of ``CXX``, else the system's."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    for command in [chosen] if chosen else [[name] for name in COMPILERS]:
+        if shutil.which(command[0]):
+            return command
+    names = chosen[0] if chosen else " or ".join(COMPILERS)
+    raise ExecError(f"cachalot-gpu is built by a C++17 compiler, and there is no {names}: install g++, or set CXX")
+
+
+def run(command: list[str], what: str, **environment: str) -> None:
+    """Runs a tool, whose failure ends the build with one sentence after the tool's own messages."""
+    code = subprocess.run(command, cwd=WORKSPACE, env={**os.environ, **environment}, check=False).returncode
+    if code:
+        raise ExecError(f"{what} failed with exit status {code}: {shlex.join(command)}")
+
+
+def rust_flags() -> str:
+    """Returns the flags of the Rust compiler, as ``CARGO_ENCODED_RUSTFLAGS`` joins them.
+
+    Messages of panics name source files. Those of other crates and of the standard library would
+    be files of this machine.
+    """
+    home = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
+    query = ["rustc", "--print", "sysroot"]
+    sysroot = subprocess.run(query, cwd=WORKSPACE, capture_output=True, text=True, check=True).stdout
+    renamed = {home / "registry/src": "crates", f"{sysroot.strip()}/lib/rustlib/src/rust": "rust"}
+    flags = os.environ.get("RUSTFLAGS", "").split()
+    return "\x1f".join(flags + [f"--remap-path-prefix={path}={name}" for path, name in renamed.items()])
+
+
+@cache
+def built() -> Path:
+    """Builds the library and the command unless they are given, and returns their folder.
+
+    ``CACHALOT_GLIBC`` is the oldest glibc to run with. cargo-zigbuild links with the symbols of
+    that version.
+    """
+    profile = os.environ.get("CACHALOT_CARGO_PROFILE", "release")
+    glibc = os.environ.get("CACHALOT_GLIBC")
+    command = [cargo(), "zigbuild" if glibc else "build", "--locked", "--profile", profile]
+    command += ["--config", f"profile.{profile}.strip='symbols'", "--config", f"profile.{profile}.debug=false"]
+    for crate, given in [("cachalot-library", "CACHALOT_LIBRARY"), ("cachalot-cli", "CACHALOT_COMMAND")]:
+        if given not in os.environ:
+            command += ["-p", crate]
+    if glibc:
+        command += ["--target", f"{TARGET}.{glibc}"]
+    run(command, "cargo", CARGO_ENCODED_RUSTFLAGS=rust_flags())
+    target = WORKSPACE / os.environ.get("CARGO_TARGET_DIR", "target")
+    return target / (TARGET if glibc else "") / ("debug" if profile == "dev" else profile)
+
+
+def library() -> Path:
+    """Returns the shared library: that of ``CACHALOT_LIBRARY``, else one built by cargo."""
+    given = os.environ.get("CACHALOT_LIBRARY")
+    return Path(given) if given else built() / "libcachalot.so"
+
+
+def soname() -> str:
+    """Returns the SONAME of the library, which ``ffi/library/build.rs`` sets."""
+    major, minor, _ = stated("version").split(".")
+    return f"libcachalot.so.{f'0.{minor}' if major == '0' else major}"
+
+
+def command() -> Path:
+    """Returns the command: that of ``CACHALOT_COMMAND``, else one built by cargo."""
+    given = os.environ.get("CACHALOT_COMMAND")
+    return Path(given) if given else built() / "cachalot"
+
+
+def compile_shim(source: Path, library: Path) -> None:
+    """Compiles the shim that works with every PyTorch, and puts the shim beside the library."""
+    options = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-s", "-Wl,-rpath,$ORIGIN"]
+    # Only symbols that the oldest libstdc++ of C++11 has. The newer kind of string is not in them,
+    # and the inlined functions of the older kind ask glibc 2.32 whether the process has threads.
+    options += ["-D_GLIBCXX_USE_CXX11_ABI=0", "-fno-sized-deallocation", "-fno-inline"]
+    library, source = library.resolve(), source.resolve()
+    files = [
+        "-I",
+        str(source),
+        str(source / SHIM.name),
+        str(library),
+        "-o",
+        str(library.parent / "libcachalot_torch.so"),
+    ]
+    run([*compiler(), *options, *files], "the C++ compiler")

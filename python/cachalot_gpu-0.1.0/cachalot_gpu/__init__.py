@@ -1,0 +1,50 @@
+"""cachalot, a GPU memory allocator.
+
+``cachalot_gpu.torch`` puts cachalot in the place of PyTorch's CUDA allocator. ``python -m
+cachalot_gpu`` runs the ``cachalot`` command, which replays, compares, inspects and plans recorded
+programs without a GPU.
+"""
+
+from importlib.metadata import version as _installed_version
+
+from ._files import command_path, library_path
+from ._library import version
+from ._planning import Buffer, Plan, plan
+from ._settings import check
+from .errors import (
+    AlreadyEnabledError,
+    CachalotError,
+    ConfigurationError,
+    DriverError,
+    DriverTooOldError,
+    EnabledTooLateError,
+    ForkedError,
+    NoGpuError,
+    OutOfDeviceMemoryError,
+    PlanningError,
+    TorchTooOldError,
+)
+
+__all__ = [
+    "AlreadyEnabledError",
+    "Buffer",
+    "CachalotError",
+    "ConfigurationError",
+    "DriverError",
+    "DriverTooOldError",
+    "EnabledTooLateError",
+    "ForkedError",
+    "NoGpuError",
+    "OutOfDeviceMemoryError",
+    "Plan",
+    "PlanningError",
+    "TorchTooOldError",
+    "__version__",
+    "check",
+    "command_path",
+    "library_path",
+    "plan",
+    "version",
+]
+
+__version__ = _installed_version("cachalot-gpu")

@@ -1,0 +1,274 @@
+"""The shared library through ``ctypes``: a table of the functions that are called, and exceptions
+for failures.
+
+A call releases Python's lock, so that other threads run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from functools import cache
+from typing import Any
+
+from . import _files, errors
+
+StatVisitor = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int64)
+"""``cachalot_stat_visitor``: receives a name and a value."""
+
+Writer = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+"""``cachalot_writer``: receives the next bytes."""
+
+PICKLE = 2
+"""``CACHALOT_PICKLE``: the format of a snapshot."""
+
+SIMULATED = 1
+"""``CACHALOT_SIMULATED``: a flag of ``Options``."""
+
+
+class Options(Structure):
+    """``cachalot_options``: how an allocator is made."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint32),
+        ("device_count", c_uint32),
+        ("devices", c_void_p),
+        ("contexts", c_void_p),
+        ("config", c_char_p),
+        ("limit_bytes", c_uint64),
+        ("simulated_bytes", c_uint64),
+    ]
+
+
+class Device(Structure):
+    """``cachalot_device``: the state of one device, with all sizes in bytes."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("total_bytes", c_uint64),
+        ("free_bytes", c_uint64),
+        ("process_bytes", c_uint64),
+        ("reserved_bytes", c_uint64),
+        ("limit_bytes", c_uint64),
+        ("leaked_bytes", c_uint64),
+        ("ordinal", c_int),
+        ("simulated", c_int),
+        ("virtual_memory", c_int),
+        ("reserved", c_uint32),
+    ]
+
+
+class Calls(Structure):
+    """``cachalot_calls``: driver calls of one kind, and their time in microseconds."""
+
+    _fields_ = [("calls", c_uint64), ("us", c_uint64)]
+
+
+class Pages(Structure):
+    """``cachalot_pages``: what the pages of virtual memory are used for, in bytes, and the driver
+    calls for them."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("mapped_bytes", c_uint64),
+        ("spare_bytes", c_uint64),
+        ("stale_bytes", c_uint64),
+        ("pinned_bytes", c_uint64),
+        ("moved_bytes", c_uint64),
+        ("reserve", Calls),
+        ("unreserve", Calls),
+        ("create", Calls),
+        ("destroy", Calls),
+        ("map", Calls),
+        ("set_access", Calls),
+        ("unmap", Calls),
+        ("export_fd", Calls),
+        ("stalls", c_uint64),
+        ("longest_stall_us", c_uint64),
+        ("consolidated_bytes", c_uint64),
+        ("parked_bytes", c_uint64),
+    ]
+
+
+class Reclaimed(Structure):
+    """``cachalot_reclaimed``: what upkeep has given back to the driver, and what it has kept and why."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("looks", c_uint64),
+        ("given_back_bytes", c_uint64),
+        ("given_back_units", c_uint64),
+        ("obtained_again_bytes", c_uint64),
+        ("obtained_again_units", c_uint64),
+        ("too_early_units", c_uint64),
+        ("driver_us", c_uint64),
+        ("observed_units", c_uint64),
+        ("idle_bytes", c_uint64),
+        ("needed_soon_bytes", c_uint64),
+        ("busy_bytes", c_uint64),
+        ("unpaid_bytes", c_uint64),
+        ("budget_us", c_uint64),
+        ("caution", c_uint64),
+    ]
+
+
+class Remaining(Structure):
+    """``cachalot_remaining_memory``: the memory of a device in use, by name, in bytes."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("used_bytes", c_uint64),
+        ("block_bytes", c_uint64),
+        ("pending_bytes", c_uint64),
+        ("cached_bytes", c_uint64),
+        ("spare_bytes", c_uint64),
+        ("leaked_bytes", c_uint64),
+        ("other_bytes", c_uint64),
+        ("pinned_bytes", c_uint64),
+        ("parked_bytes", c_uint64),
+    ]
+
+
+class TuneReport(Structure):
+    """``cachalot_tune_report``: what ``tune:auto`` has done."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("windows", c_uint64),
+        ("searches", c_uint64),
+        ("candidates", c_uint64),
+        ("without_gain", c_uint64),
+        ("switches", c_uint64),
+        ("held", c_uint64),
+        ("taken_back", c_uint64),
+        ("search_us", c_uint64),
+        ("before_bytes", c_uint64),
+        ("predicted_bytes", c_uint64),
+        ("after_bytes", c_uint64),
+        ("given_back_bytes", c_uint64),
+        ("retired_bytes", c_uint64),
+        ("stage", c_int32),
+        ("tuned", c_int32),
+    ]
+
+
+class ParkReport(Structure):
+    """``cachalot_park_report``: where the memory of a tag is, with all sizes in bytes."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("mapped_bytes", c_uint64),
+        ("parked_bytes", c_uint64),
+        ("kept_bytes", c_uint64),
+        ("pinned_bytes", c_uint64),
+        ("ordinary_bytes", c_uint64),
+        ("host_bytes", c_uint64),
+        ("idle_host_bytes", c_uint64),
+        ("state", c_int32),
+        ("reserved", c_uint32),
+    ]
+
+
+class Pool(Structure):
+    """``cachalot_pool``: the name of a private pool."""
+
+    _fields_ = [("first", c_uint64), ("second", c_uint64)]
+
+
+class Status(c_int32):
+    """``cachalot_status``: a call that returns a failure raises an exception."""
+
+
+_HANDLE, _STREAM = c_void_p, c_void_p
+
+_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    # name: type of the result, types of the arguments
+    "cachalot_version_string": (c_char_p,),
+    "cachalot_last_error": (c_char_p,),
+    "cachalot_last_driver_code": (c_uint32,),
+    "cachalot_status_text": (c_char_p, c_int32),
+    "cachalot_create": (Status, POINTER(Options), POINTER(_HANDLE)),
+    "cachalot_destroy": (Status, _HANDLE),
+    "cachalot_configure": (Status, _HANDLE, c_char_p),
+    "cachalot_config": (Status, _HANDLE, c_int, c_char_p, c_size_t, POINTER(c_size_t)),
+    "cachalot_device_count": (Status, _HANDLE, POINTER(c_int)),
+    "cachalot_device_info": (Status, _HANDLE, c_int, POINTER(Device)),
+    "cachalot_empty_cache": (Status, _HANDLE, c_int),
+    "cachalot_iteration": (Status, _HANDLE, c_int),
+    "cachalot_tuned": (Status, _HANDLE, c_int, POINTER(TuneReport)),
+    "cachalot_maintain": (Status, _HANDLE, c_int, c_uint64, POINTER(c_int)),
+    "cachalot_maintain_every": (Status, _HANDLE, c_uint64, c_uint64),
+    "cachalot_record_use": (Status, _HANDLE, c_void_p, c_void_p),
+    "cachalot_pool_tag": (Status, _HANDLE, c_int, Pool, c_uint64),
+    "cachalot_park": (Status, _HANDLE, c_int, c_uint64, c_uint32),
+    "cachalot_wake_start": (Status, _HANDLE, c_int, c_uint64),
+    "cachalot_wake_wait": (Status, _HANDLE, c_int, c_uint64),
+    "cachalot_parked": (Status, _HANDLE, c_int, c_uint64, POINTER(ParkReport)),
+    "cachalot_park_elsewhere": (Status, _HANDLE, c_int, c_uint64, c_int),
+    "cachalot_remaining": (Status, _HANDLE, c_int, POINTER(Remaining)),
+    "cachalot_park_retain": (Status, _HANDLE, c_int, c_uint64),
+    "cachalot_reclaim_stats": (Status, _HANDLE, c_int, POINTER(Reclaimed)),
+    "cachalot_page_stats": (Status, _HANDLE, c_int, POINTER(Pages)),
+    "cachalot_set_memory_fraction": (Status, _HANDLE, c_int, c_double),
+    "cachalot_stat": (Status, _HANDLE, c_int, c_char_p, POINTER(c_int64)),
+    "cachalot_stats_for_each": (Status, _HANDLE, c_int, StatVisitor, c_void_p),
+    "cachalot_reset_peaks": (Status, _HANDLE, c_int),
+    "cachalot_reset_accumulated": (Status, _HANDLE, c_int),
+    "cachalot_trace_start": (Status, _HANDLE, c_int, c_size_t),
+    "cachalot_metrics": (Status, _HANDLE, Writer, c_void_p),
+    "cachalot_snapshot_as": (Status, _HANDLE, c_int32, Writer, c_void_p),
+    "cachalot_snapshot_to_file": (Status, _HANDLE, c_char_p),
+    "cachalot_torch_allocator": (Status, POINTER(_HANDLE)),
+    "cachalot_torch_peek": (Status, POINTER(_HANDLE)),
+    "cachalot_torch_configure": (Status, c_char_p),
+    "cachalot_torch_record_stacks": (Status, c_int),
+}
+
+
+def _raise_failure(library: ctypes.CDLL, status: Status) -> None:
+    """Raises the exception of a status that is a failure."""
+    if status.value:
+        text = library.cachalot_last_error() or library.cachalot_status_text(status.value)
+        raise errors.of_status(status.value, text.decode(errors="replace"), library.cachalot_last_driver_code())
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Loads the library at the first call, with symbols that the shims can use."""
+    try:
+        loaded = ctypes.CDLL(str(_files.LIBRARY), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise errors.CachalotError(f"the library of cachalot-gpu cannot be loaded: {error}") from error
+    for name, (result, *arguments) in _PROTOTYPES.items():
+        function = getattr(loaded, name)
+        function.argtypes = arguments
+        function.restype = result
+        if result is Status:
+            function.errcheck = lambda status, *_: _raise_failure(loaded, status)
+    return loaded
+
+
+def version() -> str:
+    """Returns the version of the library, such as ``"1.2.3"``: that of the package, unless
+    ``CACHALOT_LIBRARY`` names another library."""
+    text: bytes = library().cachalot_version_string()
+    return text.decode()
+
+
+def address(name: str) -> int:
+    """Returns the address of a function of the library, which PyTorch calls without Python."""
+    return ctypes.cast(getattr(library(), name), c_void_p).value or 0

@@ -1,0 +1,77 @@
+"""Static plans from Python, computed by the ``cachalot`` command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from . import _files, errors
+
+
+class Buffer(NamedTuple):
+    """A buffer with a known life. A plain tuple of these values is a buffer as well."""
+
+    lower: int
+    """The first moment of the life."""
+    upper: int
+    """The moment after the last one."""
+    size: int
+    """The bytes of the buffer."""
+    alignment: int = 1
+    """A power of two that divides the offset."""
+    offset: int | None = None
+    """The offset, if the buffer cannot be moved."""
+
+
+class Plan(NamedTuple):
+    """An offset for every buffer, such that buffers that live at the same moment do not overlap."""
+
+    offsets: list[int]
+    """The offsets in bytes, in the order of the buffers."""
+    peak_bytes: int
+    """The bytes that the plan needs."""
+    lower_bound_bytes: int
+    """No plan needs fewer bytes."""
+    optimal: bool
+    """Whether it is proven that no plan is better."""
+
+
+def _of_buffers(text: str, table: Path) -> str:
+    """Returns a message of the command with indexes of buffers in place of lines of the table."""
+    indexed = re.sub(rf"(?:{re.escape(str(table))}:|\bline )(\d+)", lambda line: f"buffers[{int(line[1]) - 2}]", text)
+    return indexed.replace(str(table), "buffers")
+
+
+def plan(buffers: Iterable[Buffer | tuple[int, ...]], deadline: float = 10.0) -> Plan:
+    """Plans the memory of a program whose buffers are known in advance. Uses every core, until a
+    plan is proven optimal or ``deadline`` seconds have passed.
+
+    Raises:
+        PlanningError: a buffer has a mistake, or cannot stay at its offset. The text gives the
+            index of the buffer. Or there was no plan before the deadline.
+        ValueError: the deadline is not above 0.
+    """
+    if not deadline > 0:
+        raise ValueError(f"the deadline must be above 0, not {deadline}")
+    rows = [(number, *Buffer(*buffer)) for number, buffer in enumerate(buffers)]
+    if not rows:
+        return Plan([], 0, 0, True)
+    with tempfile.TemporaryDirectory(prefix="cachalot-") as folder:
+        table, planned = Path(folder) / "buffers.csv", Path(folder) / "plan.csv"
+        with table.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([("id", *Buffer._fields), *rows])
+        command = [_files.command_path(), "plan", str(table), "--json", "-o", str(planned), "--deadline", str(deadline)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise errors.PlanningError(_of_buffers(done.stderr.strip(), table))
+        with planned.open(newline="") as file:
+            offsets = {int(row["id"]): int(row["offset"]) for row in csv.DictReader(file)}
+    found = json.loads(done.stdout)
+    ordered = [offsets[number] for number in range(len(rows))]
+    return Plan(ordered, found["peak_bytes"], found["lower_bound_bytes"], found["optimal"])

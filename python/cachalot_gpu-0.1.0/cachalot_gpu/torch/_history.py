@@ -1,0 +1,107 @@
+"""The history of allocations, and snapshots of every segment and block.
+
+Both have PyTorch's format: pytorch.org/memory_viz and torch's ``_memory_viz.py`` open them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+from .. import _library
+from . import _handle
+
+if TYPE_CHECKING:
+    from ._installed import Device
+
+MOST_ENTRIES = 1_000_000
+"""The most events that are kept of each device. The ring is made when recording begins, with 50
+bytes an event."""
+
+_recording = False
+
+
+def record_memory_history(
+    enabled: Literal["state", "all"] | None = "all",
+    context: Literal["state", "alloc", "all"] | None = "all",
+    stacks: Literal["python", "all"] = "all",
+    max_entries: int = sys.maxsize,
+    device: Device = None,
+    *_ignored: Any,
+    **_also_ignored: Any,
+) -> None:
+    """Records the latest events of every device from now on, for :func:`memory_snapshot` and
+    :func:`dump_snapshot`. Drops earlier records. Takes the arguments of
+    ``torch.cuda.memory._record_memory_history``.
+
+    Args:
+        enabled: ``"all"``, ``"state"`` (the latest event only), or ``None`` to stop.
+        context: ``None`` records no Python stack. A stack costs microseconds, and an event without
+            a stack costs nanoseconds.
+        stacks: both values record Python's frames, and neither records frames of C++.
+        max_entries: how many events of each device are kept, 1,000,000 at most.
+        device: changes nothing. The further arguments of PyTorch's function change nothing either.
+    """
+    global _recording
+    if enabled not in (None, "state", "all"):
+        raise ValueError(f'enabled must be "all", "state" or None, not {enabled!r}')
+    entries = {None: 0, "state": 1, "all": max(1, min(max_entries, MOST_ENTRIES))}[enabled]
+    handle = _handle.require()
+    _library.library().cachalot_torch_record_stacks(int(entries > 0 and context is not None))
+    for index in range(_handle.device_count(handle)):
+        _library.library().cachalot_trace_start(handle, index, entries)
+    _recording = entries > 0
+
+
+def history_enabled() -> bool:
+    """Returns whether :func:`record_memory_history` is recording events."""
+    return _recording
+
+
+def snapshot(pool: tuple[int, ...] | None = None) -> dict[str, Any]:
+    """Returns every segment with its blocks, the recorded events of each device, and the settings,
+    as ``torch.cuda.memory._snapshot()``. The heaps are read one after the other, so an exact
+    picture needs a program that does not allocate meanwhile.
+
+    Args:
+        pool: the two numbers of a private pool, whose segments alone are returned; (0, 0) stands
+            for all pools. PyTorch passes a third value, which says whether to return events.
+    """
+    parts: list[bytes] = []
+    handle = _handle.peek()
+    if handle is None:
+        return {"segments": [], "device_traces": []}
+
+    def write(_: Any, text: int, size: int) -> int:
+        parts.append(ctypes.string_at(text, size))
+        return 0
+
+    _library.library().cachalot_snapshot_as(handle, _library.PICKLE, _library.Writer(write), None)
+    whole: dict[str, Any] = pickle.loads(b"".join(parts))
+    if pool is not None:
+        first, second, *events = pool
+        if (first, second) != (0, 0):
+            named = [segment for segment in whole["segments"] if segment["segment_pool_id"] == (first, second)]
+            whole["segments"] = named
+        if events and not events[0]:
+            whole["device_traces"] = [[] for _ in whole["device_traces"]]
+    return whole
+
+
+def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: bool = True) -> list[dict[str, Any]]:
+    """Returns the segments of every pool, or of one private pool, as
+    ``torch.cuda.memory_snapshot``. All sizes are in bytes. ``include_traces`` changes nothing,
+    since the result has no events."""
+    del include_traces
+    segments: list[dict[str, Any]] = snapshot(mempool_id)["segments"]
+    return segments
+
+
+def dump_snapshot(filename: str | os.PathLike[str] = "dump_snapshot.pickle") -> None:
+    """Writes a snapshot with every segment, event and setting to a file, as
+    ``torch.cuda.memory._dump_snapshot``: JSON if the name ends in ``.json``, else a pickle. The
+    file appears, or is replaced, when it is complete."""
+    _library.library().cachalot_snapshot_to_file(_handle.require(), os.fsencode(filename))

@@ -1,0 +1,45 @@
+"""The installed PyTorch: whether it has plug-ins, whether it finds a GPU, and how it names
+devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Optional, Union
+
+import torch
+
+from .. import errors
+
+if TYPE_CHECKING:
+    Device = Optional[Union[int, str, torch.device]]
+
+_HOOKS_SINCE = "2.2"
+"""The first version of PyTorch whose plug-ins have all hooks of this package."""
+
+
+def require_plugins() -> None:
+    """Raises an error if the installed PyTorch has no CUDA, or no plug-ins with pools."""
+    if torch.version.cuda is None:
+        raise errors.NoGpuError(f"PyTorch {torch.__version__} was built without CUDA")
+    plugin = getattr(torch._C, "_CUDAPluggableAllocator", None)
+    if not hasattr(plugin, "set_begin_allocate_to_pool"):
+        raise errors.TorchTooOldError(
+            f"PyTorch {torch.__version__} has no allocator plug-ins with pools: {_HOOKS_SINCE} or later is needed"
+        )
+
+
+def require_gpu() -> None:
+    """Raises an error if PyTorch finds no GPU. Does not initialise CUDA."""
+    if torch.cuda.device_count() == 0:
+        raise errors.NoGpuError("PyTorch finds no GPU: torch.cuda.device_count() is 0")
+
+
+def device_index(device: Device) -> int:
+    """Returns the number of a device, which PyTorch names by a number, ``"cuda:1"``, a
+    ``torch.device``, or ``None`` for the current device."""
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device):
+        if device.type != "cuda":
+            raise ValueError(f"expected a CUDA device, but got {device}")
+        device = device.index
+    return torch.cuda.current_device() if device is None else int(device)

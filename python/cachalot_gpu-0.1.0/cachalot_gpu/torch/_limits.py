@@ -1,0 +1,65 @@
+"""The memory of a device, the limit of this process, and the release of cached memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import _library
+from . import _handle
+from ._installed import device_index
+
+if TYPE_CHECKING:
+    from ._installed import Device
+
+_fractions: dict[tuple[int, int], float] = {}
+"""The fraction that was set, by the device and its limit in bytes, from which the last digits
+cannot be computed."""
+
+
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
+    """Limits this process to a fraction of the memory of a device. Requests beyond the limit run
+    out of memory, and memory that is held stays. 1.0 is no limit.
+
+    Raises:
+        TypeError: the fraction is not a ``float``.
+        ValueError: the fraction is not from 0 to 1.
+    """
+    if not isinstance(fraction, float):
+        raise TypeError("the fraction must be a float")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"the fraction must be from 0 to 1, not {fraction}")
+    handle, index = _handle.require(), device_index(device)
+    _library.library().cachalot_set_memory_fraction(handle, index, fraction)
+    _fractions[index, _handle.device_info(handle, index).limit_bytes] = fraction
+
+
+def get_per_process_memory_fraction(device: Device = None) -> float:
+    """Returns the limit of this process as a fraction of the memory of a device."""
+    index = device_index(device)
+    info = _handle.device_info(_handle.require(), index)
+    fraction: float = _fractions.get((index, info.limit_bytes), min(1.0, info.limit_bytes / info.total_bytes))
+    return fraction
+
+
+def empty_cache() -> None:
+    """Releases every segment without a block in use to the driver, on every device. Waits for
+    pending frees."""
+    if handle := _handle.peek():
+        for device in range(_handle.device_count(handle)):
+            _library.library().cachalot_empty_cache(handle, device)
+
+
+def mem_get_info(device: Device = None) -> tuple[int, int]:
+    """Returns the free and the total bytes of a device as the driver counts them, by
+    ``torch.cuda.mem_get_info``, which works under every allocator."""
+    free, total = torch.cuda.mem_get_info(device_index(device))
+    return free, total
+
+
+def list_gpu_processes(device: Device = None) -> str:
+    """Returns a text of the processes that use a device and their memory, by
+    ``torch.cuda.list_gpu_processes``, which works under every allocator."""
+    text: str = torch.cuda.list_gpu_processes(device_index(device))
+    return text

@@ -1,0 +1,61 @@
+"""Pools of PyTorch's own allocator whose segments come from cachalot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _files, errors
+from . import _installed, _plugin, _switch, _whole
+
+_kept: list[torch.cuda.memory.CUDAPluggableAllocator] = []
+"""The plug-in of every pool. Tensors may live as long as the process, and so must the plug-in."""
+
+
+def _allocator() -> torch.cuda.memory.CUDAPluggableAllocator:
+    """Returns the plug-in that allocates segments.
+
+    It needs no shim: if an allocation of a segment fails, then PyTorch releases cached memory,
+    tries again, and raises its own error.
+    """
+    if not _kept:
+        _kept.append(
+            torch.cuda.memory.CUDAPluggableAllocator(
+                str(_files.LIBRARY), "cachalot_torch_malloc", "cachalot_torch_free"
+            )
+        )
+    return _kept[0]
+
+
+def pool(config: str | None = None, *, use_on_oom: bool = False, no_split: bool = False) -> torch.cuda.MemPool:
+    """Returns a ``torch.cuda.MemPool`` whose segments come from cachalot, for
+    ``torch.cuda.use_mem_pool``.
+
+    PyTorch's own allocator still decides about blocks, and all functions of ``torch.cuda.memory``
+    work. cachalot decides about segments only (2 MiB, 20 MiB, multiples of 2 MiB). Initialises
+    CUDA. After :func:`enable` as a whole allocator, cachalot decides about blocks, too. With ``CACHALOT_DISABLE``, the
+    segments come from PyTorch.
+
+    Args:
+        config: settings for all pools, as for :func:`enable`. ``None`` changes no setting.
+        use_on_oom, no_split: the arguments of ``torch.cuda.MemPool``.
+
+    Raises:
+        CachalotError: cachalot is a plug-in, under which PyTorch has no pools.
+        ConfigurationError, NoGpuError, DriverTooOldError, TorchTooOldError: as :func:`enable`.
+    """
+    if _plugin.enabled() and not _whole.in_place():
+        raise errors.CachalotError("pool() excludes enable(): PyTorch has no MemPool under a plug-in")
+    _installed.require_plugins()
+    if not hasattr(torch.cuda, "MemPool"):
+        raise errors.TorchTooOldError(f"PyTorch {torch.__version__} has no torch.cuda.MemPool: 2.5 or later is needed")
+    # Older versions of PyTorch lack one argument or both, so only those that the caller wants are
+    # passed.
+    wanted: dict[str, Any] = {name: True for name, on in [("use_on_oom", use_on_oom), ("no_split", no_split)] if on}
+    if not (is_off := _switch.leave_out_if_disabled()):
+        _plugin.start(config)
+    torch.cuda.init()
+    if is_off or _whole.in_place():
+        return torch.cuda.MemPool(**wanted)
+    return torch.cuda.MemPool(_allocator().allocator(), **wanted)

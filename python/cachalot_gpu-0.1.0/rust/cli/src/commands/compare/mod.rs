@@ -1,0 +1,315 @@
+//! `cachalot compare`: recorded programs with every policy and configuration, side by side.
+
+mod render_line;
+mod render_plot;
+mod render_table;
+
+use super::progress::Progress;
+use super::table::Look;
+use super::variation::Variation;
+use super::{BAD_INPUT, DIFFERENT, bytes};
+use cachalot_core::Config;
+use cachalot_core::config::PLANNED;
+use cachalot_core::simulated::DriverCosts;
+use cachalot_replay::compare::{self, Comparison, Configuration, Contender, Options, load_costs, policy_named};
+use cachalot_replay::replay::{self, ReplayError};
+use cachalot_replay::trace::Trace;
+use cachalot_replay::tune::{self, Answer, Part};
+use rayon::prelude::*;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The folder of the compared traces, if no file is given.
+const SHIPPED: &str = "tests/traces";
+
+/// The ending of a trace's file name in the folder.
+const RECORD: &str = ".csv.gz";
+
+const LONG_ABOUT: &str = "\
+Run recorded programs with every policy and configuration, side by side
+
+Each contender, a policy with a configuration, runs the program behind a record
+on a simulated device of 139 GiB, or of the limit's size if that is more. The
+program is its requests with the bytes that were asked for, its frees, streams
+and captured graphs (one private pool). A freed block that other streams still
+use is theirs until the record says that it was complete. The program goes on
+after a request that runs out of memory.
+
+The first sentence about a program says how much of what the first contender
+reserves at the peak is free but stuck, that is, of no use to the request for
+which more was reserved; and which setting of PyTorch's allocator would have
+held the least. A few settings are tried, whatever the contenders.
+
+peak reserved   bytes held from the device, which gives exactly what is asked
+                for: a driver rounds small requests up to pages
+to the first    the difference of peak reserved to the first contender
+utilisation     peak live / peak reserved
+peak live       bytes that the program asked for and holds
+driver calls    allocations, frees, calls for mappings, and others (events,
+                questions), failed ones included
+driver time     what those calls cost on a device, estimated by size; waiting
+                costs nothing. --costs FILE replaces the table of an H200:
+                `call,bytes,us` lines with the driver's names
+                (cuMemAlloc,2097152,31), sizes ascending; between two sizes,
+                time grows evenly; `cuMemAddressReserve,,4.5` for any size;
+                `#` begins a comment
+cold            with --passes: driver time an allocation in the first pass
+steady          the same in the later passes, their mean
+longest stall   the most driver time of a single request, over all passes
+ns/op           median time of an operation on this machine, the simulation of
+                the device included, in warm runs after all passes; all other
+                figures are those of the passes. Traces run several at once:
+                RAYON_NUM_THREADS=1 for steadier times
+OOMs            requests that ran out of memory
+fragmentation   1 - largest free block / all free blocks, just after the most
+                was held from the device
+*               the contender with the fewest OOMs, of those the one with the
+                least peak reserved; `direct` is a yardstick and never marked
+
+The planned policy observes the first half of a program and serves the second
+half from a plan, made in plan_deadline_ms: its bytes, ns/op and fragmentation
+are those of the second half. The figures of the other policies are those of
+the whole program.
+
+--json prints an object for each trace and contender with trace, policy, config,
+utilisation, peak_live_bytes, peak_reserved_bytes, device_calls and
+driver_us_by_call (by the driver's names), driver_us, allocations, passes,
+cold_us_per_allocation, steady_us_per_allocation (null for one pass),
+longest_stall_us, ns_per_op, ooms, largest_failed_bytes, fragmentation,
+operations, limit_bytes (null for none), and for the planned policy planned. The
+object of the first contender also has answer (sentence, stuck, better), unless
+the program is too long.
+
+Exits with 2 for input that cannot be used, else with 1 if an allocator refused
+a call for another reason than lack of memory. A contender that runs out of
+memory is a result, and the status stays 0.";
+
+const EXAMPLES: &str = "\
+Examples:
+  cachalot compare --config expandable_segments:True snapshot.pickle
+  cachalot compare --limit 14GiB snapshot.pickle
+  cachalot compare --passes 6 --limit-factor 1.05 snapshot.pickle
+  cachalot compare --policy caching,bfc --plot out.svg snapshot.pickle";
+
+/// Run recorded programs with every policy and configuration, side by side
+#[derive(clap::Args)]
+#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The policies, separated by commas; all without this
+    #[arg(long = "policy", value_name = "A,B", value_delimiter = ',', value_parser = policy_named)]
+    policies: Vec<&'static str>,
+    #[arg(
+        long = "config",
+        value_name = "STRING",
+        value_parser = Configuration::parse,
+        help = "A configuration beside the defaults, any number of times: for the policy it begins with \
+                (`policy:caching,max_split_size_mb:64`), else for each of --policy, else for `caching`"
+    )]
+    configurations: Vec<Configuration>,
+    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    limit: Option<u64>,
+    /// Empty the cache where the recorded program did
+    #[arg(long)]
+    empty_cache: bool,
+    #[command(flatten)]
+    variation: Variation,
+    /// What the driver's calls cost, instead of the table of an H200
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+    /// How often to measure the time of an operation; the median is shown
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Print a JSON object a line instead of the tables
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    look: Look,
+    /// Draw what is reserved over each program, a line for each contender, and what is live
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    #[arg(
+        value_name = "FILE",
+        help = "Records: .csv, .csv.gz, or a pickled memory snapshot of PyTorch (.pickle, .pickle.gz); \
+                without any, every .csv.gz in tests/traces of the current directory"
+    )]
+    files: Vec<PathBuf>,
+}
+
+/// Selects the figures in the tables.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum View {
+    /// Figures of a program that runs once.
+    Once,
+    /// Figures of several passes. The driver's time per allocation stands in place of the whole time.
+    Passes,
+}
+
+/// A compared trace.
+struct Compared {
+    name: String,
+    comparison: Comparison,
+    /// The answer for the first contender. `None` if the program is too long for an answer.
+    answer: Option<Answer>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let prepared = options(args).and_then(|options| Ok((options, files(args)?)));
+    let (options, files) = match prepared {
+        Ok(prepared) => prepared,
+        Err(complaint) => {
+            eprintln!("{complaint}");
+            return ExitCode::from(BAD_INPUT);
+        }
+    };
+    let progress = Progress::new(files.len() as u64);
+    let outcomes: Vec<_> = files.par_iter().map(|file| compare_file(file, &options, &progress)).collect();
+    progress.finish();
+
+    announce_notes(&options, &outcomes);
+    let mut status = 0;
+    let mut compared = Vec::new();
+    for outcome in outcomes.into_iter().flatten() {
+        match outcome {
+            Ok(trace) => compared.push(trace),
+            Err(error) => {
+                status = status.max(super::status_of(&error));
+                eprintln!("{error}");
+            }
+        }
+    }
+    for error in
+        compared.iter().flat_map(|trace| &trace.comparison.figures).filter_map(|figures| figures.as_ref().err())
+    {
+        status = status.max(DIFFERENT);
+        eprintln!("{error}");
+    }
+    let written = if args.json {
+        render_line::write(&compared, &options.contenders)
+    } else {
+        write_tables(&compared, &options, args)
+    };
+    if let Some(file) = args.plot.as_ref().filter(|_| !compared.is_empty())
+        && let Err(complaint) = draw(file, &compared, &options.contenders)
+    {
+        eprintln!("{complaint}");
+        status = BAD_INPUT;
+    }
+    super::end(status, &written)
+}
+
+/// Prints a line on standard error for each key of a contender that has no effect. A limit of any record counts.
+fn announce_notes(options: &Options, outcomes: &[Vec<Result<Compared, ReplayError>>]) {
+    let limited = outcomes.iter().flatten().flatten().any(|trace| trace.comparison.limit.is_some());
+    for contender in &options.contenders {
+        let config = config(contender);
+        let notes = config.iter().flat_map(|config| config.notes(limited));
+        notes.for_each(|note| eprintln!("note: {}: {note}", title(contender)));
+    }
+}
+
+/// Returns the configuration of a contender.
+fn config(contender: &Contender) -> Option<Config> {
+    let comma = if contender.text.is_empty() { "" } else { "," };
+    Config::parse(&format!("policy:{}{comma}{}", contender.policy, contender.text)).ok()
+}
+
+/// Draws the picture of `--plot`.
+fn draw(file: &Path, compared: &[Compared], contenders: &[Contender]) -> Result<(), String> {
+    let image = render_plot::draw(compared, contenders)
+        .map_err(|error| format!("{}: cannot be drawn: {error}", file.display()))?;
+    let written = cachalot_atomic_file::write(file, |to| to.write_all(image.as_bytes()));
+    written.map_err(|error| format!("{}: cannot be written: {error}", file.display()))
+}
+
+fn options(args: &Args) -> Result<Options, String> {
+    let costs = match &args.costs {
+        Some(file) => load_costs(file).map_err(|error| error.to_string())?,
+        None => DriverCosts::h200(),
+    };
+    Ok(Options {
+        contenders: compare::contenders(&args.policies, &args.configurations)?,
+        limit: args.limit,
+        limit_factor: args.variation.limit_factor,
+        left_out: args.variation.left_out(!args.empty_cache),
+        size_factor: 1.0,
+        passes: args.variation.passes.unwrap_or(1),
+        repeat: args.repeat,
+        costs,
+        work_done_at_once: false,
+        upkeep_us: 0,
+    })
+}
+
+/// Returns the given files, or the shipped files by name.
+fn files(args: &Args) -> Result<Vec<PathBuf>, String> {
+    if !args.files.is_empty() {
+        return Ok(args.files.clone());
+    }
+    let list = || -> io::Result<Vec<PathBuf>> { fs::read_dir(SHIPPED)?.map(|entry| Ok(entry?.path())).collect() };
+    let mut files = list().map_err(|error| {
+        format!("{SHIPPED}: cannot be read: {error}; name the traces, or run this where the project lies")
+    })?;
+    files.retain(|file| file.to_string_lossy().ends_with(RECORD));
+    files.sort();
+    if files.is_empty() {
+        return Err(format!("{SHIPPED}: holds no trace (*{RECORD})"));
+    }
+    Ok(files)
+}
+
+/// Compares every trace of a file.
+fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Result<Compared, ReplayError>> {
+    let compare = |trace: &Trace| {
+        progress.begin(&trace.name);
+        let start = trace.start.as_ref().map(ToString::to_string);
+        let then = "every allocator is first asked for them, by address";
+        progress.suspend(|| super::announce_start(file, start.as_deref(), then));
+        let comparison = compare::compare(trace, options)?;
+        let answer = answer(trace, options, comparison.limit)?;
+        Ok(Compared { name: trace.name.clone(), comparison, answer })
+    };
+    let outcomes = match Trace::load(file) {
+        Ok(traces) => traces.iter().map(compare).collect(),
+        Err(error) => vec![Err(ReplayError::Input(error))],
+    };
+    progress.advance(1);
+    outcomes
+}
+
+/// Replays a program with the settings of the first contender, and with a few others.
+fn answer(trace: &Trace, options: &Options, limit: Option<u64>) -> Result<Option<Answer>, ReplayError> {
+    // A plan begins in the middle of a program, so its peak is not that of the program.
+    let Some(first) = options.contenders.first().filter(|first| first.policy != PLANNED) else { return Ok(None) };
+    let Some(config) = config(first) else { return Ok(None) };
+    let program = replay::program(trace)?.without(options.left_out);
+    let part = Part { name: trace.name.clone(), program, limit };
+    Ok(tune::answer(&part, &config, &options.costs))
+}
+
+fn write_tables(compared: &[Compared], options: &Options, args: &Args) -> io::Result<()> {
+    if compared.is_empty() {
+        return Ok(());
+    }
+    let (contenders, look) = (&options.contenders, &args.look);
+    let view = if args.variation.passes.is_some() { View::Passes } else { View::Once };
+    super::print(render_table::each(compared, contenders, view, look))?;
+    if compared.len() > 1 {
+        super::print(format_args!("\n{}", render_table::all(compared, contenders, view, look)))?;
+    }
+    if args.variation.limit_factor.is_some() {
+        super::print(format_args!("\n{}", render_table::failures(compared, contenders)))?;
+    }
+    Ok(())
+}
+
+/// Returns the name of a contender: the policy, and the configuration if not empty.
+fn title(contender: &Contender) -> String {
+    match contender.text.as_str() {
+        "" => contender.policy.to_owned(),
+        text => format!("{} {text}", contender.policy),
+    }
+}

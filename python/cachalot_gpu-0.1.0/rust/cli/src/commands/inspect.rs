@@ -1,0 +1,467 @@
+//! `cachalot inspect`: reports on memory snapshots.
+
+use super::answer::{Told, sentence_at_end};
+use super::bytes::{duration, plural, show};
+use super::progress::Progress;
+use super::table::{Column, Look, Table, column, extra};
+use super::{BAD_INPUT, print};
+use cachalot_replay::inspect::{self, Failure, Group, Peak, PeakOf, Remedy, Report, SegmentReport, Totals};
+use cachalot_replay::trace::{BadInput, Trace, snapshot};
+use cachalot_replay::tune::{self, Answer, Stuck};
+use cachalot_snapshot::Snapshot;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const LONG_ABOUT: &str = "\
+Report on memory snapshots of PyTorch and cachalot: pickles and JSON, compressed
+or not
+
+The report opens with a sentence: how much of what was reserved at the peak was
+free but stuck, that is, of no use to the request for which more was reserved;
+and the setting of PyTorch's allocator with which the recorded history would
+have held the least. The history is replayed with the recorded settings and with
+a few others, unless it has some million events. Without a history, the sentence
+is about the end: what is stuck in segments with blocks in use.
+
+The report has the totals of each device at the end, and at the peaks if events
+were recorded; the call stacks of all blocks not free, by bytes and then by age;
+the segments in use with the most free memory, which the process cannot release
+while a segment is in use; and for each failed request the changes with which
+the request would have succeeded. Stacks and ages are shown as far as recorded.
+
+pending            freed by the program, and still used by other streams
+idle               wholly free segments, which can be released
+in holes           free memory of segments in use; fragmented is the share
+                   outside the largest hole
+wanted             the block for a failed request: the requested size, rounded
+here, elsewhere    on the request's stream outside of private pools; on other
+                   streams and in private pools
+if waited          the largest block once other streams finish their work on
+                   freed memory
+if released        free memory of the device, and all idle segments
+in one piece       free memory of the device, and all free memory here
+missing            bytes that no change of the allocator could have found: the
+                   program has to use less memory
+
+Free memory before the end is reconstructed backwards. A block freed since then
+counts with the requested size, rounded up to 512 bytes.
+
+--json prints an object for each file with file, answers (record, sentence,
+stuck, better), totals, peaks, largest, oldest, segments, failures; sizes in
+bytes.
+
+Exits with 2 for invalid input.";
+
+const EXAMPLES: &str = "\
+Examples:
+  cachalot inspect snapshot.pickle
+  cachalot inspect --most 3 --frames 12 snapshot.pickle
+  cachalot inspect --wide tests/traces/mlp_seed__stacks.pickle.gz";
+
+/// The columns of the totals.
+const TOTALS: [Column; 15] = [
+    column("device"),
+    column("reserved"),
+    extra("private"),
+    extra("parked"),
+    column("allocated"),
+    extra("requested"),
+    column("pending"),
+    column("idle"),
+    column("in holes"),
+    extra("largest hole"),
+    extra("fragmented"),
+    extra("segments"),
+    extra("blocks"),
+    extra("streams"),
+    extra("events"),
+];
+
+/// The columns of the peaks.
+const PEAKS: [Column; 10] = [
+    column("peak of"),
+    extra("device"),
+    extra("at event"),
+    extra("before the end"),
+    column("reserved"),
+    column("allocated"),
+    column("pending"),
+    column("idle"),
+    column("in holes"),
+    extra("largest hole"),
+];
+
+/// The columns of the segments.
+const SEGMENTS: [Column; 12] = [
+    column("segment"),
+    extra("device"),
+    extra("stream"),
+    extra("pool"),
+    column("length"),
+    column("free"),
+    extra("in blocks"),
+    column("largest"),
+    column("fragmented"),
+    extra("allocated"),
+    extra("pending"),
+    column("held by"),
+];
+
+/// Bytes above the free memory of any real device (32 TiB). A simulated device may have more.
+const LARGEST_DEVICE: u64 = 1 << 45;
+
+/// Report on memory snapshots: totals, holders of memory, fragmentation, failed requests
+#[derive(clap::Args)]
+#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Print a JSON object for each file instead of text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    look: Look,
+    /// Number of call stacks and of segments in each list
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    most: usize,
+    #[command(flatten)]
+    stacks: StackArgs,
+    #[arg(required = true, value_name = "FILE", help = "Snapshots: .pickle, .json, also .gz")]
+    files: Vec<PathBuf>,
+}
+
+/// A line of `--json`.
+#[derive(Serialize)]
+struct Line<'a> {
+    file: &'a str,
+    answers: &'a [OfRecord],
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+/// The sentence about a record, or about a snapshot without events.
+#[derive(Serialize)]
+struct OfRecord {
+    /// Name of the record. `None` without events that can be replayed.
+    record: Option<String>,
+    #[serde(flatten)]
+    told: Told,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let (mut status, mut written) = (0, Ok(()));
+    for file in &args.files {
+        match load(file) {
+            Ok(snapshot) => {
+                let report = inspect::inspect(&snapshot, args.most);
+                let told = told(file, &snapshot, &report.peaks);
+                let name = file.to_string_lossy();
+                let text = if args.json { json(&name, &told, &report) } else { Ok(text(&name, &told, &report, args)) };
+                written = written.and(text.and_then(print));
+            }
+            Err(error) => {
+                status = BAD_INPUT;
+                eprintln!("{error}");
+            }
+        }
+    }
+    super::end(status, &written)
+}
+
+/// Reads a snapshot. On a terminal a slow read shows a progress bar.
+pub(crate) fn load(file: &Path) -> Result<Snapshot, BadInput> {
+    let progress = Progress::new(std::fs::metadata(file).map_or(0, |data| data.len()));
+    progress.begin("reading");
+    let loaded = snapshot::load_watched(file, |bytes| progress.advance(bytes));
+    progress.finish();
+    loaded
+}
+
+/// Returns a sentence for each record of a snapshot: about the recorded peak, and the setting that a replay finds. Without
+/// a history that can be replayed, a sentence about the end.
+fn told(file: &Path, snapshot: &Snapshot, peaks: &[Peak]) -> Vec<OfRecord> {
+    let traces = Trace::of_snapshot(file, snapshot).unwrap_or_default();
+    let progress = Progress::new(traces.len() as u64);
+    progress.begin("replaying");
+    let answers = traces.iter().filter_map(|trace| {
+        let answer = tune::answer_of(trace);
+        progress.advance(1);
+        let recorded = peaks.iter().find(|peak| peak.device == trace.device && peak.of != PeakOf::Allocated);
+        let answer = answer.map(|answer| Answer { peak: recorded.map_or(answer.peak, stuck), ..answer })?;
+        Some(OfRecord { record: Some(trace.name.clone()), told: Told::from(&answer) })
+    });
+    let told: Vec<OfRecord> = answers.collect();
+    progress.finish();
+    if !told.is_empty() {
+        return told;
+    }
+    let stuck = tune::stuck(snapshot);
+    vec![OfRecord { record: None, told: Told { sentence: sentence_at_end(&stuck), stuck, better: None } }]
+}
+
+/// Returns the free memory of a device at a recorded peak.
+fn stuck(peak: &Peak) -> Stuck {
+    Stuck {
+        reserved_bytes: peak.reserved,
+        hole_bytes: peak.in_holes,
+        hole_segments: peak.hole_segments,
+        idle_bytes: peak.releasable,
+        idle_segments: peak.releasable_segments,
+    }
+}
+
+fn json(file: &str, answers: &[OfRecord], report: &Report) -> io::Result<String> {
+    serde_json::to_string(&Line { file, answers, report }).map_err(io::Error::from)
+}
+
+fn text(file: &str, answers: &[OfRecord], report: &Report, args: &Args) -> String {
+    let look = &args.look;
+    let shown = Stacks { shown: &args.stacks, look };
+    let mut text = String::new();
+    for OfRecord { record, told: Told { sentence, .. } } in answers {
+        let of = record.as_ref().filter(|_| answers.len() > 1).map_or(String::new(), |record| format!("{record}: "));
+        let _ = writeln!(text, "{}", look.fold(&format!("{of}{sentence}"), 0));
+    }
+    let _ = write!(text, "\n{file}\n\n{}\n", totals(&report.totals).render(look));
+    if !report.peaks.is_empty() {
+        let _ = write!(text, "\nAt the peaks\n\n{}\n", peaks(&report.peaks).render(look));
+        for peak in &report.peaks {
+            let of = named(peak.of);
+            shown.groups(
+                &mut text,
+                &format!("Blocks not free at the peak of {of} on device {}", peak.device),
+                &peak.largest,
+            );
+        }
+    }
+    shown.groups(
+        &mut text,
+        "Blocks not free at the end, by where they were allocated, the most bytes first",
+        &report.largest,
+    );
+    let older: Vec<Group> = report.oldest.iter().filter(|group| !report.largest.contains(group)).cloned().collect();
+    shown.groups(&mut text, "Others that are not free, the oldest first", &older);
+    if !report.segments.is_empty() {
+        let _ = write!(
+            text,
+            "\nSegments in use with the most free memory\n\n{}\n",
+            segments(&report.segments).render(look)
+        );
+    }
+    for failure in &report.failures {
+        describe(&mut text, failure, &shown);
+    }
+    text
+}
+
+/// Returns the name of a peak.
+fn named(of: PeakOf) -> &'static str {
+    match of {
+        PeakOf::Reserved => "reserved",
+        PeakOf::Allocated => "allocated",
+        PeakOf::Both => "reserved, allocated",
+    }
+}
+
+fn peaks(peaks: &[Peak]) -> Table {
+    let mut table = Table::new(&PEAKS);
+    for peak in peaks {
+        table.row(vec![
+            named(peak.of).to_owned(),
+            peak.device.to_string(),
+            peak.event.to_string(),
+            peak.before_end_us.map_or_else(String::new, duration),
+            show(peak.reserved),
+            show(peak.allocated),
+            show(peak.pending),
+            show(peak.releasable),
+            show(peak.in_holes),
+            show(peak.largest_hole),
+        ]);
+    }
+    table
+}
+
+/// Formats a stream for people: 0 is the default stream.
+fn stream(number: i64) -> String {
+    if number == 0 { "default".to_owned() } else { format!("{number:#x}") }
+}
+
+/// Formats a pool for people.
+fn pool(id: (u64, u64)) -> String {
+    match id {
+        (0, 0) => "default".to_owned(),
+        (0, number) => format!("private {number}"),
+        (one, other) => format!("private {one}, {other}"),
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
+}
+
+fn totals(devices: &[Totals]) -> Table {
+    let mut table = Table::new(&TOTALS);
+    for totals in devices {
+        table.row(vec![
+            if totals.device < 0 { "host".to_owned() } else { totals.device.to_string() },
+            show(totals.reserved),
+            show(totals.reserved_private),
+            show(totals.parked),
+            show(totals.allocated),
+            show(totals.requested),
+            show(totals.pending),
+            show(totals.releasable),
+            show(totals.in_holes),
+            show(totals.largest_hole),
+            percent(totals.fragmentation),
+            totals.segments.to_string(),
+            totals.allocations.to_string(),
+            totals.streams.to_string(),
+            totals.events.to_string(),
+        ]);
+    }
+    table
+}
+
+fn segments(reports: &[SegmentReport]) -> Table {
+    let mut table = Table::new(&SEGMENTS);
+    for report in reports {
+        table.row(vec![
+            format!("{:#x}{}", report.address, if report.is_expandable { " (expandable)" } else { "" }),
+            report.device.to_string(),
+            stream(report.stream),
+            pool(report.pool),
+            show(report.total),
+            show(report.free),
+            report.free_blocks.to_string(),
+            show(report.largest_free),
+            percent(report.fragmentation),
+            show(report.allocated),
+            show(report.pending),
+            plural(report.blocks_in_use, "block"),
+        ]);
+    }
+    table
+}
+
+/// Options of stacks in a report.
+#[derive(clap::Args)]
+pub(crate) struct StackArgs {
+    /// Number of frames of each stack, from the innermost; JSON has all frames
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    frames: usize,
+    /// Show frames of PyTorch, which are hidden in stacks with frames outside of PyTorch
+    #[arg(long)]
+    all_frames: bool,
+}
+
+/// Writes stacks to a report.
+pub(crate) struct Stacks<'a> {
+    pub(crate) shown: &'a StackArgs,
+    pub(crate) look: &'a Look,
+}
+
+/// Where the lines about a group begin, behind its bytes.
+pub(crate) const INDENT: usize = 14;
+
+impl Stacks<'_> {
+    fn groups(&self, text: &mut String, title: &str, groups: &[Group]) {
+        if groups.is_empty() {
+            return;
+        }
+        let _ = writeln!(text, "\n{title}");
+        for group in groups {
+            let blocks = plural(group.blocks, "block");
+            let mut line = format!("{:>12}  in {blocks}, the largest {}", show(group.bytes), show(group.largest));
+            match group.pending {
+                0 => {}
+                all if all == group.bytes => line.push_str("; pending: freed, and still used by other streams"),
+                part => _ = write!(line, "; {} of it pending: freed, and still used by other streams", show(part)),
+            }
+            match (group.oldest_us, group.oldest_events) {
+                (Some(us), Some(_)) => _ = write!(line, "; the oldest {} old", duration(us)),
+                (Some(us), None) => _ = write!(line, "; the oldest more than {} old", duration(us)),
+                (None, Some(events)) => _ = write!(line, "; the oldest {} old", plural(events, "event")),
+                (None, None) => {}
+            }
+            let _ = writeln!(text, "\n{}", self.look.fold(&line, INDENT));
+            self.stack(text, &group.stack);
+        }
+    }
+
+    /// Writes the lines of a stack: frames outside of `PyTorch` if there are any.
+    pub(crate) fn stack(&self, text: &mut String, stack: &[String]) {
+        if stack.is_empty() {
+            let advice = "no stack was recorded: pass stacks='all' to torch.cuda.memory._record_memory_history";
+            let _ = writeln!(text, "{}", self.look.fold(&format!("{:INDENT$}{advice}", ""), INDENT));
+        }
+        let own: Vec<&String> = stack.iter().filter(|line| self.shown.all_frames || !is_of_torch(line)).collect();
+        let lines: Vec<&String> = if own.is_empty() { stack.iter().collect() } else { own };
+        for line in lines.iter().take(self.shown.frames) {
+            let _ = writeln!(text, "              {line}");
+        }
+        let (further, hidden) = (lines.len().saturating_sub(self.shown.frames), stack.len() - lines.len());
+        let further = (further > 0).then(|| format!("{} further out", plural(further as u64, "frame")));
+        let hidden = (hidden > 0).then(|| format!("{} of PyTorch hidden", plural(hidden as u64, "frame")));
+        let rest: Vec<String> = further.into_iter().chain(hidden).collect();
+        if !rest.is_empty() {
+            let _ = writeln!(text, "              … {}", rest.join(", "));
+        }
+    }
+}
+
+/// Returns whether a line of a stack belongs to a file of `PyTorch`.
+pub(crate) fn is_of_torch(line: &str) -> bool {
+    line.starts_with("torch/") || line.contains("/torch/")
+}
+
+fn describe(text: &mut String, failure: &Failure, shown: &Stacks<'_>) {
+    let Failure { device, event, wanted, .. } = *failure;
+    let _ = writeln!(
+        text,
+        "\nOut of memory on device {device} (event {event}): {} wanted on stream {}",
+        show(wanted),
+        stream(failure.stream)
+    );
+    shown.stack(text, &failure.stack);
+    for (what, bytes) in [
+        ("free on the device", failure.device_free),
+        ("reserved", failure.reserved),
+        ("allocated", failure.allocated),
+        ("pending", failure.pending),
+        ("free in the cache", failure.cached),
+        ("largest free block here", failure.largest_free_here),
+        ("largest free block elsewhere", failure.largest_free_elsewhere),
+        ("largest here, if waited", failure.largest_free_if_waited),
+        ("for a segment, if released", failure.if_released),
+        ("here, in one piece", failure.if_in_one_piece),
+        ("missing", failure.missing),
+    ] {
+        // A replayed record does not know the device's free memory, and reports a huge amount.
+        if what != "free on the device" || bytes < LARGEST_DEVICE {
+            let _ = writeln!(text, "            {what:<30} {:>12}", show(bytes));
+        }
+    }
+    let remedies: Vec<_> = failure.remedies.iter().map(|&remedy| advice(remedy)).collect();
+    match remedies.as_slice() {
+        [] if failure.missing > 0 => text.push_str("Only a program with less memory in use would have succeeded.\n"),
+        [] => text.push_str("No single change would have been enough.\n"),
+        _ => {
+            let enough = format!("Enough would have been: {}.", remedies.join("; "));
+            let _ = writeln!(text, "{}", shown.look.fold(&enough, 2));
+        }
+    }
+}
+
+fn advice(remedy: Remedy) -> &'static str {
+    match remedy {
+        Remedy::RaiseLimit => "a higher limit, for the device had enough",
+        Remedy::WaitForStreams => "to wait for other streams",
+        Remedy::ReleaseCached => "to release wholly free segments",
+        Remedy::ShareStreams => "a free block of another stream or pool",
+        Remedy::Defragment => "free memory in one piece, as expandable segments can have it",
+    }
+}

@@ -1,0 +1,67 @@
+//! The commands, one file each, and shared functions.
+
+pub(crate) mod answer;
+pub(crate) mod bytes;
+pub(crate) mod compare;
+pub(crate) mod diff;
+pub(crate) mod export;
+pub(crate) mod inspect;
+pub(crate) mod manual;
+pub(crate) mod plan;
+pub(crate) mod predict;
+pub(crate) mod progress;
+pub(crate) mod replay;
+pub(crate) mod settings;
+pub(crate) mod snapshot;
+pub(crate) mod table;
+pub(crate) mod tune;
+pub(crate) mod variation;
+pub(crate) mod view;
+
+use cachalot_replay::replay::ReplayError;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Exit status for an expectation that does not hold.
+pub(crate) const DIFFERENT: u8 = 1;
+
+/// Exit status for invalid input. Equals clap's exit status for an invalid command line.
+pub(crate) const BAD_INPUT: u8 = 2;
+
+/// Returns the exit status for a failed use of a trace.
+fn status_of(error: &ReplayError) -> u8 {
+    match error {
+        ReplayError::Refused(_) => DIFFERENT,
+        ReplayError::Input(_) => BAD_INPUT,
+    }
+}
+
+/// Adds the name of a file to an error.
+fn in_file(file: &std::path::Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", file.display()))
+}
+
+/// Prints lines to standard output, without styles if `--color` or the terminal has no colours.
+fn print(lines: impl std::fmt::Display) -> io::Result<()> {
+    writeln!(anstream::stdout().lock(), "{lines}")
+}
+
+/// Prints a line on standard error for a record that begins in the middle of the program: the state
+/// at the start, and the consequence.
+fn announce_start(file: &std::path::Path, start: Option<&str>, then: &str) {
+    if let Some(start) = start {
+        eprintln!("{}: {start}; {then}", file.display());
+    }
+}
+
+/// Ends a command with `status`, or with an error if the output could not be written.
+fn end(status: u8, written: &io::Result<()>) -> ExitCode {
+    // A reader of the output may stop early, as `head` does, without a failure.
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        eprintln!("the output cannot be written: {error}");
+        return ExitCode::from(BAD_INPUT);
+    }
+    ExitCode::from(status)
+}

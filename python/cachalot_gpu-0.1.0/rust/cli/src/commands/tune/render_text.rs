@@ -1,0 +1,218 @@
+//! The result for people: the searched programs, the settings, and the table of candidates.
+
+use crate::commands::bytes;
+use crate::commands::table::{Column, Look, Table, column, extra};
+use cachalot_replay::tune::{Aim, Cost, EXPANDABLE, Note, Options, Outcome, Part, Parts, Summary, Tried};
+
+/// The variable with the settings of PyTorch's allocator.
+pub(super) const TORCH: &str = "PYTORCH_CUDA_ALLOC_CONF";
+
+/// The variable with the settings of cachalot.
+pub(super) const CACHALOT: &str = "CACHALOT_CONF";
+
+/// The columns of a search for memory.
+const MEMORY: [Column; 10] = [
+    column("settings"),
+    column("reserved"),
+    column("held back"),
+    column("worst"),
+    extra("peaks together"),
+    extra("held back together"),
+    extra("driver time"),
+    column("a request"),
+    extra("OOMs"),
+    column("note"),
+];
+
+/// The columns of a search for time.
+const TIME: [Column; 10] = [
+    column("settings"),
+    column("driver time"),
+    column("held back"),
+    column("worst"),
+    extra("peaks together"),
+    extra("held back together"),
+    column("reserved"),
+    extra("a request"),
+    extra("OOMs"),
+    column("note"),
+];
+
+/// Returns the whole result.
+pub(super) fn text(parts: &Parts, options: &Options, outcome: &Outcome, most: usize, look: &Look) -> String {
+    let mut lines = searched(parts, outcome, look);
+    let torch = outcome.torch.map(|number| &outcome.tried[number]);
+    lines.extend(recommendation("PyTorch's allocator", TORCH, torch, options, look));
+    let mut best = torch;
+    if !options.torch_only {
+        best = outcome.cachalot.map(|number| &outcome.tried[number]);
+        lines.extend(recommendation("cachalot", CACHALOT, best, options, look));
+    }
+    if best.is_none() {
+        lines.extend(refused(parts, options, outcome).map(|line| format!("\n{}", look.fold(&line, 2))));
+    }
+    lines.push(String::new());
+    lines.push(table(outcome, options, most).render(look));
+    lines.join("\n")
+}
+
+/// Returns lines with the names of the searched and the held-back programs.
+fn searched(parts: &Parts, outcome: &Outcome, look: &Look) -> Vec<String> {
+    let names = |parts: &[Part]| parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");
+    let mut lines = Vec::new();
+    if parts.held.is_empty() {
+        lines.push(look.fold(&format!("searched: {}", names(&parts.seen)), 2));
+        let why = "nothing could be held back, because the program is too short to be cut: the gains are unchecked";
+        lines.push(look.fold(why, 2));
+    } else if parts.halves {
+        lines.push(look.fold(&format!("searched: the first part of {}", names(&parts.seen)), 2));
+        lines.push(look.fold(&format!("held back: the later part of {}", names(&parts.held)), 2));
+    } else {
+        lines.push(look.fold(&format!("searched: {}", names(&parts.seen)), 2));
+        lines.push(look.fold(&format!("held back: {}", names(&parts.held)), 2));
+    }
+    let (count, why) = (outcome.tried.len(), if outcome.stopped { ", stopped by the deadline" } else { "" });
+    let plural = if count == 1 { "" } else { "s" };
+    lines.push(format!("{count} candidate{plural}{why}"));
+    lines
+}
+
+/// Returns the lines of a recommendation.
+fn recommendation(whom: &str, variable: &str, best: Option<&Tried>, options: &Options, look: &Look) -> Vec<String> {
+    let baseline = if options.baseline.is_empty() { "the default settings" } else { options.baseline.as_str() };
+    let Some(best) = best else {
+        let none = format!("For {whom}: nothing better than {baseline} was found");
+        return vec![String::new(), look.fold(&none, 2)];
+    };
+    let (small, other) = match options.aim {
+        Aim::Memory => ("reserved memory", "driver time"),
+        Aim::Time => ("driver time", "reserved memory"),
+    };
+    // A line does not break before the sign of a percentage, or before a unit.
+    let gain = |summary: &Summary| percent(changes(summary, options.aim).0).replace(' ', "\u{a0}");
+    let mut line = format!("For {whom}: {} {small} where it was searched", gain(&best.seen));
+    if let Some(held) = &best.held_back {
+        line = format!("{line}, {} where it was held back", gain(held));
+    }
+    let cost = match options.aim {
+        Aim::Memory => format!("{:.2}\u{a0}µs of {other} a request", best.seen.us_per_request),
+        Aim::Time => format!("{} {other}", percent(best.seen.memory_change).replace(' ', "\u{a0}")),
+    };
+    vec![String::new(), look.fold(&format!("{line}, with {cost}"), 2), format!("\n  {variable}={}", best.config)]
+}
+
+/// Returns a line with the largest gain of a refused candidate, and the reason for the refusal.
+fn refused(parts: &Parts, options: &Options, outcome: &Outcome) -> Option<String> {
+    let gain = |tried: &Tried| changes(&tried.seen, options.aim).0;
+    let by_gain = |one: &&Tried, other: &&Tried| gain(one).total_cmp(&gain(other));
+    let best = outcome.tried.iter().min_by(by_gain).filter(|best| gain(best) < -0.01)?;
+    let why = match best.note {
+        Note::OverBudget => "it exceeds the budget of a program".to_owned(),
+        Note::Worse => worst(&parts.seen, &best.seen, &outcome.tried[0].seen, options.aim)?,
+        Note::Unconfirmed => {
+            worst(&parts.held, best.held_back.as_ref()?, outcome.tried[0].held_back.as_ref()?, options.aim)?
+        }
+        Note::Baseline | Note::Best | Note::Behind => return None,
+    };
+    Some(format!("{} would gain most, {} where it was searched, but {why}", best.config, percent(gain(best))))
+}
+
+/// Returns a text about the program with the worst change.
+fn worst(parts: &[Part], summary: &Summary, base: &Summary, aim: Aim) -> Option<String> {
+    let amount = |cost: &Cost| match aim {
+        Aim::Memory => cost.reserved_bytes as f64,
+        Aim::Time => cost.driver_ns as f64,
+    };
+    let change =
+        |(cost, base): (&Cost, &Cost)| (cost.ooms.saturating_sub(base.ooms), amount(cost) / amount(base) - 1.0);
+    let changes = summary.programs.iter().zip(&base.programs).map(change);
+    let order = |one: &(&Part, (u64, f64)), other: &(&Part, (u64, f64))| one.1.partial_cmp(&other.1);
+    let named = parts.iter().zip(changes);
+    let (part, (ooms, harm)) = named.max_by(|one, other| order(one, other).unwrap_or(std::cmp::Ordering::Equal))?;
+    if ooms > 0 {
+        return Some(format!("{} then runs out of memory", part.name));
+    }
+    let most = percent(harm);
+    Some(format!("{} then changes by {most}", part.name))
+}
+
+/// Returns the change of the minimised quantity, and the change of the other quantity.
+fn changes(summary: &Summary, aim: Aim) -> (f64, f64) {
+    match aim {
+        Aim::Memory => (summary.memory_change, summary.time_change),
+        Aim::Time => (summary.time_change, summary.memory_change),
+    }
+}
+
+fn table(outcome: &Outcome, options: &Options, most: usize) -> Table {
+    let mut table = Table::new(match options.aim {
+        Aim::Memory => &MEMORY,
+        Aim::Time => &TIME,
+    });
+    let recommended = if options.torch_only { outcome.torch } else { outcome.cachalot };
+    let mut others: Vec<&Tried> = Vec::new();
+    let mut rows = 0;
+    for (number, tried) in outcome.tried.iter().enumerate() {
+        let is_named = [Some(0), outcome.torch, outcome.cachalot].contains(&Some(number)) || tried.config == EXPANDABLE;
+        // Of candidates with equal costs, the first is the simplest.
+        let is_known = others.iter().any(|other| other.seen.programs == tried.seen.programs);
+        if !is_named && (is_known || others.len() >= most) {
+            continue;
+        }
+        if !is_named {
+            others.push(tried);
+        }
+        if Some(number) == recommended {
+            table.mark(rows);
+        }
+        table.row(cells(tried, options.aim));
+        rows += 1;
+    }
+    table
+}
+
+fn cells(tried: &Tried, aim: Aim) -> Vec<String> {
+    let Tried { seen, held_back, .. } = tried;
+    let name = if tried.config.is_empty() { "the default".to_owned() } else { tried.config.clone() };
+    let (first, other) = changes(seen, aim);
+    let held = held_back.as_ref();
+    let worst = held.map_or(seen.worst_change, |held| held.worst_change.max(seen.worst_change));
+    let is_base = tried.note == Note::Baseline;
+    let change = |change: f64| if is_base { String::new() } else { percent(change) };
+    let mut cells = vec![
+        name,
+        change(first),
+        held.map_or(String::new(), |held| change(changes(held, aim).0)),
+        change(worst),
+        bytes::show(seen.reserved_bytes),
+        held.map_or(String::new(), |held| bytes::show(held.reserved_bytes)),
+        change(other),
+        format!("{:.2} µs", seen.us_per_request),
+    ];
+    cells.push((seen.ooms + held.map_or(0, |held| held.ooms)).to_string());
+    cells.push(note(tried.note).to_owned());
+    cells
+}
+
+fn note(note: Note) -> &'static str {
+    match note {
+        Note::Baseline => "baseline",
+        Note::Best => "best",
+        Note::Behind => "",
+        Note::OverBudget => "over budget",
+        Note::Worse => "worse",
+        Note::Unconfirmed => "unconfirmed",
+    }
+}
+
+/// Formats a change: `−67.1 %`.
+pub(super) fn percent(change: f64) -> String {
+    let sign = if change < -0.0005 {
+        "−"
+    } else if change > 0.0005 {
+        "+"
+    } else {
+        ""
+    };
+    format!("{sign}{:.1} %", change.abs() * 100.0)
+}

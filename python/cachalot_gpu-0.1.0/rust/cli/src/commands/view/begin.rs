@@ -1,0 +1,126 @@
+//! The memory of a device before the first event, found by undoing the events, the last event first.
+
+use super::history::{Action, Event, History, Memory, Origin, UNKNOWN};
+use super::stacks::{BEFORE, NO_STACK};
+use cachalot_replay::memory::{Part, rounded};
+use rustc_hash::FxHashMap;
+
+/// The memory before the first event.
+#[derive(Default, Debug)]
+pub(super) struct Begin {
+    pub(super) memory: Memory,
+    /// The sizes of allocated blocks by the number of the event, where the size differs from the
+    /// rounded request.
+    pub(super) sizes: FxHashMap<u32, u64>,
+    /// The stacks in the blocks of the end, by the number of the event. Only for events without a
+    /// stack.
+    pub(super) stacks: FxHashMap<u32, u32>,
+}
+
+/// Finds the memory before the first event from the memory at the end.
+pub(super) fn begin(history: &History) -> Begin {
+    let Some(memory) = history.end.clone() else { return Begin::default() };
+    let mut begin = Begin { memory, ..Begin::default() };
+    for (number, event) in history.events.iter().enumerate().rev() {
+        begin.undo(number as u32, event);
+    }
+    for stack in begin.memory.kept_mut().filter(|stack| **stack == NO_STACK) {
+        *stack = BEFORE;
+    }
+    begin
+}
+
+impl Begin {
+    fn undo(&mut self, number: u32, event: &Event) {
+        let Event { addr, size, .. } = *event;
+        let end = addr.saturating_add(size);
+        match event.action {
+            Action::Alloc => {
+                let Some(block) = self.memory.undo_alloc(addr) else { return };
+                if block.size != rounded(size) {
+                    self.sizes.insert(number, block.size);
+                }
+                if event.stack == NO_STACK && block.of != NO_STACK {
+                    self.stacks.insert(number, block.of);
+                }
+            }
+            Action::FreeRequested => self.memory.undo_free_requested(addr, size, NO_STACK),
+            Action::FreeCompleted => self.memory.undo_free_completed(addr, size, NO_STACK),
+            Action::Obtain { .. } => self.memory.cut(addr, end),
+            Action::Release { .. } if end == addr => {}
+            Action::Release { expandable } => {
+                self.memory.cut(addr, end);
+                let Event { stream, pool, .. } = *event;
+                // The pool of a released part is that of the neighbour, if any remains.
+                let before = self.memory.parts().range(..addr).next_back().map(|(_, part)| *part);
+                let alike = before.filter(|part| expandable && part.end == addr && part.of.stream == stream);
+                let pool = if pool == UNKNOWN { alike.map_or(UNKNOWN, |part| part.of.pool) } else { pool };
+                self.memory.insert(addr, Part { end, of: Origin { stream, pool, expandable, stack: BEFORE } });
+            }
+            Action::OutOfMemory | Action::Mark | Action::Snapshot | Action::Unknown => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::history::{Action, Event, History, Memory, Names, Origin, UNKNOWN};
+    use super::super::stacks::{BEFORE, NO_STACK, Stacks};
+    use super::begin;
+    use cachalot_replay::memory::{Block, Part};
+    use std::rc::Rc;
+
+    fn event(action: Action, addr: u64, size: u64) -> Event {
+        Event { addr, size, time: 0, stack: NO_STACK, stream: 0, pool: UNKNOWN, action }
+    }
+
+    fn block(size: u64, stack: u32) -> Block<u32> {
+        Block { size, pending: false, of: stack }
+    }
+
+    fn history(events: Vec<Event>, end: Option<Memory>) -> History {
+        History {
+            label: String::new(),
+            device: 0,
+            config: String::new(),
+            events,
+            end,
+            annotations: Vec::new(),
+            names: Rc::new(Names::default()),
+            stacks: Rc::new(Stacks::default()),
+            has_times: false,
+            answer: None,
+        }
+    }
+
+    #[test]
+    fn blocks_and_parts_of_the_end_lead_back_to_the_beginning() {
+        // Two blocks were there: one is freed in the record, one stays. A third block is allocated,
+        // and larger than its request at the end. The second half of the part is obtained, and
+        // memory elsewhere is released.
+        let mut end = Memory::default();
+        end.insert(0x1000, Part { end: 0x5000, of: Origin { stream: 0, pool: 0, expandable: true, stack: NO_STACK } });
+        end.set_block(0x1000, Some(block(0x400, NO_STACK)));
+        end.set_block(0x3000, Some(block(0x2000, NO_STACK)));
+        let events = vec![
+            event(Action::FreeRequested, 0x1800, 700),
+            event(Action::FreeCompleted, 0x1800, 700),
+            event(Action::Obtain { expandable: true }, 0x3000, 0x2000),
+            event(Action::Alloc, 0x3000, 5000),
+            event(Action::Release { expandable: true }, 0x9000, 0x1000),
+        ];
+        let begin = begin(&history(events, Some(end)));
+        let parts: Vec<_> = begin.memory.parts().iter().map(|(&start, part)| (start, part.end)).collect();
+        assert_eq!(parts, [(0x1000, 0x3000), (0x9000, 0xa000)]);
+        assert_eq!(begin.memory.blocks().len(), 2);
+        assert_eq!(begin.memory.blocks()[&0x1000], block(0x400, BEFORE));
+        assert_eq!(begin.memory.blocks()[&0x1800], block(1024, BEFORE));
+        assert_eq!(begin.sizes[&3], 0x2000);
+    }
+
+    #[test]
+    fn without_an_end_nothing_is_there_at_the_beginning() {
+        let begin = begin(&history(vec![event(Action::FreeCompleted, 0x1000, 512)], None));
+        assert!(begin.memory.parts().is_empty() && begin.memory.blocks().is_empty());
+    }
+}

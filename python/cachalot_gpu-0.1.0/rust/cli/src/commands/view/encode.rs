@@ -1,0 +1,305 @@
+//! What a page shows of a device, as compressed columns of numbers in base64.
+//!
+//! ```text
+//! gzip( length of the header, 4 bytes │ header, JSON │ column │ column │ … )
+//! ```
+//!
+//! Each column is a list of numbers in LEB128: 7 bits a byte, the lowest first. Signed differences
+//! are zigzag-encoded: 0, -1, 1, -2, … as 0, 1, 2, 3, …. The header has the name and the number of
+//! entries of each column, in order.
+
+use super::answer::Answer;
+use super::history::{Action, History, UNKNOWN};
+use super::moments::{Life, Shown};
+use super::stacks::{BEFORE, NO_STACK, Stacks};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use cachalot_snapshot::Frame;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+/// Most stacks of a page. Those with the least memory over time share a number.
+const MOST_STACKS: usize = 40_000;
+
+/// Most frames of a stack, and most bytes of a text.
+const MOST_FRAMES: usize = 64;
+const MOST_TEXT: usize = 300;
+
+/// Most marks on the axis of time.
+const MOST_MARKS: usize = 1000;
+
+/// The text of all stacks beyond [`MOST_STACKS`].
+const FURTHER: &str = "further stacks";
+
+/// Everything but the columns.
+#[derive(Serialize)]
+struct Header<'a> {
+    label: &'a str,
+    device: i64,
+    config: &'a str,
+    events: usize,
+    step: u32,
+    has_times: bool,
+    /// Peak moments of reserved memory and of memory in use.
+    peaks: [u32; 2],
+    answer: &'a Answer,
+    /// Stream and pool of each heap. The pool is absent if unknown.
+    heaps: Vec<(String, Option<(u64, u64)>)>,
+    failures: Vec<Failure>,
+    marks: Vec<Mark<'a>>,
+    texts: Vec<&'a str>,
+    /// Notes by number of the stack.
+    notes: HashMap<u32, &'a str>,
+    columns: Vec<(&'static str, usize)>,
+}
+
+/// A failed request.
+#[derive(Serialize)]
+struct Failure {
+    moment: usize,
+    bytes: u64,
+    stream: String,
+    /// Free bytes of the device, if known.
+    device_free: Option<u64>,
+    stack: u32,
+}
+
+/// A mark on the axis of time.
+#[derive(Serialize)]
+struct Mark<'a> {
+    moment: usize,
+    text: &'a str,
+}
+
+/// Columns under construction.
+#[derive(Default)]
+struct Columns {
+    columns: Vec<(&'static str, usize)>,
+    bytes: Vec<u8>,
+}
+
+impl Columns {
+    fn add(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
+        let mut count = 0;
+        for mut value in values {
+            count += 1;
+            while value >= 0x80 {
+                self.bytes.push(value as u8 | 0x80);
+                value >>= 7;
+            }
+            self.bytes.push(value as u8);
+        }
+        self.columns.push((name, count));
+    }
+
+    /// Adds the differences between neighbours.
+    fn add_differences(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
+        let mut last = 0_u64;
+        self.add(
+            name,
+            values.map(|value| {
+                let change = value.wrapping_sub(last).cast_signed();
+                last = value;
+                ((change << 1) ^ (change >> 63)).cast_unsigned()
+            }),
+        );
+    }
+}
+
+/// The stacks of a page, the ones with the most memory over time first.
+struct Table<'a> {
+    /// The numbers on the page by number of the stack.
+    numbers: FxHashMap<u32, u32>,
+    stacks: &'a Stacks,
+    /// The stacks by number on the page.
+    shown: Vec<u32>,
+}
+
+impl<'a> Table<'a> {
+    fn new(stacks: &'a Stacks, shown: &Shown, failures: &[u32]) -> Self {
+        let mut weights: FxHashMap<u32, f64> = FxHashMap::default();
+        for life in shown.blocks.iter().chain(&shown.parts) {
+            *weights.entry(life.stack).or_default() += life.bytes as f64 * f64::from(life.death - life.birth);
+        }
+        for &stack in failures {
+            weights.entry(stack).or_default();
+        }
+        let mut order: Vec<(u32, f64)> = weights.into_iter().collect();
+        order.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
+        order.truncate(MOST_STACKS);
+        let shown: Vec<u32> = order.iter().map(|(stack, _)| *stack).collect();
+        let numbers = shown.iter().zip(0..).map(|(&stack, number)| (stack, number)).collect();
+        Self { numbers, stacks, shown }
+    }
+
+    /// Returns the number on the page. All further stacks have the number after the last.
+    fn number(&self, stack: u32) -> u32 {
+        self.numbers.get(&stack).copied().unwrap_or(self.shown.len() as u32)
+    }
+
+    fn notes(&self) -> HashMap<u32, &'a str> {
+        let note = |(number, &stack): (u32, &u32)| Some((number, cut(self.stacks.get(stack).note.as_deref()?)));
+        let mut notes: HashMap<u32, &str> = (0..).zip(&self.shown).filter_map(note).collect();
+        notes.insert(self.shown.len() as u32, FURTHER);
+        notes
+    }
+
+    /// Adds the columns of stacks and frames. Returns the texts.
+    fn add_to(&self, columns: &mut Columns) -> Vec<&'a str> {
+        let (mut frames, mut frame_numbers) = (Vec::<&Frame>::new(), FxHashMap::<*const Frame, u64>::default());
+        let (mut lengths, mut of_stacks) = (Vec::new(), Vec::new());
+        for &stack in &self.shown {
+            let stack = self.stacks.get(stack).stack.frames();
+            lengths.push(stack.len().min(MOST_FRAMES) as u64);
+            for frame in stack.iter().take(MOST_FRAMES) {
+                let number = *frame_numbers.entry(&raw const **frame).or_insert_with(|| {
+                    frames.push(frame);
+                    frames.len() as u64 - 1
+                });
+                of_stacks.push(number);
+            }
+        }
+        let (mut texts, mut text_numbers) = (Vec::new(), FxHashMap::<&str, u64>::default());
+        let mut text = |text: &'a str| {
+            *text_numbers.entry(text).or_insert_with(|| {
+                texts.push(cut(text));
+                texts.len() as u64 - 1
+            })
+        };
+        let names: Vec<u64> = frames.iter().map(|frame| text(&frame.name)).collect();
+        let files: Vec<u64> = frames.iter().map(|frame| text(&frame.filename)).collect();
+        columns.add("stack_length", lengths.into_iter());
+        columns.add("stack_frame", of_stacks.into_iter());
+        columns.add("frame_name", names.into_iter());
+        columns.add("frame_file", files.into_iter());
+        columns.add("frame_line", frames.iter().map(|frame| u64::try_from(frame.line).unwrap_or(0)));
+        texts
+    }
+}
+
+/// Cuts a long text.
+fn cut(text: &str) -> &str {
+    let mut ends = (0..=MOST_TEXT.min(text.len())).rev();
+    &text[..ends.find(|&end| text.is_char_boundary(end)).unwrap_or(0)]
+}
+
+/// Formats a stream: in decimal for a small number, otherwise a handle in hexadecimal.
+fn stream(history: &History, number: u16) -> String {
+    let stream = history.names.streams.get(usize::from(number)).copied().unwrap_or(0);
+    if stream.unsigned_abs() < 1 << 16 { stream.to_string() } else { format!("{stream:#x}") }
+}
+
+/// Encodes what a page shows of a history.
+pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer) -> io::Result<String> {
+    let moment_of = |state: u32| {
+        let after = shown.moments.partition_point(|moment| moment.state < state);
+        after.min(shown.moments.len().saturating_sub(1))
+    };
+    let failed = history.events.iter().zip(1..).filter(|(event, _)| event.action == Action::OutOfMemory);
+    let failed: Vec<_> = failed.take(super::moments::MOST_FAILURES).collect();
+    let failed_stacks: Vec<u32> = failed.iter().map(|(event, _)| event.stack).collect();
+    let table = Table::new(&history.stacks, shown, &failed_stacks);
+    let mut columns = Columns::default();
+    let texts = table.add_to(&mut columns);
+    let heaps = heaps(shown);
+    add_moments(&mut columns, history, shown);
+    let mut add = |names: [&'static str; 7], lives: &[Life]| {
+        columns.add_differences(names[0], lives.iter().map(|life| u64::from(life.birth)));
+        columns.add(names[1], lives.iter().map(|life| u64::from(life.death - life.birth)));
+        columns.add(names[2], lives.iter().map(|life| u64::from(life.death - life.freed)));
+        columns.add_differences(names[3], lives.iter().map(|life| life.address));
+        columns.add(names[4], lives.iter().map(|life| life.bytes));
+        columns.add(names[5], lives.iter().map(|life| table.number(life.stack).into()));
+        let heap = |life: &Life| heaps.binary_search(&(life.stream, life.pool)).unwrap_or(0) as u64;
+        columns.add(names[6], lives.iter().map(|life| heap(life) * 2 + u64::from(life.expandable)));
+    };
+    add(
+        ["block_birth", "block_life", "block_pending", "block_address", "block_bytes", "block_stack", "block_heap"],
+        &shown.blocks,
+    );
+    add(
+        ["part_birth", "part_life", "part_pending", "part_address", "part_bytes", "part_stack", "part_heap"],
+        &shown.parts,
+    );
+    let header = Header {
+        label: &history.label,
+        device: history.device,
+        config: &history.config,
+        events: history.events.len(),
+        step: shown.step,
+        has_times: history.has_times,
+        peaks: shown.peaks,
+        answer,
+        heaps: heaps
+            .iter()
+            .map(|&(of, pool)| (stream(history, of), history.names.pools.get(usize::from(pool)).copied()))
+            .collect(),
+        failures: failed
+            .iter()
+            .map(|&(event, state)| Failure {
+                moment: moment_of(state),
+                bytes: event.size,
+                stream: stream(history, event.stream),
+                device_free: (event.addr != u64::MAX).then_some(event.addr),
+                stack: table.number(event.stack),
+            })
+            .collect(),
+        marks: marks(history, moment_of),
+        texts,
+        notes: table.notes(),
+        columns: columns.columns,
+    };
+    let header = serde_json::to_vec(&header)?;
+    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+    packed.write_all(&(header.len() as u32).to_le_bytes())?;
+    packed.write_all(&header)?;
+    packed.write_all(&columns.bytes)?;
+    Ok(STANDARD.encode(packed.finish()?))
+}
+
+/// Returns stream and pool of every block and part, in order. An unknown pool is the last.
+fn heaps(shown: &Shown) -> Vec<(u16, u16)> {
+    let mut heaps: Vec<(u16, u16)> =
+        shown.blocks.iter().chain(&shown.parts).map(|life| (life.stream, life.pool)).collect();
+    heaps.sort_unstable_by_key(|&(stream, pool)| (stream, pool == UNKNOWN, pool));
+    heaps.dedup();
+    heaps
+}
+
+fn add_moments(columns: &mut Columns, history: &History, shown: &Shown) {
+    let moments = &shown.moments;
+    columns.add_differences("moment_state", moments.iter().map(|moment| moment.state.into()));
+    let time = |state: u32| history.events.get(state.saturating_sub(1) as usize).map_or(0, |event| event.time);
+    let times = if history.has_times { &moments[..] } else { &[] };
+    let first = time(0);
+    columns.add_differences(
+        "moment_time",
+        times.iter().map(|moment| time(moment.state).wrapping_sub(first).cast_unsigned()),
+    );
+    columns.add_differences("moment_reserved", moments.iter().map(|moment| moment.sums.reserved));
+    columns.add_differences("moment_most_reserved", moments.iter().map(|moment| moment.most_reserved));
+    columns.add_differences("moment_holes", moments.iter().map(|moment| moment.sums.holes));
+}
+
+/// Returns the marks of the program and of profilers.
+fn marks(history: &History, moment_of: impl Fn(u32) -> usize) -> Vec<Mark<'_>> {
+    let own = history.events.iter().zip(1..).filter(|(event, _)| event.action == Action::Mark);
+    let text = |stack: u32| match stack {
+        NO_STACK | BEFORE => "",
+        _ => history.stacks.get(stack).note.as_deref().unwrap_or_default(),
+    };
+    let own = own.map(|(event, state)| Mark { moment: moment_of(state), text: cut(text(event.stack)) });
+    let starts = history.annotations.iter().filter(|annotation| annotation.stage == "START");
+    let of_profiler = starts.map(|annotation| {
+        let state = history.events.partition_point(|event| event.time < annotation.time_us);
+        Mark { moment: moment_of(state as u32), text: cut(&annotation.name) }
+    });
+    let mut marks: Vec<Mark<'_>> = own.chain(of_profiler).take(MOST_MARKS).collect();
+    marks.sort_by_key(|mark| (mark.moment, Reverse(mark.text.len())));
+    marks
+}

@@ -1,0 +1,263 @@
+//! `cachalot view`: a page that shows the memory of recorded programs at any moment.
+//!
+//! ```text
+//! source    histories from snapshots, from records, and by replay
+//! begin     the memory before the first event, found backwards
+//! forward   the memory from event to event
+//! moments   the moments that a page shows, and all blocks at them
+//! answer    the sentence that the page begins with
+//! encode    compressed columns
+//! page/     the page: HTML, style and scripts
+//! ```
+
+mod answer;
+mod begin;
+mod encode;
+mod forward;
+mod history;
+mod moments;
+mod source;
+mod stacks;
+
+use super::bytes;
+use super::progress::Progress;
+use super::{BAD_INPUT, print};
+use answer::Answer;
+use cachalot_core::Config;
+use cachalot_replay::replay::ReplayError;
+use history::History;
+use moments::Limits;
+use serde::Serialize;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const LONG_ABOUT: &str = "\
+Write a page that shows the memory of recorded programs at any moment
+
+The page is a single file that loads nothing from the network. It shows reserved
+memory and memory in use over time, by call stack, stream, pool or state; the
+segments with their blocks at any moment; and each failed request with the
+memory at this time. Stacks can be searched, and two files or two
+configurations compared side by side.
+
+in holes   free memory of segments in use
+idle       wholly free segments, which can be released
+stuck      free at the peak, and of no use to the request: in holes, or idle
+
+A page has at most 131,072 moments. Of a longer history each moment stands for
+several events, and shows the state among them with the most memory in use.
+
+The page opens with a sentence on stuck memory, and on the setting of PyTorch's
+allocator with which the recorded history would have held the least. The history
+is replayed for it, unless it has some million events. The sentence is also
+printed. --json prints an object for each file, device and configuration with
+label, device, config, answer (with text and better); sizes in bytes.
+
+Exits with 2 for invalid input, else with 1 if an allocator refused a call for
+another reason than lack of memory.";
+
+const EXAMPLES: &str = "\
+Examples:
+  cachalot view snapshot.pickle -o memory.html
+  cachalot view before.pickle after.pickle -o both.html
+  cachalot view --config expandable_segments:True snapshot.pickle -o both.html";
+
+/// Most moments of a device.
+const MOST_MOMENTS: u32 = 1 << 17;
+
+/// Most blocks of a page. With its stacks a page of so many blocks takes 10 to 20 MB.
+const MOST_BLOCKS: u64 = 1_200_000;
+
+/// Most bytes of the data in a page.
+const MOST_BYTES: usize = 28 << 20;
+
+/// The parts of the page.
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/style.css");
+const SCRIPTS: [&str; 8] = [
+    include_str!("page/format.js"),
+    include_str!("page/data.js"),
+    include_str!("page/model.js"),
+    include_str!("page/chart.js"),
+    include_str!("page/map.js"),
+    include_str!("page/lists.js"),
+    include_str!("page/panel.js"),
+    include_str!("page/main.js"),
+];
+
+/// Write a page that shows the memory of recorded programs at any moment
+#[derive(clap::Args)]
+#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[arg(short, long, value_name = "FILE.html", help = "The page")]
+    output: PathBuf,
+    #[arg(
+        long = "config",
+        value_name = "STRING",
+        value_parser = named_config,
+        help = "A configuration in PyTorch's syntax, any number of times: every program is also replayed with it"
+    )]
+    configs: Vec<(String, Config)>,
+    /// The memory limit of the replays: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "configs")]
+    limit: Option<u64>,
+    /// Print a JSON object for each file, device and configuration instead of text
+    #[arg(long)]
+    json: bool,
+    #[arg(
+        required = true,
+        value_name = "FILE",
+        help = "Memory snapshots (.pickle, .json, also .gz) or records (.csv, .csv.gz)"
+    )]
+    files: Vec<PathBuf>,
+}
+
+/// Parses a configuration, and keeps the text.
+fn named_config(text: &str) -> Result<(String, Config), String> {
+    Config::parse(text).map(|config| (text.to_owned(), config)).map_err(|error| error.to_string())
+}
+
+/// A device of a file, as data of the page.
+struct Source {
+    label: String,
+    device: i64,
+    config: String,
+    answer: Answer,
+    data: String,
+}
+
+/// A line of `--json`.
+#[derive(Serialize)]
+struct Line<'a> {
+    label: &'a str,
+    device: i64,
+    config: &'a str,
+    answer: &'a Answer,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let sources = match check_output(args).and_then(|()| sources(args)) {
+        Ok(sources) => sources,
+        Err((status, complaint)) => {
+            eprintln!("{complaint}");
+            return ExitCode::from(status);
+        }
+    };
+    let written = cachalot_atomic_file::write(&args.output, |file| write_page(io::BufWriter::new(file), &sources));
+    if let Err(error) = written {
+        eprintln!("{}: cannot be written: {error}", args.output.display());
+        return ExitCode::from(BAD_INPUT);
+    }
+    super::end(0, &sources.iter().try_for_each(|source| print_answer(args, source)))
+}
+
+fn print_answer(args: &Args, source: &Source) -> io::Result<()> {
+    let Source { label, device, config, answer, .. } = source;
+    if args.json {
+        print(serde_json::to_string(&Line { label, device: *device, config, answer })?)
+    } else {
+        print(format_args!("{label}, device {device}: {}", answer.text))
+    }
+}
+
+/// A failure: the exit status, and a line for the user.
+type Failed = (u8, String);
+
+/// Refuses an output that is one of the inputs.
+fn check_output(args: &Args) -> Result<(), Failed> {
+    let Ok(output) = fs::canonicalize(&args.output) else { return Ok(()) };
+    if args.files.iter().any(|file| fs::canonicalize(file).is_ok_and(|file| file == output)) {
+        return Err((BAD_INPUT, format!("{}: the output would replace an input", args.output.display())));
+    }
+    Ok(())
+}
+
+/// Reads every file, and replays it with every configuration.
+fn sources(args: &Args) -> Result<Vec<Source>, Failed> {
+    let each = (args.files.len() * (1 + args.configs.len())) as u64;
+    let mut sources = Vec::new();
+    for file in &args.files {
+        let recorded = load(file).map_err(|complaint| (BAD_INPUT, complaint))?;
+        if recorded.is_empty() {
+            return Err((BAD_INPUT, format!("{}: the snapshot has neither segments nor events", file.display())));
+        }
+        let share = each * recorded.len() as u64;
+        let in_file = |error: io::Error| (BAD_INPUT, format!("{}: {error}", file.display()));
+        let own: Vec<Source> = recorded
+            .iter()
+            .map(|history| source_of(history, share, None).map_err(in_file))
+            .collect::<Result<_, _>>()?;
+        let mut replays = Vec::new();
+        for (name, config) in &args.configs {
+            let of_replay = |error: ReplayError| (super::status_of(&error), error.to_string());
+            for history in source::replay(file, &recorded, config, name, args.limit).map_err(of_replay)? {
+                let other = own.iter().find(|other| other.device == history.device);
+                replays.push(source_of(&history, share, other.map(|other| &other.answer)).map_err(in_file)?);
+            }
+        }
+        sources.extend(own);
+        sources.extend(replays);
+    }
+    Ok(sources)
+}
+
+/// Reads a file. On a terminal a slow read shows a progress bar.
+fn load(file: &Path) -> Result<Vec<History>, String> {
+    let progress = Progress::new(fs::metadata(file).map_or(0, |data| data.len()));
+    progress.begin("reading");
+    let loaded = source::load(file, |bytes| progress.advance(bytes), || progress.begin("replaying"))
+        .map_err(|error| error.to_string());
+    progress.finish();
+    loaded
+}
+
+/// Builds the data of a device, one of `share` that fill a page. The answer of a replay has the
+/// difference from `recorded`.
+fn source_of(history: &History, share: u64, recorded: Option<&Answer>) -> io::Result<Source> {
+    let begin = begin::begin(history);
+    let mut limits = Limits { moments: MOST_MOMENTS, blocks: MOST_BLOCKS / share };
+    loop {
+        let shown = moments::shown(&history.events, &begin, limits);
+        let answer = answer::answer(history, &shown, recorded);
+        let data = encode::encode(history, &shown, &answer)?;
+        // Fewer blocks need fewer moments. Without blocks, only the names are left.
+        if data.len() as u64 <= MOST_BYTES as u64 / share || limits.blocks == 0 {
+            let History { label, device, config, .. } = history;
+            return Ok(Source { label: label.clone(), device: *device, config: config.clone(), answer, data });
+        }
+        limits.blocks /= 2;
+    }
+}
+
+/// Writes the page.
+fn write_page(mut to: impl Write, sources: &[Source]) -> io::Result<()> {
+    let title: Vec<&str> = sources.iter().take(2).map(|source| source.label.as_str()).collect();
+    for part in PAGE.split_inclusive("}}") {
+        let (text, place) = part.split_once("{{").unwrap_or((part, ""));
+        to.write_all(text.as_bytes())?;
+        match place {
+            "title}}" => to.write_all(escaped(&title.join(" · ")).as_bytes())?,
+            "style}}" => to.write_all(STYLE.as_bytes())?,
+            "script}}" => SCRIPTS.iter().try_for_each(|script| to.write_all(script.as_bytes()))?,
+            "data}}" => {
+                for source in sources {
+                    writeln!(
+                        to,
+                        "<script type=\"application/octet-stream\" class=\"source\">{}</script>",
+                        source.data
+                    )?;
+                }
+            }
+            _ => {}
+        }
+    }
+    to.flush()
+}
+
+/// Replaces the characters that end a text in HTML.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

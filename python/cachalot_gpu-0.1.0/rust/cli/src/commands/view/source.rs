@@ -1,0 +1,356 @@
+//! Reads histories from snapshots and from records, and makes histories by replay.
+
+use super::history::{Action, Event, History, Memory, Names, Origin, UNKNOWN};
+use super::stacks::{NO_STACK, Stacks};
+use cachalot_core::{Config, TraceEntry};
+use cachalot_replay::memory::{Block, Part};
+use cachalot_replay::replay::{self, Options, ReplayError};
+use cachalot_replay::trace::{self, BadInput, BlockState, Note, Place, Trace, snapshot};
+use cachalot_replay::tune;
+use cachalot_snapshot::{Segment, Snapshot};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Returns the history of every device of a file, a snapshot or a record. `watch` gets the number of
+/// bytes after each read, and `begin` is called before the program of a history is replayed.
+pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Result<Vec<History>, BadInput> {
+    let label = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    let answer = |trace: &Trace| {
+        begin();
+        tune::answer_of(trace)
+    };
+    if snapshot::is_record(file)? {
+        let history = |trace: &Trace| History { answer: answer(trace), ..of_record(trace, &label) };
+        return Ok(Trace::load(file)?.iter().map(history).collect());
+    }
+    let (mut names, mut stacks) = (Names::default(), Stacks::default());
+    let read = snapshot::load_with(file, watch, |event| of_event(&event, &mut names, &mut stacks))?;
+    let settings = read.allocator_settings.as_ref();
+    let config = settings.and_then(|settings| settings.string.clone()).unwrap_or_default();
+    let answers: Vec<_> = (0..)
+        .zip(&read.device_traces)
+        .map(|(device, events)| {
+            let segments = read.segments.iter().filter(|segment| segment.device == device);
+            answer(&trace(file, device, events, &names, config.clone(), segments)?)
+        })
+        .collect();
+    let mut histories = of_snapshot(read, &label, names, stacks);
+    for history in &mut histories {
+        let device = usize::try_from(history.device).ok();
+        history.answer = device.and_then(|device| answers.get(device)?.clone());
+    }
+    Ok(histories)
+}
+
+/// Returns the events of a device as a record. `None` for more events than an answer may have, and
+/// for events that cannot be replayed.
+fn trace<'s>(
+    file: &Path,
+    device: i64,
+    events: &[Event],
+    names: &Names,
+    config: String,
+    segments: impl Iterator<Item = &'s Segment>,
+) -> Option<Trace> {
+    if events.is_empty() || events.len() > tune::MOST_EVENTS {
+        return None;
+    }
+    let mut converted = Vec::with_capacity(events.len());
+    for (number, event) in (0..).zip(events) {
+        let action = match event.action {
+            Action::Alloc => trace::Action::Alloc,
+            Action::FreeRequested => trace::Action::FreeRequested,
+            Action::FreeCompleted => trace::Action::FreeCompleted,
+            Action::Obtain { expandable: false } => trace::Action::SegmentAlloc,
+            Action::Obtain { expandable: true } => trace::Action::SegmentMap,
+            Action::Release { expandable: false } => trace::Action::SegmentFree,
+            Action::Release { expandable: true } => trace::Action::SegmentUnmap,
+            Action::OutOfMemory => trace::Action::OutOfMemory,
+            Action::Mark | Action::Snapshot => continue,
+            Action::Unknown => return None,
+        };
+        let addr = if event.action == Action::OutOfMemory { 0 } else { event.addr };
+        let stream = names.streams[usize::from(event.stream)].cast_unsigned();
+        let (size, place) = (event.size, Place::Event(number));
+        if size >= cachalot_core::MAX_REQUEST {
+            return None;
+        }
+        converted.push(trace::Event { action, addr, size, stream, note: Note::None, place });
+    }
+    Trace::of_events(file, device, converted, config, segments).ok()
+}
+
+fn of_event(event: &cachalot_snapshot::Event, names: &mut Names, stacks: &mut Stacks) -> Event {
+    let details = event.details.as_deref();
+    let action = match &*event.action {
+        "alloc" => Action::Alloc,
+        "free_requested" => Action::FreeRequested,
+        "free_completed" => Action::FreeCompleted,
+        "segment_alloc" => Action::Obtain { expandable: false },
+        "segment_map" => Action::Obtain { expandable: true },
+        "segment_free" => Action::Release { expandable: false },
+        "segment_unmap" => Action::Release { expandable: true },
+        "oom" => Action::OutOfMemory,
+        "annotate" | "user_defined" => Action::Mark,
+        "snapshot" => Action::Snapshot,
+        _ => Action::Unknown,
+    };
+    let metadata = details.and_then(|details| details.user_metadata.as_deref()).filter(|text| !text.is_empty());
+    let compiling = details.and_then(|details| details.compile_context.as_deref());
+    let compiling = compiling.filter(|text| !matches!(*text, "" | "N/A"));
+    let note = match (metadata, compiling) {
+        (None, None) => None,
+        (Some(note), None) => Some(note.to_owned()),
+        (None, Some(context)) => Some(format!("compile {context}")),
+        (Some(note), Some(context)) => Some(format!("{note}, compile {context}")),
+    };
+    Event {
+        addr: if action == Action::OutOfMemory {
+            event.device_free().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(u64::MAX)
+        } else {
+            event.addr.unwrap_or(0)
+        },
+        size: u64::try_from(event.size).unwrap_or(0),
+        time: event.time_us.unwrap_or(0),
+        stack: stacks.number(event.frames.as_ref(), note.as_deref()),
+        stream: names.stream(event.stream),
+        pool: event.pool_id().map_or(UNKNOWN, |pool| names.pool(pool)),
+        action,
+    }
+}
+
+fn of_snapshot(
+    snapshot: Snapshot<Vec<Segment>, Vec<Vec<Event>>>,
+    label: &str,
+    mut names: Names,
+    mut stacks: Stacks,
+) -> Vec<History> {
+    let config = snapshot.allocator_settings.and_then(|settings| settings.string).unwrap_or_default();
+    let mut ends: BTreeMap<i64, Memory> = BTreeMap::new();
+    for segment in &snapshot.segments {
+        add(ends.entry(segment.device).or_default(), segment, &mut names, &mut stacks);
+    }
+    let mut events: BTreeMap<i64, Vec<Event>> = (0..).zip(snapshot.device_traces).collect();
+    events.retain(|device, events| !events.is_empty() || ends.contains_key(device));
+    for &device in ends.keys() {
+        events.entry(device).or_default();
+    }
+    let annotations = snapshot.external_annotations.unwrap_or_default();
+    let (names, stacks) = (Rc::new(names), Rc::new(stacks));
+    let history = |(device, events): (i64, Vec<Event>)| History {
+        label: label.to_owned(),
+        device,
+        config: config.clone(),
+        has_times: events.iter().any(|event| event.time != 0),
+        events,
+        end: Some(ends.remove(&device).unwrap_or_default()),
+        annotations: annotations.iter().filter(|mark| mark.device == device).cloned().collect(),
+        names: Rc::clone(&names),
+        stacks: Rc::clone(&stacks),
+        answer: None,
+    };
+    events.into_iter().map(history).collect()
+}
+
+/// Adds a segment to the memory at the end.
+fn add(end: &mut Memory, segment: &Segment, names: &mut Names, stacks: &mut Stacks) {
+    let origin = Origin {
+        stream: names.stream(segment.stream),
+        pool: segment.segment_pool_id.map_or(UNKNOWN, |pool| names.pool(pool)),
+        expandable: segment.is_expandable.unwrap_or_default(),
+        stack: stacks.number(segment.frames.as_ref(), None),
+    };
+    let behind = segment.address.saturating_add(segment.total_size);
+    end.insert(segment.address, Part { end: behind, of: origin });
+    let mut at = segment.address;
+    for block in &segment.blocks {
+        // The oldest snapshots have no addresses of blocks.
+        let address = block.address.unwrap_or(at);
+        at = address.saturating_add(block.size);
+        if block.state != "inactive" {
+            let pending = matches!(&*block.state, "active_pending_free" | "active_awaiting_free");
+            let stack = stacks.number(block.frames.as_ref(), None);
+            end.set_block(address, Some(Block { size: block.size, pending, of: stack }));
+        }
+    }
+}
+
+/// Converts a record without stacks.
+fn of_record(trace: &Trace, label: &str) -> History {
+    let mut names = Names::default();
+    let mut stacks = Stacks::default();
+    let event = |event: &trace::Event| Event {
+        addr: if event.action == trace::Action::OutOfMemory { u64::MAX } else { event.addr },
+        size: event.size,
+        time: 0,
+        stack: NO_STACK,
+        stream: names.stream(event.stream.cast_signed()),
+        pool: UNKNOWN,
+        action: of_action(event.action),
+    };
+    let events = trace.events.iter().map(event).collect();
+    let end = trace.expected.as_ref().filter(|expected| !expected.segments.is_empty()).map(|expected| {
+        let mut end = Memory::default();
+        for segment in &expected.segments {
+            add(&mut end, &of_segment(segment), &mut names, &mut stacks);
+        }
+        end
+    });
+    History {
+        label: label.to_owned(),
+        device: 0,
+        config: trace.config().to_owned(),
+        events,
+        end,
+        annotations: Vec::new(),
+        names: Rc::new(names),
+        stacks: Rc::new(stacks),
+        has_times: false,
+        answer: None,
+    }
+}
+
+fn of_action(action: trace::Action) -> Action {
+    match action {
+        trace::Action::Alloc => Action::Alloc,
+        trace::Action::FreeRequested => Action::FreeRequested,
+        trace::Action::FreeCompleted => Action::FreeCompleted,
+        trace::Action::SegmentAlloc => Action::Obtain { expandable: false },
+        trace::Action::SegmentMap => Action::Obtain { expandable: true },
+        trace::Action::SegmentFree => Action::Release { expandable: false },
+        trace::Action::SegmentUnmap => Action::Release { expandable: true },
+        trace::Action::OutOfMemory => Action::OutOfMemory,
+    }
+}
+
+/// Converts a segment of a record.
+fn of_segment(segment: &trace::Segment) -> Segment {
+    let block = |block: &trace::Block| cachalot_snapshot::Block {
+        address: Some(block.address),
+        size: block.size,
+        state: match block.state {
+            BlockState::ActiveAllocated => "active_allocated",
+            BlockState::ActivePendingFree => "active_pending_free",
+            BlockState::Inactive => "inactive",
+        }
+        .into(),
+        ..cachalot_snapshot::Block::default()
+    };
+    Segment {
+        address: segment.address,
+        total_size: segment.total_size,
+        stream: segment.stream.cast_signed(),
+        segment_pool_id: Some(segment.segment_pool_id),
+        is_expandable: Some(segment.is_expandable),
+        blocks: segment.blocks.iter().map(block).collect(),
+        ..Segment::default()
+    }
+}
+
+/// Replays every device of a file with another configuration. `recorded` has the histories of the
+/// file, whose stacks and times the replayed requests get.
+pub(super) fn replay(
+    file: &Path,
+    recorded: &[History],
+    config: &Config,
+    name: &str,
+    limit: Option<u64>,
+) -> Result<Vec<History>, ReplayError> {
+    let traces = Trace::load(file).map_err(ReplayError::Input)?;
+    let with_events = recorded.iter().filter(|history| !history.events.is_empty());
+    traces.iter().zip(with_events).map(|(trace, history)| replay_one(trace, history, config, name, limit)).collect()
+}
+
+fn replay_one(
+    trace: &Trace,
+    recorded: &History,
+    config: &Config,
+    name: &str,
+    limit: Option<u64>,
+) -> Result<History, ReplayError> {
+    let options = Options { config: Some(config.clone()), limit, ..Options::default() };
+    let end = replay::end(trace, &options)?;
+    let mut names = Names { streams: recorded.names.streams.clone(), pools: recorded.names.pools.clone() };
+    let requests = requests(recorded);
+    let mut next = requests.iter();
+    let (mut stack, mut time) = (NO_STACK, requests.first().map_or(0, |request| request.1));
+    let event = |entry: &TraceEntry| {
+        let action = match entry.action {
+            cachalot_core::Action::Alloc => Action::Alloc,
+            cachalot_core::Action::FreeRequested => Action::FreeRequested,
+            cachalot_core::Action::FreeCompleted => Action::FreeCompleted,
+            cachalot_core::Action::SegmentAlloc => Action::Obtain { expandable: false },
+            cachalot_core::Action::SegmentMap => Action::Obtain { expandable: true },
+            cachalot_core::Action::SegmentFree => Action::Release { expandable: false },
+            cachalot_core::Action::SegmentUnmap => Action::Release { expandable: true },
+            cachalot_core::Action::OutOfMemory => Action::OutOfMemory,
+            _ => Action::Snapshot,
+        };
+        // Both programs have the same requests in the same order.
+        if matches!(action, Action::Alloc | Action::OutOfMemory)
+            && let Some(request) = next.next()
+        {
+            (stack, time) = *request;
+        }
+        Event {
+            addr: if action == Action::OutOfMemory { u64::MAX } else { entry.addr.0 },
+            size: entry.size,
+            time,
+            stack,
+            stream: names.stream(entry.stream.0.cast_signed()),
+            pool: UNKNOWN,
+            action,
+        }
+    };
+    let events = end.events.iter().map(event).collect();
+    let mut memory = Memory::default();
+    let mut stacks = Stacks::default();
+    for segment in &end.segments {
+        add(&mut memory, &of_core(segment), &mut names, &mut stacks);
+    }
+    Ok(History {
+        label: format!("{} · {name}", recorded.label),
+        device: recorded.device,
+        config: name.to_owned(),
+        events,
+        end: Some(memory),
+        annotations: Vec::new(),
+        names: Rc::new(names),
+        stacks: Rc::clone(&recorded.stacks),
+        has_times: recorded.has_times,
+        answer: None,
+    })
+}
+
+/// Returns stack and time of every request of a program: first the blocks from before the first
+/// event, by address.
+fn requests(history: &History) -> Vec<(u32, i64)> {
+    let begin = super::begin::begin(history);
+    let mut before: Vec<(u64, u32)> =
+        begin.memory.blocks().iter().map(|(&address, block)| (address, block.of)).collect();
+    before.sort_unstable();
+    let first = history.events.first().map_or(0, |event| event.time);
+    let of_program = history.events.iter().filter(|event| matches!(event.action, Action::Alloc | Action::OutOfMemory));
+    let before = before.into_iter().map(|(_, stack)| (stack, first));
+    before.chain(of_program.map(|event| (event.stack, event.time))).collect()
+}
+
+/// Converts a segment of an allocator.
+fn of_core(segment: &cachalot_core::SnapshotSegment) -> Segment {
+    let block = |block: &cachalot_core::SnapshotBlock| cachalot_snapshot::Block {
+        address: Some(block.address.0),
+        size: block.size,
+        state: block.state.name().into(),
+        ..cachalot_snapshot::Block::default()
+    };
+    Segment {
+        address: segment.address.0,
+        total_size: segment.total_size,
+        stream: segment.stream.0.cast_signed(),
+        segment_pool_id: Some((segment.pool.0, segment.pool.1)),
+        is_expandable: Some(segment.is_expandable),
+        blocks: segment.blocks.iter().map(block).collect(),
+        ..Segment::default()
+    }
+}

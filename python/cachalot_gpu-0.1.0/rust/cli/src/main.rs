@@ -1,0 +1,72 @@
+//! The `cachalot` command.
+#![forbid(unsafe_code)]
+
+mod commands;
+
+use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  cachalot replay --check tests/traces/gpt2_varlen.csv.gz
+  cachalot compare --config expandable_segments:True snapshot.pickle
+  cachalot compare --limit 14GiB snapshot.pickle
+  cachalot tune snapshot.pickle
+  cachalot plan buffers.csv --capacity 1MiB
+  cachalot inspect snapshot.pickle
+  cachalot diff before.pickle after.pickle
+  cachalot view snapshot.pickle -o memory.html
+
+`cachalot COMMAND --help` explains a command, and has further examples.";
+
+/// A GPU memory allocator's decisions, on recorded programs and without a GPU.
+#[derive(Parser)]
+#[command(name = "cachalot", version = env!("CACHALOT_VERSION"), after_help = EXAMPLES)]
+struct Cli {
+    /// Whether the output is coloured; `auto` colours a terminal unless `NO_COLOR` is set
+    #[arg(long, global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Replay(Box<commands::replay::Args>),
+    Compare(commands::compare::Args),
+    Tune(Box<commands::tune::Args>),
+    Predict(commands::predict::Args),
+    Plan(commands::plan::Args),
+    Inspect(commands::inspect::Args),
+    Diff(commands::diff::Args),
+    Export(commands::export::Args),
+    Snapshot(Box<commands::snapshot::Args>),
+    View(commands::view::Args),
+    Completions(commands::manual::CompletionsArgs),
+    Man(commands::manual::ManArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Every stream of `anstream` follows this choice from here on.
+    match cli.color {
+        ColorChoice::Auto => anstream::ColorChoice::Auto,
+        ColorChoice::Always => anstream::ColorChoice::Always,
+        ColorChoice::Never => anstream::ColorChoice::Never,
+    }
+    .write_global();
+    match cli.command {
+        Command::Replay(args) => commands::replay::run(&args),
+        Command::Compare(args) => commands::compare::run(&args),
+        Command::Tune(args) => commands::tune::run(&args),
+        Command::Predict(args) => commands::predict::run(&args),
+        Command::Plan(args) => commands::plan::run(&args),
+        Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Diff(args) => commands::diff::run(&args),
+        Command::Export(args) => commands::export::run(&args),
+        Command::Snapshot(args) => commands::snapshot::run(&args),
+        Command::View(args) => commands::view::run(&args),
+        Command::Completions(args) => commands::manual::completions(&args, Cli::command()),
+        Command::Man(args) => commands::manual::man(&args, Cli::command()),
+    }
+}

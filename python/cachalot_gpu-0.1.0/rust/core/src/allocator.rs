@@ -1,0 +1,681 @@
+//! The public interface of the allocator.
+//!
+//! An [`Allocator`] finds the device and the heap that a call concerns, and passes the call on to
+//! the state of the device (`arena`). Decisions are made there.
+
+mod block;
+mod buffer;
+mod events;
+mod pages;
+mod parking;
+#[cfg(feature = "alloc")]
+mod place;
+mod pools;
+mod ranges;
+#[cfg(feature = "alloc")]
+mod restore;
+mod tuning;
+mod uses;
+#[cfg(feature = "alloc")]
+mod would_fit;
+
+pub use block::{Block, BlockAllocator, FailedDrop};
+pub use buffer::Buffer;
+pub use pages::{PageStats, Pages};
+pub use parking::Parking;
+pub use ranges::{Range, RangeAllocator};
+pub use tuning::Tuning;
+#[cfg(feature = "alloc")]
+pub use tuning::Window;
+#[cfg(feature = "alloc")]
+pub use would_fit::{Bound, Fit, Rehearsal};
+
+use crate::arena::allocation::Allocation;
+use crate::arena::checks::Checked;
+use crate::arena::forecast::Forecast;
+use crate::arena::give::caches;
+use crate::arena::invalid_pointer::not_in_heap;
+use crate::arena::{Arena, OnDevice};
+use crate::config::Config;
+use crate::device::DeviceMemory;
+use crate::error::{Error, PointerFault};
+use crate::page_map::{HeapRef, LaneRef, MAX_DEVICES, Owner, OwnerWord, PageMap};
+#[cfg(feature = "alloc")]
+use crate::planned::{Observed, PlannedReport};
+use crate::stats::Stats;
+use crate::sync::Lock;
+use crate::tables::{Storage, Table};
+use crate::trace::TraceEntry;
+use crate::units::{DeviceIndex, DevicePtr, StreamId};
+#[cfg(feature = "alloc")]
+use cachalot_planner::Plan;
+use core::borrow::Borrow;
+
+/// A device as the allocator calls it.
+#[cfg(not(feature = "paranoid"))]
+type Called<D> = D;
+#[cfg(feature = "paranoid")]
+type Called<D> = crate::device::Unlocked<D>;
+
+/// Caches the memory of one or more devices, and serves requests for blocks from the cache.
+///
+/// * `D`: the devices.
+/// * `R`: the lock of a heap. A parking lock where there is an operating system, a spin lock
+///   elsewhere.
+/// * `S`: where the tables live, [`Growable`](crate::tables::Growable) or
+///   [`Fixed`](crate::tables::Fixed).
+///
+/// All sizes are in bytes. The devices of an allocator must not use the same addresses.
+///
+/// # Stream order
+/// A block is allocated on one stream, the block's *own* stream. Work on the own stream may use the
+/// block at once. Work on another stream may use the block after that stream has waited for the own
+/// stream, and is announced with [`record_stream`](Self::record_stream).
+///
+/// The program frees a block as soon as the last use on the own stream is queued, without waiting
+/// for the use to finish. The next block at the address goes to the same stream, behind the last
+/// use. A block with announced streams stays *pending* until their work is done.
+///
+/// # Threads
+/// Every method may be called from any thread at any time. Requests on different streams share no
+/// lock. No lock is held during a call to the device, except as
+/// [`DeviceMemory`](crate::DeviceMemory) says.
+///
+/// # Calls to the device
+/// A method calls the device, and may block, only where a *Device* line says so. After the first
+/// error that loses the context the device is not called again. Dropping the allocator calls
+/// nothing: the memory goes back to the device with the context.
+///
+/// # Errors
+/// A failed call leaves every block as it was. Segments may have been released, and pending blocks
+/// may have become free, in the attempt. [`Error::Device`] is a failed call to the device, or the
+/// loss of the context in an earlier call. [`Error::TableFull`] is a lack of host memory, or of
+/// entries in a table of fixed capacity.
+pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
+    /// The devices, by [`DeviceIndex`].
+    arenas: S::Devices<Arena<Called<D>, R, S>>,
+    /// The owner of every page of device memory, for all devices.
+    pages: PageMap<R, S>,
+    /// Told of blocks that could not be freed on drop.
+    failed_drop: lock_api::Mutex<R, Option<fn(&FailedDrop)>>,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Makes an allocator over `devices`, numbered from 0 in the given order, all configured by
+    /// `config`. Obtains no memory.
+    ///
+    /// Device: asked for the size of its memory if `config` limits the allocator to a fraction.
+    ///
+    /// # Errors
+    /// * [`Error::PolicyUnavailable`]: the policy needs the feature `alloc`.
+    /// * [`Error::TableFull`]: more than 127 devices, or more than `S` has room for.
+    /// * [`Error::Device`].
+    pub fn new(devices: impl IntoIterator<Item = D>, config: &Config) -> Result<Self, Error> {
+        if !config.policy().is_available() || config.planned().is_some() && !cfg!(feature = "alloc") {
+            return Err(Error::PolicyUnavailable(config.policy_name()));
+        }
+        let mut arenas = S::Devices::<Arena<Called<D>, R, S>>::default();
+        for (number, device) in devices.into_iter().enumerate() {
+            if number >= MAX_DEVICES || !arenas.make_room(1) {
+                return Err(Error::TableFull("devices"));
+            }
+            let arena = Arena::new(Called::<D>::from(device), number as u32, config);
+            if config.per_process_memory_fraction() < 1.0 {
+                arena.set_fraction(config.per_process_memory_fraction())?;
+            }
+            arenas.add(arena);
+        }
+        Ok(Self { arenas, pages: PageMap::default(), failed_drop: lock_api::Mutex::new(None) })
+    }
+
+    /// Returns the device with this number, for operations that change the page map.
+    #[inline]
+    fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, Called<D>, R, S>, Error> {
+        Ok(OnDevice { arena: self.arena(device)?, pages: &self.pages })
+    }
+
+    /// Returns the device of an owner found in the page map. The map names only devices that exist.
+    #[inline(always)]
+    fn on_owner(&self, device: u32) -> OnDevice<'_, Called<D>, R, S> {
+        OnDevice { arena: &self.arenas[device as usize], pages: &self.pages }
+    }
+
+    /// Returns the state of the device with this number.
+    #[inline]
+    pub(crate) fn arena(&self, device: DeviceIndex) -> Result<&Arena<Called<D>, R, S>, Error> {
+        self.arenas.get(device.0 as usize).ok_or(Error::UnknownDevice(device))
+    }
+
+    /// Begins an operation on one device, or on all devices for `None`. Under the feature `paranoid` every invariant of the device is
+    /// checked here, and again when the returned value is dropped.
+    #[inline(always)]
+    fn checked(&self, operation: &'static str, device: impl Into<Option<DeviceIndex>>) -> Checked<'_, Called<D>, R, S> {
+        Checked::begin(operation, &self.arenas, || device.into())
+    }
+
+    /// Begins an operation on the device that owns `ptr`, or on all devices if the page map does not
+    /// know the owner.
+    #[inline(always)]
+    fn checked_at(&self, operation: &'static str, ptr: DevicePtr) -> Checked<'_, Called<D>, R, S> {
+        Checked::begin(operation, &self.arenas, || match self.pages.owner(ptr) {
+            Owner::Heap(HeapRef { device, .. }) | Owner::Lane(LaneRef { device, .. }) => Some(DeviceIndex(device)),
+            Owner::Shared | Owner::None => None,
+        })
+    }
+
+    /// Returns the device with this number, `None` if there is none.
+    pub fn device(&self, device: DeviceIndex) -> Option<&D> {
+        self.arenas.get(device.0 as usize).map(|arena| arena.driver.device().borrow())
+    }
+
+    /// Returns the number of devices.
+    pub fn device_count(&self) -> u32 {
+        self.arenas.len() as u32
+    }
+
+    /// Allocates a block of at least `bytes` bytes on `device`, and returns the address of the
+    /// first byte.
+    ///
+    /// The address is a multiple of 512, or of 256 under [`Policy::Bfc`](crate::config::Policy).
+    /// Work on `stream` may use the block at once. The contents are unspecified. For zero bytes the
+    /// result is the null address.
+    ///
+    /// Device: called if no cached block fits, if frees are pending, and while a graph is captured.
+    /// Otherwise a cached block is handed out without a call.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownDevice`].
+    /// * [`Error::OutOfMemory`]: the device has too little memory, or the limit is reached, after
+    ///   the release of all memory that could be released.
+    /// * [`Error::Rejected`]: the request would exceed the memory fraction, and the configuration
+    ///   sets `throw_on_cudamalloc_oom`. Nothing was released for the request.
+    /// * [`Error::TooLarge`]: `bytes`, rounded up, is 1 EiB or more.
+    /// * [`Error::InvalidStream`]: `stream` is the reserved number `u64::MAX`.
+    /// * [`Error::TableFull`], [`Error::Device`].
+    #[inline]
+    pub fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        let _checked = self.checked("malloc", device);
+        self.on(device)?.malloc(bytes, stream)
+    }
+
+    /// Frees the block at `ptr`, in the order of the own stream. Does nothing for the null address.
+    ///
+    /// The last use on the own stream must be queued, but need not be done. If streams were
+    /// announced by [`record_stream`](Self::record_stream), the block stays pending until their
+    /// present work is done.
+    ///
+    /// Device: called to record an event on each announced stream, and with the cache [turned
+    /// off](Self::set_caching) to release the memory.
+    ///
+    /// # Errors
+    /// * [`Error::InvalidPointer`]: the program holds no block with this first byte. A second free
+    ///   of a block is detected until the address is handed out again.
+    /// * [`Error::TableFull`], [`Error::Device`]: an event cannot be recorded.
+    ///
+    /// After an error the program still holds the block.
+    #[inline]
+    pub fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
+        self.free_checked(ptr, None)
+    }
+
+    /// Frees the block at `ptr` once the safe frontier has reached `count`.
+    ///
+    /// For programs that number their work and do not order it by streams. The work is numbered 1,
+    /// 2, 3 …, and a block last used by work 7 is freed at count 7. After
+    /// [`set_safe_frontier(device, 7)`](Self::set_safe_frontier), or a higher count, the block can
+    /// be reused. Until then the block is pending. Neither a shortage of memory nor
+    /// [`empty_cache`](Self::empty_cache) makes the block available earlier. Announced streams are
+    /// waited for as by [`free`](Self::free). With a `count` already reached the call is a plain
+    /// free.
+    ///
+    /// Device: as [`free`](Self::free).
+    ///
+    /// # Errors
+    /// Those of [`free`](Self::free). After an error the program still holds the block.
+    pub fn free_at(&self, ptr: DevicePtr, count: u64) -> Result<(), Error> {
+        let _checked = self.checked_at("free_at", ptr);
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        self.at_owner(ptr, |device, heap| device.free_at(heap, ptr, count))
+    }
+
+    /// Declares all work numbered up to `count` as done, and frees the blocks that wait for these
+    /// counts; see [`free_at`](Self::free_at).
+    ///
+    /// Each device has a frontier of its own, which begins at 0 and never goes back. A `count`
+    /// below the frontier changes nothing.
+    ///
+    /// Device: called only with the cache [turned off](Self::set_caching), to release memory.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn set_safe_frontier(&self, device: DeviceIndex, count: u64) -> Result<(), Error> {
+        let _checked = self.checked("set_safe_frontier", device);
+        self.on(device)?.set_safe_frontier(count);
+        Ok(())
+    }
+
+    /// Frees the block at `ptr` if the program requested the block with exactly `bytes` bytes; see
+    /// [`free`](Self::free).
+    ///
+    /// # Errors
+    /// * [`Error::WrongSize`]: the block was requested with another size. The program still holds
+    ///   the block.
+    /// * Those of [`free`](Self::free).
+    #[inline]
+    pub fn free_sized(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Error> {
+        self.free_checked(ptr, Some(bytes))
+    }
+
+    /// Frees the block at `ptr`, after a check of the requested size if `bytes` is given.
+    #[inline]
+    fn free_checked(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
+        let _checked = self.checked_at("free", ptr);
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        // One test of one bit tells whether a heap owns the page: lanes and shared pages share that
+        // bit.
+        let word = self.pages.word(ptr);
+        // `get` instead of an index keeps the code for a panic off the fast path.
+        if let Some(heap) = word.heap()
+            && let Some(arena) = self.arenas.get(heap.device as usize)
+        {
+            return OnDevice { arena, pages: &self.pages }.free(heap, ptr, bytes);
+        }
+        free_elsewhere(self, word, ptr, bytes)
+    }
+
+    /// Calls `act` with the heap that owns `ptr`. A block of a lane is first delegated to the heap
+    /// behind the lane. `act` returns [`Error::InvalidPointer`] if the heap has no such block.
+    fn at_owner<T>(
+        &self,
+        ptr: DevicePtr,
+        act: impl Fn(OnDevice<'_, Called<D>, R, S>, HeapRef) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        match self.pages.owner(ptr) {
+            Owner::Heap(heap) => act(self.on_owner(heap.device), heap),
+            Owner::Lane(lane) => {
+                let device = self.on_owner(lane.device);
+                act(device, device.home_of(lane, ptr)?)
+            }
+            Owner::Shared => search_every_heap(self, ptr, &act),
+            Owner::None => Err(Error::foreign(ptr)),
+        }
+    }
+
+    /// Describes the block that contains `ptr`, which may point anywhere into the block.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPointer`]: the program holds no block there.
+    pub fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
+        let _checked = self.checked_at("base_of", ptr);
+        if let Owner::Lane(lane) = self.pages.owner(ptr)
+            && let Some(allocation) = self.on_owner(lane.device).plans.allocation(lane, ptr)
+        {
+            return Ok(allocation);
+        }
+        self.at_owner(ptr, |device, heap| {
+            device.allocation(heap.heap, ptr).ok_or_else(|| not_in_heap(&device.heaps.lock(heap.heap), ptr))
+        })
+    }
+
+    /// Frees the pending blocks whose events are complete. Does not wait. [`malloc`](Self::malloc)
+    /// does so by itself.
+    ///
+    /// Device: polled if frees are pending.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::Device`]: the first failure. A block whose event cannot
+    /// be polled stays pending, and the rest are freed.
+    pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("process_events", device);
+        let device = self.on(device)?;
+        device.collect_departed(u32::MAX);
+        device.process_events()
+    }
+
+    /// Waits for the pending frees, then releases every segment without blocks in use, except for
+    /// the segments of private pools with users.
+    ///
+    /// Device: called, and waited for.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure. The
+    /// rest of the cache is released even so, unless the context is lost.
+    pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("empty_cache", device);
+        let device = self.on(device)?;
+        let waited = device.wait_for_events();
+        waited.and(caches::release_cached(device, None))
+    }
+
+    /// Releases segments without blocks in use, the largest first, until the allocator holds at
+    /// most `keep` bytes of the device or no such segment is left. Does not wait for pending frees.
+    ///
+    /// Device: called if a segment is released. For expandable segments, waits for their stream.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure, which
+    /// ends the trimming.
+    pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
+        let _checked = self.checked("trim", device);
+        caches::trim(self.on(device)?, keep)
+    }
+
+    /// Predicts the first action of [`malloc`](Self::malloc) for a request made now. Hands out
+    /// nothing.
+    ///
+    /// Pending frees count as pending, and decommitted memory of ranges as in use, although [`malloc`](Self::malloc) would
+    /// poll their events. With
+    /// `compact`, work counts as running until a request has asked the device.
+    ///
+    /// Device: asked for the size of its memory where the limit or the policy depends on the size,
+    /// and whether streams capture a graph. No memory is obtained or released.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`], [`Error::TooLarge`], [`Error::InvalidStream`],
+    /// [`Error::TableFull`], [`Error::Device`], as for [`malloc`](Self::malloc).
+    pub fn forecast(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
+        let _checked = self.checked("forecast", device);
+        self.on(device)?.forecast(bytes, stream)
+    }
+
+    /// Limits the bytes held from a device; `None` removes the limit. Memory held beyond the limit
+    /// is not released: see [`trim`](Self::trim).
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn set_limit(&self, device: DeviceIndex, limit: Option<u64>) -> Result<(), Error> {
+        let _checked = self.checked("set_limit", device);
+        self.arena(device)?.set_limit(limit);
+        Ok(())
+    }
+
+    /// Returns the most bytes that may be held from the device, `None` for no limit.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn limit(&self, device: DeviceIndex) -> Result<Option<u64>, Error> {
+        Ok(self.arena(device)?.ledger.limit_if_set())
+    }
+
+    /// Limits the bytes held from a device to a fraction of its memory, rounded to the nearest
+    /// byte. The fraction 1 removes the limit.
+    ///
+    /// Device: asked for the size of its memory.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownDevice`].
+    /// * [`Error::InvalidFraction`]: the fraction is outside of 0 … 1, or not a number.
+    /// * [`Error::Device`].
+    pub fn set_memory_fraction(&self, device: DeviceIndex, fraction: f64) -> Result<(), Error> {
+        let _checked = self.checked("set_memory_fraction", device);
+        self.arena(device)?.set_fraction(fraction)
+    }
+
+    /// Replaces the configuration of every device, except for the policy. Blocks and segments stay
+    /// as they are, and so does the limit: a memory fraction in `config` takes effect through
+    /// [`set_memory_fraction`](Self::set_memory_fraction).
+    pub fn configure(&self, config: &Config) {
+        let _checked = self.checked("configure", None);
+        for arena in self.arenas.iter() {
+            arena.replace_config(config);
+        }
+    }
+
+    /// Returns the configuration in force.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn config(&self, device: DeviceIndex) -> Result<Config, Error> {
+        Ok(self.arena(device)?.settings.copy())
+    }
+
+    /// Turns the cache of a device on or off. Without the cache every request obtains memory from
+    /// the device and every free releases it, for memory checkers. Blocks handed out before stay
+    /// valid.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn set_caching(&self, device: DeviceIndex, caching: bool) -> Result<(), Error> {
+        let _checked = self.checked("set_caching", device);
+        self.arena(device)?.flags.set(crate::arena::flags::DIRECT, !caching);
+        Ok(())
+    }
+
+    /// Selects whether a request searches the cache again after a wait for events, before any
+    /// memory is released. On by default. Off, the allocator decides as `PyTorch` 2.11 does, which
+    /// repeats recorded programs exactly.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn set_second_search(&self, device: DeviceIndex, on: bool) -> Result<(), Error> {
+        let _checked = self.checked("set_second_search", device);
+        self.arena(device)?.settings.single_search.store(u32::from(!on), crate::sync::Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Announces that a stream is about to be destroyed, so its number may name another
+    /// stream.
+    ///
+    /// Releases the memory cached for the stream. Blocks held by the program stay valid, and are
+    /// freed as usual. Work on the stream need not be done. Call this before the stream is
+    /// destroyed.
+    ///
+    /// Device: called to release memory.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure.
+    pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
+        let _checked = self.checked("stream_destroyed", device);
+        let device = self.on(device)?;
+        let forgotten = device.forget_stream(stream).and(device.forget_range_stream(stream));
+        forgotten.and(device.stream_destroyed(stream))
+    }
+
+    /// Announces the end of an iteration of the program, a training step for example, and the
+    /// beginning of the next. Does nothing except under `policy:planned`; see [`Observed`].
+    ///
+    /// One of the first iterations is observed. After plans for the observation were
+    /// [adopted](Self::adopt_plans), the next announcement puts the plans in force. Without memory
+    /// for the plans nothing changes until a later announcement. Other threads may go on
+    /// allocating: their calls count for either iteration.
+    ///
+    /// Device: polled for pending frees. When plans come into force the cache is released, and one
+    /// segment is obtained for each stream. When plans are given up their segments are released.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]. The next iteration begins
+    /// even so, unless the context was lost before.
+    #[cfg(feature = "alloc")]
+    pub fn iteration(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("iteration", device);
+        self.on(device)?.iteration()
+    }
+
+    /// Takes out the record of the observed iteration, to be planned on any thread. Returns `None`
+    /// if no observation is complete, or the record was taken before.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    #[cfg(feature = "alloc")]
+    pub fn observed(&self, device: DeviceIndex) -> Result<Option<Observed>, Error> {
+        let _checked = self.checked("observed", device);
+        Ok(self.arena(device)?.plans.observed())
+    }
+
+    /// Verifies plans for an [`observed`](Self::observed) iteration, one for each observed stream
+    /// in order. The next [`iteration`](Self::iteration) puts the plans in force.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownDevice`].
+    /// * [`Error::PlanRefused`]: a plan does not solve its problem, the number of plans is wrong,
+    ///   or a later observation has begun.
+    /// * [`Error::TooLarge`]: a plan needs 1 EiB or more.
+    #[cfg(feature = "alloc")]
+    pub fn adopt_plans(&self, device: DeviceIndex, observed: Observed, plans: &[Plan]) -> Result<(), Error> {
+        let _checked = self.checked("adopt_plans", device);
+        self.arena(device)?.plans.adopt_plans(observed, plans)
+    }
+
+    /// Gives up the plans in force, and everything observed or planned so far. The next
+    /// [`iteration`](Self::iteration) is observed. Each plan's segment is released once no block in
+    /// the segment is in use.
+    ///
+    /// Device: called to release memory.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`].
+    #[cfg(feature = "alloc")]
+    pub fn give_plans_up(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("give_plans_up", device);
+        self.on(device)?.give_plans_up()
+    }
+
+    /// Returns the figures of the planned policy. Under another policy all figures are 0.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    #[cfg(feature = "alloc")]
+    pub fn planned_report(&self, device: DeviceIndex) -> Result<PlannedReport, Error> {
+        Ok(self.arena(device)?.plans.report())
+    }
+
+    /// Returns the statistics of a device. Peaks are exact, except that one of two calls which
+    /// overlap in time may be missing until the next call.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn stats(&self, device: DeviceIndex) -> Result<Stats, Error> {
+        let arena = self.arena(device)?;
+        Ok(arena.with_device_peaks(|totals| totals.stats(arena.all_counters())))
+    }
+
+    /// Sets every peak to the current value.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("reset_peak_stats", device);
+        let arena = self.arena(device)?;
+        arena.with_device_peaks(|totals| totals.reset_peaks(arena.all_counters()));
+        Ok(())
+    }
+
+    /// Sets the amounts ever allocated and freed, and the counts of events, to 0.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn reset_accumulated_stats(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("reset_accumulated_stats", device);
+        let arena = self.arena(device)?;
+        arena.with_device_peaks(|totals| totals.reset_accumulated(arena.all_counters()));
+        Ok(())
+    }
+
+    /// Returns the bytes whose release failed. The device may still hold the memory, which is never
+    /// handed out again and counts as held.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn leaked_bytes(&self, device: DeviceIndex) -> Result<u64, Error> {
+        Ok(self.arena(device)?.ledger.leaked())
+    }
+
+    /// Checks that the context of a device is not lost. Does not call the device.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::Device`] with the code of the call that lost the context.
+    pub fn health(&self, device: DeviceIndex) -> Result<(), Error> {
+        Ok(self.arena(device)?.health()?)
+    }
+
+    /// Records the latest `capacity` events of a device from now on, 40 bytes each; 0 ends the
+    /// recording. Earlier events are dropped.
+    ///
+    /// Events are reported without gaps: with more than 16 streams and pools busy at a time, up to
+    /// a few hundred of the `capacity` events may be left out.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`]: there is no room for `capacity` events.
+    pub fn record_trace(&self, device: DeviceIndex, capacity: usize) -> Result<(), Error> {
+        let _checked = self.checked("record_trace", device);
+        let arena = self.arena(device)?;
+        if arena.start_trace(capacity) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
+    }
+
+    /// Calls `visit` with every recorded event, oldest first. `visit` must not call the allocator:
+    /// the trace is locked.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn for_each_trace_entry(&self, device: DeviceIndex, visit: impl FnMut(&TraceEntry)) -> Result<(), Error> {
+        let _checked = self.checked("for_each_trace_entry", device);
+        self.arena(device)?.visit_trace(visit);
+        Ok(())
+    }
+
+    /// Lists the segments of all devices with their blocks, by address. Heaps are locked one at a
+    /// time. The picture is exact only if no other thread allocates or frees during the call.
+    #[cfg(feature = "alloc")]
+    pub fn snapshot(&self) -> alloc::vec::Vec<crate::snapshot::SnapshotSegment> {
+        let _checked = self.checked("snapshot", None);
+        let mut segments = alloc::vec::Vec::new();
+        for arena in self.arenas.iter() {
+            arena.delegate_lanes();
+            arena.snapshot(&mut segments);
+        }
+        segments.sort_by_key(|segment| segment.address);
+        segments
+    }
+
+    /// Checks every invariant of every heap, for tests. Visits every block.
+    ///
+    /// # Errors
+    /// A description of the first invariant that does not hold.
+    pub fn check_invariants(&self) -> Result<(), &'static str> {
+        for arena in self.arenas.iter() {
+            arena.check_invariants(true)?;
+        }
+        Ok(())
+    }
+}
+
+/// Frees the block at an address owned by a lane, or by no single heap.
+// Out of line, so that the fast path needs no register for lanes: 3 instructions of a pair.
+#[inline(never)]
+fn free_elsewhere<D: DeviceMemory, R: Lock, S: Storage>(
+    allocator: &Allocator<D, R, S>,
+    word: OwnerWord,
+    ptr: DevicePtr,
+    bytes: Option<u64>,
+) -> Result<(), Error> {
+    match word.owner() {
+        Owner::Lane(lane) => allocator.on_owner(lane.device).free_planned(lane, ptr, bytes),
+        _ => allocator.at_owner(ptr, |device, heap| device.free(heap, ptr, bytes)),
+    }
+}
+
+/// Calls `act` with one heap after another until one owns `ptr`, for a page shared by two segments.
+#[cold]
+fn search_every_heap<D: DeviceMemory, R: Lock, S: Storage, T>(
+    allocator: &Allocator<D, R, S>,
+    ptr: DevicePtr,
+    act: &impl Fn(OnDevice<'_, Called<D>, R, S>, HeapRef) -> Result<T, Error>,
+) -> Result<T, Error> {
+    for arena in allocator.arenas.iter() {
+        // Delegate the blocks of lanes first: a walk over heaps finds only blocks with an entry
+        // there.
+        arena.delegate_lanes();
+        for slot in arena.heaps.slot_numbers() {
+            match act(OnDevice { arena, pages: &allocator.pages }, arena.heaps.heap_ref(slot)) {
+                // The address lies in none of this heap's segments.
+                Err(Error::InvalidPointer { fault: PointerFault::Foreign, .. }) => {}
+                acted => return acted,
+            }
+        }
+    }
+    Err(Error::foreign(ptr))
+}

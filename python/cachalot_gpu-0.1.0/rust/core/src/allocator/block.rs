@@ -1,0 +1,292 @@
+//! A self-freeing block: the owner of device memory in Rust programs.
+
+use super::Allocator;
+use crate::arena::allocation::Allocation;
+use crate::device::DeviceMemory;
+use crate::error::{Error, PointerFault};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::{DeviceIndex, DevicePtr, StreamId};
+use core::fmt;
+use core::mem;
+use core::ops::Deref;
+
+mod sealed {
+    /// Keeps foreign crates from implementing [`BlockAllocator`](super::BlockAllocator).
+    pub trait Sealed {}
+}
+
+/// Allocates and frees the memory of [`Block`]s. Every [`Allocator`] does, and nothing else: the
+/// trait spares the types of owners three parameters.
+pub trait BlockAllocator: sealed::Sealed {
+    /// Allocates memory; see [`Allocator::malloc`].
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::malloc`].
+    fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error>;
+
+    /// Frees memory; see [`Allocator::free`].
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::free`].
+    fn free(&self, ptr: DevicePtr) -> Result<(), Error>;
+
+    /// Frees memory at a count; see [`Allocator::free_at`].
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::free_at`].
+    fn free_at(&self, ptr: DevicePtr, count: u64) -> Result<(), Error>;
+
+    /// Announces a use on another stream; see [`Allocator::record_stream`].
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::record_stream`].
+    fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error>;
+
+    /// Announces that the work queued on another stream so far uses the block; see
+    /// [`Allocator::record_use`].
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::record_use`].
+    fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error>;
+
+    /// Describes the block with the byte at `ptr`; see [`Allocator::base_of`].
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::base_of`].
+    fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error>;
+
+    /// Sets the function called for each [`Block`] with a failed free on drop, or no function.
+    ///
+    /// A drop cannot return an error. Frees fail only for want of host memory and for errors of the device: see
+    /// [`Allocator::free`]. Without a hook the error is lost; the block stays allocated and counts in the
+    /// [statistics](Allocator::stats). The hook may take the block over with [`Block::from_raw`]. The hook must not
+    /// panic: a panic inside a drop may end the process.
+    fn on_failed_drop(&self, hook: Option<fn(&FailedDrop)>);
+
+    /// Tells the hook of [`on_failed_drop`](Self::on_failed_drop) of a block.
+    fn report_failed_drop(&self, failed: &FailedDrop);
+}
+
+/// The memory of a [`Block`] after a failed free on drop. The allocator still holds the memory.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct FailedDrop {
+    /// The address of the block.
+    pub ptr: DevicePtr,
+    /// The size requested at allocation, in bytes.
+    pub bytes: u64,
+    /// The reason.
+    pub error: Error,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> sealed::Sealed for Allocator<D, R, S> {}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> BlockAllocator for Allocator<D, R, S> {
+    fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        self.malloc(device, bytes, stream)
+    }
+
+    fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
+        self.free(ptr)
+    }
+
+    fn free_at(&self, ptr: DevicePtr, count: u64) -> Result<(), Error> {
+        self.free_at(ptr, count)
+    }
+
+    fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        self.record_stream(ptr, stream)
+    }
+
+    fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        self.record_use(ptr, stream)
+    }
+
+    fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
+        self.base_of(ptr)
+    }
+
+    fn on_failed_drop(&self, hook: Option<fn(&FailedDrop)>) {
+        *self.failed_drop.lock() = hook;
+    }
+
+    fn report_failed_drop(&self, failed: &FailedDrop) {
+        // Copied out first: the hook may call the allocator, and set another hook.
+        let hook = *self.failed_drop.lock();
+        if let Some(hook) = hook {
+            hook(failed);
+        }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Allocates a block freed on drop, which borrows the allocator. [`Block::new`] makes a block with a share of the
+    /// allocator.
+    ///
+    /// # Errors
+    /// The errors of [`malloc`](Self::malloc).
+    pub fn block(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Block<&Self>, Error> {
+        Block::new(self, device, bytes, stream)
+    }
+}
+
+/// An owned block of device memory. The drop of a block frees the memory.
+///
+/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>` for blocks beyond a scope or on several
+/// threads. The memory is the device's, so a block does not dereference: programs pass [`ptr`](Self::ptr) to kernels
+/// and copies.
+///
+/// The free is ordered behind the work queued on the block's [`stream`](Self::stream), as [`Allocator::free`] says.
+/// Drop the block once the last use is queued; no wait is needed.
+///
+/// ```
+/// use cachalot_core::simulated::SimulatedDevice;
+/// use cachalot_core::{Allocator, Block, Config, DeviceIndex, Growable, StreamId};
+/// use std::sync::Arc;
+///
+/// type Simulated = Allocator<SimulatedDevice, spin::Mutex<()>, Growable>;
+/// let allocator = Arc::new(Simulated::new([SimulatedDevice::new(1 << 30)], &Config::new())?);
+/// let block = Block::new(Arc::clone(&allocator), DeviceIndex(0), 4096, StreamId::DEFAULT)?;
+/// let elsewhere = std::thread::spawn(move || block.ptr());
+/// elsewhere.join().unwrap();
+/// assert_eq!(allocator.stats(DeviceIndex(0))?.allocations().current, 0);
+/// # Ok::<(), cachalot_core::Error>(())
+/// ```
+#[must_use = "a block that is not kept is freed at once"]
+pub struct Block<H: Deref<Target: BlockAllocator>> {
+    allocator: H,
+    device: DeviceIndex,
+    stream: StreamId,
+    /// The null address ⟺ the block has no bytes, or was given up.
+    ptr: DevicePtr,
+    bytes: u64,
+}
+
+impl<H: Deref<Target: BlockAllocator>> Block<H> {
+    /// Allocates a block of at least `bytes` bytes.
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::malloc`].
+    pub fn new(allocator: H, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Self, Error> {
+        let ptr = allocator.malloc(device, bytes, stream)?;
+        Ok(Self { allocator, device, stream, ptr, bytes })
+    }
+
+    /// Takes over the live block with the first byte `ptr`. The counterpart of [`into_raw`](Self::into_raw) and of
+    /// [`Allocator::malloc`].
+    ///
+    /// The block must have no owner before. A block with two owners is freed twice, and [`Error::InvalidPointer`]
+    /// goes to the [hook](BlockAllocator::on_failed_drop) unless the address was handed out again in between.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPointer`]: no live block begins at `ptr`.
+    pub fn from_raw(allocator: H, ptr: DevicePtr) -> Result<Self, Error> {
+        let Allocation { base, requested, stream, device, .. } = allocator.base_of(ptr)?;
+        if base != ptr {
+            return Err(Error::InvalidPointer { ptr, fault: PointerFault::Interior { block: base, requested } });
+        }
+        Ok(Self { allocator, device, stream, ptr, bytes: requested })
+    }
+
+    /// Gives the memory up without a free, and returns the address. [`from_raw`](Self::from_raw) followed by a drop,
+    /// or [`Allocator::free`], frees the memory later. The null address, of an empty block, needs no free.
+    #[must_use = "the memory is lost without its address"]
+    pub fn into_raw(mut self) -> DevicePtr {
+        // The drop of a block without an address drops the handle, and frees nothing.
+        mem::replace(&mut self.ptr, DevicePtr::NULL)
+    }
+
+    /// Returns the address of the first byte; the null address if the block is empty.
+    pub fn ptr(&self) -> DevicePtr {
+        self.ptr
+    }
+
+    /// Returns the requested size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the own stream, behind whose work the block is freed.
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Returns the device of the block.
+    pub fn device(&self) -> DeviceIndex {
+        self.device
+    }
+
+    /// Returns the handle of the allocator.
+    pub fn allocator(&self) -> &H {
+        &self.allocator
+    }
+
+    /// Announces that work queued on `stream` uses the block; see [`Allocator::record_stream`].
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::record_stream`].
+    pub fn record_stream(&self, stream: StreamId) -> Result<(), Error> {
+        self.allocator.record_stream(self.ptr, stream)
+    }
+
+    /// Announces that the work queued on `stream` so far uses the block; see
+    /// [`Allocator::record_use`].
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::record_use`].
+    pub fn record_use(&self, stream: StreamId) -> Result<(), Error> {
+        self.allocator.record_use(self.ptr, stream)
+    }
+
+    /// Frees the block as a drop does, and returns the error of a drop.
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::free`], with the block, which still owns the memory.
+    pub fn free(self) -> Result<(), (Self, Error)> {
+        let freed = self.allocator.free(self.ptr);
+        self.freed(freed)
+    }
+
+    /// Frees the block once the safe frontier has reached `count`; see [`Allocator::free_at`].
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::free_at`], with the block, which still owns the memory.
+    pub fn free_at(self, count: u64) -> Result<(), (Self, Error)> {
+        let freed = self.allocator.free_at(self.ptr, count);
+        self.freed(freed)
+    }
+
+    /// Gives the block up if the memory was freed.
+    fn freed(mut self, freed: Result<(), Error>) -> Result<(), (Self, Error)> {
+        match freed {
+            Ok(()) => {
+                self.ptr = DevicePtr::NULL;
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+}
+
+impl<H: Deref<Target: BlockAllocator>> Drop for Block<H> {
+    fn drop(&mut self) {
+        // The null address is not asked about: the allocator would find nothing to do.
+        if self.ptr != DevicePtr::NULL
+            && let Err(error) = self.allocator.free(self.ptr)
+        {
+            self.allocator.report_failed_drop(&FailedDrop { ptr: self.ptr, bytes: self.bytes, error });
+        }
+    }
+}
+
+impl<H: Deref<Target: BlockAllocator>> fmt::Debug for Block<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block")
+            .field("ptr", &self.ptr)
+            .field("bytes", &self.bytes)
+            .field("stream", &self.stream)
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,169 @@
+//! Self-adjusting settings (`tune:auto`): the host's interface to search for better settings and to put the settings
+//! in force.
+
+use crate::allocator::Allocator;
+use crate::arena::tuning::{TuneReport, TuneStage};
+use crate::config::Config;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::trace::Action;
+use crate::units::DeviceIndex;
+#[cfg(feature = "alloc")]
+use crate::{pool::PoolId, snapshot::SnapshotSegment, trace::TraceEntry};
+#[cfg(feature = "alloc")]
+use alloc::vec::Vec;
+
+/// The latest requests of a device, and the device's memory after the requests: the default pool alone.
+#[cfg(feature = "alloc")]
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// The events, oldest first, with times in the device's ticks.
+    pub events: Vec<TraceEntry>,
+    /// The segments after the events.
+    pub segments: Vec<SnapshotSegment>,
+    /// The settings in force.
+    pub config: Config,
+    /// The limit of the device in bytes, if any.
+    pub limit: Option<u64>,
+    /// Counts the program's changes of the configuration.
+    pub serial: u64,
+}
+
+/// The tuning of a device: a view of an [`Allocator`], returned by [`Allocator::tuning`].
+///
+/// A tuning host reads a [`window`](Self::window) at an idle moment, searches with the window on any thread, and
+/// passes the settings to [`put_in_force`](Self::put_in_force) at the next idle moment. The crate `cachalot-tuner`
+/// has the search; `cachalot` does all steps on a thread of its own.
+pub struct Tuning<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    allocator: &'a Allocator<D, R, S>,
+    device: DeviceIndex,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Returns the tuning of `device`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn tuning(&self, device: DeviceIndex) -> Result<Tuning<'_, D, R, S>, Error> {
+        self.arena(device)?;
+        Ok(Tuning { allocator: self, device })
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
+    /// Returns whether settings may adjust themselves now: `tune:auto` is set, memory is cached, and
+    /// no graph is being captured.
+    ///
+    /// # Errors
+    /// None for an existing device.
+    pub fn is_possible(&self) -> Result<bool, Error> {
+        Ok(self.allocator.arena(self.device)?.may_tune())
+    }
+
+    /// Returns the program's own configuration. [`Allocator::config`] returns the configuration in force.
+    ///
+    /// # Errors
+    /// None for an existing device.
+    pub fn own_config(&self) -> Result<Config, Error> {
+        Ok(self.allocator.arena(self.device)?.own_config())
+    }
+
+    /// Returns the latest requests, up to 131072 events, and the memory after them. Exact only if no
+    /// other thread allocates or frees during the call.
+    ///
+    /// # Errors
+    /// None for an existing device.
+    #[cfg(feature = "alloc")]
+    pub fn window(&self) -> Result<Window, Error> {
+        let _checked = self.allocator.checked("tuning window", self.device);
+        let arena = self.allocator.arena(self.device)?;
+        let serial = arena.tuning.lock().serial;
+        let config = arena.settings.copy();
+        for slot in arena.heaps.slot_numbers() {
+            arena.heaps.flush_trace(&mut arena.heaps.lock(slot));
+        }
+        let events = arena.heaps.trace.window();
+        let mut segments = Vec::new();
+        arena.snapshot(&mut segments);
+        segments.retain(|segment| segment.pool == PoolId::DEFAULT);
+        Ok(Window { events, segments, config, limit: arena.ledger.limit_if_set(), serial })
+    }
+
+    /// Puts the settings of placement of `settings` in force. All other settings stay. Idle segments of the
+    /// default pool serve no request any more, and go back once the device has finished with them, at the
+    /// latest when cached memory is released. Call this at an idle moment.
+    ///
+    /// Returns false, and changes nothing, if a graph is being captured, if `tune:auto` is off, or if
+    /// the program has changed the configuration since the window of this `serial` was read.
+    ///
+    /// `predicted_bytes` is for the trace.
+    ///
+    /// Device: called to release memory. Never waits for the device.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: memory could not be released. The settings are in force even so.
+    pub fn put_in_force(&self, settings: &Config, serial: u64, predicted_bytes: u64) -> Result<bool, Error> {
+        self.change(settings, serial, Action::SettingsChanged, predicted_bytes)
+    }
+
+    /// Puts earlier settings in force again, as [`put_in_force`](Self::put_in_force) does.
+    /// `measured_bytes` is for the trace.
+    ///
+    /// # Errors
+    /// As for [`put_in_force`](Self::put_in_force).
+    pub fn take_back(&self, settings: &Config, serial: u64, measured_bytes: u64) -> Result<bool, Error> {
+        self.change(settings, serial, Action::SettingsTakenBack, measured_bytes)
+    }
+
+    fn change(&self, settings: &Config, serial: u64, action: Action, bytes: u64) -> Result<bool, Error> {
+        let _checked = self.allocator.checked("tuning change", self.device);
+        let device = self.allocator.on(self.device)?;
+        if !device.arena.put_in_force(settings, serial, action, bytes) {
+            return Ok(false);
+        }
+        #[cfg(feature = "alloc")]
+        device.give_old_form_back(true)?;
+        Ok(true)
+    }
+
+    /// Gives idle memory back with the form of earlier settings, if the device has finished with the memory. Call
+    /// this method at idle moments. Needs the feature `alloc`; without the feature, cached memory goes back by
+    /// [`Allocator::trim`] and [`Allocator::empty_cache`] alone.
+    ///
+    /// Device: called to release memory. Never waits for the device.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    #[cfg(feature = "alloc")]
+    pub fn give_back(&self) -> Result<(), Error> {
+        let _checked = self.allocator.checked("tuning give_back", self.device);
+        self.allocator.on(self.device)?.give_old_form_back(false)
+    }
+
+    /// Returns the figures.
+    ///
+    /// # Errors
+    /// None for an existing device.
+    pub fn report(&self) -> Result<TuneReport, Error> {
+        let arena = self.allocator.arena(self.device)?;
+        let retired_bytes = arena.retired_bytes();
+        Ok(TuneReport { retired_bytes, ..arena.tuning.lock().report })
+    }
+
+    /// Changes the figures kept by a host. The stage is [`TuneStage::Off`] while `tune` is off.
+    ///
+    /// # Errors
+    /// None for an existing device.
+    pub fn update_report(&self, update: impl FnOnce(&mut TuneReport)) -> Result<(), Error> {
+        let arena = self.allocator.arena(self.device)?;
+        let is_on = arena.settings.config.lock().tunes();
+        let mut state = arena.tuning.lock();
+        update(&mut state.report);
+        if !is_on {
+            state.report.stage = TuneStage::Off;
+        }
+        Ok(())
+    }
+}

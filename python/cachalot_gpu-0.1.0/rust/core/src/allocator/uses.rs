@@ -1,0 +1,82 @@
+//! Uses of blocks by streams different from the blocks' own streams.
+
+use crate::allocator::{Allocator, Called};
+use crate::arena::OnDevice;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::page_map::Owner;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::{DeviceIndex, DevicePtr, NO_STREAM, StreamId};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Announces that work queued on `stream` uses the block at `ptr`.
+    ///
+    /// Call this method after the work is queued and before the block is freed. After the free, the block is not
+    /// reused before the work is done. Does nothing for the block's own stream and for the null address.
+    ///
+    /// Device: called only while a graph is captured, to ask whether `stream` captures.
+    ///
+    /// # Errors
+    /// * [`Error::InvalidPointer`]: the program holds no block with this first byte.
+    /// * [`Error::InvalidStream`], [`Error::TableFull`], [`Error::Device`].
+    pub fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        let _checked = self.checked_at("record_stream", ptr);
+        note(self, ptr, stream, |device, slot| device.record_stream(slot, ptr, stream))
+    }
+
+    /// Announces that the work queued on `stream` so far uses the block at `ptr`.
+    ///
+    /// Differs from [`record_stream`](Self::record_stream) in the time of the event: recorded now, and not at the
+    /// free. Work queued on `stream` between this call and the free delays no reuse of the block. A request without a
+    /// fitting free block may use the block before the event is complete. The block's own stream is then ordered
+    /// behind the event; the calling thread does not wait. If a use of the block was also announced by
+    /// [`record_stream`](Self::record_stream), all uses of the block last until the free. Does nothing for the
+    /// block's own stream and for the null address.
+    ///
+    /// Device: called to record an event. While a graph is captured, the use lasts until the free.
+    ///
+    /// # Errors
+    /// * [`Error::InvalidPointer`]: the program holds no block with this first byte.
+    /// * [`Error::InvalidStream`], [`Error::TableFull`], [`Error::Device`]. The use is not announced then.
+    pub fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        let _checked = self.checked_at("record_use", ptr);
+        note(self, ptr, stream, |device, slot| device.record_use(slot, ptr, stream))
+    }
+
+    /// Destroys the allocator's events for uses, except for events waited for at present. A later free of a used
+    /// block creates new events. For a host whose device or context outlives the allocator: call this method behind
+    /// [`empty_cache`](Self::empty_cache).
+    ///
+    /// Device: called for each event.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::Device`]: the first failure, after all events were tried. No later call
+    /// tries the failed events again.
+    pub fn destroy_idle_events(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("destroy_idle_events", device);
+        self.on(device)?.destroy_idle_events()
+    }
+}
+
+/// Calls `act` with the slot of the heap that owns the block at `ptr`. Does nothing for the null address, and for a
+/// block served from a plan on `stream`.
+fn note<D: DeviceMemory, R: Lock, S: Storage>(
+    allocator: &Allocator<D, R, S>,
+    ptr: DevicePtr,
+    stream: StreamId,
+    act: impl Fn(OnDevice<'_, Called<D>, R, S>, u32) -> Result<(), Error>,
+) -> Result<(), Error> {
+    if ptr == DevicePtr::NULL {
+        return Ok(());
+    }
+    if stream == NO_STREAM {
+        return Err(Error::InvalidStream);
+    }
+    if let Owner::Lane(lane) = allocator.pages.owner(ptr)
+        && allocator.on_owner(lane.device).plans.is_on(lane, ptr, stream)
+    {
+        return Ok(());
+    }
+    allocator.at_owner(ptr, |device, heap| act(device, heap.heap))
+}

@@ -1,0 +1,160 @@
+//! Whether requests would be served, tried on a copy.
+
+use super::{Allocator, Called};
+use crate::arena::hosted::copy::copy_onto;
+use crate::arena::hosted::rehearse::rehearsal_device;
+use crate::device::oom::OutOfMemory;
+use crate::device::{DeviceMemory, MemoryInfo};
+use crate::error::Error;
+use crate::sync::Lock;
+use crate::tables::{Storage, Table};
+use crate::units::{DeviceIndex, NO_STREAM, StreamId};
+
+/// The reason why a request would fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Bound {
+    /// The limit, set in bytes or as a fraction of the device.
+    Limit,
+    /// The fraction above which `throw_on_cudamalloc_oom` refuses requests.
+    Fraction,
+    /// The free memory of the device, by the device's latest answer.
+    Device,
+    /// A further reason, for example addresses of virtual memory or parked memory.
+    Other,
+}
+
+impl Bound {
+    /// Returns the reason of a failure after the release of the cache.
+    fn of(report: &OutOfMemory) -> Self {
+        let held = report.reserved.saturating_add(report.spare).saturating_add(report.segment);
+        if report.limit.is_some_and(|limit| held > limit) {
+            Self::Limit
+        } else if report.memory.free < report.segment {
+            Self::Device
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// The answer of [`Rehearsal::would_fit`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fit {
+    /// Number of requests served, from the first on: the index of the first failing request, or the number of all
+    /// requests.
+    pub served: usize,
+    /// Bytes held from the device after the served requests.
+    pub reserved_bytes: u64,
+    /// Bytes to be added by the served requests to the bytes held from the device.
+    pub new_bytes: u64,
+    /// The reason why the next request behind the served requests would fail. `None` if all would be served.
+    pub bound: Option<Bound>,
+    /// Free memory of the device assumed by the answer: the device's latest answer, changed by the memory obtained
+    /// and given back since. `None` if the device was never asked; the answer then assumes enough.
+    pub device_free: Option<u64>,
+}
+
+/// A forecast of requests to a device: see [`would_fit`](Self::would_fit).
+pub struct Rehearsal<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    allocator: &'a Allocator<D, R, S>,
+    device: DeviceIndex,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Returns the forecast of requests to `device`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn rehearsal(&self, device: DeviceIndex) -> Result<Rehearsal<'_, D, R, S>, Error> {
+        self.arena(device)?;
+        Ok(Rehearsal { allocator: self, device })
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
+    /// Tells whether requests of `sizes` bytes on `stream` would be served now, in order, without a free in between.
+    /// Changes nothing.
+    ///
+    /// The requests are made on a copy of the device's heaps, pools, pages and plans, by the code for real requests.
+    /// So the answer is exact for the policy, if no other call comes between. The answer assumes:
+    /// * no work of a stream is complete unless the allocator has found so before, until a request would
+    ///   wait for the work: call [`process_events`](Allocator::process_events) first;
+    /// * [`Host::on_shortage`](crate::Host::on_shortage) frees nothing, and no other thread frees while a request waits;
+    /// * new memory has higher addresses than all present memory, and a host with a supplied pool has enough;
+    /// * mapping takes no time, which matters only to `strict_stall` of the stitched policy.
+    ///
+    /// The copy takes about as long as a [`snapshot`](Allocator::snapshot), and as much memory as the allocator's
+    /// tables. The copy is the state of a single moment: other threads' calls wait while the copy is made. Calls in
+    /// progress on other threads count as unfinished, and the frees queried by these calls as pending.
+    ///
+    /// Device: asked for the device's virtual memory, which may open the device, and while a graph is captured, for
+    /// the capturing streams. Otherwise not called.
+    ///
+    /// # Errors
+    /// * [`Error::InvalidStream`], [`Error::TooLarge`].
+    /// * [`Error::Parked`]: the memory of the stream or its pool is parked.
+    /// * [`Error::TableFull`], [`Error::Device`].
+    pub fn would_fit(&self, sizes: &[u64], stream: StreamId) -> Result<Fit, Error> {
+        let onto = rehearsal_device(self.allocator.on(self.device)?, stream)?;
+        self.would_fit_on(onto, sizes, stream)
+    }
+
+    /// Answers as [`would_fit`](Self::would_fit), with the copy over a device of the caller: `onto` has the state of
+    /// the allocator's device, with equal addresses, events and pages. So the answer assumes nothing over a
+    /// [`duplicate`](crate::simulated::SimulatedDevice::duplicate) of a simulated device.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// The errors of [`would_fit`](Self::would_fit).
+    pub fn would_fit_on<T: DeviceMemory>(&self, onto: T, sizes: &[u64], stream: StreamId) -> Result<Fit, Error> {
+        let _checked = self.allocator.checked("would_fit", self.device);
+        if stream == NO_STREAM {
+            return Err(Error::InvalidStream);
+        }
+        let copy = self.copy_onto(onto)?;
+        let only = DeviceIndex(0);
+        let ledger = &copy.arena(only)?.ledger;
+        let before = ledger.reserved();
+        let arena = self.allocator.arena(self.device)?;
+        let device_free = arena.driver.known_memory(arena.ledger.reserved()).map(|memory| memory.free);
+        let answer = |served, reserved_bytes: u64, bound| {
+            let new_bytes = reserved_bytes.saturating_sub(before);
+            Fit { served, reserved_bytes, new_bytes, bound, device_free }
+        };
+        for (served, &bytes) in sizes.iter().enumerate() {
+            let reserved = ledger.reserved();
+            let bound = match copy.malloc(only, bytes, stream) {
+                Ok(_) => continue,
+                Err(Error::Rejected(_)) => Bound::Fraction,
+                Err(Error::OutOfMemory(report)) => Bound::of(&report),
+                Err(error) => return Err(error),
+            };
+            return Ok(answer(served, reserved, Some(bound)));
+        }
+        Ok(answer(sizes.len(), ledger.reserved(), None))
+    }
+
+    /// Stores the memory of a device, after the program has asked the device: a later [`would_fit`](Self::would_fit)
+    /// assumes the stored memory. The allocator stores the answers to its own questions.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn note_memory(&self, memory: MemoryInfo) -> Result<(), Error> {
+        let arena = self.allocator.arena(self.device)?;
+        arena.driver.note_memory(memory, arena.ledger.reserved());
+        Ok(())
+    }
+
+    /// Returns an allocator over `onto` with the state of a single device, which becomes device 0.
+    fn copy_onto<T: DeviceMemory>(&self, onto: T) -> Result<Allocator<T, R, S>, Error> {
+        let mut arenas = S::Devices::<_>::default();
+        if !arenas.make_room(1) {
+            return Err(Error::TableFull("devices"));
+        }
+        let (arena, pages) = copy_onto(self.allocator.on(self.device)?, Called::<T>::from(onto))?;
+        arenas.add(arena);
+        Ok(Allocator { arenas, pages, failed_drop: lock_api::Mutex::new(None) })
+    }
+}

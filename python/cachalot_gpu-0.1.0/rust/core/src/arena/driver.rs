@@ -1,0 +1,215 @@
+//! Calls to the device: none once its context is lost, and no event is recorded while a graph is captured.
+
+use crate::arena::flags::Flags;
+use crate::arena::{Arena, flags};
+use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, MemoryInfo};
+use crate::heap::Heap;
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering, Taken, Turn};
+use crate::tables::Storage;
+use crate::units::{NO_STREAM, StreamId};
+
+/// No context was lost. Codes of errors have 32 bits.
+const HEALTHY: u64 = u64::MAX;
+
+/// The device was not asked yet.
+const UNASKED: u32 = 0;
+/// The device has virtual memory.
+const FOUND: u32 = 1;
+/// The device was asked, and had no virtual memory.
+const MISSING: u32 = 2;
+
+/// The device of an arena, and whether the context is lost.
+pub(crate) struct Driver<D> {
+    device: D,
+    /// The code of the first error that lost the context, or [`HEALTHY`].
+    lost: AtomicU64,
+    /// How many calls record events at this moment: each found that no graph is being captured. On a
+    /// cache line of its own: each of them writes it twice, and every call reads the fields beside.
+    recording: CachePadded<AtomicU32>,
+    /// Taken by the thread that asks after the events of all streams for a request.
+    asking: CachePadded<Turn>,
+    /// The device's answer about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
+    virtual_memory: AtomicU32,
+    /// The device's latest answer about the memory: the bytes that were free or held by the arena, and
+    /// all bytes. 0 before the first answer.
+    room: AtomicU64,
+    total: AtomicU64,
+}
+
+/// Pause of a thread waiting for a step of another thread, in microseconds.
+const GIVEN_WAY_US: u64 = 20;
+
+/// Permission to record events, as long as it lives; see [`Driver::may_record`].
+pub(crate) struct Recording<'a>(&'a AtomicU32);
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl<D> Driver<D> {
+    pub(super) fn new(device: D) -> Self {
+        Self {
+            device,
+            lost: AtomicU64::new(HEALTHY),
+            recording: CachePadded(AtomicU32::new(0)),
+            asking: CachePadded(Turn::default()),
+            virtual_memory: AtomicU32::new(UNASKED),
+            room: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the driver of `device`, with the answer about virtual memory of this one.
+    #[cfg(feature = "alloc")]
+    pub(super) fn for_device<T>(&self, device: T) -> Driver<T> {
+        let driver = Driver::new(device);
+        driver.virtual_memory.store(self.virtual_memory.load(Ordering::Relaxed), Ordering::Relaxed);
+        driver
+    }
+
+    /// Notes an answer of the device about the memory, of which the arena holds `reserved` bytes.
+    pub(crate) fn note_memory(&self, memory: MemoryInfo, reserved: u64) {
+        self.room.store(memory.free.saturating_add(reserved), Ordering::Relaxed);
+        self.total.store(memory.total, Ordering::Relaxed);
+    }
+
+    /// Returns the memory of the device after its latest answer, if the arena holds `reserved` bytes now.
+    /// `None` before the first answer.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn known_memory(&self, reserved: u64) -> Option<MemoryInfo> {
+        let total = self.total.load(Ordering::Relaxed);
+        let free = self.room.load(Ordering::Relaxed).saturating_sub(reserved);
+        (total > 0).then_some(MemoryInfo { free, total })
+    }
+
+    /// The device. Calls that fail when the context is lost are made through [`Arena::call`] instead.
+    #[inline]
+    pub(crate) fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The error that lost the context, if any did.
+    pub(super) fn health(&self) -> DeviceResult<()> {
+        match self.lost.load(Ordering::Acquire) {
+            HEALTHY => Ok(()),
+            code => Err(DeviceError::new(ErrorKind::ContextLost, code as u32)),
+        }
+    }
+
+    /// Permission to record events, unless a graph is being captured. While it is kept no capture begins.
+    pub(super) fn may_record(&self, flags: &Flags) -> Option<Recording<'_>> {
+        // Counted before the look: a capture that begins sets its flag first and then waits for the count.
+        self.recording.fetch_add(1, Ordering::SeqCst);
+        let permission = Recording(&self.recording);
+        if flags.load_ordered() & flags::CAPTURE == 0 { Some(permission) } else { None }
+    }
+
+    /// The task of asking after the events of all streams for a request. `None` while another thread has
+    /// it: with 16 threads that all ask after 16 streams, each waits for the questions of the rest, and
+    /// the answers are the same.
+    pub(super) fn begin_asking(&self) -> Option<Taken<'_>> {
+        self.asking.try_take()
+    }
+
+    /// Waits for the calls that record events. A graph is about to be captured, and [`flags::CAPTURE`] is set. An event that is
+    /// recorded on a stream while the stream begins to capture would become part of the graph.
+    pub(super) fn wait_for_recordings(&self) {
+        while self.recording.load(Ordering::SeqCst) > 0 {
+            core::hint::spin_loop();
+        }
+    }
+}
+
+impl<D: DeviceMemory> Driver<D> {
+    /// Lets other threads go on, between two looks at what they change. The caller holds no lock: where
+    /// threads run in turn, as under valgrind, a loop that only takes a lock again and again keeps the
+    /// lock from a thread that sleeps for it.
+    pub(super) fn give_way(&self) {
+        if !self.device.pause(GIVEN_WAY_US) {
+            core::hint::spin_loop();
+        }
+    }
+
+    /// Returns the result of `call`, and how many ticks of the device's clock the call took; 0 without a
+    /// clock.
+    pub(super) fn timed<T>(&self, call: impl FnOnce() -> T) -> (T, u64) {
+        let began = self.device.ticks();
+        let result = call();
+        (result, self.device.ticks().saturating_sub(began))
+    }
+
+    /// Converts a number of ticks to microseconds; 0 without a clock.
+    pub(crate) fn ticks_to_us(&self, ticks: u64) -> u64 {
+        // The device converts points in time only, not differences.
+        let now = self.device.ticks();
+        self.device.time_us(now.saturating_add(ticks)).saturating_sub(self.device.time_us(now))
+    }
+
+    /// Returns whether the device has answered that it has virtual memory.
+    pub(super) fn has_virtual_memory(&self) -> bool {
+        self.virtual_memory.load(Ordering::Relaxed) == FOUND
+    }
+
+    /// Asks the device for virtual memory. Returns true for the first thread to learn that the
+    /// device has it.
+    ///
+    /// Only this answer is kept: a device opened by the question may fail to open now, and
+    /// succeed later.
+    pub(super) fn finds_virtual_memory(&self) -> bool {
+        self.device.virtual_memory().is_some() && self.virtual_memory.swap(FOUND, Ordering::Relaxed) != FOUND
+    }
+
+    /// Notes a device without virtual memory. Returns true for the first thread to note it.
+    pub(super) fn misses_virtual_memory(&self) -> bool {
+        let asked = self.virtual_memory.compare_exchange(UNASKED, MISSING, Ordering::Relaxed, Ordering::Relaxed);
+        asked.is_ok()
+    }
+
+    /// Returns whether a call of the allocator may use the handle of `stream`: the call names that stream, or the host
+    /// would have reported the stream's end ([`reports_end`](crate::device::StreamOrder::reports_end)). `named` is the stream
+    /// that the call names, or [`NO_STREAM`].
+    pub(super) fn may_use(&self, stream: StreamId, named: StreamId) -> bool {
+        stream == named || self.device.reports_end(stream)
+    }
+
+    /// Returns whether a call may use the handle of a heap's stream, as [`may_use`](Self::may_use) does: not if the
+    /// stream has ended, nor if the heap has none.
+    pub(super) fn may_use_stream_of<S: Storage>(&self, heap: &Heap<S>, named: StreamId) -> bool {
+        heap.stream != NO_STREAM && !heap.ended && self.may_use(heap.stream, named)
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// The error that lost the context, if any did.
+    pub(crate) fn health(&self) -> DeviceResult<()> {
+        self.driver.health()
+    }
+
+    /// Calls the device, unless the context is lost. Takes note if the call loses it.
+    pub(crate) fn call<T>(&self, call: impl FnOnce(&D) -> DeviceResult<T>) -> DeviceResult<T> {
+        self.health()?;
+        self.note_loss(call(self.driver.device()))
+    }
+
+    /// Takes note if a call to the device has lost the context, and passes the result of the call on.
+    pub(super) fn note_loss<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
+        if let Err(error) = &result
+            && error.kind == ErrorKind::ContextLost
+        {
+            // The first of several threads' errors counts. The code is there before the flag is.
+            let code = u64::from(error.code);
+            let _first = self.driver.lost.compare_exchange(HEALTHY, code, Ordering::AcqRel, Ordering::Relaxed);
+            self.flags.set(flags::LOST, true);
+        }
+        result
+    }
+}
+
+/// Asks the device for the memory, and notes the answer.
+pub(super) fn memory_info<D: DeviceMemory, R: Lock, S: Storage>(arena: &Arena<D, R, S>) -> DeviceResult<MemoryInfo> {
+    let memory = arena.call(D::memory_info)?;
+    arena.driver.note_memory(memory, arena.ledger.reserved());
+    Ok(memory)
+}

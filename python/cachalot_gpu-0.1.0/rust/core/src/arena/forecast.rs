@@ -1,0 +1,91 @@
+//! Forecast of a request: the first effect of the request, if made now.
+//!
+//! A request that no free block of its heap serves goes by the ladder, in ladder.rs.
+
+use crate::arena::heaps::Heaps;
+use crate::arena::heaps::pairs::{HEAPS, STREAMS};
+use crate::arena::request::Request;
+use crate::arena::{OnDevice, flags};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::split_rules::Source;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::{DevicePtr, StreamId};
+
+/// First effect of a request if the request were made now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Forecast {
+    /// The block at the given address would be handed out, from the cache or a plan. The address is
+    /// null for a request of zero bytes.
+    Hit(DevicePtr),
+    /// A segment of the given number of bytes would be allocated from the device.
+    Obtain(u64),
+    /// An expandable segment would be extended by mapping more memory.
+    Expand,
+    /// The segment at the given address would be released; of an expandable segment, the mapped
+    /// range at the address.
+    Release(DevicePtr),
+    /// The request would fail for lack of memory.
+    OutOfMemory,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Returns the first effect of a request for `bytes` on `stream`. Changes no block and no
+    /// segment, and does not poll pending events.
+    pub(crate) fn forecast(self, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
+        if bytes == 0 {
+            return Ok(Forecast::Hit(DevicePtr::NULL));
+        }
+        self.health()?;
+        if let Some(ptr) = self.planned_forecast(bytes, stream) {
+            return Ok(Forecast::Hit(ptr));
+        }
+        let forecast =
+            self.with_request(bytes, stream, 0, Heaps::use_pair_for_forecast, |request| self.forecast_of(request));
+        // As in `malloc_at_site`: a full table of pairs makes the request release an idle pair.
+        if let Err(Error::TableFull(HEAPS | STREAMS)) = forecast
+            && let Some(first) = self.first_idle()
+        {
+            return Ok(Forecast::Release(first));
+        }
+        forecast
+    }
+
+    /// Returns the first effect of a routed request.
+    fn forecast_of(self, request: &Request) -> Result<Forecast, Error> {
+        if self.flags.has(flags::DIRECT) {
+            let bytes = request.size;
+            let has_room = self.ledger.has_room_without(self.spare(!request.capturing), bytes);
+            return Ok(if has_room { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
+        }
+        if let Some(ptr) = self.heaps.lock(request.slot).peek(request.size) {
+            return Ok(Forecast::Hit(ptr));
+        }
+        self.forecast_of_reclaim(request)
+    }
+
+    /// Returns the bytes of spare pages; with `has_waited`, once the request has waited for the work before all decommits.
+    fn spare(self, has_waited: bool) -> u64 {
+        let pages = self.paging.bytes();
+        pages.spare + if has_waited { pages.departed } else { 0 }
+    }
+
+    /// Returns the effect of a growth of the request's heap, or `None` if the limit or the addresses do not allow it.
+    /// `has_waited` tells whether the request has waited for the work before all decommits.
+    pub(super) fn forecast_of_growth(self, request: &Request, has_waited: bool) -> Result<Option<Forecast>, Error> {
+        let (bytes, spare) = (self.segment_bytes(request), self.spare(has_waited));
+        match self.heaps.source(request) {
+            // Spare pages go back to the device first.
+            Source::Device | Source::Host => {
+                Ok(self.ledger.has_room_without(spare, bytes).then_some(Forecast::Obtain(bytes)))
+            }
+            Source::Expandable => {
+                let mapper = self.mapper().filter(|_| self.ledger.has_room_without(spare, bytes));
+                let Some(mapper) = mapper else { return Ok(None) };
+                Ok(mapper.has_addresses(request)?.then_some(Forecast::Expand))
+            }
+            Source::Stitched => self.stitcher().map_or(Ok(None), |stitcher| stitcher.forecast(request, spare)),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Frees: at once where only the block's own stream used the block, else once events tell the end of all further uses.
+//!
+//! ```text
+//! free ─ no flag set ─▶ detach ─ used by its own stream only ─▶ finish ─▶ done
+//!   └─ free_slow ────────▶  └─ otherwise ─▶ free_with_uses ─▶ events.rs
+//! ```
+
+use crate::arena::heaps::Slot;
+use crate::arena::invalid_pointer::not_in_heap;
+use crate::arena::{Arena, OnDevice, flags};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::{FreeOutcome, Heap};
+use crate::page_map::HeapRef;
+use crate::sync::{Lock, MutexGuard};
+use crate::tables::slot_table::NONE;
+use crate::tables::{OnceTable, Storage};
+use crate::trace::CallSite;
+use crate::units::{DevicePtr, StreamId};
+
+/// The arguments of a free, as the program gave them.
+#[derive(Clone, Copy)]
+struct FreeArgs {
+    ptr: DevicePtr,
+    /// The requested size in bytes, if the program states the size at the free.
+    requested: Option<u64>,
+    /// The call site of the free; 0 if none is recorded.
+    site: u32,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Frees the block at `ptr` if the heap owns it. `requested`, if given, must be the size of the request.
+    #[inline(always)]
+    pub(crate) fn free(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        let slot = self.heaps.slots.get(owner.heap).expect("an owner is a heap that exists");
+        // Ages need the heap's clock set: 3 instructions of a pair, which only programs pay that collect garbage.
+        if !self.flags.has(flags::TRACE | flags::DIRECT | flags::OBSERVED | flags::AGES) {
+            let mut heap = slot.heap.lock();
+            // The heap may have lost its last segment since the page map was read. It then holds no block at `ptr`.
+            let outcome = heap.detach(ptr, requested, &slot.counters);
+            if let FreeOutcome::Unused(block) = outcome {
+                self.finish(slot, heap, block);
+                return Ok(());
+            }
+            return self.free_with_uses(owner.heap, heap, outcome, FreeArgs { ptr, requested, site: 0 });
+        }
+        self.free_slow(owner.heap, ptr, requested)
+    }
+
+    /// Frees a block under any flags.
+    #[cold]
+    fn free_slow(self, number: u32, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        // Before the heap is locked: the host may take long to find its call site.
+        let site = self.call_site(CallSite::Free);
+        // Before the block is free: another thread may be handed its address at once, and is then observed after this free.
+        self.plans.observe_free(&self.flags, ptr);
+        let mut heap = self.heaps.lock(number);
+        let slot = self.heaps.slot(number);
+        let outcome = heap.detach(ptr, requested, &slot.counters);
+        if let FreeOutcome::Unused(block) = outcome
+            && !self.flags.has(flags::DIRECT)
+        {
+            if let Some(recorder) = self.tracing() {
+                recorder.free(&mut heap, block, ptr, site);
+            }
+            self.finish(slot, heap, block);
+            return Ok(());
+        }
+        self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })
+    }
+
+    /// Frees a block that other streams may use, once they are done with it; or says why the block cannot be freed. Unlocks
+    /// the heap.
+    #[cold]
+    fn free_with_uses(
+        self,
+        number: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        outcome: FreeOutcome,
+        FreeArgs { ptr, requested, site }: FreeArgs,
+    ) -> Result<(), Error> {
+        let block = match (outcome, requested) {
+            (FreeOutcome::Unused(block) | FreeOutcome::Used(block), _) => block,
+            (FreeOutcome::WrongSize(block), Some(given)) => {
+                return Err(Error::WrongSize { ptr, given, requested: heap.blocks[block].requested });
+            }
+            _ => return Err(not_in_heap(&heap, ptr)),
+        };
+        let slot = self.heaps.slot(number);
+        // The counters have changed already, and the lock was not left since.
+        self.heaps.loosen(slot, &mut heap);
+        heap.pend(block, &slot.counters);
+        // A block without uses comes here only in direct mode: its segment is released as soon as the block is free.
+        if heap.blocks[block].uses == NONE {
+            if let Some(recorder) = self.tracing() {
+                recorder.free_requested(&mut heap, block, site);
+            }
+            self.free_if_unused(number, heap, block);
+            return Ok(());
+        }
+        self.wait_for_uses(number, heap, block, site)
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Joins a detached block with its free neighbours and unlocks the heap.
+    #[inline(always)]
+    fn finish(&self, slot: &Slot<R, S>, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
+        let peaks_stale = heap.finish_free(block, &slot.counters);
+        // Reconciling the peaks takes another lock, so this one goes first.
+        drop(heap);
+        if peaks_stale {
+            self.reconcile_peaks(slot);
+        }
+    }
+
+    /// Notes that `stream` uses the block at `ptr`, if the heap owns the block. May ask the device whether the stream captures.
+    pub(crate) fn record_stream(&self, number: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        let captured = self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?;
+        // The planner's lock is not taken under a heap's: lanes are locked under it, and heaps under lanes.
+        if self.flags.has(flags::OBSERVED) {
+            let own = self.heaps.lock(number).stream;
+            if own != stream {
+                self.plans.observe_use(&self.flags, ptr);
+            }
+        }
+        let mut heap = self.heaps.lock(number);
+        let Some(block) = heap.lookup(ptr) else { return Err(not_in_heap(&heap, ptr)) };
+        let unneeded = heap.uses().add(block, stream, captured)?;
+        drop(heap);
+        if let Some(fence) = unneeded {
+            self.end_fence(fence);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! Rules: which units go back, in which order, and until when.
+//!
+//! A rule is an iterator of units. Each step looks at the present heaps, so a rule goes on after the last unit was given
+//! back, and the first unit of a rule foretells the first release.
+
+use crate::arena::give::units::{Unit, first_oversize, segments_down};
+use crate::arena::heaps::Heaps;
+use crate::arena::request::Request;
+use crate::arena::{Arena, flags};
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use core::cell::Cell;
+use core::iter::{from_fn, once};
+
+/// The order of pools and kinds in which the whole cache goes back: PyTorch's.
+pub(super) fn by_pool(pool: u32) -> [PoolKind; 2] {
+    if pool == 0 { [PoolKind::Large, PoolKind::Small] } else { [PoolKind::Small, PoolKind::Large] }
+}
+
+/// The rule of `garbage_collection_threshold`: large segments of the default pool, as long as more than the
+/// threshold is held. Each pass computes the average age of the segments, and yields every segment at least as old.
+pub(in crate::arena) fn old<D: DeviceMemory, R: Lock, S: Storage>(
+    arena: &Arena<D, R, S>,
+) -> impl Iterator<Item = Unit> {
+    let heaps = &arena.heaps;
+    let large = || heaps.heaps_of(once(0), |_| [PoolKind::Large]).flat_map(|(slot, _used)| heaps.segments_of(slot));
+    let pass = move || {
+        if !exceeds_threshold(arena) {
+            return None;
+        }
+        let (ages, count) = large().fold((0, 0), |(ages, count), unit| (ages + unit.age, count + 1));
+        // Fixed for the whole pass. A pass without a unit ends the rule: other threads have taken every old one.
+        let average = ages as f64 / f64::from(count);
+        let mut old = large().filter(move |unit| unit.age as f64 >= average).peekable();
+        old.peek().is_some().then_some(old)
+    };
+    from_fn(pass).flatten()
+}
+
+/// Returns whether more is held than the collection threshold allows. Without a limit and a threshold, nothing is
+/// too much.
+fn exceeds_threshold<D: DeviceMemory, R: Lock, S: Storage>(arena: &Arena<D, R, S>) -> bool {
+    let threshold = || arena.settings.config.lock().garbage_collection_threshold();
+    let most = |threshold: f64| (threshold * arena.ledger.limit() as f64) as u64;
+    arena.flags.has(flags::AGES) && threshold().is_some_and(|threshold| arena.ledger.reserved() > most(threshold))
+}
+
+/// The rule of `max_split_size_mb` for a request short of memory: oversize segments of the request's own heap, the
+/// smallest sufficient segment, or else from the largest down, until enough are yielded. `missing` has the bytes still
+/// missing.
+pub(in crate::arena) fn oversize<R: Lock, S: Storage>(
+    heaps: &Heaps<R, S>,
+    request: &Request,
+    missing: &Cell<u64>,
+) -> impl Iterator<Item = Unit> {
+    let oversize = heaps.lock(request.slot).rules.max_split;
+    let wanted = request.size.max(oversize);
+    missing.set(wanted);
+    from_fn(move || {
+        // `u64::MAX`: no largest split size is set, so no segment is oversize.
+        if oversize == u64::MAX || missing.get() == 0 {
+            return None;
+        }
+        let unit = first_oversize(&mut heaps.lock(request.slot), request.slot, wanted, oversize)?;
+        missing.set(missing.get().saturating_sub(unit.bytes));
+        Some(unit)
+    })
+}
+
+/// The rule of [`trim`](super::caches::trim): the largest segment of all heaps, of equal segments the last by address,
+/// as long as more than `keep` bytes are held.
+pub(super) fn largest<D: DeviceMemory, R: Lock, S: Storage>(
+    arena: &Arena<D, R, S>,
+    keep: u64,
+) -> impl Iterator<Item = Unit> {
+    from_fn(move || {
+        if arena.ledger.reserved() <= keep {
+            return None;
+        }
+        // One walk over the heaps for each segment: only the largest of each heap is compared.
+        let heaps = arena.heaps.heaps_of(arena.heaps.giving_pools(), |_| [PoolKind::Large, PoolKind::Small]);
+        let of_each = heaps.filter_map(|(slot, _used)| segments_down(&arena.heaps.lock(slot), slot).next());
+        of_each.max_by_key(|unit| (unit.bytes, unit.at))
+    })
+}

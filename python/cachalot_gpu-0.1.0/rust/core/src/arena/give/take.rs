@@ -1,0 +1,111 @@
+//! The way of units back to the device.
+//!
+//! ```text
+//! unit ─ take: out of the heap, under the heap's lock ─▶ taken ─ release: the device is called, no lock is held
+//! ```
+//!
+//! A segment leaves the heap and the page map before the device releases the memory, so no thread can find the segment
+//! during the call. Pages become spare.
+
+use crate::arena::give::units::{Kind, Unit};
+use crate::arena::{OnDevice, flags};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::expandable::Range;
+use crate::stats::Event;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::trace::Action;
+
+/// A unit taken out of the heap.
+#[derive(Debug)]
+pub(in crate::arena) struct Taken {
+    pub unit: Unit,
+    /// The block, detached around pages.
+    block: u32,
+}
+
+/// Gives units back. Returns the number of bytes.
+///
+/// # Errors
+/// The first failure; no further unit is given back. The bytes are counted as leaked if the device failed.
+pub(in crate::arena) fn give<D: DeviceMemory, R: Lock, S: Storage>(
+    device: OnDevice<'_, D, R, S>,
+    units: impl IntoIterator<Item = Unit>,
+) -> Result<u64, Error> {
+    units.into_iter().try_fold(0, |bytes, unit| {
+        let taken = unit.take(device)?;
+        Ok(bytes + taken.map_or(Ok(0), |taken| taken.release(device))?)
+    })
+}
+
+impl Unit {
+    /// Takes the unit out of the heap. Returns `None` if another thread has used the unit in between.
+    ///
+    /// # Errors
+    /// The loss of the context, and [`Error::TableFull`] if a block cannot be cut. Nothing has changed then.
+    pub(in crate::arena) fn take<D: DeviceMemory, R: Lock, S: Storage>(
+        self,
+        device: OnDevice<'_, D, R, S>,
+    ) -> Result<Option<Taken>, Error> {
+        device.health()?;
+        let Some(_used) = device.heaps.enter_pair(self.slot / 2) else { return Ok(None) };
+        let mut heap = device.heaps.lock(self.slot);
+        if self.kind == Kind::Pages {
+            // A heap asleep keeps its pages for the call that parks or wakes the heap.
+            let block = if heap.asleep { None } else { self.detach(&mut heap)? };
+            return Ok(block.map(|block| Taken { unit: self, block }));
+        }
+        let Some(block) = self.find(&mut heap) else { return Ok(None) };
+        let (base, bytes) = heap.remove_segment(block, &device.heaps.slot(self.slot).counters);
+        // Before the release: the device may return the same addresses to another thread at once,
+        // and the new segment must find the pages unlisted.
+        device.pages.remove(base, bytes);
+        if let Some(recorder) = device.tracing() {
+            recorder.release(&mut heap, Action::SegmentFree, base, bytes);
+        }
+        // In direct mode the next request would make the tables again.
+        if !device.flags.has(flags::DIRECT) {
+            device.heaps.drop_tables(&mut heap);
+        }
+        Ok(Some(Taken { unit: self, block }))
+    }
+
+    /// Detaches pages, as a block of their own. Returns `None` if another thread has used the pages since they were
+    /// found.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`] if the block around the pages cannot be cut.
+    pub(in crate::arena) fn detach<S: Storage>(&self, heap: &mut Heap<S>) -> Result<Option<u32>, Error> {
+        let Some(block) = self.find(heap) else { return Ok(None) };
+        // A block with parts of pages at its ends is cut, which takes entries of the table.
+        let whole = heap.blocks[block].size == self.bytes;
+        if !whole && heap.make_room().is_err() || !heap.make_room_for_range() {
+            return Err(Error::TableFull("blocks"));
+        }
+        Ok(Some(heap.detach_range(block, Range { at: self.ptr(), bytes: self.bytes, granule: self.bytes })))
+    }
+}
+
+impl Taken {
+    /// Releases the memory of a segment, or unmaps pages, which become spare. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// The error of the device, after the bytes were counted as leaked.
+    pub(in crate::arena) fn release<D: DeviceMemory, R: Lock, S: Storage>(
+        self,
+        device: OnDevice<'_, D, R, S>,
+    ) -> Result<u64, Error> {
+        let Unit { kind, slot, bytes, .. } = self.unit;
+        match kind {
+            Kind::Segment => {
+                device.peaks.device.count(Event::DeviceFree);
+                device.release_memory(self.unit.ptr(), bytes)?;
+            }
+            // A device with pages has virtual memory.
+            Kind::Pages => device.mapper().map_or(Ok(()), |mapper| mapper.unmap_detached(slot, self.block))?,
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,95 @@
+//! A copy of a device's heaps, with the same pools, routes and pairs.
+
+use crate::arena::heaps::loose::LooseLink;
+use crate::arena::heaps::pair_state::PairState;
+use crate::arena::heaps::pairs::{HEAPS, STREAMS};
+use crate::arena::heaps::registry::Registry;
+use crate::arena::heaps::{Heaps, Slot, rank_of};
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::sync::{AtomicU32, Lock, MutexGuard, Ordering, Rank, Ranked};
+use crate::tables::busy_list::BusyList;
+use crate::tables::{OnceTable, Storage};
+use alloc::vec::Vec;
+
+/// The locks of a device's heaps, pools and pairs.
+pub(crate) struct LockedHeaps<'a, R: Lock, S: Storage> {
+    /// While it is locked, no pair and no pool comes or goes.
+    registry: MutexGuard<'a, R, Registry<S>>,
+    /// The heaps, by slot.
+    heaps: Vec<MutexGuard<'a, R, Heap<S>>>,
+}
+
+impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Locks the registry.
+    pub(crate) fn lock_registry(&self) -> LockedHeaps<'_, R, S> {
+        LockedHeaps { registry: self.registry.lock(), heaps: Vec::new() }
+    }
+
+    /// Locks all heaps. `locked` has the registry, so no heap is added.
+    pub(crate) fn lock_all<'a>(&'a self, locked: &mut LockedHeaps<'a, R, S>) {
+        locked.heaps.extend(self.slot_numbers().map(|slot| self.slot(slot).heap.lock_beside()));
+    }
+
+    /// Locks the heaps of ended streams that wait to be released.
+    pub(crate) fn lock_ended(&self) -> MutexGuard<'_, R, BusyList<u32, S>> {
+        self.ended.lock_beside()
+    }
+
+    /// Returns the same heaps, as those of device 0. No call uses a pair of the copy, and the copy has
+    /// no trace.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`].
+    pub(crate) fn copy_of(&self, locked: &LockedHeaps<'_, R, S>, ended: &BusyList<u32, S>) -> Result<Self, Error> {
+        let registry = &locked.registry;
+        let copy = Self::new(0, self.policy);
+        for pool in 0..registry.pools.len() as u32 {
+            let from = if pool == 0 { Some(&self.default_pool) } else { self.pools.get(pool) };
+            let Some(from) = from else { continue };
+            if pool == 0 {
+                copy.default_pool.take_over(from);
+            } else {
+                copy.pools.get_or_set(pool, Default::default).ok_or(Error::TableFull("pools"))?.take_over(from);
+            }
+        }
+        for (number, heap) in (0..).zip(&locked.heaps) {
+            let from = self.slot(number);
+            let make = || Slot {
+                number,
+                state: PairState::copy(&from.state),
+                stream_state: AtomicU32::new(from.stream_state.load(Ordering::Relaxed)),
+                // What other threads are adding is charged, and in no heap yet.
+                pending_segments: AtomicU32::new(0),
+                loose: LooseLink::default(),
+                counters: from.counters.copy(),
+                heap: Ranked::new(rank_of(from.kind()), (**heap).clone()),
+            };
+            copy.slots.get_or_set(number, make).ok_or(Error::TableFull(HEAPS))?;
+        }
+        for (pair, entry) in (0..).zip(registry.pairs.iter()).filter(|(_, entry)| entry.exists) {
+            let streams = &copy.shared_pool(entry.pool).streams;
+            if !streams.make_room(1) {
+                return Err(Error::TableFull(STREAMS));
+            }
+            streams.insert(entry.stream.0, pair);
+        }
+        let mut taken = (**registry).clone();
+        taken.pools.iter_mut().for_each(|pool| pool.requests = 0);
+        let registry = Ranked::new(Rank::Registry, taken);
+        copy.ended_count.store(ended.len(), Ordering::Relaxed);
+        let ended = Ranked::new(Rank::Ended, ended.clone());
+        copy.idle_due.store(self.idle_due.load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(Self { registry, ended, ..copy })
+    }
+
+    /// Lists the heaps of a copy as loose. The list is the copy's own, and none of its heaps is there at first.
+    pub(crate) fn list_as_loose(&self) {
+        for number in self.slot_numbers() {
+            let slot = self.slot(number);
+            let mut heap = slot.heap.lock();
+            heap.set_tight(true);
+            self.loosen(slot, &mut heap);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Heaps of one device: two heaps, small and large, for each (stream, pool) pair with memory.
+//!
+//! ```text
+//! stream ─ map, no lock ─▶ pair ─▶ slots 2 · pair, 2 · pair + 1 ─▶ heap, under its own lock
+//! ```
+//!
+//! The first request of a stream in a pool makes a pair. A pair becomes vacant, and may then be
+//! assigned to another stream, when both heaps are empty and no call uses the pair. If the stream
+//! has ended or the pool has no users, the pair becomes vacant at once. Other empty pairs become
+//! vacant in a sweep, which runs when many pairs exist. Slots are never removed, so the slots take
+//! the memory of the largest number of pairs that existed at one time. An empty heap has no tables.
+//!
+//! The fast path takes only the lock of one heap, and checks under the lock that the heap still
+//! belongs to the stream. Every slow-path call *uses* the pair ([`PairUse`](pairs::PairUse)), which
+//! keeps the pair assigned to the stream until the call is done.
+//!
+//! Nothing in this folder calls the device.
+
+#[cfg(feature = "alloc")]
+pub(crate) mod copy;
+pub(crate) mod ended;
+pub(crate) mod loose;
+pub(crate) mod pair_state;
+pub(crate) mod pairs;
+pub(crate) mod pools;
+pub(crate) mod registry;
+
+use crate::arena::heaps::loose::{LooseLink, LooseList};
+use crate::arena::heaps::pair_state::PairState;
+use crate::arena::heaps::registry::{Registry, SharedPool};
+use crate::config::Policy;
+use crate::config::rounding::PoolKind;
+use crate::heap::Heap;
+use crate::page_map::HeapRef;
+use crate::stats::HeapCounters;
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, MutexGuard, Ordering, Rank, Ranked};
+use crate::tables::busy_list::BusyList;
+use crate::tables::{Lazy, OnceTable, Storage};
+use crate::trace::ring::Trace;
+
+/// State of a heap's stream: not reported as ended.
+const LIVE: u32 = 0;
+/// State of a heap's stream: reported as ended.
+const ENDED: u32 = 1;
+/// State of a heap's stream: reported as ended, and the heap is queued in [`Heaps::ended`] for the
+/// release of free segments.
+const QUEUED: u32 = 2;
+
+/// One heap and its counters. Aligned to two cache lines, since the heap's own stream writes the
+/// slot at every call and few other threads read the slot.
+#[repr(align(128))]
+pub(crate) struct Slot<R: Lock, S: Storage> {
+    /// Number of the slot: `2 · pair` for the small heap, `2 · pair + 1` for the large heap.
+    pub number: u32,
+    /// Count of the calls that use the pair. Valid in the slot of the small heap; unused in the
+    /// slot of the large heap.
+    state: PairState,
+    /// [`LIVE`], [`ENDED`] or [`QUEUED`]. Written under the registry's lock, except for the steps
+    /// between [`ENDED`] and [`QUEUED`], which are written under the lock of [`Heaps::ended`].
+    stream_state: AtomicU32,
+    /// Number of segments that are charged against the limit and not yet added to the heap.
+    pub pending_segments: AtomicU32,
+    /// The place of the heap among the loose ones.
+    pub loose: LooseLink,
+    /// Counters of the heap's statistics. Vacating the pair does not reset the counters.
+    pub counters: HeapCounters,
+    /// The heap, under a lock that is never held across a call to the device.
+    /// Who locks it directly, and not by [`Heaps::lock`], and changes a counter, calls [`Heaps::loosen`].
+    pub heap: Ranked<R, Heap<S>>,
+}
+
+impl<R: Lock, S: Storage> Slot<R, S> {
+    /// Returns the kind of the heap: small for an even slot number, large for an odd number.
+    pub(crate) fn kind(&self) -> PoolKind {
+        if self.number.is_multiple_of(2) { PoolKind::Small } else { PoolKind::Large }
+    }
+}
+
+/// The heaps of one device, with the pairs and pools that the heaps belong to.
+pub(crate) struct Heaps<R: Lock, S: Storage> {
+    /// The number of the device in the allocator.
+    device: u32,
+    /// The policy, which decides the sub-allocator of a new heap.
+    policy: Policy,
+    /// The default pool. In place, so the fast path reaches its streams with no lookup of the
+    /// pool.
+    pub default_pool: SharedPool<S>,
+    /// Private pools. Entry `p` is pool `p`; entry 0 is not used.
+    pools: S::OnceTable<SharedPool<S>>,
+    /// The heaps: pair `p` has its small heap in slot `2 · p` and its large heap in slot
+    /// `2 · p + 1`. Slots are never removed.
+    pub slots: S::OnceTable<Slot<R, S>>,
+    /// Which pools, routes and pairs exist.
+    pub registry: Ranked<R, Registry<S>>,
+    /// Heaps of ended streams in which a segment became wholly free since: a queue of slot numbers. A thread takes
+    /// a heap to foretell what its release gives; other threads leave that heap to a later release.
+    ended: Ranked<R, BusyList<u32, S>>,
+    /// The length of `ended`, which is read without its lock. Written under the lock.
+    ended_count: AtomicU32,
+    /// The heaps not tight.
+    pub loose: LooseList,
+    /// Not 0 ⟺ the caches of idle pairs are to be released before more memory is obtained.
+    pub idle_due: AtomicU32,
+    /// The recorded events of all heaps, except those still in the buffers of the heaps.
+    pub trace: CachePadded<Trace<R, S>>,
+}
+
+impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Creates the heaps of the device with number `device`: no pair, and the default pool.
+    pub(crate) fn new(device: u32, policy: Policy) -> Self {
+        Self {
+            device,
+            policy,
+            default_pool: SharedPool::default(),
+            pools: S::OnceTable::default(),
+            slots: S::OnceTable::default(),
+            registry: Ranked::new(Rank::Registry, Registry::default()),
+            ended: Ranked::new(Rank::Ended, BusyList::default()),
+            ended_count: AtomicU32::new(0),
+            loose: LooseList::default(),
+            idle_due: AtomicU32::new(0),
+            trace: CachePadded::default(),
+        }
+    }
+
+    /// Locks the heap in `slot` for any work, and sets the heap's clock.
+    pub(crate) fn lock(&self, slot: u32) -> MutexGuard<'_, R, Heap<S>> {
+        let slot = self.slot(slot);
+        let mut heap = slot.heap.lock();
+        self.loosen(slot, &mut heap);
+        self.set_clock(&mut heap);
+        heap
+    }
+
+    /// Sets the heap's clock to the search count of the heap's pool, if free blocks have ages.
+    #[inline(always)]
+    pub(crate) fn set_clock(&self, heap: &mut Heap<S>) {
+        // Ages need both a limit and a collection threshold. Without them the clock stands still,
+        // and the fast path pays for one test of a field of the locked heap.
+        if heap.rules.ages {
+            heap.clock = self.searches(heap).load(Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the count of searches through free blocks of the heap's pool and kind.
+    // Cold, so that `set_clock`, which is inlined everywhere, stays one test and one jump.
+    #[cold]
+    pub(crate) fn searches(&self, heap: &Heap<S>) -> &AtomicU64 {
+        &self.shared_pool(heap.pool).searches[heap.rules.kind as usize]
+    }
+
+    /// Returns the slot with number `slot`, which must have been made.
+    pub(crate) fn slot(&self, slot: u32) -> &Slot<R, S> {
+        self.slots.get(slot).expect("slots are never removed")
+    }
+
+    /// Iterates over the slot numbers of all heaps, heaps of vacant pairs included.
+    pub(crate) fn slot_numbers(&self) -> impl Iterator<Item = u32> {
+        (0..).take_while(|&slot| self.slots.get(slot).is_some())
+    }
+
+    /// Returns the lock-free part of the pool with number `pool`.
+    pub(crate) fn shared_pool(&self, pool: u32) -> &SharedPool<S> {
+        // The default pool lies in the arena itself: one load less on the way to a stream's pair.
+        if pool == 0 {
+            return &self.default_pool;
+        }
+        self.pools.get(pool).expect("a pool in the registry has a shared part")
+    }
+
+    /// Returns the reference under which the page map lists the segments of the heap in `slot`.
+    pub(crate) fn heap_ref(&self, slot: u32) -> HeapRef {
+        HeapRef { device: self.device, heap: slot }
+    }
+
+    /// Drops the tables of a heap without segments, after writing the heap's events to the trace.
+    pub(crate) fn drop_tables(&self, heap: &mut Heap<S>) {
+        if heap.is_empty() {
+            self.flush_trace(heap);
+            heap.drop_tables();
+        }
+    }
+
+    /// Moves the events in the buffer of a heap to the ring.
+    #[cold]
+    pub(crate) fn flush_trace(&self, heap: &mut Heap<S>) {
+        // A heap whose sets were never made has no buffer, and must not get one here.
+        if heap.sets.is_made() {
+            self.trace.take(&mut heap.sets.trace);
+        }
+    }
+
+    /// Iterates over the counters of every heap. Includes the heaps of vacant pairs, whose totals
+    /// remain part of the device's statistics.
+    pub(crate) fn heap_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
+        (0..).map_while(|slot| self.slots.get(slot).map(|found| (found.kind(), &found.counters)))
+    }
+}
+
+/// The rank of a heap's lock: of a pair, the small heap is locked first.
+fn rank_of(kind: PoolKind) -> Rank {
+    match kind {
+        PoolKind::Small => Rank::SmallHeap,
+        PoolKind::Large => Rank::LargeHeap,
+    }
+}
+
+/// Returns the slot number of the heap of `kind` in `pair`.
+#[inline]
+pub(crate) const fn slot_of(pair: u32, kind: PoolKind) -> u32 {
+    // `PoolKind::Small` is 0 and `PoolKind::Large` is 1.
+    pair * 2 + kind as u32
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::allocator::Allocator;
+    use crate::config::Config;
+    use crate::device::simulated::SimulatedDevice;
+    use crate::tables::{Growable, Lazy};
+    use crate::units::{DeviceIndex, MIB, StreamId};
+
+    #[test]
+    fn heaps_without_a_segment_have_no_tables() {
+        const DEVICE: DeviceIndex = DeviceIndex(0);
+        for (config, bytes) in [("", MIB), ("expandable_segments:True", MIB), ("max_split_size_mb:20", 40 * MIB)] {
+            type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+            let device = SimulatedDevice::new(1 << 30);
+            let allocator = Simulated::new([device], &Config::parse(config).unwrap()).unwrap();
+            let arena = allocator.arena(DEVICE).unwrap();
+            let has_tables = || arena.heaps.slot_numbers().any(|slot| arena.heaps.lock(slot).sets.is_made());
+            assert!(allocator.malloc(DEVICE, 2 << 30, StreamId(1)).is_err() && !has_tables(), "`{config}`: it failed");
+            let block = allocator.malloc(DEVICE, bytes, StreamId(2)).unwrap();
+            allocator.free(block).unwrap();
+            assert!(has_tables());
+            allocator.trim(DEVICE, 0).unwrap();
+            assert!(!has_tables(), "`{config}`: everything was released");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(feature = "paranoid", ignore = "a lock that stores its rank is larger")]
+    fn an_empty_pair_of_heaps_is_small() {
+        let bytes = 2 * size_of::<Slot<spin::mutex::SpinMutex<()>, Growable>>();
+        assert!(bytes <= 1280, "{bytes}");
+    }
+}

@@ -1,0 +1,570 @@
+//! Registry of one device: private pools, the routes of requests into pools, and the pairs of
+//! heaps.
+//!
+//! A private pool keeps its blocks apart from all other blocks. Pool 0 is the default pool and
+//! always exists. A pool is *in use* as long as a user may allocate from the pool or replay a graph
+//! captured into the pool. After the last user has released the pool, the pool's free segments are
+//! released with the rest of the cache. A pool without users and segments is removed, and its
+//! number becomes vacant.
+
+use crate::config::rounding::PoolKind;
+use crate::error::Error;
+use crate::heap::split_rules::{PoolMemory, Rules};
+use crate::pool::{PoolId, PoolOptions, Route, Tag};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::tables::atomic_map::AtomicMap;
+use crate::tables::radix_tree::{Key, Link, RadixTree};
+use crate::tables::slot_table::NONE;
+use crate::tables::{CapacityError, Storage, Table};
+use crate::units::StreamId;
+
+/// Purpose of a route, as declared at its begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// Ordinary requests.
+    Requests,
+    /// Requests of a graph capture, which lasts as long as the route.
+    Capture,
+    /// Not declared: ordinary requests or a capture.
+    Undeclared,
+}
+
+/// Part of a pool that calls read without the registry's lock.
+pub(crate) struct SharedPool<S: Storage> {
+    /// Map from stream to the number of the stream's pair. Written under the registry's lock.
+    pub streams: AtomicMap<S::Cells>,
+    /// Number of searches through the free blocks and of epochs, by kind of heap: the clock that free
+    /// blocks are stamped with. Searches count only while a limit and a collection threshold are
+    /// set.
+    pub searches: [AtomicU64; 2],
+    /// Both halves of the pool's name, for readers that hold a heap's lock and so must not lock the
+    /// registry. Written under the registry's lock, while the pool has no heap.
+    id: [AtomicU64; 2],
+    /// Not 0 ⟺ the host supplies the segments of the pool. Written under the registry's lock.
+    supplied: AtomicU32,
+}
+
+impl<S: Storage> SharedPool<S> {
+    /// Sets the name of a pool with no heap yet. The device allocates the segments of the pool until
+    /// the host is asked.
+    pub(crate) fn set_id(&self, PoolId(first, second): PoolId) {
+        self.id[0].store(first, Ordering::Relaxed);
+        self.id[1].store(second, Ordering::Relaxed);
+        self.supplied.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes over name, clocks and supply of another pool, and no stream.
+    #[cfg(feature = "alloc")]
+    pub(super) fn take_over(&self, other: &Self) {
+        for at in 0..2 {
+            self.id[at].store(other.id[at].load(Ordering::Relaxed), Ordering::Relaxed);
+            self.searches[at].store(other.searches[at].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.supplied.store(other.supplied.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Whether the host supplies the segments of the pool, as far as the host was asked.
+    pub(crate) fn is_supplied(&self) -> bool {
+        self.supplied.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets whether the host supplies the segments of the pool. The parameter `_registry` shows that the
+    /// registry is locked.
+    pub(crate) fn set_supplied(&self, _registry: &Registry<S>, supplied: bool) {
+        self.supplied.store(u32::from(supplied), Ordering::Relaxed);
+    }
+
+    /// Returns the name of the pool. The caller holds the lock of a heap of the pool, which keeps
+    /// the name from changing.
+    pub(crate) fn id(&self) -> PoolId {
+        PoolId(self.id[0].load(Ordering::Relaxed), self.id[1].load(Ordering::Relaxed))
+    }
+}
+
+impl<S: Storage> Default for SharedPool<S> {
+    fn default() -> Self {
+        let zeros = || [AtomicU64::new(0), AtomicU64::new(0)];
+        Self { streams: AtomicMap::default(), searches: zeros(), id: zeros(), supplied: AtomicU32::new(0) }
+    }
+}
+
+/// Part of a pool that the registry's lock protects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolEntry {
+    /// Name of the pool.
+    pub id: PoolId,
+    /// Number of users, each of which may allocate or replay a captured graph. 0, no route and no
+    /// request ⟹ the pool's free segments may be released.
+    pub users: u32,
+    /// Number of requests in progress. Not 0 ⟹ the pool keeps its number and its heaps.
+    pub requests: u32,
+    /// False ⟺ the number of the entry is vacant.
+    pub exists: bool,
+    /// Options in force for every heap of the pool.
+    pub options: PoolOptions,
+    /// The tag under which the pool's memory parks; `None` once the pool is removed. Set by [`Registry::set_tag`].
+    pub tag: Option<Tag>,
+    /// Whether the pool is parked: new pairs of the pool are asleep, too.
+    pub asleep: bool,
+    /// Whether the default pool serves requests for the pool while the pool is parked.
+    pub elsewhere: bool,
+}
+
+/// Route of requests into a pool. Later routes take precedence over earlier routes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RouteEntry {
+    /// Number of the pool.
+    pub pool: u32,
+    /// Condition under which the route takes a request.
+    pub route: Route,
+    /// Purpose declared at the begin of the route.
+    pub purpose: Purpose,
+    /// True ⟺ a graph capture may be under way. A route of undeclared purpose counts as a capture
+    /// until a routed request on a stream without capture proves otherwise.
+    pub capture: bool,
+}
+
+impl RouteEntry {
+    /// Makes a route of `purpose` into `pool`.
+    pub(crate) fn new(pool: u32, route: Route, purpose: Purpose) -> Self {
+        Self { pool, route, purpose, capture: purpose != Purpose::Requests }
+    }
+}
+
+/// Decision of the routes on one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RouteDecision {
+    /// No route takes the request: the default pool serves.
+    DefaultPool,
+    /// The route takes the request into its pool.
+    Into(RouteEntry),
+    /// The host must say whether its route with the given number takes the request.
+    AskHost(u64),
+}
+
+/// Assignment of a pair of heaps to a stream and a pool. The heaps of pair `p` are in the slots
+/// `2 · p` (small) and `2 · p + 1` (large).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    /// Stream that the pair serves.
+    pub stream: StreamId,
+    /// Number of the pool that the pair belongs to.
+    pub pool: u32,
+    /// False ⟺ the pair is vacant. Vacant ⟹ both heaps are empty and may be assigned to a stream.
+    pub exists: bool,
+    /// Link to the next vacant pair, or [`NONE`] at the end of the list. Valid if the pair is
+    /// vacant.
+    next_vacant: u32,
+    /// Number of allocations of both heaps at the last sweep for idle pairs.
+    pub allocations_at_sweep: u64,
+}
+
+/// Number of pairs at which the first sweep for empty and idle pairs runs: more than the number of
+/// active streams in most programs.
+///
+/// The next sweep runs when the number of pairs left has grown by one half. A sweep finds a pair
+/// idle at the second visit at the earliest. Thus at most 96 idle pairs remain, or twice the number
+/// of pairs in use, each with some 36 KiB of tables and its segments. Sweeps visit three pairs for
+/// each pair made.
+const FIRST_SWEEP: u32 = 64;
+
+/// Pools, routes and pairs of one device, under one lock. The fast path does not take the lock.
+#[derive(Clone)]
+pub(crate) struct Registry<S: Storage> {
+    /// Pools by number, entries of vacant numbers included.
+    pub pools: S::Table<PoolEntry>,
+    /// Root of the set of existing pools, ordered by name.
+    named: Link,
+    /// Root of the set of vacant pool numbers. Every number is in `vacant_pools` or in `named`.
+    vacant_pools: Link,
+    /// Root of the set of existing pools with a tag, ordered by tag, and within a tag by number.
+    tagged: Link,
+    /// Number of pools in `tagged`.
+    tagged_count: u32,
+    /// Nodes of the sets `named`, `vacant_pools` and `tagged`.
+    pool_nodes: RadixTree<S>,
+    /// Routes by age, oldest first. Entries from `routes_len` on are out of force.
+    pub routes: S::Table<RouteEntry>,
+    /// Number of routes in force.
+    pub routes_len: usize,
+    /// Pairs by number, vacant pairs included.
+    pub pairs: S::Table<Pair>,
+    /// Root of the set of existing pairs, ordered by pool and stream.
+    by_stream: Link,
+    /// Nodes of the set `by_stream`.
+    pair_nodes: RadixTree<S>,
+    /// Head of the list of vacant pairs, or [`NONE`].
+    vacant_pair: u32,
+    /// Number of existing pairs.
+    pair_count: u32,
+    /// Number of existing pairs from which on a sweep is due before a further pair is made.
+    sweep_at: u32,
+    /// Highest number used in a pool name `(0, number)`: the allocator chooses higher numbers.
+    pub pools_made: u64,
+    /// The rules of heaps for pools with the default options: by what the memory of the pool is for, and
+    /// by kind.
+    pub rules: [[Rules; 2]; PoolMemory::COUNT],
+}
+
+impl<S: Storage> Default for Registry<S> {
+    fn default() -> Self {
+        let mut registry = Self {
+            pools: S::Table::<PoolEntry>::default(),
+            named: Link::EMPTY,
+            vacant_pools: Link::EMPTY,
+            tagged: Link::EMPTY,
+            tagged_count: 0,
+            pool_nodes: RadixTree::default(),
+            routes: S::Table::<RouteEntry>::default(),
+            routes_len: 0,
+            pairs: S::Table::<Pair>::default(),
+            by_stream: Link::EMPTY,
+            pair_nodes: RadixTree::default(),
+            vacant_pair: NONE,
+            pair_count: 0,
+            sweep_at: FIRST_SWEEP,
+            pools_made: 0,
+            rules: [[Rules::unset(PoolKind::Small), Rules::unset(PoolKind::Large)]; PoolMemory::COUNT],
+        };
+        // The first pool gets number 0. A table without room for the default pool has room for no
+        // other pool either.
+        let _default = registry.add_pool(PoolId::DEFAULT, PoolOptions::default());
+        registry
+    }
+}
+
+/// Returns the key function that orders pools by name.
+fn name_of(pools: &[PoolEntry]) -> impl Fn(u32) -> Key {
+    |pool| key_of(pools[pool as usize].id)
+}
+
+/// Returns the key of a pool name.
+fn key_of(id: PoolId) -> Key {
+    Key { major: id.0, minor: id.1 }
+}
+
+/// Returns the key function that orders pools by tag, and within a tag by number.
+fn tag_of(pools: &[PoolEntry]) -> impl Fn(u32) -> Key {
+    |pool| key_of_tag(pools[pool as usize].tag, pool)
+}
+
+/// Returns the key of a pool with a tag.
+fn key_of_tag(tag: Option<Tag>, pool: u32) -> Key {
+    Key { major: tag.map_or(0, |tag| tag.0.get()), minor: u64::from(pool) }
+}
+
+/// Returns the key of a vacant pool number.
+fn number_of(pool: u32) -> Key {
+    Key { major: 0, minor: u64::from(pool) }
+}
+
+/// Returns the key function that orders pairs by pool, and within a pool by stream.
+fn stream_of(pairs: &[Pair]) -> impl Fn(u32) -> Key {
+    |pair| key_of_stream(pairs[pair as usize].pool, pairs[pair as usize].stream)
+}
+
+/// Returns the key of a (pool, stream) pair.
+fn key_of_stream(pool: u32, stream: StreamId) -> Key {
+    Key { major: u64::from(pool), minor: stream.0 }
+}
+
+impl<S: Storage> Registry<S> {
+    /// Returns the number of the pool named `id`.
+    pub(crate) fn pool(&self, id: PoolId) -> Option<u32> {
+        // The tree finds the first name not below `id`, which may be another name.
+        let found = self.pool_nodes.at_least(self.named, key_of(id), name_of(&self.pools))?;
+        (self.pools[found as usize].id == id).then_some(found)
+    }
+
+    /// Returns the number of the private pool named `id`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPool`], also for the default pool.
+    pub(crate) fn private_pool(&self, id: PoolId) -> Result<u32, Error> {
+        self.pool(id).filter(|&pool| pool != 0).ok_or(Error::UnknownPool(id))
+    }
+
+    /// Returns the rules of the heap of `kind` in `pool`, whose segments the host supplies if `supplied`.
+    pub(crate) fn rules_of(&self, pool: u32, kind: PoolKind, supplied: bool) -> Rules {
+        let entry = &self.pools[pool as usize];
+        let memory = match (supplied, entry.tag) {
+            (true, _) => PoolMemory::Supplied,
+            (false, Some(_)) => PoolMemory::Parkable,
+            (false, None) => PoolMemory::Plain,
+        };
+        self.rules[memory as usize][kind as usize].in_pool(entry.options)
+    }
+
+    /// Sets whether the default pool serves requests for parked pools with `tag`. Returns false if no pool has the
+    /// tag.
+    pub(crate) fn set_elsewhere(&mut self, tag: Tag, on: bool) -> bool {
+        let mut from = 0;
+        while let Some(pool) = self.next_tagged(from, tag) {
+            self.pools[pool as usize].elsewhere = on;
+            from = pool + 1;
+        }
+        from > 0
+    }
+
+    /// Returns the number of the first pool with `tag`, from number `from` on.
+    pub(crate) fn next_tagged(&self, from: u32, tag: Tag) -> Option<u32> {
+        let found = self.pool_nodes.at_least(self.tagged, key_of_tag(Some(tag), from), tag_of(&self.pools))?;
+        (self.pools[found as usize].tag == Some(tag)).then_some(found)
+    }
+
+    /// Checks that the set of tags has the existing pools with a tag, and no other.
+    ///
+    /// # Errors
+    /// A description of the invariant, if it does not hold.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let is_listed =
+            |pool: u32, entry: &PoolEntry| entry.tag.is_some_and(|tag| self.next_tagged(pool, tag) == Some(pool));
+        let agrees = |(pool, entry): (u32, &PoolEntry)| is_listed(pool, entry) == (entry.exists && entry.tag.is_some());
+        if (0..).zip(self.pools.iter()).all(agrees) { Ok(()) } else { Err("the set of tags is not that of the pools") }
+    }
+
+    /// Sets or removes the tag of `pool`.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table of tags is full. Nothing has changed then.
+    pub(crate) fn set_tag(&mut self, pool: u32, tag: Option<Tag>) -> Result<(), CapacityError> {
+        if tag.is_some() && !self.make_room_for(self.pools.len() as u32, self.tagged_count + 1) {
+            return Err(CapacityError);
+        }
+        if self.pools[pool as usize].tag.is_some() {
+            self.tagged = self.pool_nodes.remove(self.tagged, pool, tag_of(&self.pools));
+            self.tagged_count -= 1;
+        }
+        self.pools[pool as usize].tag = tag;
+        if tag.is_some() {
+            self.tagged = self.pool_nodes.insert(self.tagged, pool, tag_of(&self.pools));
+            self.tagged_count += 1;
+        }
+        Ok(())
+    }
+
+    /// Returns whether `pool` is a private pool without users and routes.
+    pub(crate) fn is_released(&self, pool: u32) -> bool {
+        let entry = &self.pools[pool as usize];
+        // Walked last and rarely: few routes are in force, and most pools have users.
+        let routed = || self.routes[..self.routes_len].iter().any(|route| route.pool == pool);
+        pool != 0 && entry.exists && entry.users == 0 && !routed()
+    }
+
+    /// Returns whether `pool` is a private pool without users, routes and requests in progress. The
+    /// free segments of an unused pool may be released, and an empty unused pool may be removed.
+    pub(crate) fn is_unused(&self, pool: u32) -> bool {
+        self.is_released(pool) && self.pools[pool as usize].requests == 0
+    }
+
+    /// Makes room for the nodes of `pools` pools, `tagged` of them with a tag. Returns false if there is none.
+    ///
+    /// Each pool is in exactly one of the sets `named` and `vacant_pools`, and a set of `n` keys needs fewer than `n` nodes: `n`
+    /// nodes suffice for both sets.
+    fn make_room_for(&mut self, pools: u32, tagged: u32) -> bool {
+        self.pool_nodes.make_room_for(pools.saturating_add(tagged))
+    }
+
+    /// Adds a pool with one user, and returns the number: the lowest vacant number, or a new
+    /// number. Returns `None` if the table is full.
+    pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
+        let entry =
+            PoolEntry { id, users: 1, requests: 0, exists: true, options, tag: None, asleep: false, elsewhere: false };
+        // The lowest vacant number first: walks over all numbers stay short.
+        let vacant = self.pool_nodes.first(self.vacant_pools);
+        let pool = if let Some(vacant) = vacant {
+            self.vacant_pools = self.pool_nodes.remove(self.vacant_pools, vacant, number_of);
+            self.pools[vacant as usize] = entry;
+            vacant
+        } else {
+            if !self.pools.make_room(1) || !self.make_room_for(self.pools.len() as u32 + 1, self.tagged_count) {
+                return None;
+            }
+            self.pools.add(entry);
+            self.pools.len() as u32 - 1
+        };
+        self.named = self.pool_nodes.insert(self.named, pool, name_of(&self.pools));
+        Some(pool)
+    }
+
+    /// Removes `pool` if the pool is unused and has no pair.
+    pub(crate) fn remove_pool_if_empty(&mut self, pool: u32) {
+        if self.is_unused(pool) && self.next_pair(pool, None).is_none() {
+            self.remove_pool(pool);
+        }
+    }
+
+    /// Removes a pool without pairs, and makes the number vacant.
+    pub(crate) fn remove_pool(&mut self, pool: u32) {
+        let _never_full = self.set_tag(pool, None);
+        self.named = self.pool_nodes.remove(self.named, pool, name_of(&self.pools));
+        self.pools[pool as usize].exists = false;
+        self.vacant_pools = self.pool_nodes.insert(self.vacant_pools, pool, number_of);
+    }
+
+    /// Finds the latest route that takes a request on `stream`.
+    ///
+    /// `asked` is the number of the host's route that the host was asked about last, and the host's
+    /// answer. Routes later than the asked route have been ruled out already. If the asked route
+    /// has ended since, the search starts again with the latest route.
+    pub(crate) fn route(
+        &self,
+        stream: StreamId,
+        thread: impl Fn() -> u64,
+        asked: Option<(u64, bool)>,
+    ) -> RouteDecision {
+        let mut routes = &self.routes[..self.routes_len];
+        // The registry was unlocked while the host answered: find the asked route by its number,
+        // which no other route in force has.
+        if let Some((number, accepted)) = asked
+            && let Some(at) = routes.iter().rposition(|entry| entry.route == Route::Host(number))
+        {
+            if accepted {
+                return RouteDecision::Into(routes[at]);
+            }
+            routes = &routes[..at];
+        }
+        for entry in routes.iter().rev() {
+            match entry.route {
+                Route::All => return RouteDecision::Into(*entry),
+                Route::Stream(only) if only == stream => return RouteDecision::Into(*entry),
+                // The thread's number costs a call to the host: asked only where a route needs it.
+                Route::Thread(only) if only == thread() => return RouteDecision::Into(*entry),
+                Route::Host(number) => return RouteDecision::AskHost(number),
+                Route::Stream(_) | Route::Thread(_) => {}
+            }
+        }
+        RouteDecision::DefaultPool
+    }
+
+    /// Adds a route as the latest. Returns false if the table is full.
+    pub(crate) fn add_route(&mut self, entry: RouteEntry) -> bool {
+        // Tables never shrink: an entry of an ended route is used again before the table grows.
+        if self.routes_len == self.routes.len() {
+            if !self.routes.make_room(1) {
+                return false;
+            }
+            self.routes.add(entry);
+        }
+        self.routes[self.routes_len] = entry;
+        self.routes_len += 1;
+        true
+    }
+
+    /// Removes the latest route of `purpose` into `pool`. Returns `None` if no route matches.
+    pub(crate) fn remove_route(&mut self, pool: u32, purpose: Purpose) -> Option<Route> {
+        let routes = &mut self.routes[..self.routes_len];
+        let at = routes.iter().rposition(|entry| entry.pool == pool && entry.purpose == purpose)?;
+        let route = routes[at].route;
+        // Moves the entry behind the last route in force, and keeps the order of the rest.
+        routes[at..].rotate_left(1);
+        self.routes_len -= 1;
+        Some(route)
+    }
+
+    /// Records that no graph is captured through the route `entry`.
+    pub(crate) fn clear_capture(&mut self, entry: RouteEntry) {
+        if let Some(found) = self.routes[..self.routes_len].iter_mut().rfind(|found| **found == entry) {
+            found.capture = false;
+        }
+    }
+
+    /// Returns whether a graph capture is under way, or may be, on the device.
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.routes[..self.routes_len].iter().any(|entry| entry.capture)
+    }
+
+    /// Returns the pair of `pool` with the lowest stream above `after`, as stream and pair number.
+    /// `None` for `after` starts with the lowest stream.
+    pub(crate) fn next_pair(&self, pool: u32, after: Option<StreamId>) -> Option<(StreamId, u32)> {
+        // No overflow: `NO_STREAM`, the highest number, has no pair.
+        let least = after.map_or(0, |after| after.0 + 1);
+        let bound = key_of_stream(pool, StreamId(least));
+        let found = self.pair_nodes.at_least(self.by_stream, bound, stream_of(&self.pairs))?;
+        let pair = &self.pairs[found as usize];
+        (pair.pool == pool).then_some((pair.stream, found))
+    }
+
+    /// Returns the first pool from number `pool` on with a pair of `stream`, and the pair's number.
+    pub(crate) fn next_pair_of(&self, mut pool: u32, stream: StreamId) -> Option<(u32, u32)> {
+        loop {
+            let bound = key_of_stream(pool, stream);
+            let found = self.pair_nodes.at_least(self.by_stream, bound, stream_of(&self.pairs))?;
+            let pair = &self.pairs[found as usize];
+            if pair.stream == stream {
+                return Some((pair.pool, found));
+            }
+            // The pair found belongs to a later pool, or to a higher stream of the same pool. Go on
+            // with the later pool in the first case, with the next pool number in the second.
+            pool = pair.pool.max(pool + u32::from(pair.stream > stream));
+        }
+    }
+
+    /// Returns the streams with heaps, each at least once.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn streams(&self) -> alloc::vec::Vec<StreamId> {
+        self.pairs.iter().filter(|pair| pair.exists).map(|pair| pair.stream).collect()
+    }
+
+    /// Returns the number of the first pair that exists, from number `from` on.
+    pub(crate) fn existing_pair(&self, from: u32) -> Option<u32> {
+        let pairs = self.pairs.get(from as usize..)?;
+        Some(from + pairs.iter().position(|pair| pair.exists)? as u32)
+    }
+
+    /// Iterates over the numbers of the pairs of `pool`, by ascending stream.
+    pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = u32> {
+        let next = move |&(stream, _): &(StreamId, u32)| self.next_pair(pool, Some(stream));
+        core::iter::successors(self.next_pair(pool, None), next).map(|(_, pair)| pair)
+    }
+
+    /// Returns whether a sweep for empty pairs is due before a further pair is made.
+    pub(crate) fn is_sweep_due(&self) -> bool {
+        self.pair_count >= self.sweep_at
+    }
+
+    /// Sets the threshold of the next sweep, after a sweep has made the empty pairs vacant. The
+    /// threshold grows with the number of pairs, so the cost of sweeps stays constant for each pair
+    /// made.
+    pub(crate) fn finish_sweep(&mut self) {
+        self.sweep_at = (self.pair_count + self.pair_count / 2).max(FIRST_SWEEP);
+    }
+
+    /// Returns the number of the next pair to add, with room for the pair: a vacant pair, or else a
+    /// new number. Returns `None` if the table is full.
+    pub(crate) fn room_for_pair(&mut self) -> Option<u32> {
+        if self.vacant_pair != NONE {
+            return Some(self.vacant_pair);
+        }
+        // Only makes room: the caller may still fail for another table, with nothing to undo.
+        let room = self.pairs.make_room(1) && self.pair_nodes.make_room_for(self.pairs.len() as u32 + 1);
+        room.then_some(self.pairs.len() as u32)
+    }
+
+    /// Adds the pair whose number [`room_for_pair`](Self::room_for_pair) has returned.
+    pub(crate) fn add_pair(&mut self, stream: StreamId, pool: u32) {
+        let entry = Pair { stream, pool, exists: true, next_vacant: NONE, allocations_at_sweep: 0 };
+        let pair = if self.vacant_pair == NONE {
+            self.pairs.add(entry);
+            self.pairs.len() as u32 - 1
+        } else {
+            let pair = self.vacant_pair;
+            self.vacant_pair = self.pairs[pair as usize].next_vacant;
+            self.pairs[pair as usize] = entry;
+            pair
+        };
+        self.by_stream = self.pair_nodes.insert(self.by_stream, pair, stream_of(&self.pairs));
+        self.pair_count += 1;
+    }
+
+    /// Makes `pair` vacant. Both heaps are empty, and no call uses the pair.
+    pub(crate) fn remove_pair(&mut self, pair: u32) {
+        self.by_stream = self.pair_nodes.remove(self.by_stream, pair, stream_of(&self.pairs));
+        let entry = &mut self.pairs[pair as usize];
+        entry.exists = false;
+        entry.next_vacant = self.vacant_pair;
+        self.vacant_pair = pair;
+        self.pair_count -= 1;
+    }
+}

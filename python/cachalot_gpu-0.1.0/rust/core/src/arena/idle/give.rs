@@ -1,0 +1,230 @@
+//! Gives idle units back: which are worthwhile, and the calls of the device.
+
+use super::budget::{Cost, worth_ms};
+use super::{IdleMemory, Round, flags};
+use crate::arena::OnDevice;
+use crate::arena::give::units::{Kind, Unit, units_down};
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::sync::{Lock, MutexGuard};
+use crate::tables::Storage;
+use crate::units::NO_STREAM;
+use core::iter::once;
+
+/// Units to give back: a segment, or neighbouring pages of equal length.
+#[derive(Clone, Copy)]
+struct Chosen {
+    /// All of them as one unit.
+    run: Unit,
+    /// Bytes of each.
+    bytes: u64,
+    count: u32,
+    /// The age of the first, in milliseconds.
+    age: u32,
+    cost: Cost,
+}
+
+impl Chosen {
+    fn give_ns(&self) -> u64 {
+        self.cost.give.saturating_mul(u64::from(self.count))
+    }
+}
+
+/// The worth of units at a moment.
+struct Worth<'a> {
+    idle: &'a IdleMemory,
+    round: &'a Round,
+}
+
+impl Worth<'_> {
+    /// Returns the age of a unit, in milliseconds; `None` for a unit in use.
+    fn age(&self, unit: &Unit) -> Option<u32> {
+        unit.idle.age(self.round.now)
+    }
+
+    /// Returns whether a unit is expected not to be needed for as long as its worth asks.
+    fn is_expected(&self, unit: &Unit) -> bool {
+        let (predictor, cost) = (&self.idle.predictor, self.idle.budget.cost(unit.kind, unit.bytes));
+        let ms = worth_ms(cost.both(), unit.bytes, self.round.held, self.round.share);
+        let ms = ms.saturating_mul(1 << predictor.caution());
+        self.age(unit).is_some_and(|age| predictor.stays_idle(unit.bytes, age, ms))
+    }
+
+    /// Returns whether a unit is worthwhile: expected not to be needed, or more is held than ever before.
+    fn holds(&self, unit: &Unit) -> bool {
+        unit.bytes <= self.round.excess.get() || self.is_expected(unit)
+    }
+
+    /// Returns how many units at `cost` each can be given back with the time and the budget left.
+    fn payable(&self, cost: Cost) -> u64 {
+        (self.round.left.get() / cost.give.max(1)).min(self.idle.budget.left() / cost.both().max(1))
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Gives back every worthwhile unit, within time and budget. Returns whether events were recorded, which will tell
+    /// the end of work.
+    ///
+    /// # Errors
+    /// The first error of the device; then nothing more is given back.
+    pub(super) fn give_worthwhile(self, round: &Round) -> Result<bool, Error> {
+        round.more.set(false);
+        let (mut kept, mut began, mut result) = ([0; 3], false, Ok(()));
+        for used in self.heaps.pairs_of(0) {
+            for slot in [PoolKind::Large, PoolKind::Small].map(|kind| used.slot(kind)) {
+                // Nothing is given back while a graph is captured: the driver may refuse, and the capture fail.
+                while result.is_ok()
+                    && !self.flags.has(flags::CAPTURE)
+                    && let Some(chosen) = self.next_worthwhile(slot, round)
+                {
+                    result = self.give_chosen(round, chosen);
+                }
+                // What is free now is quiet at one of the next calls.
+                if self.count_kept(slot, round, &mut kept) {
+                    began |= self.begin_epoch(slot, NO_STREAM);
+                }
+            }
+        }
+        let stats = &mut self.idle.lock().stats;
+        [stats.needed_soon, stats.busy, stats.unpaid] = kept;
+        result.map(|()| began)
+    }
+
+    /// The rule of `reclaim:auto`: of the heap in `slot` the largest worthwhile segment, or else neighbouring
+    /// worthwhile pages, as long as the time and the budget last.
+    fn next_worthwhile(self, slot: u32, round: &Round) -> Option<Chosen> {
+        for kind in [Kind::Segment, Kind::Pages] {
+            match self.choose_worthwhile(kind, slot, round) {
+                Some(Chosen { count: 0, .. }) if !self.has_time_left(round) => {
+                    round.more.set(true);
+                    return None;
+                }
+                None | Some(Chosen { count: 0, .. }) => {}
+                // The driver would wait for running work before it releases a segment.
+                Some(_) if kind == Kind::Segment && (round.blocked.get() || !self.is_at_rest()) => {
+                    round.blocked.set(true);
+                }
+                chosen => return chosen,
+            }
+        }
+        None
+    }
+
+    /// Chooses quiet and worthwhile units of one kind, of the largest free block with one: a segment, or a page and
+    /// pages below. The count is 0 if none can be paid.
+    fn choose_worthwhile(self, kind: Kind, slot: u32, round: &Round) -> Option<Chosen> {
+        let heap = self.heaps.lock(slot);
+        let idle = self.idle.lock();
+        let worth = Worth { idle: &idle, round };
+        let wanted = |unit: &Unit| unit.is_quiet() && worth.holds(unit);
+        let mut units = idle_units(&heap, slot).filter(|unit| unit.kind == kind);
+        let first = units.find(wanted)?;
+        let (cost, is_expected) = (idle.budget.cost(kind, first.bytes), worth.is_expected(&first));
+        // No more of the units that will be needed than the excess.
+        let enough = if is_expected { u64::MAX } else { round.excess.get() / first.bytes };
+        let run = Unit { at: first.end(), bytes: 0, ..first };
+        let mut chosen = Chosen { run, bytes: first.bytes, count: 0, age: worth.age(&first)?, cost };
+        for unit in once(first).chain(units).take(enough.min(worth.payable(cost)) as usize) {
+            let Unit { at, bytes, freed_at, .. } = chosen.run;
+            let is_below = unit.block == first.block && unit.end() == at;
+            if !is_below || unit.bytes != first.bytes || !wanted(&unit) || worth.is_expected(&unit) != is_expected {
+                break;
+            }
+            chosen.run =
+                Unit { at: unit.at, bytes: bytes + unit.bytes, freed_at: freed_at.max(unit.freed_at), ..first };
+            chosen.count += 1;
+        }
+        Some(chosen)
+    }
+
+    /// Gives the chosen units back, and accounts for them. Gives nothing back if another thread has used the units
+    /// since they were chosen.
+    fn give_chosen(self, round: &Round, chosen: Chosen) -> Result<(), Error> {
+        let Chosen { run, bytes, count, age, cost } = chosen;
+        let Some(taken) = run.take(self)? else { return Ok(()) };
+        let (result, ticks) = self.driver.timed(|| {
+            let mut result = taken.release(self).map(|_bytes| ());
+            if run.kind == Kind::Pages
+                && let Some(mapper) = self.mapper()
+            {
+                // As many as were added: elastic ranges keep their own spare pages. All are tried.
+                (0..count).for_each(|_| result = result.and(mapper.destroy_spare().map(|_any| ())));
+            }
+            result
+        });
+        let us = self.driver.ticks_to_us(ticks);
+        round.left.set(round.left.get().saturating_sub((us * 1000).max(chosen.give_ns())));
+        let excess = round.excess.get();
+        round.excess.set(excess.saturating_sub(run.bytes));
+        let mut idle = self.idle.lock();
+        let IdleMemory { predictor, budget, stats, .. } = &mut *idle;
+        budget.spend((us * 1000).saturating_add(cost.obtain.saturating_mul(u64::from(count))));
+        stats.driver_us += us;
+        result?;
+        budget.learn(run.kind, chosen.give_ns(), us * 1000);
+        // Whatever follows, giving back an excess was right.
+        let worth = if bytes <= excess { 0 } else { worth_ms(cost.both(), bytes, round.held, round.share) };
+        predictor.give_back(bytes, count, age, round.now, worth);
+        stats.given_back += run.bytes;
+        stats.given_back_units += u64::from(count);
+        Ok(())
+    }
+
+    /// Returns whether the time of the call lasts for more than the cheapest unit.
+    fn has_time_left(self, round: &Round) -> bool {
+        round.left.get() >= 2 * self.idle.lock().budget.cost(Kind::Segment, 0).give
+    }
+
+    /// Adds the idle bytes of a heap to `kept`: needed soon, busy and unpaid. Returns whether some may still be in use, and
+    /// no event will tell when they are not.
+    fn count_kept(self, slot: u32, round: &Round, kept: &mut [u64; 3]) -> bool {
+        let heap = self.heaps.lock(slot);
+        let newest = self.waits.newest_epoch(slot);
+        let idle = self.idle.lock();
+        let worth = Worth { idle: &idle, round };
+        let mut wants_event = false;
+        for unit in idle_units(&heap, slot) {
+            let blocked = unit.kind == Kind::Segment && round.blocked.get();
+            let why = match (worth.holds(&unit), unit.is_quiet()) {
+                (false, _) => 0,
+                (true, true) if !blocked => 2,
+                (true, _) => 1,
+            };
+            kept[why] += unit.bytes;
+            wants_event |= why == 1 && !unit.is_quiet() && unit.freed_at >= newest;
+        }
+        wants_event
+    }
+
+    /// Returns whether every stream with a pair has finished its work, so the driver frees a segment without a
+    /// wait. A device that cannot tell is not asked again. False while a stream captures a graph.
+    fn is_at_rest(self) -> bool {
+        // No capture begins while the streams are asked.
+        let Some(_permission) = self.driver.may_record(&self.flags) else { return false };
+        // The two heaps of a pair have one stream.
+        self.heaps.slot_numbers().filter(|slot| slot % 2 == 0).all(|slot| {
+            let (stream, ended) = {
+                let heap: MutexGuard<'_, R, Heap<S>> = self.heaps.lock(slot);
+                (heap.stream, heap.ended)
+            };
+            // The handle of an ended stream may not be used.
+            if stream == NO_STREAM || ended {
+                return true;
+            }
+            match self.call(|memory| memory.is_idle(stream)) {
+                Ok(Some(idle)) => idle,
+                // Without an answer, the events have told of the work on the segment, which is what can be known.
+                Ok(None) if !self.driver.may_use(stream, NO_STREAM) => true,
+                Ok(None) => self.call(|memory| memory.is_capturing(stream)) == Ok(false),
+                Err(_) => false,
+            }
+        })
+    }
+}
+
+/// Iterates over the units of a heap found idle by the last look, page by page.
+fn idle_units<S: Storage>(heap: &Heap<S>, slot: u32) -> impl Iterator<Item = Unit> {
+    units_down(heap, slot).filter(|unit| unit.idle.is_idle())
+}

@@ -1,0 +1,202 @@
+//! The setting `reclaim:auto`: idle memory goes back to the device by its worth.
+//!
+//! ```text
+//! look (heap/idle.rs) ─▶ predictor: time to the next use ─┐
+//! cost of giving back and obtaining again (budget.rs) ────┴─▶ worthwhile? ─▶ quiet? ─▶ budget left? ─▶ device
+//! ```
+//!
+//! Everything happens in [`maintain`](crate::Pages::maintain): requests and frees do nothing for the setting, and find
+//! less cached memory at most. A unit is given back if the prediction is no use for as long as the
+//! part of the budget takes to pay the driver's calls, or if more is held than before anything was given
+//! back. The budget bounds the driver's time
+//! under all predictions: giving back and obtaining again are paid together, when a unit is given back.
+//!
+//! Nothing waits for the device. All work on a unit is known to be complete (arena/waits/quiet.rs). A
+//! driver waits for running work of any kind before a free of a segment, so segments go back while all
+//! streams known to the allocator are idle; pages are unmapped at any time. Nothing is given back
+//! while a graph is captured, nor of private pools.
+
+mod budget;
+mod give;
+mod predictor;
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests;
+
+use self::budget::Budget;
+use self::predictor::{Obtained, Predictor};
+use crate::arena::{OnDevice, flags};
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::age::{Found, Moment};
+use crate::heap::idle::LookedAt;
+use crate::stats::{ReclaimStats, Stat};
+use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
+use core::cell::Cell;
+
+/// Experience and budget of `reclaim:auto` on a device.
+#[derive(Debug)]
+pub(crate) struct IdleMemory {
+    predictor: Predictor,
+    budget: Budget,
+    /// The time of the last look, in microseconds of the device's clock; 0 before the first.
+    last_us: u64,
+    /// The most bytes held, and the most in use, until memory was given back for the first time.
+    before: [u64; 2],
+    stats: ReclaimStats,
+}
+
+impl IdleMemory {
+    pub(crate) const fn new() -> Self {
+        Self {
+            predictor: Predictor::new(),
+            budget: Budget::new(),
+            last_us: 0,
+            before: [0; 2],
+            stats: ReclaimStats {
+                looks: 0,
+                given_back: 0,
+                given_back_units: 0,
+                obtained_again: 0,
+                obtained_again_units: 0,
+                too_early_units: 0,
+                driver_us: 0,
+                observed_units: 0,
+                idle: 0,
+                needed_soon: 0,
+                busy: 0,
+                unpaid: 0,
+                budget_us: 0,
+                caution: 0,
+            },
+        }
+    }
+}
+
+impl IdleMemory {
+    /// Returns the figures so far.
+    pub(crate) fn stats(&self) -> ReclaimStats {
+        ReclaimStats { budget_us: self.budget.left() / 1000, caution: self.predictor.caution(), ..self.stats }
+    }
+}
+
+/// The shortest time between two looks, in microseconds.
+const LOOK_US: u64 = 1000;
+
+/// A call of `maintain`.
+struct Round {
+    /// The time of the look.
+    now: Moment,
+    /// The part of the time for the driver.
+    share: f64,
+    /// Bytes held from the device at the beginning.
+    held: u64,
+    /// The driver time left to the call, in nanoseconds.
+    left: Cell<u64>,
+    /// Bytes held beyond those before anything was given back.
+    excess: Cell<u64>,
+    /// Whether a segment was not given back because a stream had work.
+    blocked: Cell<bool>,
+    /// Whether the time has ended before all worthwhile units were given back.
+    more: Cell<bool>,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Looks at the heaps of the default pool, and gives back worthwhile units, for about `max_us` microseconds of
+    /// driver time. Returns true if the time has ended before all of them were given back. Does nothing unless
+    /// the setting is on and the device has a clock.
+    ///
+    /// # Errors
+    /// The first error of the device. The bytes of the unit are counted as leaked, and the rest is left to
+    /// the next call. [`Error::TableFull`] if a block cannot be cut.
+    pub(crate) fn give_idle_back(self, max_us: u64) -> Result<bool, Error> {
+        let Some(share) = self.settings.config.lock().reclaim() else { return Ok(false) };
+        let memory = self.driver.device();
+        let now_us = memory.time_us(memory.ticks());
+        if now_us == 0 || self.flags.has(flags::DIRECT) {
+            return Ok(false);
+        }
+        let round = Round {
+            now: Moment((now_us / 1000) as u32),
+            share,
+            held: self.ledger.reserved(),
+            left: Cell::new(max_us.saturating_mul(1000)),
+            excess: Cell::new(self.idle_excess()),
+            blocked: Cell::new(false),
+            more: Cell::new(false),
+        };
+        if !self.look_at_heaps(&round, now_us) {
+            return Ok(false);
+        }
+        self.poll_epochs();
+        if self.give_worthwhile(&round)? {
+            // What was free is quiet at once on a stream without unfinished work.
+            self.poll_epochs();
+            self.give_worthwhile(&round)?;
+        }
+        Ok(round.more.get())
+    }
+
+    /// Returns how many bytes are held beyond the most held before anything was given back, and beyond
+    /// the growth of the use since. Where segments have gone, requests obtain segments of different sizes: the memory held could
+    /// become more than without the setting.
+    fn idle_excess(self) -> u64 {
+        let held = self.ledger.reserved();
+        let most = self.most_with(Stat::ReservedBytes, 0);
+        let live = self.most_live_with(0);
+        let mut idle = self.idle.lock();
+        if idle.stats.given_back == 0 {
+            idle.before = [most, live];
+        }
+        let [held_before, live_before] = idle.before;
+        held.saturating_sub(held_before.saturating_add(live.saturating_sub(live_before)))
+    }
+
+    /// Looks at every heap of the default pool. Returns false if the last look was just before.
+    fn look_at_heaps(self, round: &Round, now_us: u64) -> bool {
+        let between = {
+            let mut idle = self.idle.lock();
+            let passed = now_us.saturating_sub(idle.last_us);
+            if passed < LOOK_US {
+                return false;
+            }
+            if idle.last_us > 0 {
+                idle.budget.earn(passed, round.share);
+            }
+            idle.last_us = now_us;
+            idle.stats.looks += 1;
+            idle.stats.idle = 0;
+            idle.predictor.settle(round.now);
+            // What has happened since the last look, happened in the middle on average.
+            Moment(round.now.0.wrapping_sub((passed / 2000) as u32))
+        };
+        for used in self.heaps.pairs_of(0) {
+            for kind in [PoolKind::Large, PoolKind::Small] {
+                let mut heap = self.heaps.lock(used.slot(kind));
+                if heap.asleep {
+                    continue;
+                }
+                // What is freed from now on has a stamp that no free block has yet.
+                heap.clock = self.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
+                let mut idle = self.idle.lock();
+                let IdleMemory { predictor, stats, .. } = &mut *idle;
+                LookedAt(&mut heap).look(round.now, |found| match found {
+                    Found::Idle { bytes } => stats.idle += bytes,
+                    Found::UsedAgain { bytes, idle } => {
+                        stats.observed_units += 1;
+                        predictor.use_again(bytes, idle, between);
+                    }
+                    Found::New { bytes } => {
+                        if let Obtained::Again { too_early: early } = predictor.obtain(bytes, between) {
+                            stats.obtained_again += bytes;
+                            stats.obtained_again_units += 1;
+                            stats.too_early_units += u64::from(early);
+                        }
+                    }
+                });
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,309 @@
+//! Predicts for how long idle memory stays idle, from how long memory of similar size was idle before.
+//!
+//! ```text
+//! ended idle times   ▂ ▂ █ ▁ . . . ▃ .      log2 of milliseconds, for each class of sizes
+//!                            ▲ the unit's age: how many to the right lasted for long enough?
+//! ```
+//!
+//! A training step uses most memory once: nearly all ended times are a step long, and a unit
+//! idle for longer belongs to no step any more. Where short and long times occur, nothing is decided
+//! before the short times have passed. Beyond all ended times, memory is expected to stay idle for as long
+//! again as it has been. A few imagined units with equal expectation stand beside the ended times, so a
+//! single long time decides nothing.
+//!
+//! A unit given back has no end. A later unit of the class ends
+//! the time. If obtained before the cost of both calls is repaid, the unit had better been kept. With
+//! many mistakes, further decisions are more cautious.
+
+use crate::heap::age::{Idle, Moment};
+
+/// The classes of sizes: each a power of two, from 1 MiB.
+const CLASSES: usize = 20;
+
+/// The number of lengths of idle times: each a power of two, from 1 ms.
+const LENGTHS: usize = 24;
+
+/// An ended time counts half as much once a class has so many newer times.
+const MEMORY: u32 = 2048;
+
+/// The number of imagined units, which stay idle for as long again.
+const IMAGINED: u64 = 2;
+
+/// The number of remembered groups of units.
+const GROUPS: usize = 64;
+
+/// The highest caution: 2^2 times the worthwhile time. The budget bounds the cost of
+/// mistakes at any caution.
+const MOST_CAUTION: u32 = 2;
+
+/// After so many units the share of units obtained too early changes the caution.
+const TRIAL: u32 = 32;
+
+/// Caution falls by 1 after so many milliseconds without a unit to judge by.
+const PATIENCE_MS: u32 = 60_000;
+
+/// Units of a class, given back at the same time.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    class: u8,
+    count: u32,
+    /// Their age when they were given back, in milliseconds, of the youngest.
+    age: u32,
+    /// When they were given back.
+    at: Moment,
+    /// The milliseconds from then on for which giving them back is worth the cost.
+    worth: u32,
+}
+
+/// The kind of a unit just obtained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Obtained {
+    /// More than was held before.
+    More,
+    /// In place of a unit given back.
+    Again {
+        /// Whether the unit had better been kept.
+        too_early: bool,
+    },
+}
+
+/// The idle times of a device.
+#[derive(Debug)]
+pub(crate) struct Predictor {
+    /// How many idle times of each class and length have ended.
+    ended: [[u16; LENGTHS]; CLASSES],
+    groups: [Option<Group>; GROUPS],
+    /// The place of the oldest group.
+    oldest: usize,
+    caution: u32,
+    /// Units obtained too early, and units not, since the caution was last judged.
+    early: u32,
+    late: u32,
+    /// When the caution was last judged, or a unit was.
+    judged: Moment,
+}
+
+impl Predictor {
+    pub(super) const fn new() -> Self {
+        Self {
+            ended: [[0; LENGTHS]; CLASSES],
+            groups: [None; GROUPS],
+            oldest: 0,
+            caution: 0,
+            early: 0,
+            late: 0,
+            judged: Moment(0),
+        }
+    }
+
+    /// Notes the use of a unit of `bytes` after `ms` milliseconds.
+    pub(super) fn end(&mut self, bytes: u64, ms: u32) {
+        let ended = &mut self.ended[class(bytes)];
+        ended[length(ms)] += 1;
+        if ended.iter().map(|&count| u32::from(count)).sum::<u32>() >= MEMORY {
+            ended.iter_mut().for_each(|count| *count /= 2);
+        }
+    }
+
+    /// Returns whether a unit of `bytes`, idle for `age` milliseconds, is expected to stay so for
+    /// `ms` more: whether three quarters of the units did, among all idle for longer than `age`.
+    pub(super) fn stays_idle(&self, bytes: u64, age: u32, ms: u64) -> bool {
+        let age = u64::from(age);
+        let (mut longer, mut stayed) = (IMAGINED, if age >= ms { IMAGINED } else { 0 });
+        for (length, &ended) in self.ended[class(bytes)].iter().enumerate() {
+            // In the middle of its power of two.
+            let lasted = 3 << length >> 1;
+            if lasted > age {
+                longer += u64::from(ended);
+                stayed += if lasted - age >= ms { u64::from(ended) } else { 0 };
+            }
+        }
+        4 * stayed >= 3 * longer
+    }
+
+    /// Returns the factor of the worthwhile time, as a power of two.
+    pub(super) fn caution(&self) -> u32 {
+        self.caution
+    }
+
+    /// Notes `count` units of `bytes`, idle for `age` milliseconds, as given back. Worth the cost if
+    /// they are not needed for `worth` milliseconds.
+    pub(super) fn give_back(&mut self, bytes: u64, count: u32, age: u32, now: Moment, worth: u64) {
+        let class = class(bytes) as u8;
+        let worth = u32::try_from(worth).unwrap_or(u32::MAX);
+        let same = |group: &&mut Group| group.class == class && group.at == now;
+        if let Some(group) = self.groups.iter_mut().flatten().find(same) {
+            group.count += count;
+            (group.age, group.worth) = (group.age.min(age), group.worth.max(worth));
+            return;
+        }
+        self.groups[self.oldest] = Some(Group { class, count, age, at: now, worth });
+        self.oldest = (self.oldest + 1) % GROUPS;
+    }
+
+    /// Notes a unit of `bytes` as obtained, in place of the last unit given back in the class.
+    pub(super) fn obtain(&mut self, bytes: u64, now: Moment) -> Obtained {
+        let wanted = class(bytes);
+        let newest_first = (1..=GROUPS).map(|back| (self.oldest + GROUPS - back) % GROUPS);
+        let found =
+            newest_first.clone().find(|&at| self.groups[at].is_some_and(|group| usize::from(group.class) == wanted));
+        let Some((at, group)) = found.and_then(|at| Some((at, self.groups[at]?))) else { return Obtained::More };
+        self.groups[at] = (group.count > 1).then_some(Group { count: group.count - 1, ..group });
+        let away = now.0.wrapping_sub(group.at.0);
+        self.end(bytes, group.age.saturating_add(away));
+        let too_early = away < group.worth;
+        if too_early {
+            self.early += 1;
+        }
+        Obtained::Again { too_early }
+    }
+
+    /// Counts the units given back and not needed for the worthwhile time, and judges by them: more
+    /// caution if over half of the units were obtained too early, less if under a quarter.
+    pub(super) fn settle(&mut self, now: Moment) {
+        for group in self.groups.iter_mut().flatten() {
+            let away = now.0.wrapping_sub(group.at.0);
+            // `worth` 0: counted before.
+            if group.worth > 0 && away >= group.worth {
+                group.worth = 0;
+                self.late = self.late.saturating_add(group.count);
+            }
+        }
+        let units = self.early.saturating_add(self.late);
+        if units < TRIAL && now.0.wrapping_sub(self.judged.0) < PATIENCE_MS {
+            return;
+        }
+        if self.early > units / 2 {
+            self.caution = (self.caution + 1).min(MOST_CAUTION);
+        } else if self.early <= units / 4 {
+            self.caution = self.caution.saturating_sub(1);
+        }
+        (self.early, self.late, self.judged) = (0, 0, now);
+    }
+
+    /// Notes the end of the idle time of a unit.
+    pub(super) fn use_again(&mut self, bytes: u64, idle: Idle, between: Moment) {
+        if let Some(ms) = idle.age(between) {
+            self.end(bytes, ms);
+        }
+    }
+}
+
+/// Returns the class of a size.
+fn class(bytes: u64) -> usize {
+    (bytes.max(1 << 20).ilog2() as usize - 20).min(CLASSES - 1)
+}
+
+/// Returns the place of an idle time among the lengths.
+fn length(ms: u32) -> usize {
+    (ms.max(1).ilog2() as usize).min(LENGTHS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::MIB;
+
+    const UNIT: u64 = 20 * MIB;
+
+    /// The longest power of two for which a unit is expected to stay idle.
+    fn longest(predictor: &Predictor, age: u32) -> u64 {
+        (0..20).map(|log2| 1 << log2).take_while(|&ms| predictor.stays_idle(UNIT, age, ms)).last().unwrap_or(0)
+    }
+
+    #[test]
+    fn without_experience_memory_stays_idle_for_as_long_again() {
+        let predictor = Predictor::new();
+        for (age, ms) in [(0, 0), (1, 1), (300, 256), (70_000, 65_536)] {
+            assert_eq!(longest(&predictor, age), ms);
+        }
+    }
+
+    #[test]
+    fn the_period_of_a_program_is_seen_in_its_own_class_of_sizes() {
+        let mut predictor = Predictor::new();
+        (0..1000).for_each(|_| predictor.end(UNIT, 300));
+        assert_eq!((longest(&predictor, 10), longest(&predictor, 200)), (256, 128));
+        assert_eq!(longest(&predictor, 2000), 1024, "the unit has missed the step that it belonged to");
+        assert!(!predictor.stays_idle(200 * MIB, 10, 100), "another class");
+    }
+
+    #[test]
+    fn of_two_periods_the_longer_one_is_expected_once_the_shorter_one_has_passed() {
+        let mut predictor = Predictor::new();
+        (0..700).for_each(|_| predictor.end(UNIT, 100));
+        (0..300).for_each(|_| predictor.end(UNIT, 10_000));
+        assert_eq!((longest(&predictor, 0), longest(&predictor, 500)), (64, 8192));
+    }
+
+    #[test]
+    fn a_single_long_time_decides_nothing() {
+        let mut predictor = Predictor::new();
+        (0..1000).for_each(|_| predictor.end(UNIT, 100));
+        predictor.end(UNIT, 60_000);
+        assert_eq!(longest(&predictor, 1000), 512);
+    }
+
+    #[test]
+    fn old_times_are_forgotten() {
+        let mut predictor = Predictor::new();
+        (0..MEMORY).for_each(|_| predictor.end(UNIT, 10_000));
+        (0..20 * MEMORY).for_each(|_| predictor.end(UNIT, 100));
+        assert_eq!(longest(&predictor, 0), 64);
+        assert_eq!(predictor.ended[class(UNIT)][length(10_000)], 0);
+    }
+
+    #[test]
+    fn a_unit_obtained_in_place_of_another_ends_its_time() {
+        let mut predictor = Predictor::new();
+        predictor.give_back(UNIT, 2, 1000, Moment(5000), 4000);
+        assert_eq!(predictor.obtain(200 * MIB, Moment(6000)), Obtained::More, "another class");
+        assert_eq!(predictor.obtain(UNIT, Moment(6000)), Obtained::Again { too_early: true });
+        assert_eq!(predictor.obtain(UNIT, Moment(9500)), Obtained::Again { too_early: false });
+        assert_eq!(predictor.obtain(UNIT, Moment(9500)), Obtained::More);
+        let ended = predictor.ended[class(UNIT)];
+        // 1000 + 1000 ms, and 1000 + 4500 ms.
+        assert_eq!((ended[length(2000)], ended[length(5500)]), (1, 1));
+    }
+
+    #[test]
+    fn caution_follows_the_share_of_mistakes_and_fades() {
+        let mut predictor = Predictor::new();
+        for trial in 0..10 {
+            let at = Moment(1000 * trial);
+            predictor.give_back(UNIT, TRIAL, 1000, at, 100);
+            for _ in 0..TRIAL {
+                assert_eq!(predictor.obtain(UNIT, Moment(at.0 + 10)), Obtained::Again { too_early: true });
+            }
+            predictor.settle(Moment(at.0 + 20));
+            assert_eq!(predictor.caution(), (trial + 1).min(MOST_CAUTION));
+        }
+        predictor.give_back(UNIT, TRIAL, 1000, Moment(20_000), 4000);
+        predictor.settle(Moment(23_999));
+        assert_eq!(predictor.caution(), MOST_CAUTION);
+        predictor.settle(Moment(24_000));
+        assert_eq!(predictor.caution(), MOST_CAUTION - 1);
+        predictor.settle(Moment(24_001));
+        predictor.settle(Moment(24_000 + PATIENCE_MS - 1));
+        assert_eq!(predictor.caution(), MOST_CAUTION - 1, "counted once");
+        predictor.settle(Moment(24_000 + PATIENCE_MS));
+        assert_eq!(predictor.caution(), MOST_CAUTION - 2);
+    }
+
+    #[test]
+    fn the_clock_may_run_over() {
+        let mut predictor = Predictor::new();
+        predictor.give_back(UNIT, 1, 100, Moment(u32::MAX - 50), 200);
+        assert_eq!(predictor.obtain(UNIT, Moment(50)), Obtained::Again { too_early: true });
+    }
+
+    #[test]
+    fn only_the_latest_groups_are_remembered() {
+        let mut predictor = Predictor::new();
+        for at in 0..=GROUPS as u32 {
+            predictor.give_back(UNIT, 1, 0, Moment(at), 10);
+        }
+        let again = (0..=GROUPS).filter(|_| predictor.obtain(UNIT, Moment(1000)) != Obtained::More).count();
+        assert_eq!(again, GROUPS);
+    }
+}

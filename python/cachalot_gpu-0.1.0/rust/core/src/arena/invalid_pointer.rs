@@ -1,0 +1,76 @@
+//! Tells why an address is refused: freed before, inside a block, or no address of the allocator.
+//!
+//! Runs only after a lookup has failed, so no successful call pays for the answer.
+
+#[cfg(feature = "alloc")]
+use crate::arena::OnDevice;
+#[cfg(feature = "alloc")]
+use crate::device::DeviceMemory;
+use crate::error::{Error, PointerFault};
+use crate::heap::Heap;
+use crate::heap::block::{Block, State};
+#[cfg(feature = "alloc")]
+use crate::page_map::LaneRef;
+#[cfg(feature = "alloc")]
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::DevicePtr;
+
+/// Returns the error for an address at which `heap` holds no allocated block.
+#[cold]
+pub(crate) fn not_in_heap<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> Error {
+    Error::InvalidPointer { ptr, fault: fault_in(heap, ptr) }
+}
+
+/// Returns what is wrong with `ptr` by the entries of `heap` alone. The address may belong to another
+/// heap.
+fn fault_in<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> PointerFault {
+    let Some(block) = heap.containing(ptr) else {
+        // Free sub-blocks have no entry, so the segment decides.
+        return if has_segment_at(heap, ptr) { PointerFault::Free } else { PointerFault::Foreign };
+    };
+    let Block { addr, requested, state, .. } = heap.blocks[block];
+    match state {
+        State::Allocated => PointerFault::Interior { block: DevicePtr(addr), requested },
+        State::Pending => PointerFault::Pending,
+        // Detached blocks are free memory in motion: about to be mapped, unmapped or released.
+        State::Free
+        | State::Unmapped
+        | State::Detached
+        | State::Mapping
+        | State::Mapped
+        | State::Stale
+        | State::Lost => PointerFault::Free,
+    }
+}
+
+/// Returns whether a segment of `heap` contains `ptr`.
+fn has_segment_at<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> bool {
+    let next = |&segment: &u32| Some(heap.segments[segment].next).filter(|&next| next != NONE);
+    core::iter::successors(Some(heap.newest).filter(|&newest| newest != NONE), next).any(|segment| {
+        let segment = &heap.segments[segment];
+        (segment.base..segment.base + segment.bytes).contains(&ptr.0)
+    })
+}
+
+/// Returns the error for an address in a lane's segment at which no block of the lane begins.
+#[cfg(feature = "alloc")]
+#[cold]
+pub(crate) fn not_in_lane<D: DeviceMemory, R: Lock, S: Storage>(
+    device: OnDevice<'_, D, R, S>,
+    owner: LaneRef,
+    ptr: DevicePtr,
+) -> Error {
+    if let Some(block) = device.plans.allocation(owner, ptr)
+        && block.base != ptr
+    {
+        let fault = PointerFault::Interior { block: block.base, requested: block.requested };
+        return Error::InvalidPointer { ptr, fault };
+    }
+    // The home heap knows the delegated blocks: pending ones, and those that live longer.
+    match device.home_of(owner, ptr) {
+        Ok(home) => not_in_heap(&device.heaps.lock(home.heap), ptr),
+        Err(error) => error,
+    }
+}

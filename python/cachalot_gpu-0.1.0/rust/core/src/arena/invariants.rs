@@ -1,0 +1,91 @@
+//! The invariants of one device: those of its lanes and heaps, and the sum of the bytes held.
+
+use crate::arena::Arena;
+use crate::device::DeviceMemory;
+use crate::heap::Heap;
+use crate::heap::block::State;
+use crate::stats::Stat;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Checks every invariant of the device, and returns how many blocks were visited. While other
+    /// operations run, `is_exclusive` is false: then only the invariants that hold under the lock of
+    /// one heap or one lane are checked.
+    ///
+    /// # Errors
+    /// A description of the first invariant that does not hold.
+    pub(crate) fn check_invariants(&self, is_exclusive: bool) -> Result<u64, &'static str> {
+        self.plans.check()?;
+        self.heaps.registry.lock().check()?;
+        // Each block of a lane is compared with all others of the lane.
+        let of_lane = |blocks: i64| blocks.unsigned_abs().pow(2);
+        let mut visits: u64 =
+            self.plans.lane_counters().map(|(_, counters)| of_lane(counters.current(Stat::Allocation))).sum();
+        let (mut reserved, mut home, mut asleep, mut stale) = (self.ledger.leaked(), 0, 0, 0);
+        for number in self.heaps.slot_numbers() {
+            let slot = self.heaps.slot(number);
+            let heap = slot.heap.lock();
+            if is_exclusive || !is_held_in_part(&heap) {
+                reserved += heap.check_invariants(&slot.counters)?;
+                if !heap.is_empty() {
+                    home += heap.sets.pages.check()?;
+                    asleep += heap.sets.pages.asleep(0, u64::MAX);
+                }
+            }
+            stale += if heap.is_empty() { 0 } else { heap.sets.stale.count };
+            visits += 1 + u64::from(heap.blocks.len());
+        }
+        if is_exclusive {
+            self.check_leases()?;
+            let of_ranges = self.paging.check_ranges(stale)?;
+            (home, reserved) = (home + of_ranges, reserved + of_ranges);
+        }
+        reserved += self.retired_bytes();
+        let pages = self.paging.check()?;
+        reserved += pages.spare + pages.departed + pages.waking;
+        if is_exclusive && (pages.moving, pages.home, pages.asleep) != (0, home - asleep, asleep) {
+            return Err("the bytes of the pages at home are not those of the heaps and ranges");
+        }
+        if is_exclusive && reserved != self.ledger.reserved() {
+            return Err("the bytes held from the device are not the sum of the segments");
+        }
+        Ok(visits)
+    }
+
+    /// Checks that each heap is tight or in the list of the loose ones, and the sums of the leases.
+    ///
+    /// A call that only reads makes a heap loose, too, and counts as no operation: the heap's lock keeps the heap as it is.
+    fn check_leases(&self) -> Result<(), &'static str> {
+        for slot in self.heaps.slot_numbers().map(|number| self.heaps.slot(number)) {
+            let heap = slot.heap.lock();
+            if heap.tight != slot.loose.is_tight() || heap.tight && !slot.counters.is_tight() {
+                return Err("a lease of a tight heap is not the present value");
+            }
+            let is_listed = || self.heaps.loose_slots().any(|loose| loose.number == slot.number);
+            if heap.tight == self.with_device_peaks(|_| is_listed()) {
+                return Err("the list of the loose heaps does not hold exactly those");
+            }
+        }
+        self.with_device_peaks(|peaks| {
+            if peaks.has_summed_leases(self.all_counters()) { Ok(()) } else { Err("the leases are not their sum") }
+        })
+    }
+}
+
+/// Whether an operation holds blocks of the heap for a mapping or a release, while it calls the device without the lock.
+fn is_held_in_part<S: Storage>(heap: &Heap<S>) -> bool {
+    let mut segment = heap.newest;
+    while segment != NONE {
+        let mut block = heap.segments[segment].first;
+        while block != NONE {
+            if matches!(heap.blocks[block].state, State::Detached | State::Mapping | State::Mapped) {
+                return true;
+            }
+            block = heap.blocks[block].next;
+        }
+        segment = heap.segments[segment].next;
+    }
+    false
+}

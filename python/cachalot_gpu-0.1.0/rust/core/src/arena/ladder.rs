@@ -1,0 +1,285 @@
+//! The reclaim ladder: the steps of a request without a fitting free block, in a single table.
+//!
+//! ```text
+//! malloc   ─ takes rung after rung, until served ──────▶ block, or out of memory
+//! forecast ─ peeks at rung after rung, until an effect ─▶ the first effect
+//! ```
+//!
+//! A rung is written once, in terms of a few acts: search, give back by a rule, grow. Each act is either done or
+//! foretold, so a forecast goes the way of the request.
+//!
+//! PyTorch's allocator (2.11) makes the same choices in the same order, except for the search after the wait for pending
+//! blocks. The search prevents a failure when the only fitting block was waiting for an event (pytorch issue 189504).
+//! Where frees are gathered, the request waits event by event and searches in between, and so waits for no more work than
+//! needed (171771).
+
+use crate::arena::forecast::Forecast;
+use crate::arena::give::take::give;
+use crate::arena::give::units::Unit;
+use crate::arena::give::{caches, rules};
+use crate::arena::request::Request;
+use crate::arena::waits::search::Effort;
+use crate::arena::{OnDevice, flags};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::stats::Event;
+use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
+use crate::units::DevicePtr;
+use core::cell::Cell;
+
+/// The effect of a rung, if the way down ends there.
+type Effect = Result<Option<Forecast>, Error>;
+
+/// A step of a request without a fitting free block; see [`steps`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// The step in a sentence.
+    pub text: &'static str,
+    /// Whether the step may wait for the device, which a capture does not permit: a request of a capturing stream leaves
+    /// the step out.
+    pub waits: bool,
+}
+
+/// Returns the steps of a request without a fitting free block, in order, for programs to explain a request. The first
+/// successful step ends the request, and after the last step the request fails. Every allocator has all steps: a step
+/// without an effect under the policy or the settings in force does nothing.
+///
+/// Device: not called.
+pub fn steps<D: DeviceMemory, R: Lock, S: Storage>() -> impl Iterator<Item = Step> {
+    Ladder::<D, R, S>::RUNGS.into_iter().map(|rung| rung.step)
+}
+
+/// A rung of the ladder: a step, done or foretold.
+struct Rung<D, R: Lock, S: Storage> {
+    step: Step,
+    climb: fn(&Ladder<'_, D, R, S>) -> Effect,
+}
+
+impl<D, R: Lock, S: Storage> Rung<D, R, S> {
+    const fn new(text: &'static str, climb: fn(&Ladder<'_, D, R, S>) -> Effect) -> Self {
+        Self { step: Step { text, waits: false }, climb }
+    }
+
+    const fn waiting(text: &'static str, climb: fn(&Ladder<'_, D, R, S>) -> Effect) -> Self {
+        Self { step: Step { text, waits: true }, climb }
+    }
+}
+
+/// How a request goes down the ladder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// Each step is done.
+    Take,
+    /// The first effect is foretold. Nothing changes, and pending blocks are taken as they are.
+    Peek,
+}
+
+/// A request on the ladder.
+struct Ladder<'a, D, R: Lock, S: Storage> {
+    device: OnDevice<'a, D, R, S>,
+    request: &'a Request,
+    way: Way,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
+    /// The rungs, top down. An unserved request fails.
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of `Ladder` has a fixed lifetime")]
+    const RUNGS: [Rung<D, R, S>; 17] = [
+        Rung::new("Complete pending blocks, and search again.", |on| {
+            on.act(|| on.device.search_pending(on.request, Effort::Ask))
+        }),
+        Rung::new("Order the stream behind uses announced with `record_use`, and search again.", |on| {
+            on.act(|| on.device.search_pending(on.request, Effort::Order))
+        }),
+        Rung::new("Ask the program to free memory, if a shortage callback is set, and search again.", |on| {
+            // No lock is held, so the program may free blocks from the callback.
+            on.act(|| {
+                let asked = on.device.driver.device().on_shortage(on.request.size);
+                if asked { on.device.search(on.request) } else { Ok(None) }
+            })
+        }),
+        Rung::waiting("Release the free memory of ended streams.", |on| {
+            let release = || {
+                on.device.release_ended();
+                Ok(())
+            };
+            on.release(release, || on.device.first_ended(on.request.slot / 2))
+        }),
+        Rung::new("Release old free segments, if a limit and `garbage_collection_threshold` are set.", |on| {
+            on.give(rules::old(on.device.arena))
+        }),
+        // Before the rungs that give up cached memory for the request.
+        Rung::new(
+            "Reject a request beyond `per_process_memory_fraction`, if `throw_on_cudamalloc_oom` is set.",
+            |on| on.reject(),
+        ),
+        Rung::new("With `compact`, use any free block where another segment would exceed the budget.", |on| {
+            if on.device.any_block_serves_first(on.request) { on.search_any() } else { Ok(None) }
+        }),
+        Rung::new("With `compact`, release segments that the device has finished with, down to the budget.", |on| {
+            let device = on.device;
+            on.serve(|| device.release_excess(on.request), || Ok(first_of(device.quiet_segments(on.request))))
+        }),
+        Rung::new("Obtain a segment from the driver.", |on| on.grow(false)),
+        Rung::new("With `compact`, use any free block.", |on| on.search_any()),
+        Rung::new("Use the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.", |on| {
+            on.device.in_oom_pools(on.request, |request| on.search(request).transpose()).transpose()
+        }),
+        Rung::new("Release oversize segments, if `max_split_size_mb` is set, and obtain a segment.", |on| {
+            let missing = Cell::new(0);
+            let released = on.give(rules::oversize(&on.device.heaps, on.request, &missing))?;
+            if missing.get() > 0 || released.is_some() { Ok(released) } else { on.grow(false) }
+        }),
+        Rung::waiting("Wait for all pending blocks, and search again.", |on| on.act(|| on.wait())),
+        Rung::waiting("Release every free segment, and obtain a segment.", |on| on.release_all()),
+        // Last among the releases: the program must be observed again for new plans.
+        Rung::waiting("Give up the plans of the policy `planned`, and obtain a segment.", |on| on.give_plans_up()),
+        Rung::waiting("Wait for other threads to free memory, if `retry_ms` of the policy `bfc` is set.", |on| {
+            on.act(|| on.device.retry_with_pauses(on.request))
+        }),
+        Rung::new("Wait for segments that other threads obtain for the stream, and search again.", |on| {
+            on.act(|| on.device.search_after_pending_segments(on.request))
+        }),
+    ];
+
+    /// Goes down the ladder to the first rung with an effect.
+    fn go(&self) -> Effect {
+        let permits = |rung: &Rung<D, R, S>| !(rung.step.waits && self.request.capturing);
+        Self::RUNGS.into_iter().filter(permits).find_map(|rung| (rung.climb)(self).transpose()).transpose()
+    }
+
+    /// Serves the request by `take`, of which `peek` foretells the effect.
+    fn serve(
+        &self,
+        take: impl FnOnce() -> Result<Option<DevicePtr>, Error>,
+        peek: impl FnOnce() -> Result<Option<Forecast>, Error>,
+    ) -> Effect {
+        match self.way {
+            Way::Take => Ok(take()?.map(Forecast::Hit)),
+            Way::Peek => peek(),
+        }
+    }
+
+    /// Serves the request by `take`, which cannot be foretold: the device, the program or another thread decides.
+    fn act(&self, take: impl FnOnce() -> Result<Option<DevicePtr>, Error>) -> Effect {
+        self.serve(take, || Ok(None))
+    }
+
+    /// Releases memory by `take`, of which `first` foretells the first segment or range.
+    fn release(&self, take: impl FnOnce() -> Result<(), Error>, first: impl FnOnce() -> Option<DevicePtr>) -> Effect {
+        self.serve(|| take().map(|()| None), || Ok(first().map(Forecast::Release)))
+    }
+
+    /// Gives the units of a rule back.
+    fn give(&self, rule: impl Iterator<Item = Unit>) -> Effect {
+        match self.way {
+            Way::Take => give(self.device, rule).map(|_bytes| None),
+            Way::Peek => Ok(first_of(rule)),
+        }
+    }
+
+    /// Serves the request, or the request moved to another pool, from a free block of the heap.
+    fn search(&self, request: &Request) -> Effect {
+        let peek = || self.device.heaps.lock(request.slot).peek(request.size);
+        self.serve(|| self.device.search(request), || Ok(peek().map(Forecast::Hit)))
+    }
+
+    /// Serves the request from any free block, under `compact`.
+    fn search_any(&self) -> Effect {
+        let (device, request) = (self.device, self.request);
+        self.serve(|| device.search_any_block(request), || Ok(device.peek_any_block(request).map(Forecast::Hit)))
+    }
+
+    /// Serves the request from new memory. `has_waited` tells whether the wait for pending blocks comes before.
+    fn grow(&self, has_waited: bool) -> Effect {
+        let peek = || self.device.forecast_of_growth(self.request, has_waited);
+        self.serve(|| self.device.grow(self.request), peek)
+    }
+
+    /// Rejects the request if the memory would exceed the configured fraction of the device.
+    fn reject(&self) -> Effect {
+        let Some(bytes) = self.device.rejected(self.request)? else { return Ok(None) };
+        let reject = || {
+            self.device.peaks.device.count(Event::OomRejection);
+            Err(Error::Rejected(bytes))
+        };
+        self.serve(reject, || Ok(Some(Forecast::OutOfMemory)))
+    }
+
+    /// Waits for all pending blocks, and serves the request from the first fitting block.
+    fn wait(&self) -> Result<Option<DevicePtr>, Error> {
+        let (device, request) = (self.device, self.request);
+        if let Some(ptr) = device.search_pending(request, Effort::Wait)? {
+            return Ok(Some(ptr));
+        }
+        device.wait_for_departures()?;
+        // `single_search` switches to PyTorch's order without the search.
+        if device.settings.single_search.load(Ordering::Relaxed) == 0
+            && let Some(ptr) = device.search(request)?
+        {
+            return Ok(Some(ptr));
+        }
+        device.search_any_block(request)
+    }
+
+    /// Releases every free segment, and serves the request from new memory, if the policy releases the cache.
+    fn release_all(&self) -> Effect {
+        let device = self.device;
+        if !device.settings.policy.releases_cache() {
+            // No segment goes back, but pages do that the wait has made spare, or will make spare.
+            let pages = device.paging.bytes();
+            return if pages.spare + pages.departed > 0 { self.grow(true) } else { Ok(None) };
+        }
+        match self.way {
+            Way::Take => caches::release_and_retry(device, || self.grow(true)),
+            Way::Peek => match caches::first_releasable(device.arena) {
+                Some(first) => Ok(Some(Forecast::Release(first))),
+                None => self.grow(true),
+            },
+        }
+    }
+
+    /// Gives the plans up, and serves the request from new memory.
+    fn give_plans_up(&self) -> Effect {
+        let device = self.device;
+        if !device.flags.has(flags::PLANNED) {
+            return Ok(None);
+        }
+        let released = self.release(|| device.give_plans_up(), || device.plans.first_idle(&device.heaps))?;
+        if released.is_some() { Ok(released) } else { self.grow(true) }
+    }
+}
+
+/// Returns the first effect of giving the units of a rule back.
+fn first_of(mut rule: impl Iterator<Item = Unit>) -> Option<Forecast> {
+    rule.next().map(|unit| Forecast::Release(unit.ptr()))
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Serves a request for which the heap has no free block, by the rungs of the ladder.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`] after the last rung, [`Error::Rejected`], and errors of the device.
+    #[cold]
+    pub(super) fn reclaim(self, request: &Request) -> Result<DevicePtr, Error> {
+        match self.on_ladder(request, Way::Take)? {
+            Some(Forecast::Hit(ptr)) => Ok(ptr),
+            _ => Err(self.run_out_of_memory(request)),
+        }
+    }
+
+    /// Returns the first effect of a request for which the heap has no free block.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the device.
+    pub(super) fn forecast_of_reclaim(self, request: &Request) -> Result<Forecast, Error> {
+        Ok(self.on_ladder(request, Way::Peek)?.unwrap_or(Forecast::OutOfMemory))
+    }
+
+    fn on_ladder(self, request: &Request, way: Way) -> Effect {
+        Ladder { device: self, request, way }.go()
+    }
+}

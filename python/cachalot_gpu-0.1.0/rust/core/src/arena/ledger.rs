@@ -1,0 +1,132 @@
+//! Ledger of one device: the bytes held from the device, and the limit on the bytes.
+
+use crate::arena::Arena;
+use crate::arena::driver::memory_info;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::sync::{AtomicU64, CachePadded, Lock, Ordering};
+use crate::tables::Storage;
+use crate::units::DevicePtr;
+
+/// Counts of the bytes held from one device. All accesses are relaxed: no other memory depends on
+/// the order of a count.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    /// Bytes held from the device: all segments, mapped ranges and leaked bytes. `reserved ≥
+    /// leaked`. `reserved ≤ limit`, unless the limit was lowered since or whole granules were
+    /// mapped.
+    reserved: CachePadded<AtomicU64>,
+    /// The limit in bytes; `u64::MAX` without a limit.
+    limit: AtomicU64,
+    /// Bytes whose release failed. The device may still hold the bytes, and the allocator never
+    /// hands the bytes out again.
+    leaked: AtomicU64,
+}
+
+impl Ledger {
+    /// Makes a ledger with nothing held and no limit.
+    pub(super) fn new() -> Self {
+        Self { reserved: CachePadded(AtomicU64::new(0)), limit: AtomicU64::new(u64::MAX), leaked: AtomicU64::new(0) }
+    }
+
+    /// Returns a ledger with equal bytes and an equal limit.
+    #[cfg(feature = "alloc")]
+    pub(super) fn copy(&self) -> Self {
+        let copy = Self::new();
+        copy.add(self.reserved());
+        copy.set_limit(self.limit());
+        copy.leak(self.leaked());
+        copy
+    }
+
+    /// Returns the number of bytes held from the device.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// Returns the limit in bytes, or `u64::MAX` without a limit.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Returns the limit in bytes, if a limit is set.
+    pub(crate) fn limit_if_set(&self) -> Option<u64> {
+        Some(self.limit()).filter(|&limit| limit != u64::MAX)
+    }
+
+    /// Sets the limit in bytes; `u64::MAX` removes the limit.
+    pub(crate) fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the number of bytes whose release failed.
+    pub(crate) fn leaked(&self) -> u64 {
+        self.leaked.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the limit allows `more` bytes. Charges nothing.
+    pub(crate) fn has_room_for(&self, more: u64) -> bool {
+        self.has_room_without(0, more)
+    }
+
+    /// Returns whether the limit allows `more` bytes once `spare` bytes have gone back to the device, or count no
+    /// longer. Charges nothing.
+    pub(crate) fn has_room_without(&self, spare: u64, more: u64) -> bool {
+        // Subtracted first: whole granules may exceed the limit, and all of the excess may be spare.
+        self.reserved().saturating_sub(spare).checked_add(more).is_some_and(|sum| sum <= self.limit())
+    }
+
+    /// Charges `more` bytes against the limit, before the bytes are allocated. Charges nothing and
+    /// returns false if the sum would exceed the limit.
+    pub(crate) fn charge(&self, more: u64) -> bool {
+        // Test and addition are one atomic step, so concurrent charges cannot exceed the limit
+        // together.
+        let limit = self.limit();
+        let add = |reserved: u64| reserved.checked_add(more).filter(|&sum| sum <= limit);
+        self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    /// Adds bytes already allocated by the device, regardless of the limit.
+    pub(super) fn add(&self, bytes: u64) {
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Subtracts released bytes, or bytes charged and not allocated.
+    pub(super) fn refund(&self, bytes: u64) {
+        let reserved = self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(reserved >= bytes, "refunded more bytes than charged");
+    }
+
+    /// Adds bytes to the leaked bytes, after a release in doubt. The bytes stay charged.
+    pub(super) fn leak(&self, bytes: u64) {
+        self.leaked.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Returns the number of bytes that can still be charged below both the limit and the device's
+    /// total memory. Uses the limit alone if the device does not report a total.
+    pub(super) fn available_bytes(&self) -> u64 {
+        let total = memory_info(self).map_or(u64::MAX, |info| info.total);
+        self.ledger.limit().min(total).saturating_sub(self.ledger.reserved())
+    }
+
+    /// Releases a segment, which is in no heap and not in the page map, to the device.
+    ///
+    /// # Errors
+    ///
+    /// The device's error, after the bytes were counted as leaked.
+    pub(crate) fn release_memory(&self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
+        match self.call(|device| device.release(base, bytes)) {
+            Ok(()) => {
+                self.ledger.refund(bytes);
+                Ok(())
+            }
+            Err(error) => {
+                // The device may still hold the segment: the bytes stay charged.
+                self.ledger.leak(bytes);
+                Err(error.into())
+            }
+        }
+    }
+}

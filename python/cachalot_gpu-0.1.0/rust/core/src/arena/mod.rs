@@ -1,0 +1,154 @@
+//! One device: its heaps, its pools, its limit and its counters, and every operation on several of them.
+//!
+//! ```text
+//! malloc · free                 one heap's lock, nothing else
+//!   └─▶ ladder · reclaim        the steps without a fitting block
+//!         ├─▶ waits/            pending memory: asked for, ordered behind, waited for
+//!         ├─▶ compact           the budget for held memory
+//!         ├─▶ obtain            more memory from the device
+//!         └─▶ give/             memory back to the device
+//! paging/                       memory on pages: heaps, elastic ranges, parking
+//! plans/                        requests served from plans
+//! idle/ · hosted/               idle memory given back by its worth · copies, snapshots, memory of earlier settings
+//! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
+//! driver · ledger · flags       calls to the device, bytes held, conditions
+//! ```
+//!
+//! A part with state of its own is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`], [`Waits`], [`Driver`], [`Ledger`],
+//! [`Flags`]. The contents of a part are private to its folder. What takes several parts is a method of [`Arena`], or of
+//! [`OnDevice`] if it adds or removes segments; what needs virtual memory, a method of
+//! [`Mapper`](paging::mapper::Mapper). Locks and their order are in ARCHITECTURE.md. No lock is held across a call to the
+//! device.
+
+pub(crate) mod allocation;
+#[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
+pub(crate) mod checks;
+mod compact;
+mod driver;
+pub(crate) mod flags;
+pub(crate) mod forecast;
+mod free;
+pub(crate) mod give;
+pub(crate) mod heaps;
+#[cfg_attr(not(feature = "alloc"), path = "hosted/none.rs")]
+pub(crate) mod hosted;
+pub(crate) mod idle;
+pub(crate) mod invalid_pointer;
+mod invariants;
+pub(crate) mod ladder;
+mod ledger;
+mod malloc;
+mod obtain;
+mod oom;
+pub(crate) mod paging;
+mod peaks;
+#[cfg_attr(not(feature = "alloc"), path = "plans/none.rs")]
+pub(crate) mod plans;
+pub(crate) mod policy;
+mod reclaim;
+pub(crate) mod request;
+mod routes;
+pub(crate) mod settings;
+mod tracing;
+pub(crate) mod tuning;
+mod vacate;
+mod waits;
+
+use crate::arena::driver::Driver;
+use crate::arena::flags::Flags;
+use crate::arena::heaps::Heaps;
+use crate::arena::idle::IdleMemory;
+use crate::arena::ledger::Ledger;
+use crate::arena::paging::Paging;
+use crate::arena::peaks::Peaks;
+use crate::arena::plans::Plans;
+use crate::arena::settings::Settings;
+use crate::arena::tracing::History;
+use crate::arena::tuning::TuningState;
+use crate::arena::waits::Waits;
+use crate::config::{Config, Policy};
+use crate::device::DeviceMemory;
+use crate::page_map::PageMap;
+use crate::sync::{CachePadded, Lock, Rank, Ranked};
+use crate::tables::Storage;
+
+/// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods may be called from any thread.
+pub(crate) struct Arena<D, R: Lock, S: Storage> {
+    pub driver: Driver<D>,
+    /// The number of the device in the allocator.
+    pub number: u32,
+    /// The policy and the configuration in force.
+    pub settings: Settings<R>,
+    /// Conditions that keep requests off the fast path.
+    pub flags: CachePadded<Flags>,
+    /// The heaps, and the pairs and pools to which they belong.
+    pub heaps: Heaps<R, S>,
+    /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
+    pub plans: Plans<R>,
+    /// The memory on pages.
+    pub paging: Paging<R, S>,
+    /// What waits for the device.
+    pub waits: Waits<R, S>,
+    /// What `reclaim:auto` has learned, and its budget.
+    pub idle: Ranked<R, IdleMemory>,
+    /// Peaks and event counts.
+    pub peaks: Peaks<R>,
+    /// Bytes held from the device, and the limit.
+    pub ledger: Ledger,
+    /// What `tune:auto` has done, and the settings that it has replaced.
+    pub tuning: Ranked<R, TuningState>,
+    /// What is remembered of blocks and segments beside the trace.
+    pub history: History<R>,
+    #[cfg(feature = "paranoid")]
+    schedule: checks::Schedule,
+}
+
+/// A device in its allocator: the arena, and the page map that all devices share. Operations that add or remove segments are
+/// methods of this type; all others are methods of [`Arena`], which this dereferences to.
+pub(crate) struct OnDevice<'a, D, R: Lock, S: Storage> {
+    pub arena: &'a Arena<D, R, S>,
+    pub pages: &'a PageMap<R, S>,
+}
+
+impl<D, R: Lock, S: Storage> Clone for OnDevice<'_, D, R, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D, R: Lock, S: Storage> Copy for OnDevice<'_, D, R, S> {}
+
+impl<D, R: Lock, S: Storage> core::ops::Deref for OnDevice<'_, D, R, S> {
+    type Target = Arena<D, R, S>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        self.arena
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    pub(crate) fn new(device: D, number: u32, config: &Config) -> Self {
+        let arena = Self {
+            driver: Driver::new(device),
+            number,
+            settings: Settings::new(config),
+            flags: CachePadded(Flags::new()),
+            heaps: Heaps::new(number, config.policy()),
+            plans: Plans::new(config),
+            paging: Paging::new(),
+            waits: Waits::new(),
+            idle: Ranked::new(Rank::Idle, IdleMemory::new()),
+            peaks: Peaks::new(config.max_split_size()),
+            ledger: Ledger::new(),
+            tuning: Ranked::new(Rank::Tuning, TuningState::default()),
+            history: History::new(),
+            #[cfg(feature = "paranoid")]
+            schedule: checks::Schedule::default(),
+        };
+        arena.flags.set(flags::DIRECT, config.policy() == Policy::Direct);
+        arena.apply_config();
+        arena.follow_tuning();
+        arena
+    }
+}

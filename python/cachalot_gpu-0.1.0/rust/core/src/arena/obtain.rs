@@ -1,0 +1,275 @@
+//! Growth of a heap: allocates a segment from the device, or expands one, and serves a request from
+//! the new memory. Also decides the segment's size.
+//!
+//! Heaps are locked one at a time, and never across a call to the device. The order is: charge the
+//! bytes against the limit, allocate the segment, list the segment in the page map, add the segment
+//! to the heap. Each step is undone if a later step fails.
+
+use crate::arena::give::caches;
+use crate::arena::request::Request;
+use crate::arena::{Arena, OnDevice, flags};
+use crate::config::rounding::SMALL_SEGMENT;
+use crate::config::{Bfc, Policy};
+use crate::device::{DeviceMemory, ErrorKind};
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::split_rules::Source;
+use crate::heap::stitched::PagedHeap;
+use crate::page_map::Owner;
+use crate::pool::PoolId;
+use crate::stats::Event;
+use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
+use crate::trace::Action;
+use crate::units::{DevicePtr, GRAIN};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Allocates a segment for the request's heap, or expands one, and serves the request from the
+    /// new memory. Returns `None` if the device or the limit does not allow more memory.
+    pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if !request.capturing {
+            self.collect_few_departed();
+        }
+        match self.heaps.source(request) {
+            Source::Device | Source::Host => add_segment(self, request),
+            Source::Expandable => {
+                // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
+                // the limit by less than one granule for each request, as in PyTorch.
+                let bytes = self.segment_bytes(request);
+                let mapper = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes));
+                mapper.map_or(Ok(None), |mapper| mapper.for_request(&request.mapping).expand(request))
+            }
+            Source::Stitched => {
+                self.stitcher().map_or(Ok(None), |stitcher| stitcher.for_request(&request.mapping).grow(request))
+            }
+        }
+    }
+
+    /// Serves the request from a new segment of exactly the request's size, as direct mode does for
+    /// every request.
+    pub(crate) fn obtain_directly(self, request: &Request) -> Result<DevicePtr, Error> {
+        if let Some(ptr) = self.allocate_segment(request, request.size)? {
+            return Ok(ptr);
+        }
+        // The one cache of direct mode: the pages that elastic ranges have given up.
+        if !request.capturing {
+            self.wait_for_departures()?;
+        }
+        if self.paging.bytes().spare > 0 {
+            caches::destroy_spares(self)?;
+            if let Some(ptr) = self.allocate_segment(request, request.size)? {
+                return Ok(ptr);
+            }
+        }
+        Err(self.run_out_of_memory(request))
+    }
+
+    /// Allocates an ordinary segment of `bytes`, and serves the request from the segment. Returns
+    /// `None` if the device or the limit does not allow `bytes` more.
+    pub(crate) fn allocate_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+        // Full tables are found before the device is called. The request uses the pair, so the heap
+        // keeps its stream while the lock is dropped.
+        self.heaps.lock(request.slot).make_room_for_segment(bytes, request.size)?;
+        // Charge first: two threads that both saw room below the limit cannot both exceed it.
+        if !self.ledger.charge(bytes) {
+            return Ok(None);
+        }
+        // Until the segment is in the heap, another request of the heap finds neither room below
+        // the limit nor a free block. The count tells that request to wait and search again.
+        let pending = &self.heaps.slot(request.slot).pending_segments;
+        pending.fetch_add(1, Ordering::Relaxed);
+        let served = self.allocate_charged_segment(request, bytes);
+        // Release: a thread that reads zero with Acquire sees the heap with the new segment.
+        pending.fetch_sub(1, Ordering::Release);
+        served
+    }
+
+    /// Allocates `bytes`, which are charged against the limit, from the device, or from the host if
+    /// the host supplies the segments of the pool. Lists them as `owner`'s in the page map. Returns
+    /// `None` if the memory is lacking. Refunds the charge unless the memory is returned.
+    pub(super) fn allocate_charged(
+        self,
+        bytes: u64,
+        supplied: Option<PoolId>,
+        owner: Owner,
+    ) -> Result<Option<DevicePtr>, Error> {
+        let obtain = |device: &D| match supplied {
+            Some(pool) => device.obtain_for(pool, bytes),
+            None => device.obtain(bytes),
+        };
+        let base = match self.call(obtain) {
+            Ok(base) => base,
+            Err(error) => {
+                self.ledger.refund(bytes);
+                // Only a certain lack of memory lets the ladder go on: any other error is reported.
+                return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
+            }
+        };
+        // Listed before any block of the segment can be returned, so every `free` finds the owner.
+        if let Err(error) = self.pages.insert(base, bytes, owner) {
+            self.release_memory(base, bytes)?;
+            return Err(error);
+        }
+        Ok(Some(base))
+    }
+
+    /// Allocates a segment whose bytes are charged against the limit, and serves the request from
+    /// the segment. Refunds the charge on failure.
+    fn allocate_charged_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+        let owner = Owner::Heap(self.heaps.heap_ref(request.slot));
+        let is_supplied = self.heaps.source(request) == Source::Host;
+        // The request keeps the pool in use, and so its name.
+        let supplied = is_supplied.then(|| self.heaps.shared_pool(request.pool).id());
+        let Some(base) = self.allocate_charged(bytes, supplied, owner)? else { return Ok(None) };
+        let slot = self.heaps.slot(request.slot);
+        let mut heap = self.heaps.lock(request.slot);
+        // Room was made before the lock was dropped; other calls may have used the room since.
+        if heap.make_room_for_segment(bytes, request.size).is_err() {
+            drop(heap);
+            undo_allocation(self, base, bytes)?;
+            return Err(Error::TableFull("segments"));
+        }
+        self.peaks.device.count(Event::DeviceAlloc);
+        if let Some(recorder) = self.tracing() {
+            recorder.segment(&mut heap, Action::SegmentAlloc, request.site, base, bytes);
+        }
+        let segment = heap.add_segment(base, bytes, request.size, &slot.counters);
+        if matches!(self.settings.policy, Policy::Bfc(_)) && !self.flags.has(flags::DIRECT) {
+            heap.region = next_region(heap.region, request.size);
+        }
+        // Served under the lock that added the segment: no other request can take the block first.
+        let served = heap.allocate_from_new(segment.value, request.size, request.bytes, &slot.counters);
+        if let Some(served) = &served
+            && let Some(recorder) = self.tracing()
+        {
+            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
+        }
+        drop(heap);
+        // `None` if a sub-allocator has no entry for the sub-block. The segment stays in the heap.
+        let Some(mut served) = served else { return Err(Error::TableFull("sub-blocks")) };
+        // One reconciliation of the peaks covers the segment and the block.
+        served.peaks_stale |= segment.peaks_stale;
+        Ok(Some(self.reconcile(slot, served)))
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Returns the size in bytes of the segment that [`grow`](OnDevice::grow) would try first for a
+    /// request; of the memory to be mapped, in a heap of the stitched policy.
+    pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {
+        if self.flags.has(flags::DIRECT) {
+            return request.size;
+        }
+        match self.settings.policy {
+            Policy::Bfc(bfc) => self.region_bytes(&bfc, request),
+            policy => {
+                // The heap's lock ends with this statement, before `config` is locked.
+                let of_heap = bytes_of_heap(&mut self.heaps.lock(request.slot), request.size);
+                let bytes = of_heap.unwrap_or_else(|| policy.segment_bytes(request.size, &self.settings.config.lock()));
+                match policy {
+                    Policy::SizeClass(_) | Policy::Buddy(_) => self.shrink_to_available(bytes, request.size),
+                    _ => bytes,
+                }
+            }
+        }
+    }
+
+    /// Returns the first of the policy's segment sizes, from `bytes` down, that fits within the
+    /// limit and the device. Returns the smallest size that holds `needed` bytes if none fits.
+    fn shrink_to_available(&self, mut bytes: u64, needed: u64) -> u64 {
+        let available = self.available_bytes();
+        while bytes > available
+            && let Some(smaller) = self.settings.policy.smaller_segment(bytes, needed)
+        {
+            bytes = smaller;
+        }
+        bytes
+    }
+
+    /// Returns the size in bytes of a heap's next region under best fit with coalescing.
+    ///
+    /// With `allow_growth` the size doubles from region to region, and as often as the request
+    /// needs. Without `allow_growth` the region takes all available memory. Both are capped by the
+    /// limit and the device.
+    fn region_bytes(&self, bfc: &Bfc, request: &Request) -> u64 {
+        let (region, no_split) = {
+            let heap = self.heaps.lock(request.slot);
+            (heap.region, heap.rules.no_split())
+        };
+        // Blocks are not split: the rest of a larger region could serve no other request.
+        if no_split {
+            return request.size;
+        }
+        // Round down, so that the cap is a multiple of the grain, as every region size is.
+        let available = self.available_bytes() / GRAIN * GRAIN;
+        let region = if bfc.allow_growth { double_to_fit(region, request.size) } else { available };
+        // At least the request, even above the cap: the charge or the device then refuses.
+        region.min(available).max(request.size)
+    }
+}
+
+/// Allocates an ordinary segment for the request's heap, and serves the request from the segment.
+/// Returns `None` if the device, the host or the limit does not allow more memory.
+fn add_segment<D: DeviceMemory, R: Lock, S: Storage>(
+    device: OnDevice<'_, D, R, S>,
+    request: &Request,
+) -> Result<Option<DevicePtr>, Error> {
+    let mut bytes = device.segment_bytes(request);
+    // Ordinary segments cannot use spare pages.
+    if device.paging.bytes().spare > 0 {
+        caches::destroy_spares(device)?;
+    }
+    if bytes > device.settings.policy.max_segment_bytes() {
+        return Ok(None);
+    }
+    // Some policies accept a smaller segment than the preferred size: try each size in turn.
+    // `smaller_segment` decreases strictly and never goes below the request, so the loop ends.
+    loop {
+        let served = device.allocate_segment(request, bytes)?;
+        if served.is_some() {
+            return Ok(served);
+        }
+        match device.settings.policy.smaller_segment(bytes, request.size) {
+            Some(smaller) => bytes = smaller,
+            None => return Ok(None),
+        }
+    }
+}
+
+/// Undoes [`allocate_charged`](OnDevice::allocate_charged).
+pub(super) fn undo_allocation<D: DeviceMemory, R: Lock, S: Storage>(
+    device: OnDevice<'_, D, R, S>,
+    base: DevicePtr,
+    bytes: u64,
+) -> Result<(), Error> {
+    device.pages.remove(base, bytes);
+    device.release_memory(base, bytes)
+}
+
+/// Returns how many bytes a heap that sizes its own segments would add for a block of `size` bytes: a
+/// heap with a sub-allocator, or one of pages.
+fn bytes_of_heap<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u64> {
+    if let Some(suballocator) = &heap.suballocator {
+        return Some(suballocator.segment_bytes(size));
+    }
+    if heap.rules.source != Source::Stitched {
+        return None;
+    }
+    // A heap without addresses would map all of the block.
+    Some(PagedHeap(heap).lacking(size).map_or(size.next_multiple_of(SMALL_SEGMENT), |lacking| lacking.needed))
+}
+
+/// Doubles `region` until the region holds `needed` bytes.
+fn double_to_fit(mut region: u64, needed: u64) -> u64 {
+    while region < needed {
+        // `GRAIN` lifts a region of 0 bytes, which doubling alone would leave at 0.
+        region = region.max(GRAIN).saturating_mul(2);
+    }
+    region
+}
+
+/// Returns the size of the region after a region allocated for `needed` bytes.
+fn next_region(region: u64, needed: u64) -> u64 {
+    // A region that was doubled for the request is not doubled a second time.
+    if region < needed { double_to_fit(region, needed) } else { region.saturating_mul(2) }
+}

@@ -1,0 +1,104 @@
+//! Report of a failed request for lack of memory.
+
+use crate::arena::driver::memory_info;
+use crate::arena::request::Request;
+use crate::arena::{Arena, flags};
+use crate::config::Policy;
+use crate::device::oom::OutOfMemory;
+use crate::device::{DeviceMemory, MemoryInfo};
+use crate::heap::split_rules::Source;
+use crate::stats::Stat;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DeviceIndex;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Returns whether the setting `expandable_segments` has an effect on this device.
+    fn may_expand(&self) -> bool {
+        let has_key = matches!(self.settings.policy, Policy::Caching | Policy::Bfc(_));
+        has_key && !self.flags.has(flags::DIRECT) && self.driver.device().virtual_memory().is_some()
+    }
+
+    /// Returns the report of a failed request.
+    pub(crate) fn out_of_memory(&self, request: &Request) -> OutOfMemory {
+        // Moves the blocks served by plans into heaps, where the sums include the blocks.
+        self.delegate_lanes();
+        let segment = self.segment_bytes(request);
+        let report = self.memory_report(request.bytes, request.size, segment, Some(request.slot));
+        OutOfMemory { capturing: request.capturing, ..report }
+    }
+
+    /// Returns the report of `requested` bytes that failed, in a block of `block` bytes for which
+    /// `segment` bytes were to be obtained: the device's memory, and sums over all heaps and ranges.
+    /// `slot` is the heap of the request. Heaps are read in turn, so the sums may disagree slightly
+    /// while threads allocate.
+    pub(crate) fn memory_report(&self, requested: u64, block: u64, segment: u64, slot: Option<u32>) -> OutOfMemory {
+        let report = report_of(self, memory_info(self).unwrap_or_default(), slot);
+        OutOfMemory { requested, block, segment, ..report }
+    }
+}
+
+/// Returns the report of no request, on a device with the given memory. Otherwise as
+/// [`Arena::memory_report`].
+pub(super) fn report_of<D: DeviceMemory, R: Lock, S: Storage>(
+    arena: &Arena<D, R, S>,
+    memory: MemoryInfo,
+    slot: Option<u32>,
+) -> OutOfMemory {
+    let pages = arena.paging.bytes();
+    let of_ranges = |stat| arena.paging.range_counters().current(stat) as u64;
+    let mut report = OutOfMemory {
+        requested: 0,
+        block: 0,
+        segment: 0,
+        device: DeviceIndex(arena.number),
+        memory,
+        process: arena.driver.device().process_use(),
+        limit: arena.ledger.limit_if_set(),
+        allocated: of_ranges(Stat::AllocatedBytes),
+        reserved: of_ranges(Stat::ReservedBytes),
+        spare: pages.spare + pages.departed + pages.waking,
+        pinned: 0,
+        parked: pages.asleep,
+        pending: 0,
+        private_free: 0,
+        largest_free: 0,
+        largest_free_elsewhere: 0,
+        expandable: false,
+        supplied: false,
+        expandable_available: arena.may_expand(),
+        capturing: false,
+    };
+    for number in arena.heaps.slot_numbers() {
+        let heap_slot = arena.heaps.slot(number);
+        let heap = arena.heaps.lock(number);
+        let [allocated, active, reserved] = [Stat::AllocatedBytes, Stat::ActiveBytes, Stat::ReservedBytes]
+            .map(|stat| heap_slot.counters.current(stat) as u64);
+        // Before it was parked, a heap gave up the memory that blocks did not use. So what is on the device
+        // is in use, and the blocks beyond it are parked.
+        let [allocated, active] =
+            [allocated, active].map(|bytes| if heap.asleep { bytes.min(reserved) } else { bytes });
+        report.allocated += allocated;
+        report.reserved += reserved;
+        // Active blocks are live or pending, so the difference is the pending bytes.
+        report.pending += active - allocated;
+        if heap.pool != 0 {
+            report.private_free += reserved - active;
+        }
+        if !heap.is_empty() {
+            report.pinned += heap.sets.pages.pinned();
+        }
+        if heap.asleep {
+            continue;
+        }
+        let largest = heap.largest_free();
+        if Some(number) == slot {
+            report.largest_free = largest;
+            report.expandable = heap.rules.source.maps_pages();
+            report.supplied = heap.rules.source == Source::Host;
+        } else {
+            report.largest_free_elsewhere = report.largest_free_elsewhere.max(largest);
+        }
+    }
+    report
+}

@@ -1,0 +1,69 @@
+//! Where the memory of a target is, and how much.
+
+use super::{ParkReport, ParkState, ParkTarget};
+use crate::arena::Arena;
+use crate::config::rounding::PoolKind;
+use crate::pages::Kept;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+
+impl ParkReport {
+    /// Returns the report of a target. Heaps are read in turn.
+    pub(crate) fn of<D, R: Lock, S: Storage>(arena: &Arena<D, R, S>, target: ParkTarget) -> Self {
+        let mut report = Self::default();
+        if let ParkTarget::Tag(tag) = target {
+            let registry = arena.heaps.registry.lock();
+            let first = registry.next_tagged(0, tag);
+            if first.is_some_and(|pool| registry.pools[pool as usize].asleep) {
+                report.state = ParkState::Asleep;
+            }
+        }
+        for used in target.pairs(&arena.heaps) {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                report.add(arena, used.slot(kind));
+            }
+        }
+        report
+    }
+
+    /// Adds the memory of the heap in `slot`.
+    fn add<D, R: Lock, S: Storage>(&mut self, arena: &Arena<D, R, S>, slot: u32) {
+        let heap = arena.heaps.lock(slot);
+        if heap.asleep && self.state == ParkState::Awake {
+            self.state = ParkState::Asleep;
+        }
+        if heap.is_empty() {
+            return;
+        }
+        let pages = arena.paging.pool.lock();
+        for home in heap.sets.pages.within(0, u64::MAX) {
+            let page = &pages[home.page];
+            if home.pins > 0 {
+                self.pinned += home.bytes;
+            }
+            if !home.asleep {
+                self.mapped += home.bytes;
+                continue;
+            }
+            self.parked += home.bytes;
+            if matches!(page.kept, Kept::Saved(_)) {
+                self.kept += home.bytes;
+            }
+            if page.replacement != NONE {
+                self.mapped += home.bytes;
+                if pages.left(home.page).is_none() {
+                    self.state = ParkState::Waking;
+                }
+            }
+        }
+        let mut segment = heap.newest;
+        while segment != NONE {
+            let entry = &heap.segments[segment];
+            if entry.granule == 0 {
+                self.ordinary += entry.bytes;
+            }
+            segment = entry.next;
+        }
+    }
+}

@@ -1,0 +1,554 @@
+//! The table of elastic ranges: which parts have memory, and which mappings are stale.
+//!
+//! ```text
+//! range   | piece: 11111111 | piece: 1100 | stale piece: 00 | gap …………………… |
+//!           page 7            page 2        page 9, departure 4
+//! ```
+//!
+//! A *piece* is a mapping of a page. Each bit of its mask is a step of 2 MiB, and is set while the
+//! program holds the step committed. A piece without a bit is *stale*: the page serves others, and
+//! the mapping is *removable* once the work before the piece's departure is complete. A *lost* piece is
+//! a mapping that the device failed to remove: nothing is mapped at its addresses again.
+//!
+//! Nothing here calls the device.
+
+use crate::device::{DeviceError, ErrorKind};
+use crate::stats::{HeapCounters, Stat};
+use crate::tables::Storage;
+use crate::tables::radix_tree::{Key, Link, RadixTree};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::units::{NO_STREAM, StreamId};
+
+/// The most steps of a page of a range: the bits of a mask.
+pub(crate) const MOST_STEPS: u64 = 64;
+
+/// An elastic range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    /// Device address of the first byte.
+    pub base: u64,
+    /// Reserved addresses, in bytes.
+    pub bytes: u64,
+    /// How often the entry was used before.
+    generation: u32,
+    /// Whether the program holds the range. A range that is neither held nor vacant goes once its
+    /// last piece is unmapped.
+    pub is_held: bool,
+    /// Whether an operation holds the range. Others wait.
+    pub is_busy: bool,
+    /// Whether a piece is lost: the addresses are never released.
+    pub is_lost: bool,
+    /// Pieces, also stale pieces, and not lost ones.
+    pub pieces: u32,
+    /// The first of the uses of the range, or [`NONE`].
+    uses: u32,
+    /// The departure behind which the work of all ended streams is complete, or [`NONE`].
+    pub ended: u32,
+    /// The next vacant entry.
+    next: u32,
+}
+
+impl Vacant for Range {
+    fn vacant(next: u32) -> Self {
+        Self {
+            base: 0,
+            bytes: 0,
+            generation: 0,
+            is_held: false,
+            is_busy: false,
+            is_lost: false,
+            pieces: 0,
+            uses: NONE,
+            ended: NONE,
+            next,
+        }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        *self = Self { generation: self.generation.wrapping_add(1), ..Self::vacant(next) };
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+/// A mapping of a page in a range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// Device address of the first byte.
+    pub at: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The number of the page in the device's pool of pages; of a lost piece, the device's code of the failure.
+    pub page: u32,
+    /// The number of the range.
+    pub range: u32,
+    /// Bit `n` is set ⟺ step `n` is committed. 0 ⟺ the piece is stale or lost.
+    pub mask: u64,
+    /// The departure of the decommitted steps, or [`NONE`] without such a step. Not [`NONE`] for a
+    /// stale piece.
+    pub departure: u32,
+    /// Whether a commit has taken the page of a stale piece back.
+    pub is_revived: bool,
+    /// Whether the departure of a stale piece is known to be complete.
+    is_removable: bool,
+    /// Whether the device failed to remove the mapping, which may be there for ever.
+    is_lost: bool,
+}
+
+impl Piece {
+    /// Returns a piece without a committed step: the mapping of `page` at the `bytes` of a range from `at` on.
+    pub(crate) fn mapped(range: u32, at: u64, bytes: u64, page: u32) -> Self {
+        Self { at, bytes, range, ..Self::vacant(page) }
+    }
+
+    /// Returns a lost piece: the `bytes` of a range from `at` on, whose mapping the device failed to remove.
+    fn lost(range: u32, at: u64, bytes: u64, error: DeviceError) -> Self {
+        Self { is_lost: true, ..Self::mapped(range, at, bytes, error.code) }
+    }
+
+    /// Returns the address just past the last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.at + self.bytes
+    }
+
+    /// Returns whether no step is committed, and the mapping is to be removed.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.mask == 0 && !self.is_lost
+    }
+
+    /// Returns the error with which the device failed to remove the mapping of a lost piece; `None` for others.
+    pub(crate) fn error(&self) -> Option<DeviceError> {
+        self.is_lost.then_some(DeviceError::new(ErrorKind::Other, self.page))
+    }
+
+    /// Returns the key of a stale piece in the set of those with its departure, or in that of the removable ones.
+    /// `None` if the piece is in none: a piece just added has no departure.
+    fn stale_key(&self) -> Option<Key> {
+        let major = u64::from(if self.is_removable { self.range } else { self.departure });
+        (self.is_stale() && self.departure != NONE).then_some(Key { major, minor: self.at })
+    }
+
+    /// Returns the bits of the steps from `begin` to `end`, which may lie outside of the piece.
+    pub(crate) fn bits(&self, begin: u64, end: u64, step: u64) -> u64 {
+        let first = begin.saturating_sub(self.at).min(self.bytes) / step;
+        let last = end.saturating_sub(self.at).min(self.bytes) / step;
+        below(last) & !below(first)
+    }
+
+    /// Returns the bits of all steps.
+    pub(crate) fn all_bits(&self, step: u64) -> u64 {
+        below(self.bytes / step)
+    }
+}
+
+/// Returns a mask with the lowest `count` bits.
+fn below(count: u64) -> u64 {
+    if count >= MOST_STEPS { u64::MAX } else { (1 << count) - 1 }
+}
+
+impl Vacant for Piece {
+    fn vacant(next: u32) -> Self {
+        Self {
+            at: 0,
+            bytes: 0,
+            page: next,
+            range: NONE,
+            mask: 0,
+            departure: NONE,
+            is_revived: false,
+            is_removable: false,
+            is_lost: false,
+        }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        *self = Self::vacant(next);
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.page
+    }
+}
+
+/// A part of a range, as addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// The number of the range.
+    pub range: u32,
+    /// Device address of the first byte.
+    pub begin: u64,
+    /// Device address just past the last byte.
+    pub end: u64,
+}
+
+/// A stream named in a commit or a decommit of a range.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    range: u32,
+    stream: StreamId,
+    /// The next use of the range, or [`NONE`]; for a vacant entry, the next vacant one.
+    next: u32,
+}
+
+impl Vacant for Use {
+    fn vacant(next: u32) -> Self {
+        Self { range: NONE, stream: NO_STREAM, next }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        *self = Self::vacant(next);
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+/// The sets of stale pieces.
+#[derive(Clone)]
+struct StaleSets<S: Storage> {
+    /// Root of the set of the pieces whose departure is not known to be complete, by departure and address.
+    waiting: Link,
+    /// Root of the set of the removable pieces, by range and address.
+    removable: Link,
+    /// The nodes of both sets. Has room for every piece.
+    nodes: RadixTree<S>,
+}
+
+impl<S: Storage> StaleSets<S> {
+    /// Adds a piece, if it is stale.
+    fn add(&mut self, entry: u32, pieces: &SlotTable<Piece, S>) {
+        if pieces[entry].stale_key().is_some() {
+            let root = if pieces[entry].is_removable { &mut self.removable } else { &mut self.waiting };
+            *root = self.nodes.insert(*root, entry, by_stale_key(pieces));
+        }
+    }
+
+    /// Removes the piece with number `entry`, which was `before` when it was added.
+    fn remove(&mut self, entry: u32, before: &Piece, pieces: &SlotTable<Piece, S>) {
+        if let Some(key) = before.stale_key() {
+            let root = if before.is_removable { &mut self.removable } else { &mut self.waiting };
+            let key = |piece: u32| if piece == entry { key } else { by_stale_key(pieces)(piece) };
+            *root = self.nodes.remove(*root, entry, key);
+        }
+    }
+}
+
+/// Returns a function that orders stale pieces.
+fn by_stale_key<S: Storage>(pieces: &SlotTable<Piece, S>) -> impl Fn(u32) -> Key {
+    |piece| pieces[piece].stale_key().expect("only stale pieces are in the sets")
+}
+
+/// The elastic ranges of a device.
+#[derive(Clone)]
+pub(crate) struct RangeTable<S: Storage> {
+    ranges: SlotTable<Range, S>,
+    pieces: SlotTable<Piece, S>,
+    /// Root of the set of pieces.
+    root: Link,
+    /// The nodes of the set.
+    by_address: RadixTree<S>,
+    stale: StaleSets<S>,
+    uses: SlotTable<Use, S>,
+    /// Root of the set of the uses, by stream and range.
+    by_stream: Link,
+    /// The nodes of the set.
+    use_nodes: RadixTree<S>,
+    /// The bytes of a step; 0 before the first range.
+    step: u64,
+    /// Pieces for which commits under way have room.
+    promised: u32,
+}
+
+impl<S: Storage> Default for RangeTable<S> {
+    fn default() -> Self {
+        Self {
+            ranges: SlotTable::default(),
+            pieces: SlotTable::default(),
+            root: Link::EMPTY,
+            by_address: RadixTree::default(),
+            stale: StaleSets { waiting: Link::EMPTY, removable: Link::EMPTY, nodes: RadixTree::default() },
+            uses: SlotTable::default(),
+            by_stream: Link::EMPTY,
+            use_nodes: RadixTree::default(),
+            step: 0,
+            promised: 0,
+        }
+    }
+}
+
+/// Returns a function that orders pieces by address.
+fn by_address<S: Storage>(pieces: &SlotTable<Piece, S>) -> impl Fn(u32) -> Key {
+    |piece| Key { major: 0, minor: pieces[piece].at }
+}
+
+/// Returns a function that orders uses by stream, and then by range.
+fn by_stream<S: Storage>(uses: &SlotTable<Use, S>) -> impl Fn(u32) -> Key {
+    |used| Key { major: uses[used].stream.0, minor: u64::from(uses[used].range) }
+}
+
+impl<S: Storage> RangeTable<S> {
+    /// Makes room for a further range. Returns false if the table is full.
+    pub(crate) fn make_room_for_range(&mut self) -> bool {
+        self.ranges.make_room(1)
+    }
+
+    /// Adds a range held by the program, in steps of `step` bytes. Room was made. Returns number
+    /// and generation.
+    pub(crate) fn add_range(&mut self, base: u64, bytes: u64, step: u64) -> (u32, u32) {
+        self.step = step;
+        let (ranges, vacancies) = self.ranges.parts();
+        let number = vacancies.occupy(ranges);
+        let range = &mut ranges[number as usize];
+        // The generation is the one thing that an entry keeps.
+        (range.base, range.bytes, range.is_held) = (base, bytes, true);
+        (number, range.generation)
+    }
+
+    /// Removes a range whose pieces are all lost, and those pieces with it.
+    pub(crate) fn remove_range(&mut self, range: u32) {
+        let Range { base, bytes, pieces, is_lost, .. } = self.ranges[range];
+        debug_assert!(pieces == 0, "a range with mappings keeps its addresses");
+        let whole = Part { range, begin: base, end: base + bytes };
+        while let Some(entry) = is_lost.then(|| self.entry(whole, base)).flatten() {
+            self.root = self.by_address.remove(self.root, entry, by_address(&self.pieces));
+            self.pieces.remove(entry);
+        }
+        self.ranges.remove(range);
+    }
+
+    /// Returns the range with a number, if the program holds the range in the given generation.
+    pub(crate) fn find(&mut self, number: u32, generation: u32) -> Option<&mut Range> {
+        let range = self.ranges.entries_mut().get_mut(number as usize)?;
+        (range.is_held && range.generation == generation).then_some(range)
+    }
+
+    /// Returns the range with a number.
+    pub(crate) fn range(&mut self, number: u32) -> &mut Range {
+        &mut self.ranges.entries_mut()[number as usize]
+    }
+
+    /// Promises room for `count` further pieces, until [`end_promise`](Self::end_promise). Returns false if a table is full.
+    pub(crate) fn promise_pieces(&mut self, count: u32) -> bool {
+        let promised = self.promised + count;
+        let pieces = self.pieces.len() + promised;
+        let room = self.pieces.make_room(promised)
+            && self.by_address.make_room_for(pieces)
+            && self.stale.nodes.make_room_for(pieces);
+        if room {
+            self.promised = promised;
+        }
+        room
+    }
+
+    /// Ends a promise of room for `count` pieces, used or not.
+    pub(crate) fn end_promise(&mut self, count: u32) {
+        self.promised -= count;
+    }
+
+    /// Adds a piece, for which room was promised.
+    pub(crate) fn add_piece(&mut self, piece: Piece) {
+        self.range(piece.range).pieces += 1;
+        let entry = self.pieces.insert(piece);
+        self.root = self.by_address.insert(self.root, entry, by_address(&self.pieces));
+        self.stale.add(entry, &self.pieces);
+    }
+
+    /// Adds a lost piece, for which room was promised: the device failed to remove the mapping of `bytes` at `at`.
+    pub(crate) fn add_lost(&mut self, range: u32, at: u64, bytes: u64, error: DeviceError) {
+        let entry = self.pieces.insert(Piece::lost(range, at, bytes, error));
+        self.root = self.by_address.insert(self.root, entry, by_address(&self.pieces));
+        self.range(range).is_lost = true;
+    }
+
+    /// Returns the stale piece at `at`.
+    pub(crate) fn stale(&self, at: u64) -> Piece {
+        self.pieces[self.first_from(at).expect("a piece is listed")]
+    }
+
+    /// Removes the stale piece at `at`, whose mapping was removed. If the device failed to remove the mapping, the piece
+    /// is lost instead.
+    pub(crate) fn end_stale(&mut self, at: u64, unmapped: Result<(), DeviceError>) {
+        let entry = self.first_from(at).expect("a piece is listed");
+        let piece = self.pieces[entry];
+        self.stale.remove(entry, &piece, &self.pieces);
+        self.range(piece.range).pieces -= 1;
+        if let Err(error) = unmapped {
+            self.pieces[entry] = Piece::lost(piece.range, piece.at, piece.bytes, error);
+            self.range(piece.range).is_lost = true;
+        } else {
+            self.root = self.by_address.remove(self.root, entry, by_address(&self.pieces));
+            self.pieces.remove(entry);
+        }
+    }
+
+    /// Notes that a departure is complete: its stale pieces are removable. Calls `each` with the page of each.
+    pub(crate) fn make_removable(&mut self, departure: u32, each: impl Fn(u32)) {
+        let bound = Key { major: u64::from(departure), minor: 0 };
+        while let Some(entry) = self.stale.nodes.at_least(self.stale.waiting, bound, by_stale_key(&self.pieces))
+            && self.pieces[entry].departure == departure
+        {
+            let piece = self.pieces[entry];
+            self.stale.remove(entry, &piece, &self.pieces);
+            self.pieces[entry].is_removable = true;
+            self.stale.add(entry, &self.pieces);
+            each(piece.page);
+        }
+    }
+
+    /// Returns the range and the address of the first removable piece of the ranges from number `range` on.
+    pub(crate) fn next_removable(&self, range: u32) -> Option<(u32, u64)> {
+        let bound = Key { major: u64::from(range), minor: 0 };
+        let entry = self.stale.nodes.at_least(self.stale.removable, bound, by_stale_key(&self.pieces))?;
+        Some((self.pieces[entry].range, self.pieces[entry].at))
+    }
+
+    /// Returns the first piece of `part` with an end behind `from`.
+    pub(crate) fn piece(&self, part: Part, from: u64) -> Option<Piece> {
+        self.entry(part, from).map(|entry| self.pieces[entry])
+    }
+
+    /// Calls `change` with the first piece of `part` with an end behind `from`. Returns the piece's
+    /// end.
+    pub(crate) fn change(&mut self, part: Part, from: u64, change: impl FnOnce(&mut Piece)) -> Option<u64> {
+        let entry = self.entry(part, from)?;
+        let before = self.pieces[entry];
+        let piece = &mut self.pieces[entry];
+        change(piece);
+        if !piece.is_stale() {
+            piece.is_removable = false;
+        }
+        let end = piece.end();
+        if before.stale_key() != piece.stale_key() {
+            self.stale.remove(entry, &before, &self.pieces);
+            self.stale.add(entry, &self.pieces);
+        }
+        Some(end)
+    }
+
+    /// Returns the first addresses of `part`, from `from` on, with no piece: begin and end.
+    pub(crate) fn gap(&self, part: Part, from: u64) -> Option<(u64, u64)> {
+        let mut begin = from.max(part.begin);
+        while let Some(piece) = self.piece(part, begin) {
+            if piece.at > begin {
+                return Some((begin, piece.at));
+            }
+            begin = piece.end();
+        }
+        (begin < part.end).then_some((begin, part.end))
+    }
+
+    /// Notes the use of a range on `stream`. Returns false if the table is full.
+    pub(crate) fn note_use(&mut self, range: u32, stream: StreamId) -> bool {
+        let last = self.uses_of(range).last();
+        if self.uses_of(range).any(|used| self.uses[used].stream == stream) {
+            return true;
+        }
+        if !self.uses.make_room(1) || !self.use_nodes.make_room(1) {
+            return false;
+        }
+        let used = self.uses.insert(Use { range, stream, next: NONE });
+        self.by_stream = self.use_nodes.insert(self.by_stream, used, by_stream(&self.uses));
+        match last {
+            Some(last) => self.uses[last].next = used,
+            None => self.range(range).uses = used,
+        }
+        true
+    }
+
+    /// Iterates over the entries of the uses of a range, in the order in which they were noted.
+    fn uses_of(&self, range: u32) -> impl Iterator<Item = u32> {
+        let some = |used: u32| Some(used).filter(|&used| used != NONE);
+        core::iter::successors(some(self.ranges[range].uses), move |&used| some(self.uses[used].next))
+    }
+
+    /// Returns the stream of the use number `nth` of a range.
+    pub(crate) fn used_by(&self, range: u32, nth: usize) -> Option<StreamId> {
+        self.uses_of(range).nth(nth).map(|used| self.uses[used].stream)
+    }
+
+    /// Returns a range with uses on `stream`.
+    pub(crate) fn range_on(&self, stream: StreamId) -> Option<u32> {
+        let bound = Key { major: stream.0, minor: 0 };
+        let used = self.use_nodes.at_least(self.by_stream, bound, by_stream(&self.uses))?;
+        (self.uses[used].stream == stream).then_some(self.uses[used].range)
+    }
+
+    /// Removes the uses of a range on a stream, or on all streams for `None`.
+    pub(crate) fn forget_uses(&mut self, range: u32, stream: Option<StreamId>) {
+        let (mut before, mut at) = (NONE, self.ranges[range].uses);
+        while at != NONE {
+            let Use { stream: on, next, .. } = self.uses[at];
+            if stream.is_none_or(|stream| stream == on) {
+                self.by_stream = self.use_nodes.remove(self.by_stream, at, by_stream(&self.uses));
+                self.uses.remove(at);
+                if before == NONE {
+                    self.range(range).uses = next;
+                } else {
+                    self.uses[before].next = next;
+                }
+            } else {
+                before = at;
+            }
+            at = next;
+        }
+    }
+
+    /// Checks the pieces and the counters. Returns the bytes of the pages at home in ranges.
+    ///
+    /// # Errors
+    /// A description of the broken invariant.
+    pub(crate) fn check(&self, counters: &HeapCounters) -> Result<u64, &'static str> {
+        let (mut at, mut seen, mut lost, mut home, mut committed) = (0, 0, 0, 0, 0);
+        while let Some(entry) = self.first_from(at) {
+            let piece = &self.pieces[entry];
+            let range = &self.ranges[piece.range];
+            if piece.at < range.base || piece.end() > range.base + range.bytes {
+                return Err("a piece lies outside of its range");
+            }
+            let listed = if piece.is_removable { self.stale.removable } else { self.stale.waiting };
+            let found =
+                piece.stale_key().and_then(|key| self.stale.nodes.at_least(listed, key, by_stale_key(&self.pieces)));
+            if piece.is_stale() && found != Some(entry) {
+                return Err("a stale piece is not in its set");
+            }
+            if piece.is_stale() && piece.departure == NONE || piece.mask & !piece.all_bits(self.step) != 0 {
+                return Err("a piece has a step that it has not, or is stale without a departure");
+            }
+            if piece.is_lost && !(range.is_lost && piece.mask == 0 && piece.departure == NONE) {
+                return Err("a lost piece is in use, or its range knows of none");
+            }
+            lost += u32::from(piece.is_lost);
+            home += if piece.mask == 0 { 0 } else { piece.bytes };
+            committed += u64::from(piece.mask.count_ones()) * self.step;
+            (at, seen) = (piece.end(), seen + 1);
+        }
+        let counted: u32 = self.ranges.entries().iter().map(|range| range.pieces).sum();
+        if (seen, seen) != (self.pieces.len(), counted + lost) {
+            return Err("two pieces of ranges overlap, or one is not listed");
+        }
+        let held = self.ranges.entries().iter().filter(|range| range.is_held).count() as i64;
+        let sums = [Stat::Allocation, Stat::Segment, Stat::AllocatedBytes, Stat::RequestedBytes, Stat::ReservedBytes];
+        let sums = sums.map(|stat| counters.current(stat));
+        if sums != [held, held, committed as i64, committed as i64, home as i64] {
+            return Err("the counters of the ranges are not the sums of the ranges");
+        }
+        Ok(home)
+    }
+
+    /// Returns the entry of the first piece of `part` with an end behind `from`.
+    fn entry(&self, part: Part, from: u64) -> Option<u32> {
+        let from = from.max(part.begin);
+        let bound = Key { major: 0, minor: from };
+        let before = self.by_address.below(self.root, bound, by_address(&self.pieces));
+        let before = before.filter(|&entry| self.pieces[entry].end() > from);
+        before.or_else(|| self.first_from(from)).filter(|&entry| self.pieces[entry].at < part.end)
+    }
+
+    /// Returns the entry of the first piece with a begin at `at` or behind.
+    fn first_from(&self, at: u64) -> Option<u32> {
+        self.by_address.at_least(self.root, Key { major: 0, minor: at }, by_address(&self.pieces))
+    }
+}

@@ -1,0 +1,243 @@
+//! Keeps the peaks of the statistics exact without a lock shared by all heaps.
+//!
+//! Each heap counts under the lock of the heap. A heap has a *lease* for every statistic: an amount
+//! up to which the heap may rise unnoticed. The leases of all heaps together never exceed the
+//! recorded peak. A heap rising above the threshold given by the lease *reconciles* the peaks: the
+//! heap takes lease from other heaps, and raises the peak only if all leases together are too
+//! small.
+
+use crate::arena::Arena;
+use crate::arena::heaps::Slot;
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::heap::Outcome;
+use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
+use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked, fence};
+use crate::tables::{OnceTable, Storage};
+
+/// Number of heaps to take lease from before all loose heaps are visited.
+const NEAR: usize = 4;
+
+/// Number of loose heaps from which on they are made tight, once all of them had to be read.
+const MOST_LOOSE: u32 = 128;
+
+/// The peaks of one device.
+pub(crate) struct Peaks<R: Lock> {
+    /// Locked while peaks are reconciled. Holds the slot of the last reconciliation.
+    pub(super) turn: CachePadded<Ranked<R, u32>>,
+    /// Peaks and event counts.
+    pub device: CachePadded<DevicePeaks>,
+    /// The most bytes allocated and awake at one time; 0 until memory is parked, which begins the count. Until then all
+    /// allocated bytes are awake.
+    pub most_awake: AtomicU64,
+}
+
+impl<R: Lock> Peaks<R> {
+    /// Returns the peaks of a device without memory. `oversize` is the size from which blocks count as oversize; `None`: none
+    /// does.
+    pub(super) fn new(oversize: Option<u64>) -> Self {
+        Self {
+            turn: CachePadded(Ranked::new(Rank::Peaks, 0)),
+            device: CachePadded(DevicePeaks::new(oversize)),
+            most_awake: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns a copy. `last` is the slot for which peaks were reconciled last.
+    #[cfg(feature = "alloc")]
+    pub(super) fn copy(&self, last: u32) -> Self {
+        Self {
+            turn: CachePadded(Ranked::new(Rank::Peaks, last)),
+            device: CachePadded(self.device.copy()),
+            most_awake: AtomicU64::new(self.most_awake.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Unwraps the outcome of a heap operation, and reconciles the peaks if the operation made them
+    /// stale. The caller has unlocked the heap.
+    #[inline]
+    pub(crate) fn reconcile<T>(&self, slot: &Slot<R, S>, done: Outcome<T>) -> T {
+        if done.peaks_stale {
+            self.reconcile_peaks(slot);
+        }
+        done.value
+    }
+
+    /// Reconciles the peaks for a heap that rose above a threshold, or whose stream has ended. The
+    /// fast path tests one flag for both.
+    #[cold]
+    pub(crate) fn reconcile_peaks(&self, slot: &Slot<R, S>) {
+        self.heaps.queue_if_ended(slot);
+        if slot.loose.is_tight() {
+            self.heaps.loosen(slot, &mut slot.heap.lock());
+        }
+        self.reconcile_peaks_of((slot.kind(), &slot.counters), Some(slot.number));
+    }
+
+    /// Reconciles the peaks for the counters `rising`. `number` is the slot of their heap, `None`
+    /// for the counters of a lane.
+    pub(crate) fn reconcile_peaks_of(&self, rising: KindCounters<'_>, number: Option<u32>) {
+        // Do not wait for another thread: threads would queue up here. The thread that holds the
+        // lock reconciles for a call that overlaps this one, and the statistics allow one of two
+        // overlapping calls to be missing from a peak. Load before trying to lock: a failed
+        // compare-exchange would take the cache line away from the lock's owner.
+        if self.peaks.turn.is_locked() {
+            return;
+        }
+        let Some(mut reconciled) = self.peaks.turn.try_lock() else { return };
+        // Try the heap that reconciled last and its successors first. That heap has just gained
+        // lease, and starting there takes from the heaps by turns.
+        let last = *reconciled;
+        let near = (last..)
+            .take(NEAR)
+            .map_while(|number| self.heaps.slots.get(number))
+            .map(|near| (near.kind(), &near.counters));
+        let has_read = self.peaks.device.reconcile(&self.loose_counters(), rising, &near);
+        *reconciled = number.unwrap_or(last);
+        drop(reconciled);
+        if has_read && self.heaps.loose_count() > MOST_LOOSE {
+            self.tighten();
+        }
+    }
+
+    /// Makes the loose heaps tight, so no thread has to read them until they change again. Costs each heap as much as
+    /// becoming loose.
+    #[cold]
+    fn tighten(&self) {
+        let mut next = self.heaps.loose.first();
+        // Bounded by the count of loose heaps: a heap that another thread has made loose again stands at the begin of the
+        // list, from where the walk would go through the list once more.
+        for _ in 0..self.heaps.loose_count() {
+            let Some(number) = next else { return };
+            let slot = self.heaps.slot(number);
+            let mut heap = slot.heap.lock();
+            next = slot.loose.next();
+            // A free of a planned block may report nothing.
+            if !heap.tight && !heap.is_planned() {
+                let _peaks = self.peaks.turn.lock();
+                self.peaks.device.cut_leases((slot.kind(), &slot.counters));
+                self.heaps.tighten(slot, &mut heap);
+            }
+        }
+    }
+
+    /// Keeps the peak of active blocks exact after a block of the heap in `slot` has become pending. The
+    /// block stays active, so fewer blocks may be allocated before the peaks are reconciled.
+    pub(crate) fn follow_pending(&self, slot: u32) {
+        let counters = &self.heaps.slot(slot).counters;
+        // Without the lock wherever the lease has room: every free of a block with user streams comes
+        // here, of all threads. The thread that changes leases passes a fence, too, once it holds the
+        // lock: either this thread sees the lock taken, or that thread sees the pending block.
+        fence(Ordering::SeqCst);
+        let is_locked = self.peaks.turn.is_locked();
+        // This thread may also see that the lock is free again. It must then see the leases that were set
+        // under the lock.
+        fence(Ordering::Acquire);
+        if is_locked || !counters.covers_pending() {
+            self.with_device_peaks(|_| counters.follow_pending());
+        }
+    }
+
+    /// Returns the most bytes that were ever allocated at one time, or are if `more` bytes are allocated
+    /// now. A reset of the peaks does not lower the number. Pending blocks do not count. Neither do blocks
+    /// in parked memory: of what was allocated at one time since memory was parked first, only moments of
+    /// these calls are known.
+    pub(crate) fn most_live_with(&self, more: u64) -> u64 {
+        match self.peaks.most_awake.load(Ordering::Relaxed) {
+            0 => self.most_with(Stat::AllocatedBytes, more),
+            most => {
+                let live = self.current(Stat::AllocatedBytes);
+                let awake = (live + more).saturating_sub(self.paging.bytes().asleep);
+                self.peaks.most_awake.fetch_max(awake, Ordering::Relaxed);
+                most.max(awake)
+            }
+        }
+    }
+
+    /// Returns the current sum of a statistic over the device.
+    pub(crate) fn current(&self, stat: Stat) -> u64 {
+        self.with_device_peaks(|peaks| peaks.current(stat, self.loose_counters()))
+    }
+
+    /// Returns the highest value of a statistic so far, or the value with `more` added now.
+    pub(crate) fn most_with(&self, stat: Stat, more: u64) -> u64 {
+        self.peaks.device.most(stat).max(self.current(stat) + more)
+    }
+
+    /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.
+    pub(crate) fn with_device_peaks<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
+        let _peaks = self.peaks.turn.lock();
+        act(&self.peaks.device)
+    }
+
+    /// Iterates over the counters of every heap and lane, and of the elastic ranges. Vacant pairs are
+    /// included: their accumulated counts are still part of the sums.
+    pub(crate) fn all_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
+        let ranges = core::iter::once((PoolKind::Large, self.paging.range_counters()));
+        self.heaps.heap_counters().chain(self.plans.lane_counters()).chain(ranges)
+    }
+
+    /// Iterates over the counters that have to be read for a sum: those of the loose heaps, of the lanes and of the elastic ranges.
+    /// The lock of the peaks is held.
+    fn loose_counters(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
+        let ranges = core::iter::once((PoolKind::Large, self.paging.range_counters()));
+        let heaps = self.heaps.loose_slots().map(|slot| (slot.kind(), &slot.counters));
+        heaps.chain(self.plans.lane_counters()).chain(ranges)
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::MOST_LOOSE;
+    use crate::allocator::Allocator;
+    use crate::config::Config;
+    use crate::device::simulated::SimulatedDevice;
+    use crate::tables::Growable;
+    use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+    use std::vec::Vec;
+
+    const DEVICE: DeviceIndex = DeviceIndex(0);
+    const STREAMS: u64 = 400;
+
+    type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+    #[test]
+    fn a_peak_is_exact_and_found_among_few_heaps_however_many_there_are() {
+        for config in ["", "expandable_segments:True", "policy:stitched", "policy:buddy", "policy:slab"] {
+            let allocator = Simulated::new([SimulatedDevice::new(1 << 44)], &Config::parse(config).unwrap()).unwrap();
+            let loose = || allocator.arena(DEVICE).unwrap().heaps.loose_count();
+            // The blocks that are held, and bytes as the allocator counts them: now, and the most since the last reset.
+            let (mut held, mut number, mut peak) = (Vec::<DevicePtr>::new(), 1_u64, 0);
+            for step in 0..6 * STREAMS {
+                number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let random = number >> 33;
+                // First each stream gets a block; then blocks come and go.
+                if step < STREAMS || random % 3 > 0 {
+                    let stream = if step < STREAMS { step } else { random % STREAMS };
+                    let bytes = if random % 8 == 0 { 3 * MIB } else { 1000 + random % 5000 };
+                    held.push(allocator.malloc(DEVICE, bytes, StreamId(1 + stream)).unwrap());
+                } else if !held.is_empty() {
+                    allocator.free(held.swap_remove(random as usize % held.len())).unwrap();
+                }
+                if step == 3 * STREAMS {
+                    allocator.reset_peak_stats(DEVICE).unwrap();
+                    peak = 0;
+                }
+                let stats = allocator.stats(DEVICE).unwrap();
+                peak = stats.allocated_bytes().current.max(peak);
+                assert_eq!(stats.allocated_bytes().peak, peak, "`{config}`, step {step}");
+                // Later blocks come and go below the peak, and none of the heaps has to be read.
+                let few = step >= STREAMS || loose() <= MOST_LOOSE + 4;
+                assert!(few, "`{config}`: {} heaps of {step} streams are loose", loose());
+                if step % 100 == 0 {
+                    allocator.check_invariants().unwrap();
+                }
+            }
+            held.into_iter().for_each(|ptr| allocator.free(ptr).unwrap());
+            allocator.empty_cache(DEVICE).unwrap();
+            allocator.check_invariants().unwrap();
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Differences between the policies: rounding of requests, choice of heap, size of segments, and
+//! the sub-allocator that divides segments.
+
+use crate::config::rounding::{
+    EXACT_STEP, OWN_SEGMENT_MIN, PoolKind, SEGMENT_STEP, SMALL_MAX, SMALL_SEGMENT, round_up,
+};
+use crate::config::{Bfc, Config, Policy};
+use crate::heap::split_rules::{PoolMemory, Source};
+use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
+use crate::tables::Storage;
+use crate::units::{GRAIN, MAX_REQUEST, UNIT};
+
+impl Policy {
+    /// Returns the unit of sizes in bytes: a power of two that divides every block size.
+    pub(crate) fn unit(self) -> u64 {
+        match self {
+            Self::Bfc(_) => GRAIN,
+            Self::SizeClass(_) => size_class::CLASS_STEP,
+            Self::Caching | Self::Buddy(_) | Self::Slab(_) | Self::Stitched(_) | Self::Direct => UNIT,
+        }
+    }
+
+    /// Returns whether the policy rounds requests by a rule of its own, and not to the
+    /// [`unit`](Self::unit).
+    pub(crate) fn rounds_otherwise(self) -> bool {
+        matches!(self, Self::Buddy(_) | Self::Slab(_))
+    }
+
+    /// Rounds a request of `bytes > 0` up to a block size. `small_max` is the value of
+    /// [`small_max`](Self::small_max), which the arena computes once.
+    #[inline(always)]
+    pub(crate) fn round(self, bytes: u64, small_max: u64) -> u64 {
+        match self {
+            Self::Buddy(_) => buddy::round(bytes),
+            Self::Slab(_) if bytes <= small_max => slab::round(bytes),
+            _ => bytes.next_multiple_of(self.unit()),
+        }
+    }
+
+    /// Returns the largest block size of small heaps in bytes, or 0 if the policy has no small
+    /// heaps.
+    pub(crate) fn small_max(self) -> u64 {
+        match self {
+            Self::Caching | Self::Stitched(_) | Self::Direct => SMALL_MAX,
+            Self::Slab(options) => slab::largest(options.largest_object),
+            Self::Bfc(_) | Self::Buddy(_) | Self::SizeClass(_) => 0,
+        }
+    }
+
+    /// Returns whether a sub-allocator divides the segments of heaps of `kind`.
+    pub(crate) fn suballocates(self, kind: PoolKind) -> bool {
+        match self {
+            Self::Buddy(_) | Self::SizeClass(_) => kind == PoolKind::Large,
+            Self::Slab(_) => kind == PoolKind::Small,
+            Self::Caching | Self::Bfc(_) | Self::Stitched(_) | Self::Direct => false,
+        }
+    }
+
+    /// Returns where the new memory of heaps of `kind` comes from, in pools with such `memory`.
+    /// `virtual_memory` tells whether the device has any.
+    pub(crate) fn source(self, kind: PoolKind, config: &Config, virtual_memory: bool, memory: PoolMemory) -> Source {
+        match (self, memory) {
+            (_, PoolMemory::Supplied) => Source::Host,
+            _ if !virtual_memory => Source::Device,
+            (Self::Stitched(_), _) => Source::Stitched,
+            // Only pages can be parked, where the policy knows how to place blocks on pages.
+            (Self::Caching, PoolMemory::Parkable) => Source::Expandable,
+            _ if config.expandable_segments() && !self.suballocates(kind) => Source::Expandable,
+            _ => Source::Device,
+        }
+    }
+
+    /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual memory. Only pages can be
+    /// parked.
+    pub(crate) fn uses_pages(self, config: &Config, memory: PoolMemory) -> bool {
+        let kinds: &[PoolKind] =
+            if self.small_max() > 0 { &[PoolKind::Small, PoolKind::Large] } else { &[PoolKind::Large] };
+        let mut sources = kinds.iter().map(|&kind| self.source(kind, config, true, memory));
+        // Direct mode allocates each block by itself, whatever the source.
+        self != Self::Direct && sources.any(Source::maps_pages)
+    }
+
+    /// Returns whether the build supports the policy: sub-allocators need the feature `alloc`.
+    pub(crate) fn is_available(self) -> bool {
+        cfg!(feature = "alloc") || !(self.suballocates(PoolKind::Small) || self.suballocates(PoolKind::Large))
+    }
+
+    /// Makes the sub-allocator of a new heap of `kind`. Returns `None` if the heap divides segments
+    /// itself, by its split rules, and in a build without the feature `alloc`.
+    pub(crate) fn suballocator<S: Storage>(self, kind: PoolKind) -> Option<AnySubAllocator<S>> {
+        if self.suballocates(kind) { AnySubAllocator::of(self) } else { None }
+    }
+
+    /// Returns the size in bytes of the segment to allocate for a block of `size`, in a heap
+    /// without a sub-allocator and without growing regions.
+    pub(crate) fn segment_bytes(self, size: u64, config: &Config) -> u64 {
+        match self {
+            // Slabs serve the small sizes from small heaps. A size above the slabs' largest goes to
+            // the large heap, whose segments it shares with large blocks.
+            Self::Slab(_) => segment_size(size.max(SMALL_MAX + UNIT), config),
+            _ => segment_size(size, config),
+        }
+    }
+
+    /// Returns the size in bytes of a heap's first region, or 0 if regions do not grow.
+    pub(crate) fn first_region(self) -> u64 {
+        let Self::Bfc(Bfc { first_region, .. }) = self else { return 0 };
+        first_region.clamp(GRAIN, MAX_REQUEST).next_multiple_of(GRAIN)
+    }
+
+    /// Returns whether wholly free segments are released when a request cannot be served otherwise.
+    pub(crate) fn releases_cache(self) -> bool {
+        !matches!(self, Self::Bfc(Bfc { region_garbage_collection: false, .. }))
+    }
+
+    /// Returns the size in bytes of the largest segment that the policy can manage.
+    pub(crate) fn max_segment_bytes(self) -> u64 {
+        if matches!(self, Self::Buddy(_)) { buddy::MAX_ARENA } else { MAX_REQUEST }
+    }
+
+    /// Returns the next segment size to try after the device refused `bytes`, for a request that
+    /// needs `needed` bytes. Returns `None` if the policy has one size only, or if no smaller size
+    /// suffices.
+    ///
+    /// Best fit with coalescing tries nine tenths (`kBackpedalFactor`, TensorFlow 2.16) and finally
+    /// `needed`, a size TensorFlow omits. Buddy and size classes try half.
+    pub(crate) fn smaller_segment(self, bytes: u64, needed: u64) -> Option<u64> {
+        let smaller = match self {
+            // Rounding up could return `bytes` again: the cap is one grain below `bytes`.
+            Self::Bfc(_) => (bytes / 10 * 9).next_multiple_of(GRAIN).min(bytes.saturating_sub(GRAIN)),
+            Self::Buddy(_) => bytes / 2,
+            Self::SizeClass(_) => (bytes / 2).next_multiple_of(size_class::CHUNK_STEP),
+            Self::Caching | Self::Slab(_) | Self::Stitched(_) | Self::Direct => return None,
+        };
+        let least =
+            if matches!(self, Self::SizeClass(_)) { needed.next_multiple_of(size_class::CHUNK_STEP) } else { needed };
+        (bytes > least).then_some(smaller.max(least))
+    }
+}
+
+/// Returns the size in bytes of the segment to allocate from the device for a block of `size`
+/// bytes, as rounded by [`round_size`](crate::config::rounding::round_size), if no cached block can
+/// serve the request. At least `size`.
+#[inline]
+#[must_use]
+pub const fn segment_size(size: u64, config: &Config) -> u64 {
+    if size <= SMALL_MAX {
+        SMALL_SEGMENT
+    } else if config.exact_segments() {
+        round_up(size, EXACT_STEP)
+    } else if size < OWN_SEGMENT_MIN {
+        config.large_segment_size()
+    } else {
+        round_up(size, SEGMENT_STEP)
+    }
+}

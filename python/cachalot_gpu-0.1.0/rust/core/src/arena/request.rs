@@ -1,0 +1,124 @@
+//! A request: rounded, and routed to the heap that serves it.
+
+use crate::arena::heaps::Heaps;
+use crate::arena::heaps::pairs::PairUse;
+use crate::arena::heaps::registry::RouteEntry;
+use crate::arena::paging::virtual_calls::MappingTime;
+use crate::arena::{Arena, flags};
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::split_rules::Source;
+use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
+use crate::units::{MAX_REQUEST, StreamId};
+
+/// A request on its way through the slow path. Its pair of heaps is used for as long as this exists, so no other call can give
+/// the pair to another stream.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// The requested size in bytes.
+    pub bytes: u64,
+    /// The size of the serving block in bytes: `bytes`, rounded by the policy.
+    pub size: u64,
+    /// The kind of heap for blocks of `size`.
+    pub kind: PoolKind,
+    pub stream: StreamId,
+    /// The number of the pool; 0 is the default pool.
+    pub pool: u32,
+    /// The slot of the request's heap.
+    pub slot: u32,
+    /// The route into the pool, if the pool is private.
+    pub route: Option<RouteEntry>,
+    /// The stream is capturing a graph: nothing may be waited for or released.
+    pub capturing: bool,
+    /// The call site of the request; 0 if none is recorded.
+    pub site: u32,
+    /// The time spent so far in mapping memory.
+    pub mapping: MappingTime,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Rounds and routes a request, and calls `serve` with it. `pair` finds or makes the pair of heaps. The pool stays in use
+    /// until `serve` has returned.
+    ///
+    /// Errors: [`Error::TooLarge`], those of `pair` and `serve`, and those of the device if it is asked about a capture.
+    pub(crate) fn with_request<T>(
+        &self,
+        bytes: u64,
+        stream: StreamId,
+        call_site: u32,
+        pair: impl for<'a> Fn(&'a Heaps<R, S>, u32, StreamId) -> Result<PairUse<'a, R, S>, Error>,
+        serve: impl FnOnce(&Request) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        // Rounding cannot overflow below the limit, and may reach the limit.
+        // A request of zero bytes is rounded as a request of one byte.
+        let size = if bytes < MAX_REQUEST { self.settings.round(self.flags.load(), bytes.max(1)) } else { MAX_REQUEST };
+        if size >= MAX_REQUEST {
+            return Err(Error::TooLarge(bytes));
+        }
+        let kind = self.settings.kind_of(size);
+        let route = if self.flags.has(flags::ROUTES) { self.enter_pool(stream) } else { None };
+        let pool = route.map_or(0, |route| route.pool);
+        let is_capturing = || Ok(self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?);
+        // Asked once the pair is in use: a call that parks the heap waits for all earlier users.
+        let is_asleep = |pair: &PairUse<'_, R, S>| self.heaps.lock(pair.slot(kind)).asleep;
+        let serve = |capturing: bool| {
+            self.learn_virtual_memory();
+            self.learn_supply(pool);
+            let (mut pool, mut route, mut found) = (pool, route, pair(&self.heaps, pool, stream)?);
+            // The memory of a captured request must lie in the graph's own pool.
+            if is_asleep(&found) && !capturing && self.heaps.registry.lock().pools[pool as usize].elsewhere {
+                (pool, route, found) = (0, None, pair(&self.heaps, 0, stream)?);
+            }
+            if is_asleep(&found) {
+                return Err(Error::Parked);
+            }
+            let request = Request {
+                bytes,
+                size,
+                kind,
+                stream,
+                pool,
+                slot: found.slot(kind),
+                route,
+                capturing,
+                site: call_site,
+                mapping: MappingTime::default(),
+            };
+            let served = serve(&request);
+            request.mapping.count(self);
+            served
+        };
+        // One way out, whatever fails: a pool that was entered is left again.
+        let served = is_capturing().and_then(serve);
+        if pool != 0 {
+            self.heaps.leave_pool(pool);
+        }
+        served
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Asks the host whether it supplies the segments of `pool`, which is in use. No lock is held.
+    fn learn_supply(&self, pool: u32) {
+        if pool != 0 {
+            let name = self.heaps.shared_pool(pool).id();
+            self.heaps.set_supplied(pool, self.driver.device().supplies(name));
+        }
+    }
+}
+
+impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Returns where the new memory of the request's heap comes from.
+    pub(super) fn source(&self, request: &Request) -> Source {
+        self.lock(request.slot).rules.source
+    }
+
+    /// Counts a search through the free blocks of the request's pool. The count is the clock of the
+    /// blocks' ages.
+    pub(super) fn count_search(&self, request: &Request) {
+        let pool = self.shared_pool(request.pool);
+        pool.searches[request.kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,98 @@
+//! Routes of requests into private pools, and what a route tells about graph captures.
+//!
+//! The registry's lock covers each change of the routes together with the flags that sum the routes
+//! up. The host is asked about a route with no lock held.
+
+use crate::arena::heaps::registry::{Purpose, RouteDecision, RouteEntry};
+use crate::arena::request::Request;
+use crate::arena::{Arena, flags};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::pool::{PoolId, Route};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::StreamId;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Routes the requests that match `route` into the pool named `id`, and adds a user to the
+    /// pool.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPool`], [`Error::TableFull`].
+    pub(crate) fn begin_route(&self, id: PoolId, route: Route, purpose: Purpose) -> Result<(), Error> {
+        let mut registry = self.heaps.registry.lock();
+        let pool = registry.private_pool(id)?;
+        // Read before the change: the new route itself is a use of the pool.
+        let was_released = registry.is_released(pool);
+        if !registry.add_route(RouteEntry::new(pool, route, purpose)) {
+            return Err(Error::TableFull("routes"));
+        }
+        registry.pools[pool as usize].users += 1;
+        if was_released {
+            self.heaps.apply_use(&registry, pool);
+        }
+        // Under the registry's lock, so concurrent begins and ends leave the flags in agreement
+        // with the routes.
+        self.flags.set(flags::ROUTES, true);
+        self.flags.set(flags::CAPTURE, registry.is_capturing());
+        drop(registry);
+        // Calls that looked at the flags before the change may still record events, which a capture
+        // forbids: wait for the end of those calls.
+        if purpose != Purpose::Requests {
+            self.driver.wait_for_recordings();
+        }
+        Ok(())
+    }
+
+    /// Ends the latest route of `purpose` into the pool named `id`, and returns the route. The
+    /// route's user remains until [`release_pool`](Self::release_pool).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPool`], [`Error::NotRouted`].
+    pub(crate) fn end_route(&self, id: PoolId, purpose: Purpose) -> Result<Route, Error> {
+        let mut registry = self.heaps.registry.lock();
+        let pool = registry.private_pool(id)?;
+        let route = registry.remove_route(pool, purpose).ok_or(Error::NotRouted(id))?;
+        self.flags.set(flags::ROUTES, registry.routes_len > 0);
+        self.flags.set(flags::CAPTURE, registry.is_capturing());
+        self.heaps.finish_use(&mut registry, pool);
+        Ok(route)
+    }
+
+    /// Returns the route that takes a request on `stream`, and counts the request in the route's
+    /// pool. The pool is not removed before [`leave_pool`](Self::leave_pool).
+    pub(crate) fn enter_pool(&self, stream: StreamId) -> Option<RouteEntry> {
+        let mut asked = None;
+        loop {
+            let mut registry = self.heaps.registry.lock();
+            match registry.route(stream, || self.driver.device().thread_id(), asked) {
+                RouteDecision::DefaultPool => return None,
+                RouteDecision::Into(entry) => {
+                    registry.pools[entry.pool as usize].requests += 1;
+                    return Some(entry);
+                }
+                RouteDecision::AskHost(number) => {
+                    // Unlocked: the host may wait for another thread's request while it decides.
+                    drop(registry);
+                    asked = Some((number, self.driver.device().leads(number, stream)));
+                }
+            }
+        }
+    }
+
+    /// Clears the capture mark of an undeclared route whose request is on a stream without capture:
+    /// the request shows that the route is not for a capture.
+    pub(crate) fn learn_purpose(&self, request: &Request) {
+        if let Some(route) = request.route
+            && !request.capturing
+            && route.capture
+            && route.purpose == Purpose::Undeclared
+        {
+            let mut registry = self.heaps.registry.lock();
+            registry.clear_capture(route);
+            self.flags.set(flags::CAPTURE, registry.is_capturing());
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Policy, configuration and memory limit of one device: how requests are rounded, and which rules
+//! the heaps obey.
+
+use crate::arena::driver::memory_info;
+use crate::arena::{Arena, flags};
+use crate::config::rounding::{INTERVALS, PoolKind, divide};
+use crate::config::{Config, Policy};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::split_rules::{PoolMemory, Rules, Source};
+use crate::sync::{AtomicU32, Lock, Ordering, Rank, Ranked};
+use crate::tables::Storage;
+
+/// The policy and the configuration of one device, and what rounding derives from both.
+pub(crate) struct Settings<R: Lock> {
+    /// The policy, which never changes: [`Allocator::configure`](crate::Allocator::configure) leaves
+    /// the policy as it is.
+    pub policy: Policy,
+    /// Sizes are multiples of this many bytes, a power of two.
+    unit: u64,
+    /// The largest size of the small pool, in bytes; 0 if there is none.
+    small_max: u64,
+    /// `roundup_power2_divisions`, one word for each interval. Read while [`flags::ROUNDING`] is set.
+    divisions: [AtomicU32; INTERVALS],
+    /// The configuration in force.
+    pub config: Ranked<R, Config>,
+    /// 0 ⟺ a request searches the free blocks again after it has waited for events.
+    pub single_search: AtomicU32,
+}
+
+impl<R: Lock> Settings<R> {
+    /// Creates the settings of a device with `config`, which
+    /// [`apply_config`](Arena::apply_config) puts in force.
+    pub(super) fn new(config: &Config) -> Self {
+        let policy = config.policy();
+        Self {
+            policy,
+            unit: policy.unit(),
+            small_max: policy.small_max(),
+            divisions: core::array::from_fn(|_| AtomicU32::new(0)),
+            config: Ranked::new(Rank::Config, config.clone()),
+            single_search: AtomicU32::new(0),
+        }
+    }
+
+    /// Returns a copy of the settings, with `config` in force, for a further device.
+    #[cfg(feature = "alloc")]
+    pub(super) fn duplicate(&self, config: Config) -> Self {
+        Self {
+            policy: self.policy,
+            unit: self.unit,
+            small_max: self.small_max,
+            divisions: core::array::from_fn(|at| AtomicU32::new(self.divisions[at].load(Ordering::Relaxed))),
+            config: Ranked::new(Rank::Config, config),
+            single_search: AtomicU32::new(self.single_search.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Returns a copy of the configuration in force.
+    pub(crate) fn copy(&self) -> Config {
+        self.config.lock().clone()
+    }
+
+    /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual memory.
+    pub(super) fn uses_pages(&self, memory: PoolMemory) -> bool {
+        self.policy.uses_pages(&self.config.lock(), memory)
+    }
+
+    /// Returns the size of the block for a request of `bytes`, which is positive and below
+    /// [`MAX_REQUEST`](crate::units::MAX_REQUEST). The result may exceed that limit. `word` is the
+    /// word of flags.
+    #[inline(always)]
+    pub(super) fn round(&self, word: flags::Word, bytes: u64) -> u64 {
+        // Nearly every configuration rounds to the unit alone, so the fast path asks for that with one bit.
+        if word & flags::ROUNDING == 0 {
+            self.round_to_unit(bytes)
+        } else if self.policy.rounds_otherwise() {
+            self.policy.round(bytes, self.small_max)
+        } else {
+            self.divide(bytes)
+        }
+    }
+
+    /// Rounds up as `roundup_power2_divisions` says. Out of line: few programs set it.
+    #[inline(never)]
+    fn divide(&self, bytes: u64) -> u64 {
+        divide(bytes, |interval| self.divisions[interval].load(Ordering::Relaxed))
+    }
+
+    /// Rounds up to a multiple of the policy's unit, a power of two.
+    #[inline(always)]
+    fn round_to_unit(&self, bytes: u64) -> u64 {
+        (bytes + (self.unit - 1)) & !(self.unit - 1)
+    }
+
+    /// Returns the kind of heap for blocks of `size` bytes.
+    #[inline(always)]
+    pub(super) fn kind_of(&self, size: u64) -> PoolKind {
+        if size <= self.small_max { PoolKind::Small } else { PoolKind::Large }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Applies the configuration and the limit to the flags, the rounding and the rules of every
+    /// heap. The registry is locked, so no other thread makes a heap.
+    pub(crate) fn apply_config(&self) {
+        // Lock order: registry, config, then one heap at a time.
+        let mut registry = self.heaps.registry.lock();
+        let mut config = self.settings.config.lock();
+        // The policy and the plans are fixed when the arena is made.
+        config.set_policy(self.settings.policy);
+        self.plans.pin(&mut config);
+        let mut config = config.clone();
+        let divisions = config.roundup_power2_divisions().intervals();
+        for (word, &divisions) in self.settings.divisions.iter().zip(divisions) {
+            word.store(divisions, Ordering::Relaxed);
+        }
+        let divided = divisions.iter().any(|&divisions| divisions > 1);
+        self.flags.set(flags::ROUNDING, divided || self.settings.policy.rounds_otherwise());
+        let gathers = self.settings.policy != Policy::Caching || !config.parity();
+        self.flags.set(flags::GATHERS, gathers);
+        self.flags.set(flags::HAS_GATHERED, gathers || self.flags.has(flags::HAS_GATHERED));
+        self.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
+        // What waits now is asked after as the configuration says.
+        self.waits.set_flags(&self.flags);
+        let limited = self.ledger.limit_if_set().is_some();
+        self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
+        let ages = self.flags.has(flags::AGES);
+        // Segments are ordinary until the device is known to have virtual memory.
+        let virtual_memory = self.driver.has_virtual_memory();
+        config.set_expandable_segments(virtual_memory && config.expandable_segments());
+        registry.rules = PoolMemory::ALL.map(|memory| {
+            [PoolKind::Small, PoolKind::Large].map(|kind| {
+                let source = self.settings.policy.source(kind, &config, virtual_memory, memory);
+                Rules::new(&config, kind, ages, source)
+            })
+        });
+        for slot in self.heaps.slot_numbers() {
+            // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
+            // clock until its next lock.
+            let mut heap = self.heaps.lock(slot);
+            heap.rules = registry.rules_of(heap.pool, heap.rules.kind, heap.rules.source == Source::Host);
+        }
+    }
+
+    /// Asks the device for virtual memory until the device is known to have it, and then makes heaps
+    /// expandable if the configuration says so. Tells the host once if the policy needs virtual memory
+    /// and the device has none. No lock is held, since the question may open the device.
+    pub(super) fn learn_virtual_memory(&self) {
+        if self.driver.has_virtual_memory() {
+            return;
+        }
+        if self.driver.finds_virtual_memory() {
+            self.apply_config();
+        } else if matches!(self.settings.policy, Policy::Stitched(_)) && self.driver.misses_virtual_memory() {
+            self.driver.device().on_missing_virtual_memory();
+        }
+    }
+
+    /// Sets or removes the limit. A lower limit releases nothing by itself.
+    pub(crate) fn set_limit(&self, limit: Option<u64>) {
+        self.ledger.set_limit(limit.unwrap_or(u64::MAX));
+        self.apply_config();
+    }
+
+    /// Limits the bytes held to a fraction of the device's total memory. A fraction of 1 removes
+    /// the limit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidFraction`] unless `fraction` is from 0 to 1, and errors of the device.
+    pub(crate) fn set_fraction(&self, fraction: f64) -> Result<(), Error> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::InvalidFraction(fraction));
+        }
+        let total = memory_info(self)?.total;
+        self.set_limit((fraction < 1.0).then(|| fraction_of(fraction, total)));
+        Ok(())
+    }
+}
+
+/// Returns `fraction` of `bytes`, rounded to the nearest byte and halves up, as C++'s `std::round`
+/// does for positive numbers.
+pub(crate) fn fraction_of(fraction: f64, bytes: u64) -> u64 {
+    (fraction * bytes as f64 + 0.5) as u64
+}

@@ -1,0 +1,211 @@
+//! Records events in the trace, with the call sites reported by the host.
+//!
+//! Every heap has a buffer for its latest events, written under the heap's lock. A full buffer
+//! moves to the ring of the device. A *call site* is a number chosen by the host for a place in the
+//! program; 0 stands for an unknown place.
+//!
+//! The lock of the ring and the lock of the call sites are taken under a heap's lock. No further
+//! lock is taken under either.
+
+use crate::arena::driver::Driver;
+use crate::arena::heaps::Heaps;
+use crate::arena::request::Request;
+use crate::arena::{Arena, flags};
+use crate::device::DeviceMemory;
+use crate::device::oom::OutOfMemory;
+use crate::heap::Heap;
+use crate::pool::PoolId;
+use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::tables::{Lazy, Storage};
+use crate::trace::call_sites::CallSites;
+use crate::trace::ring::{Record, What};
+use crate::trace::{Action, CallSite, TraceEntry};
+use crate::units::{DevicePtr, StreamId};
+
+/// The events of the window that `tune:auto` searches with: 5 MiB of host memory.
+const WINDOW: usize = if cfg!(feature = "alloc") { 1 << 17 } else { 0 };
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Starts recording the latest `capacity` events, or stops recording for 0. Drops earlier
+    /// events and call sites. Returns false, and records nothing, if there is no memory for the
+    /// ring.
+    pub(crate) fn start_trace(&self, capacity: usize) -> bool {
+        // Off while the ring is replaced. Events still in the buffers of heaps are older than the
+        // ticks passed here, and the new ring passes over events up to these ticks.
+        self.flags.set(flags::TRACE, false);
+        self.history.sites.clear();
+        let window = if self.settings.config.lock().tunes() { WINDOW } else { 0 };
+        let started = self.heaps.trace.start(capacity, window, self.recorder().ticks());
+        self.flags.set(flags::TRACE, self.heaps.trace.has_room() || self.recorder().reports());
+        started
+    }
+
+    /// Calls `visit` with every recorded event, oldest first. The ring is locked during the visits.
+    pub(crate) fn visit_trace(&self, mut visit: impl FnMut(&TraceEntry)) {
+        // Buffers first: the ring alone lacks the latest events of each heap.
+        for slot in self.heaps.slot_numbers() {
+            self.heaps.flush_trace(&mut self.heaps.lock(slot));
+        }
+        // The ring holds ticks, which cost less to read than the time. Converted only now.
+        let time_us = |ticks| self.driver.device().time_us(ticks);
+        self.heaps.trace.for_each(|entry| visit(&TraceEntry { time_us: time_us(entry.time_us), ..entry }));
+    }
+
+    /// Asks the host for the current call site if a trace is recorded, and returns 0 otherwise. No
+    /// lock may be held: the host may call the allocator.
+    #[inline]
+    pub(crate) fn call_site(&self, site: CallSite) -> u32 {
+        if self.flags.has(flags::TRACE) { self.driver.device().call_site(site) } else { 0 }
+    }
+
+    /// Returns the recorder of events, if a trace is recorded.
+    #[inline]
+    pub(crate) fn tracing(&self) -> Option<Recorder<'_, D, R, S>> {
+        self.flags.has(flags::TRACE).then(|| self.recorder())
+    }
+
+    /// Returns the recorder of events, for callers which know that a trace is recorded.
+    #[inline(always)]
+    pub(crate) fn recorder(&self) -> Recorder<'_, D, R, S> {
+        Recorder { driver: &self.driver, heaps: &self.heaps, history: &self.history }
+    }
+
+    /// Begins or ends to tell the host of each event. The ring keeps recording, if it has room.
+    pub(crate) fn set_reports(&self, on: bool) {
+        self.history.reports.store(u32::from(on), Ordering::Relaxed);
+        self.flags.set(flags::TRACE, on || self.heaps.trace.has_room());
+    }
+}
+
+/// What is remembered of a device beside its trace.
+pub(crate) struct History<R: Lock> {
+    /// The call sites of blocks and segments.
+    pub sites: CallSites<R>,
+    /// Not 0 ⟺ the host is told of each event as it happens. Implies the flag [`flags::TRACE`].
+    reports: AtomicU32,
+}
+
+impl<R: Lock> History<R> {
+    /// Returns an empty history, of which the host is told nothing.
+    pub(super) fn new() -> Self {
+        Self { sites: CallSites::default(), reports: AtomicU32::new(0) }
+    }
+}
+
+/// Writes events of one device to the trace. The heap of an event is locked by the caller.
+pub(crate) struct Recorder<'a, D, R: Lock, S: Storage> {
+    driver: &'a Driver<D>,
+    heaps: &'a Heaps<R, S>,
+    history: &'a History<R>,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
+    /// Reads the device's clock. On a device without a clock, counts an event and returns the
+    /// count.
+    #[inline]
+    fn ticks(&self) -> u64 {
+        match self.driver.device().ticks() {
+            0 => self.heaps.trace.count_event(),
+            ticks => ticks,
+        }
+    }
+
+    /// Adds a record, stamped with the current ticks, to the buffer of a heap.
+    #[inline(always)]
+    fn push(&self, heap: &mut Heap<S>, what: What, site: u32, addr: DevicePtr, bytes: u64, stream: StreamId) {
+        let is_private = heap.pool != 0;
+        let record = Record { what, is_private, site, addr, size: bytes, stream, ticks: self.ticks() };
+        // Flushed as soon as the buffer is full, so `push` always finds room for one record. The
+        // ring's lock is then taken once in 32 records.
+        if self.reports() {
+            self.report(heap, &record);
+        }
+        let is_full = heap.sets.get_or_make().trace.push(record);
+        if is_full {
+            self.heaps.flush_trace(heap);
+        }
+    }
+
+    /// Returns whether the host is told of each event.
+    #[inline(always)]
+    fn reports(&self) -> bool {
+        self.history.reports.load(Ordering::Relaxed) != 0
+    }
+
+    /// Tells the host of the events of a record, under the heap's lock, so the events of a
+    /// block arrive in their order.
+    #[cold]
+    fn report(&self, heap: &Heap<S>, record: &Record) {
+        let pool = self.heaps.shared_pool(heap.pool).id();
+        for entry in record.events() {
+            self.driver.device().on_event(&TraceEntry { time_us: 0, ..entry }, pool);
+        }
+    }
+
+    /// Records the allocation of the block at `ptr`. `bytes` is the size requested.
+    #[inline(always)]
+    pub(crate) fn alloc(&self, heap: &mut Heap<S>, site: u32, ptr: DevicePtr, bytes: u64) {
+        if site != 0 {
+            self.history.sites.set_block(ptr, site);
+        }
+        self.push(heap, What::One(Action::Alloc), site, ptr, bytes, heap.stream);
+    }
+
+    /// Records a free and its completion, which follows at once, in a single record. If `site` is 0
+    /// the event gets the site of the allocation.
+    #[inline]
+    pub(crate) fn free(&self, heap: &mut Heap<S>, block: u32, addr: DevicePtr, site: u32) {
+        // Taken in any case: the block becomes free, and the address may be handed out again.
+        let allocated = self.history.sites.take_block(addr);
+        let site = if site == 0 { allocated } else { site };
+        self.push(heap, What::FreedAtOnce, site, addr, heap.blocks[block].requested, heap.stream);
+    }
+
+    /// Records the request to free a block. If `site` is 0 the event gets the site of the
+    /// allocation.
+    pub(crate) fn free_requested(&self, heap: &mut Heap<S>, block: u32, site: u32) {
+        let (addr, bytes) = (DevicePtr(heap.blocks[block].addr), heap.blocks[block].requested);
+        // The block's site stays known until the block is free: a pending block keeps its site.
+        let site = if site == 0 { self.history.sites.block(addr) } else { site };
+        self.push(heap, What::One(Action::FreeRequested), site, addr, bytes, heap.stream);
+    }
+
+    /// Records the end of a pending block, now free, and forgets the block's call site.
+    pub(crate) fn free_completed(&self, heap: &mut Heap<S>, block: u32) {
+        let (addr, bytes) = (DevicePtr(heap.blocks[block].addr), heap.blocks[block].requested);
+        let site = self.history.sites.take_block(addr);
+        self.push(heap, What::One(Action::FreeCompleted), site, addr, bytes, heap.stream);
+    }
+
+    /// Records the allocation of a segment, or the mapping of a range of a segment.
+    pub(crate) fn segment(&self, heap: &mut Heap<S>, action: Action, site: u32, base: DevicePtr, bytes: u64) {
+        self.history.sites.set_segment(base, bytes, site);
+        self.push(heap, What::One(action), site, base, bytes, heap.stream);
+    }
+
+    /// Records the release or unmapping of a range, with the site where the segment was obtained.
+    pub(crate) fn release(&self, heap: &mut Heap<S>, action: Action, base: DevicePtr, bytes: u64) {
+        let site = self.history.sites.segment(base);
+        self.push(heap, What::One(action), site, base, bytes, heap.stream);
+    }
+
+    /// Records a change of the settings. `bytes` as the action says.
+    pub(crate) fn settings(&self, action: Action, bytes: u64) {
+        let (addr, stream) = (DevicePtr::NULL, StreamId::DEFAULT);
+        let what = What::One(action);
+        let record = Record { what, is_private: false, site: 0, addr, size: bytes, stream, ticks: self.ticks() };
+        if self.reports() {
+            for entry in record.events() {
+                self.driver.device().on_event(&TraceEntry { time_us: 0, ..entry }, PoolId::DEFAULT);
+            }
+        }
+        self.heaps.trace.add(record);
+    }
+
+    /// Records the failure of a request for want of memory. The event's address is the number of
+    /// bytes free on the device, as in `PyTorch`'s traces.
+    pub(crate) fn out_of_memory(&self, request: &Request, report: &OutOfMemory) {
+        let (addr, heap) = (DevicePtr(report.memory.free), &mut *self.heaps.lock(request.slot));
+        self.push(heap, What::One(Action::OutOfMemory), request.site, addr, request.size, request.stream);
+    }
+}

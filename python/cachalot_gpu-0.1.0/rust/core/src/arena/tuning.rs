@@ -1,0 +1,147 @@
+//! Settings that adjust themselves (`tune:auto`): the window of latest requests, settings put in force
+//! at a safe moment. `hosted/old_form.rs` gives memory of the old form back.
+//!
+//! The search itself is no part of the core: a host reads the window, searches with it on any thread
+//! and without a lock, and passes settings back.
+
+#[cfg(feature = "alloc")]
+use crate::arena::hosted::RetiredList;
+use crate::arena::{Arena, flags};
+use crate::config::{Config, Policy};
+use crate::device::DeviceMemory;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::trace::Action;
+
+/// The stage of `tune:auto` on a device.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub enum TuneStage {
+    /// The setting is off, or the device cannot be tuned.
+    #[default]
+    Off,
+    /// Requests are recorded, with the settings of the program or with those found before.
+    Recording,
+    /// A search is running.
+    Searching,
+    /// Other settings are in force, and are being measured.
+    Trial,
+}
+
+/// What `tune:auto` has done on a device. Bytes are of the default pool.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct TuneReport {
+    /// The present stage.
+    pub stage: TuneStage,
+    /// Whether the settings in force are other than the program's.
+    pub is_tuned: bool,
+    /// Windows read, for searches and for trials.
+    pub windows: u64,
+    /// Ended searches.
+    pub searches: u64,
+    /// Configurations run on a window.
+    pub candidates: u64,
+    /// Searches without settings that are better in the part of the window held back.
+    pub without_gain: u64,
+    /// Settings put in force.
+    pub switches: u64,
+    /// Trials with the predicted peak.
+    pub held: u64,
+    /// Settings taken back.
+    pub taken_back: u64,
+    /// Time of all searches, in microseconds.
+    pub search_us: u64,
+    /// Peak of reserved memory in the window of the latest switch, in bytes.
+    pub before_bytes: u64,
+    /// The peak predicted for this window with the new settings, in bytes.
+    pub predicted_bytes: u64,
+    /// Peak of reserved memory in the window of the latest ended trial, in bytes.
+    pub after_bytes: u64,
+    /// Bytes of idle memory given back after switches.
+    pub given_back_bytes: u64,
+    /// Bytes of segments that go back once the device has finished with them. They serve no request,
+    /// and are in no other sum.
+    pub retired_bytes: u64,
+}
+
+/// What `tune:auto` keeps for a device.
+#[derive(Clone, Default)]
+pub(crate) struct TuningState {
+    /// The program's own configuration, while other settings are in force.
+    pub own: Option<Config>,
+    /// Counts the program's changes of the configuration.
+    pub serial: u64,
+    /// Memory of the old form may be left.
+    pub has_leftovers: bool,
+    /// Segments waiting for the device.
+    #[cfg(feature = "alloc")]
+    pub retired: RetiredList,
+    /// The figures.
+    pub report: TuneReport,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Begins or ends the recording of the window, as the configuration says.
+    pub(crate) fn follow_tuning(&self) {
+        // Without a heap there is no window.
+        let wanted = cfg!(feature = "alloc") && self.settings.config.lock().tunes();
+        let [capacity, window] = self.heaps.trace.room();
+        if wanted != (window > 0) {
+            // Without memory for the window nothing is recorded, and nothing is tuned.
+            let _recorded = self.start_trace(capacity);
+        }
+        let stage = if wanted { TuneStage::Recording } else { TuneStage::Off };
+        self.tuning.lock().report.stage = stage;
+    }
+
+    /// Replaces the program's own configuration. Settings found by a search are dropped.
+    pub(crate) fn replace_config(&self, config: &Config) {
+        {
+            let mut present = self.settings.config.lock();
+            let mut state = self.tuning.lock();
+            *present = config.clone();
+            state.own = None;
+            state.serial += 1;
+            state.report.is_tuned = false;
+        }
+        self.apply_config();
+        self.follow_tuning();
+    }
+
+    /// Returns the program's own configuration.
+    pub(crate) fn own_config(&self) -> Config {
+        let present = self.settings.config.lock();
+        let own = self.tuning.lock().own.clone();
+        own.unwrap_or_else(|| present.clone())
+    }
+
+    /// Returns whether settings can adjust themselves at this moment: the setting is on, memory is
+    /// cached, and no graph is being captured.
+    pub(crate) fn may_tune(&self) -> bool {
+        self.settings.policy == Policy::Caching
+            && !self.flags.has(flags::DIRECT | flags::CAPTURE | flags::LOST)
+            && self.settings.config.lock().tunes()
+    }
+
+    /// Puts settings of placement in force, unless a graph is being captured or the program has
+    /// changed the configuration since `serial`. Returns whether they are in force.
+    pub(crate) fn put_in_force(&self, settings: &Config, serial: u64, action: Action, bytes: u64) -> bool {
+        if !self.may_tune() {
+            return false;
+        }
+        {
+            let mut present = self.settings.config.lock();
+            let mut state = self.tuning.lock();
+            if state.serial != serial {
+                return false;
+            }
+            let own = state.own.get_or_insert_with(|| present.clone()).clone();
+            present.take_placement(settings);
+            state.has_leftovers = true;
+            state.report.is_tuned = *present != own;
+        }
+        self.apply_config();
+        self.recorder().settings(action, bytes);
+        true
+    }
+}

@@ -1,0 +1,144 @@
+//! Release of the memory of ended and idle streams.
+//!
+//! A stream ends when the program says so. A stream is idle if the program has no block of the
+//! stream's pair and the pair has served no request for a while.
+
+use crate::arena::give::caches;
+use crate::arena::heaps::pairs::PairUse;
+use crate::arena::{Arena, OnDevice};
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
+use crate::units::{DevicePtr, StreamId};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Releases the queued free segments of ended streams, and the caches of idle streams if a
+    /// sweep of the pairs has asked for the release.
+    pub(crate) fn release_ended(self) {
+        // Zero is the common case, found without the queue's lock. Heaps that are queued again have to
+        // wait for the next call.
+        for _ in 0..self.heaps.ended_count() {
+            let Some(slot) = self.heaps.pop_ended() else { break };
+            let Some(used) = self.heaps.enter_pair(slot / 2) else { continue };
+            // The pair may serve a live stream again since the heap was queued.
+            if self.heaps.lock(slot).ended {
+                // Ignore a failure: the request may succeed.
+                let _failed = self.release_of_ended(slot);
+            }
+            drop(used);
+        }
+        // `swap` gives the sweep to one thread only.
+        if self.heaps.idle_due.swap(0, Ordering::Relaxed) != 0 {
+            self.release_idle();
+        }
+    }
+
+    /// Releases the cache of a heap whose stream has ended. If something is left, as while the stream
+    /// captures a graph, the heap is queued: a later request tries again.
+    fn release_of_ended(self, slot: u32) -> Result<(), Error> {
+        let released = caches::release_heap(self, slot);
+        if self.heaps.units_of(slot).next().is_some() {
+            self.heaps.queue_if_ended(self.heaps.slot(slot));
+        }
+        released
+    }
+
+    /// Releases the caches of idle pairs, and makes the pairs vacant. A pair is idle if the program
+    /// has no block of the pair and the pair has served no request since the previous sweep.
+    ///
+    /// The sweep also finds streams that ended without a report: a driver does not report the end
+    /// of a stream.
+    #[cold]
+    fn release_idle(self) {
+        let mut next = 0;
+        while let Some((pair, idle)) = self.heaps.sweep_pair(next) {
+            next = pair + 1;
+            if let Some(used) = idle.then(|| self.heaps.enter_pair(pair)).flatten() {
+                self.release_pair(used);
+            }
+        }
+        // Set the threshold of the next sweep from the pairs left after the release.
+        self.heaps.registry.lock().finish_sweep();
+    }
+
+    /// Releases the cache of one idle pair, and makes the pair vacant. Returns false if no pair is
+    /// idle, or if the pair could not be emptied.
+    #[cold]
+    pub(crate) fn release_one_idle(self) -> bool {
+        let Some(used) = self.heaps.idle_pair() else { return false };
+        let pair = used.pair;
+        self.release_pair(used);
+        !self.heaps.registry.lock().pairs[pair as usize].exists
+    }
+
+    /// Releases the caches of both heaps of a pair, and makes the pair vacant if nothing is left.
+    fn release_pair(self, used: PairUse<'_, R, S>) {
+        for kind in [PoolKind::Small, PoolKind::Large] {
+            // Ignore a failure: `Ledger::leak` counts the bytes, and the request may succeed.
+            let _counted = caches::release_heap(self, used.slot(kind));
+        }
+        let pair = used.pair;
+        // A pair in use cannot become vacant, so the guard is dropped first.
+        drop(used);
+        self.heaps.vacate_if_empty(pair);
+    }
+
+    /// Releases the cache of a stream that has ended, in every pool. The stream's number may be
+    /// used for another stream afterwards.
+    ///
+    /// Live blocks of the stream stay valid, and so do the segments of pools in use. Each pair of
+    /// the stream becomes vacant when its last segment is released.
+    ///
+    /// # Errors
+    ///
+    /// The first failure; the release goes on after a failure.
+    pub(crate) fn stream_destroyed(self, stream: StreamId) -> Result<(), Error> {
+        // Gathered frees wait for an event that is recorded while the stream exists.
+        let mut result = self.record_queues(self.flags.waiting(), None).map(|_finished| ());
+        let mut next = 0;
+        // `end_next_pair` marks each pair before the release: a block freed after the release finds
+        // the mark, and queues its heap.
+        while let Some((pool, ended)) = self.heaps.end_next_pair(next, stream) {
+            next = pool + 1;
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                result = result.and(self.release_of_ended(ended.slot(kind)));
+            }
+        }
+        result
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Returns the address of the first segment or range that
+    /// [`release_ended`](OnDevice::release_ended) would release for a request of `pair`. Skips the
+    /// heaps of `pair`, whose stream the request would revive.
+    pub(crate) fn first_ended(&self, pair: u32) -> Option<DevicePtr> {
+        if self.heaps.ended_count() == 0 {
+            return None;
+        }
+        // From the begin of the queue, as `pop_ended` takes heaps.
+        let mut next = self.heaps.next_ended(None);
+        while let Some((entry, slot)) = next {
+            // The queue's lock is dropped before the heap's lock is taken.
+            let first = self.heaps.enter_pair(slot / 2).and_then(|_used| {
+                let ended = slot / 2 != pair && self.heaps.lock(slot).ended;
+                if ended { caches::first_of_heap(self, slot) } else { None }
+            });
+            if first.is_some() {
+                self.heaps.stop_at(entry);
+                return first;
+            }
+            next = self.heaps.next_ended(Some(entry));
+        }
+        None
+    }
+
+    /// Returns the address of the first segment or range that
+    /// [`release_one_idle`](OnDevice::release_one_idle) would release.
+    pub(crate) fn first_idle(&self) -> Option<DevicePtr> {
+        let used = self.heaps.idle_pair()?;
+        [PoolKind::Small, PoolKind::Large].into_iter().find_map(|kind| caches::first_of_heap(self, used.slot(kind)))
+    }
+}

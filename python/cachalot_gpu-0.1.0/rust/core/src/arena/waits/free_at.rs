@@ -1,0 +1,104 @@
+//! Frees at a count: a block stays pending until the safe frontier reaches the count.
+//!
+//! A program that numbers its work frees a block with the number of the last work using the block.
+//! The *safe frontier* is the number up to which all work is done. The bit [`FRONTIER_BIT`] of a block's
+//! `events` is set while the block waits for the frontier, so a wait for the frontier and waits for
+//! events end by the same test.
+//!
+//! ```text
+//! free_at ─ reserve ─ detach ─ pend, set FRONTIER_BIT ─ queue by count
+//!                                                     │ frontier ≥ count
+//!                                                     └─▶ clear FRONTIER_BIT ─▶ free
+//! ```
+
+use crate::arena::OnDevice;
+use crate::arena::invalid_pointer::not_in_heap;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::FreeOutcome;
+use crate::page_map::HeapRef;
+use crate::streams::frontier::FRONTIER_BIT;
+use crate::sync::Lock;
+use crate::tables::slot_table::NONE;
+use crate::tables::{CapacityError, Storage};
+use crate::trace::CallSite;
+use crate::units::DevicePtr;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Frees the block at `ptr` once the frontier has reached `count` and no user stream is left.
+    /// Fails with [`Error::InvalidPointer`] if the heap does not own the block.
+    pub(crate) fn free_at(self, place: HeapRef, ptr: DevicePtr, count: u64) -> Result<(), Error> {
+        // To a planner that observes this iteration: the bytes are not free at the moment of the
+        // free.
+        self.plans.observe_use(&self.flags, ptr);
+        self.plans.observe_free(&self.flags, ptr);
+        // Reserve room in the queue first: once the block is detached, queueing must not fail.
+        let reserved = self.waits.frontier.lock().reserve(count);
+        if !reserved.map_err(|CapacityError| Error::TableFull("frees at a count"))? {
+            // The frontier has reached the count already, and nothing is reserved.
+            return self.free(place, ptr, None);
+        }
+        match self.detach_pending(place.heap, ptr) {
+            Ok(block) => {
+                // The frontier may have moved since the reservation. The queue then refuses the
+                // block.
+                let queued = self.waits.frontier.lock().push(count, place.heap, block);
+                if !queued {
+                    self.reach(place.heap, block);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.waits.frontier.lock().cancel_reservation();
+                Err(error)
+            }
+        }
+    }
+
+    /// Detaches the block at `ptr` from the program. The block stays pending at least until
+    /// [reached](Self::reach).
+    fn detach_pending(self, slot: u32, ptr: DevicePtr) -> Result<u32, Error> {
+        // The host's callback may make requests of its own: no lock may be held.
+        let site = self.call_site(CallSite::Free);
+        let mut heap = self.heaps.lock(slot);
+        let counters = &self.heaps.slot(slot).counters;
+        let (FreeOutcome::Unused(block) | FreeOutcome::Used(block)) = heap.detach(ptr, None, counters) else {
+            return Err(not_in_heap(&heap, ptr));
+        };
+        heap.pend(block, counters);
+        debug_assert_eq!(heap.blocks[block].events, 0, "an allocated block waits for nothing");
+        // Set before the heap is unlocked: an event that completes right afterwards must not free the block.
+        heap.blocks[block].events |= FRONTIER_BIT;
+        if heap.blocks[block].uses != NONE {
+            // On an error the block is allocated again, without the bit.
+            return self.wait_for_uses(slot, heap, block, site).map(|()| block);
+        }
+        if let Some(recorder) = self.tracing() {
+            recorder.free_requested(&mut heap, block, site);
+        }
+        drop(heap);
+        self.follow_pending(slot);
+        Ok(block)
+    }
+
+    /// Ends a block's wait for the frontier, and frees the block unless events are still awaited.
+    fn reach(self, slot: u32, block: u32) {
+        let mut heap = self.heaps.lock(slot);
+        debug_assert!(heap.blocks[block].events & FRONTIER_BIT != 0, "the block waits for the frontier");
+        heap.blocks[block].events &= !FRONTIER_BIT;
+        self.free_if_unused(slot, heap, block);
+    }
+
+    /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier
+    /// is there already.
+    pub(crate) fn set_safe_frontier(self, count: u64) {
+        self.waits.frontier.lock().advance(count);
+        // One block at a time: `reach` locks a heap, which must not happen under the frontier's
+        // lock. Several threads may take blocks out at once, each block goes to one of them.
+        loop {
+            let reached = self.waits.frontier.lock().pop();
+            let Some((heap, block)) = reached else { break };
+            self.reach(heap, block);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Messages of configuration errors. They propose a key for a mistyped one, and list the keys that a
+//! policy accepts.
+
+use super::error::{ConfigError, WORD_BYTES};
+use super::settings::SETTINGS;
+use core::fmt;
+
+/// Writes the keys, separated by commas.
+fn list<'a>(f: &mut fmt::Formatter<'_>, keys: impl Iterator<Item = &'a str>) -> fmt::Result {
+    for (i, key) in keys.enumerate() {
+        let comma = if i == 0 { "" } else { ", " };
+        write!(f, "{comma}{key}")?;
+    }
+    Ok(())
+}
+
+/// The page with every key, in the repository.
+const LIST: &str = "docs/configuration.md";
+
+/// Returns the key that `word` was most likely meant to be: a key that begins with `word`, or else
+/// the key with the fewest differences. `None` if a third of the key or more differs.
+fn nearest(word: &str) -> Option<&'static str> {
+    let keys = SETTINGS.iter().map(|setting| (setting.key, differences(word, setting.key)));
+    let begins = |key: &str| word.len() >= LEAST_BEGINNING && key.starts_with(word);
+    keys.filter(|&(key, count)| begins(key) || count * 3 < key.len())
+        .min_by_key(|&(key, count)| (!begins(key), count))
+        .map(|(key, _)| key)
+}
+
+/// The number of bytes from which the beginning of a key stands for the key.
+const LEAST_BEGINNING: usize = 4;
+
+/// Returns the Levenshtein distance of two texts in bytes: the least number of insertions, deletions
+/// and replacements that change one into the other. Only the first [`WORD_BYTES`] bytes of `to`
+/// count.
+// `strsim` and its like need the host's heap.
+fn differences(from: &str, to: &str) -> usize {
+    // `row[i]` is the distance of the part of `from` read so far to the first `i` bytes of `to`.
+    let mut row: [usize; WORD_BYTES + 1] = core::array::from_fn(|index| index);
+    let to = &to.as_bytes()[..to.len().min(WORD_BYTES)];
+    for (read, from) in from.bytes().enumerate() {
+        let mut diagonal = core::mem::replace(&mut row[0], read + 1);
+        for (at, to) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[at + 1];
+            row[at + 1] = replaced.min(row[at] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownKey { key } => {
+                write!(f, "unknown key `{key}`")?;
+                if let Some(meant) = nearest(key.as_str()) {
+                    write!(f, ", did you mean `{meant}`?")?;
+                }
+                write!(f, " {LIST} lists the {} keys", SETTINGS.len())
+            }
+            Self::OtherPolicy { key, policy } => {
+                write!(f, "{key} is not a key of policy `{policy}`; its keys are ")?;
+                list(f, SETTINGS.iter().filter(|setting| setting.of.holds(*policy)).map(|setting| setting.key))
+            }
+            Self::Syntax { expected, after, found } => {
+                write!(f, "expected {expected}")?;
+                if !after.is_empty() {
+                    write!(f, " after `{after}`")?;
+                }
+                if found.is_empty() { f.write_str(", but the string ends") } else { write!(f, ", found `{found}`") }
+            }
+            Self::Value { key, value, accepted } => {
+                write!(f, "{key} does not take `{value}`, only {accepted}")?;
+                if value.is_cut() {
+                    write!(f, ", in at most {WORD_BYTES} bytes")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

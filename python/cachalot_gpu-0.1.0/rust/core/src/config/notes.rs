@@ -1,0 +1,135 @@
+//! Notes: keys that are set and have no effect, each with the reason.
+
+use super::policy::{Bfc, Policy};
+use super::rounding::LARGE_SEGMENT;
+use super::{Config, RECLAIM_BUDGET, TUNE_BUDGET_MS, key};
+use core::fmt;
+
+/// A key that is set and has no effect. The text of a note is a line: the key, and the reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Note {
+    /// The key.
+    pub key: &'static str,
+    /// The reason, without a final full stop.
+    pub reason: &'static str,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} has no effect: {}", self.key, self.reason)
+    }
+}
+
+/// When a key that is set has no effect. `limited` tells whether a memory limit is set apart from the configuration.
+struct Conditional {
+    note: Note,
+    applies: fn(config: &Config, limited: bool) -> bool,
+}
+
+const fn note(key: &'static str, reason: &'static str, applies: fn(&Config, bool) -> bool) -> Conditional {
+    Conditional { note: Note { key, reason }, applies }
+}
+
+const NO_LARGEST_SPLIT: &str = "with `parity:False`, blocks of expandable segments are split at any size";
+
+fn is_limited(config: &Config, limited: bool) -> bool {
+    limited || config.per_process_memory_fraction < 1.0
+}
+
+/// Whether `max_non_split_rounding_mb` is not the default.
+fn sets_rounding(config: &Config) -> bool {
+    config.max_non_split_rounding != config.large_segment_size
+}
+
+/// Whether `max_split_size_mb` is not in force on the pages of expandable segments, the memory of every ordinary pool.
+fn splits_any(config: &Config) -> bool {
+    config.expandable_segments && !config.parity
+}
+
+/// The notes, sorted by key. `tests/tests/settings_without_effect.rs` proves each by programs with and without the key.
+static NOTES: [Conditional; 13] = [
+    note(key::COMPACT, "expandable segments have no budget", |config, _| {
+        config.compact.is_some() && config.expandable_segments
+    }),
+    note(
+        key::EXACT_SEGMENTS,
+        "without a memory limit, expandable segments grow by pages of one size",
+        // Below a limit, a request needs room for a segment of the size that the key decides.
+        |config, limited| {
+            let refuses = is_limited(config, limited) || config.throw_on_device_oom;
+            config.exact_segments && config.expandable_segments && !refuses
+        },
+    ),
+    note(
+        key::EXPANDABLE_SEGMENTS_RESERVE,
+        "without `expandable_segments:True`, ordinary pools reserve no addresses",
+        |config, _| config.expandable_segments_reserve.is_some() && !config.expandable_segments,
+    ),
+    note(
+        key::FIRST_REGION_MB,
+        "with `allow_growth:False`, the first segment takes all memory",
+        |config, _| match config.policy {
+            Policy::Bfc(bfc) => bfc.first_region != Bfc::DEFAULT.first_region && !bfc.allow_growth,
+            _ => false,
+        },
+    ),
+    note(key::GARBAGE_COLLECTION_THRESHOLD, "expandable segments are not collected", |config, _| {
+        config.garbage_collection_threshold.is_some() && config.expandable_segments
+    }),
+    note(
+        key::GARBAGE_COLLECTION_THRESHOLD,
+        "nothing is collected until a memory limit is set, by `per_process_memory_fraction` or by a call",
+        |config, limited| {
+            let collects = is_limited(config, limited) || config.expandable_segments;
+            config.garbage_collection_threshold.is_some() && !collects
+        },
+    ),
+    note(
+        key::LARGE_SEGMENT_SIZE_MB,
+        "with `exact_segments:True`, each block above 1 MiB gets a segment of its own size",
+        // Pages of expandable segments have this size, and it bounds the waste in oversize blocks.
+        |config, _| {
+            let is_used = config.expandable_segments || config.max_split_size().is_some();
+            config.large_segment_size != LARGE_SEGMENT && config.exact_segments && !is_used
+        },
+    ),
+    note(key::MAX_NON_SPLIT_ROUNDING_MB, "no block is oversize without `max_split_size_mb`", |config, _| {
+        sets_rounding(config) && config.max_split_size().is_none()
+    }),
+    note(key::MAX_NON_SPLIT_ROUNDING_MB, NO_LARGEST_SPLIT, |config, _| {
+        sets_rounding(config) && config.max_split_size().is_some() && splits_any(config)
+    }),
+    note(key::MAX_SPLIT_SIZE_MB, NO_LARGEST_SPLIT, |config, _| config.max_split_size().is_some() && splits_any(config)),
+    note(key::RECLAIM_BUDGET, "without `reclaim:auto`, upkeep gives no idle memory back", |config, _| {
+        config.reclaim_budget.to_bits() != RECLAIM_BUDGET.to_bits() && !config.reclaim
+    }),
+    note(key::THROW_ON_CUDAMALLOC_OOM, "`policy:direct` releases nothing and retries nothing", |config, _| {
+        config.throw_on_device_oom && config.policy == Policy::Direct
+    }),
+    note(key::TUNE_BUDGET_MS, "without `tune:auto`, no settings are searched", |config, _| {
+        config.tune_budget_ms != TUNE_BUDGET_MS && !config.tune
+    }),
+];
+
+impl Config {
+    /// Iterates over the keys that are set and have no effect. A key counts as set if its value is not the default, so
+    /// a string that names the default has no note. `limited` tells whether a memory limit is set by other means than
+    /// `per_process_memory_fraction`.
+    ///
+    /// The notes are about a device with virtual memory, and about pools without a tag, whose segments the program does not
+    /// supply. Under `tune:auto` they hold until a search changes the settings.
+    ///
+    /// ```
+    /// let config = cachalot_core::Config::parse("compact:0.05,expandable_segments:True")?;
+    /// let note = config.notes(false).next().map(|note| note.to_string());
+    /// assert_eq!(note.as_deref(), Some("compact has no effect: expandable segments have no budget"));
+    /// # Ok::<(), cachalot_core::config::ConfigError>(())
+    /// ```
+    pub fn notes(&self, limited: bool) -> impl Iterator<Item = Note> {
+        let notes = NOTES.iter().filter(move |conditional| (conditional.applies)(self, limited));
+        notes
+            .map(|conditional| conditional.note)
+            .chain(self.passed_on.reasons().map(|(key, reason)| Note { key, reason }))
+    }
+}

@@ -1,0 +1,203 @@
+//! Devices with segments and events only.
+
+use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
+use crate::device::{Bare, DeviceResult, Event, MemoryInfo};
+#[cfg(doc)]
+use crate::device::{DeviceMemory, Segments, StreamOrder};
+use crate::pool::PoolId;
+use crate::units::{DevicePtr, StreamId};
+
+/// A device with segments and events only. A basic device is a [`DeviceMemory`]: [`Bare`] answers all calls of the
+/// missing parts, and a stream is ordered behind an event by waiting for the event.
+///
+/// A device with further parts implements [`Segments`], [`StreamOrder`] and [`Host`](crate::Host) directly. These
+/// traits have no provided methods: the compiler names each missing method. A device with only some methods of a
+/// trait forwards the rest to [`Bare`], as described in [`forward`](crate::forward).
+///
+/// ```
+/// use cachalot_core::{Allocator, BasicDevice, Config, DeviceIndex, DevicePtr, DeviceResult, Event, Growable};
+/// use cachalot_core::{MemoryInfo, StreamId};
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// /// A device of 1 TiB that hands out addresses from the bottom up, and whose streams do their work at once.
+/// struct Bump(AtomicU64);
+///
+/// impl BasicDevice for Bump {
+///     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+///         Ok(DevicePtr(self.0.fetch_add(bytes, Ordering::Relaxed)))
+///     }
+///     fn release(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
+///         Ok(())
+///     }
+///     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
+///         Ok(MemoryInfo { free: 1 << 40, total: 1 << 40 })
+///     }
+///     fn create_event(&self) -> DeviceResult<Event> {
+///         Ok(Event(0))
+///     }
+///     fn destroy_event(&self, _: Event) -> DeviceResult<()> {
+///         Ok(())
+///     }
+///     fn record(&self, _: Event, _: StreamId) -> DeviceResult<()> {
+///         Ok(())
+///     }
+///     fn is_complete(&self, _: Event) -> DeviceResult<bool> {
+///         Ok(true)
+///     }
+///     fn wait(&self, _: Event) -> DeviceResult<()> {
+///         Ok(())
+///     }
+///     fn synchronize(&self, _: StreamId) -> DeviceResult<()> {
+///         Ok(())
+///     }
+///     fn is_capturing(&self, _: StreamId) -> DeviceResult<bool> {
+///         Ok(false)
+///     }
+/// }
+///
+/// let device = Bump(AtomicU64::new(1 << 30));
+/// let allocator = Allocator::<_, spin::Mutex<()>, Growable>::new([device], &Config::new())?;
+/// allocator.malloc(DeviceIndex(0), 1 << 20, StreamId::DEFAULT)?;
+/// # Ok::<(), cachalot_core::Error>(())
+/// ```
+pub trait BasicDevice: Send + Sync + 'static {
+    /// Allocates a segment, as [`Segments::obtain`] does.
+    ///
+    /// # Errors
+    /// The errors of [`Segments::obtain`].
+    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr>;
+
+    /// Releases a segment, as [`Segments::release`] does.
+    ///
+    /// # Errors
+    /// The errors of [`Segments::release`].
+    fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()>;
+
+    /// Returns the device's memory, as [`Segments::memory_info`] does.
+    ///
+    /// # Errors
+    /// Any error of the device.
+    fn memory_info(&self) -> DeviceResult<MemoryInfo>;
+
+    /// Creates an event, as [`StreamOrder::create_event`] does.
+    ///
+    /// # Errors
+    /// Any error of the device.
+    fn create_event(&self) -> DeviceResult<Event>;
+
+    /// Destroys an event, as [`StreamOrder::destroy_event`] does.
+    ///
+    /// # Errors
+    /// Any error of the device.
+    fn destroy_event(&self, event: Event) -> DeviceResult<()>;
+
+    /// Records an event, as [`StreamOrder::record`] does.
+    ///
+    /// # Errors
+    /// The errors of [`StreamOrder::record`].
+    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()>;
+
+    /// Returns whether the work before an event is done, as [`StreamOrder::is_complete`] does.
+    ///
+    /// # Errors
+    /// The errors of [`StreamOrder::is_complete`].
+    fn is_complete(&self, event: Event) -> DeviceResult<bool>;
+
+    /// Waits for an event, as [`StreamOrder::wait`] does.
+    ///
+    /// # Errors
+    /// The errors of [`StreamOrder::is_complete`].
+    fn wait(&self, event: Event) -> DeviceResult<()>;
+
+    /// Waits for a stream, as [`StreamOrder::synchronize`] does.
+    ///
+    /// # Errors
+    /// Any error of the device.
+    fn synchronize(&self, stream: StreamId) -> DeviceResult<()>;
+
+    /// Returns whether a stream captures a graph, as [`StreamOrder::is_capturing`] does.
+    ///
+    /// # Errors
+    /// Any error of the device.
+    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool>;
+}
+
+impl<T: BasicDevice> Forwarder for T {
+    type Inner = Bare;
+
+    #[inline]
+    fn inner(&self) -> DeviceResult<&Bare> {
+        Ok(&Bare)
+    }
+}
+
+impl<T: BasicDevice> ForwardSegments for T {
+    #[inline]
+    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        BasicDevice::obtain(self, bytes)
+    }
+
+    #[inline]
+    fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        BasicDevice::release(self, base, bytes)
+    }
+
+    #[inline]
+    fn memory_info(&self) -> DeviceResult<MemoryInfo> {
+        BasicDevice::memory_info(self)
+    }
+
+    #[inline]
+    fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        BasicDevice::obtain(self, bytes)
+    }
+}
+
+impl<T: BasicDevice> ForwardStreamOrder for T {
+    #[inline]
+    fn create_event(&self) -> DeviceResult<Event> {
+        BasicDevice::create_event(self)
+    }
+
+    #[inline]
+    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
+        BasicDevice::destroy_event(self, event)
+    }
+
+    #[inline]
+    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        BasicDevice::record(self, event, stream)
+    }
+
+    #[inline]
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        BasicDevice::record(self, event, stream)
+    }
+
+    #[inline]
+    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
+        BasicDevice::is_complete(self, event)
+    }
+
+    #[inline]
+    fn wait(&self, event: Event) -> DeviceResult<()> {
+        BasicDevice::wait(self, event)
+    }
+
+    #[inline]
+    fn order_behind(&self, _: StreamId, event: Event) -> DeviceResult<()> {
+        BasicDevice::wait(self, event)
+    }
+
+    #[inline]
+    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
+        BasicDevice::synchronize(self, stream)
+    }
+
+    #[inline]
+    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
+        BasicDevice::is_capturing(self, stream)
+    }
+}
+
+impl<T: BasicDevice> ForwardHost for T {}

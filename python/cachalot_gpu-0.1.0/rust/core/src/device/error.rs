@@ -1,0 +1,64 @@
+//! Errors of calls to a device.
+
+use core::fmt;
+
+/// The reason of a failed call to the device, as far as the allocator's next step depends on the
+/// reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The device certainly has no memory, or no addresses, left for this call, and is otherwise in
+    /// order. The allocator releases cached memory and retries.
+    OutOfMemory,
+    /// The call is not permitted while a stream captures a graph. The allocator defers the call.
+    NotPermittedInCapture,
+    /// The device refused an argument.
+    InvalidArgument,
+    /// The device or its driver lacks the feature.
+    Unsupported,
+    /// The context is lost: every later call would fail too. The allocator makes no further call.
+    ContextLost,
+    /// The driver is shutting down.
+    Deinitialized,
+    /// The call came from a forked child of the process that initialised the device.
+    Forked,
+    /// Any other reason; see [`DeviceError::code`].
+    Other,
+}
+
+/// A failed call to the device: the kind of error, and the device's own code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceError {
+    /// The kind, on which the allocator's next step depends.
+    pub kind: ErrorKind,
+    /// The device's own code (a `CUresult` in the CUDA backend), a plain integer for messages.
+    pub code: u32,
+}
+
+impl DeviceError {
+    /// Creates an error of `kind` with the device's own `code`.
+    pub const fn new(kind: ErrorKind, code: u32) -> Self {
+        Self { kind, code }
+    }
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            ErrorKind::OutOfMemory => "out of device memory",
+            ErrorKind::NotPermittedInCapture => "not permitted while a stream is capturing",
+            ErrorKind::InvalidArgument => "invalid argument",
+            ErrorKind::Unsupported => "not supported by this device or driver",
+            ErrorKind::ContextLost => "the device context is lost",
+            ErrorKind::Deinitialized => "the driver is shutting down",
+            ErrorKind::Forked => "called in a forked child process",
+            ErrorKind::Other => "device error",
+        };
+        write!(f, "{what} (code {})", self.code)
+    }
+}
+
+impl core::error::Error for DeviceError {}
+
+/// The result of a call to the device.
+pub type DeviceResult<T> = Result<T, DeviceError>;

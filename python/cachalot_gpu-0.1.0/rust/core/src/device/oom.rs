@@ -1,0 +1,381 @@
+//! The out-of-memory report: what was requested and held, the block needed, the reasons why it could
+//! not be allocated, and what would help. The text is the library's own or in the words of PyTorch.
+
+use crate::device::MemoryInfo;
+use crate::units::DeviceIndex;
+use core::fmt;
+
+/// The report of a request failed for lack of memory. All figures are in bytes, at the time of the failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent condition of the report")]
+pub struct OutOfMemory {
+    /// The requested size.
+    pub requested: u64,
+    /// The size of the block needed for the request.
+    pub block: u64,
+    /// The size of the segment the device was to allocate.
+    pub segment: u64,
+    /// The device.
+    pub device: DeviceIndex,
+    /// The total and free memory of the device; 0 if the device did not tell.
+    pub memory: MemoryInfo,
+    /// The device memory in use by this process, if the device tells.
+    pub process: Option<u64>,
+    /// The limit on memory reserved from the device, if any.
+    pub limit: Option<u64>,
+    /// Bytes of live blocks.
+    pub allocated: u64,
+    /// Bytes reserved from the device, without spare pages.
+    pub reserved: u64,
+    /// Bytes of pages of virtual memory mapped at addresses unusable for blocks. The pages could neither serve the
+    /// request nor go back to the device.
+    pub spare: u64,
+    /// Bytes of pinned pages of virtual memory: free memory on pinned pages does not move.
+    pub pinned: u64,
+    /// Bytes of parked memory: addresses without memory of the device. Part of no other sum.
+    pub parked: u64,
+    /// Bytes freed by the program, and still waiting for other streams or for the safe frontier.
+    pub pending: u64,
+    /// Free bytes in private pools.
+    pub private_free: u64,
+    /// The largest free block of the request's stream and pool.
+    pub largest_free: u64,
+    /// The largest free block of other streams and pools.
+    pub largest_free_elsewhere: u64,
+    /// Segments are expandable.
+    pub expandable: bool,
+    /// The host supplies the segments of the request's pool.
+    pub supplied: bool,
+    /// The policy and the device support expandable segments.
+    pub expandable_available: bool,
+    /// The stream is capturing a graph, so nothing could be released.
+    pub capturing: bool,
+}
+
+/// A size in the largest unit not above the size: whole for a multiple of the unit, else with two decimals. A size is
+/// written in bytes if the decimals would round the size to a multiple.
+pub(crate) struct Size(pub u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let bytes = self.0;
+        let Some(power) = (bytes.max(1).ilog2() / 10).checked_sub(1) else { return write!(f, "{bytes} bytes") };
+        let shift = (power + 1) * 10;
+        let unit = UNITS[power as usize];
+        if bytes.trailing_zeros() >= shift {
+            return write!(f, "{} {unit}", bytes >> shift);
+        }
+        // Rounded to the nearest hundredth. 128 bits, because the product may exceed 64.
+        let hundredths = ((u128::from(bytes) * 100) + (1 << (shift - 1))) >> shift;
+        match hundredths % 100 {
+            0 => write!(f, "{bytes} bytes"),
+            part => write!(f, "{}.{part:02} {unit}", hundredths / 100),
+        }
+    }
+}
+
+/// A size in PyTorch's notation: two decimals of the largest unit exceeded by the size.
+pub(crate) struct PyTorchSize(pub u64);
+
+impl fmt::Display for PyTorchSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0 as f64;
+        match self.0 {
+            0..=1024 => write!(f, "{} bytes", self.0),
+            1025..=0x10_0000 => write!(f, "{:.2} KiB", bytes / 1024.0),
+            0x10_0001..=0x4000_0000 => write!(f, "{:.2} MiB", bytes / 1024.0 / 1024.0),
+            _ => write!(f, "{:.2} GiB", bytes / 1024.0 / 1024.0 / 1024.0),
+        }
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Device out of memory. Tried to allocate {} on device {}, which has {} free of {}. ",
+            Size(self.requested),
+            self.device.0,
+            Size(self.memory.free),
+            Size(self.memory.total)
+        )?;
+        if let Some(process) = self.process {
+            write!(f, "This process uses {} of the device. ", Size(process))?;
+        }
+        if let Some(limit) = self.limit {
+            write!(f, "The memory limit is {}. ", Size(limit))?;
+        }
+        write!(
+            f,
+            "The allocator holds {}: {} in live blocks, {} pending, {} free",
+            Size(self.held()),
+            Size(self.allocated),
+            Size(self.pending),
+            Size(self.free())
+        )?;
+        if self.private_free > 0 {
+            write!(f, ", {} free in private pools", Size(self.private_free))?;
+        }
+        if self.spare > 0 {
+            write!(f, ", {} in spare pages", Size(self.spare))?;
+        }
+        if self.parked > 0 {
+            write!(f, "; {} more are parked", Size(self.parked))?;
+        }
+        f.write_str(".")?;
+        self.explain(f, &Size)?;
+        self.advise(f)
+    }
+}
+
+/// The report, displayed in the words of PyTorch.
+struct WordsOfPyTorch<'a>(&'a OutOfMemory);
+
+impl fmt::Display for WordsOfPyTorch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.0;
+        write!(
+            f,
+            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
+            PyTorchSize(report.segment),
+            report.device.0,
+            PyTorchSize(report.memory.total),
+            PyTorchSize(report.memory.free)
+        )?;
+        if let Some(process) = report.process {
+            write!(f, "Including non-PyTorch memory, this process has {} memory in use. ", PyTorchSize(process))?;
+        }
+        if let Some(limit) = report.limit {
+            write!(f, "{} allowed; ", PyTorchSize(limit))?;
+        }
+        let (allocated, private_free) = (report.allocated, report.private_free);
+        write!(f, "Of the allocated memory {} is allocated by PyTorch, ", PyTorchSize(allocated + private_free))?;
+        if private_free > 0 {
+            write!(f, "with {} allocated in private pools (e.g., CUDA Graphs), ", PyTorchSize(private_free))?;
+        }
+        let unallocated = report.held().saturating_sub(allocated + private_free);
+        write!(f, "and {} is reserved by PyTorch but unallocated.", PyTorchSize(unallocated))?;
+        if !report.expandable && !report.supplied {
+            f.write_str(
+                " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
+                 to avoid fragmentation.  See documentation for Memory Management  \
+                 (https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)",
+            )?;
+        }
+        report.explain(f, &PyTorchSize)
+    }
+}
+
+impl OutOfMemory {
+    /// Returns the text of `PyTorch` for the report, followed by the block needed and the reasons. For hosts whose
+    /// users know and search for the words of `PyTorch`.
+    pub fn in_words_of_pytorch(&self) -> impl fmt::Display + '_ {
+        WordsOfPyTorch(self)
+    }
+
+    /// Returns all bytes held from the device.
+    fn held(&self) -> u64 {
+        self.reserved + self.spare
+    }
+
+    /// Returns the free bytes held by the allocator, without the bytes of private pools.
+    fn free(&self) -> u64 {
+        self.reserved.saturating_sub(self.allocated + self.pending + self.private_free)
+    }
+
+    /// Returns whether the memory limit, and not the device, refused the segment.
+    fn is_limited(&self) -> bool {
+        self.limit.is_some_and(|limit| self.held() + self.segment > limit)
+    }
+
+    /// Writes which block was needed, and why it could not be allocated.
+    fn explain<D: fmt::Display>(&self, f: &mut fmt::Formatter<'_>, size: &impl Fn(u64) -> D) -> fmt::Result {
+        write!(
+            f,
+            "\nThe request of {} needs a block of {}; the largest free block of its stream and pool has {}",
+            size(self.requested),
+            size(self.block),
+            size(self.largest_free)
+        )?;
+        if self.largest_free >= self.block {
+            f.write_str(", which the rules for oversize blocks reserve for larger requests")?;
+        }
+        f.write_str(".")?;
+        if self.largest_free_elsewhere >= self.block {
+            write!(
+                f,
+                " Another stream or pool has a free block of {}, part of a segment that is in use: blocks are not moved between them.",
+                size(self.largest_free_elsewhere)
+            )?;
+        }
+        if self.pending > 0 {
+            write!(
+                f,
+                " {} are freed but still in use on other streams, or ahead of the safe frontier.",
+                size(self.pending)
+            )?;
+        }
+        if self.spare > 0 {
+            write!(f, " {} lie in pages whose old addresses are still in use.", size(self.spare))?;
+        }
+        if self.pinned > 0 {
+            write!(f, " {} lie in pinned pages, which do not move.", size(self.pinned))?;
+        }
+        if self.parked > 0 {
+            write!(f, " {} are parked and take none of the device's memory.", size(self.parked))?;
+        }
+        if self.capturing {
+            f.write_str(" Nothing could be released because the stream is capturing a graph.")?;
+        }
+        match self.limit {
+            Some(limit) if self.is_limited() => {
+                write!(f, " The memory limit leaves {} to allocate.", size(limit.saturating_sub(self.held())))
+            }
+            _ if self.supplied => write!(f, " The pool's own allocator would not give {}.", size(self.segment)),
+            _ => write!(f, " The device would not give {} more.", size(self.segment)),
+        }
+    }
+
+    /// Writes the settings that would have helped. Writes nothing if no setting would help.
+    fn advise(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_limited() && self.memory.free >= self.segment {
+            f.write_str(" A higher limit would help: the device has enough free memory.")?;
+        }
+        // Free memory is left only between live blocks: wholly free segments were released.
+        let has_no_pages = !self.expandable && !self.supplied;
+        if self.expandable_available && has_no_pages && !self.capturing && self.free() >= self.block {
+            f.write_str(
+                " The setting `expandable_segments:True` would help: \
+                 it returns free memory between live blocks to the device.",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::units::MIB;
+    use std::string::{String, ToString};
+
+    /// Returns the report of a request of 100 MiB on a full device of 1 GiB, changed by `change`.
+    fn text(change: impl FnOnce(&mut OutOfMemory)) -> String {
+        let mut report = OutOfMemory {
+            requested: 100 * MIB,
+            block: 100 * MIB,
+            segment: 100 * MIB,
+            device: DeviceIndex(0),
+            memory: MemoryInfo { free: 24 * MIB, total: 1024 * MIB },
+            process: None,
+            limit: None,
+            allocated: 1000 * MIB,
+            reserved: 1000 * MIB,
+            spare: 0,
+            pinned: 0,
+            parked: 0,
+            pending: 0,
+            private_free: 0,
+            largest_free: 0,
+            largest_free_elsewhere: 0,
+            expandable: false,
+            supplied: false,
+            expandable_available: true,
+            capturing: false,
+        };
+        change(&mut report);
+        report.to_string()
+    }
+
+    #[test]
+    fn the_own_text_names_no_other_host() {
+        assert_eq!(
+            text(|_| ()),
+            "Device out of memory. Tried to allocate 100 MiB on device 0, which has 24 MiB free of 1 GiB. \
+             The allocator holds 1000 MiB: 1000 MiB in live blocks, 0 bytes pending, 0 bytes free.\n\
+             The request of 100 MiB needs a block of 100 MiB; the largest free block of its stream and pool has \
+             0 bytes. The device would not give 100 MiB more."
+        );
+    }
+
+    #[test]
+    fn advice_is_given_only_where_it_has_an_effect() {
+        const EXPANDABLE: &str = " The setting `expandable_segments:True` would help";
+        const LIMIT: &str = " A higher limit would help";
+        let fragmented = |report: &mut OutOfMemory| report.allocated = 900 * MIB;
+        assert!(text(fragmented).contains(EXPANDABLE));
+        for prevent in [
+            (|report| report.allocated += MIB) as fn(&mut OutOfMemory),
+            |report| report.expandable = true,
+            |report| report.supplied = true,
+            |report| report.expandable_available = false,
+            |report| report.capturing = true,
+            |report| report.private_free = 100 * MIB,
+        ] {
+            let text = text(|report| {
+                fragmented(report);
+                prevent(report);
+            });
+            assert!(!text.contains(EXPANDABLE), "{text}");
+        }
+        assert!(!text(|report| report.limit = Some(1000 * MIB)).contains(LIMIT), "the device is full as well");
+        let limited = text(|report| (report.limit, report.memory.free) = (Some(1000 * MIB), 100 * MIB));
+        assert!(limited.contains(LIMIT) && limited.contains("The memory limit is 1000 MiB."), "{limited}");
+    }
+
+    #[test]
+    fn the_program_is_named_where_it_supplies_the_segments() {
+        assert!(text(|report| report.supplied = true).ends_with(" The pool's own allocator would not give 100 MiB."));
+    }
+
+    #[test]
+    fn pages_that_cannot_serve_are_named() {
+        let text = text(|report| {
+            (report.spare, report.pinned, report.reserved) = (16 * MIB, 6 * MIB, 984 * MIB);
+            (report.allocated, report.limit) = (980 * MIB, Some(1090 * MIB));
+        });
+        for part in [
+            " holds 1000 MiB: 980 MiB in live blocks, 0 bytes pending, 4 MiB free, 16 MiB in spare pages.",
+            " 16 MiB lie in pages whose old addresses are still in use.",
+            " 6 MiB lie in pinned pages, which do not move.",
+            " The memory limit leaves 90 MiB to allocate.",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn parked_memory_is_named_apart() {
+        let text =
+            text(|report| (report.parked, report.allocated, report.reserved) = (256 * MIB, 640 * MIB, 640 * MIB));
+        for part in [
+            " holds 640 MiB: 640 MiB in live blocks, 0 bytes pending, 0 bytes free; 256 MiB more are parked.",
+            " 256 MiB are parked and take none of the device's memory.",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_whole_where_they_can_be() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1 KiB"),
+            (1536, "1.50 KiB"),
+            (1 << 20, "1 MiB"),
+            ((1 << 29) + 1, "536870913 bytes"),
+            ((1 << 30) - 1, "1073741823 bytes"),
+            (1 << 30, "1 GiB"),
+            ((1 << 30) + (1 << 25), "1.03 GiB"),
+            (32 << 40, "32 TiB"),
+            (u64::MAX, "18446744073709551615 bytes"),
+        ] {
+            assert_eq!(Size(bytes).to_string(), text, "{bytes}");
+        }
+        assert_eq!(PyTorchSize(1 << 30).to_string(), "1024.00 MiB");
+    }
+}

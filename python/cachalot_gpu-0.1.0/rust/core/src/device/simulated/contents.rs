@@ -1,0 +1,168 @@
+//! The contents of a simulated device: a number for each physical handle, and the numbers
+//! kept by the host while memory is parked.
+
+use super::{Call, INVALID, NO_MEMORY, SimulatedDevice, State};
+use crate::device::{Contents, CopyMark, DeviceResult, Saved};
+use crate::units::DevicePtr;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::num::NonZeroU64;
+use core::ops::Range;
+
+/// The contents kept by the host, and the copies in progress.
+#[derive(Clone, Debug)]
+pub(super) struct HostMemory {
+    /// The largest number of bytes kept.
+    capacity: u64,
+    /// The bytes prepared for saves to follow. `None` before a call of `prepare` and after the end of its saves.
+    prepared: Option<u64>,
+    /// Kept contents by name: bytes and number.
+    kept: BTreeMap<u64, (u64, u64)>,
+    /// The name given last.
+    names: u64,
+    /// The number of the copy begun last.
+    copies: u64,
+    /// Copies not waited for: number and device addresses.
+    in_progress: Vec<(u64, Range<u64>)>,
+}
+
+impl Default for HostMemory {
+    fn default() -> Self {
+        Self { capacity: u64::MAX, prepared: None, kept: BTreeMap::new(), names: 0, copies: 0, in_progress: Vec::new() }
+    }
+}
+
+impl HostMemory {
+    /// Returns the bytes kept.
+    fn bytes(&self) -> u64 {
+        self.kept.values().map(|(bytes, _)| bytes).sum()
+    }
+
+    /// Returns whether a copy in progress uses some of the addresses.
+    pub(super) fn copies(&self, addresses: &Range<u64>) -> bool {
+        self.in_progress.iter().any(|(_, copied)| copied.start < addresses.end && addresses.start < copied.end)
+    }
+
+    fn begin(&mut self, addresses: Range<u64>) {
+        self.copies += 1;
+        self.in_progress.push((self.copies, addresses));
+    }
+}
+
+impl State {
+    /// Returns the number of the handle mapped at exactly the `bytes` from `at` on.
+    fn mapped_whole(&self, at: u64, bytes: u64) -> DeviceResult<u64> {
+        let mapping = self.mappings.get(&at).filter(|mapping| mapping.0 == bytes && mapping.2);
+        mapping.map(|mapping| mapping.1).ok_or(INVALID)
+    }
+
+    fn contents_of(&mut self, handle: u64) -> Option<&mut u64> {
+        self.physical.get_mut(&handle).map(|physical| &mut physical.contents)
+    }
+}
+
+impl SimulatedDevice {
+    /// Sets how many bytes of contents the host keeps at most.
+    #[must_use]
+    pub fn with_host_memory(self, bytes: u64) -> Self {
+        self.0.lock().host.capacity = bytes;
+        self
+    }
+
+    /// Writes a number to the physical memory at `at`, as the whole contents. Returns false
+    /// if no memory is accessible at the address.
+    pub fn write(&self, at: DevicePtr, contents: u64) -> bool {
+        let mut state = self.0.lock();
+        let Some(handle) = state.pieces(at.0..at.0 + 1).map(|pieces| pieces[0].0) else { return false };
+        state.contents_of(handle).is_some_and(|found| {
+            *found = contents;
+            true
+        })
+    }
+
+    /// Returns the contents of the physical memory at `at`. New memory has unwritten contents.
+    /// `None` if no memory is accessible at the address.
+    pub fn read(&self, at: DevicePtr) -> Option<u64> {
+        let mut state = self.0.lock();
+        let handle = state.pieces(at.0..at.0 + 1)?[0].0;
+        state.contents_of(handle).map(|contents| *contents)
+    }
+
+    /// Returns the bytes of contents kept by the host.
+    pub fn kept(&self) -> u64 {
+        self.0.lock().host.bytes()
+    }
+
+    /// Returns the bytes of the host prepared for saves to follow. `None` while no saves are announced.
+    pub fn prepared(&self) -> Option<u64> {
+        self.0.lock().host.prepared
+    }
+}
+
+impl Contents for SimulatedDevice {
+    fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Prepare, bytes)?;
+        let fits = largest <= bytes && bytes <= state.host.capacity - state.host.bytes();
+        if !fits {
+            return Err(NO_MEMORY);
+        }
+        state.host.prepared = Some(bytes);
+        Ok(())
+    }
+
+    fn end_saves(&self) {
+        self.0.lock().host.prepared = None;
+    }
+
+    fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> {
+        let mut state = self.0.lock();
+        state.enter(Call::Save, bytes)?;
+        let handle = state.mapped_whole(at.0, bytes)?;
+        let contents = state.contents_of(handle).map(|contents| *contents).ok_or(INVALID)?;
+        let prepared = state.host.prepared.and_then(|prepared| prepared.checked_sub(bytes)).ok_or(NO_MEMORY)?;
+        state.host.prepared = Some(prepared);
+        state.host.names += 1;
+        let name = state.host.names;
+        state.host.kept.insert(name, (bytes, contents));
+        state.host.begin(at.0..at.0 + bytes);
+        NonZeroU64::new(name).map(Saved).ok_or(INVALID)
+    }
+
+    fn restore(&self, saved: Saved, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Restore, bytes)?;
+        let handle = state.mapped_whole(at.0, bytes)?;
+        let (_, kept) = *state.host.kept.get(&saved.0.get()).filter(|kept| kept.0 == bytes).ok_or(INVALID)?;
+        *state.contents_of(handle).ok_or(INVALID)? = kept;
+        state.host.begin(at.0..at.0 + bytes);
+        Ok(())
+    }
+
+    fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Zero, bytes)?;
+        let handle = state.mapped_whole(at.0, bytes)?;
+        *state.contents_of(handle).ok_or(INVALID)? = 0;
+        state.host.begin(at.0..at.0 + bytes);
+        Ok(())
+    }
+
+    fn mark(&self) -> DeviceResult<CopyMark> {
+        let mut state = self.0.lock();
+        state.enter(Call::Mark, 0)?;
+        Ok(CopyMark(state.host.copies))
+    }
+
+    /// A failed wait leaves the copies in progress.
+    fn finish(&self, mark: CopyMark) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Finish, 0)?;
+        state.host.in_progress.retain(|&(number, _)| number > mark.0);
+        Ok(())
+    }
+
+    fn forget(&self, saved: Saved) {
+        self.0.lock().host.kept.remove(&saved.0.get());
+    }
+}

@@ -1,0 +1,440 @@
+//! A device in memory, for tests, replays and programs without a GPU. Deterministic, and as strict
+//! as a driver.
+//!
+//! Addresses come from a script or are counted up; released addresses are reused. An event is complete once the test
+//! lets the event's stream progress, or once a caller waits for the event. Pauses and calls advance the device's own
+//! clock and take no real time: each call advances the clock by the call's estimated time on a real device. Any call
+//! can be made to fail.
+
+use crate::device::{CaptureMark, DeviceError, DeviceResult, ErrorKind, Event, PhysicalHandle};
+use crate::pool::PoolId;
+use crate::units::{DevicePtr, StreamId};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use spin::Mutex;
+
+mod addresses;
+mod contents;
+mod costs;
+mod device_memory;
+mod failure;
+mod graph;
+mod mappings;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod work;
+
+pub use crate::device::Call;
+pub use addresses::{AddressSpace, Space};
+use contents::HostMemory;
+use costs::Meter;
+pub use costs::{CostPoint, DriverCosts};
+pub use failure::Failure;
+use graph::Graph;
+use mappings::Physical;
+use work::{Place, Streams};
+
+/// The device's resources not released.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Outstanding {
+    /// Segments.
+    pub segments: usize,
+    /// Reserved ranges of addresses.
+    pub reservations: usize,
+    /// Mappings.
+    pub mappings: usize,
+    /// Physical handles.
+    pub handles: usize,
+}
+
+/// A device in memory: a [`DeviceMemory`](crate::device::DeviceMemory) with
+/// [`VirtualMemory`](crate::device::VirtualMemory) and [`Contents`](crate::device::Contents) without hardware.
+#[derive(Debug)]
+pub struct SimulatedDevice(Mutex<State>);
+
+/// The alignment of segments and reservations, in bytes.
+const ALIGNMENT: u64 = 2 << 20;
+
+/// The distance between the address ranges of [numbered](SimulatedDevice::numbered) devices, in
+/// bytes.
+const DEVICE_STRIDE: u64 = 1 << 44;
+
+/// The end of the addresses of a device without a number.
+const LAST_ADDRESS: u64 = 1 << 58;
+
+/// The least number of addresses taken by a device from the space at a time.
+const SPAN: u64 = 1 << 40;
+
+/// Everything of a device, under its lock.
+#[derive(Clone, Debug)]
+struct State {
+    /// The device memory in bytes.
+    capacity: u64,
+    /// The device memory in use, in bytes.
+    used: u64,
+    /// The highest value of `used`.
+    peak: u64,
+    /// The space of the device's addresses.
+    space: Space,
+    /// The ranges taken from `space`, returned when the device is dropped.
+    spans: Vec<Range<u64>>,
+    /// The unused addresses of the last range.
+    fresh: Range<u64>,
+    /// Addresses to return before any others.
+    script: VecDeque<u64>,
+    /// Released addresses by length, reused lowest first.
+    vacant: BTreeMap<u64, BTreeSet<u64>>,
+    /// Segments: address → length.
+    segments: BTreeMap<u64, u64>,
+    /// Reservations: address → length.
+    reservations: BTreeMap<u64, u64>,
+    /// Mappings: address → length, handle, accessible.
+    mappings: BTreeMap<u64, (u64, u64, bool)>,
+    /// The mappings reported to the program: address → length.
+    told: BTreeMap<u64, u64>,
+    /// Physical handles by number.
+    physical: BTreeMap<u64, Physical>,
+    /// The number of the latest handle.
+    handles: u64,
+    /// Event → its place, once recorded.
+    events: BTreeMap<u64, Option<Place>>,
+    /// The number of the latest event.
+    events_made: u64,
+    /// The streams used so far.
+    streams: Streams,
+    /// The work captured by the capturing streams.
+    graph: Graph,
+    /// The streams led by each host route, by the route's number.
+    led: BTreeMap<u64, BTreeSet<StreamId>>,
+    /// The pools with segments supplied by the device.
+    supplied_pools: BTreeSet<PoolId>,
+    /// Supplied segments: address → pool.
+    supplied: BTreeMap<u64, PoolId>,
+    /// The granularity of virtual memory in bytes; 0 ⟺ the device has no virtual memory.
+    granularity: u64,
+    /// Whether physical memory can be exported.
+    exports: bool,
+    /// Kept contents, and copies.
+    host: HostMemory,
+    /// How often each call was made.
+    calls: [u64; Call::ALL.len()],
+    /// The estimated time of the calls.
+    meter: Meter,
+    /// The failures to inject.
+    failures: Vec<Failure>,
+    /// The error of the lost context; every later call returns an equal error.
+    lost: Option<DeviceError>,
+    /// Calls made after the context was lost.
+    calls_after_loss: u64,
+    /// The time of all pauses, in microseconds.
+    clock_us: u64,
+    /// Ticks added so every reading of the clock returns more than the last.
+    looks: u64,
+    /// The latest end of a pause.
+    patience_us: u64,
+}
+
+/// The contents of new memory: above every number written by a test.
+const UNWRITTEN: u64 = 1 << 63;
+
+/// The error of a call with a refused argument.
+const INVALID: DeviceError = DeviceError::new(ErrorKind::InvalidArgument, 1);
+/// The error of a call without memory or addresses left.
+const NO_MEMORY: DeviceError = DeviceError::new(ErrorKind::OutOfMemory, 2);
+
+impl SimulatedDevice {
+    /// Creates a device of `capacity` bytes, with virtual memory in granules of 2 MiB.
+    pub fn new(capacity: u64) -> Self {
+        Self::within(Arc::new(AddressSpace::new(DEVICE_STRIDE..LAST_ADDRESS)), capacity)
+    }
+
+    /// Creates a device like [`new`](Self::new), in an address range of its own: devices with different numbers have
+    /// 2^44 bytes of addresses each, and share no address.
+    pub fn numbered(number: u32, capacity: u64) -> Self {
+        let start = DEVICE_STRIDE.saturating_mul(u64::from(number) + 1);
+        Self::within(Arc::new(AddressSpace::new(start..start.saturating_add(DEVICE_STRIDE))), capacity)
+    }
+
+    /// Returns a device in an equal state, with equal addresses, events and pages. For trying calls without an effect
+    /// on the original device.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        // The addresses taken so far are returned by this device alone.
+        let mut state = self.0.lock().clone();
+        state.spans.clear();
+        Self(Mutex::new(state))
+    }
+
+    /// Creates a device like [`new`](Self::new), with addresses from `space`. Devices in a common space never have an
+    /// address in common. A device is out of memory if the space has no addresses left.
+    pub fn within(space: impl Into<Space>, capacity: u64) -> Self {
+        Self(Mutex::new(State {
+            capacity,
+            used: 0,
+            peak: 0,
+            space: space.into(),
+            spans: Vec::new(),
+            fresh: 0..0,
+            script: VecDeque::new(),
+            vacant: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            reservations: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            told: BTreeMap::new(),
+            physical: BTreeMap::new(),
+            handles: 0,
+            events: BTreeMap::new(),
+            events_made: 0,
+            streams: Streams::default(),
+            graph: Graph::default(),
+            led: BTreeMap::new(),
+            supplied_pools: BTreeSet::new(),
+            supplied: BTreeMap::new(),
+            granularity: ALIGNMENT,
+            exports: false,
+            host: HostMemory::default(),
+            calls: [0; Call::ALL.len()],
+            meter: Meter::new(DriverCosts::h200()),
+            failures: Vec::new(),
+            lost: None,
+            calls_after_loss: 0,
+            clock_us: 0,
+            looks: 0,
+            patience_us: u64::MAX,
+        }))
+    }
+
+    /// Removes virtual memory from the device.
+    #[must_use]
+    pub fn without_virtual_memory(self) -> Self {
+        self.0.lock().granularity = 0;
+        self
+    }
+
+    /// Lets the device export physical memory. The descriptors are the numbers of the handles, and name no open
+    /// files.
+    #[must_use]
+    pub fn with_exports(self) -> Self {
+        self.0.lock().exports = true;
+        self
+    }
+
+    /// Sets the addresses of the next segments and reservations, in this order.
+    pub fn script_addresses(&self, addresses: impl IntoIterator<Item = u64>) {
+        self.0.lock().script.extend(addresses);
+    }
+
+    /// Keeps the device's addresses taken in the space after the device has been dropped.
+    pub fn keep_addresses(&self) {
+        self.0.lock().spans.clear();
+    }
+
+    /// Lets `stream` finish all the stream's work, and all awaited work: the events recorded so far are complete.
+    pub fn complete(&self, stream: StreamId) {
+        let streams = &mut self.0.lock().streams;
+        streams.complete(streams.end(stream));
+    }
+
+    /// Lets `stream` progress past the oldest incomplete event, and past all work awaited by the event.
+    pub fn complete_one(&self, stream: StreamId) {
+        let streams = &mut self.0.lock().streams;
+        streams.complete(streams.next(stream));
+    }
+
+    /// Begins or ends the capture of a graph on `stream`. Streams capturing at the same time capture one
+    /// graph.
+    pub fn set_capturing(&self, stream: StreamId, capturing: bool) {
+        let mut state = self.0.lock();
+        state.streams.set_capturing(stream, capturing);
+        state.graph.set_capturing(stream, capturing);
+    }
+
+    /// Captures a piece of work on `stream`, which is capturing.
+    pub fn capture_work(&self, stream: StreamId) {
+        self.0.lock().graph.work(stream);
+    }
+
+    /// Orders all later captures of `stream` behind the work captured by `awaited`. Both streams capture afterwards.
+    pub fn capture_wait(&self, stream: StreamId, awaited: StreamId) {
+        let mut state = self.0.lock();
+        state.streams.set_capturing(stream, true);
+        state.graph.wait(stream, awaited);
+    }
+
+    /// Returns the number of marks left in graphs.
+    pub fn capture_marks(&self) -> usize {
+        self.0.lock().graph.marks()
+    }
+
+    /// Sets the streams led by the host route `route`, instead of the streams set before.
+    pub fn set_led(&self, route: u64, streams: impl IntoIterator<Item = StreamId>) {
+        self.0.lock().led.insert(route, streams.into_iter().collect());
+    }
+
+    /// Begins or ends the supply of the segments of a private pool. The segments are memory of the
+    /// device.
+    pub fn set_supplied(&self, pool: PoolId, supplied: bool) {
+        let pools = &mut self.0.lock().supplied_pools;
+        if supplied {
+            pools.insert(pool);
+        } else {
+            pools.remove(&pool);
+        }
+    }
+
+    /// Returns the supplied segments not released, by address, and the pool of each.
+    pub fn supplied(&self) -> Vec<(DevicePtr, PoolId)> {
+        self.0.lock().supplied.iter().map(|(&base, &pool)| (DevicePtr(base), pool)).collect()
+    }
+
+    /// Returns the time of all pauses since creation, in microseconds.
+    pub fn now_us(&self) -> u64 {
+        self.0.lock().clock_us
+    }
+
+    /// Refuses pauses with an end later than `until_us` microseconds after creation.
+    pub fn set_patience(&self, until_us: u64) {
+        self.0.lock().patience_us = until_us;
+    }
+
+    /// Injects a failure.
+    pub fn fail(&self, failure: Failure) {
+        self.0.lock().failures.push(failure);
+    }
+
+    /// Removes all injected failures.
+    pub fn clear_failures(&self) {
+        self.0.lock().failures.clear();
+    }
+
+    /// Returns how often `call` was made.
+    pub fn calls(&self, call: Call) -> u64 {
+        self.0.lock().calls[call as usize]
+    }
+
+    /// Returns how many calls were made after the context was lost. All of them failed.
+    pub fn calls_after_loss(&self) -> u64 {
+        self.0.lock().calls_after_loss
+    }
+
+    /// Returns the resources not released.
+    pub fn outstanding(&self) -> Outstanding {
+        let state = self.0.lock();
+        Outstanding {
+            segments: state.segments.len(),
+            reservations: state.reservations.len(),
+            mappings: state.mappings.len(),
+            handles: state.physical.values().filter(|physical| !physical.dropped).count(),
+        }
+    }
+
+    /// Returns the bytes of device memory in use.
+    pub fn used(&self) -> u64 {
+        self.0.lock().used
+    }
+
+    /// Returns the highest number of bytes of device memory in use so far.
+    pub fn peak_used(&self) -> u64 {
+        self.0.lock().peak
+    }
+
+    /// Restarts the peak of [`peak_used`](Self::peak_used) at the present use.
+    pub fn reset_peak_used(&self) {
+        let mut state = self.0.lock();
+        state.peak = state.used;
+    }
+
+    /// Returns whether every byte of the range can be accessed: the range lies in a segment or in an accessible
+    /// mapping.
+    pub fn is_accessible(&self, at: DevicePtr, bytes: u64) -> bool {
+        self.0.lock().pieces(at.0..at.0 + bytes).is_some()
+    }
+}
+
+impl State {
+    /// Counts a call for `bytes` bytes. Returns the error if the call is to fail.
+    fn enter(&mut self, call: Call, bytes: u64) -> DeviceResult<()> {
+        self.meter.charge(call, [bytes]);
+        self.count(call)
+    }
+
+    /// Counts a call already charged. Returns the error if the call is to fail.
+    fn count(&mut self, call: Call) -> DeviceResult<()> {
+        let count = &mut self.calls[call as usize];
+        *count += 1;
+        if let Some(error) = self.lost {
+            self.calls_after_loss += 1;
+            return Err(error);
+        }
+        let fails = |f: &&Failure| f.call == call && (f.nth == *count || f.persistent && f.nth <= *count);
+        let Some(failure) = self.failures.iter().find(fails) else { return Ok(()) };
+        self.lost = Some(failure.error).filter(|error| error.kind == ErrorKind::ContextLost);
+        Err(failure.error)
+    }
+
+    /// Returns an address with room for `bytes`: from the script, else released before, else fresh.
+    fn take_address(&mut self, bytes: u64) -> DeviceResult<u64> {
+        if let Some(address) = self.script.pop_front() {
+            return Ok(address);
+        }
+        if let Some(address) = self.vacant.get_mut(&bytes).and_then(BTreeSet::pop_first) {
+            return Ok(address);
+        }
+        let length = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(NO_MEMORY)?;
+        if self.fresh.end - self.fresh.start < length {
+            let span = self.space.take(length.max(SPAN)).ok_or(NO_MEMORY)?;
+            // A span that begins where the last one ends continues it, so a long range may cross
+            // both.
+            let start = if span.start == self.fresh.end { self.fresh.start } else { span.start };
+            self.fresh = start..span.end;
+            self.spans.push(span);
+        }
+        let address = self.fresh.start;
+        self.fresh.start += length;
+        Ok(address)
+    }
+
+    /// Takes `bytes` of the device's memory.
+    fn use_memory(&mut self, bytes: u64) -> DeviceResult<()> {
+        if bytes == 0 {
+            return Err(INVALID);
+        }
+        if self.capacity - self.used < bytes {
+            return Err(NO_MEMORY);
+        }
+        self.used += bytes;
+        self.peak = self.peak.max(self.used);
+        Ok(())
+    }
+
+    /// Records an event at the present end of a stream.
+    fn record(&mut self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        self.enter(Call::Record, 0)?;
+        if !self.events.contains_key(&event.0) {
+            return Err(INVALID);
+        }
+        let place = self.streams.queue(stream)?;
+        self.events.insert(event.0, Some(place));
+        Ok(())
+    }
+
+    /// Returns whether an event is complete.
+    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
+        match self.events.get(&event.0) {
+            None => Err(INVALID),
+            // Like the CUDA driver: an event that was never recorded is complete.
+            Some(None) => Ok(true),
+            Some(Some(place)) => Ok(self.streams.is_complete(*place)),
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        for span in self.spans.drain(..) {
+            self.space.release_memory(span);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The streams of a simulated device: the progress of each stream, the awaited places, and the memory used by the
+//! stream's work.
+//!
+//! A *place* is a position in a stream: each event and each piece of work takes the next place.
+//!
+//! ```text
+//! stream 1   place 1 ── place 2 ──────────────────┐
+//! stream 2   place 1 ───────────── waits for (1, 2) ── place 2
+//! ```
+
+use super::{DeviceError, DevicePtr, DeviceResult, ErrorKind, PhysicalHandle, SimulatedDevice};
+use crate::units::StreamId;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// The error of a call not permitted by a capturing stream.
+const CAPTURING: DeviceError = DeviceError::new(ErrorKind::NotPermittedInCapture, 900);
+
+/// A position in a stream: all events and work up to the number.
+pub(super) type Place = (StreamId, u64);
+
+/// Part of a physical handle, or of a segment: the number of the handle, and the bytes within. A segment has the
+/// handle 0, and the bytes are addresses.
+pub(super) type Piece = (u64, Range<u64>);
+
+/// The progress of a stream.
+#[derive(Clone, Debug, Default)]
+struct Stream {
+    /// Places taken so far.
+    queued: u64,
+    /// Places complete so far.
+    complete: u64,
+    /// The stream is capturing a graph.
+    capturing: bool,
+    /// The waits: work behind the first place waits for the second place.
+    waits: Vec<(u64, Place)>,
+}
+
+/// Incomplete work, and the memory used by the work.
+#[derive(Clone, Debug)]
+struct Work {
+    place: Place,
+    addresses: Range<u64>,
+    pieces: Vec<Piece>,
+}
+
+impl SimulatedDevice {
+    /// Makes the device finish all work as soon as the work is queued: an event is complete once recorded. By
+    /// default, work is done only when a test or a caller's wait lets the work's stream progress.
+    #[must_use]
+    pub fn with_work_done_at_once(self) -> Self {
+        self.0.lock().streams.done_at_once = true;
+        self
+    }
+
+    /// Makes the device tell which streams are [idle](crate::StreamOrder::is_idle): with all events and launches
+    /// complete. By default, the device leaves open whether a program has queued further work.
+    #[must_use]
+    pub fn with_idle_streams_told(self) -> Self {
+        self.0.lock().streams.tells_idle = true;
+        self
+    }
+
+    /// Lets the device's streams go [without a report](crate::StreamOrder::reports_end).
+    #[must_use]
+    pub fn with_unreported_ends(self) -> Self {
+        self.0.lock().streams.reports_no_end = true;
+        self
+    }
+
+    /// Lets a stream go without a report. The stream's work goes on. Later calls of the allocator with the stream
+    /// panic, except for the calls permitted after the end of an unreported stream.
+    pub fn let_go(&self, stream: StreamId) {
+        self.0.lock().streams.gone.insert(stream);
+    }
+
+    /// Queues work on `stream` with the `bytes` from `at` on. The work is done when `stream` reaches the work. Until
+    /// then the memory cannot be unmapped.
+    ///
+    /// # Errors
+    /// A sentence with the mistake: part of the memory cannot be accessed, the stream is capturing, or unordered
+    /// earlier work uses common physical memory, at any address.
+    pub fn launch(&self, stream: StreamId, at: DevicePtr, bytes: u64) -> Result<(), &'static str> {
+        let mut state = self.0.lock();
+        let pieces = state.pieces(at.0..at.0 + bytes).ok_or("work uses memory that is not accessible")?;
+        match state.streams.launch(stream, at.0..at.0 + bytes, pieces) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("work uses memory that other work uses, with no order between them"),
+            Err(_) => Err("work is queued on a capturing stream"),
+        }
+    }
+
+    /// Returns the physical memory under the `bytes` from `at` on: handles, and the bytes within. A segment has
+    /// handle 0, and the bytes are addresses. `None` if part of the memory cannot be accessed.
+    pub fn physical(&self, at: DevicePtr, bytes: u64) -> Option<Vec<(PhysicalHandle, Range<u64>)>> {
+        let pieces = self.0.lock().pieces(at.0..at.0 + bytes)?;
+        Some(pieces.into_iter().map(|(handle, bytes)| (PhysicalHandle(handle), bytes)).collect())
+    }
+}
+
+/// All streams of a device.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Streams {
+    by_id: BTreeMap<StreamId, Stream>,
+    work: Vec<Work>,
+    /// Work is done as soon as queued.
+    done_at_once: bool,
+    /// The streams have only work known to the device.
+    tells_idle: bool,
+    /// The allocator is told of no end of a stream.
+    pub(super) reports_no_end: bool,
+    /// Streams that have gone without a report.
+    gone: BTreeSet<StreamId>,
+}
+
+impl Streams {
+    /// Panics if a stream has gone: a real driver may crash on the handle of the stream.
+    pub(super) fn assert_there(&self, stream: StreamId) {
+        assert!(!self.gone.contains(&stream), "{stream:?} has gone");
+    }
+
+    /// Returns whether all work up to `place` is complete.
+    pub(super) fn is_complete(&self, (stream, place): Place) -> bool {
+        self.by_id.get(&stream).is_none_or(|stream| stream.complete >= place)
+    }
+
+    /// Lets all work up to `place` happen, and all awaited work.
+    pub(super) fn complete(&mut self, place: Place) {
+        let mut pending = vec![place];
+        while let Some((stream, place)) = pending.pop() {
+            let stream = self.by_id.entry(stream).or_default();
+            stream.complete = stream.complete.max(place);
+            stream.waits.retain(|&(behind, awaited)| {
+                let reached = behind < place;
+                if reached {
+                    pending.push(awaited);
+                }
+                !reached
+            });
+        }
+        let streams = &self.by_id;
+        self.work.retain(|work| streams.get(&work.place.0).is_none_or(|stream| stream.complete < work.place.1));
+    }
+
+    /// Returns whether a stream outside a capture has finished all the stream's work. `None` if unknown.
+    pub(super) fn is_idle(&self, stream: StreamId) -> Option<bool> {
+        let known = self.done_at_once || self.tells_idle;
+        (known && !self.is_capturing(stream)).then(|| self.is_complete(self.end(stream)))
+    }
+
+    /// Returns the last place of a stream.
+    pub(super) fn end(&self, stream: StreamId) -> Place {
+        (stream, self.by_id.get(&stream).map_or(0, |stream| stream.queued))
+    }
+
+    /// Returns the first place of a stream not complete, or the last place.
+    pub(super) fn next(&self, stream: StreamId) -> Place {
+        let next = self.by_id.get(&stream).map_or(0, |stream| stream.queued.min(stream.complete + 1));
+        (stream, next)
+    }
+
+    /// Takes the next place of a stream.
+    ///
+    /// # Errors
+    /// The stream is capturing.
+    pub(super) fn queue(&mut self, stream: StreamId) -> DeviceResult<Place> {
+        let entry = self.by_id.entry(stream).or_default();
+        if entry.capturing {
+            return Err(CAPTURING);
+        }
+        entry.queued += 1;
+        if self.done_at_once {
+            entry.complete = entry.queued;
+        }
+        Ok((stream, entry.queued))
+    }
+
+    /// Makes all later work on `stream` wait for `awaited`.
+    ///
+    /// # Errors
+    /// The stream is capturing.
+    pub(super) fn wait(&mut self, stream: StreamId, awaited: Place) -> DeviceResult<()> {
+        let done = self.is_complete(awaited);
+        let entry = self.by_id.entry(stream).or_default();
+        if entry.capturing {
+            return Err(CAPTURING);
+        }
+        if !done && awaited.0 != stream {
+            entry.waits.push((entry.queued, awaited));
+        }
+        Ok(())
+    }
+
+    /// Lets a stream finish all the stream's work. A wait is an operation of the stream, also without work behind the
+    /// wait, as under CUDA.
+    ///
+    /// # Errors
+    /// The stream is capturing.
+    pub(super) fn synchronize(&mut self, stream: StreamId) -> DeviceResult<()> {
+        if self.is_capturing(stream) {
+            return Err(CAPTURING);
+        }
+        self.complete(self.end(stream));
+        let entry = self.by_id.entry(stream).or_default();
+        for (_, awaited) in core::mem::take(&mut entry.waits) {
+            self.complete(awaited);
+        }
+        Ok(())
+    }
+
+    /// Lets all streams finish all their work.
+    ///
+    /// # Errors
+    /// A stream is capturing.
+    pub(super) fn synchronize_all(&mut self) -> DeviceResult<()> {
+        if self.by_id.values().any(|stream| stream.capturing) {
+            return Err(CAPTURING);
+        }
+        let ends: Vec<Place> = self.by_id.iter().map(|(&stream, entry)| (stream, entry.queued)).collect();
+        ends.into_iter().for_each(|end| self.complete(end));
+        Ok(())
+    }
+
+    /// Returns whether a stream is capturing.
+    pub(super) fn is_capturing(&self, stream: StreamId) -> bool {
+        self.by_id.get(&stream).is_some_and(|stream| stream.capturing)
+    }
+
+    /// Begins or ends the capture of a graph on a stream.
+    pub(super) fn set_capturing(&mut self, stream: StreamId, capturing: bool) {
+        self.by_id.entry(stream).or_default().capturing = capturing;
+    }
+
+    /// Queues work on memory. Returns true if all earlier work on the memory precedes the new work.
+    ///
+    /// # Errors
+    /// The stream is capturing.
+    pub(super) fn launch(&mut self, stream: StreamId, addresses: Range<u64>, pieces: Vec<Piece>) -> DeviceResult<bool> {
+        let place = self.queue(stream)?;
+        let preceding = self.preceding(place);
+        let overlaps = |work: &&Work| work.pieces.iter().any(|one| pieces.iter().any(|other| overlap(one, other)));
+        let precedes = |work: &Work| preceding.get(&work.place.0).is_some_and(|&reached| work.place.1 <= reached);
+        let ordered = self.work.iter().filter(overlaps).all(precedes);
+        if !self.done_at_once {
+            self.work.push(Work { place, addresses, pieces });
+        }
+        Ok(ordered)
+    }
+
+    /// Returns whether incomplete work uses some of the addresses.
+    pub(super) fn uses(&self, addresses: &Range<u64>) -> bool {
+        self.work.iter().any(|work| work.addresses.start < addresses.end && addresses.start < work.addresses.end)
+    }
+
+    /// Lets all work on some of the addresses happen.
+    pub(super) fn finish(&mut self, addresses: &Range<u64>) {
+        let uses = |work: &&Work| work.addresses.start < addresses.end && addresses.start < work.addresses.end;
+        while let Some(place) = self.work.iter().find(uses).map(|work| work.place) {
+            self.complete(place);
+        }
+    }
+
+    /// Returns the progress of each stream at the beginning of `place`, for all awaited streams.
+    fn preceding(&self, place: Place) -> BTreeMap<StreamId, u64> {
+        let mut reached = BTreeMap::new();
+        let mut pending = vec![place];
+        while let Some((stream, place)) = pending.pop() {
+            let before = reached.entry(stream).or_insert(0);
+            if *before >= place {
+                continue;
+            }
+            *before = place;
+            let waits = self.by_id.get(&stream).into_iter().flat_map(|stream| &stream.waits);
+            pending.extend(waits.filter(|&&(behind, _)| behind < place).map(|&(_, awaited)| awaited));
+        }
+        reached
+    }
+}
+
+/// Returns whether two pieces have a byte in common.
+pub(super) fn overlap(one: &Piece, other: &Piece) -> bool {
+    one.0 == other.0 && one.1.start < other.1.end && other.1.start < one.1.end
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const A: StreamId = StreamId(1);
+    const B: StreamId = StreamId(2);
+    const C: StreamId = StreamId(3);
+
+    #[test]
+    fn what_waits_is_complete_only_with_what_it_waits_for() {
+        let mut streams = Streams::default();
+        let first = streams.queue(A).unwrap();
+        streams.wait(B, first).unwrap();
+        let second = streams.queue(B).unwrap();
+        streams.wait(C, second).unwrap();
+        let third = streams.queue(C).unwrap();
+        let later = streams.queue(A).unwrap();
+        streams.complete(third);
+        assert!([first, second, third].into_iter().all(|place| streams.is_complete(place)));
+        assert!(!streams.is_complete(later), "nothing waits for the later work");
+    }
+
+    #[test]
+    fn work_before_the_wait_does_not_wait() {
+        let mut streams = Streams::default();
+        let early = streams.queue(B).unwrap();
+        let awaited = streams.queue(A).unwrap();
+        streams.wait(B, awaited).unwrap();
+        streams.complete(early);
+        assert!(!streams.is_complete(awaited));
+        let late = streams.queue(B).unwrap();
+        streams.complete(late);
+        assert!(streams.is_complete(awaited));
+    }
+
+    #[test]
+    fn a_stream_is_not_done_before_its_waits_are() {
+        let mut streams = Streams::default();
+        let awaited = streams.queue(A).unwrap();
+        streams.wait(B, awaited).unwrap();
+        streams.synchronize(B).unwrap();
+        assert!(streams.is_complete(awaited));
+    }
+
+    #[test]
+    fn work_on_memory_in_use_must_be_ordered() {
+        let piece = |from: u64| vec![(7, from..from + 10)];
+        let mut streams = Streams::default();
+        assert_eq!(streams.launch(A, 100..110, piece(0)), Ok(true));
+        assert_eq!(streams.launch(A, 200..210, piece(5)), Ok(true), "the same stream, another address");
+        assert_eq!(streams.launch(B, 300..310, piece(20)), Ok(true), "other bytes");
+        assert_eq!(streams.launch(B, 300..310, piece(9)), Ok(false));
+        let used = streams.end(A);
+        streams.wait(C, used).unwrap();
+        streams.complete((B, 2));
+        assert_eq!(streams.launch(C, 400..410, piece(0)), Ok(true), "ordered behind A");
+        assert!(streams.uses(&(109..111)) && !streams.uses(&(110..111)));
+        streams.finish(&(400..401));
+        assert!(streams.work.is_empty(), "C has waited for A");
+    }
+
+    #[test]
+    fn work_done_at_once_is_complete_when_it_is_queued_and_uses_nothing() {
+        let mut streams = Streams { done_at_once: true, ..Streams::default() };
+        let place = streams.queue(A).unwrap();
+        assert!(streams.is_complete(place));
+        assert!(!streams.is_complete((A, place.1 + 1)), "what is not queued is not done");
+        for stream in [A, B] {
+            assert_eq!(streams.launch(stream, 100..110, vec![(7, 0..10)]), Ok(true), "no other work is left");
+        }
+        assert!(!streams.uses(&(0..u64::MAX)));
+        streams.set_capturing(A, true);
+        assert_eq!(streams.queue(A), Err(CAPTURING));
+    }
+
+    #[test]
+    fn a_capturing_stream_takes_no_event_and_no_wait() {
+        let mut streams = Streams::default();
+        let place = streams.queue(A).unwrap();
+        streams.set_capturing(B, true);
+        assert_eq!(streams.queue(B), Err(CAPTURING));
+        assert_eq!(streams.wait(B, place), Err(CAPTURING));
+        assert_eq!(streams.synchronize(B), Err(CAPTURING));
+    }
+}

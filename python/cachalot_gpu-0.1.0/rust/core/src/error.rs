@@ -1,0 +1,244 @@
+//! The errors of the allocator. A call that returns an error has changed nothing observable, unless
+//! the call's own documentation says otherwise.
+
+use crate::device::oom::{OutOfMemory, PyTorchSize, Size};
+use crate::device::{DeviceError, ErrorKind};
+use crate::pool::{PoolId, Tag};
+use crate::units::{DeviceIndex, DevicePtr, RangeId};
+use core::fmt;
+
+/// The reason why an operation failed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// No memory: neither the cache nor the device has enough, after the allocator released every
+    /// cached block it may release. Returned by requests. The report says how much memory is in
+    /// use. The caller can free blocks, raise the memory limit, or request less.
+    OutOfMemory(OutOfMemory),
+    /// The memory limit would be exceeded by a segment of this many bytes. Returned by requests,
+    /// instead of releasing cached memory, if
+    /// [`throw_on_device_oom`](crate::Config::throw_on_device_oom) is set. The caller can empty the
+    /// cache, raise the limit, or free blocks and retry.
+    Rejected(u64),
+    /// The request, in bytes, is at least [`MAX_REQUEST`](crate::MAX_REQUEST). The caller must ask
+    /// for less; often a size computation has overflowed. Also returned for a plan with so high a
+    /// peak.
+    TooLarge(u64),
+    /// No live block starts at this address; for a lookup, no live block contains the address.
+    /// Returned by every operation on a block. The caller has freed the block twice, has passed an
+    /// address inside a block, or the block belongs to another allocator; see [`PointerFault`].
+    InvalidPointer {
+        /// The address.
+        ptr: DevicePtr,
+        /// What lies at the address.
+        fault: PointerFault,
+    },
+    /// The size passed to a free is not the requested size. The block stays live; the caller may
+    /// free it with the right size.
+    WrongSize {
+        /// The address of the block.
+        ptr: DevicePtr,
+        /// The size passed to the free, in bytes.
+        given: u64,
+        /// The size requested at allocation, in bytes.
+        requested: u64,
+    },
+    /// Nothing that begins at this address is pinned. Returned by
+    /// [`Pages::unpin`](crate::Pages::unpin): every pin of the address was undone before, or there
+    /// was none. For [`Pages::export`](crate::Pages::export): no pinned memory contains the address.
+    NotPinned(DevicePtr),
+    /// The pinned memory at this address is an ordinary segment, which has no handle. Returned by
+    /// [`Pages::export`](crate::Pages::export). The stitched policy and expandable segments place
+    /// blocks on pages, which have handles.
+    NotExportable(DevicePtr),
+    /// The allocator has no device of this number. Returned by every operation that names a device;
+    /// see [`Allocator::new`](crate::Allocator::new).
+    UnknownDevice(DeviceIndex),
+    /// The device has no private pool of this name: the pool was never created, or has been
+    /// released.
+    UnknownPool(PoolId),
+    /// The device has a pool of this name already. Returned on creation; the caller chooses another
+    /// name.
+    PoolExists(PoolId),
+    /// No route of this kind leads into the pool. Returned by the calls that end a route or a
+    /// capture: each needs a call that began it.
+    NotRouted(PoolId),
+    /// The device has no elastic range of this number: the range was never reserved, or was
+    /// released.
+    UnknownRange(RangeId),
+    /// The part of an elastic range is refused, for this reason.
+    RangeRefused(&'static str),
+    /// No pool of the device has this tag.
+    UnknownTag(Tag),
+    /// The memory of the request or of the block is parked. Returned by requests, by pins, and by
+    /// [`Allocator::malloc_at`](crate::Allocator::malloc_at). The caller wakes the memory first.
+    Parked,
+    /// Memory is not parked, not woken or not tagged, for this reason.
+    ParkingRefused(&'static str),
+    /// The fraction is outside the closed interval from 0 to 1. Returned when a memory limit is
+    /// set.
+    InvalidFraction(f64),
+    /// The stream number `u64::MAX` is reserved. The caller numbers the stream differently.
+    InvalidStream,
+    /// The policy of this name keeps tables on the host's heap, and this build has none. Returned
+    /// on creation; build with the feature `alloc`, or choose another policy.
+    PolicyUnavailable(&'static str),
+    /// A plan passed by the caller is refused, for this reason: it is outdated, or does not fit the
+    /// observed requests. Requests are served without it; the caller can plan the latest
+    /// observation.
+    PlanRefused(&'static str),
+    /// Segments passed to [`Allocator::restore`](crate::Allocator::restore), or a block passed to
+    /// [`Allocator::malloc_at`](crate::Allocator::malloc_at), are refused, for this reason.
+    SnapshotRefused(&'static str),
+    /// A table of the allocator is full, or the host is out of memory. The name says which table.
+    /// With [`Fixed`](crate::Fixed) tables, choose larger capacities.
+    TableFull(&'static str),
+    /// A call to the device failed. The [`kind`](DeviceError::kind) says whether a retry makes
+    /// sense: after a lost context every further call fails.
+    Device(DeviceError),
+}
+
+/// What lies at an address where no live block begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PointerFault {
+    /// No segment of this allocator. The address is another allocator's, or the memory of its block
+    /// went back to the device after a free.
+    Foreign,
+    /// Free memory of a segment. The block was freed before, or no block ever began here.
+    Free,
+    /// A block that was freed before, and is pending: other streams or the safe frontier are waited
+    /// for.
+    Pending,
+    /// The inside of a live block.
+    Interior {
+        /// The first byte of the block, the address to be freed.
+        block: DevicePtr,
+        /// The size requested at allocation, in bytes.
+        requested: u64,
+    },
+}
+
+impl Error {
+    /// Returns the error for an address in no segment.
+    pub(crate) fn foreign(ptr: DevicePtr) -> Self {
+        Self::InvalidPointer { ptr, fault: PointerFault::Foreign }
+    }
+
+    /// Returns whether a device call failed because a stream captures a graph.
+    pub(crate) fn is_of_capture(&self) -> bool {
+        matches!(self, Self::Device(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. }))
+    }
+
+    /// Returns the error's text in the words of `PyTorch`, for hosts whose users know and search
+    /// for these words. Where `PyTorch` has no words, the text is the error's own.
+    pub fn in_words_of_pytorch(&self) -> impl fmt::Display {
+        WordsOfPyTorch(*self)
+    }
+}
+
+/// An error, displayed in the words of `PyTorch`.
+struct WordsOfPyTorch(Error);
+
+impl fmt::Display for WordsOfPyTorch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Error::OutOfMemory(report) => report.in_words_of_pytorch().fmt(f),
+            Error::Rejected(bytes) => write!(
+                f,
+                "CUDA out of memory. Allocation was preemptively rejected because it would exceed \
+                 per_process_memory_fraction limit. Requested size: {}",
+                PyTorchSize(bytes)
+            ),
+            Error::TooLarge(_) => f.write_str("CUDA out of memory. Tried to allocate more than 1EB memory."),
+            ref other => other.fmt(f),
+        }
+    }
+}
+
+impl From<DeviceError> for Error {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl From<crate::tables::CapacityError> for Error {
+    fn from(_: crate::tables::CapacityError) -> Self {
+        Self::TableFull("blocks")
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory(report) => report.fmt(f),
+            Self::Rejected(bytes) => write!(
+                f,
+                "Device out of memory. A new segment of {} exceeds the memory limit, and \
+                 `throw_on_cudamalloc_oom:True` forbids to release cached memory for it.",
+                Size(*bytes)
+            ),
+            Self::TooLarge(bytes) => {
+                write!(f, "Device out of memory. Tried to allocate {}, and a request is at most 1 EiB.", Size(*bytes))
+            }
+            Self::InvalidPointer { ptr, fault } => {
+                write!(f, "invalid device pointer: {ptr} ")?;
+                fault.explain(f, *ptr)
+            }
+            Self::WrongSize { ptr, given, requested } => {
+                write!(f, "the block at {ptr} was requested with {requested} bytes, not {given}")
+            }
+            Self::NotPinned(ptr) => {
+                write!(
+                    f,
+                    "no memory at {ptr} is pinned: pin a block first, and unpin it once for each time it was pinned"
+                )
+            }
+            Self::NotExportable(ptr) => write!(
+                f,
+                "the memory at {ptr} lies in an ordinary segment, which cannot be exported: blocks lie on pages, which \
+                 can, under `policy:stitched` or with `expandable_segments:True`, on a device with virtual memory"
+            ),
+            Self::UnknownDevice(device) => write!(f, "the allocator has no device {}", device.0),
+            Self::UnknownPool(pool) => write!(f, "there is no pool {pool}"),
+            Self::PoolExists(pool) => write!(f, "there is a pool {pool} already"),
+            Self::NotRouted(pool) => write!(f, "no allocations are being routed to pool {pool}"),
+            Self::UnknownRange(range) => write!(f, "there is no elastic range {:#x}, or it was released", range.0),
+            Self::RangeRefused(why) => write!(f, "the part of the range is refused: {why}"),
+            Self::UnknownTag(tag) => write!(f, "no pool has the tag {:#x}", tag.0),
+            Self::Parked => f.write_str("the memory is parked: wake it before it is used"),
+            Self::ParkingRefused(why) => write!(f, "the memory is not parked or woken: {why}"),
+            Self::InvalidFraction(fraction) => {
+                write!(f, "per_process_memory_fraction is invalid: {fraction} is not in [0.0, 1.0]")
+            }
+            Self::InvalidStream => f.write_str("the stream number 0xffffffffffffffff is reserved"),
+            Self::PolicyUnavailable(policy) => write!(f, "policy `{policy}` needs the feature `alloc`"),
+            Self::PlanRefused(why) => write!(f, "the plan is refused: {why}"),
+            Self::SnapshotRefused(why) => write!(f, "the snapshot is refused: {why}"),
+            Self::TableFull(table) => write!(f, "the table of {table} is full"),
+            Self::Device(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+impl PointerFault {
+    /// Writes what lies at `ptr`, as the rest of a sentence.
+    fn explain(self, f: &mut fmt::Formatter<'_>, ptr: DevicePtr) -> fmt::Result {
+        match self {
+            Self::Foreign => f.write_str(
+                "lies in no segment of this allocator: it belongs to another allocator, or was freed and its \
+                 memory returned to the device",
+            ),
+            Self::Free => f.write_str("lies in free memory: its block was freed before, or never allocated"),
+            Self::Pending => {
+                f.write_str("lies in a block that was freed before and still waits for streams or the safe frontier")
+            }
+            Self::Interior { block, requested } => {
+                let offset = ptr.0.saturating_sub(block.0);
+                write!(f, "lies {offset} bytes into the live block of {requested} bytes at {block}")
+            }
+        }
+    }
+}

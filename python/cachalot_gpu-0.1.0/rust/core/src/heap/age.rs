@@ -1,0 +1,52 @@
+//! The age of idle memory, as looks at a heap tell (idle.rs).
+
+/// A moment in milliseconds of a device's clock, modulo 2^32: ages up to 49 days are told apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Moment(pub u32);
+
+/// The moment at which a look first found a unit of memory idle, or that the unit is new or in use.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Idle(u32);
+
+impl Idle {
+    /// No look has met the unit.
+    pub(crate) const NEW: Self = Self(0);
+    /// The unit was in use at the last look.
+    pub(crate) const IN_USE: Self = Self(1);
+
+    pub(super) fn since(now: Moment) -> Self {
+        Self(now.0.max(2))
+    }
+
+    /// Returns whether the last look found the unit idle.
+    pub(crate) fn is_idle(self) -> bool {
+        self.0 > Self::IN_USE.0
+    }
+
+    /// Returns for how many milliseconds the unit has been idle, or `None` if in use.
+    pub(crate) fn age(self, now: Moment) -> Option<u32> {
+        self.is_idle().then(|| now.0.wrapping_sub(self.0))
+    }
+}
+
+/// The finding of a look at a unit of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// The unit was obtained since the last look.
+    New {
+        /// Length in bytes.
+        bytes: u64,
+    },
+    /// The unit was used since the last look, after idleness.
+    UsedAgain {
+        /// Length in bytes.
+        bytes: u64,
+        /// Since when the unit had been idle.
+        idle: Idle,
+    },
+    /// The unit is idle, for the first time or still.
+    Idle {
+        /// Length in bytes.
+        bytes: u64,
+    },
+}

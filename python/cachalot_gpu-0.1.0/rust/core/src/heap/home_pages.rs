@@ -1,0 +1,298 @@
+//! The pages of a heap: physical memory mapped in the heap's ranges of addresses, in address order.
+//!
+//! ```text
+//! range    | page 7 (4 MiB) | page 2 (2 MiB) | stale: page 9 | page 3 (16 MiB) | unmapped …… |
+//! blocks   | allocated | free      | allocated | stale         | free | allocated | unmapped   |
+//! ```
+//!
+//! A page has a single *home*: the addresses at which blocks use the page. Blocks need not begin or end where pages
+//! do. A moving page leaves the old mapping *stale*: the addresses stay mapped until the work on the addresses is
+//! complete, and no block is ever placed at a stale address again.
+
+use crate::heap::age::Idle;
+use crate::heap::block::{Block, Blocks, State};
+use crate::tables::radix_tree::{Key, Link, RadixTree};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::{CapacityError, Storage};
+
+/// Why a page neither pinned nor asleep stays in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stays {
+    /// The page may go.
+    No,
+    /// The old place of the page is not stale yet.
+    Arriving,
+    /// The park in progress leaves the page mapped. The heap is asleep.
+    Parking,
+}
+
+/// A page at home in a heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HomePage {
+    /// Device address of the first byte.
+    pub at: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The number of the page in the device's pool of pages. For a vacant entry: the next vacant entry.
+    pub page: u32,
+    /// How often the program has pinned the page. A pinned page does not move, and is not released.
+    pub pins: u32,
+    /// Whether the page has to stay for the moment, and why.
+    pub stays: Stays,
+    /// Whether the page is parked: the addresses stay the page's own, and no memory is mapped at the addresses.
+    pub asleep: bool,
+    /// Since when the page of an expandable segment is idle.
+    pub idle: Idle,
+    /// If the page is idle: a stamp of the heap's clock, not before the page was last freed.
+    pub freed_at: u64,
+    /// Whether the look in progress has met the page in a free block.
+    pub met: bool,
+}
+
+impl HomePage {
+    /// Returns the entry of `page`, mapped at `at`.
+    pub(crate) fn new(at: u64, bytes: u64, page: u32) -> Self {
+        Self { at, bytes, page, ..Self::vacant(NONE) }
+    }
+
+    /// Returns the address just past the last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.at + self.bytes
+    }
+
+    /// Returns whether the page, once free, may move, be released or be parked.
+    pub(crate) fn is_movable(&self) -> bool {
+        self.pins == 0 && self.stays == Stays::No && !self.asleep
+    }
+}
+
+impl Vacant for HomePage {
+    fn vacant(next: u32) -> Self {
+        Self {
+            at: 0,
+            bytes: 0,
+            page: next,
+            pins: 0,
+            stays: Stays::No,
+            asleep: false,
+            idle: Idle::NEW,
+            freed_at: 0,
+            met: false,
+        }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        (self.page, self.bytes) = (next, 0);
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.page
+    }
+}
+
+/// The pages at home in a heap, ordered by address.
+#[derive(Clone)]
+pub(crate) struct HomePages<S: Storage> {
+    entries: SlotTable<HomePage, S>,
+    /// Root of the set of entries.
+    root: Link,
+    /// The nodes of the set.
+    by_address: RadixTree<S>,
+}
+
+impl<S: Storage> Default for HomePages<S> {
+    fn default() -> Self {
+        Self { entries: SlotTable::default(), root: Link::EMPTY, by_address: RadixTree::default() }
+    }
+}
+
+/// Returns the order of entries by address.
+fn by_address<S: Storage>(entries: &SlotTable<HomePage, S>) -> impl Fn(u32) -> Key {
+    |entry| Key { major: 0, minor: entries[entry].at }
+}
+
+impl<S: Storage> HomePages<S> {
+    /// Makes room for `count` further pages.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full. Nothing has changed then.
+    pub(crate) fn make_room(&mut self, count: u32) -> Result<(), CapacityError> {
+        let room = self.entries.make_room(count) && self.by_address.make_room_for(self.entries.len() + count);
+        if room { Ok(()) } else { Err(CapacityError) }
+    }
+
+    /// Adds a page, for which room was made.
+    pub(crate) fn insert(&mut self, page: HomePage) {
+        let entry = self.entries.insert(page);
+        self.root = self.by_address.insert(self.root, entry, by_address(&self.entries));
+    }
+
+    /// Removes the page at the address `at`.
+    ///
+    /// # Panics
+    /// If no page begins at `at`.
+    pub(crate) fn remove(&mut self, at: u64) -> HomePage {
+        let entry = self.entry_from(at).filter(|&entry| self.entries[entry].at == at);
+        let entry = entry.expect("a page at home is listed");
+        self.root = self.by_address.remove(self.root, entry, by_address(&self.entries));
+        let page = self.entries[entry];
+        self.entries.remove(entry);
+        page
+    }
+
+    /// Returns the first page with an address of at least `addr`.
+    pub(crate) fn from(&self, addr: u64) -> Option<HomePage> {
+        self.entry_from(addr).map(|entry| self.entries[entry])
+    }
+
+    /// Returns the entry of the first page with an address of at least `addr`, to be changed.
+    pub(super) fn page_from(&mut self, addr: u64) -> Option<&mut HomePage> {
+        self.entry_from(addr).map(|entry| &mut self.entries[entry])
+    }
+
+    /// Calls `act` with every page, in no order.
+    pub(super) fn for_each(&mut self, act: impl FnMut(&mut HomePage)) {
+        // A vacant entry has no length.
+        self.entries.entries_mut().iter_mut().filter(|page| page.bytes > 0).for_each(act);
+    }
+
+    /// Returns the page with the byte at `addr`.
+    pub(crate) fn containing(&self, addr: u64) -> Option<HomePage> {
+        self.below(addr + 1).filter(|page| addr < page.end())
+    }
+
+    /// Returns the last page with an address below `addr`.
+    fn below(&self, addr: u64) -> Option<HomePage> {
+        let bound = Key { major: 0, minor: addr };
+        self.by_address.below(self.root, bound, by_address(&self.entries)).map(|entry| self.entries[entry])
+    }
+
+    /// Adds `change` to the pins of the page at the address `at`.
+    pub(crate) fn pin(&mut self, at: u64, change: i32) {
+        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
+            let pins = &mut self.entries[entry].pins;
+            *pins = pins.saturating_add_signed(change);
+        }
+    }
+
+    /// Ends the arrival of the page at the address `at`: the old place is stale, and the page may go.
+    pub(crate) fn arrive(&mut self, at: u64) {
+        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
+            self.entries[entry].stays = Stays::No;
+        }
+    }
+
+    /// Marks the pages with a byte in the addresses from `begin` to `end` as staying where they are.
+    pub(super) fn keep_mapped(&mut self, begin: u64, end: u64) {
+        let mut at = self.containing(begin).map_or(begin, |page| page.at);
+        while let Some(page) = self.page_from(at).filter(|page| page.at < end) {
+            debug_assert!(page.stays != Stays::Arriving, "no request is in progress");
+            page.stays = Stays::Parking;
+            at = page.end();
+        }
+    }
+
+    /// Marks the page at the address `at` as parked.
+    pub(crate) fn fall_asleep(&mut self, at: u64) {
+        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
+            self.entries[entry].asleep = true;
+        }
+    }
+
+    /// Marks the page at the address `at` as awake, with the memory of `page`.
+    pub(crate) fn wake(&mut self, at: u64, page: u32) {
+        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
+            (self.entries[entry].asleep, self.entries[entry].page) = (false, page);
+        }
+    }
+
+    /// Returns the bytes of the parked pages wholly within the addresses from `begin` to `end`.
+    pub(crate) fn asleep(&self, begin: u64, end: u64) -> u64 {
+        self.within(begin, end).filter(|page| page.asleep).map(|page| page.bytes).sum()
+    }
+
+    /// Returns the bytes of the pinned pages.
+    pub(crate) fn pinned(&self) -> u64 {
+        self.within(0, u64::MAX).filter(|page| page.pins > 0).map(|page| page.bytes).sum()
+    }
+
+    /// Iterates over the pages wholly within the addresses from `begin` to `end`.
+    pub(crate) fn within(&self, begin: u64, end: u64) -> impl Iterator<Item = HomePage> {
+        let next = move |at: u64| self.from(at).filter(|page| page.end() <= end);
+        core::iter::successors(next(begin), move |page| next(page.end()))
+    }
+
+    /// Iterates over the pages that lie wholly within the addresses from `begin` to `end`, from the
+    /// highest to the lowest.
+    pub(crate) fn within_down(&self, begin: u64, end: u64) -> impl Iterator<Item = HomePage> {
+        let below = move |at: u64| self.below(at).filter(|page| page.at >= begin);
+        let highest = below(end).and_then(|page| if page.end() <= end { Some(page) } else { below(page.at) });
+        core::iter::successors(highest, move |page| below(page.at))
+    }
+
+    /// Returns the bytes of all pages, after a check of their order.
+    ///
+    /// # Errors
+    /// A description of the broken invariant.
+    pub(crate) fn check(&self) -> Result<u64, &'static str> {
+        let (mut bytes, mut seen, mut at) = (0, 0, 0);
+        while let Some(page) = self.from(at) {
+            (bytes, seen, at) = (bytes + page.bytes, seen + 1, page.end());
+        }
+        if seen == self.entries.len() { Ok(bytes) } else { Err("two pages of a heap overlap, or one is not listed") }
+    }
+
+    /// Returns the entry of the first page with an address of at least `addr`.
+    fn entry_from(&self, addr: u64) -> Option<u32> {
+        self.by_address.at_least(self.root, Key { major: 0, minor: addr }, by_address(&self.entries))
+    }
+}
+
+/// Stale mappings of a heap, oldest first: a list through [`Block::chain`].
+#[derive(Clone, Copy)]
+pub(crate) struct StaleList {
+    first: u32,
+    last: u32,
+    /// Number of stale mappings.
+    pub count: u32,
+    /// Bytes of the stale mappings.
+    pub bytes: u64,
+}
+
+impl StaleList {
+    /// The list without a mapping.
+    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, count: 0, bytes: 0 };
+
+    /// Marks a detached block as stale since `stamp`, the old mapping of `page`, and appends the block.
+    pub(crate) fn push<S: Storage>(&mut self, block: u32, page: u32, stamp: u64, blocks: &mut Blocks<S>) {
+        let entry = &mut blocks[block];
+        debug_assert!(entry.state == State::Detached, "a page is detached before it moves");
+        (entry.state, entry.requested, entry.freed_at, entry.chain) = (State::Stale, u64::from(page), stamp, NONE);
+        self.bytes += entry.size;
+        self.count += 1;
+        if self.last == NONE {
+            self.first = block;
+        } else {
+            blocks[self.last].chain = block;
+        }
+        self.last = block;
+    }
+
+    /// Removes the oldest mapping, as a detached block, if the mapping became stale before `stamp`. Returns the block
+    /// and the number of the page.
+    pub(crate) fn pop<S: Storage>(&mut self, stamp: u64, blocks: &mut Blocks<S>) -> Option<(u32, u32)> {
+        let block = self.first;
+        let entry: &mut Block = if block == NONE { return None } else { &mut blocks[block] };
+        if entry.freed_at >= stamp {
+            return None;
+        }
+        entry.state = State::Detached;
+        let page = core::mem::take(&mut entry.requested) as u32;
+        (self.first, self.count, self.bytes) = (entry.chain, self.count - 1, self.bytes - entry.size);
+        entry.chain = NONE;
+        if self.first == NONE {
+            self.last = NONE;
+        }
+        Some((block, page))
+    }
+}

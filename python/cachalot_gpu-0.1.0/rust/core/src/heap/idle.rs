@@ -1,0 +1,97 @@
+//! How long the free memory of a heap has been idle, in units of release: wholly
+//! free ordinary segments, and pages of expandable segments in free blocks.
+//!
+//! ```text
+//! look k        |   free: 7 s   | allocated | free: 2 s |        clock → mark
+//! look k + 1    |   free: 8 s   |   free: new           |        the third page was joined: freed_at ≥ mark
+//! ```
+//!
+//! A heap is *looked at* from time to time, and nothing is counted in between: requests and frees take
+//! no note of idleness. Each look advances the heap's clock. A free block with an earlier stamp was
+//! not touched since the look before. The stamp of a free block is also renewed by a neighbour joining
+//! the block, and by a request for the front: a page behind all allocations since the look
+//! ([`Heap::high`]) was not touched either.
+
+use crate::heap::Heap;
+use crate::heap::age::{Found, Idle, Moment};
+use crate::heap::block::{Backing, Block, Segment};
+use crate::tables::slot_table::NONE;
+use crate::tables::{Lazy, Storage};
+
+/// A heap under a look.
+pub(crate) struct LookedAt<'a, S: Storage>(pub &'a mut Heap<S>);
+
+impl<S: Storage> LookedAt<'_, S> {
+    /// Looks at every unit, and calls `tell` with every finding. The caller has advanced the clock since the
+    /// last free. Sub-allocated heaps and heaps of the stitched policy have no units.
+    pub(crate) fn look(self, now: Moment, mut tell: impl FnMut(Found)) {
+        let heap = self.0;
+        if heap.is_empty() || heap.suballocator.is_some() || !heap.sets.is_made() {
+            return;
+        }
+        let mark = heap.sets.mark;
+        let mut segment = heap.newest;
+        let mut has_pages = false;
+        while segment != NONE {
+            let Segment { backing, first, idle, bytes, next, .. } = heap.segments[segment];
+            match backing {
+                Backing::Ordinary => {
+                    let untouched = heap.blocks[first].freed_at < mark;
+                    let is_idle = heap.is_releasable(first);
+                    heap.segments[segment].idle = seen(idle, is_idle, untouched, bytes, now, &mut tell);
+                }
+                Backing::Expandable => has_pages = true,
+                Backing::Stitched => {}
+            }
+            segment = next;
+        }
+        if has_pages {
+            Self::look_at_pages(heap, now, mark, &mut tell);
+        }
+        (heap.sets.mark, heap.high) = (heap.clock, 0);
+    }
+
+    /// Looks at the pages of expandable segments.
+    fn look_at_pages(heap: &mut Heap<S>, now: Moment, mark: u64, tell: &mut impl FnMut(Found)) {
+        let high = heap.high;
+        let mut at = heap.sets.free.after((0, 0), heap.blocks.entries());
+        while let Some(block) = at {
+            let Block { addr, size, freed_at, backing, .. } = heap.blocks[block];
+            if backing == Backing::Expandable {
+                let mut from = addr;
+                while let Some(page) = heap.sets.pages.page_from(from).filter(|page| page.end() <= addr + size) {
+                    from = page.end();
+                    let untouched = freed_at < mark || page.at >= high;
+                    // A page that was in use at the last look takes the stamp of its free.
+                    if page.idle.age(now).is_none() || !untouched {
+                        page.freed_at = freed_at;
+                    }
+                    page.idle = seen(page.idle, page.is_movable(), untouched, page.bytes, now, tell);
+                    page.met = true;
+                }
+            }
+            at = heap.sets.free.next(block, heap.blocks.entries());
+        }
+        heap.sets.pages.for_each(|page| {
+            if !core::mem::take(&mut page.met) {
+                page.idle = seen(page.idle, false, false, page.bytes, now, tell);
+            }
+        });
+    }
+}
+
+/// Tells the finding of a look at a unit with `before`, and returns the new value. `untouched`: not used
+/// since the last look, if idle then.
+fn seen(before: Idle, is_idle: bool, untouched: bool, bytes: u64, now: Moment, tell: &mut impl FnMut(Found)) -> Idle {
+    let was_idle = before.age(now).is_some();
+    if before == Idle::NEW {
+        tell(Found::New { bytes });
+    } else if was_idle && !(is_idle && untouched) {
+        tell(Found::UsedAgain { bytes, idle: before });
+    }
+    if !is_idle {
+        return Idle::IN_USE;
+    }
+    tell(Found::Idle { bytes });
+    if was_idle && untouched { before } else { Idle::since(now) }
+}

@@ -1,0 +1,50 @@
+//! Free blocks of a heap of pages, lent to other streams.
+
+use crate::heap::Outcome;
+use crate::heap::block::{Backing, Block};
+use crate::heap::stitched::{PagedHeap, Wanted};
+use crate::stats::HeapCounters;
+use crate::tables::{CapacityError, Storage};
+use crate::units::{DevicePtr, StreamId};
+
+impl<S: Storage> PagedHeap<'_, S> {
+    /// Returns the length of the free block for a request of `size` bytes of another stream,
+    /// in bytes. `None` if no block is large enough, or if the heap lends nothing: the stream has ended, or
+    /// the heap is parked or of a private pool.
+    pub(crate) fn lendable(&mut self, size: u64) -> Option<u64> {
+        if !self.gives_pages()
+            || self.0.ended
+            || self.0.pool != 0
+            || self.0.rules.no_split()
+            || self.0.suballocator.is_some()
+        {
+            return None;
+        }
+        let block = self.0.sets.free.best_fit(size, self.0.blocks.entries())?;
+        let Block { size, backing, .. } = self.0.blocks[block];
+        (backing == Backing::Stitched && size < self.0.rules.refuse_from).then_some(size)
+    }
+
+    /// Allocates the block found by [`lendable`](Self::lendable), for work of `borrower`. Returns also whether the
+    /// work of the heap's own stream in the block is known to be complete.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full. Nothing has changed then.
+    pub(crate) fn lend(
+        &mut self,
+        size: u64,
+        requested: u64,
+        borrower: StreamId,
+        counters: &HeapCounters,
+    ) -> Result<(Outcome<DevicePtr>, bool), CapacityError> {
+        self.0.make_room()?;
+        self.0.uses().make_room()?;
+        let found = self.0.sets.free.best_fit(size, self.0.blocks.entries()).ok_or(CapacityError)?;
+        let is_quiet = self.admits(Wanted::Quiet, found);
+        let served = self.0.allocate_from(found, size, requested, counters);
+        if let Some(block) = self.0.lookup(served.value) {
+            self.0.uses().lend(block, borrower);
+        }
+        Ok((served, is_quiet))
+    }
+}

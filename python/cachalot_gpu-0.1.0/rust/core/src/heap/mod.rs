@@ -1,0 +1,533 @@
+//! A heap: the blocks of a stream in a pool, the free index of the blocks, and every placement decision about the
+//! blocks.
+//!
+//! ```text
+//! malloc   make_room ─▶ best fit in `sets.free` ─▶ split or whole block ─▶ `live` ─▶ counters
+//! free     detach from `live` ─▶ finish_free: merge with free neighbours ─▶ `sets.free`
+//!                            └▶ pend: other streams use the block ─▶ unpend ─▶ finish_free
+//! ```
+//!
+//! A heap is single-threaded and never calls the device. The caller wraps a lock around the heap,
+//! and allocates and releases segments. Heaps of the caching policy tile each segment with blocks.
+//! In a heap with a sub-allocator (buddy, size class, slab, plan) only allocated and pending
+//! sub-blocks have entries of their own (see `suballocated`).
+
+use crate::config::rounding::PoolKind;
+use crate::heap::block::{Backing, Block, Blocks, Segment, Segments, State};
+use crate::heap::sets::Sets;
+use crate::heap::split_merge::{Coalesced, Parts};
+use crate::heap::split_rules::{Compacting, Rules, Source};
+use crate::heap::suballoc::AnySubAllocator;
+use crate::stats::{HeapCounters, Stat};
+use crate::tables::hash_index::HashIndex;
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::{CapacityError, Lazy, Storage};
+use crate::units::{DevicePtr, NO_STREAM, StreamId};
+
+pub(crate) mod age;
+pub(crate) mod bins;
+pub(crate) mod block;
+pub(crate) mod check;
+pub(crate) mod expandable;
+pub(crate) mod free_index;
+pub(crate) mod home_pages;
+pub(crate) mod idle;
+mod lend;
+#[cfg(feature = "alloc")]
+pub(crate) mod planned_segment;
+#[cfg(feature = "alloc")]
+pub(crate) mod restore;
+pub(crate) mod sets;
+mod split_merge;
+pub(crate) mod split_rules;
+mod staying;
+pub(crate) mod stitched;
+#[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "no heap has a sub-allocator then"))]
+pub(crate) mod suballoc;
+mod suballocated;
+pub(crate) mod uses;
+
+/// The result of an operation on counters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome<T> {
+    pub value: T,
+    /// Whether a counter rose above its threshold. The caller then reconciles the peaks, after
+    /// releasing the heap's lock.
+    pub peaks_stale: bool,
+}
+
+/// The result of [`Heap::detach`]: whether a block is allocated at the address, and the caller's next step.
+pub(crate) enum FreeOutcome {
+    /// No allocated block begins at the address.
+    NotLive,
+    /// The block at the address was requested with another size. Nothing has changed.
+    WrongSize(u32),
+    /// Only the heap's own stream used the block: the caller may finish the free at once.
+    Unused(u32),
+    /// Other streams use the block: the caller must wait for their work.
+    Used(u32),
+}
+
+/// The memory of a stream in a pool.
+#[derive(Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "four conditions that do not depend on each other")]
+pub(crate) struct Heap<S: Storage> {
+    /// The stream of the heap; `NO_STREAM` while the heap is vacant.
+    pub stream: StreamId,
+    /// The stream served by the fast path from the heap. Equal to `stream` in the default pool unless the stream has
+    /// ended or the heap is asleep, else `NO_STREAM`, which no request names.
+    pub serves: StreamId,
+    /// Number of the pool among the device's pools.
+    pub pool: u32,
+    /// The placement rules, copied from the configuration when the heap begins.
+    pub rules: Rules,
+    /// Whether free memory stays in the heap: true for a private pool in use, since a captured
+    /// graph may write to the pool.
+    pub retained: bool,
+    /// Whether the pool has a tag. In a pool with a tag, a request for several granules is mapped in fewer and longer
+    /// pages, since memory is parked and woken page by page. In a pool without a tag, granules go back to the device
+    /// one by one.
+    pub parkable: bool,
+    /// Whether the heap is parked, or about to be parked: no request is served from the heap's memory, and the heap's
+    /// pages stay as they are.
+    pub asleep: bool,
+    /// Whether the stream was reported as ended. A wholly free segment is then released.
+    pub ended: bool,
+    /// Whether every lease of the heap is the present value, so a sum over all heaps need not read the counters. Changes
+    /// under the lock of the heap, by [`Heaps::loosen`](crate::arena::heaps::Heaps::loosen).
+    pub tight: bool,
+    /// Whether the peaks must be reconciled after the free of the last live block of a segment. Set ⟺ `ended` or
+    /// `tight` is set.
+    tells: bool,
+    /// The sub-allocator of the heap's segments; `None` for the caching policy. If `Some`, an entry of `blocks` is in
+    /// state `Allocated` or `Pending` iff the entry is a live sub-block. Vacant entries keep another state for this
+    /// reason.
+    pub suballocator: Option<AnySubAllocator<S>>,
+    /// The pool's search count when the heap was last searched, or when an epoch of the heap last
+    /// began. Ages of free blocks are differences of this count.
+    pub clock: u64,
+    /// Bytes of the next segment, under policies whose segments grow.
+    pub region: u64,
+    /// All blocks, linked to their neighbours in address order.
+    pub blocks: Blocks<S>,
+    /// Finds allocated blocks by address. Holds exactly the blocks that are [`State::Allocated`].
+    pub live: HashIndex<S>,
+    /// All segments, ordinary and expandable. A field of the heap rather than of `sets`: the fast path of
+    /// sub-allocated heaps then needs no set. Looking the sets up costs 5 instructions per malloc/free pair of a
+    /// sub-allocated heap.
+    pub segments: Segments<S>,
+    /// Head of the list of segments; `NONE` iff the heap has no segment.
+    pub newest: u32,
+    /// The tables needed only by a heap with memory. Allocated by the first [`Heap::make_room`], because the tables
+    /// take 33 KiB; always present while the heap has a block.
+    pub sets: S::Lazy<Sets<S>>,
+    /// The highest end of the blocks of expandable segments allocated since the last [look](crate::heap::idle). A
+    /// bound: the blocks may have been freed since.
+    pub high: u64,
+}
+
+impl<S: Storage> Heap<S> {
+    /// Creates a heap without a stream.
+    pub(crate) fn vacant(kind: PoolKind) -> Self {
+        Self {
+            stream: NO_STREAM,
+            serves: NO_STREAM,
+            pool: 0,
+            rules: Rules::unset(kind),
+            retained: false,
+            parkable: false,
+            asleep: false,
+            ended: false,
+            tight: true,
+            tells: true,
+            suballocator: None,
+            clock: 0,
+            region: 0,
+            blocks: SlotTable::default(),
+            live: HashIndex::default(),
+            segments: SlotTable::default(),
+            newest: NONE,
+            sets: S::Lazy::default(),
+            high: 0,
+        }
+    }
+
+    /// Assigns an empty heap to a stream and a pool.
+    pub(crate) fn begin(
+        &mut self,
+        stream: StreamId,
+        pool: u32,
+        rules: Rules,
+        suballocator: Option<AnySubAllocator<S>>,
+    ) {
+        debug_assert!(self.is_empty(), "a heap changes hands without memory");
+        (self.stream, self.pool, self.rules, self.suballocator) = (stream, pool, rules, suballocator);
+        if self.sets.is_made() {
+            // Stamps of another stream or pool say nothing of this one.
+            (self.sets.quiet, self.sets.mark) = (0, 0);
+        }
+        self.parkable = false;
+        self.mark(false, false);
+    }
+
+    /// Marks the stream as ended or as running, and the heap as parked or as awake. The fast path skips a heap of an
+    /// ended stream and a parked heap. The slow path then marks an ended stream as in use again, and refuses a
+    /// request for parked memory.
+    pub(crate) fn mark(&mut self, ended: bool, asleep: bool) {
+        (self.ended, self.asleep) = (ended, asleep);
+        self.tells = ended || self.tight;
+        self.serves = if self.pool == 0 && !ended && !asleep { self.stream } else { NO_STREAM };
+    }
+
+    /// Sets whether every lease of the heap is the present value.
+    pub(crate) fn set_tight(&mut self, tight: bool) {
+        self.tight = tight;
+        self.tells = tight || self.ended;
+    }
+
+    /// Returns the memory of an empty heap's tables to the host, where tables grow.
+    pub(crate) fn drop_tables(&mut self) {
+        debug_assert!(self.is_empty(), "tables are dropped without entries");
+        self.blocks.drop_entries();
+        self.live.drop_buckets();
+        self.segments.drop_entries();
+        self.sets.drop_value();
+    }
+
+    /// Makes room for the blocks added by an operation: at most two. After this call, the operation cannot run out of
+    /// entries halfway.
+    #[inline(always)]
+    pub(crate) fn make_room(&mut self) -> Result<(), CapacityError> {
+        if self.blocks.has_room(2) { Ok(()) } else { self.grow() }
+    }
+
+    /// Grows every table that depends on the number of blocks. The tree of the free index needs
+    /// fewer nodes than there are blocks.
+    #[cold]
+    fn grow(&mut self) -> Result<(), CapacityError> {
+        let sets = self.sets.get_or_make();
+        let room = self.blocks.make_room(2)
+            && sets.free.make_room_for(self.blocks.capacity())
+            && self.live.make_room(self.blocks.entries_mut());
+        if room { Ok(()) } else { Err(CapacityError) }
+    }
+
+    /// Allocates a cached block for a request. `size` is the rounded size and `requested` the
+    /// original one, both in bytes. Returns `None` if no free block may serve the request.
+    #[inline(always)]
+    pub(crate) fn malloc(
+        &mut self,
+        size: u64,
+        requested: u64,
+        counters: &HeapCounters,
+    ) -> Result<Option<Outcome<DevicePtr>>, CapacityError> {
+        self.make_room()?;
+        if self.suballocator.is_some() {
+            return self.malloc_suballocated(size, requested, counters);
+        }
+        let mut parts = self.parts();
+        let Some(block) = parts.sets.free.best_fit(size, parts.blocks.entries()) else { return Ok(None) };
+        let Block { backing, size: whole, .. } = parts.blocks[block];
+        // Expandable segments are the rare case. The search among their blocks is one call, so
+        // that its registers do not burden the fast path.
+        if backing == Backing::Expandable {
+            return Ok(self.malloc_found(size, requested, counters));
+        }
+        // Blocks that the rules may refuse are as rare, and one call for the same reason.
+        if whole >= parts.rules.refuse_from {
+            return Ok(self.malloc_found(size, requested, counters));
+        }
+        Ok(Some(parts.allocate_from(block, size, requested, counters)))
+    }
+
+    /// Allocates the cached block found by [`find`](Self::find) for a request, like [`malloc`](Self::malloc): a block
+    /// of an expandable segment, or a block possibly refused by the rules.
+    #[inline(never)]
+    fn malloc_found(&mut self, size: u64, requested: u64, counters: &HeapCounters) -> Option<Outcome<DevicePtr>> {
+        self.find(size).map(|block| self.allocate_from(block, size, requested, counters))
+    }
+
+    /// Borrows the tables of a heap with room for a block. Each table is looked up once.
+    #[inline(always)]
+    fn parts(&mut self) -> Parts<'_, S> {
+        Parts {
+            blocks: &mut self.blocks,
+            live: &mut self.live,
+            segments: &mut self.segments,
+            sets: &mut self.sets,
+            rules: &self.rules,
+            clock: &self.clock,
+        }
+    }
+
+    /// Returns the address at which a request of `size` bytes would be served from the cache now.
+    /// Changes nothing.
+    pub(crate) fn peek(&mut self, size: u64) -> Option<DevicePtr> {
+        if let Some(suballocator) = &self.suballocator {
+            return suballocator.peek(size).map(DevicePtr);
+        }
+        if self.is_empty() {
+            return None;
+        }
+        self.find(size).map(|block| DevicePtr(self.blocks[block].addr))
+    }
+
+    /// Allocates `size` bytes from the segment just added as `block`. Room was made.
+    pub(crate) fn allocate_from_new(
+        &mut self,
+        block: u32,
+        size: u64,
+        requested: u64,
+        counters: &HeapCounters,
+    ) -> Option<Outcome<DevicePtr>> {
+        if self.suballocator.is_some() {
+            return self.malloc_suballocated(size, requested, counters).ok()?;
+        }
+        Some(self.allocate_from(block, size, requested, counters))
+    }
+
+    /// Makes room for a segment of `bytes`, and for a block of `size` bytes allocated from the new
+    /// segment.
+    pub(crate) fn make_room_for_segment(&mut self, bytes: u64, size: u64) -> Result<(), CapacityError> {
+        self.make_room()?;
+        let suballocator = self.suballocator.as_mut().is_none_or(|suballocator| suballocator.make_room(bytes, size));
+        if suballocator && self.segments.make_room(1) { Ok(()) } else { Err(CapacityError) }
+    }
+
+    /// Finds the free block for a request of `size` bytes.
+    #[inline(never)]
+    fn find(&mut self, size: u64) -> Option<u32> {
+        let blocks = self.blocks.entries();
+        let block = self.sets.free.best_fit(size, blocks)?;
+        let backing = blocks[block as usize].backing;
+        if backing == Backing::Expandable {
+            let expands = self.rules.source == Source::Expandable;
+            let (block, whole) = self.sets.free.best_expandable(block, &self.blocks, expands)?;
+            return (!self.rules.refuse_oversize(whole, size)).then_some(block);
+        }
+        let mut block = block;
+        while self.rules.refuse(&self.blocks[block], size) {
+            // PyTorch looks at the best fit alone. Under `compact` a larger block, of a segment that
+            // is cut already, may serve.
+            if self.rules.compact == Compacting::No {
+                return None;
+            }
+            block = self.sets.free.next(block, self.blocks.entries())?;
+        }
+        Some(block)
+    }
+
+    /// Finds the smallest free block for a request of `size` bytes, although a larger part of a
+    /// whole segment may be lost than `compact` allows.
+    pub(crate) fn find_any(&mut self, size: u64) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        let block = self.sets.free.best_fit(size, self.blocks.entries())?;
+        (!self.rules.refuse_oversize(self.blocks[block].size, size)).then_some(block)
+    }
+
+    /// Allocates the first `size` bytes of the free block `block`. The rest stays free if the rules
+    /// split the block. Room was made. Not inlined: slow paths share a single copy, and the fast path
+    /// inlines [`Parts::allocate_from`] instead.
+    #[inline(never)]
+    pub(crate) fn allocate_from(
+        &mut self,
+        block: u32,
+        size: u64,
+        requested: u64,
+        counters: &HeapCounters,
+    ) -> Outcome<DevicePtr> {
+        let Block { addr, size: whole, backing, .. } = self.blocks[block];
+        let served = self.parts().allocate_from(block, size, requested, counters);
+        if backing == Backing::Expandable {
+            // The entry of a block that is split is that of the rest, which stays free.
+            let split = self.blocks[block].is_free();
+            self.high = self.high.max(addr + if split { size } else { whole });
+        }
+        served
+    }
+
+    /// Finds the allocated block at exactly `ptr`.
+    pub(crate) fn lookup(&self, ptr: DevicePtr) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        self.live.find(ptr.0, self.blocks.entries())
+    }
+
+    /// Removes the allocated block at exactly `ptr` from the set of allocated blocks. If
+    /// `requested` is given and differs from the block's requested size, nothing changes. The
+    /// caller must pass a detached block to [`finish_free`](Self::finish_free) or
+    /// [`pend`](Self::pend) before the lock is released.
+    #[inline(always)]
+    pub(crate) fn detach(&mut self, ptr: DevicePtr, requested: Option<u64>, counters: &HeapCounters) -> FreeOutcome {
+        let Some(block) = self.live.take(ptr.0, self.blocks.entries_mut()) else { return FreeOutcome::NotLive };
+        let Block { size, requested: actual, uses, .. } = self.blocks[block];
+        debug_assert!(self.blocks[block].state == State::Allocated, "`live` has allocated blocks only");
+        if requested.is_some_and(|requested| requested != actual) {
+            // Undo the removal. Checking before the removal would look the address up twice in the
+            // common case.
+            self.live.insert(block, self.blocks.entries_mut());
+            return FreeOutcome::WrongSize(block);
+        }
+        counters.down(Stat::Allocation, 1);
+        counters.down(Stat::AllocatedBytes, size);
+        if self.rules.is_oversize(size) {
+            counters.down(Stat::OversizeAllocations, 1);
+        }
+        if uses == NONE { FreeOutcome::Unused(block) } else { FreeOutcome::Used(block) }
+    }
+
+    /// Marks a detached block as pending: other streams may still use the block, until
+    /// [`unpend`](Self::unpend).
+    pub(crate) fn pend(&mut self, block: u32, counters: &HeapCounters) {
+        let entry = &mut self.blocks[block];
+        debug_assert!(entry.state == State::Allocated, "a block is detached before it becomes pending");
+        entry.state = State::Pending;
+        counters.pend(entry.size);
+    }
+
+    /// Frees a pending block that no stream uses any longer. Returns true if the peaks must be
+    /// reconciled.
+    pub(crate) fn unpend(&mut self, block: u32, counters: &HeapCounters) -> bool {
+        debug_assert!(self.blocks[block].state == State::Pending, "only a pending block is finished late");
+        counters.unpend(self.blocks[block].size);
+        self.finish_free(block, counters)
+    }
+
+    /// Reverts the free of a pending block: the program holds the block again.
+    pub(crate) fn undo_free(&mut self, block: u32, counters: &HeapCounters) {
+        debug_assert!(self.blocks[block].state == State::Pending, "only a pending free is undone");
+        self.live.insert(block, self.blocks.entries_mut());
+        let entry = &mut self.blocks[block];
+        entry.state = State::Allocated;
+        counters.unpend(entry.size);
+        counters.undo_down(Stat::Allocation, 1);
+        counters.undo_down(Stat::AllocatedBytes, entry.size);
+        if self.rules.is_oversize(entry.size) {
+            counters.undo_down(Stat::OversizeAllocations, 1);
+        }
+    }
+
+    /// Frees a detached block that no stream uses any longer, and merges the block with its free
+    /// neighbours. Returns true if the peaks must be reconciled, if a segment of an ended stream
+    /// became wholly free, and if the heap was tight.
+    #[inline(always)]
+    pub(crate) fn finish_free(&mut self, block: u32, counters: &HeapCounters) -> bool {
+        if self.suballocator.is_some() {
+            return self.finish_free_suballocated(block, counters);
+        }
+        let Block { requested, backing, .. } = self.blocks[block];
+        counters.down(Stat::RequestedBytes, requested);
+        let joined = self.parts().join_free(block);
+        // Only blocks of ordinary segments count as inactive split blocks.
+        if backing == Backing::Ordinary { joined.count(self.tells, counters) } else { self.tells }
+    }
+
+    /// Adds a detached block to the free index, merged with its free neighbours. Not inlined: for
+    /// callers off the fast path.
+    fn join_free(&mut self, block: u32) -> Coalesced {
+        self.parts().join_free(block)
+    }
+
+    /// Adds an ordinary segment, allocated from the device for a request of `size` bytes, and
+    /// returns its single free block. Room was made.
+    pub(crate) fn add_segment(
+        &mut self,
+        base: DevicePtr,
+        bytes: u64,
+        size: u64,
+        counters: &HeapCounters,
+    ) -> Outcome<u32> {
+        let block = self.new_segment(base, bytes, 0, Backing::Ordinary);
+        if let Some(suballocator) = &mut self.suballocator {
+            suballocator.add_segment(self.blocks[block].segment, base.0, bytes, size);
+        }
+        self.sets.insert_free(block, self.clock, self.blocks.entries_mut());
+        let mut peaks_stale = counters.up(Stat::Segment, 1) | counters.up(Stat::ReservedBytes, bytes);
+        if self.rules.is_oversize(bytes) {
+            peaks_stale |= counters.up(Stat::OversizeSegments, 1);
+        }
+        Outcome { value: block, peaks_stale }
+    }
+
+    /// Whether `block` is a whole ordinary segment, free, without live sub-blocks, and not pinned.
+    pub(crate) fn is_releasable(&self, block: u32) -> bool {
+        let block = &self.blocks[block];
+        let whole = block.is_free() && block.backing == Backing::Ordinary && !block.is_split();
+        let segment = &self.segments[block.segment];
+        whole && !segment.live && segment.pins == 0
+    }
+
+    /// Returns the bytes of the largest free block. With a sub-allocator: of the largest segment
+    /// without live sub-blocks.
+    pub(crate) fn largest_free(&self) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let blocks = self.blocks.entries();
+        let mut descending =
+            core::iter::successors(self.sets.free.last(blocks), |&block| self.sets.free.previous(block, blocks));
+        let largest = descending.find(|&block| !self.segments[self.blocks[block].segment].live);
+        largest.map_or(0, |block| self.blocks[block].size)
+    }
+
+    /// Removes a releasable segment from the heap. Returns the address and the bytes to release to
+    /// the device.
+    pub(crate) fn remove_segment(&mut self, block: u32, counters: &HeapCounters) -> (DevicePtr, u64) {
+        debug_assert!(self.is_releasable(block), "only a wholly free segment is removed");
+        self.sets.free.remove(block, self.blocks.entries_mut());
+        let Block { addr, size, segment, .. } = self.blocks[block];
+        self.blocks.remove(block);
+        if let Some(suballocator) = &mut self.suballocator {
+            suballocator.remove_segment(segment);
+        }
+        self.segments.unlink(segment, &mut self.newest);
+        counters.down(Stat::Segment, 1);
+        counters.down(Stat::ReservedBytes, size);
+        if self.rules.is_oversize(size) {
+            counters.down(Stat::OversizeSegments, 1);
+        }
+        (DevicePtr(addr), size)
+    }
+
+    /// Finds the block with the byte at `ptr`, in any state. Walks the list of segments.
+    pub(crate) fn containing(&self, ptr: DevicePtr) -> Option<u32> {
+        let mut segment = self.newest;
+        while segment != NONE {
+            let Segment { base, bytes, first, next, .. } = self.segments[segment];
+            if (base..base + bytes).contains(&ptr.0) {
+                if self.suballocator.is_some() {
+                    return self
+                        .sub_blocks()
+                        .find(|(_, block)| (block.addr..block.end()).contains(&ptr.0))
+                        .map(|(block, _)| block);
+                }
+                let mut block = first;
+                // Blocks tile the segment, so the walk ends at a block before the segment does.
+                while self.blocks[block].end() <= ptr.0 {
+                    block = self.blocks[block].next;
+                }
+                return Some(block);
+            }
+            segment = next;
+        }
+        None
+    }
+
+    /// Whether the heap has no segment.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.newest == NONE
+    }
+
+    /// Adds a segment as a single detached block, and returns the block. `granule` is 0 for an
+    /// ordinary segment.
+    fn new_segment(&mut self, base: DevicePtr, bytes: u64, granule: u64, backing: Backing) -> u32 {
+        let segment = Segment { base: base.0, bytes, granule, backing, ..Segment::vacant(NONE) };
+        let segment = self.segments.link(segment, &mut self.newest);
+        let block = self.blocks.insert(Block::whole(base.0, bytes, segment, backing));
+        self.segments[segment].first = block;
+        block
+    }
+}

@@ -1,0 +1,123 @@
+//! The tables of a heap with memory: the free index, the uses by other streams, the unmapped blocks.
+
+use crate::device::CopyMark;
+use crate::heap::block::{Block, Blocks, State};
+use crate::heap::free_index::FreeIndex;
+use crate::heap::home_pages::{HomePages, StaleList};
+use crate::heap::uses::{Use, Waits};
+use crate::tables::Storage;
+use crate::tables::radix_tree::{Key, Link, RadixTree};
+use crate::tables::slot_table::SlotTable;
+use crate::trace::ring::Buffer;
+
+/// The large tables of a heap, allocated with the heap's first block.
+#[derive(Clone)]
+pub(crate) struct Sets<S: Storage> {
+    /// Holds exactly the [`State::Free`] blocks.
+    pub free: FreeIndex<S>,
+    /// The events awaited by pending blocks.
+    pub waits: Waits,
+    /// The uses of blocks by other streams: a list for each block, headed by [`Block::uses`].
+    pub uses: SlotTable<Use, S>,
+    /// Root of the set of the [`State::Unmapped`] blocks, ordered by address.
+    unmapped: Link,
+    /// The nodes of the set `unmapped`.
+    by_address: RadixTree<S>,
+    /// The pages mapped in the heap's ranges of addresses.
+    pub pages: HomePages<S>,
+    /// Behind the copies of the contents of waking pages.
+    pub copied: CopyMark,
+    /// The [`State::Stale`] blocks.
+    pub stale: StaleList,
+    /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses the blocks any longer (see
+    /// [`epochs`](crate::streams::epochs)). At most the heap's clock; 0: no block is known to be quiet. A heap for a
+    /// new stream or pool is empty, and has dropped the sets or resets the stamp.
+    pub quiet: u64,
+    /// The heap's clock at the last [look](crate::heap::idle): free blocks with an earlier `freed_at` were
+    /// not touched since. 0 before the first look.
+    pub mark: u64,
+    /// The latest events of the heap. Empty while events are not recorded.
+    pub trace: Buffer<S>,
+}
+
+impl<S: Storage> Default for Sets<S> {
+    fn default() -> Self {
+        Self {
+            free: FreeIndex::default(),
+            waits: Waits::default(),
+            uses: SlotTable::default(),
+            unmapped: Link::EMPTY,
+            by_address: RadixTree::default(),
+            pages: HomePages::default(),
+            copied: CopyMark::default(),
+            stale: StaleList::EMPTY,
+            quiet: 0,
+            mark: 0,
+            trace: Buffer::default(),
+        }
+    }
+}
+
+/// Returns the order of blocks by address.
+fn by_address<S: Storage>(blocks: &Blocks<S>) -> impl Fn(u32) -> Key {
+    |block| Key { major: 0, minor: blocks[block].addr }
+}
+
+impl<S: Storage> Sets<S> {
+    /// Marks a detached block without free neighbours as free at time `clock`, and adds the block
+    /// to the free index.
+    #[inline(always)]
+    pub(super) fn insert_free(&mut self, block: u32, clock: u64, blocks: &mut [Block]) {
+        let entry = &mut blocks[block as usize];
+        debug_assert!(!matches!(entry.state, State::Free | State::Unmapped), "the block is in no set yet");
+        entry.state = State::Free;
+        entry.freed_at = clock;
+        self.free.insert(block, blocks);
+    }
+
+    /// Marks a detached block without unmapped neighbours as unmapped, and adds the block to the
+    /// unmapped set.
+    pub(super) fn insert_unmapped(&mut self, block: u32, blocks: &mut Blocks<S>) {
+        debug_assert!(!matches!(blocks[block].state, State::Free | State::Unmapped), "the block is in no set yet");
+        blocks[block].state = State::Unmapped;
+        self.unmapped = self.by_address.insert(self.unmapped, block, by_address(blocks));
+    }
+
+    /// Removes a free or unmapped block from its set, and marks the block as [`State::Detached`].
+    pub(super) fn detach(&mut self, block: u32, blocks: &mut Blocks<S>) {
+        debug_assert!(matches!(blocks[block].state, State::Free | State::Unmapped), "the block is in a set");
+        if blocks[block].state == State::Unmapped {
+            self.unmapped = self.by_address.remove(self.unmapped, block, by_address(blocks));
+        } else {
+            self.free.remove(block, blocks.entries_mut());
+        }
+        blocks[block].state = State::Detached;
+    }
+
+    /// Finds the unmapped block with the lowest address from `addr` on.
+    pub(super) fn unmapped_from(&self, addr: u64, blocks: &Blocks<S>) -> Option<u32> {
+        self.by_address.at_least(self.unmapped, Key { major: 0, minor: addr }, by_address(blocks))
+    }
+
+    /// Finds the unmapped block at the highest address below `addr`.
+    pub(super) fn unmapped_below(&self, addr: u64, blocks: &Blocks<S>) -> Option<u32> {
+        self.by_address.below(self.unmapped, Key { major: 0, minor: addr }, by_address(blocks))
+    }
+
+    /// Makes room in the unmapped set for `count` blocks. Returns false if the table is full.
+    pub(super) fn make_room_for_unmapped(&mut self, count: u32) -> bool {
+        self.by_address.make_room_for(count)
+    }
+
+    /// Checks that the unmapped set holds `count` blocks, all of them unmapped.
+    pub(super) fn check_unmapped(&self, count: u32, blocks: &Blocks<S>) -> Result<(), &'static str> {
+        let (mut seen, mut from) = (0, 0);
+        while let Some(block) = self.unmapped_from(from, blocks) {
+            if blocks[block].state != State::Unmapped {
+                return Err("the unmapped set holds a block that is mapped");
+            }
+            (seen, from) = (seen + 1, blocks[block].addr + 1);
+        }
+        if seen == count { Ok(()) } else { Err("an unmapped block is missing from the set") }
+    }
+}

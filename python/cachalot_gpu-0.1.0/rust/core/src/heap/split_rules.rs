@@ -1,0 +1,198 @@
+//! The placement rules of a heap: which free block may serve a request, and whether to split the block.
+
+use crate::config::rounding::{PoolKind, SMALL_MAX};
+use crate::config::{Config, Policy};
+use crate::heap::block::Block;
+use crate::pool::PoolOptions;
+use crate::units::{GRAIN, UNIT};
+
+/// Where a heap's new memory comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    /// Segments allocated by the device.
+    Device,
+    /// Segments supplied by the host for the heap's pool.
+    Host,
+    /// Pages of expandable segments.
+    Expandable,
+    /// Pages of the stitched policy. Free pages may lie in any heap.
+    Stitched,
+}
+
+/// The purpose of a pool's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum PoolMemory {
+    /// Blocks of the pool only.
+    Plain,
+    /// The host supplies the segments.
+    Supplied,
+    /// The memory can be parked under the pool's tag.
+    Parkable,
+}
+
+impl PoolMemory {
+    /// The number of values.
+    pub(crate) const COUNT: usize = 3;
+    /// All values, in the order of their numbers.
+    pub(crate) const ALL: [Self; Self::COUNT] = [Self::Plain, Self::Supplied, Self::Parkable];
+}
+
+impl Source {
+    /// Whether the heap maps pages, and allocates no whole segments.
+    #[inline]
+    pub(crate) fn maps_pages(self) -> bool {
+        matches!(self, Self::Expandable | Self::Stitched)
+    }
+}
+
+/// The settings of the configuration and of the pool for placement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// Whether the heap serves small or large requests.
+    pub kind: PoolKind,
+    /// Bytes from which a block is oversize: never split, and reserved for oversize requests.
+    pub max_split: u64,
+    /// Bytes by which an oversize block may exceed the served oversize request; exclusive.
+    max_non_split_rounding: u64,
+    /// Bytes of the smallest block refused by any rule to a request for fewer bytes. At most `max_split`; lower iff
+    /// `compact`.
+    pub refuse_from: u64,
+    /// The smallest rest worth splitting off, in bytes. 32 bits keep a heap with its counters in 512
+    /// bytes.
+    min_rest: u32,
+    /// A rest smaller than both the request and `ample_rest` bytes is not split off. 0: the request's size does not
+    /// matter.
+    ample_rest: u64,
+    /// Requests of at least this number of bytes receive whole blocks. 0: the pool never splits
+    /// blocks.
+    whole_from: u64,
+    /// The source of new memory. Existing segments of the heap may be of another kind.
+    pub source: Source,
+    /// Whether free blocks carry their age, for garbage collection.
+    pub ages: bool,
+    /// Whether the setting `compact` is in force for the heap, and how.
+    pub compact: Compacting,
+}
+
+/// How the setting `compact` is in force for a heap. One byte, so a heap with its counters stays
+/// within 512 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Compacting {
+    /// Not in force.
+    No,
+    /// In force; blocks share segments.
+    Shared,
+    /// In force; each large block has a segment of its own size (`exact_segments`).
+    Exact,
+}
+
+impl Rules {
+    /// Returns the rules of the caching policy with default settings, for a heap without a stream.
+    pub(crate) fn unset(kind: PoolKind) -> Self {
+        Self::new(&Config::default(), kind, false, Source::Device)
+    }
+
+    /// Derives the rules of a heap from the configuration, for a pool with the default options.
+    /// `config` has `expandable_segments` only if the device has virtual memory.
+    pub(crate) fn new(config: &Config, kind: PoolKind, ages: bool, source: Source) -> Self {
+        // Free neighbours of an expandable segment are one block. Oversize, it would serve none of the
+        // requests that it was freed by, and the segment would grow with each of them (pytorch issue
+        // 123548).
+        let splits = config.parity() || !source.maps_pages();
+        let max_split = config.max_split_size().filter(|_| splits).unwrap_or(u64::MAX);
+        // PyTorch splits off every rest wherever the setting is in force, also in a pool without
+        // expandable segments.
+        let expandable = config.expandable_segments() && source == Source::Host;
+        let mut ample_rest = 0;
+        let (min_rest, whole_from) = if let Policy::Bfc(bfc) = config.policy() {
+            ample_rest = bfc.max_internal_fragmentation;
+            (GRAIN, u64::MAX)
+        } else if source.maps_pages() || expandable || kind == PoolKind::Small {
+            (UNIT, u64::MAX)
+        } else {
+            (SMALL_MAX + 1, max_split)
+        };
+        let max_non_split_rounding = config.max_non_split_rounding();
+        let is_compact = config.compact().is_some()
+            && config.policy() == Policy::Caching
+            && kind == PoolKind::Large
+            && !source.maps_pages();
+        let compact = match (is_compact, config.exact_segments()) {
+            (false, _) => Compacting::No,
+            (true, false) => Compacting::Shared,
+            (true, true) => Compacting::Exact,
+        };
+        let refuse_from = match compact {
+            Compacting::No => max_split,
+            // A segment for several blocks may be cut for any of them.
+            Compacting::Shared => max_split.min(config.large_segment_size() + 1),
+            Compacting::Exact => max_split.min(SMALL_MAX + 1),
+        };
+        Self {
+            kind,
+            max_split,
+            max_non_split_rounding,
+            refuse_from,
+            min_rest: min_rest as u32,
+            ample_rest,
+            whole_from,
+            source,
+            ages,
+            compact,
+        }
+    }
+
+    /// Returns the rules with the options of a pool applied to the rules of [`new`](Self::new).
+    pub(crate) fn in_pool(self, options: PoolOptions) -> Self {
+        if !options.no_split {
+            return self;
+        }
+        // Every request is large enough for a whole block.
+        Self { whole_from: 0, ..self }
+    }
+
+    /// Whether the pool never splits blocks.
+    #[inline]
+    pub(crate) fn no_split(&self) -> bool {
+        self.whole_from == 0
+    }
+
+    /// Whether the free block must not serve a request of `size` bytes, although large enough.
+    #[inline]
+    pub(crate) fn refuse(&self, block: &Block, size: u64) -> bool {
+        self.refuse_oversize(block.size, size) || self.refuse_segment(block, size)
+    }
+
+    /// Whether a free block of `block` bytes must not serve a request of `size` bytes. True if only
+    /// the block is oversize, or if both are and too much would be wasted.
+    #[inline]
+    pub(crate) fn refuse_oversize(&self, block: u64, size: u64) -> bool {
+        block >= self.max_split && (size < self.max_split || block >= size + self.max_non_split_rounding)
+    }
+
+    /// Whether the free block is a whole segment with a waste above a quarter of `size`; for a segment allocated for
+    /// a single block, above a 128th. Cut once, the segment could neither serve a large request nor be released. A
+    /// segment already cut serves any request.
+    #[inline]
+    fn refuse_segment(&self, block: &Block, size: u64) -> bool {
+        let lost = match self.compact {
+            Compacting::No => return false,
+            Compacting::Shared => size / 4,
+            Compacting::Exact => size / 128,
+        };
+        block.size >= self.refuse_from && !block.is_split() && block.size - size > lost
+    }
+
+    /// Whether the `remaining` bytes behind the first `size` bytes of a free block become a block.
+    #[inline]
+    pub(crate) fn should_split(&self, remaining: u64, size: u64) -> bool {
+        remaining >= u64::from(self.min_rest).max(size.min(self.ample_rest)) && size < self.whole_from
+    }
+
+    /// Whether a block of `size` bytes counts as oversize.
+    #[inline]
+    pub(crate) fn is_oversize(&self, size: u64) -> bool {
+        size >= self.max_split
+    }
+}

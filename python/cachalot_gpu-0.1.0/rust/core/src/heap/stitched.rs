@@ -1,0 +1,516 @@
+//! A heap of the stitched policy: the places of the heap's pages, and the steps of a moving page.
+//!
+//! ```text
+//! before   | allocated | free: page A  | allocated | free | unmapped ………………………… |
+//!                          └───────── A is mapped again ─────┐
+//! after    | allocated | stale         | allocated | free: A ▼ | unmapped ……… |
+//! ```
+//!
+//! The heap grows into unmapped addresses: at the end of the newest range, or between blocks, where pages have left a
+//! gap. A page moves in three steps, each under the lock of the heap concerned:
+//! [`hold_room`](PagedHeap::hold_room) detaches the addresses, [`take_pages`](PagedHeap::take_pages) detaches
+//! wholly free pages, and the device maps the pages with no lock held. [`extend`](PagedHeap::extend) then
+//! makes the room a free block, and the old places become [stale](State::Stale).
+
+use super::{Heap, Outcome};
+use crate::heap::block::{Block, Blocks, State};
+use crate::heap::expandable::{Cut, Run, cut_out};
+use crate::heap::home_pages::HomePage;
+use crate::pages::counts::PageCounts;
+use crate::stats::{HeapCounters, Stat};
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::DevicePtr;
+
+/// Unmapped addresses of a heap, held for pages to be mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldRoom {
+    /// The room, and the free blocks beside the room for the same request.
+    run: Run,
+    /// The block of the room.
+    gap: u32,
+    /// Bytes to map: the request's bytes beyond the free blocks.
+    pub needed: u64,
+    /// Bytes of the room: at least `needed`.
+    pub room: u64,
+    /// Whether the pages are mapped at the upper end of the room, below a free block.
+    upper: bool,
+}
+
+/// The memory missing in a heap for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lacking {
+    /// Bytes to map.
+    pub needed: u64,
+    /// Bytes of movable pages in the free blocks used by the request. These pages stay.
+    pub beside: u64,
+}
+
+/// Which free pages of a heap may move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wanted {
+    /// All free pages.
+    Free,
+    /// The pages of quiet blocks: no work uses the pages any longer.
+    Quiet,
+}
+
+/// A heap of the stitched policy: the operations on the heap's pages.
+pub(crate) struct PagedHeap<'a, S: Storage>(pub &'a mut Heap<S>);
+
+/// A place for a request: an unmapped block, and the use of its free neighbours.
+#[derive(Clone, Copy)]
+struct Gap {
+    block: u32,
+    /// Bytes to map.
+    needed: u64,
+    /// Uses the free block before the gap.
+    before: bool,
+    /// Uses the free block behind the gap.
+    behind: bool,
+}
+
+impl<S: Storage> Blocks<S> {
+    /// Returns the rank of the page at `at` in the free block `block` for [`take_pages`](PagedHeap::take_pages):
+    /// among pages of equal size, the page with the lowest rank is taken first.
+    pub(crate) fn order_of_page(&self, block: u32, at: u64) -> (u32, u64, u64, u64) {
+        let Block { size, addr, next, .. } = self[block];
+        let gaps = self.gaps_beside(block);
+        let (size, addr) = if gaps == 2 { (size, addr) } else { (u64::MAX - size, u64::MAX - addr) };
+        (2 - gaps, size, addr, if self.is_gap(next) { u64::MAX - at } else { at })
+    }
+
+    /// Returns the number of ends at which a free block ends a run. With 2, the block is the run.
+    fn gaps_beside(&self, block: u32) -> u32 {
+        let Block { prev, next, .. } = self[block];
+        u32::from(self.is_gap(prev)) + u32::from(self.is_gap(next))
+    }
+
+    /// Returns whether a neighbour is absent, or has no memory for blocks.
+    fn is_gap(&self, neighbour: u32) -> bool {
+        neighbour == NONE || matches!(self[neighbour].state, State::Unmapped | State::Stale | State::Lost)
+    }
+}
+
+impl<S: Storage> PagedHeap<'_, S> {
+    /// Detaches unmapped addresses for a request of `size` bytes, and the free blocks beside them:
+    /// where the fewest bytes are to be mapped, and else at the end of the newest range. Up to
+    /// `spare_room` bytes more than needed are held. Returns `None` if no range has the addresses.
+    /// Room for two blocks was made.
+    pub(crate) fn hold_room(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
+        let Gap { block, needed, before, behind } = self.least_gap(size)?;
+        let Block { size: gap_bytes, prev, next, .. } = self.0.blocks[block];
+        let upper = behind && !before;
+        let room = gap_bytes.min(if before && behind { gap_bytes } else { needed + spare_room });
+        self.0.sets.detach(block, &mut self.0.blocks);
+        let mut gap = block;
+        if room < gap_bytes {
+            let front_bytes = if upper { gap_bytes - room } else { room };
+            let front = self.0.blocks.cut(block, front_bytes, &mut self.0.segments);
+            let rest = if upper { front } else { block };
+            gap = if upper { block } else { front };
+            self.0.blocks[rest].requested = 0;
+            self.0.sets.insert_unmapped(rest, &mut self.0.blocks);
+        }
+        self.0.blocks[gap].state = State::Mapping;
+        self.0.blocks[gap].requested = 0;
+        let mut run = Run { first: gap, last: gap };
+        if before {
+            self.0.sets.detach(prev, &mut self.0.blocks);
+            run.first = prev;
+        }
+        if behind {
+            self.0.sets.detach(next, &mut self.0.blocks);
+            run.last = next;
+        }
+        Some(HeldRoom { run, gap, needed, room, upper })
+    }
+
+    /// Finds the unmapped block with the fewest bytes to map for a request of `size` bytes. Among equal blocks, the
+    /// end of the newest range comes first, then the lowest address.
+    fn least_gap(&self, size: u64) -> Option<Gap> {
+        let mut best = self.tail().and_then(|block| self.gap_at(block, size));
+        let mut from = 0;
+        while !self.0.is_empty()
+            && let Some(block) = self.0.sets.unmapped_from(from, &self.0.blocks)
+        {
+            from = self.0.blocks[block].end();
+            best = match (best, self.gap_at(block, size)) {
+                (Some(best), Some(gap)) if gap.needed < best.needed => Some(gap),
+                (None, gap) => gap,
+                (best, _) => best,
+            };
+        }
+        best
+    }
+
+    /// Returns how the unmapped `block` and the neighbouring free blocks can hold `size` bytes with the fewest bytes
+    /// mapped. `None` if the blocks cannot hold `size` bytes.
+    fn gap_at(&self, block: u32, size: u64) -> Option<Gap> {
+        let Block { size: room, prev, next, segment, .. } = self.0.blocks[block];
+        let granule = self.0.segments[segment].granule;
+        let free =
+            |block: u32| if block != NONE && self.0.blocks[block].is_free() { self.0.blocks[block].size } else { 0 };
+        let (left, right) = (free(prev), free(next));
+        // At least a granule, also if another thread has made a free block large enough.
+        let missing = |held: u64| size.saturating_sub(held).next_multiple_of(granule).max(granule);
+        let lower = Gap { block, needed: missing(left), before: left > 0, behind: false };
+        let upper = Gap { block, needed: missing(right), before: false, behind: right > 0 };
+        let whole = Gap { block, needed: room, before: left > 0, behind: right > 0 };
+        let holds = left + room + right >= size;
+        [lower, upper, whole]
+            .into_iter()
+            .filter(|gap| gap.needed < room || gap.needed == room && holds)
+            .min_by_key(|gap| gap.needed)
+    }
+
+    /// Returns the memory missing for a request of `size` bytes, or `None` if no range has the addresses.
+    pub(crate) fn lacking(&self, size: u64) -> Option<Lacking> {
+        let Gap { block, needed, before, behind } = self.least_gap(size)?;
+        let Block { prev, next, .. } = self.0.blocks[block];
+        let movable = |used: bool, block: u32| {
+            if !used {
+                return 0;
+            }
+            let Block { addr, size, .. } = self.0.blocks[block];
+            let pages = self.0.sets.pages.within(addr, addr + size);
+            pages.filter(HomePage::is_movable).map(|page| page.bytes).sum()
+        };
+        Some(Lacking { needed, beside: movable(before, prev) + movable(behind, next) })
+    }
+
+    /// Returns the held room to the heap. Returns the range of addresses to release if nothing of
+    /// the range is mapped.
+    pub(crate) fn release_room(&mut self, held: HeldRoom) -> Option<(DevicePtr, u64)> {
+        self.0.attach_run(held.run)
+    }
+
+    /// Gives up the held room, in which the device failed to remove a mapping.
+    pub(crate) fn lose_room(&mut self, held: HeldRoom) {
+        self.0.blocks[held.gap].state = State::Lost;
+    }
+
+    /// Returns the address at which `bytes` of pages are to be mapped in the held room.
+    pub(crate) fn place_in(&self, held: HeldRoom, bytes: u64) -> DevicePtr {
+        let gap = &self.0.blocks[held.gap];
+        DevicePtr(if held.upper { gap.end() - bytes } else { gap.addr })
+    }
+
+    /// Makes `bytes` of the held room, mapped since, a free block together with the neighbouring free
+    /// blocks, and returns the rest of the room to the heap. Room for two blocks was made. Returns the free block.
+    /// The caller lists the pages.
+    pub(crate) fn extend(&mut self, held: HeldRoom, bytes: u64, counters: &HeapCounters) -> Outcome<u32> {
+        let HeldRoom { mut run, gap, room, upper, .. } = held;
+        debug_assert!(0 < bytes && bytes <= room, "the room holds the pages");
+        let mut mapped = gap;
+        if bytes < room && upper {
+            let rest = self.0.blocks.cut(gap, room - bytes, &mut self.0.segments);
+            self.0.join_unmapped(rest);
+        } else if bytes < room {
+            mapped = self.0.blocks.cut(gap, bytes, &mut self.0.segments);
+            self.0.join_unmapped(gap);
+            run = Run { first: if run.first == gap { mapped } else { run.first }, last: mapped };
+        }
+        self.0.blocks[mapped].state = State::Mapped;
+        let joined = self.0.join_run(run, counters);
+        Outcome { value: joined.value.0, peaks_stale: joined.peaks_stale }
+    }
+
+    /// Returns whether the pages of a free block may move.
+    pub(super) fn admits(&self, wanted: Wanted, block: u32) -> bool {
+        wanted == Wanted::Free || self.0.blocks[block].freed_at < self.0.sets.quiet
+    }
+
+    /// Counts the wanted pages wholly in free blocks and not pinned.
+    pub(crate) fn count_free_pages(&mut self, wanted: Wanted, counts: &mut PageCounts, step: u64) {
+        if !self.gives_pages() {
+            return;
+        }
+        let mut cursor = self.0.sets.free.after((step, 0), self.0.blocks.entries());
+        while let Some(block) = cursor {
+            if self.admits(wanted, block) {
+                let Block { addr, size, .. } = self.0.blocks[block];
+                let pages = self.0.sets.pages.within(addr, addr + size);
+                pages.filter(HomePage::is_movable).for_each(|page| counts.add(page.bytes));
+            }
+            cursor = self.0.sets.free.next(block, self.0.blocks.entries());
+        }
+    }
+
+    /// Returns whether free pages of the heap may move or go back to the device. A heap asleep keeps the pages for
+    /// the call to park or wake the heap.
+    pub(super) fn gives_pages(&self) -> bool {
+        !self.0.is_empty() && !self.0.asleep
+    }
+
+    /// Detaches wanted pages of the sizes in `chosen`, and calls `take` with each page and the detached block at the
+    /// page's place. Takes the detached pages off the counts in `chosen`. Stops early if a table is full.
+    ///
+    /// The pages of wholly free runs come first, the shortest run first: a run without pages is gone. Then come pages
+    /// at the ends of runs. Pages between live blocks come last, from the largest free block on. A page from the
+    /// middle of a run splits the run, and the rests at both ends are too short for most requests.
+    pub(crate) fn take_pages(
+        &mut self,
+        wanted: Wanted,
+        chosen: &mut PageCounts,
+        step: u64,
+        mut take: impl FnMut(HomePage, u32),
+    ) {
+        if !self.gives_pages() {
+            return;
+        }
+        // The blocks that are left of a block have no page of the sizes. They are smaller than the
+        // block, so the walk up the sizes does not meet them again.
+        let mut position = (step, 0);
+        while chosen.count() > 0
+            && let Some(block) = self.0.sets.free.after(position, self.0.blocks.entries())
+        {
+            let Block { size, addr, .. } = self.0.blocks[block];
+            position = (size, addr);
+            if self.0.blocks.gaps_beside(block) < 2 || !self.admits(wanted, block) {
+                continue;
+            }
+            if !self.take_pages_of(block, chosen, &mut take) {
+                return;
+            }
+        }
+        for at_ends_only in [true, false] {
+            let mut next = self.0.sets.free.last(self.0.blocks.entries());
+            while chosen.count() > 0
+                && let Some(block) = next
+                && self.0.blocks[block].size >= step
+            {
+                // The walk down the sizes meets what is left of a block again, and takes nothing of it.
+                next = self.0.sets.free.previous(block, self.0.blocks.entries());
+                if at_ends_only && self.0.blocks.gaps_beside(block) == 0 || !self.admits(wanted, block) {
+                    continue;
+                }
+                if !self.take_pages_of(block, chosen, &mut take) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Detaches the pages of a free block with a size in `chosen`: downwards if the block ends a run, so the rest
+    /// continues the run, else upwards. Returns false if a table is full.
+    fn take_pages_of(&mut self, block: u32, chosen: &mut PageCounts, take: &mut impl FnMut(HomePage, u32)) -> bool {
+        let down = self.0.blocks.is_gap(self.0.blocks[block].next);
+        let mut rest = Some(block);
+        while let Some(block) = rest {
+            let (from, end) = (self.0.blocks[block].addr, self.0.blocks[block].end());
+            let is_wanted = |page: &HomePage| page.is_movable() && chosen.has(page.bytes);
+            let pages = &self.0.sets.pages;
+            let found = if down {
+                pages.within_down(from, end).find(is_wanted)
+            } else {
+                pages.within(from, end).find(is_wanted)
+            };
+            let Some(page) = found else { break };
+            // What is cut off here becomes unmapped later, one block at a time.
+            if self.0.make_room().is_err() || !self.0.sets.make_room_for_unmapped(self.0.blocks.len() + 2) {
+                return false;
+            }
+            chosen.take(page.bytes);
+            let Cut { before, part, behind } = cut_out(self.0, block, page.at, page.end());
+            rest = if down { before } else { behind };
+            take(page, part);
+        }
+        true
+    }
+
+    /// Detaches the first run of movable pages in a quiet free block: two contiguous pages or more, at most `longest`
+    /// bytes, with `joins` true for each page and the next. Returns the detached block and the number of pages.
+    /// Returns `None` also if a table is full.
+    pub(crate) fn take_run(
+        &mut self,
+        longest: u64,
+        joins: impl Fn(&HomePage, &HomePage) -> bool,
+    ) -> Option<(u32, u32)> {
+        if !self.gives_pages() {
+            return None;
+        }
+        let mut next = self.0.sets.free.last(self.0.blocks.entries());
+        while let Some(block) = next {
+            if self.admits(Wanted::Quiet, block)
+                && let Some((from, end, count)) = self.run_of_pages(block, longest, &joins)
+            {
+                // A run that cannot be mapped again becomes unmapped.
+                let room = self.0.make_room().is_ok() && self.0.sets.make_room_for_unmapped(self.0.blocks.len() + 2);
+                if !room {
+                    return None;
+                }
+                return Some((cut_out(self.0, block, from, end).part, count));
+            }
+            next = self.0.sets.free.previous(block, self.0.blocks.entries());
+        }
+        None
+    }
+
+    /// Finds a run for [`take_run`](Self::take_run) in a block. Returns the run's addresses and number of pages.
+    fn run_of_pages(
+        &self,
+        block: u32,
+        longest: u64,
+        joins: &impl Fn(&HomePage, &HomePage) -> bool,
+    ) -> Option<(u64, u64, u32)> {
+        let Block { addr, size, .. } = self.0.blocks[block];
+        let mut run: Option<(HomePage, HomePage, u32)> = None;
+        for page in self.0.sets.pages.within(addr, addr + size) {
+            let fits = |first: &HomePage, last: &HomePage| {
+                last.end() == page.at && page.end() - first.at <= longest && page.is_movable() && joins(last, &page)
+            };
+            run = match run {
+                Some((first, last, count)) if fits(&first, &last) => Some((first, page, count + 1)),
+                Some((_, _, 2..)) => break,
+                _ => page.is_movable().then_some((page, page, 1)),
+            };
+        }
+        run.filter(|&(_, _, count)| count > 1).map(|(first, last, count)| (first.at, last.end(), count))
+    }
+
+    /// Makes a detached block free again, without work on the block since. The block, merged with the free
+    /// neighbours, counts as free since the last part became free.
+    pub(crate) fn return_block(&mut self, block: u32) {
+        let Block { prev, next, freed_at, .. } = self.0.blocks[block];
+        let free = [prev, next].into_iter().filter(|&beside| beside != NONE && self.0.blocks[beside].is_free());
+        let since = free.map(|beside| self.0.blocks[beside].freed_at).fold(freed_at, u64::max);
+        let joined = self.0.join_free(block).block;
+        self.0.blocks[joined].freed_at = since;
+    }
+
+    /// Makes the old place of a moved page stale, as of now. Returns the address and bytes of the old place.
+    pub(crate) fn leave_stale(&mut self, block: u32, counters: &HeapCounters) -> (DevicePtr, u64) {
+        let Block { addr, size, .. } = self.0.blocks[block];
+        counters.down(Stat::ReservedBytes, size);
+        let page = self.0.sets.pages.remove(addr);
+        self.0.sets.stale.push(block, page.page, self.0.clock, &mut self.0.blocks);
+        (DevicePtr(addr), size)
+    }
+
+    /// Takes the oldest mapping, to be unmapped, if the mapping became stale before `stamp`. Returns the block, the
+    /// block's addresses, and the number of the page.
+    pub(crate) fn take_stale(&mut self, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let (block, page) = self.0.sets.stale.pop(stamp, &mut self.0.blocks)?;
+        let Block { addr, size, .. } = self.0.blocks[block];
+        Some((block, DevicePtr(addr), size, page))
+    }
+
+    /// Marks the addresses of a stale mapping as unmapped. Returns the range of addresses to
+    /// release if nothing of the range is mapped any more.
+    pub(crate) fn finish_stale(&mut self, block: u32) -> Option<(DevicePtr, u64)> {
+        let block = self.0.join_unmapped(block);
+        self.0.remove_if_unmapped(self.0.blocks[block].segment)
+    }
+
+    /// Returns the unmapped block at the end of the newest range.
+    fn tail(&self) -> Option<u32> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let segment = &self.0.segments[self.0.newest];
+        let end = segment.base + segment.bytes;
+        self.0.sets.unmapped_below(end, &self.0.blocks).filter(|&block| self.0.blocks[block].end() == end)
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::config::rounding::PoolKind;
+    use crate::heap::FreeOutcome;
+    use crate::heap::block::Backing;
+    use crate::heap::split_rules::{Rules, Source};
+    use crate::tables::Growable;
+    use crate::units::MIB;
+    use std::vec::Vec;
+
+    /// Length of every page.
+    const STEP: u64 = 2 * MIB;
+    /// Address of the first range.
+    const FIRST: u64 = 1 << 40;
+    /// Address of the second range.
+    const SECOND: u64 = 2 << 40;
+
+    struct Fixture {
+        heap: Heap<Growable>,
+        counters: HeapCounters,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let mut heap = Heap::vacant(PoolKind::Large);
+            heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
+            Self { heap, counters: HeapCounters::default() }
+        }
+
+        /// Adds a range at `base` with `pages` pages mapped at the beginning, each with a live block.
+        fn map(&mut self, base: u64, pages: u32) {
+            let Self { heap, counters } = self;
+            heap.make_room().unwrap();
+            assert!(heap.make_room_for_range());
+            heap.add_range(DevicePtr(base), 64 * STEP, STEP, Backing::Stitched);
+            let held = PagedHeap(heap).hold_room(u64::from(pages) * STEP, 0).unwrap();
+            heap.sets.pages.make_room(pages).unwrap();
+            for page in 0..pages {
+                let at = base + u64::from(page) * STEP;
+                heap.sets.pages.insert(HomePage::new(at, STEP, page));
+            }
+            let _free = PagedHeap(heap).extend(held, u64::from(pages) * STEP, counters);
+            for page in 0..pages {
+                let served = heap.malloc(STEP, STEP, counters).unwrap().unwrap();
+                assert_eq!(served.value.0, base + u64::from(page) * STEP);
+            }
+        }
+
+        /// Frees the block at each of the addresses.
+        fn free(&mut self, addresses: &[u64]) {
+            let Self { heap, counters } = self;
+            for &address in addresses {
+                let FreeOutcome::Unused(block) = heap.detach(DevicePtr(address), None, counters) else {
+                    panic!("{address:#x} is not live");
+                };
+                heap.finish_free(block, counters);
+            }
+        }
+
+        /// Takes `count` pages, and returns their addresses.
+        fn take(&mut self, count: u32) -> Vec<u64> {
+            let mut chosen = PageCounts::new(STEP);
+            (0..count).for_each(|_| chosen.add(STEP));
+            let (mut taken, mut places) = (Vec::new(), Vec::new());
+            PagedHeap(&mut self.heap).take_pages(Wanted::Free, &mut chosen, STEP, |page, block| {
+                taken.push(page.at);
+                places.push(block);
+            });
+            for block in places {
+                PagedHeap(&mut self.heap).leave_stale(block, &self.counters);
+            }
+            self.heap.check_invariants(&self.counters).unwrap();
+            taken
+        }
+    }
+
+    #[test]
+    fn pages_of_whole_runs_move_first_and_those_between_blocks_last() {
+        let mut fixture = Fixture::new();
+        let first = |pages: &[u64]| pages.iter().map(|page| FIRST + page * STEP).collect::<Vec<_>>();
+        fixture.map(FIRST, 10);
+        fixture.map(SECOND, 3);
+        fixture.free(&first(&[1, 2, 4, 5, 6, 8, 9]));
+        fixture.free(&[SECOND, SECOND + STEP, SECOND + 2 * STEP]);
+        // The whole run goes first, from its end on, so that what is left is one run.
+        assert_eq!(fixture.take(2), [SECOND + 2 * STEP, SECOND + STEP]);
+        // Its last page, and then the end of the other run.
+        assert_eq!(fixture.take(1), [SECOND]);
+        assert_eq!(fixture.take(2), first(&[9, 8]));
+        // Between blocks: the largest free block first.
+        assert_eq!(fixture.take(4), first(&[4, 5, 6, 1]));
+        // Next to a gap already.
+        assert_eq!(fixture.take(2), first(&[2]), "no other page is free");
+    }
+}

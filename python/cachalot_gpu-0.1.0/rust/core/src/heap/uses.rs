@@ -1,0 +1,334 @@
+//! The uses of a heap's blocks by other streams than the heap's own.
+//!
+//! A use becomes an event when the block is freed, behind all work then on the stream. A use may also have an event
+//! of its own, recorded when the use was announced; later work on the stream is then not waited for.
+
+use crate::device::Event;
+use crate::heap::Heap;
+use crate::heap::block::{Block, Blocks};
+use crate::streams::fences::Fence;
+use crate::streams::frontier::FRONTIER_BIT;
+use crate::streams::groups::GroupSet;
+use crate::streams::ordered::UseFence;
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::{CapacityError, Lazy, Storage};
+use crate::units::{DevicePtr, StreamId};
+
+/// Greatest number of uses returned by a call of [`Uses::begin_waits`] or [`Uses::take_fences`].
+pub(crate) const SOME: usize = 8;
+
+/// A use of a block by another stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Use {
+    /// The using stream.
+    stream: StreamId,
+    /// Whether the use was announced during graph capture: the graph orders the use, and no event is
+    /// needed.
+    captured: bool,
+    /// Whether the block was allocated for the using stream, as a loan of the heap. Set ⟹ `event` is `None`, and
+    /// `captured` is not set.
+    borrowed: bool,
+    /// The event recorded at the use; `None` if the event is to be recorded at the free.
+    event: Option<Event>,
+    /// The [number](Fence::number) of the event's fence, if any.
+    number: u64,
+    /// The next use of the block, or the next vacant entry.
+    next: u32,
+}
+
+impl Use {
+    /// Takes the fence of the use. The use then needs a fence.
+    fn take_fence(&mut self) -> Option<Fence> {
+        let Self { stream, number, .. } = *self;
+        self.event.take().map(|event| Fence { stream, number, event })
+    }
+}
+
+impl Vacant for Use {
+    fn vacant(next: u32) -> Self {
+        Self { stream: StreamId::DEFAULT, captured: false, borrowed: false, event: None, number: 0, next }
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// Which events the uses of a block have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Events {
+    /// No use has an event.
+    None,
+    /// Some uses have an event, and some need an event.
+    Some,
+    /// Every use in need of an event has an event.
+    All,
+}
+
+/// How many events the pending blocks of a heap wait for, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Waits {
+    /// The sum of the blocks' numbers of events.
+    pub count: u32,
+    /// The groups of the streams of the events, and possibly more groups. Empty ⟸ `count` is 0.
+    pub groups: GroupSet,
+}
+
+/// The uses of the blocks of one heap.
+pub(crate) struct Uses<'a, S: Storage> {
+    blocks: &'a mut Blocks<S>,
+    waits: &'a mut Waits,
+    table: &'a mut SlotTable<Use, S>,
+    /// The heap's own stream.
+    own: StreamId,
+}
+
+impl<S: Storage> Heap<S> {
+    /// Returns the uses of the heap's blocks.
+    pub(crate) fn uses(&mut self) -> Uses<'_, S> {
+        let sets = &mut *self.sets;
+        Uses { blocks: &mut self.blocks, waits: &mut sets.waits, table: &mut sets.uses, own: self.stream }
+    }
+
+    /// Returns the groups of the streams awaited by pending blocks, and possibly more groups.
+    pub(crate) fn waiting(&self) -> GroupSet {
+        if self.sets.is_made() { self.sets.waits.groups } else { GroupSet::default() }
+    }
+}
+
+/// Returns whether a block of the heap with the `uses` is lent to another stream.
+pub(super) fn is_lent<S: Storage>(block: &Block, uses: &SlotTable<Use, S>) -> bool {
+    loan(block, uses).is_some()
+}
+
+/// Returns the use by the stream to which a block is lent.
+fn loan<'a, S: Storage>(block: &Block, uses: &'a SlotTable<Use, S>) -> Option<&'a Use> {
+    let mut at = block.uses;
+    while at != NONE && !uses[at].borrowed {
+        at = uses[at].next;
+    }
+    (at != NONE).then(|| &uses[at])
+}
+
+/// The blocks of a heap that are lent to other streams.
+pub(crate) struct LentBlocks<'a, S: Storage>(pub &'a mut Heap<S>);
+
+impl<S: Storage> LentBlocks<'_, S> {
+    /// Ends the loan of the block at `ptr`, which nothing has used since.
+    pub(crate) fn take_back(&mut self, ptr: DevicePtr) {
+        if let Some(block) = self.0.lookup(ptr) {
+            self.0.uses().clear(block);
+        }
+    }
+}
+
+impl<S: Storage> Uses<'_, S> {
+    /// Records that `stream` uses `block`; the event is recorded at the free. The heap's own stream, and
+    /// a stream that is recorded already, add nothing. `captured` tells whether the use was announced
+    /// during graph capture. Returns the fence of an earlier use by the stream, which is no longer
+    /// needed.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table is full. Nothing has changed then.
+    pub(crate) fn add(&mut self, block: u32, stream: StreamId, captured: bool) -> Result<Option<Fence>, CapacityError> {
+        if let Some(known) = self.find(block, stream) {
+            if captured {
+                return Ok(None);
+            }
+            // One use outside a capture suffices to need an event.
+            known.captured = false;
+            return Ok(known.take_fence());
+        }
+        self.insert(block, Use { stream, captured, borrowed: false, event: None, number: 0, next: NONE })?;
+        Ok(None)
+    }
+
+    /// Records that the stream of `fence` uses `block`, until the fence is complete. Returns a fence no longer needed: of an
+    /// earlier use by the stream, or `fence` itself for the heap's own stream and for the stream that has borrowed the
+    /// block.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table is full. Nothing has changed then.
+    pub(crate) fn add_until(&mut self, block: u32, fence: Fence) -> Result<Option<Fence>, CapacityError> {
+        let Fence { stream, number, event } = fence;
+        if stream == self.own {
+            return Ok(Some(fence));
+        }
+        if let Some(known) = self.find(block, stream) {
+            if known.borrowed {
+                return Ok(Some(fence));
+            }
+            let earlier = known.take_fence();
+            // The fence covers earlier work of the stream as well.
+            (known.captured, known.number, known.event) = (false, number, Some(event));
+            return Ok(earlier);
+        }
+        let entry = Use { stream, captured: false, borrowed: false, event: Some(event), number, next: NONE };
+        self.insert(block, entry)?;
+        Ok(None)
+    }
+
+    /// Makes room for one use.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table is full.
+    pub(crate) fn make_room(&mut self) -> Result<(), CapacityError> {
+        if self.table.make_room(1) { Ok(()) } else { Err(CapacityError) }
+    }
+
+    /// Lends the unused `block` to `stream`. Room was made.
+    pub(crate) fn lend(&mut self, block: u32, stream: StreamId) {
+        debug_assert!(stream != self.own && self.blocks[block].uses == NONE, "the block has just been allocated");
+        let lent = Use { stream, captured: false, borrowed: true, event: None, number: 0, next: NONE };
+        self.blocks[block].uses = self.table.insert(lent);
+    }
+
+    /// Returns the stream to which `block` is lent, which may have ended.
+    pub(crate) fn borrower(&self, block: u32) -> Option<StreamId> {
+        loan(&self.blocks[block], self.table).map(|lent| lent.stream)
+    }
+
+    fn find(&mut self, block: u32, stream: StreamId) -> Option<&mut Use> {
+        let mut at = self.blocks[block].uses;
+        while at != NONE && self.table[at].stream != stream {
+            at = self.table[at].next;
+        }
+        (at != NONE).then(|| &mut self.table[at])
+    }
+
+    fn insert(&mut self, block: u32, entry: Use) -> Result<(), CapacityError> {
+        if entry.stream == self.own {
+            return Ok(());
+        }
+        if !self.table.make_room(1) {
+            return Err(CapacityError);
+        }
+        let next = self.blocks[block].uses;
+        self.blocks[block].uses = self.table.insert(Use { next, ..entry });
+        Ok(())
+    }
+
+    /// Returns the lowest stream above `last` that uses a block of the heap.
+    pub(crate) fn next_stream(&self, last: Option<StreamId>) -> Option<StreamId> {
+        let some = |at: u32| Some(at).filter(|&at| at != NONE);
+        let of_block = |first: u32| core::iter::successors(some(first), move |&at| some(self.table[at].next));
+        let uses = self.blocks.entries().iter().flat_map(|block| of_block(block.uses));
+        uses.map(|at| self.table[at].stream).filter(|&stream| last.is_none_or(|last| stream > last)).min()
+    }
+
+    /// Returns whether any use of `block` was announced during graph capture.
+    pub(crate) fn is_any_captured(&self, block: u32) -> bool {
+        let mut at = self.blocks[block].uses;
+        while at != NONE && !self.table[at].captured {
+            at = self.table[at].next;
+        }
+        at != NONE
+    }
+
+    /// Returns which events the uses of `block` have.
+    pub(crate) fn events(&self, block: u32) -> Events {
+        let (mut some, mut all) = (false, true);
+        let mut at = self.blocks[block].uses;
+        while at != NONE {
+            let Use { event, captured, next, .. } = self.table[at];
+            some |= event.is_some();
+            all &= event.is_some() || captured;
+            at = next;
+        }
+        match (some, all) {
+            (false, _) => Events::None,
+            (true, false) => Events::Some,
+            (true, true) => Events::All,
+        }
+    }
+
+    /// Returns the first use at or behind the use `next` with a fence.
+    pub(crate) fn next_fence(&self, mut next: u32) -> Option<UseFence> {
+        while next != NONE {
+            let Use { stream, event, number, next: following, .. } = self.table[next];
+            if let Some(event) = event {
+                return Some(UseFence { fence: Fence { stream, number, event }, next: following });
+            }
+            next = following;
+        }
+        None
+    }
+
+    /// Takes some fences from the uses of a block, from the use `next` on. Moves `next` behind the last use looked at: to
+    /// [`NONE`] behind the last of the block.
+    pub(crate) fn take_fences(&mut self, next: &mut u32) -> heapless::Vec<Fence, SOME> {
+        let mut fences = heapless::Vec::new();
+        while *next != NONE && !fences.is_full() {
+            let known = &mut self.table[*next];
+            *next = known.next;
+            if let Some(fence) = known.take_fence() {
+                let _room = fences.push(fence);
+            }
+        }
+        fences
+    }
+
+    /// Returns the next streams whose present work a pending block is to wait for, and counts the
+    /// waits, each in the group `group_of` its stream. Begins at the use `next`, and moves `next` behind
+    /// the last use looked at: to [`NONE`] behind the last of the block. A use during a capture is ordered
+    /// by the capture and needs no wait.
+    pub(crate) fn begin_waits(
+        &mut self,
+        block: u32,
+        next: &mut u32,
+        group_of: impl Fn(StreamId) -> u32,
+    ) -> heapless::Vec<StreamId, SOME> {
+        let mut streams = heapless::Vec::new();
+        while *next != NONE && !streams.is_full() {
+            let Use { stream, captured, next: following, .. } = self.table[*next];
+            *next = following;
+            if !captured {
+                let _room = streams.push(stream);
+                self.waits.groups.add(group_of(stream));
+            }
+        }
+        let begun = streams.len() as u32;
+        self.blocks[block].events += begun;
+        self.waits.count += begun;
+        streams
+    }
+
+    /// Returns the next streams that use `block`. Begins at the use `next`, and moves `next` behind the last
+    /// use looked at: to [`NONE`] behind the last of the block.
+    pub(crate) fn next_streams(&self, next: &mut u32) -> heapless::Vec<StreamId, SOME> {
+        let mut streams = heapless::Vec::new();
+        while *next != NONE && !streams.is_full() {
+            let Use { stream, next: following, .. } = self.table[*next];
+            *next = following;
+            let _room = streams.push(stream);
+        }
+        streams
+    }
+
+    /// Ends `ended` waits of a block. Returns the number of the block's remaining waits.
+    pub(crate) fn end_waits(&mut self, block: u32, ended: u32) -> u32 {
+        let events = &mut self.blocks[block].events;
+        debug_assert!(*events & !FRONTIER_BIT >= ended, "a wait is counted before it is queued");
+        *events -= ended;
+        self.waits.count -= ended;
+        if self.waits.count == 0 {
+            self.waits.groups = GroupSet::default();
+        }
+        *events & !FRONTIER_BIT
+    }
+
+    /// Clears the list of other streams that use `block`. No use has an event.
+    pub(crate) fn clear(&mut self, block: u32) {
+        let mut at = core::mem::replace(&mut self.blocks[block].uses, NONE);
+        while at != NONE {
+            let Use { event, next, .. } = self.table[at];
+            debug_assert!(event.is_none(), "the fence of a use ends first");
+            self.table.remove(at);
+            at = next;
+        }
+    }
+}

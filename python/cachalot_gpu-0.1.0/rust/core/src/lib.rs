@@ -1,0 +1,142 @@
+//! The core of cachalot: every decision of a GPU memory allocator, over an abstract device.
+//!
+//! The crate is `no_std` and has no unsafe code. No CUDA type appears: the host implements a device, which is a
+//! [`DeviceMemory`]. The module [`simulated`] is a device without a GPU.
+//!
+//! ```
+//! use cachalot_core::simulated::SimulatedDevice;
+//! use cachalot_core::{Allocator, Config, DeviceIndex, Growable, StreamId};
+//!
+//! let device = SimulatedDevice::new(16 << 30);
+//! let config = Config::parse("max_split_size_mb:128")?;
+//! let allocator = Allocator::<_, spin::Mutex<()>, Growable>::new([device], &config)?;
+//! let block = allocator.block(DeviceIndex(0), 1 << 20, StreamId::DEFAULT)?;
+//! assert_eq!(allocator.stats(DeviceIndex(0))?.allocated_bytes().current, 1 << 20);
+//! drop(block); // frees the memory
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Where to begin
+//! * [`Allocator`]: what programs call. [`Block`] and [`Buffer`] own device memory.
+//! * [`config`]: the list of all settings, and the policies.
+//! * [`Fixed`]: tables without a heap, and how many bytes their numbers make.
+//! * [`BasicDevice`]: a device of your own in ten methods, and [`forward`]: a device around another.
+//!
+//! # Features
+//! | feature | effect |
+//! |---|---|
+//! | `alloc` (default) | tables that grow on the heap, the simulated device, snapshots, every policy besides the caching one |
+//! | `paranoid` | checks every invariant and the order of locks around each operation; needs std |
+//!
+//! The target needs atomic operations on 64 bits.
+//!
+//! # Layers
+//! A module uses only modules further down in the list.
+//!
+//! ```text
+//! allocator             the public interface, for any number of devices
+//! arena                 one device: malloc, free, reclaim, release, pools, plans, statistics
+//! page_map              address → heap or lane, without a lock
+//! heap                  one stream in one pool: placement, splitting, joining, sub-allocators
+//! streams · snapshot    frees waiting for events or a count · segments and blocks as values
+//! error                 why a call failed
+//! planned · device      recorded iterations and plans · the interface that the host implements
+//! trace · stats         recorded events · counters and peaks
+//! config · pool         settings, policies, rounding · names, options and routes of pools
+//! tables · sync · units tables of growing or fixed capacity · atomics · addresses, streams, sizes
+//! ```
+//!
+//! # Words
+//! * A *block* is a range of device memory handed out to the program, or cached for a later
+//!   request.
+//! * A *segment* is a range obtained from the device as a whole, and divided into blocks.
+//! * A *stream* is a queue of work on the device. Blocks are used in the order of a stream.
+//! * A *pool* is a set of blocks kept apart: the default pool, or a private pool of a graph.
+//! * A *heap* manages the segments of a stream in a pool.
+
+#![no_std]
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::inline_always,
+    reason = "measured: the fast path is a chain of small functions, called from two places each"
+)]
+
+#[cfg(not(target_has_atomic = "64"))]
+compile_error!(
+    "cachalot-core needs atomic operations on 64 bits, which this target lacks: GPUs are driven by 64-bit hosts"
+);
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
+#[cfg(any(test, loom, feature = "paranoid"))]
+extern crate std;
+
+mod allocator;
+mod arena;
+pub mod config;
+mod device;
+mod error;
+mod heap;
+mod page_map;
+mod pages;
+#[cfg(feature = "alloc")]
+mod planned;
+mod pool;
+#[cfg(feature = "alloc")]
+mod snapshot;
+mod stats;
+mod streams;
+mod sync;
+mod tables;
+mod trace;
+mod units;
+
+pub use allocator::{
+    Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Parking, Range, RangeAllocator, Tuning,
+};
+#[cfg(feature = "alloc")]
+pub use allocator::{Bound, Fit, Rehearsal, Window};
+pub use arena::allocation::Allocation;
+pub use arena::forecast::Forecast;
+pub use arena::paging::extents::{Extent, Physical};
+pub use arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Remaining};
+pub use arena::paging::ranges::Reservation;
+pub use arena::tuning::{TuneReport, TuneStage};
+pub use config::Config;
+pub use config::rounding::PoolKind;
+pub use device::oom::OutOfMemory;
+#[cfg(feature = "alloc")]
+pub use device::simulated;
+pub use device::{
+    Bare, BasicDevice, Call, CaptureMark, Contents, CopyMark, Descriptor, DeviceError, DeviceMemory, DeviceResult,
+    ErrorKind, Event, Host, MemoryInfo, PhysicalHandle, Saved, Segments, StreamOrder, VirtualMemory, forward,
+};
+pub use error::{Error, PointerFault};
+#[cfg(feature = "alloc")]
+pub use planned::{Observed, ObservedStream, PlannedReport, Stage, is_planned};
+pub use pool::{PoolId, PoolOptions, Route, Tag};
+#[cfg(feature = "alloc")]
+pub use snapshot::memory_map;
+#[cfg(feature = "alloc")]
+pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
+pub use stats::{CallCount, Counter, MemoryCalls, ReclaimStats, Stats};
+pub use sync::Lock;
+#[cfg(feature = "alloc")]
+pub use tables::Growable;
+pub use tables::{Fixed, Storage};
+pub use trace::{Action, CallSite, TraceEntry};
+pub use units::{DeviceIndex, DevicePtr, GRAIN, MAX_REQUEST, MIB, RangeId, StreamId, UNIT};
+
+/// The steps of a request for which no free block fits, for programs that explain what a request does.
+pub mod ladder {
+    pub use crate::arena::ladder::{Step, steps};
+}
+
+/// Rounds sizes and chooses segment lengths as the allocator does, for programs which predict both.
+pub mod rounding {
+    pub use crate::arena::policy::segment_size;
+    pub use crate::config::rounding::*;
+}
+
+#[cfg(all(test, feature = "alloc"))]
+mod tests;

@@ -1,0 +1,208 @@
+//! The page map: finds the heap that owns an address, without a lock. A table over pages of 2 MiB,
+//! for all devices of an allocator together.
+//!
+//! A page shared by two segments leads to no single heap; the caller then tries every heap. Only a
+//! device with segments smaller than a page has such pages. No known device allocates so small
+//! segments while caching.
+
+use crate::error::Error;
+#[cfg(feature = "alloc")]
+use crate::sync::MutexGuard;
+use crate::sync::{Lock, Rank, Ranked};
+use crate::tables::Storage;
+use crate::tables::atomic_map::AtomicMap;
+use crate::units::DevicePtr;
+
+/// Log2 of a page in bytes: the smallest segment of the caching policy, and the granularity of
+/// virtual memory.
+const PAGE_LOG2: u32 = 21;
+
+/// Bits of a packed owner that number the heap or the lane. The bits above number the device.
+const NUMBER_BITS: u32 = 24;
+
+/// The bit of a packed owner set for lanes and for [`SHARED`], clear for heaps. A free finds out by
+/// this bit alone that the owner is a heap.
+const NO_HEAP: u32 = 1 << 31;
+
+/// The value of a page shared by two segments. No heap and no lane packs to this value.
+const SHARED: u32 = u32::MAX - 1;
+
+/// The word of an address without an owner. No cell of the map holds it.
+const NO_OWNER: u32 = u32::MAX;
+
+/// The most devices of an allocator: their numbers fit between the number of a heap and
+/// [`NO_HEAP`].
+pub(crate) const MAX_DEVICES: usize = 127;
+
+/// Names a heap among all heaps of all devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HeapRef {
+    /// The number of the device.
+    pub device: u32,
+    /// The slot of the heap on the device.
+    pub heap: u32,
+}
+
+/// Names a lane of the planned policy among the lanes of all devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LaneRef {
+    /// The number of the device.
+    pub device: u32,
+    /// The number of the lane on the device.
+    pub lane: u32,
+}
+
+/// The owner of the addresses of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    /// A heap: no other heap owns an address on the page.
+    Heap(HeapRef),
+    /// A lane: a plan serves the page. The lane knows which of its blocks are delegated to its
+    /// heap.
+    Lane(LaneRef),
+    /// Two segments share the page: any heap may own the address.
+    Shared,
+    /// No heap and no lane owns the address.
+    None,
+}
+
+/// An [`Owner`] in one word, as the page map holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OwnerWord(u32);
+
+impl OwnerWord {
+    fn new(owner: Owner) -> Self {
+        let (bit, device, number) = match owner {
+            Owner::Heap(HeapRef { device, heap }) => (0, device, heap),
+            Owner::Lane(LaneRef { device, lane }) => (NO_HEAP, device, lane),
+            Owner::Shared => return Self(SHARED),
+            Owner::None => return Self(NO_OWNER),
+        };
+        debug_assert!(number < 1 << NUMBER_BITS && (device as usize) < MAX_DEVICES);
+        Self(bit | device << NUMBER_BITS | number)
+    }
+
+    /// The heap that owns the address, if the page belongs to one.
+    #[inline(always)]
+    pub(crate) fn heap(self) -> Option<HeapRef> {
+        let heap = HeapRef { device: self.0 >> NUMBER_BITS, heap: self.0 & ((1 << NUMBER_BITS) - 1) };
+        (self.0 & NO_HEAP == 0).then_some(heap)
+    }
+
+    /// What the word stands for.
+    pub(crate) fn owner(self) -> Owner {
+        match (self.heap(), self.0) {
+            (Some(heap), _) => Owner::Heap(heap),
+            (None, SHARED) => Owner::Shared,
+            (None, NO_OWNER) => Owner::None,
+            (None, word) => {
+                let device = (word & !NO_HEAP) >> NUMBER_BITS;
+                Owner::Lane(LaneRef { device, lane: word & ((1 << NUMBER_BITS) - 1) })
+            }
+        }
+    }
+}
+
+/// The owner of every page, for all devices of an allocator together. Lookups take no lock.
+pub(crate) struct PageMap<R: Lock, S: Storage> {
+    /// Page number → packed owner.
+    pages: AtomicMap<S::Cells>,
+    /// Held by every operation that changes `pages`, so there is one writer at a time.
+    writer: Ranked<R, ()>,
+}
+
+impl<R: Lock, S: Storage> Default for PageMap<R, S> {
+    fn default() -> Self {
+        Self { pages: AtomicMap::default(), writer: Ranked::new(Rank::PageMapWriter, ()) }
+    }
+}
+
+/// Returns the numbers of the pages that hold the `bytes > 0` bytes from `base` on.
+fn pages(base: DevicePtr, bytes: u64) -> core::ops::RangeInclusive<u64> {
+    debug_assert!(bytes > 0, "a range has a last byte");
+    base.0 >> PAGE_LOG2..=(base.0 + bytes - 1) >> PAGE_LOG2
+}
+
+impl<R: Lock, S: Storage> PageMap<R, S> {
+    /// Returns the owner of the page with the address `ptr`. Lock-free.
+    #[inline]
+    pub(crate) fn owner(&self, ptr: DevicePtr) -> Owner {
+        self.word(ptr).owner()
+    }
+
+    /// Who owns `ptr`, in one word. Lock-free.
+    #[inline(always)]
+    pub(crate) fn word(&self, ptr: DevicePtr) -> OwnerWord {
+        OwnerWord(self.pages.get(ptr.0 >> PAGE_LOG2).unwrap_or(NO_OWNER))
+    }
+
+    /// Enters the owner of a range. Called before any address of the range is handed out.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`] if the pages do not fit. The map is unchanged then.
+    pub(crate) fn insert(&self, base: DevicePtr, bytes: u64, owner: Owner) -> Result<(), Error> {
+        let _writer = self.writer.lock();
+        let pages = pages(base, bytes);
+        // Room for all pages first, so that no page is entered if one does not fit.
+        let count = u32::try_from(pages.end() - pages.start() + 1);
+        if !count.is_ok_and(|count| self.pages.make_room(count)) {
+            return Err(Error::TableFull("pages"));
+        }
+        for page in pages {
+            self.pages.change(page, |taken| Some(if taken.is_some() { SHARED } else { OwnerWord::new(owner).0 }));
+        }
+        Ok(())
+    }
+
+    /// Changes the owner of a range in the map. A lookup on another thread finds the old
+    /// owner or the new owner.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn change(&self, base: DevicePtr, bytes: u64, owner: Owner) {
+        let _writer = self.writer.lock();
+        for page in pages(base, bytes) {
+            // A shared page stays shared: the other segment has not changed.
+            self.pages.change(page, |old| old.filter(|&old| old == SHARED).or(Some(OwnerWord::new(owner).0)));
+        }
+    }
+
+    /// Keeps the map from changing. The caller holds all locks of a device.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, ()> {
+        self.writer.lock_beside()
+    }
+
+    /// Returns a map of the pages of one device, as those of device 0. The parameter `_writer` shows that the map does not
+    /// change.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`] if the pages do not fit.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn copy_of(&self, number: u32, _writer: &MutexGuard<'_, R, ()>) -> Result<Self, Error> {
+        let copy = Self::default();
+        let mut is_full = false;
+        self.pages.for_each(|page, word| {
+            let word = match OwnerWord(word).owner() {
+                Owner::Heap(HeapRef { device, heap }) if device == number => Owner::Heap(HeapRef { device: 0, heap }),
+                Owner::Lane(LaneRef { device, lane }) if device == number => Owner::Lane(LaneRef { device: 0, lane }),
+                Owner::Shared => Owner::Shared,
+                Owner::Heap(_) | Owner::Lane(_) | Owner::None => return,
+            };
+            if copy.pages.make_room(1) {
+                copy.pages.insert(page, OwnerWord::new(word).0);
+            } else {
+                is_full = true;
+            }
+        });
+        if is_full { Err(Error::TableFull("pages")) } else { Ok(copy) }
+    }
+
+    /// Removes a range. Called before the memory is released: the device may hand the addresses out
+    /// again at once.
+    pub(crate) fn remove(&self, base: DevicePtr, bytes: u64) {
+        let _writer = self.writer.lock();
+        for page in pages(base, bytes) {
+            // The map does not count the segments on a shared page, so a shared page stays shared.
+            self.pages.change(page, |old| old.filter(|&old| old == SHARED));
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Departures: the work behind which pages of a range may be used elsewhere.
+//!
+//! ```text
+//! decommit ─▶ record a fence ──▶ departure ─┬─▶ complete ─▶ unmap the old places
+//!                                           └─▶ other streams are ordered behind the event
+//! ```
+//!
+//! The events of a stream complete in the order of their recording, so only the oldest departure of each stream is
+//! queried. The queues of ended streams keep this order.
+//!
+//! A departure lives as long as a page or an operation refers to the departure. The last reference ends the fence.
+
+use crate::streams::fences::Fence;
+use crate::tables::busy_list::BusyList;
+use crate::tables::radix_tree::{Key, Link, RadixTree};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::{CapacityError, Storage};
+use crate::units::{NO_STREAM, StreamId};
+
+/// The end of the last work on pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departure {
+    /// Recorded behind the work. `None` ⟹ `complete`.
+    pub fence: Option<Fence>,
+    /// The stream of the work. [`NO_STREAM`] once the stream has ended.
+    pub stream: StreamId,
+    /// Whether the work is known to be complete.
+    pub complete: bool,
+    /// The number of departures added before.
+    pub age: u64,
+    /// The number of references. 0 ⟺ the entry is vacant.
+    refs: u32,
+    /// The queue of the stream, while the event is not known to be complete.
+    queue: u32,
+    /// The entry in the list of [completed](Departures::next_completed) departures, or [`NONE`].
+    completed: u32,
+    /// The next vacant entry.
+    next: u32,
+}
+
+impl Vacant for Departure {
+    fn vacant(next: u32) -> Self {
+        Self { fence: None, stream: NO_STREAM, complete: false, age: 0, refs: 0, queue: NONE, completed: NONE, next }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        *self = Self::vacant(next);
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+impl Departure {
+    /// Returns whether work on `stream` follows the departure without a further event.
+    pub(crate) fn precedes(&self, stream: StreamId) -> bool {
+        self.complete || self.stream == stream
+    }
+
+    /// Returns the queue of the stream, while the event is not known to be complete.
+    pub(super) fn queue(&self) -> u32 {
+        self.queue
+    }
+}
+
+/// The departures of a stream not known to be complete.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    /// The stream. [`NO_STREAM`] for an ended stream, and for work of no stream.
+    stream: StreamId,
+    /// The number of departures. 0 ⟺ the entry is vacant.
+    count: u32,
+    /// The next vacant entry.
+    next: u32,
+}
+
+impl Vacant for Queue {
+    fn vacant(next: u32) -> Self {
+        Self { stream: NO_STREAM, count: 0, next }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        *self = Self::vacant(next);
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+/// The departures of a device.
+#[derive(Clone)]
+pub(crate) struct Departures<S: Storage> {
+    table: SlotTable<Departure, S>,
+    queues: SlotTable<Queue, S>,
+    /// Root of the set of the departures not known to be complete, by queue and age.
+    incomplete: Link,
+    /// Root of the set of the queues of living streams, by stream.
+    by_stream: Link,
+    /// The nodes of both sets.
+    nodes: RadixTree<S>,
+    /// Complete departures of which stale mappings may be left to remove. Has room for every departure.
+    completed: BusyList<u32, S>,
+    /// The number of departures ever added.
+    added: u64,
+}
+
+impl<S: Storage> Default for Departures<S> {
+    fn default() -> Self {
+        Self {
+            table: SlotTable::default(),
+            queues: SlotTable::default(),
+            incomplete: Link::EMPTY,
+            by_stream: Link::EMPTY,
+            nodes: RadixTree::default(),
+            completed: BusyList::default(),
+            added: 0,
+        }
+    }
+}
+
+impl<S: Storage> core::ops::Index<u32> for Departures<S> {
+    type Output = Departure;
+    fn index(&self, departure: u32) -> &Departure {
+        &self.table[departure]
+    }
+}
+
+/// Returns the order of departures by queue and age.
+fn by_queue<S: Storage>(table: &SlotTable<Departure, S>) -> impl Fn(u32) -> Key {
+    |departure| Key { major: u64::from(table[departure].queue), minor: table[departure].age }
+}
+
+/// Returns the order of queues by stream.
+fn by_stream<S: Storage>(queues: &SlotTable<Queue, S>) -> impl Fn(u32) -> Key {
+    |queue| Key { major: 0, minor: queues[queue].stream.0 }
+}
+
+impl<S: Storage> Departures<S> {
+    /// Returns whether the table has no departure.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.len() == 0
+    }
+
+    /// Adds a departure with a single reference. Without a fence the work is complete.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full. The fence is then the caller's.
+    pub(crate) fn add(&mut self, fence: Option<Fence>) -> Result<u32, CapacityError> {
+        let count = self.table.len() + 1;
+        // A departure and its queue add a node each.
+        let room = self.table.make_room(1)
+            && self.queues.make_room(1)
+            && self.nodes.make_room(2)
+            && self.completed.make_room(count - self.completed.len());
+        if !room {
+            return Err(CapacityError);
+        }
+        let stream = fence.map_or(NO_STREAM, |fence| fence.stream);
+        let queue = self.queue_of(stream).unwrap_or_else(|| self.add_queue(stream));
+        self.queues[queue].count += 1;
+        let age = self.added;
+        self.added += 1;
+        let departure = Departure { fence, stream, age, refs: 1, queue, ..Departure::vacant(NONE) };
+        let departure = self.table.insert(departure);
+        self.incomplete = self.nodes.insert(self.incomplete, departure, by_queue(&self.table));
+        if fence.is_none() {
+            self.complete(departure);
+        }
+        Ok(departure)
+    }
+
+    /// Returns the queue of a stream.
+    pub(super) fn queue_of(&self, stream: StreamId) -> Option<u32> {
+        let bound = Key { major: 0, minor: stream.0 };
+        let found = self.nodes.at_least(self.by_stream, bound, by_stream(&self.queues))?;
+        (self.queues[found].stream == stream).then_some(found)
+    }
+
+    /// Adds a queue for a stream without a queue. Room was made.
+    fn add_queue(&mut self, stream: StreamId) -> u32 {
+        let queue = self.queues.insert(Queue { stream, count: 0, next: NONE });
+        if stream != NO_STREAM {
+            self.by_stream = self.nodes.insert(self.by_stream, queue, by_stream(&self.queues));
+        }
+        queue
+    }
+
+    /// Removes a departure from the queue of its stream.
+    fn leave_queue(&mut self, departure: u32) {
+        self.incomplete = self.nodes.remove(self.incomplete, departure, by_queue(&self.table));
+        let queue = core::mem::replace(&mut self.table[departure].queue, NONE);
+        self.queues[queue].count -= 1;
+        if self.queues[queue].count == 0 {
+            if self.queues[queue].stream != NO_STREAM {
+                self.by_stream = self.nodes.remove(self.by_stream, queue, by_stream(&self.queues));
+            }
+            self.queues.remove(queue);
+        }
+    }
+
+    /// Adds a reference.
+    pub(crate) fn hold(&mut self, departure: u32) -> Departure {
+        self.table[departure].refs += 1;
+        // The reference may be that of a mapping which has just become stale.
+        self.list_if_complete(departure);
+        self.table[departure]
+    }
+
+    /// Removes a reference. The last reference removes the departure and returns the fence, which the caller ends.
+    #[must_use]
+    pub(crate) fn release(&mut self, departure: u32) -> Option<Fence> {
+        let entry = &mut self.table[departure];
+        debug_assert!(entry.refs > 0, "a departure in use has references");
+        entry.refs -= 1;
+        let Departure { refs, fence, complete, completed, .. } = *entry;
+        if refs > 0 {
+            return None;
+        }
+        if !complete {
+            self.leave_queue(departure);
+        }
+        if completed != NONE {
+            self.completed.take(completed);
+            self.completed.remove(completed);
+        }
+        self.table.remove(departure);
+        fence
+    }
+
+    /// Marks the work of a departure as complete.
+    pub(crate) fn complete(&mut self, departure: u32) {
+        if !self.table[departure].complete {
+            self.leave_queue(departure);
+            self.table[departure].complete = true;
+            self.list_if_complete(departure);
+        }
+    }
+
+    /// Lists a complete departure for [`next_completed`](Self::next_completed).
+    fn list_if_complete(&mut self, departure: u32) {
+        let entry = &mut self.table[departure];
+        if entry.complete && entry.completed == NONE {
+            entry.completed = self.completed.add(departure);
+        }
+    }
+
+    /// Takes a complete departure off the list and returns the departure. Stale mappings may be left to remove. A
+    /// further reference lists the departure again.
+    pub(crate) fn next_completed(&mut self) -> Option<u32> {
+        let entry = self.completed.take_first(|_| true)?;
+        let departure = self.completed.remove(entry);
+        self.table[departure].completed = NONE;
+        Some(departure)
+    }
+
+    /// Adds a reference to the oldest departure of the first queue with incomplete departures, from number `queue`
+    /// on. Returns the queue, the departure's number and a copy of the departure.
+    pub(crate) fn hold_oldest(&mut self, queue: u32) -> Option<(u32, u32, Departure)> {
+        let bound = Key { major: u64::from(queue), minor: 0 };
+        let departure = self.nodes.at_least(self.incomplete, bound, by_queue(&self.table))?;
+        let held = self.hold(departure);
+        Some((held.queue, departure, held))
+    }
+
+    /// Returns the number of departures ever added.
+    pub(crate) fn added(&self) -> u64 {
+        self.added
+    }
+
+    /// Forgets the number of an ended stream: another stream may get the number. The departures keep their queue.
+    pub(crate) fn forget_stream(&mut self, stream: StreamId) {
+        let Some(queue) = self.queue_of(stream) else { return };
+        self.by_stream = self.nodes.remove(self.by_stream, queue, by_stream(&self.queues));
+        self.queues[queue].stream = NO_STREAM;
+        let mut bound = Key { major: u64::from(queue), minor: 0 };
+        while let Some(departure) = self.nodes.at_least(self.incomplete, bound, by_queue(&self.table))
+            && self.table[departure].queue == queue
+        {
+            self.table[departure].stream = NO_STREAM;
+            bound.minor = self.table[departure].age + 1;
+        }
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::device::Event;
+    use crate::tables::{Fixed, Growable};
+    use std::vec::Vec;
+
+    const STREAMS: [StreamId; 2] = [StreamId(7), StreamId(3)];
+
+    fn fence(number: u64, stream: StreamId) -> Fence {
+        Fence { stream, number, event: Event(number) }
+    }
+
+    /// Returns the numbers of the fences to query. None of the fences is complete.
+    fn oldest<S: Storage>(departures: &mut Departures<S>) -> Vec<u64> {
+        let (mut from, mut events) = (0, Vec::new());
+        while let Some((queue, departure, held)) = departures.hold_oldest(from) {
+            assert_eq!(departures.release(departure), None, "there is another reference");
+            events.push(held.fence.unwrap().number);
+            from = queue + 1;
+        }
+        events.sort_unstable();
+        events
+    }
+
+    #[test]
+    fn one_departure_a_stream_is_asked_after() {
+        let mut departures = Departures::<Growable>::default();
+        let added: Vec<u32> =
+            (0..6).map(|number| departures.add(Some(fence(number, STREAMS[number as usize % 2]))).unwrap()).collect();
+        assert_eq!(oldest(&mut departures), [0, 1]);
+        departures.complete(added[0]);
+        assert_eq!(oldest(&mut departures), [1, 2]);
+        // The order of the stream's departures stays, and a later stream with its number has another.
+        departures.forget_stream(STREAMS[0]);
+        let later = departures.add(Some(fence(9, STREAMS[0]))).unwrap();
+        assert_eq!(oldest(&mut departures), [1, 2, 9]);
+        assert!(!departures[added[2]].precedes(STREAMS[0]) && departures[later].precedes(STREAMS[0]));
+        assert_eq!(departures.release(added[2]), Some(fence(2, STREAMS[0])), "the last reference ends the fence");
+        assert_eq!(oldest(&mut departures), [1, 4, 9], "a departure without a reference is gone");
+        for departure in [added[1], added[3], added[4], added[5], later] {
+            departures.complete(departure);
+        }
+        assert_eq!(oldest(&mut departures), []);
+        let rest = [added[0], added[1], added[3], added[4], added[5], later];
+        assert_eq!(core::array::from_fn(|_| departures.next_completed().unwrap()), rest);
+        assert_eq!(departures.next_completed(), None);
+        departures.hold(later);
+        assert_eq!(departures.next_completed(), Some(later), "a mapping may have become stale since");
+        assert_eq!(departures.release(later), None);
+        assert!(rest.into_iter().all(|departure| departures.release(departure).is_some()));
+        assert!(departures.is_empty());
+        let complete = departures.add(None).unwrap();
+        assert_eq!((departures.next_completed(), oldest(&mut departures)), (Some(complete), Vec::new()));
+    }
+
+    #[test]
+    fn a_full_table_adds_no_departure() {
+        let mut departures = Departures::<Fixed<1, 8, 2, 64>>::default();
+        let first = departures.add(Some(fence(1, NO_STREAM))).unwrap();
+        let second = departures.add(Some(fence(2, NO_STREAM))).unwrap();
+        assert_eq!(departures.add(Some(fence(3, STREAMS[0]))), Err(CapacityError));
+        assert_eq!(oldest(&mut departures), [1, 2], "what belongs to no stream has no order");
+        departures.complete(first);
+        assert_eq!(departures.release(first), Some(fence(1, NO_STREAM)));
+        departures.complete(second);
+        assert_eq!(departures.release(second), Some(fence(2, NO_STREAM)));
+        assert_eq!((departures.next_completed(), departures.is_empty()), (None, true));
+        assert!(departures.add(Some(fence(3, STREAMS[0]))).is_ok());
+    }
+}

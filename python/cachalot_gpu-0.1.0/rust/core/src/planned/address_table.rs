@@ -1,0 +1,115 @@
+//! The addresses at which the buffers of a lane start, and the live block at each address.
+
+use crate::tables::atomic_map::start;
+use crate::units::UNIT;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// The value of [`Slot::requested`] for a delegated block: larger than every request.
+const DELEGATED: u64 = u64::MAX;
+
+/// An address at which buffers start. At most one live block starts at the address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    /// The address; 0 ⟺ the slot is vacant.
+    pub addr: u64,
+    /// The size of the block in bytes; 0 ⟺ no live block starts at the address.
+    pub size: u64,
+    /// The requested size in bytes, or [`DELEGATED`].
+    pub requested: u64,
+    /// The number of requests of the iteration after which the block is planned to be free.
+    pub until: u32,
+}
+
+impl Slot {
+    /// A slot without an address.
+    const VACANT: Self = Self { addr: 0, size: 0, requested: 0, until: 0 };
+
+    /// Returns whether a heap, not the lane, finishes the free of the block.
+    pub(crate) fn is_delegated(&self) -> bool {
+        self.requested == DELEGATED
+    }
+
+    /// Delegates the block to a heap.
+    pub(crate) fn delegate(&mut self) {
+        self.requested = DELEGATED;
+    }
+
+    /// Returns whether the block shares bytes with the `size` bytes from `addr` on.
+    pub(crate) fn overlaps(&self, addr: u64, size: u64) -> bool {
+        self.size > 0 && self.addr < addr + size && addr < self.addr + self.size
+    }
+}
+
+/// A hash table of slots by address. Holds a fixed set of addresses, and is at most half full.
+#[derive(Clone)]
+pub(crate) struct AddressTable(Vec<Slot>);
+
+impl AddressTable {
+    /// Creates the table of the given addresses. No address is 0.
+    pub(crate) fn new(addresses: &[u64]) -> Self {
+        let mut cells = vec![Slot::VACANT; (addresses.len() * 2).next_power_of_two().max(2)];
+        for &addr in addresses {
+            if let Err(vacant) = find(&cells, addr) {
+                cells[vacant].addr = addr;
+            }
+        }
+        Self(cells)
+    }
+
+    /// Returns the number of the slot at `addr`.
+    pub(crate) fn number(&self, addr: u64) -> Option<u32> {
+        find(&self.0, addr).ok().map(|at| at as u32)
+    }
+
+    /// Returns the slot at `addr` for changes, if a buffer starts there.
+    #[inline(always)]
+    pub(crate) fn get_at_mut(&mut self, addr: u64) -> Option<&mut Slot> {
+        let at = find(&self.0, addr).ok()?;
+        self.0.get_mut(at)
+    }
+
+    /// Returns the slot at `addr`, if a buffer starts there.
+    pub(crate) fn get_at(&self, addr: u64) -> Option<&Slot> {
+        find(&self.0, addr).ok().and_then(|at| self.0.get(at))
+    }
+
+    /// Returns the slot with the given number for changes.
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Slot> {
+        self.0.get_mut(number as usize)
+    }
+
+    /// Returns the address of the slot with the given number.
+    pub(crate) fn addr(&self, number: u32) -> Option<u64> {
+        self.0.get(number as usize).map(|slot| slot.addr)
+    }
+
+    /// Iterates over the slots in use, with their numbers.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        (0..).zip(&self.0).filter(|(_, slot)| slot.addr != 0)
+    }
+
+    /// Iterates over the slots in use, for changes.
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
+        self.0.iter_mut().filter(|slot| slot.addr != 0)
+    }
+}
+
+/// Returns the number of the slot of an address; `Err` has the vacant slot for the address.
+#[inline(always)]
+fn find(cells: &[Slot], addr: u64) -> Result<usize, usize> {
+    // Addresses are multiples of the unit, so the low bits carry no information.
+    let mut at = start(addr / UNIT, cells.len());
+    while let Some(cell) = cells.get(at) {
+        if cell.addr == addr {
+            return Ok(at);
+        }
+        if cell.addr == 0 {
+            break;
+        }
+        // The table is half empty, so the probe finds the address or a vacant slot.
+        at = (at + 1) & (cells.len() - 1);
+    }
+    Err(at)
+}

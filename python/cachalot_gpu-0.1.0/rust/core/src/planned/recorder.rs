@@ -1,0 +1,137 @@
+//! Records an iteration: the sizes requested on each stream, and the time of each free.
+
+use super::LANES;
+use super::sequence::Step;
+use crate::units::{StreamId, UNIT};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use cachalot_planner::{Buffer, Problem};
+
+/// The most requests of an iteration, which need tables of 24 bytes each. A longer iteration is not planned.
+const MAX_REQUESTS: usize = 1 << 20;
+
+/// A request of the iteration.
+#[derive(Clone, Copy, Debug)]
+struct LoggedRequest {
+    /// The size in bytes, a multiple of the [`UNIT`].
+    size: u64,
+    /// The number of requests of the stream when the block was freed; 0 for a block still live.
+    until: u32,
+    /// Other streams used the block, or the block was freed at a count, so the bytes are reusable only later.
+    used: bool,
+}
+
+/// The requests of a stream, in order.
+#[derive(Clone)]
+struct StreamLog {
+    stream: StreamId,
+    requests: Vec<LoggedRequest>,
+}
+
+/// The record of the iteration so far.
+#[derive(Clone, Default)]
+pub(crate) struct Log {
+    /// The first [`LANES`] streams with requests.
+    streams: Vec<StreamLog>,
+    /// The live blocks by address: the index of the stream, and of the request.
+    held: BTreeMap<u64, (usize, usize)>,
+    /// The number of requests on all streams.
+    requests: usize,
+    /// The record is incomplete, so no plan will follow.
+    invalid: bool,
+}
+
+/// The observed iteration of a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ObservedStream {
+    /// The stream.
+    pub stream: StreamId,
+    /// The planning problem. A time step is a request of the stream. Blocks beyond the iteration are not part of the
+    /// problem.
+    pub problem: Problem,
+    /// Every request, also for blocks beyond the iteration. No step has an offset yet.
+    pub(crate) steps: Vec<Step>,
+}
+
+/// An observed iteration: a planning problem for each stream. Streams share no bytes, so the
+/// problems are independent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Observed {
+    /// The number of the observation on the device.
+    pub(crate) serial: u64,
+    /// The streams, in the order of their first requests.
+    pub streams: Vec<ObservedStream>,
+}
+
+impl Log {
+    /// Records a served request.
+    pub(crate) fn malloc(&mut self, stream: StreamId, bytes: u64, addr: u64) {
+        if self.invalid {
+            return;
+        }
+        let known = self.streams.iter().position(|log| log.stream == stream);
+        let number = known.unwrap_or(self.streams.len());
+        if number == LANES {
+            return;
+        }
+        if known.is_none() {
+            self.streams.push(StreamLog { stream, requests: Vec::new() });
+        }
+        let requests = &mut self.streams[number].requests;
+        self.requests += 1;
+        if self.requests > MAX_REQUESTS || requests.try_reserve(1).is_err() {
+            *self = Self { invalid: true, ..Self::default() };
+            return;
+        }
+        self.held.insert(addr, (number, requests.len()));
+        requests.push(LoggedRequest { size: bytes.next_multiple_of(UNIT), until: 0, used: false });
+    }
+
+    /// Records the free of a block.
+    pub(crate) fn free(&mut self, addr: u64) {
+        if let Some((stream, request)) = self.held.remove(&addr) {
+            let requests = &mut self.streams[stream].requests;
+            requests[request].until = requests.len() as u32;
+        }
+    }
+
+    /// Records that the bytes of a block become reusable only after the program's free.
+    pub(crate) fn used(&mut self, addr: u64) {
+        if let Some(&(stream, request)) = self.held.get(&addr) {
+            self.streams[stream].requests[request].used = true;
+        }
+    }
+
+    /// Returns whether the stream has requested memory in the iteration.
+    pub(crate) fn knows(&self, stream: StreamId) -> bool {
+        self.streams.iter().any(|log| log.stream == stream)
+    }
+
+    /// Invalidates the record: the iteration is not planned.
+    pub(crate) fn invalidate(&mut self) {
+        *self = Self { invalid: true, ..Self::default() };
+    }
+
+    /// Ends the iteration. Returns the observation, or `None` for an empty problem.
+    pub(crate) fn finish(self, serial: u64) -> Option<Observed> {
+        let streams: Vec<ObservedStream> =
+            self.streams.iter().map(observed).filter(|stream| !stream.problem.buffers.is_empty()).collect();
+        (!streams.is_empty()).then_some(Observed { serial, streams })
+    }
+}
+
+/// Builds the planning problem and the steps of a stream.
+fn observed(log: &StreamLog) -> ObservedStream {
+    let all = log.requests.len() as u32;
+    let mut problem = Problem::default();
+    let step = |(start, request): (u64, &LoggedRequest)| {
+        let LoggedRequest { size, until, used } = *request;
+        let end = if used { all } else { until };
+        if until > 0 {
+            problem.buffers.push(Buffer { start, end: u64::from(end), size, alignment: UNIT, fixed: None });
+        }
+        Step { size, until: end, offset: None }
+    };
+    let steps = (0..).zip(&log.requests).map(step).collect();
+    ObservedStream { stream: log.stream, problem, steps }
+}

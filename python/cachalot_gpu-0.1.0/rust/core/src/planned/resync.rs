@@ -1,0 +1,203 @@
+//! Resynchronization: handles requests out of sequence, and requests whose planned bytes are in
+//! use.
+
+use super::deviations::{RUN, SKIPPED};
+use super::sequence::{Entry, Placement, Sequence};
+use crate::tables::slot_table::NONE;
+
+/// How far ahead a single request is looked for. So up to two missing requests are noticed at once.
+const NEAR: u32 = 2;
+
+/// How far ahead two consecutive requests are looked for. A single match so far ahead may be
+/// chance: sizes are seldom unique.
+const LOOKAHEAD: usize = 32;
+
+/// Limits searches of the whole sequence: at most a single search for each `len / SEARCH_INTERVAL` extra requests.
+/// Spread over the extra requests, a search costs about as much per request as looking ahead.
+const SEARCH_INTERVAL: u64 = 64;
+
+impl Sequence {
+    /// Returns the number of requests served from the plan.
+    pub(crate) fn served(&self) -> u64 {
+        let passed = self.deviations.passed + u64::from(self.cursor - self.deviations.began);
+        passed - self.deviations.unserved + self.deviations.counts.reordered
+    }
+
+    /// Serves a request left by [`next`](Self::next). Returns `None` if the fallback must serve the request.
+    pub(crate) fn next_deviating(&mut self, bytes: u64) -> Option<Placement> {
+        // The request is the next one. `next` failed because it is not planned, or a block is
+        // overdue.
+        if self.entries[self.cursor as usize].matches(bytes) {
+            return self.serve_at_cursor(bytes);
+        }
+        if let Some(placement) = self.serve_skipped(bytes) {
+            return Some(placement);
+        }
+        let near = (self.cursor + 1..self.len().min(self.cursor + 1 + NEAR))
+            .find(|&number| self.entries[number as usize].matches(bytes));
+        if let Some(number) = near.or_else(|| self.find_run(bytes)) {
+            // `find_run` may return a place before the cursor: the program has begun the sequence
+            // again.
+            if number >= self.cursor {
+                self.skip_to(number);
+            } else {
+                self.deviations.counts.missing += u64::from(self.len() - self.cursor);
+                self.begin_at(number);
+            }
+            return self.serve_at_cursor(bytes);
+        }
+        self.deviations.counts.extra += 1;
+        None
+    }
+
+    /// Ends the iteration, and begins the next.
+    pub(crate) fn restart(&mut self) {
+        // An iteration without requests has no missing ones.
+        if self.cursor > 0 || self.deviations.extras > 0 {
+            self.deviations.counts.missing += u64::from(self.len() - self.cursor);
+        }
+        self.begin_at(0);
+        self.deviations.extras = 0;
+    }
+
+    /// Serves the request at the cursor, if the request is planned and the planned bytes are free. Moves the cursor
+    /// on in any case.
+    fn serve_at_cursor(&mut self, bytes: u64) -> Option<Placement> {
+        let Entry { slot, until, .. } = self.entries[self.cursor as usize];
+        if slot == NONE {
+            self.deviations.counts.lasting += 1;
+        } else if self.is_free(self.cursor) {
+            let placement = self.occupy(self.cursor, bytes);
+            self.step();
+            return placement;
+        } else {
+            self.deviations.counts.occupied += 1;
+        }
+        self.deviations.unserved += 1;
+        self.step();
+        // The block never comes to be in this pass, so it counts as ended.
+        if slot != NONE {
+            self.end(until);
+        }
+        None
+    }
+
+    /// Serves a skipped request within the planned lifetime of the block.
+    fn serve_skipped(&mut self, bytes: u64) -> Option<Placement> {
+        let skipped = self.deviations.skipped[..self.deviations.skipped_len.min(SKIPPED)].iter();
+        let fits = |&&number: &&u32| {
+            number < self.cursor && {
+                let entry = &self.entries[number as usize];
+                entry.until > self.cursor && entry.matches(bytes)
+            }
+        };
+        // The earliest of several that match: programs tend to catch up in order.
+        let number = *skipped.filter(fits).min()?;
+        if !self.is_free(number) {
+            return None;
+        }
+        for skipped in &mut self.deviations.skipped {
+            if *skipped == number {
+                // No request has this number, so it is not served again.
+                *skipped = NONE;
+            }
+        }
+        // `skip_to` counted the block as ended; it is live again.
+        let until = self.entries[number as usize].until;
+        self.entries[until as usize - 1].due += 1;
+        self.deviations.counts.reordered += 1;
+        self.occupy(number, bytes)
+    }
+
+    /// Skips the requests before `number`, and counts each as missing.
+    fn skip_to(&mut self, number: u32) {
+        while self.cursor < number {
+            let passed = self.cursor;
+            let Entry { slot, until, .. } = self.entries[passed as usize];
+            self.step();
+            if slot != NONE {
+                self.end(until);
+                self.deviations.skipped[self.deviations.skipped_len % SKIPPED] = passed;
+                self.deviations.skipped_len += 1;
+            }
+            self.deviations.unserved += 1;
+            self.deviations.counts.missing += 1;
+        }
+    }
+
+    /// Moves the cursor on by a single request. Live blocks planned to end at the request become overdue.
+    fn step(&mut self) {
+        self.overdue += self.entries[self.cursor as usize].due;
+        self.cursor += 1;
+    }
+
+    /// Places the block of request `number` at its planned address.
+    fn occupy(&mut self, number: u32, bytes: u64) -> Option<Placement> {
+        let Entry { size, slot, until, .. } = self.entries[number as usize];
+        let slot = self.slots.get_mut(slot)?;
+        debug_assert!(slot.size == 0, "a block there would be overdue");
+        (slot.size, slot.requested, slot.until) = (size, bytes, until);
+        Some(Placement { addr: slot.addr, size })
+    }
+
+    /// Returns whether the request is the next request, and an overdue block is on the planned bytes.
+    pub(crate) fn is_occupied(&mut self, bytes: u64) -> bool {
+        let next = &self.entries[self.cursor as usize];
+        next.matches(bytes) && next.slot != NONE && !self.is_free(self.cursor)
+    }
+
+    /// Returns whether no overdue block is on the bytes of a request planned to be live now.
+    fn is_free(&mut self, number: u32) -> bool {
+        if self.overdue == 0 {
+            return true;
+        }
+        let Entry { size, slot, .. } = self.entries[number as usize];
+        let Some(&mut super::address_table::Slot { addr, .. }) = self.slots.get_mut(slot) else { return false };
+        let mut known = core::mem::take(&mut self.deviations.overdue);
+        let cursor = self.cursor;
+        let mut is_overdue =
+            |&number: &u32| self.slots.get_mut(number).is_some_and(|slot| slot.size > 0 && slot.until <= cursor);
+        // The list from the last call is complete if it has as many blocks as are overdue, and all
+        // still are. Otherwise collect them again.
+        if known.len() != self.overdue as usize || !known.iter().all(&mut is_overdue) {
+            known.clear();
+            let all = self.slots.all().filter(|(_, slot)| slot.size > 0 && slot.until <= cursor);
+            known.extend(all.map(|(number, _)| number));
+        }
+        let free =
+            !known.iter().any(|&number| self.slots.get_mut(number).is_some_and(|slot| slot.overlaps(addr, size)));
+        self.deviations.overdue = known;
+        free
+    }
+
+    /// Returns the place of the latest extra requests and the present request in the sequence, if all occur
+    /// consecutively. Two requests suffice a little further on. Elsewhere a match takes eight requests, first after
+    /// the cursor and then before the cursor.
+    fn find_run(&mut self, bytes: u64) -> Option<u32> {
+        let Self { deviations, entries, cursor, .. } = self;
+        if deviations.at != *cursor {
+            (deviations.at, deviations.extras) = (*cursor, 0);
+        }
+        deviations.run[deviations.extras as usize % RUN] = bytes;
+        deviations.extras += 1;
+        let (extras, run) = (deviations.extras as usize, deviations.run);
+        let matches_run = |last: usize, count: usize| {
+            (0..count.min(extras)).all(|back| entries[last - back].matches(run[(extras - 1 - back) % RUN]))
+        };
+        let (next, end) = (*cursor as usize, entries.len() - 1);
+        let all = deviations.counts.extra;
+        // The first search is free; later ones wait until enough extra requests have come to pay
+        // for it.
+        let due = deviations.searched == 0 || (all - deviations.searched) * SEARCH_INTERVAL > end as u64;
+        let nearby = (next + 1..end.min(next + 1 + LOOKAHEAD)).find(|&last| extras > 1 && matches_run(last, 2));
+        let found = nearby.or_else(|| {
+            if extras < RUN || !due {
+                return None;
+            }
+            deviations.searched = all.max(1);
+            let mut everywhere = (next + RUN..end).chain(RUN - 1..end.min(next + RUN));
+            everywhere.find(|&last| matches_run(last, RUN))
+        });
+        found.map(|last| last as u32)
+    }
+}

@@ -1,0 +1,219 @@
+//! The counters of a heap.
+
+use super::{STATS, Stat};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicI64, AtomicU64};
+
+/// The counters of a heap. Written only under the heap's lock, except `threshold`. Read by any
+/// thread.
+///
+/// A pending block is active, and is not allocated. The rows of [`Stat::Active`] and
+/// [`Stat::ActiveBytes`] count pending blocks only; [`HeapCounters::current`] adds the allocated
+/// blocks. So a malloc and a free change two rows less.
+#[derive(Debug)]
+pub(crate) struct HeapCounters {
+    /// The total ever added, by [`Stat`].
+    added: [AtomicU64; STATS],
+    /// The total ever removed, by [`Stat`].
+    removed: [AtomicU64; STATS],
+    /// The value of `added − removed` above which the peaks must be reconciled. It is the heap's
+    /// lease: the leases of all heaps add up to no more than the peak. In the first two rows it is
+    /// lower where pending blocks use up the lease on active blocks. Changes only while peaks are
+    /// reconciled.
+    threshold: [AtomicI64; STATS],
+    /// The leases of the first two rows, [`Stat::Allocation`] and [`Stat::AllocatedBytes`].
+    allocated_lease: [AtomicI64; 2],
+}
+
+impl Default for HeapCounters {
+    fn default() -> Self {
+        Self {
+            added: core::array::from_fn(|_| AtomicU64::new(0)),
+            removed: core::array::from_fn(|_| AtomicU64::new(0)),
+            threshold: core::array::from_fn(|_| AtomicI64::new(0)),
+            allocated_lease: core::array::from_fn(|_| AtomicI64::new(0)),
+        }
+    }
+}
+
+/// Returns the row whose blocks count in row `stat` as well: allocated blocks are active.
+pub(super) const fn included(stat: usize) -> Option<usize> {
+    const ACTIVE: usize = Stat::Active as usize;
+    const ACTIVE_BYTES: usize = Stat::ActiveBytes as usize;
+    match stat {
+        ACTIVE => Some(Stat::Allocation as usize),
+        ACTIVE_BYTES => Some(Stat::AllocatedBytes as usize),
+        _ => None,
+    }
+}
+
+/// Returns the row that counts pending blocks for the allocated ones of `row`.
+const fn active_of(row: usize) -> Option<usize> {
+    const ALLOCATION: usize = Stat::Allocation as usize;
+    const ALLOCATED_BYTES: usize = Stat::AllocatedBytes as usize;
+    match row {
+        ALLOCATION => Some(Stat::Active as usize),
+        ALLOCATED_BYTES => Some(Stat::ActiveBytes as usize),
+        _ => None,
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl HeapCounters {
+    /// Returns counters with the same values. The caller holds the heap's lock.
+    pub(crate) fn copy(&self) -> Self {
+        Self {
+            added: copy_of(&self.added),
+            removed: copy_of(&self.removed),
+            threshold: core::array::from_fn(|row| AtomicI64::new(self.threshold[row].load(Relaxed))),
+            allocated_lease: core::array::from_fn(|row| AtomicI64::new(self.allocated_lease[row].load(Relaxed))),
+        }
+    }
+}
+
+/// Returns new words with the values of others.
+#[cfg(feature = "alloc")]
+pub(super) fn copy_of<const N: usize>(words: &[AtomicU64; N]) -> [AtomicU64; N] {
+    core::array::from_fn(|at| AtomicU64::new(words[at].load(Relaxed)))
+}
+
+impl HeapCounters {
+    /// Adds `amount`. Returns true if the peaks must be reconciled.
+    #[inline]
+    #[must_use]
+    pub(crate) fn up(&self, stat: Stat, amount: u64) -> bool {
+        self.up_to(stat, amount) < 0
+    }
+
+    /// Adds `amount`. Returns how much more may be added; below 0 the peaks must be reconciled.
+    #[inline]
+    #[must_use]
+    pub(crate) fn up_to(&self, stat: Stat, amount: u64) -> i64 {
+        let row = stat as usize;
+        // Only the thread with the heap's lock writes the row, so a load and a store do: no locked
+        // instruction.
+        let added = self.added[row].load(Relaxed) + amount;
+        // `Release` pairs with the `Acquire` loads in `current_of`: a reader that sees this
+        // addition also sees all earlier removals. A sum may miss an amount, and counts none twice.
+        self.added[row].store(added, Release);
+        self.removed[row].load(Relaxed) as i64 + self.threshold[row].load(Relaxed) - added as i64
+    }
+
+    /// Removes `amount`.
+    #[inline]
+    pub(crate) fn down(&self, stat: Stat, amount: u64) {
+        let removed = &self.removed[stat as usize];
+        removed.store(removed.load(Relaxed) + amount, Relaxed);
+    }
+
+    /// Undoes a [`down`](Self::down) of `amount`.
+    pub(crate) fn undo_down(&self, stat: Stat, amount: u64) {
+        let removed = &self.removed[stat as usize];
+        removed.store(removed.load(Relaxed) - amount, Relaxed);
+    }
+
+    /// Moves `amount` from these counters to `other`, as if `other` had always counted it. Returns
+    /// true if the peaks must be reconciled.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn hand_over(&self, other: &Self, stat: Stat, amount: u64) -> bool {
+        let added = &self.added[stat as usize];
+        added.store(added.load(Relaxed) - amount, Relaxed);
+        other.up(stat, amount)
+    }
+
+    /// Counts an allocated block of `bytes` as pending: freed, and waiting for other streams. The
+    /// block stays active, so fewer blocks may be allocated within the lease. The caller calls
+    /// [`Arena::follow_pending`](crate::arena::Arena::follow_pending) next, unless the block stops
+    /// pending at once.
+    pub(crate) fn pend(&self, bytes: u64) {
+        for (row, amount) in [(Stat::Active, 1), (Stat::ActiveBytes, bytes)] {
+            let added = &self.added[row as usize];
+            added.store(added.load(Relaxed) + amount, Release);
+        }
+    }
+
+    /// Returns whether the thresholds leave enough of the lease on active blocks to the pending ones,
+    /// so [`follow_pending`](Self::follow_pending) would lower none.
+    pub(crate) fn covers_pending(&self) -> bool {
+        [Stat::Allocation as usize, Stat::AllocatedBytes as usize].into_iter().all(|row| {
+            let allowed = self.left_beside_pending(row).unwrap_or(i64::MAX);
+            self.threshold[row].load(Relaxed) <= allowed
+        })
+    }
+
+    /// Returns what the lease on active blocks leaves to the allocated blocks of one of the first two
+    /// rows beside the pending ones. Returns `None` for other rows.
+    fn left_beside_pending(&self, row: usize) -> Option<i64> {
+        let active = active_of(row)?;
+        let pending = self.added[active].load(Acquire) as i64 - self.removed[active].load(Relaxed) as i64;
+        Some(self.lease(active).load(Relaxed) - pending)
+    }
+
+    /// Adjusts the thresholds to the pending blocks. The caller holds the lock under which peaks
+    /// are reconciled: without it, a store here could overwrite a threshold that another thread
+    /// just set.
+    pub(crate) fn follow_pending(&self) {
+        self.set_threshold(Stat::Allocation as usize);
+        self.set_threshold(Stat::AllocatedBytes as usize);
+    }
+
+    /// Returns whether no row lacks a lease. The thresholds follow the pending blocks.
+    pub(super) fn is_within_leases(&self) -> bool {
+        // The lease on active blocks holds iff the allocated ones are within their threshold, which leaves room for
+        // the pending ones.
+        let is_within = |row: usize| {
+            let added = self.added[row].load(Acquire) as i64;
+            added - self.removed[row].load(Relaxed) as i64 <= self.threshold[row].load(Relaxed)
+        };
+        (0..STATS).all(|row| included(row).is_some() || is_within(row))
+    }
+
+    /// Returns whether each lease is the current value. The caller holds the lock of the heap.
+    pub(crate) fn is_tight(&self) -> bool {
+        (0..STATS).all(|row| self.lease(row).load(Relaxed) == self.current_of(row))
+    }
+
+    /// Returns the lease of a row. In all rows but the first two, the threshold is the lease.
+    pub(super) fn lease(&self, row: usize) -> &AtomicI64 {
+        self.allocated_lease.get(row).unwrap_or(&self.threshold[row])
+    }
+
+    /// Computes the threshold of one of the first two rows from its lease and from the lease on
+    /// active blocks. Does nothing for other rows.
+    pub(super) fn set_threshold(&self, row: usize) {
+        let Some(left) = self.left_beside_pending(row) else { return };
+        self.threshold[row].store(self.lease(row).load(Relaxed).min(left), Relaxed);
+    }
+
+    /// Counts a pending block of `bytes` as free.
+    pub(crate) fn unpend(&self, bytes: u64) {
+        self.down(Stat::Active, 1);
+        self.down(Stat::ActiveBytes, bytes);
+    }
+
+    /// Returns the total of `stat` that this heap ever counted.
+    pub(crate) fn ever_added(&self, stat: Stat) -> u64 {
+        self.added[stat as usize].load(Relaxed)
+    }
+
+    /// Returns the current value of `stat` in this heap.
+    pub(crate) fn current(&self, stat: Stat) -> i64 {
+        self.current_of(stat as usize)
+    }
+
+    /// Returns the current value of a row, with the allocated blocks in the rows of active blocks.
+    pub(super) fn current_of(&self, stat: usize) -> i64 {
+        // Load every addition before any removal, and pending blocks first. A block that moves
+        // between two rows during the sum may be missing from it, and is never counted twice.
+        let rows = [Some(stat), included(stat)];
+        let added: i64 = rows.iter().flatten().map(|&row| self.added[row].load(Acquire) as i64).sum();
+        let removed: i64 = rows.iter().flatten().map(|&row| self.removed[row].load(Relaxed) as i64).sum();
+        added - removed
+    }
+
+    /// Returns the total ever added to a row. An active block was allocated once, so the row of
+    /// allocated blocks has the total.
+    pub(super) fn added_of(&self, stat: usize) -> i64 {
+        self.added[included(stat).unwrap_or(stat)].load(Relaxed) as i64
+    }
+}

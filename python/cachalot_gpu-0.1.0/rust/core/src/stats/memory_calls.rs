@@ -1,0 +1,124 @@
+//! Counts and times of a device's calls of virtual memory, by kind, and of requests held up by calls.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Calls of a kind.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CallCount {
+    /// The number of calls, with failed calls.
+    pub calls: u64,
+    /// The time of the calling threads, in microseconds; 0 if the device has no clock.
+    pub us: u64,
+}
+
+/// The calls of a device's virtual memory, by kind, since the allocator was created.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MemoryCalls {
+    /// Addresses reserved.
+    pub reserve: CallCount,
+    /// Addresses released.
+    pub unreserve: CallCount,
+    /// Physical memory allocated.
+    pub create: CallCount,
+    /// Physical memory released.
+    pub destroy: CallCount,
+    /// Physical memory mapped at addresses.
+    pub map: CallCount,
+    /// Mapped ranges made accessible: a single call for all pages mapped side by side.
+    pub set_access: CallCount,
+    /// Mappings removed.
+    pub unmap: CallCount,
+    /// Physical memory exported to another process.
+    pub export: CallCount,
+}
+
+/// The kinds of calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum MemoryCall {
+    Reserve,
+    Unreserve,
+    Create,
+    Destroy,
+    Map,
+    SetAccess,
+    Unmap,
+    Export,
+}
+
+/// Number of kinds in [`MemoryCall`].
+const KINDS: usize = 8;
+
+const _: () = assert!(MemoryCall::Export as usize + 1 == KINDS);
+
+/// Counter of a kind of calls. The time is in ticks of the device's clock: a call may take
+/// less than a microsecond.
+#[derive(Debug)]
+struct Counter {
+    calls: AtomicU64,
+    ticks: AtomicU64,
+}
+
+/// The counters of a device. Any thread counts without a lock.
+#[derive(Debug)]
+pub(crate) struct MemoryCallCounters {
+    kinds: [Counter; KINDS],
+    /// Requests with more mapping than the policy's bound.
+    stalls: AtomicU64,
+    /// The longest time of mapping for a request, in microseconds.
+    longest_us: AtomicU64,
+}
+
+impl MemoryCallCounters {
+    pub(crate) fn new() -> Self {
+        Self {
+            kinds: core::array::from_fn(|_| Counter { calls: AtomicU64::new(0), ticks: AtomicU64::new(0) }),
+            stalls: AtomicU64::new(0),
+            longest_us: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a call of `ticks`.
+    pub(crate) fn count(&self, call: MemoryCall, ticks: u64) {
+        let counter = &self.kinds[call as usize];
+        counter.calls.fetch_add(1, Ordering::Relaxed);
+        counter.ticks.fetch_add(ticks, Ordering::Relaxed);
+    }
+
+    /// Counts a request with `us` microseconds of mapping. The policy allows `bound_us`.
+    pub(crate) fn count_request(&self, us: u64, bound_us: u64) {
+        self.longest_us.fetch_max(us, Ordering::Relaxed);
+        if us > bound_us {
+            self.stalls.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the calls of every kind. `us` converts ticks to microseconds.
+    pub(crate) fn calls(&self, us: impl Fn(u64) -> u64) -> MemoryCalls {
+        let count = |call: MemoryCall| {
+            let counter = &self.kinds[call as usize];
+            let calls = counter.calls.load(Ordering::Relaxed);
+            CallCount { calls, us: us(counter.ticks.load(Ordering::Relaxed)) }
+        };
+        MemoryCalls {
+            reserve: count(MemoryCall::Reserve),
+            unreserve: count(MemoryCall::Unreserve),
+            create: count(MemoryCall::Create),
+            destroy: count(MemoryCall::Destroy),
+            map: count(MemoryCall::Map),
+            set_access: count(MemoryCall::SetAccess),
+            unmap: count(MemoryCall::Unmap),
+            export: count(MemoryCall::Export),
+        }
+    }
+
+    /// Returns how many requests mapped for longer than the policy's bound.
+    pub(crate) fn stalls(&self) -> u64 {
+        self.stalls.load(Ordering::Relaxed)
+    }
+
+    /// Returns the longest time of mapping for a request, in microseconds.
+    pub(crate) fn longest_us(&self) -> u64 {
+        self.longest_us.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,467 @@
+//! Blocks still in use on other streams. A block becomes free when the events recorded on the
+//! streams are complete.
+//!
+//! Each stream has a queue of waiting blocks in the order of their frees. An event stands behind the
+//! last of the blocks that the event covers. A stream completes events in the order of recording,
+//! so only the first event of a queue needs polling.
+//!
+//! ```text
+//! one event a block       block ● block ● block ●
+//! gathered                block   block   block ●  block   block        the last two are open
+//! ```
+//!
+//! No call to the device is made under the lock of the queues: the queue whose first event is polled
+//! is marked busy instead, and an event that is being recorded is noted in its queue.
+
+use crate::device::Event;
+use crate::streams::fences::{Fence, IdleEvents};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::{CapacityError, Storage, Table};
+use crate::units::StreamId;
+
+/// Number of blocks that one event covers, from which an event is recorded although an earlier event
+/// of the stream is incomplete. Two calls to the driver, of about 1 µs each, then cost a free 0.1 µs.
+pub(crate) const GATHER: u32 = 16;
+
+/// Number of blocks that one call to [`EventQueues::take_finished`] returns at most.
+const FINISHED: usize = 8;
+
+/// A block that waits for an event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// The event, which also covers the blocks before without an event. `None`: the next event of the
+    /// queue covers the block, or the block is open.
+    event: Option<Event>,
+    /// The slot of the block's heap.
+    pub heap: u32,
+    /// The index of the block in the heap.
+    pub block: u32,
+    /// The next entry of the queue, or the next vacant entry.
+    next: u32,
+}
+
+impl Vacant for Wait {
+    fn vacant(next: u32) -> Self {
+        Self { event: None, heap: NONE, block: NONE, next }
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// The blocks that wait for a stream, oldest first.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    /// The stream, while the queue is in use.
+    stream: StreamId,
+    /// The oldest block; `NONE` ⟺ the queue is empty.
+    head: u32,
+    /// The newest block. Meaningful only while the queue is not empty.
+    tail: u32,
+    /// The slot of the heap whose blocks wait; `NONE` if blocks of several heaps wait. Meaningful only
+    /// while the queue is not empty.
+    heap: u32,
+    /// The number of blocks at the end of the queue that no event covers.
+    open: u32,
+    /// The number of events in the queue.
+    events: u32,
+    /// The last block with an event that a thread is recording; `NONE` if there is none. Not `NONE` ⟹
+    /// no other thread records on the stream, polls the event, or removes the block. Or the last block when a thread
+    /// began to ask whether the stream is idle.
+    recording: u32,
+    /// A thread polls the first event. Set ⟹ no other thread may remove a block that the event covers.
+    busy: bool,
+    /// The last event recorded for a request was complete at once, or the stream was idle: the stream has little to do. The
+    /// next event is then recorded for a request, too, and not for the first block: half the calls.
+    /// Kept while the queue is vacant.
+    quick: bool,
+    /// The last question found the stream idle, or none was asked, so a further question may free all blocks.
+    /// Kept while the queue is vacant.
+    hopeful: bool,
+}
+
+impl Queue {
+    /// Creates a queue without blocks.
+    const fn new(stream: StreamId) -> Self {
+        Self {
+            stream,
+            head: NONE,
+            tail: NONE,
+            heap: NONE,
+            open: 0,
+            events: 0,
+            recording: NONE,
+            busy: false,
+            quick: false,
+            hopeful: true,
+        }
+    }
+
+    /// Returns whether the queue may be used for another stream.
+    fn is_vacant(&self) -> bool {
+        self.head == NONE && !self.busy
+    }
+}
+
+/// An event to be recorded behind the open blocks of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recording {
+    /// The stream on which the caller records the event.
+    pub stream: StreamId,
+    /// Whether the queue has no earlier event, so a poll of the event could find it complete.
+    pub is_first: bool,
+}
+
+/// The pending events of a group of streams: a queue for each stream, and the idle events.
+#[derive(Clone)]
+pub(crate) struct EventQueues<S: Storage> {
+    /// The entries of all queues.
+    waits: SlotTable<Wait, S>,
+    /// The queues, in use or vacant.
+    queues: S::Table<Queue>,
+    /// The events of the group's streams. Those of the queues are on loan.
+    pub events: IdleEvents<S>,
+}
+
+impl<S: Storage> Default for EventQueues<S> {
+    fn default() -> Self {
+        Self { waits: SlotTable::default(), queues: S::Table::<Queue>::default(), events: IdleEvents::default() }
+    }
+}
+
+impl<S: Storage> EventQueues<S> {
+    /// Makes room for a further block of a stream; `known` is the stream's queue, if blocks wait for the stream.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full.
+    fn make_room(&mut self, known: Option<usize>) -> Result<(), CapacityError> {
+        // Where the stream has a queue, the search for a vacant one is left out: all threads free under this lock.
+        let has_queue = known.is_some() || self.queues.iter().any(Queue::is_vacant) || self.queues.make_room(1);
+        if has_queue && self.waits.make_room(1) { Ok(()) } else { Err(CapacityError) }
+    }
+
+    /// Queues a block with a fence, which also covers the open blocks of the stream. The queue ends the fence.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full. The block is not queued then.
+    pub(crate) fn push(&mut self, fence: Fence, heap: u32, block: u32) -> Result<(), CapacityError> {
+        let known = self.queue_of(fence.stream);
+        self.make_room(known)?;
+        let queue = self.append(fence.stream, known, Wait { event: Some(fence.event), heap, block, next: NONE });
+        self.queues[queue].open = 0;
+        self.queues[queue].events += 1;
+        Ok(())
+    }
+
+    /// Queues a block that the next event of `stream` is to cover. Returns the queue if that event
+    /// should be recorded now: no event of a [busy](Self::note_quick) stream is incomplete, or many blocks
+    /// are open.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full. The block is not queued then.
+    pub(crate) fn gather(&mut self, stream: StreamId, heap: u32, block: u32) -> Result<Option<usize>, CapacityError> {
+        let known = self.queue_of(stream);
+        self.make_room(known)?;
+        let queue = self.append(stream, known, Wait { event: None, heap, block, next: NONE });
+        let entry = &mut self.queues[queue];
+        entry.open += 1;
+        let is_first = entry.events == 0 && !entry.quick;
+        let is_due = entry.recording == NONE && (is_first || entry.open >= GATHER);
+        Ok(is_due.then_some(queue))
+    }
+
+    /// Returns the queue of a stream for which blocks wait.
+    fn queue_of(&self, stream: StreamId) -> Option<usize> {
+        self.queues.iter().position(|queue| queue.stream == stream && queue.head != NONE)
+    }
+
+    /// Appends a block to the queue of `stream`, `known` if blocks wait for the stream. Room was made. Returns the queue.
+    fn append(&mut self, stream: StreamId, known: Option<usize>, wait: Wait) -> usize {
+        let wait = self.waits.insert(wait);
+        if let Some(known) = known {
+            let tail = core::mem::replace(&mut self.queues[known].tail, wait);
+            self.waits[tail].next = wait;
+            if self.queues[known].heap != self.waits[wait].heap {
+                self.queues[known].heap = NONE;
+            }
+            return known;
+        }
+        let of_stream = self.queues.iter().position(|queue| queue.is_vacant() && queue.stream == stream);
+        let vacant = of_stream.or_else(|| self.queues.iter().position(Queue::is_vacant));
+        let quick = of_stream.is_some_and(|queue| self.queues[queue].quick);
+        let hopeful = of_stream.is_none_or(|queue| self.queues[queue].hopeful);
+        let heap = self.waits[wait].heap;
+        let queue = Queue { head: wait, tail: wait, heap, quick, hopeful, ..Queue::new(stream) };
+        if let Some(vacant) = vacant {
+            self.queues[vacant] = queue;
+            return vacant;
+        }
+        self.queues.add(queue);
+        self.queues.len() - 1
+    }
+
+    /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait; of any
+    /// heap, if `slot` is `None`.
+    pub(crate) fn next_queue(&self, from: usize, slot: Option<u32>) -> Option<usize> {
+        let waits = |queue: &Queue| slot.is_none_or(|slot| queue.heap == slot || queue.heap == NONE);
+        (from..self.queues.len()).find(|&queue| self.queues[queue].head != NONE && waits(&self.queues[queue]))
+    }
+
+    /// Returns the first [queue](Self::next_queue) at or after `from` with an open block.
+    pub(crate) fn next_open(&self, mut from: usize, slot: Option<u32>) -> Option<usize> {
+        loop {
+            let queue = self.next_queue(from, slot)?;
+            if self.queues[queue].open > 0 {
+                return Some(queue);
+            }
+            from = queue + 1;
+        }
+    }
+
+    /// Begins the recording of an event for the open blocks of a queue. Returns `None` if no block is
+    /// open, or if another thread is recording. The caller records an event on the stream with no
+    /// lock held, and then calls [`finish_recording`](Self::finish_recording).
+    pub(crate) fn begin_recording(&mut self, queue: usize) -> Option<Recording> {
+        let entry = self.queues.get_mut(queue).filter(|entry| entry.open > 0 && entry.recording == NONE)?;
+        entry.recording = entry.tail;
+        Some(Recording { stream: entry.stream, is_first: entry.events == 0 })
+    }
+
+    /// Ends what [`begin_recording`](Self::begin_recording) began. The fence covers the blocks that were open then, and the
+    /// queue ends it; without a fence they stay open.
+    pub(crate) fn finish_recording(&mut self, queue: usize, fence: Option<Fence>) {
+        let last = core::mem::replace(&mut self.queues[queue].recording, NONE);
+        debug_assert!(last != NONE, "`begin_recording` chose the queue");
+        if let Some(fence) = fence {
+            debug_assert_eq!(fence.stream, self.queues[queue].stream, "the queue's stream has the fence");
+            self.waits[last].event = Some(fence.event);
+            self.queues[queue].events += 1;
+            self.queues[queue].open = self.open_from(self.waits[last].next);
+        }
+    }
+
+    /// Begins the question whether the stream of a queue is idle, which would free all blocks waiting for the stream now.
+    /// Returns `None` if there is little hope, if fewer than `least` blocks are open, if the queue has an event, which may
+    /// keep the stream busy alone, or if another thread works on the queue. The caller asks with no lock held, and
+    /// then calls [`finish_question`](Self::finish_question).
+    pub(crate) fn begin_question(&mut self, queue: usize, least: u32) -> Option<StreamId> {
+        let entry = self.queues.get_mut(queue).filter(|entry| entry.hopeful && entry.open >= least)?;
+        if entry.events > 0 || entry.busy || entry.recording != NONE {
+            return None;
+        }
+        entry.recording = entry.tail;
+        entry.busy = true;
+        Some(entry.stream)
+    }
+
+    /// Ends what [`begin_question`](Self::begin_question) began, or [`begin_recording`](Self::begin_recording) if no event was
+    /// needed, by the device's answer. If the stream was idle, the blocks waiting at the beginning of the question leave the
+    /// queue. Returns the first of them, for [`take_finished`](Self::take_finished), or `NONE`.
+    pub(crate) fn finish_question(&mut self, queue: usize, idle: Option<bool>) -> u32 {
+        let entry = &mut self.queues[queue];
+        let last = core::mem::replace(&mut entry.recording, NONE);
+        debug_assert!(last != NONE, "a question or a recording has begun");
+        entry.busy = false;
+        entry.hopeful = idle == Some(true);
+        entry.quick = idle.unwrap_or(entry.quick);
+        if idle != Some(true) {
+            return NONE;
+        }
+        let (first, next) = (entry.head, self.waits[last].next);
+        self.waits[last].next = NONE;
+        self.queues[queue].head = next;
+        let mut at = first;
+        while at != NONE {
+            if let Some(event) = self.waits[at].event.take() {
+                self.queues[queue].events -= 1;
+                self.events.end(Some(event));
+            }
+            at = self.waits[at].next;
+        }
+        self.queues[queue].open = self.open_from(next);
+        first
+    }
+
+    /// Notes whether an event recorded for a request was complete at once.
+    pub(crate) fn note_quick(&mut self, queue: usize, quick: bool) {
+        self.queues[queue].quick = quick;
+    }
+
+    /// Returns the number of open blocks in a queue, of those from `at` on.
+    fn open_from(&self, mut at: u32) -> u32 {
+        let mut open = 0;
+        while at != NONE {
+            open = if self.waits[at].event.is_some() { 0 } else { open + 1 };
+            at = self.waits[at].next;
+        }
+        open
+    }
+
+    /// Returns the last of the blocks that the first event of a queue covers. Returns `None` without
+    /// an event, and while an event is recorded for a block before.
+    fn first_covered(&self, queue: &Queue) -> Option<u32> {
+        let mut at = if queue.events > 0 { queue.head } else { NONE };
+        while at != NONE && at != queue.recording {
+            if self.waits[at].event.is_some() {
+                return Some(at);
+            }
+            at = self.waits[at].next;
+        }
+        None
+    }
+
+    /// Marks a queue busy if it has a recorded event and is not busy. Returns the oldest event, which
+    /// the caller polls without the lock.
+    pub(crate) fn begin_poll(&mut self, queue: usize) -> Option<Event> {
+        let entry = self.queues.get(queue).filter(|entry| !entry.busy)?;
+        let event = self.waits[self.first_covered(entry)?].event?;
+        self.queues[queue].busy = true;
+        Some(event)
+    }
+
+    /// Begins a poll of the first [queue](Self::next_queue) at or after `from` that can be polled.
+    /// Returns the queue and the event.
+    pub(crate) fn next_to_poll(&mut self, mut from: usize, slot: Option<u32>) -> Option<(usize, Event)> {
+        loop {
+            let queue = self.next_queue(from, slot)?;
+            if let Some(event) = self.begin_poll(queue) {
+                return Some((queue, event));
+            }
+            from = queue + 1;
+        }
+    }
+
+    /// Returns the heaps of the blocks covered by the first event of a busy queue, each once: all of them
+    /// unless they are more than [`FINISHED`].
+    pub(crate) fn covered_heaps(&self, queue: usize) -> heapless::Vec<u32, FINISHED> {
+        let mut heaps = heapless::Vec::new();
+        let last = self.first_covered(&self.queues[queue]).unwrap_or(NONE);
+        let mut at = if last == NONE { NONE } else { self.queues[queue].head };
+        while at != NONE && !heaps.is_full() {
+            let Wait { heap, next, .. } = self.waits[at];
+            if !heaps.contains(&heap) {
+                let _room = heaps.push(heap);
+            }
+            at = if at == last { NONE } else { next };
+        }
+        heaps
+    }
+
+    /// Ends what [`begin_poll`](Self::begin_poll) began: the queue is no longer busy. Of the blocks that
+    /// the event covers, those leave the queue of whose heap `leaves` is true. The event stays behind the
+    /// last of the rest; without others the event becomes idle. Returns the first block that has left,
+    /// for [`take_finished`](Self::take_finished), or `NONE`.
+    pub(crate) fn finish_poll(&mut self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
+        debug_assert!(self.queues[queue].busy, "`begin_poll` chose the queue");
+        self.queues[queue].busy = false;
+        let Some(last) = self.first_covered(&self.queues[queue]) else { return NONE };
+        let behind = core::mem::replace(&mut self.waits[last].next, NONE);
+        let event = self.waits[last].event.take();
+        // The first and the last entry of those that stay, and of those that leave.
+        let mut ends = [(NONE, NONE); 2];
+        let mut at = self.queues[queue].head;
+        while at != NONE {
+            let next = core::mem::replace(&mut self.waits[at].next, NONE);
+            let (first, tail) = &mut ends[usize::from(leaves(self.waits[at].heap))];
+            if *first == NONE {
+                *first = at;
+            } else {
+                self.waits[*tail].next = at;
+            }
+            (*tail, at) = (at, next);
+        }
+        let [(stays, tail), (left, _)] = ends;
+        if stays == NONE {
+            self.queues[queue].head = behind;
+            self.queues[queue].events -= 1;
+            event.into_iter().for_each(|event| self.events.end(Some(event)));
+        } else {
+            (self.waits[tail].event, self.waits[tail].next) = (event, behind);
+            self.queues[queue].head = stays;
+            if behind == NONE {
+                self.queues[queue].tail = tail;
+            }
+        }
+        left
+    }
+
+    /// Removes some of the blocks that have left a queue, from `first` on, and moves `first` behind
+    /// them. Returns their heaps and blocks; none once `first` is `NONE`.
+    pub(crate) fn take_finished(&mut self, first: &mut u32) -> heapless::Vec<(u32, u32), FINISHED> {
+        let mut finished = heapless::Vec::new();
+        while *first != NONE && !finished.is_full() {
+            let Wait { heap, block, next, .. } = self.waits[*first];
+            self.waits.remove(*first);
+            *first = next;
+            let _fits = finished.push((heap, block));
+        }
+        finished
+    }
+
+    /// Returns whether a thread is polling or recording an event.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.queues.iter().any(|queue| queue.busy || queue.recording != NONE)
+    }
+
+    /// Cancels the waits of a block whose free is undone, and returns their number. A wait stays in
+    /// its queue while another thread polls its event, which then decrements the block's count, or
+    /// records its event.
+    pub(crate) fn cancel(&mut self, heap: u32, block: u32) -> u32 {
+        let mut cancelled = 0;
+        for queue in 0..self.queues.len() {
+            let Queue { head, busy, recording, .. } = self.queues[queue];
+            // What the first event of a busy queue covers belongs to the polling thread.
+            let polled = if busy { self.first_covered(&self.queues[queue]) } else { None };
+            let (mut previous, mut at) = polled.map_or((NONE, head), |polled| (polled, self.waits[polled].next));
+            while at != NONE {
+                let Wait { event, heap: of_heap, block: of_block, next } = self.waits[at];
+                if (of_heap, of_block) == (heap, block) && at != recording {
+                    self.waits.remove(at);
+                    cancelled += 1;
+                    if previous == NONE {
+                        self.queues[queue].head = next;
+                    } else {
+                        self.waits[previous].next = next;
+                    }
+                    match event {
+                        // The event also covers the block before, unless that one gets its own.
+                        Some(_)
+                            if previous != NONE && previous != recording && self.waits[previous].event.is_none() =>
+                        {
+                            self.waits[previous].event = event;
+                        }
+                        Some(event) => {
+                            self.queues[queue].events -= 1;
+                            self.events.end(Some(event));
+                        }
+                        None => {}
+                    }
+                } else {
+                    previous = at;
+                }
+                at = next;
+            }
+            self.queues[queue].tail = previous;
+            self.queues[queue].open = self.open_from(self.queues[queue].head);
+        }
+        cancelled
+    }
+
+    /// Forgets which threads poll and record events, in a copy on which none of them works.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn forget_threads(&mut self) {
+        for queue in self.queues.iter_mut() {
+            (queue.busy, queue.recording) = (false, NONE);
+        }
+    }
+
+    /// Returns whether any event is pending.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waits.len() > 0
+    }
+}

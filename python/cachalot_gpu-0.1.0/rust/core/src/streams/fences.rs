@@ -1,0 +1,107 @@
+//! Fences: what everything that waits for the device waits for.
+//!
+//! A *fence* is an event recorded behind the work that a stream had then. Creating an event is a call to the device,
+//! so an event is created once and recorded again and again: a fence has its event on loan from the idle events of the
+//! stream's group, and the event becomes idle when the fence is over.
+//!
+//! ```text
+//!            lend                     end
+//! idle ───────────────▶ fence ───────────────▶ idle
+//!      a new event, if none is idle
+//! ```
+
+use crate::device::Event;
+use crate::tables::{CapacityError, Storage, Table};
+use crate::units::StreamId;
+
+/// An event recorded behind the work that a stream had then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fence {
+    /// The stream, which may have ended since.
+    pub stream: StreamId,
+    /// The number of the event's loan: of two fences of a stream, the later has the higher number, unless they were
+    /// recorded at the same time.
+    pub number: u64,
+    /// The event.
+    pub event: Event,
+}
+
+/// The events of a group of streams that are recorded again.
+#[derive(Clone)]
+pub(crate) struct IdleEvents<S: Storage> {
+    /// Events of no fence. Has room for every event on loan.
+    idle: S::Table<Event>,
+    /// The number of events on loan.
+    lent: u32,
+    /// The number of loans so far.
+    loans: u64,
+}
+
+impl<S: Storage> Default for IdleEvents<S> {
+    fn default() -> Self {
+        Self { idle: S::Table::<Event>::default(), lent: 0, loans: 0 }
+    }
+}
+
+impl<S: Storage> IdleEvents<S> {
+    /// Lends an event. Returns the number of the loan, and the event; `None` if the caller must create one. The loan
+    /// ends with [`end`](Self::end).
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table has no room for the event's return. Nothing is lent then.
+    pub(crate) fn lend(&mut self) -> Result<(u64, Option<Event>), CapacityError> {
+        // An idle event leaves the place to which it returns.
+        if !self.idle.make_room(self.lent as usize + usize::from(self.idle.is_empty())) {
+            return Err(CapacityError);
+        }
+        self.lent += 1;
+        self.loans += 1;
+        Ok((self.loans, self.idle.pop()))
+    }
+
+    /// Ends a loan. The event becomes idle; `None` if none was created.
+    pub(crate) fn end(&mut self, event: Option<Event>) {
+        debug_assert!(self.lent > 0, "a loan ends once");
+        self.lent -= 1;
+        if let Some(event) = event {
+            self.idle.add(event);
+        }
+    }
+
+    /// Takes an idle event, which the caller destroys.
+    pub(crate) fn take_idle(&mut self) -> Option<Event> {
+        self.idle.pop()
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::tables::{Fixed, Growable};
+
+    #[test]
+    fn an_event_is_lent_again_and_later_loans_have_higher_numbers() {
+        let mut events = IdleEvents::<Growable>::default();
+        let (first, none) = events.lend().unwrap();
+        let (second, _) = events.lend().unwrap();
+        assert!(none.is_none() && second > first, "an event is to be created");
+        events.end(Some(Event(7)));
+        assert_eq!(events.lend().unwrap().1, Some(Event(7)));
+        events.end(None);
+        events.end(Some(Event(7)));
+        assert_eq!([events.take_idle(), events.take_idle()], [Some(Event(7)), None]);
+    }
+
+    #[test]
+    fn every_event_on_loan_has_a_place_to_return_to() {
+        let mut events = IdleEvents::<Fixed<1, 8, 2, 64>>::default();
+        let mut lent = 0;
+        while events.lend().is_ok() {
+            lent += 1;
+        }
+        assert!(lent > 0);
+        (0..lent).for_each(|number| events.end(Some(Event(number))));
+        assert!((0..lent).all(|_| events.lend().is_ok_and(|(_, idle)| idle.is_some())));
+        assert_eq!(events.lend(), Err(CapacityError), "as many as before");
+    }
+}

@@ -1,0 +1,90 @@
+//! The event queues of a device, in groups of streams with a lock for each group.
+//!
+//! Threads that free blocks used by different streams rarely meet. With one lock for all streams, 16
+//! threads on an H100 made 0.4 million cycles of request, use and free a second, and waited nine tenths
+//! of the time for the lock.
+
+use crate::streams::event_queue::EventQueues;
+use crate::sync::{CachePadded, Lock, MutexGuard, Rank, Ranked};
+use crate::tables::Storage;
+use crate::units::StreamId;
+
+/// Greatest number of groups.
+pub(crate) const GROUPS: u32 = 16;
+
+/// A group of streams.
+type Group<R, S> = CachePadded<Ranked<R, EventQueues<S>>>;
+
+/// The event queues of a device.
+pub(crate) struct Groups<R: Lock, S: Storage>(S::Groups<Group<R, S>>);
+
+impl<R: Lock, S: Storage> Groups<R, S> {
+    /// Creates empty queues.
+    pub(crate) fn new() -> Self {
+        let groups = S::make_groups(|| CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())));
+        debug_assert!(groups.as_ref().len() <= GROUPS as usize, "each group has a flag");
+        Self(groups)
+    }
+
+    /// Locks the queues of all groups, for a caller that holds all locks of a device.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn lock_all(&self) -> alloc::vec::Vec<MutexGuard<'_, R, EventQueues<S>>> {
+        self.0.as_ref().iter().map(|group| group.lock_beside()).collect()
+    }
+
+    /// Returns queues with the entries of `groups`, on which no thread works.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn copy_of(groups: &[MutexGuard<'_, R, EventQueues<S>>]) -> Self {
+        let mut groups = groups.iter();
+        Self(S::make_groups(|| {
+            let mut queues = groups.next().map_or_else(EventQueues::default, |queues| (**queues).clone());
+            queues.forget_threads();
+            CachePadded(Ranked::new(Rank::EventQueue, queues))
+        }))
+    }
+
+    /// Returns the number of the group of a stream.
+    pub(crate) fn of(&self, stream: StreamId) -> u32 {
+        // The upper bits of a product with the golden ratio: handles of streams differ in any bits.
+        let hash = stream.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - GROUPS.ilog2());
+        hash as u32 % self.count()
+    }
+
+    /// Returns the number of groups.
+    pub(crate) fn count(&self) -> u32 {
+        self.0.as_ref().len() as u32
+    }
+
+    /// Locks the queues of a group. No thread holds two of these locks.
+    pub(crate) fn lock(&self, group: u32) -> MutexGuard<'_, R, EventQueues<S>> {
+        self.0.as_ref()[group as usize].lock()
+    }
+
+    /// Locks the queues of a stream's group.
+    pub(crate) fn lock_of(&self, stream: StreamId) -> MutexGuard<'_, R, EventQueues<S>> {
+        self.lock(self.of(stream))
+    }
+}
+
+/// A set of groups, one bit each.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct GroupSet(pub u16);
+
+const _: () = assert!(GROUPS == u16::BITS);
+
+impl GroupSet {
+    /// Adds a group.
+    pub(crate) fn add(&mut self, group: u32) {
+        self.0 |= 1 << group;
+    }
+
+    /// Iterates over the numbers of the groups.
+    pub(crate) fn iter(self) -> impl Iterator<Item = u32> {
+        let mut left = self.0;
+        core::iter::from_fn(move || {
+            let group = (left != 0).then(|| left.trailing_zeros());
+            left &= left.wrapping_sub(1);
+            group
+        })
+    }
+}

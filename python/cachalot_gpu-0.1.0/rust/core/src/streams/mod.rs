@@ -1,0 +1,10 @@
+//! Frees that wait: for events on other streams, or for the frontier to reach a count. Free memory
+//! that the device may still use.
+
+pub(crate) mod deferred;
+pub(crate) mod epochs;
+pub(crate) mod event_queue;
+pub(crate) mod fences;
+pub(crate) mod frontier;
+pub(crate) mod groups;
+pub(crate) mod ordered;

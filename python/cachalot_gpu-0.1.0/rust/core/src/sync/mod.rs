@@ -1,0 +1,36 @@
+//! Primitives shared between threads: the atomics (the model checker's under `--cfg loom`), ranked locks, turns of a
+//! single thread, and cache-line padding.
+
+mod ranked;
+mod turn;
+
+#[cfg(feature = "paranoid")]
+pub(crate) use ranked::assert_no_lock_held;
+pub(crate) use ranked::{MutexGuard, Rank, Ranked};
+pub(crate) use turn::{Taken, Turn};
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+
+/// A lock: any [`lock_api::RawMutex`]. Use a lock with parked waiters on an operating system, and a spin lock
+/// elsewhere.
+pub trait Lock: lock_api::RawMutex + Send + Sync + 'static {}
+
+impl<R: lock_api::RawMutex + Send + Sync + 'static> Lock for R {}
+
+/// A value on cache lines of its own, for a field written by some threads while further threads read the field's
+/// neighbours. 128 bytes, because processors fetch cache lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct CachePadded<T>(pub T);
+
+impl<T> core::ops::Deref for CachePadded<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}

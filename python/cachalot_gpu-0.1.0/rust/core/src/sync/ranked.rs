@@ -1,0 +1,335 @@
+//! The locks of the core, each with a rank: the order in which a thread may take the locks.
+//!
+//! The feature `paranoid` records the ranks held by each thread. A lock taken out of order panics with the names of
+//! both locks. Without the feature a [`Ranked`] is a plain mutex, which stores no rank and checks nothing.
+
+use super::Lock;
+use lock_api::Mutex;
+
+/// Every lock of the core, in the order in which a thread may take the locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "only a build with `alloc` has the planned policy"))]
+pub(crate) enum Rank {
+    /// Pools, routes and pairs of heaps.
+    Registry,
+    /// The configuration in force.
+    Config,
+    /// A lane of the planned policy.
+    Lane,
+    /// The small heap of a pair.
+    SmallHeap,
+    /// The large heap of a pair.
+    LargeHeap,
+    /// The elastic ranges.
+    Ranges,
+    /// The heaps of ended streams, until their release.
+    Ended,
+    /// The pool of pages.
+    Pages,
+    /// The pending events of a group of streams.
+    EventQueue,
+    /// Frees deferred until a capture ends.
+    Deferred,
+    /// Freed blocks whose uses have events.
+    Ordered,
+    /// Fences by which free memory is known to be no longer in use.
+    Epochs,
+    /// Frees at a count.
+    Frontier,
+    /// The predictions of `reclaim:auto` for idle memory.
+    Idle,
+    /// The observations and plans of the planned policy.
+    Planner,
+    /// The state of `tune:auto`.
+    Tuning,
+    /// The writer of the page map.
+    PageMapWriter,
+    /// The peaks of the statistics.
+    Peaks,
+    /// The ring of recorded events.
+    TraceRing,
+    /// The call sites of blocks and segments.
+    CallSites,
+}
+
+/// A mutex with a [`Rank`].
+pub(crate) struct Ranked<R: Lock, T> {
+    #[cfg(feature = "paranoid")]
+    rank: Rank,
+    mutex: Mutex<R, T>,
+}
+
+#[cfg(not(feature = "paranoid"))]
+pub(crate) use lock_api::MutexGuard;
+#[cfg(feature = "paranoid")]
+pub(crate) use paranoid::{MutexGuard, assert_no_lock_held};
+
+#[cfg(not(feature = "paranoid"))]
+impl<R: Lock, T> Ranked<R, T> {
+    pub(crate) fn new(_rank: Rank, value: T) -> Self {
+        Self { mutex: Mutex::new(value) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, R, T> {
+        self.mutex.lock()
+    }
+
+    #[inline(always)]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, R, T>> {
+        self.mutex.try_lock()
+    }
+
+    /// Locks beside locks of the same tier, for the call that holds all locks of a device. All heaps form a single
+    /// tier in this call. The caller takes the locks of a tier in the order of the ranks, and the locks of a rank in
+    /// the order of their numbers. No other thread holds two locks of a tier, except the two heaps of a pair, in the
+    /// order of the ranks.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
+        self.mutex.lock()
+    }
+}
+
+impl<R: Lock, T> Ranked<R, T> {
+    /// Whether any thread holds the lock.
+    #[inline(always)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.mutex.is_locked()
+    }
+}
+
+#[cfg(feature = "paranoid")]
+mod paranoid {
+    use super::{Lock, Mutex, Rank, Ranked};
+    use core::cell::Cell;
+    use core::ops::{Deref, DerefMut};
+
+    std::thread_local! {
+        /// The locks held by the thread: bit `rank as u32` for each. A thread holds each rank at most once.
+        static HELD: Cell<u32> = const { Cell::new(0) };
+    }
+
+    impl Rank {
+        const ALL: [Self; 20] = [
+            Self::Registry,
+            Self::Config,
+            Self::Lane,
+            Self::SmallHeap,
+            Self::LargeHeap,
+            Self::Ranges,
+            Self::Ended,
+            Self::Pages,
+            Self::EventQueue,
+            Self::Deferred,
+            Self::Ordered,
+            Self::Epochs,
+            Self::Frontier,
+            Self::Idle,
+            Self::Planner,
+            Self::Tuning,
+            Self::PageMapWriter,
+            Self::Peaks,
+            Self::TraceRing,
+            Self::CallSites,
+        ];
+
+        /// The first rank of the rank's tier. A thread takes locks of ascending tiers, so a thread never holds two
+        /// locks of a tier.
+        fn tier(self) -> Self {
+            match self {
+                Self::Registry | Self::Config | Self::Lane | Self::SmallHeap | Self::LargeHeap | Self::Ranges => self,
+                Self::Ended
+                | Self::Pages
+                | Self::EventQueue
+                | Self::Deferred
+                | Self::Ordered
+                | Self::Epochs
+                | Self::Frontier
+                | Self::Idle
+                | Self::Planner
+                | Self::Tuning
+                | Self::PageMapWriter
+                | Self::Peaks => Self::Ended,
+                Self::TraceRing | Self::CallSites => Self::TraceRing,
+            }
+        }
+
+        /// The ranks with a set bit in `held`.
+        fn of(held: u32) -> impl Iterator<Item = Self> {
+            Self::ALL.into_iter().filter(move |&rank| held & rank.bit() != 0)
+        }
+
+        fn bit(self) -> u32 {
+            1 << self as u32
+        }
+    }
+
+    /// A bit of [`HELD`], cleared on drop.
+    struct Held(Rank);
+
+    impl Held {
+        /// Adds a lock to the locks of the thread.
+        ///
+        /// # Panics
+        /// If the thread holds a lock of the tier or of a later tier.
+        fn add(rank: Rank) -> Self {
+            let held = HELD.get();
+            if let Some(above) = Rank::of(held).find(|&above| above as u32 >= rank.tier() as u32) {
+                panic!("the lock {rank:?} is taken while {above:?} is held: ARCHITECTURE.md has the order of locks");
+            }
+            HELD.set(held | rank.bit());
+            Self(rank)
+        }
+
+        /// Adds a lock to the locks of the thread, beside locks of the tier.
+        ///
+        /// # Panics
+        /// If the thread holds a lock of a later tier.
+        #[cfg(feature = "alloc")]
+        fn add_beside(rank: Rank) -> Self {
+            let tier = |rank: Rank| if rank == Rank::LargeHeap { Rank::SmallHeap } else { rank.tier() };
+            let held = HELD.get();
+            if let Some(above) = Rank::of(held).find(|&above| tier(above) as u32 > tier(rank) as u32) {
+                panic!("the lock {rank:?} is taken beside others while {above:?} is held");
+            }
+            HELD.set(held | rank.bit());
+            Self(rank)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            HELD.set(HELD.get() & !self.0.bit());
+        }
+    }
+
+    /// A locked [`Ranked`].
+    pub(crate) struct MutexGuard<'a, R: Lock, T> {
+        guard: lock_api::MutexGuard<'a, R, T>,
+        _held: Held,
+    }
+
+    impl<R: Lock, T> Deref for MutexGuard<'_, R, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            &self.guard
+        }
+    }
+
+    impl<R: Lock, T> DerefMut for MutexGuard<'_, R, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.guard
+        }
+    }
+
+    impl<R: Lock, T> Ranked<R, T> {
+        pub(crate) fn new(rank: Rank, value: T) -> Self {
+            Self { rank, mutex: Mutex::new(value) }
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, R, T> {
+            let held = Held::add(self.rank);
+            MutexGuard { guard: self.mutex.lock(), _held: held }
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, R, T>> {
+            let held = Held::add(self.rank);
+            self.mutex.try_lock().map(|guard| MutexGuard { guard, _held: held })
+        }
+
+        /// Locks beside locks of the same tier; see the namesake without the feature.
+        #[cfg(feature = "alloc")]
+        pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
+            let held = Held::add_beside(self.rank);
+            MutexGuard { guard: self.mutex.lock(), _held: held }
+        }
+    }
+
+    /// Panics if the thread holds a lock of the core. `call` names the forbidden call.
+    pub(crate) fn assert_no_lock_held(call: &str) {
+        if let Some(held) = Rank::of(HELD.get()).last() {
+            panic!("the device's `{call}` is called while the lock {held:?} is held");
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::super::{Rank, Ranked};
+        use super::assert_no_lock_held;
+
+        type Tested = Ranked<spin::mutex::SpinMutex<()>, ()>;
+
+        #[test]
+        fn locks_may_be_taken_in_the_order_of_their_ranks() {
+            let [registry, small, large, ring] =
+                [Rank::Registry, Rank::SmallHeap, Rank::LargeHeap, Rank::TraceRing].map(|rank| Tested::new(rank, ()));
+            for _ in 0..2 {
+                let (first, second) = (registry.lock(), small.lock());
+                let (third, fourth) = (large.lock(), ring.try_lock());
+                // Guards may be dropped in any order.
+                drop(first);
+                drop((second, third, fourth));
+            }
+            assert_no_lock_held("obtain");
+        }
+
+        #[test]
+        #[should_panic(expected = "the lock Registry is taken while LargeHeap is held")]
+        fn a_lock_out_of_order_panics_with_both_names() {
+            let (heap, registry) = (Tested::new(Rank::LargeHeap, ()), Tested::new(Rank::Registry, ()));
+            let _heap = heap.lock();
+            let _registry = registry.lock();
+        }
+
+        #[test]
+        #[should_panic(expected = "the lock Ended is taken while Peaks is held")]
+        fn two_locks_of_one_tier_are_not_held_together() {
+            let (peaks, ended) = (Tested::new(Rank::Peaks, ()), Tested::new(Rank::Ended, ()));
+            let _peaks = peaks.try_lock();
+            let _ended = ended.lock();
+        }
+
+        #[test]
+        #[should_panic(expected = "the device's `obtain` is called while the lock Config is held")]
+        fn the_device_is_not_called_under_a_lock() {
+            let config = Tested::new(Rank::Config, ());
+            let _config = config.lock();
+            assert_no_lock_held("obtain");
+        }
+
+        #[test]
+        #[cfg(feature = "alloc")]
+        fn one_call_may_hold_every_heap_and_every_lock_of_a_tier() {
+            const RANKS: [Rank; 6] =
+                [Rank::SmallHeap, Rank::LargeHeap, Rank::SmallHeap, Rank::LargeHeap, Rank::Ended, Rank::EventQueue];
+            let locks = RANKS.map(|rank| Tested::new(rank, ()));
+            drop(locks.each_ref().map(Tested::lock_beside));
+            assert_no_lock_held("obtain");
+        }
+
+        #[test]
+        #[cfg(feature = "alloc")]
+        #[should_panic(expected = "the lock LargeHeap is taken beside others while Ranges is held")]
+        fn an_earlier_tier_panics_beside_others_too() {
+            let (ranges, heap) = (Tested::new(Rank::Ranges, ()), Tested::new(Rank::LargeHeap, ()));
+            let _ranges = ranges.lock_beside();
+            let _heap = heap.lock_beside();
+        }
+
+        #[test]
+        fn another_thread_holds_nothing() {
+            let peaks = Tested::new(Rank::Peaks, ());
+            let held = peaks.lock();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    assert_no_lock_held("obtain");
+                    assert!(peaks.try_lock().is_none() && peaks.is_locked());
+                    let _registry = Tested::new(Rank::Registry, ()).try_lock().is_some();
+                });
+            });
+            drop(held);
+            assert!(peaks.try_lock().is_some());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A hash index over the entries of a table. Collisions are chained through the entries themselves,
+//! so the index allocates only the heads of the chains.
+
+use crate::tables::atomic_map::start;
+use crate::tables::slot_table::NONE;
+use crate::tables::{Storage, Table};
+
+/// An entry with a unique key and a link.
+pub(crate) trait Indexed {
+    /// Returns the key, which stays constant while the entry is in an index.
+    fn key(&self) -> u64;
+    /// Returns the next entry of the chain; [`NONE`] at the end.
+    fn chain(&self) -> u32;
+    /// Sets the next entry of the chain.
+    fn set_chain(&mut self, next: u32);
+}
+
+/// A hash index: the heads of the chains. The entries belong to the caller, who passes them to
+/// every operation.
+#[derive(Clone)]
+pub(crate) struct HashIndex<S: Storage> {
+    /// The first entry of each chain, or [`NONE`]. The length is 0 or a power of two.
+    buckets: S::Table<u32>,
+}
+
+impl<S: Storage> Default for HashIndex<S> {
+    fn default() -> Self {
+        Self { buckets: S::Table::<u32>::default() }
+    }
+}
+
+impl<S: Storage> HashIndex<S> {
+    /// Makes sure that entries can be added. Adds buckets until there is one for each entry, or the
+    /// memory is exhausted. Returns false if there is no bucket at all.
+    pub(crate) fn make_room<T: Indexed>(&mut self, entries: &mut [T]) -> bool {
+        while self.buckets.len() < entries.len().max(1) && self.grow(entries) {}
+        !self.buckets.is_empty()
+    }
+
+    /// Doubles the number of buckets. Returns false if the memory is exhausted: chains then become
+    /// longer, and stay correct.
+    #[cold]
+    fn grow<T: Indexed>(&mut self, entries: &mut [T]) -> bool {
+        let old = self.buckets.len();
+        let extra = old.max(1);
+        if !self.buckets.make_room(extra) {
+            return false;
+        }
+        for _ in 0..extra {
+            self.buckets.add(NONE);
+        }
+        // The number of buckets is a power of two, so doubling uses one further bit of the hash:
+        // each entry of bucket `n` stays in bucket `n` or moves to bucket `n + old`.
+        for bucket in 0..old {
+            let mut at = core::mem::replace(&mut self.buckets[bucket], NONE);
+            while at != NONE {
+                // Read the link first: `insert` overwrites it.
+                let next = entries[at as usize].chain();
+                self.insert(at, entries);
+                at = next;
+            }
+        }
+        true
+    }
+
+    /// Releases the memory of the buckets to the host. The caller has removed all entries. Does
+    /// nothing where the capacity is fixed.
+    pub(crate) fn drop_buckets(&mut self) {
+        self.buckets.drop_entries();
+    }
+
+    /// Adds an entry. The caller has made room, and no other entry has its key.
+    #[inline(always)]
+    pub(crate) fn insert<T: Indexed>(&mut self, index: u32, entries: &mut [T]) {
+        let entry = &mut entries[index as usize];
+        let bucket = start(entry.key(), self.buckets.len());
+        entry.set_chain(core::mem::replace(&mut self.buckets[bucket], index));
+    }
+
+    /// Returns the entry with this key.
+    #[inline(always)]
+    pub(crate) fn find<T: Indexed>(&self, key: u64, entries: &[T]) -> Option<u32> {
+        // An index without buckets has no entries: `get` fails, and no separate test is needed.
+        let mut at = *self.buckets.get(start(key, self.buckets.len()))?;
+        // The bounds check ends the chain: no table has an entry at `NONE`.
+        while let Some(entry) = entries.get(at as usize) {
+            if entry.key() == key {
+                return Some(at);
+            }
+            at = entry.chain();
+        }
+        None
+    }
+
+    /// Removes the entry with this key from its chain and returns the entry's index.
+    #[inline(always)]
+    pub(crate) fn take<T: Indexed>(&mut self, key: u64, entries: &mut [T]) -> Option<u32> {
+        let bucket = start(key, self.buckets.len());
+        let head = self.buckets.get_mut(bucket)?;
+        let first = *head;
+        let entry = entries.get(first as usize)?;
+        if entry.key() == key {
+            *head = entry.chain();
+            return Some(first);
+        }
+        take_behind(first, key, entries)
+    }
+
+    /// Counts the entries in all chains, for consistency checks.
+    pub(crate) fn count<T: Indexed>(&self, entries: &[T]) -> u32 {
+        let chain = |&head: &u32| core::iter::successors(Some(head), |&at| Some(entries.get(at as usize)?.chain()));
+        self.buckets.iter().flat_map(chain).filter(|&at| at != NONE).count() as u32
+    }
+}
+
+/// Removes the entry with this key from a chain, searching after the entry `before`. Cold: with as
+/// many buckets as entries, the head of the chain is the entry in most cases.
+#[cold]
+fn take_behind<T: Indexed>(mut before: u32, key: u64, entries: &mut [T]) -> Option<u32> {
+    loop {
+        let at = entries[before as usize].chain();
+        let entry = entries.get(at as usize)?;
+        if entry.key() == key {
+            let next = entry.chain();
+            entries[before as usize].set_chain(next);
+            return Some(at);
+        }
+        before = at;
+    }
+}

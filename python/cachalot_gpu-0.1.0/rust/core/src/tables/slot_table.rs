@@ -1,0 +1,176 @@
+//! A table whose entries are reused: vacant entries form a list that runs through the entries
+//! themselves.
+
+use crate::tables::{Storage, Table};
+use core::ops::{Index, IndexMut};
+
+/// The index that means "no entry". No table has so many entries.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// An entry with space for a link while vacant.
+pub(crate) trait Vacant: Clone + Send + 'static {
+    /// Creates a vacant entry with a link to the vacant entry `next`.
+    fn vacant(next: u32) -> Self;
+    /// Makes an occupied entry vacant, with a link to the vacant entry `next`.
+    fn vacate(&mut self, next: u32);
+    /// Returns the link of a vacant entry; [`NONE`] at the end of the list.
+    fn next_vacant(&self) -> u32;
+}
+
+/// A table of `T` with reusable indices. Room is made ahead, many entries at a time, so that
+/// occupying an entry takes a few instructions and cannot fail.
+#[derive(Clone)]
+pub(crate) struct SlotTable<T: Vacant, S: Storage> {
+    /// Every entry, occupied or vacant.
+    table: S::Table<T>,
+    /// The list of the vacant entries in `table`.
+    vacancies: Vacancies,
+}
+
+/// The list of the vacant entries of a table.
+#[derive(Clone)]
+pub(crate) struct Vacancies {
+    /// The first vacant entry; `NONE` ⟺ `count` is 0.
+    first: u32,
+    /// The length of the list.
+    count: u32,
+}
+
+impl Vacancies {
+    /// Takes the first vacant entry off the list. The caller has made room, and fills the entry at
+    /// once.
+    #[inline(always)]
+    pub(crate) fn occupy<T: Vacant>(&mut self, entries: &[T]) -> u32 {
+        // Last in, first out: the entry that was vacated last is the one most likely in the cache.
+        let index = self.first;
+        self.first = entries[index as usize].next_vacant();
+        // Room was made, so the list is not empty and the count does not wrap.
+        self.count -= 1;
+        index
+    }
+
+    /// Puts the entry at `index` at the head of the list.
+    #[inline(always)]
+    pub(crate) fn vacate<T: Vacant>(&mut self, index: u32, entries: &mut [T]) {
+        entries[index as usize].vacate(self.first);
+        self.first = index;
+        self.count += 1;
+    }
+}
+
+impl<T: Vacant, S: Storage> Default for SlotTable<T, S> {
+    fn default() -> Self {
+        Self { table: S::Table::<T>::default(), vacancies: Vacancies { first: NONE, count: 0 } }
+    }
+}
+
+impl<T: Vacant, S: Storage> SlotTable<T, S> {
+    /// Returns whether `extra` further entries fit without growing the table.
+    #[inline]
+    pub(crate) fn has_room(&self, extra: u32) -> bool {
+        extra <= self.vacancies.count
+    }
+
+    /// Makes room for `extra` further entries. Returns false, and changes nothing, if they do not
+    /// fit.
+    #[inline]
+    pub(crate) fn make_room(&mut self, extra: u32) -> bool {
+        self.has_room(extra) || self.grow(extra - self.vacancies.count)
+    }
+
+    /// Adds at least `missing` vacant entries. Doubles the table if the memory suffices, and
+    /// otherwise adds half as many, a quarter, and so on.
+    #[cold]
+    fn grow(&mut self, missing: u32) -> bool {
+        let mut more = (self.table.len() as u32).max(missing);
+        while more >= missing && !self.table.make_room(more as usize) {
+            more /= 2;
+        }
+        if more < missing && !self.table.make_room(missing as usize) {
+            return false;
+        }
+        // `make_room` was last called for this many entries, and succeeded.
+        for _ in 0..more.max(missing) {
+            self.table.add(T::vacant(self.vacancies.first));
+            self.vacancies.first = self.table.len() as u32 - 1;
+            self.vacancies.count += 1;
+        }
+        true
+    }
+
+    /// Stores `entry`, for which room was made, and returns its index.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, entry: T) -> u32 {
+        let index = self.vacancies.occupy(&self.table);
+        self.table[index as usize] = entry;
+        index
+    }
+
+    /// Makes the entry at `index` vacant.
+    #[inline(always)]
+    pub(crate) fn remove(&mut self, index: u32) {
+        debug_assert!(self.len() > 0, "an occupied entry is removed");
+        self.vacancies.vacate(index, &mut self.table);
+    }
+
+    /// Returns all entries, and the list of the vacant ones.
+    #[inline(always)]
+    pub(crate) fn parts(&mut self) -> (&mut [T], &mut Vacancies) {
+        (&mut self.table, &mut self.vacancies)
+    }
+
+    /// Returns all entries, occupied and vacant. A caller that holds the slice in a local spares
+    /// the optimiser a reload of the table's pointer and length after every store.
+    #[inline(always)]
+    pub(crate) fn entries(&self) -> &[T] {
+        &self.table
+    }
+
+    /// Returns all entries, occupied and vacant, for changes.
+    #[inline(always)]
+    pub(crate) fn entries_mut(&mut self) -> &mut [T] {
+        &mut self.table
+    }
+
+    /// Releases the memory of a table without occupied entries to the host. Does nothing where the
+    /// capacity is fixed.
+    pub(crate) fn drop_entries(&mut self) {
+        if self.table.drop_entries() {
+            self.vacancies = Vacancies { first: NONE, count: 0 };
+        }
+    }
+
+    /// Iterates over the vacant entries.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn vacant(&self) -> impl Iterator<Item = u32> {
+        let first = Some(self.vacancies.first).filter(|&entry| entry != NONE);
+        core::iter::successors(first, |&entry| {
+            Some(self.table[entry as usize].next_vacant()).filter(|&next| next != NONE)
+        })
+    }
+
+    /// Returns the number of occupied entries.
+    pub(crate) fn len(&self) -> u32 {
+        self.capacity() - self.vacancies.count
+    }
+
+    /// Returns the number of entries, occupied and vacant.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.table.len() as u32
+    }
+}
+
+impl<T: Vacant, S: Storage> Index<u32> for SlotTable<T, S> {
+    type Output = T;
+    #[inline]
+    fn index(&self, index: u32) -> &T {
+        &self.table[index as usize]
+    }
+}
+
+impl<T: Vacant, S: Storage> IndexMut<u32> for SlotTable<T, S> {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        &mut self.table[index as usize]
+    }
+}

@@ -1,0 +1,238 @@
+//! The allocator from outside, on the simulated device.
+
+use crate::allocator::Allocator;
+use crate::config::Config;
+use crate::device::Segments;
+use crate::device::simulated::SimulatedDevice;
+use crate::error::{Error, PointerFault};
+use crate::pool::{PoolId, PoolOptions};
+use crate::tables::Growable;
+use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+
+type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+const STREAM: StreamId = StreamId(0);
+const OTHER: StreamId = StreamId(7);
+
+fn allocator(config: &str) -> Simulated {
+    let config = Config::parse(config).unwrap();
+    Allocator::new([SimulatedDevice::new(1 << 30)], &config).unwrap()
+}
+
+fn stat(allocator: &Simulated, key: &str) -> i64 {
+    allocator.stats(DEVICE).unwrap().get(key).unwrap()
+}
+
+#[test]
+fn a_freed_block_is_reused_at_once() {
+    let allocator = allocator("");
+    let first = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
+    allocator.free(first).unwrap();
+    assert_eq!(allocator.malloc(DEVICE, 700, STREAM), Ok(first));
+    assert_eq!(stat(&allocator, "num_device_alloc"), 1);
+    assert_eq!(stat(&allocator, "allocated_bytes.all.peak"), 1024);
+    assert_eq!(stat(&allocator, "requested_bytes.all.current"), 700);
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn another_stream_does_not_get_it() {
+    let allocator = allocator("");
+    let first = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
+    allocator.free(first).unwrap();
+    assert_ne!(allocator.malloc(DEVICE, 1000, OTHER), Ok(first));
+}
+
+#[test]
+fn a_recorded_stream_holds_the_block_back() {
+    let allocator = allocator("");
+    let first = allocator.malloc(DEVICE, 5 * MIB, STREAM).unwrap();
+    allocator.record_stream(first, OTHER).unwrap();
+    allocator.free(first).unwrap();
+    let second = allocator.malloc(DEVICE, 5 * MIB, STREAM).unwrap();
+    assert_ne!(second, first);
+    assert_eq!(stat(&allocator, "active.all.current"), 2);
+    allocator.device(DEVICE).unwrap().complete(OTHER);
+    assert_eq!(allocator.malloc(DEVICE, 5 * MIB, STREAM), Ok(first));
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn what_is_not_held_cannot_be_freed() {
+    let allocator = allocator("");
+    let ptr = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
+    let interior = PointerFault::Interior { block: ptr, requested: 1000 };
+    for (wrong, fault) in [
+        (DevicePtr(1), PointerFault::Foreign),
+        (ptr.offset(512), interior),
+        (ptr.offset(1023), interior),
+        (ptr.offset(1024), PointerFault::Free),
+        (ptr.offset(1 << 40), PointerFault::Foreign),
+        (DevicePtr(u64::MAX), PointerFault::Foreign),
+    ] {
+        assert_eq!(allocator.free(wrong), Err(Error::InvalidPointer { ptr: wrong, fault }));
+    }
+    assert!(matches!(allocator.free_sized(ptr, 999), Err(Error::WrongSize { given: 999, requested: 1000, .. })));
+    allocator.free_sized(ptr, 1000).unwrap();
+    assert_eq!(allocator.free(ptr), Err(Error::InvalidPointer { ptr, fault: PointerFault::Free }));
+    allocator.free(DevicePtr::NULL).unwrap();
+}
+
+/// Every policy stores blocks differently, and recognises a wrong address differently in every operation.
+#[test]
+fn double_frees_interior_and_foreign_addresses_are_told_apart() {
+    for config in [
+        "",
+        "expandable_segments:True",
+        "policy:bfc",
+        "policy:buddy",
+        "policy:size_class",
+        "policy:slab",
+        "policy:planned",
+    ] {
+        let allocator = allocator(config);
+        let operations: [&dyn Fn(DevicePtr) -> Result<(), Error>; 4] = [
+            &|ptr| allocator.free(ptr),
+            &|ptr| allocator.free_sized(ptr, 3000),
+            &|ptr| allocator.free_at(ptr, 9),
+            &|ptr| allocator.record_stream(ptr, OTHER),
+        ];
+        let expect = |ptr, fault| {
+            for operation in operations {
+                assert_eq!(operation(ptr), Err(Error::InvalidPointer { ptr, fault }), "`{config}`");
+            }
+        };
+        let [live, freed, pending] = [0; 3].map(|_| allocator.malloc(DEVICE, 3000, STREAM).unwrap());
+        expect(live.offset(2999), PointerFault::Interior { block: live, requested: 3000 });
+        expect(DevicePtr(7), PointerFault::Foreign);
+        allocator.free(freed).unwrap();
+        expect(freed, PointerFault::Free);
+        assert_eq!(
+            allocator.base_of(freed),
+            Err(Error::InvalidPointer { ptr: freed, fault: PointerFault::Free }),
+            "`{config}`"
+        );
+        allocator.record_stream(pending, OTHER).unwrap();
+        allocator.free(pending).unwrap();
+        expect(pending, PointerFault::Pending);
+        allocator.free(live).unwrap();
+        allocator.device(DEVICE).unwrap().complete(OTHER);
+        allocator.empty_cache(DEVICE).unwrap();
+        expect(live, PointerFault::Foreign);
+        allocator.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn the_text_says_what_lies_at_an_address() {
+    let ptr = DevicePtr(0x1008);
+    for (fault, text) in [
+        (
+            PointerFault::Foreign,
+            "invalid device pointer: 0x1008 lies in no segment of this allocator: it belongs to another allocator, \
+             or was freed and its memory returned to the device",
+        ),
+        (
+            PointerFault::Free,
+            "invalid device pointer: 0x1008 lies in free memory: its block was freed before, or never allocated",
+        ),
+        (
+            PointerFault::Pending,
+            "invalid device pointer: 0x1008 lies in a block that was freed before and still waits for streams or \
+             the safe frontier",
+        ),
+        (
+            PointerFault::Interior { block: DevicePtr(0x1000), requested: 1000 },
+            "invalid device pointer: 0x1008 lies 8 bytes into the live block of 1000 bytes at 0x1000",
+        ),
+    ] {
+        assert_eq!(std::format!("{}", Error::InvalidPointer { ptr, fault }), text);
+    }
+}
+
+#[test]
+fn a_block_waiting_for_an_event_is_found_before_memory_runs_out() {
+    let allocator = allocator("");
+    let half = allocator.malloc(DEVICE, 600 * MIB, STREAM).unwrap();
+    allocator.record_stream(half, OTHER).unwrap();
+    allocator.free(half).unwrap();
+    assert_eq!(allocator.malloc(DEVICE, 600 * MIB, STREAM), Ok(half));
+    assert_eq!(stat(&allocator, "num_device_free"), 0);
+    let error = allocator.malloc(DEVICE, 600 * MIB, STREAM).unwrap_err();
+    let text = std::format!("{error}");
+    assert!(
+        text.starts_with("Device out of memory. Tried to allocate 600 MiB on device 0, which has 424 MiB"),
+        "{text}"
+    );
+    let text = std::format!("{}", error.in_words_of_pytorch());
+    assert!(
+        text.starts_with("CUDA out of memory. Tried to allocate 600.00 MiB. GPU 0 has a total capacity of 1024.00 MiB"),
+        "{text}"
+    );
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn expandable_segments_grow_in_place_and_give_back() {
+    let allocator = allocator("expandable_segments:True");
+    let first = allocator.malloc(DEVICE, 30 * MIB, STREAM).unwrap();
+    let second = allocator.malloc(DEVICE, 50 * MIB, STREAM).unwrap();
+    assert_eq!(second, first.offset(30 * MIB));
+    assert_eq!(stat(&allocator, "reserved_bytes.all.current"), 80 << 20);
+    allocator.check_invariants().unwrap();
+    allocator.free(first).unwrap();
+    allocator.empty_cache(DEVICE).unwrap();
+    assert_eq!(stat(&allocator, "reserved_bytes.all.current"), 60 << 20);
+    allocator.check_invariants().unwrap();
+    allocator.free(second).unwrap();
+    allocator.empty_cache(DEVICE).unwrap();
+    let device = allocator.device(DEVICE).unwrap();
+    assert_eq!(device.outstanding(), crate::device::simulated::Outstanding::default());
+    assert_eq!(device.memory_info().unwrap().free, 1 << 30);
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn the_highest_pool_number_leaves_names_for_others() {
+    let allocator = allocator("");
+    let highest = PoolId(0, u64::MAX);
+    allocator.retain_pool(DEVICE, highest, PoolOptions::default()).unwrap();
+    let made = [0; 3].map(|_| allocator.create_pool(DEVICE, PoolOptions::default()).unwrap());
+    assert!(made.iter().all(|&pool| pool != highest && pool != PoolId::DEFAULT));
+    assert_eq!(std::collections::BTreeSet::from(made).len(), 3);
+}
+
+/// A case of generated programs: the memory stayed until the device had no memory left.
+#[test]
+fn a_stream_that_ends_inside_its_capture_gives_its_memory_back_later() {
+    let allocator = allocator("expandable_segments:True");
+    let ptr = allocator.malloc(DEVICE, 1000, OTHER).unwrap();
+    allocator.free(ptr).unwrap();
+    let device = allocator.device(DEVICE).unwrap();
+    device.set_capturing(OTHER, true);
+    allocator.stream_destroyed(DEVICE, OTHER).unwrap();
+    assert_eq!(stat(&allocator, "reserved_bytes.all.current"), 2 * MIB as i64);
+    device.set_capturing(OTHER, false);
+    allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
+    assert_eq!(stat(&allocator, "reserved_bytes.all.current"), 20 * MIB as i64);
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn the_reserved_number_is_no_stream_for_any_call() {
+    const RESERVED: StreamId = StreamId(u64::MAX);
+    for config in ["", "parity:False", "policy:stitched", "policy:planned"] {
+        let allocator = allocator(config);
+        let block = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
+        assert_eq!(allocator.malloc(DEVICE, 1000, RESERVED), Err(Error::InvalidStream), "{config}");
+        assert_eq!(allocator.forecast(DEVICE, 1000, RESERVED), Err(Error::InvalidStream), "{config}");
+        assert_eq!(allocator.record_stream(block, RESERVED), Err(Error::InvalidStream), "{config}");
+        assert_eq!(allocator.record_use(block, RESERVED), Err(Error::InvalidStream), "{config}");
+        assert_eq!(allocator.record_stream(DevicePtr::NULL, RESERVED), Ok(()), "{config}");
+        assert_eq!(allocator.stream_destroyed(DEVICE, RESERVED), Ok(()), "{config}: it has no memory");
+        allocator.free(block).unwrap();
+        assert_eq!(allocator.malloc(DEVICE, 1000, STREAM), Ok(block), "{config}: no use was announced");
+        allocator.check_invariants().unwrap();
+    }
+}

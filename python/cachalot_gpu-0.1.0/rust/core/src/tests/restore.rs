@@ -1,0 +1,297 @@
+//! States taken over from snapshots.
+
+use crate::allocator::Allocator;
+use crate::config::Config;
+use crate::device::simulated::{AddressSpace, Call, Failure, Outstanding, SimulatedDevice};
+use crate::device::{DeviceError, ErrorKind};
+use crate::error::Error;
+use crate::pool::{PoolId, PoolOptions, Route};
+use crate::snapshot::{BlockState, SnapshotSegment};
+use crate::tables::Growable;
+use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+const POOL: PoolId = PoolId(0, 1);
+const CONFIGS: [&str; 4] = ["", "expandable_segments:True", "max_split_size_mb:20", "policy:bfc"];
+
+fn allocator(config: &str) -> Simulated {
+    on_device(SimulatedDevice::new(8 << 30), config)
+}
+
+/// An allocator on a device with addresses different from the first device's, unless scripted.
+fn elsewhere(config: &str) -> Simulated {
+    let space = Arc::new(AddressSpace::new(1 << 50..1 << 51));
+    on_device(SimulatedDevice::within(space, 8 << 30), config)
+}
+
+fn on_device(device: SimulatedDevice, config: &str) -> Simulated {
+    let allocator = Allocator::new([device], &Config::parse(config).unwrap()).unwrap();
+    allocator.retain_pool(DEVICE, POOL, PoolOptions::default()).unwrap();
+    allocator
+}
+
+/// Requests and frees from a generator of numbers, equal on any two allocators in an equal state.
+struct Program(u64);
+
+impl Program {
+    fn number(&mut self) -> u64 {
+        // Knuth's MMIX generator: the high bits are good enough to choose sizes.
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    fn run(&mut self, allocator: &Simulated, held: &mut Vec<DevicePtr>, calls: u32) {
+        for _ in 0..calls {
+            if self.number() % 5 < 3 {
+                let bytes =
+                    if self.number().is_multiple_of(2) { 1 + self.number() % MIB } else { self.number() % (30 * MIB) };
+                let stream = StreamId(self.number() % 2);
+                held.push(allocator.malloc(DEVICE, bytes.max(1), stream).unwrap());
+            } else if !held.is_empty() {
+                let block = held.swap_remove(self.number() as usize % held.len());
+                allocator.free(block).unwrap();
+            }
+        }
+    }
+}
+
+/// The addresses to be handed out by the device, in the order of the restored segments.
+fn script(allocator: &Simulated, segments: &[SnapshotSegment]) {
+    let mut heaps = Vec::new();
+    for segment in segments {
+        let heap = (segment.stream, segment.kind, segment.pool);
+        if !segment.is_expandable || !heaps.contains(&heap) {
+            allocator.device(DEVICE).unwrap().script_addresses([segment.address.0]);
+        }
+        if segment.is_expandable {
+            heaps.push(heap);
+        }
+    }
+}
+
+fn sorted(allocator: &Simulated) -> Vec<SnapshotSegment> {
+    let mut segments = allocator.snapshot();
+    segments.sort_by_key(|segment| segment.address);
+    segments
+}
+
+fn restored(config: &str, segments: &[SnapshotSegment]) -> Result<Simulated, Error> {
+    let mut other = elsewhere(config);
+    script(&other, segments);
+    other.restore(DEVICE, segments).map(|()| other)
+}
+
+#[test]
+fn a_restored_state_is_the_snapshot_and_goes_on_alike() {
+    for config in CONFIGS {
+        for seed in 0..20 {
+            let (mut program, mut held) = (Program(seed), Vec::new());
+            let original = allocator(config);
+            program.run(&original, &mut held, 200);
+            original.begin_capture(DEVICE, POOL, Route::All).unwrap();
+            program.run(&original, &mut held, 50);
+            original.end_capture(DEVICE, POOL).unwrap();
+            let segments = sorted(&original);
+            let other = restored(config, &segments).unwrap();
+            assert_eq!(sorted(&other), segments, "`{config}`, seed {seed}");
+            other.check_invariants().unwrap();
+            for key in ["allocated_bytes.all.peak", "requested_bytes.all.current", "inactive_split.all.current"] {
+                let of = |allocator: &Simulated| allocator.stats(DEVICE).unwrap().get(key).unwrap();
+                let current =
+                    of(&original).min(original.stats(DEVICE).unwrap().get(&key.replace("peak", "current")).unwrap());
+                assert_eq!(of(&other), current, "`{config}`, seed {seed}: {key}");
+            }
+            // Blocks inside of the segments: what is obtained later has other addresses.
+            let mut again = Program(program.0);
+            let (mut held, mut others) = (held.clone(), held);
+            let hits = |program: &mut Program, allocator: &Simulated, held: &mut Vec<DevicePtr>| {
+                program.run(allocator, held, 100);
+                let inside = |block: &&DevicePtr| {
+                    segments.iter().any(|s| (s.address.0..s.address.0 + s.total_size).contains(&block.0))
+                };
+                held.iter().filter(inside).copied().collect::<Vec<_>>()
+            };
+            let (one, two) = (hits(&mut program, &original, &mut held), hits(&mut again, &other, &mut others));
+            // Regions of `policy:bfc` begin to grow anew, so their lengths differ from here on.
+            assert!(one == two || config == "policy:bfc", "`{config}`, seed {seed}");
+            other.check_invariants().unwrap();
+            others.into_iter().for_each(|block| other.free(block).unwrap());
+            other.release_pool(DEVICE, POOL).unwrap();
+            other.trim(DEVICE, 0).unwrap();
+            assert_eq!(other.device(DEVICE).unwrap().used(), 0, "`{config}`: everything could be given back");
+        }
+    }
+}
+
+#[test]
+fn what_contradicts_itself_or_the_device_is_refused() {
+    let (mut program, mut held) = (Program(7), Vec::new());
+    let original = allocator("");
+    program.run(&original, &mut held, 100);
+    let segments = sorted(&original);
+    let refused = |change: &dyn Fn(&mut Vec<SnapshotSegment>)| {
+        let mut changed = segments.clone();
+        change(&mut changed);
+        match restored("", &changed) {
+            Err(Error::SnapshotRefused(why)) => why,
+            other => panic!("{:?}", other.map(|_| ())),
+        }
+    };
+    assert_eq!(refused(&|s| s.swap(0, 1)), "two segments overlap, or are not in the order of their addresses");
+    assert_eq!(refused(&|s| s[0].total_size += 512), "the blocks do not tile their segment");
+    assert_eq!(refused(&|s| s[0].blocks.clear()), "the blocks do not tile their segment");
+    assert_eq!(refused(&|s| s[0].blocks[0].size += 1), "a block's size is no multiple of the unit");
+    assert_eq!(refused(&|s| s[0].stream = StreamId(u64::MAX)), "the stream number u64::MAX is reserved");
+    assert_eq!(refused(&|s| s[0].address.0 += 1), "a segment's address is not aligned");
+    let split = |s: &mut Vec<SnapshotSegment>| {
+        let segment = &mut s[0];
+        for block in &mut segment.blocks {
+            block.state = crate::snapshot::BlockState::Inactive;
+        }
+    };
+    assert_eq!(refused(&split), "two free blocks are neighbours");
+    assert_eq!(
+        refused(&|s| s.iter_mut().for_each(|s| s.is_expandable = true)),
+        "a part of an expandable segment does not begin and end on granules"
+    );
+
+    let mut holds = allocator("");
+    holds.malloc(DEVICE, 1, StreamId(0)).unwrap();
+    assert!(matches!(holds.restore(DEVICE, &segments), Err(Error::SnapshotRefused(_))));
+    let mut unscripted = elsewhere("");
+    assert!(matches!(unscripted.restore(DEVICE, &segments), Err(Error::SnapshotRefused(_))));
+    assert_eq!(unscripted.device(DEVICE).unwrap().used(), 0, "what the device placed elsewhere is given back");
+    let mut limited = allocator("");
+    limited.set_limit(DEVICE, Some(MIB)).unwrap();
+    assert_eq!(limited.restore(DEVICE, &segments), Err(Error::SnapshotRefused("the segments exceed the limit")));
+    assert!(matches!(restored("policy:buddy", &segments), Err(Error::SnapshotRefused(_))));
+}
+
+/// Restores the segments of a program on a device with a failing `nth` call of each of `calls`, and with all later
+/// calls of the kind failing.
+fn restored_with_failures(config: &str, calls: &[(Call, u64)]) -> (Simulated, Result<(), Error>) {
+    let original = allocator(config);
+    let (mut program, mut held) = (Program(7), Vec::new());
+    program.run(&original, &mut held, 100);
+    let segments = sorted(&original);
+    let mut other = elsewhere(config);
+    script(&other, &segments);
+    for &(call, nth) in calls {
+        let error = DeviceError::new(ErrorKind::Other, 1);
+        other.device(DEVICE).unwrap().fail(Failure { call, nth, persistent: true, error });
+    }
+    let result = other.restore(DEVICE, &segments);
+    other.check_invariants().unwrap();
+    (other, result)
+}
+
+/// The bytes charged against the limit.
+fn reserved(allocator: &Simulated) -> u64 {
+    allocator.arena(DEVICE).unwrap().ledger.reserved()
+}
+
+#[test]
+fn memory_in_doubt_after_a_failed_mapping_is_counted_as_leaked() {
+    // The access to the first part fails, and so does the unmapping of its granules.
+    let (other, result) = restored_with_failures("expandable_segments:True", &[(Call::SetAccess, 1), (Call::Unmap, 1)]);
+    assert!(matches!(result, Err(Error::Device(_))), "{result:?}");
+    let device = other.device(DEVICE).unwrap();
+    assert!(device.used() > 0);
+    assert_eq!(reserved(&other), device.used(), "the device may still hold the bytes");
+    assert_eq!(other.leaked_bytes(DEVICE), Ok(device.used()));
+}
+
+#[test]
+fn a_failed_mapping_that_was_undone_leaves_nothing() {
+    for calls in [[(Call::Create, 1)], [(Call::Map, 1)], [(Call::SetAccess, 1)]] {
+        let (other, result) = restored_with_failures("expandable_segments:True", &calls);
+        assert!(matches!(result, Err(Error::Device(_))), "{calls:?}: {result:?}");
+        assert_eq!(other.device(DEVICE).unwrap().outstanding(), Outstanding::default(), "{calls:?}");
+        assert_eq!(reserved(&other), 0, "{calls:?}");
+    }
+}
+
+#[test]
+fn a_segment_that_the_device_does_not_give_is_not_charged() {
+    let (other, result) = restored_with_failures("", &[(Call::Obtain, 2)]);
+    assert!(matches!(result, Err(Error::Device(_))), "{result:?}");
+    assert_eq!(reserved(&other), other.device(DEVICE).unwrap().used());
+    let mut small = on_device(SimulatedDevice::new(MIB), "");
+    let original = allocator("");
+    original.malloc(DEVICE, 1, StreamId(0)).unwrap();
+    let lacks = Err(Error::SnapshotRefused("the device lacks the memory for the segments"));
+    assert_eq!(small.restore(DEVICE, &sorted(&original)), lacks);
+    assert_eq!(reserved(&small), 0);
+}
+
+/// A pool's earlier state comes back: the pool's blocks are freed, and the blocks of the earlier state are allocated
+/// at their old addresses.
+#[test]
+fn a_pool_returns_to_an_earlier_state() {
+    for config in ["", "expandable_segments:True", "max_split_size_mb:20", "policy:bfc"] {
+        let allocator = allocator(config);
+        allocator.begin_allocate_to_pool(DEVICE, POOL, Route::All).unwrap();
+        let (mut program, mut held) = (Program(7), Vec::new());
+        program.run(&allocator, &mut held, 200);
+        let earlier = sorted(&allocator);
+        program.run(&allocator, &mut held, 200);
+        held.into_iter().for_each(|block| allocator.free(block).unwrap());
+        for segment in &earlier {
+            for block in segment.blocks.iter().filter(|block| block.state == BlockState::ActiveAllocated) {
+                allocator.malloc_at(POOL, block.address, block.size, block.requested_size).unwrap();
+                let again = allocator.malloc_at(POOL, block.address, block.size, block.requested_size);
+                assert_eq!(again, Err(Error::SnapshotRefused("the bytes of the block are not free")), "`{config}`");
+            }
+        }
+        allocator.check_invariants().unwrap();
+        let live = |segments: &[SnapshotSegment]| -> Vec<_> {
+            let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+            let live = blocks.filter(|block| block.state == BlockState::ActiveAllocated);
+            live.map(|block| (block.address, block.size, block.requested_size)).collect()
+        };
+        let later = sorted(&allocator);
+        assert_eq!(live(&later), live(&earlier), "`{config}`");
+        // A segment that had its length then has its free blocks again, too.
+        for segment in &earlier {
+            let same =
+                later.iter().find(|later| (later.address, later.total_size) == (segment.address, segment.total_size));
+            let shape = |segment: &SnapshotSegment| -> Vec<_> {
+                segment.blocks.iter().map(|block| (block.address, block.size, block.state)).collect()
+            };
+            assert!(same.is_none_or(|same| shape(same) == shape(segment)), "`{config}`");
+        }
+        let bytes: u64 = live(&later).iter().map(|&(_, size, _)| size).sum();
+        assert_eq!(allocator.stats(DEVICE).unwrap().allocated_bytes().current, bytes as i64, "`{config}`");
+    }
+}
+
+/// An address outside of free memory of the pool is refused, and nothing changes.
+#[test]
+fn a_block_is_placed_only_in_free_memory_of_its_pool() {
+    let allocator = allocator("");
+    let block = allocator.malloc(DEVICE, 3 * MIB, StreamId(1)).unwrap();
+    let behind = DevicePtr(block.0 + 4 * MIB);
+    let refused = |why| Err(Error::SnapshotRefused(why));
+    let unit = "the address or the size of the block is no multiple of the unit";
+    assert_eq!(allocator.malloc_at(PoolId::DEFAULT, block, MIB, MIB), refused("the bytes of the block are not free"));
+    assert_eq!(allocator.malloc_at(POOL, behind, MIB, MIB), refused("the block is in another pool"));
+    assert_eq!(
+        allocator.malloc_at(PoolId::DEFAULT, behind, 17 * MIB, MIB),
+        refused("the bytes of the block are not free")
+    );
+    assert_eq!(allocator.malloc_at(PoolId::DEFAULT, behind, 100, 100), refused(unit));
+    assert_eq!(allocator.malloc_at(PoolId::DEFAULT, behind, 512, 513), refused(unit));
+    assert!(matches!(
+        allocator.malloc_at(PoolId::DEFAULT, DevicePtr(512), MIB, MIB),
+        Err(Error::InvalidPointer { .. })
+    ));
+    allocator.malloc_at(PoolId::DEFAULT, behind, 16 * MIB, MIB).unwrap();
+    allocator.check_invariants().unwrap();
+    allocator.free(behind).unwrap();
+    allocator.free(block).unwrap();
+    assert_eq!(allocator.stats(DEVICE).unwrap().get("inactive_split_bytes.all.current"), Some(0));
+}

@@ -1,0 +1,122 @@
+//! The call sites of blocks and segments: the numbers returned by the host while a trace is
+//! recorded.
+//!
+//! The table is separate from the blocks, and has entries only for call sites with a number. A
+//! program without stacks pays nothing. The table lives on the host's heap; a build without `alloc`
+//! stores no call sites.
+
+use crate::sync::{AtomicU32, Lock, Ordering, Rank, Ranked};
+use crate::units::DevicePtr;
+#[cfg(feature = "alloc")]
+use alloc::collections::BTreeMap;
+
+/// The call sites of a device's blocks and segments.
+pub(crate) struct CallSites<R: Lock> {
+    tables: Ranked<R, Tables>,
+    /// 0 ⟹ the tables are empty. Read without the lock: a program that traces events and reports no
+    /// call sites does not lock the tables.
+    any: AtomicU32,
+}
+
+/// The call sites by address.
+#[derive(Default)]
+struct Tables {
+    /// Address of a live or pending block → its call site.
+    #[cfg(feature = "alloc")]
+    blocks: BTreeMap<DevicePtr, u32>,
+    /// Base of a segment, or of a mapped part → its length in bytes and its call site.
+    #[cfg(feature = "alloc")]
+    segments: BTreeMap<DevicePtr, (u64, u32)>,
+}
+
+impl<R: Lock> Default for CallSites<R> {
+    fn default() -> Self {
+        Self { tables: Ranked::new(Rank::CallSites, Tables::default()), any: AtomicU32::new(0) }
+    }
+}
+
+impl<R: Lock> CallSites<R> {
+    /// Removes all call sites.
+    pub(crate) fn clear(&self) {
+        let mut tables = self.tables.lock();
+        *tables = Tables::default();
+        self.any.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl<R: Lock> CallSites<R> {
+    /// Returns whether the tables may have an entry.
+    #[inline(always)]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets the call site of the block at `addr`.
+    #[cold]
+    pub(crate) fn set_block(&self, addr: DevicePtr, site: u32) {
+        let mut tables = self.tables.lock();
+        tables.blocks.insert(addr, site);
+        self.any.store(1, Ordering::Relaxed);
+    }
+
+    /// Returns the call site of the block at `addr`; 0 if unknown.
+    pub(crate) fn block(&self, addr: DevicePtr) -> u32 {
+        if !self.any() {
+            return 0;
+        }
+        self.tables.lock().blocks.get(&addr).copied().unwrap_or(0)
+    }
+
+    /// Removes and returns the call site of the block at `addr`; 0 if unknown.
+    #[inline(always)]
+    pub(crate) fn take_block(&self, addr: DevicePtr) -> u32 {
+        if self.any() { self.take_known_block(addr) } else { 0 }
+    }
+
+    #[cold]
+    fn take_known_block(&self, addr: DevicePtr) -> u32 {
+        self.tables.lock().blocks.remove(&addr).unwrap_or(0)
+    }
+
+    /// Sets the call site of the segment, or mapped part, at `base`. An unknown site, 0, replaces
+    /// the site of an earlier segment at the same address.
+    pub(crate) fn set_segment(&self, base: DevicePtr, bytes: u64, site: u32) {
+        if site != 0 || self.any() {
+            let mut tables = self.tables.lock();
+            tables.segments.insert(base, (bytes, site));
+            self.any.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the call site of the segment around `addr`; 0 if unknown.
+    pub(crate) fn segment(&self, addr: DevicePtr) -> u32 {
+        if !self.any() {
+            return 0;
+        }
+        let tables = self.tables.lock();
+        let before = tables.segments.range(..=addr).next_back();
+        before.filter(|&(base, &(bytes, _))| addr.0 - base.0 < bytes).map_or(0, |(_, &(_, site))| site)
+    }
+}
+
+/// A build without `alloc` stores no call site.
+#[cfg(not(feature = "alloc"))]
+#[allow(clippy::unused_self, reason = "the signatures are those of a build with `alloc`")]
+impl<R: Lock> CallSites<R> {
+    pub(crate) fn set_block(&self, _: DevicePtr, _: u32) {}
+
+    pub(crate) fn take_block(&self, _: DevicePtr) -> u32 {
+        0
+    }
+
+    pub(crate) fn block(&self, _: DevicePtr) -> u32 {
+        0
+    }
+
+    pub(crate) fn set_segment(&self, _: DevicePtr, _: u64, _: u32) {}
+
+    pub(crate) fn segment(&self, _: DevicePtr) -> u32 {
+        0
+    }
+}

@@ -1,0 +1,92 @@
+//! The event trace: the latest events of a device, in a ring of bounded size. Off by default.
+//! Recording allocates nothing, except for call sites.
+//!
+//! ```text
+//! heap ─ buffer, under the heap's lock ─┐
+//! heap ─ buffer                         ├─ when full, or when read ─▶ ring, under the trace's lock
+//! heap ─ buffer                        ─┘
+//! ```
+//!
+//! An event costs a reading of the clock and a few stores, under a lock the heap holds anyway. The
+//! ring is sorted by time when it is read.
+
+pub(crate) mod call_sites;
+pub(crate) mod ring;
+
+use crate::units::{DevicePtr, StreamId};
+
+/// The kind of an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Action {
+    /// A block was allocated. The size is the requested size.
+    Alloc,
+    /// The program freed a block, which may still be in use on other streams.
+    FreeRequested,
+    /// A block became free.
+    FreeCompleted,
+    /// A segment was allocated from the device.
+    SegmentAlloc,
+    /// A segment is released to the device.
+    SegmentFree,
+    /// A part of an expandable segment was mapped.
+    SegmentMap,
+    /// A part of an expandable segment is unmapped.
+    SegmentUnmap,
+    /// A request failed. The address field has the number of free bytes on the device, and the size
+    /// is that of the block the request needed.
+    OutOfMemory,
+    /// Other settings came into force (`tune:auto`). The size is the peak of reserved memory that
+    /// the search predicts for the requests of the window, in bytes.
+    SettingsChanged,
+    /// Settings were taken back (`tune:auto`). The size is the peak of reserved memory measured with
+    /// them, in bytes.
+    SettingsTakenBack,
+}
+
+impl Action {
+    /// Returns the name in PyTorch's snapshots.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alloc => "alloc",
+            Self::FreeRequested => "free_requested",
+            Self::FreeCompleted => "free_completed",
+            Self::SegmentAlloc => "segment_alloc",
+            Self::SegmentFree => "segment_free",
+            Self::SegmentMap => "segment_map",
+            Self::SegmentUnmap => "segment_unmap",
+            Self::OutOfMemory => "oom",
+            // Readers of PyTorch's snapshots know this name for what is no event of memory.
+            Self::SettingsChanged | Self::SettingsTakenBack => "user_defined",
+        }
+    }
+}
+
+/// The kind of call for which [`Host::call_site`](crate::Host::call_site) is
+/// called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallSite {
+    /// A request.
+    Alloc,
+    /// A free.
+    Free,
+}
+
+/// An event of the trace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TraceEntry {
+    /// The kind of the event.
+    pub action: Action,
+    /// The call site, as [`Host::call_site`](crate::Host::call_site) numbers call
+    /// sites; 0 if unknown. For a segment, and for a free without a call site, it is the call site
+    /// of the allocation.
+    pub site: u32,
+    /// The address of the block or segment.
+    pub addr: DevicePtr,
+    /// The size in bytes.
+    pub size: u64,
+    /// The stream.
+    pub stream: StreamId,
+    /// The time in microseconds since the Unix epoch; 0 if the device has no clock.
+    pub time_us: u64,
+}

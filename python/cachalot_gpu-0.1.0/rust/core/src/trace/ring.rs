@@ -1,0 +1,269 @@
+//! Storage for trace events: a buffer in each heap, and a ring of bounded size for each device.
+
+use super::{Action, TraceEntry};
+use crate::sync::{AtomicU64, Lock, Ordering, Rank, Ranked};
+use crate::tables::{Lazy, Storage, Table};
+use crate::units::{DevicePtr, StreamId};
+
+/// A stored event, or a pair of events: most frees complete at once. Times are in the device's
+/// ticks.
+#[derive(Clone, Copy)]
+pub(crate) struct Record {
+    /// The kind of the event or pair.
+    pub what: What,
+    /// Whether the heap belongs to a private pool.
+    #[cfg_attr(not(feature = "alloc"), expect(dead_code, reason = "only a build with `alloc` has windows"))]
+    pub is_private: bool,
+    /// The call site; 0 if unknown.
+    pub site: u32,
+    /// The address of the block or segment.
+    pub addr: DevicePtr,
+    /// The size in bytes.
+    pub size: u64,
+    /// The stream.
+    pub stream: StreamId,
+    /// The time of the first event.
+    pub ticks: u64,
+}
+
+/// The kinds of records.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A single event.
+    One(Action),
+    /// [`Action::FreeRequested`], and a tick later [`Action::FreeCompleted`].
+    FreedAtOnce,
+}
+
+impl Record {
+    /// Fills the ring at the start. Overwritten before it is read.
+    const NONE: Self = Self {
+        what: What::One(Action::Alloc),
+        is_private: false,
+        site: 0,
+        addr: DevicePtr::NULL,
+        size: 0,
+        stream: StreamId::DEFAULT,
+        ticks: 0,
+    };
+
+    /// Returns the time of the record's last event.
+    fn last(&self) -> u64 {
+        self.ticks + u64::from(self.what == What::FreedAtOnce)
+    }
+
+    /// Iterates over the record's events, oldest first, with times in ticks.
+    pub(crate) fn events(&self) -> impl Iterator<Item = TraceEntry> + Clone {
+        let &Self { what, site, addr, size, stream, ticks, .. } = self;
+        let (first, second) = match what {
+            What::One(action) => (action, None),
+            What::FreedAtOnce => (Action::FreeRequested, Some((Action::FreeCompleted, ticks + 1))),
+        };
+        let events = core::iter::once((first, ticks)).chain(second);
+        events.map(move |(action, time_us)| TraceEntry { action, site, addr, size, stream, time_us })
+    }
+}
+
+/// The capacity of a heap's [`Buffer`], in records.
+const BUFFERED: usize = 32;
+
+/// Additional capacity of the ring, in records. [`Ring::lost`] may hide some records; with the
+/// slack the requested number is left nevertheless.
+const SLACK: usize = 32 * BUFFERED;
+
+/// The latest events of a heap, under the heap's lock.
+#[derive(Clone)]
+pub(crate) struct Buffer<S: Storage> {
+    /// The records. Allocated with the first recorded event.
+    entries: S::Lazy<heapless::Vec<Record, BUFFERED>>,
+    /// The time of the latest event. Times grow from event to event, even if the clock stands
+    /// still.
+    latest: u64,
+}
+
+impl<S: Storage> Default for Buffer<S> {
+    fn default() -> Self {
+        Self { entries: S::Lazy::default(), latest: 0 }
+    }
+}
+
+/// The trace of a device.
+pub(crate) struct Trace<R: Lock, S: Storage> {
+    /// The ring, locked when a full buffer is moved into it.
+    ring: Ranked<R, Ring<S>>,
+    /// Counts events where the device has no clock.
+    events: AtomicU64,
+}
+
+/// A ring of records.
+struct Ring<S: Storage> {
+    /// `entries[recorded % len]` is overwritten next.
+    entries: S::Table<Record>,
+    /// The number of records ever stored.
+    recorded: u64,
+    /// The number of events that a reader gets at most. 0 if only the window of `tune:auto` is
+    /// recorded.
+    capacity: usize,
+    /// The number of latest records for the window of `tune:auto`; 0 without it.
+    window: usize,
+    /// Readers get events after this time only. Records up to this time have been overwritten, so
+    /// the rest of them would tell an incomplete story. Events that a heap still buffers may be
+    /// older, too.
+    lost: u64,
+}
+
+impl<R: Lock, S: Storage> Default for Trace<R, S> {
+    fn default() -> Self {
+        let ring = Ring::with(S::Table::default(), [0, 0], 0);
+        Self { ring: Ranked::new(Rank::TraceRing, ring), events: AtomicU64::new(0) }
+    }
+}
+
+impl<S: Storage> Ring<S> {
+    /// Creates a ring with these entries.
+    fn with(entries: S::Table<Record>, [capacity, window]: [usize; 2], lost: u64) -> Self {
+        Self { entries, recorded: 0, capacity, window, lost }
+    }
+
+    /// Moves the records of a buffer into the ring.
+    fn take(&mut self, buffer: &mut Buffer<S>) {
+        if !buffer.entries.is_made() {
+            return;
+        }
+        let taken = &mut *buffer.entries;
+        self.store(taken);
+        taken.clear();
+    }
+
+    /// Stores records, oldest first, over the oldest of the ring.
+    fn store(&mut self, taken: &[Record]) {
+        let entries = &mut self.entries[..];
+        let len = entries.len();
+        // Records before `lost` would never be read, so they must not overwrite later ones. There
+        // are rarely any.
+        let old = taken.iter().take_while(|entry| entry.ticks <= self.lost).count();
+        let mut left = if len == 0 { &[] } else { &taken[old..] };
+        while !left.is_empty() {
+            let at = (self.recorded % len as u64) as usize;
+            // At most two rounds: to the end of the ring, then from its start.
+            let (now, later) = left.split_at(left.len().min(len - at));
+            let places = &mut entries[at..at + now.len()];
+            if self.recorded >= len as u64 {
+                let latest = places.iter().fold(0, |latest, entry| latest.max(entry.ticks));
+                // `+ 1` covers the second event of a `FreedAtOnce` record.
+                self.lost = self.lost.max(latest + 1);
+            }
+            places.copy_from_slice(now);
+            self.recorded += now.len() as u64;
+            left = later;
+        }
+    }
+
+    /// Sorts the ring by time, and iterates over the events to be read.
+    fn sort(&mut self) -> impl Iterator<Item = TraceEntry> {
+        let kept = (self.recorded as usize).min(self.entries.len());
+        let entries = &mut self.entries[..];
+        if self.recorded > kept as u64 {
+            // Makes the ring contiguous: afterwards the first `kept` entries are the stored
+            // records.
+            entries.rotate_left((self.recorded % kept as u64) as usize);
+            self.recorded = kept as u64;
+        }
+        let entries = &mut entries[..kept];
+        entries.sort_unstable_by_key(|entry| entry.ticks);
+        let known = entries.partition_point(|entry| entry.ticks <= self.lost);
+        let events = entries[known..].iter().flat_map(Record::events);
+        let more = events.clone().count().saturating_sub(self.capacity);
+        events.skip(more)
+    }
+}
+
+impl<S: Storage> Buffer<S> {
+    /// Adds an event, at a later tick than the event before. Returns true if the buffer is full;
+    /// the caller then moves it to the ring at once, so the buffer always has room for one.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, mut record: Record) -> bool {
+        record.ticks = record.ticks.max(self.latest + 1);
+        self.latest = record.last();
+        let entries = self.entries.get_or_make();
+        // The push cannot fail: a full buffer was emptied at the last push.
+        let stored = entries.push(record).is_ok();
+        debug_assert!(stored, "a full buffer is emptied at once");
+        entries.is_full()
+    }
+}
+
+impl<R: Lock, S: Storage> Trace<R, S> {
+    /// Empties the ring, and gives it room for `capacity` events of a reader, and for a window of
+    /// `window` events. Returns false if the memory is exhausted.
+    pub(crate) fn start(&self, capacity: usize, window: usize, now: u64) -> bool {
+        let mut entries = S::Table::<Record>::default();
+        let most = capacity.max(window);
+        if most > 0 {
+            // Try without the slack before giving up.
+            let room = [most.saturating_add(SLACK), most].into_iter().find(|&room| entries.make_room(room));
+            let Some(room) = room else { return false };
+            for _ in 0..room {
+                entries.add(Record::NONE);
+            }
+        }
+        *self.ring.lock() = Ring::with(entries, [capacity, window], now);
+        true
+    }
+
+    /// Returns whether the ring has room for events.
+    pub(crate) fn has_room(&self) -> bool {
+        let ring = self.ring.lock();
+        ring.capacity.max(ring.window) > 0
+    }
+
+    /// Returns the room for a reader's events, and for the window of `tune:auto`.
+    pub(crate) fn room(&self) -> [usize; 2] {
+        let ring = self.ring.lock();
+        [ring.capacity, ring.window]
+    }
+
+    /// Stores an event that belongs to no heap.
+    pub(crate) fn add(&self, record: Record) {
+        self.ring.lock().store(&[record]);
+    }
+
+    /// Copies the stored events of the default pool, oldest first, with times in ticks. The ring is
+    /// locked only while its records are copied.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn window(&self) -> alloc::vec::Vec<TraceEntry> {
+        let room = self.ring.lock().entries.len();
+        let mut records: alloc::vec::Vec<Record> = alloc::vec::Vec::new();
+        if records.try_reserve_exact(room).is_err() {
+            return records.iter().flat_map(Record::events).collect();
+        }
+        let lost = {
+            let ring = self.ring.lock();
+            // Another thread may have begun a longer trace since: no more than there is room for.
+            let kept = (ring.recorded as usize).min(ring.entries.len()).min(room);
+            records.extend_from_slice(&ring.entries[..kept]);
+            ring.lost
+        };
+        records.retain(|record| record.ticks > lost && !record.is_private);
+        records.sort_unstable_by_key(|record| record.ticks);
+        records.iter().flat_map(Record::events).collect()
+    }
+
+    /// Moves the events of a heap into the ring.
+    pub(crate) fn take(&self, buffer: &mut Buffer<S>) {
+        self.ring.lock().take(buffer);
+    }
+
+    /// Calls `visit` with every stored event, oldest first, with times in ticks. The ring is locked
+    /// during the visits.
+    pub(crate) fn for_each(&self, visit: impl FnMut(TraceEntry)) {
+        self.ring.lock().sort().for_each(visit);
+    }
+
+    /// Counts an event of a device without a clock. The count replaces the ticks, and grows by two.
+    pub(crate) fn count_event(&self) -> u64 {
+        // Relaxed: the events of a heap are ordered by its lock, and events of different heaps have
+        // no order.
+        self.events.fetch_add(2, Ordering::Relaxed) + 1
+    }
+}

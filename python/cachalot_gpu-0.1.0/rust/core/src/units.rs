@@ -1,0 +1,78 @@
+//! The quantities used everywhere: device addresses, streams, devices, and sizes in bytes.
+
+use core::fmt;
+
+/// The unit of every block size, in bytes: sizes and offsets are multiples of 512 (`kMinBlockSize`,
+/// `PyTorch` 2.0–2.15).
+pub const UNIT: u64 = 512;
+
+/// The common divisor of all addresses and sizes under every policy, in bytes
+/// (`kMinAllocationSize`, TensorFlow 2.16).
+pub const GRAIN: u64 = 256;
+
+/// One mebibyte, in bytes.
+pub const MIB: u64 = 1 << 20;
+
+/// The limit of a request, in bytes: requests of this size or more fail with
+/// [`Error::TooLarge`](crate::Error::TooLarge) (`one_exa_bytes`, `PyTorch` 2.0–2.15).
+pub const MAX_REQUEST: u64 = 1 << 60;
+
+/// An address in device memory. The host never dereferences device addresses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    /// The null address: the answer to a request of zero bytes, never the address of a block.
+    pub const NULL: Self = Self(0);
+
+    /// Returns the address `bytes` further on. The result must stay inside the segment, where the
+    /// sum cannot overflow.
+    #[must_use]
+    pub const fn offset(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
+
+impl fmt::Debug for DevicePtr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Display for DevicePtr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A stream: a queue of work on the device, executed in order. The host chooses the number (a
+/// handle or an id). Equal numbers mean the same stream.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct StreamId(pub u64);
+
+impl StreamId {
+    /// The device's default stream.
+    pub const DEFAULT: Self = Self(0);
+}
+
+/// The stream of a heap without a stream. Requests with this number are refused.
+pub(crate) const NO_STREAM: StreamId = StreamId(u64::MAX);
+
+impl fmt::Debug for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stream {:#x}", self.0)
+    }
+}
+
+/// A device of the allocator, numbered from 0 in the order in which the devices were passed at
+/// creation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+#[repr(transparent)]
+pub struct DeviceIndex(pub u32);
+
+/// An elastic range of a device. The number of a released range names no other range.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct RangeId(pub u64);

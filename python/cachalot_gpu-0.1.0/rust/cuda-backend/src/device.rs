@@ -1,0 +1,387 @@
+//! A CUDA device behind the core's traits: memory, and the clock.
+
+use crate::capture_marks::CaptureMarks;
+use crate::clock;
+use crate::context::Context;
+use crate::context_wait::{begin_bytes, end_bytes};
+use crate::driver::Driver;
+use crate::driver::result::CuResult;
+use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuStream};
+use crate::handle::Handle;
+use crate::own_stream::OwnStream;
+use crate::peers::Peers;
+use crate::spare_events::SpareEvents;
+use crate::store::Store;
+use crate::streams::{StreamIdentity, Streams};
+use crate::virtual_support::Virtual;
+use cachalot_core::{
+    CallSite, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Host, MemoryInfo, OutOfMemory, PoolId,
+    Segments, StreamId, TraceEntry, UNIT, VirtualMemory,
+};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Options for opening a device.
+#[derive(Clone, Default, Debug)]
+pub struct DeviceOptions {
+    /// The context to work in, kept alive by the caller until the device is closed. `None`: the
+    /// device's primary context, which the CUDA runtime uses too.
+    pub context: Option<CuContext>,
+    /// When the driver is asked for a stream's own id.
+    pub identity: StreamIdentity,
+    /// The table of streams. The devices of an allocator share a table. By default a device has its own
+    /// table.
+    pub streams: Arc<Streams>,
+}
+
+/// A CUDA device in a context.
+///
+/// All methods may be called from any thread, concurrently, with any current context or without a context.
+/// Each method restores the caller's context before returning, also on an error. During driver calls the
+/// thread's capture mode is relaxed, so that the driver permits the calls while streams capture. The capture
+/// mode is restored as well.
+///
+/// After the first sticky error every method repeats the error and calls no driver. In a forked
+/// child every method fails with [`ErrorKind::Forked`]. Dropping a device makes no driver call;
+/// [`close`](Self::close) releases the primary context.
+#[derive(Debug)]
+pub struct CudaDevice {
+    /// The context, and whether the context still works.
+    pub(crate) context: Context,
+    /// The driver's handle of the device.
+    pub(crate) device: CuDevice,
+    /// Whether the device retains the primary context, and `close` must release the context.
+    retained: AtomicBool,
+    /// Whether bytes may be kept for the device, and `close` must free the bytes.
+    has_bytes: AtomicBool,
+    /// The streams seen by all devices of the allocator.
+    pub(crate) streams: Arc<Streams>,
+    /// When the driver is asked for a stream's own id.
+    pub(crate) identity: StreamIdentity,
+    /// Unused events.
+    pub(crate) spare_events: SpareEvents,
+    /// Properties of virtual memory, or `None` iff the device has no virtual memory.
+    virtual_memory: Option<Virtual>,
+    /// The devices with access to the device's memory.
+    pub(crate) peers: Peers,
+    /// The contents of parked memory.
+    pub(crate) store: Store,
+    /// Marks in graphs under capture.
+    pub(crate) capture_marks: CaptureMarks,
+    /// The stream for waits for streams of other devices.
+    pub(crate) bridge: OwnStream,
+}
+
+impl CudaDevice {
+    /// Opens the device with the given ordinal in its primary context, with default options.
+    ///
+    /// # Errors
+    /// As for [`open_with`](Self::open_with).
+    pub fn open(driver: &'static Driver, ordinal: u32) -> DeviceResult<Self> {
+        Self::open_with(driver, ordinal, DeviceOptions::default())
+    }
+
+    /// Opens the device with the given ordinal. Calls the driver. Creating a context takes 0.1 s
+    /// and more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if no device has the ordinal (101) or the given context belongs to
+    /// another device; [`ErrorKind::Forked`]; the driver's errors.
+    pub fn open_with(driver: &'static Driver, ordinal: u32, options: DeviceOptions) -> DeviceResult<Self> {
+        if crate::fork::in_child() {
+            return Err(DeviceError::new(ErrorKind::Forked, CuResult::NOT_INITIALIZED.0));
+        }
+        let ordinal = c_int::try_from(ordinal).map_err(|_| CuResult::INVALID_DEVICE.error())?;
+        let mut device = CuDevice::default();
+        // SAFETY: `device` outlives the call, which writes one integer to it.
+        checked(unsafe { driver.device_get(&raw mut device, ordinal) })?;
+        let (handle, retained) = match options.context {
+            Some(context) => (context, false),
+            None => (retain(driver, device)?, true),
+        };
+        let context = Context::new(driver, handle);
+        let prepared = Self::prepare(&context, device).and_then(|virtual_memory| {
+            let wants_bytes = options.identity == StreamIdentity::Asked;
+            begin_bytes(&context, options.streams.kept_bytes(), wants_bytes).map(|()| virtual_memory)
+        });
+        match prepared {
+            Ok(virtual_memory) => Ok(Self {
+                context,
+                device,
+                retained: AtomicBool::new(retained),
+                has_bytes: AtomicBool::new(true),
+                streams: options.streams,
+                identity: options.identity,
+                spare_events: SpareEvents::default(),
+                virtual_memory,
+                peers: Peers::default(),
+                store: Store::default(),
+                capture_marks: CaptureMarks::default(),
+                bridge: OwnStream::default(),
+            }),
+            Err(error) => {
+                if retained && error.kind != ErrorKind::Deinitialized {
+                    // SAFETY: takes no pointers; releases the context retained above. The first
+                    // error stands.
+                    let _ = unsafe { driver.device_primary_ctx_release(device) };
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the properties of virtual memory, or `None` if the device has no virtual memory.
+    pub(crate) fn virtual_part(&self) -> Option<&Virtual> {
+        self.virtual_memory.as_ref()
+    }
+
+    /// Checks that the context belongs to the device, and queries the device's virtual memory.
+    fn prepare(context: &Context, device: CuDevice) -> DeviceResult<Option<Virtual>> {
+        let _scope = context.enter()?;
+        let driver = context.driver();
+        if driver.ctx_get_device.is_some() {
+            let mut of_context = CuDevice::default();
+            // SAFETY: `of_context` outlives the call, which writes one integer to it.
+            context.check(unsafe { driver.ctx_get_device(&raw mut of_context) })?;
+            if of_context != device {
+                return Err(CuResult::INVALID_CONTEXT.error());
+            }
+        }
+        Virtual::of(context, device)
+    }
+
+    /// Releases the primary context, if retained by the device. Afterwards every method fails with
+    /// [`ErrorKind::Deinitialized`] without a driver call. Unreleased memory exists as long as another part
+    /// of the program retains the context. No other thread may be inside a call of the device.
+    ///
+    /// Call the method when the program destroys the allocator and continues. At process exit no call is
+    /// needed.
+    ///
+    /// # Errors
+    /// The driver's, and as for [`health`](Self::health). The device is closed also after an error.
+    /// A second call does nothing.
+    pub fn close(&self) -> DeviceResult<()> {
+        let healthy = self.context.health();
+        let retained = self.retained.swap(false, Ordering::AcqRel);
+        let mut result = Ok(());
+        if healthy.is_ok() {
+            result = self.store.close(&self.context).and(self.drop_streams());
+            if self.has_bytes.swap(false, Ordering::AcqRel) {
+                result = result.and(end_bytes(&self.context, self.streams.kept_bytes()));
+            }
+            if retained {
+                // SAFETY: takes no pointers; the swap of `retained` makes this the only release.
+                let released = unsafe { self.driver().device_primary_ctx_release(self.device) };
+                result = result.and(self.context.check(released));
+            }
+        } else if retained {
+            result = healthy;
+        }
+        self.context.close();
+        result
+    }
+
+    /// Checks whether the device is still usable. Calls no driver, takes no lock.
+    ///
+    /// # Errors
+    /// The first sticky error of the device, with the driver's own code; [`ErrorKind::Forked`] in a forked
+    /// child.
+    pub fn health(&self) -> DeviceResult<()> {
+        self.context.health()
+    }
+
+    /// Returns the driver.
+    pub fn driver(&self) -> &'static Driver {
+        self.context.driver()
+    }
+
+    /// Returns the context in which every call runs.
+    pub fn cu_context(&self) -> CuContext {
+        self.context.handle()
+    }
+
+    /// Returns the driver's handle of the device.
+    pub fn cu_device(&self) -> CuDevice {
+        self.device
+    }
+
+    /// Returns the table of streams, for opening another device of the allocator.
+    pub fn streams(&self) -> &Arc<Streams> {
+        &self.streams
+    }
+
+    /// Makes driver calls in the device's context, under the rules of every method. After a sticky error and
+    /// in a forked child the call is refused. The caller's context and capture mode are restored. A sticky
+    /// code returned by `call` is remembered.
+    ///
+    /// # Errors
+    /// The code returned by `call`, and as for [`health`](Self::health).
+    pub fn with_context(&self, call: impl FnOnce(&Driver) -> CuResult) -> DeviceResult<()> {
+        self.context.call(call)
+    }
+
+    /// Returns the value of a device attribute.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn attribute(&self, attribute: CuDeviceAttribute) -> DeviceResult<i32> {
+        let mut value: c_int = 0;
+        self.context.call(|driver| {
+            // SAFETY: `value` outlives the call, which writes one integer to it.
+            unsafe { driver.device_get_attribute(&raw mut value, attribute, self.device) }
+        })?;
+        Ok(value)
+    }
+
+    /// Fills `bytes` bytes at `address` with `value`, in the order of `stream`. Does not wait.
+    /// During a capture the fill becomes a node of the graph.
+    ///
+    /// # Errors
+    /// The driver's; the contents of the range are then unspecified. [`ErrorKind::Unsupported`] if
+    /// the driver lacks the entry point.
+    ///
+    /// # Safety
+    /// The range is device memory, writable until the stream has completed the fill.
+    pub unsafe fn fill(&self, address: DevicePtr, value: u8, bytes: u64, stream: CuStream) -> DeviceResult<()> {
+        self.context.call(|driver| {
+            // SAFETY: the caller vouches for the range.
+            unsafe { Handle::vouched(stream).fill(driver, address.0, value, bytes as usize) }
+        })
+    }
+
+    /// Returns the base and the size of the driver's allocation around `address`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] or the driver's code if the driver has no allocation at
+    /// `address`.
+    pub fn address_range(&self, address: DevicePtr) -> DeviceResult<(DevicePtr, u64)> {
+        let (mut base, mut bytes) = (0, 0);
+        self.context.call(|driver| {
+            // SAFETY: both variables outlive the call, which writes one integer to each.
+            unsafe { driver.mem_get_address_range(&raw mut base, &raw mut bytes, address.0) }
+        })?;
+        Ok((DevicePtr(base), bytes as u64))
+    }
+}
+
+/// Retains the primary context of a device.
+fn retain(driver: &Driver, device: CuDevice) -> DeviceResult<CuContext> {
+    let mut context = CuContext::NULL;
+    // SAFETY: `context` outlives the call, which writes one handle to it.
+    checked(unsafe { driver.device_primary_ctx_retain(&raw mut context, device) })?;
+    Ok(context)
+}
+
+/// Converts the code of a call outside any context to a result.
+fn checked(code: CuResult) -> DeviceResult<()> {
+    if code.is_success() { Ok(()) } else { Err(code.error()) }
+}
+
+impl Segments for CudaDevice {
+    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        let mut address = 0;
+        self.context.call(|driver| {
+            // SAFETY: `address` outlives the call, which writes one address to it.
+            unsafe { driver.mem_alloc(&raw mut address, bytes as usize) }
+        })?;
+        if address == 0 || !address.is_multiple_of(UNIT) {
+            // `cuda.h` does not promise a multiple of 512, though every driver returns one. Refuse
+            // the memory, since the allocator relies on the alignment.
+            let _ = self.context.call(|driver| {
+                // SAFETY: takes no host pointers; the memory is new, and no other code has the
+                // address.
+                unsafe { driver.mem_free(address) }
+            });
+            return Err(CuResult::UNKNOWN.error());
+        }
+        Ok(DevicePtr(address))
+    }
+
+    fn release(&self, base: DevicePtr, _bytes: u64) -> DeviceResult<()> {
+        self.context.call(|driver| {
+            // SAFETY: takes no host pointers; the allocator releases each address of `obtain` once.
+            unsafe { driver.mem_free(base.0) }
+        })
+    }
+
+    fn memory_info(&self) -> DeviceResult<MemoryInfo> {
+        let (mut free, mut total) = (0, 0);
+        self.context.call(|driver| {
+            // SAFETY: both variables outlive the call, which writes one integer to each.
+            unsafe { driver.mem_get_info(&raw mut free, &raw mut total) }
+        })?;
+        Ok(MemoryInfo { free: free as u64, total: total as u64 })
+    }
+
+    /// Returns the bytes of device memory used by the process, from the driver's management library. Slow,
+    /// for reports. `None` if the library does not list the process, for example in a container with its own
+    /// process ids.
+    fn process_use(&self) -> Option<u64> {
+        self.memory_users().ok()?.own()
+    }
+
+    fn supplies(&self, _: PoolId) -> bool {
+        false
+    }
+
+    fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.obtain(bytes)
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.virtual_memory.is_some().then_some(self as &dyn VirtualMemory)
+    }
+
+    fn contents(&self) -> Option<&dyn Contents> {
+        let driver = self.driver();
+        let copies = driver.memcpy_dtoh_async.is_some() && driver.memcpy_htod_async.is_some();
+        let keeps = copies && driver.mem_host_register.is_some() && driver.stream_create.is_some();
+        keeps.then_some(self as &dyn Contents)
+    }
+}
+
+/// The driver knows no routes, and tells the program nothing.
+impl Host for CudaDevice {
+    /// Returns the calling thread's number. Threads are counted from 1 in the order of their first
+    /// call.
+    fn thread_id(&self) -> u64 {
+        crate::streams::this_thread()
+    }
+
+    fn pause(&self, us: u64) -> bool {
+        std::thread::sleep(Duration::from_micros(us));
+        true
+    }
+
+    fn ticks(&self) -> u64 {
+        clock::ticks()
+    }
+
+    fn time_us(&self, ticks: u64) -> u64 {
+        clock::time_us(ticks)
+    }
+
+    fn leads(&self, _: u64, _: StreamId) -> bool {
+        false
+    }
+
+    fn on_shortage(&self, _: u64) -> bool {
+        false
+    }
+
+    fn on_out_of_memory(&self, _: &OutOfMemory) {}
+
+    fn on_missing_virtual_memory(&self) {}
+
+    fn on_map(&self, _: DevicePtr, _: u64) {}
+
+    fn on_unmap(&self, _: DevicePtr, _: u64) {}
+
+    fn on_event(&self, _: &TraceEntry, _: PoolId) {}
+
+    fn call_site(&self, _: CallSite) -> u32 {
+        0
+    }
+}

@@ -1,0 +1,204 @@
+//! The CUDA driver, loaded at run time, started once, and never unloaded.
+//!
+//! Building needs no toolkit, no header and no driver. Entry points are resolved by exactly
+//! versioned names (`cuMemAlloc_v2`), so that a newer driver cannot return a function with another
+//! signature. If a driver lacks an optional entry point, only the feature that needs the entry
+//! point is missing.
+
+pub mod result;
+pub mod table;
+pub mod types;
+
+mod dynamic;
+mod error;
+#[cfg(feature = "linked")]
+mod linked;
+
+pub use error::{LoadError, OLDEST_VERSION};
+
+use core::ffi::{CStr, c_char, c_int};
+use core::ops::Deref;
+use result::CuResult;
+use std::path::Path;
+use std::sync::OnceLock;
+use table::Table;
+use types::CuDevice;
+
+/// The environment variable that names the driver's library, in place of `libcuda.so.1`.
+pub const LIBRARY_VARIABLE: &str = "CACHALOT_LIBCUDA";
+
+/// A started driver. Dereferences to the [`Table`] of entry points.
+///
+/// A driver lives as long as the process, because driver code may run on the driver's own threads,
+/// and no code may call the driver at process exit. All threads and all devices share the driver.
+#[derive(Debug)]
+pub struct Driver {
+    /// The entry points.
+    table: Table,
+    /// The version reported by `cuDriverGetVersion`.
+    version: u32,
+    /// Origin of the entry points, for messages.
+    origin: String,
+    /// Whether the library is the emulated driver of the tests.
+    emulated: bool,
+}
+
+impl Driver {
+    /// Returns the driver of the process. Loads the library named by [`LIBRARY_VARIABLE`], else
+    /// `libcuda.so.1`, else `libcuda.so`. With the feature `linked`, uses the driver that the
+    /// program links and ignores the variable.
+    ///
+    /// The first successful call loads and starts the driver. Later calls return the same driver
+    /// and make no driver call.
+    ///
+    /// # Errors
+    /// [`LoadError`]; the next call tries again.
+    pub fn load() -> Result<&'static Self, LoadError> {
+        static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
+        if let Some(driver) = DRIVER.get() {
+            return Ok(driver);
+        }
+        #[cfg(feature = "linked")]
+        let (table, origin, emulated) = linked::table();
+        #[cfg(not(feature = "linked"))]
+        let (table, origin, emulated) = {
+            match std::env::var_os(LIBRARY_VARIABLE) {
+                Some(path) => dynamic::table_of(Path::new(&path), true)?,
+                None => dynamic::table(&[Path::new("libcuda.so.1"), Path::new("libcuda.so")])?,
+            }
+        };
+        let driver = Self::start(&table, origin, emulated)?;
+        Ok(DRIVER.get_or_init(|| driver))
+    }
+
+    /// Loads the driver from the library at `path`. Each call loads the library anew, and never
+    /// unloads the library.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn load_from(path: &Path) -> Result<&'static Self, LoadError> {
+        let (table, origin, emulated) = dynamic::table_of(path, false)?;
+        Self::start(&table, origin, emulated)
+    }
+
+    /// Creates a driver from the caller's own entry points.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    ///
+    /// # Safety
+    /// Each function must access the same memory as the driver's function of the same name, and give
+    /// the same guarantees. The functions may be called from any thread for the life of the
+    /// process.
+    pub unsafe fn from_table(table: &Table) -> Result<&'static Self, LoadError> {
+        Self::start(table, "the caller's table".to_owned(), false)
+    }
+
+    /// Checks the required entry points and the version, starts the driver, and leaks the driver on
+    /// purpose.
+    fn start(table: &Table, origin: String, emulated: bool) -> Result<&'static Self, LoadError> {
+        if crate::fork::in_child() {
+            return Err(LoadError::Forked);
+        }
+        if let Some(entry) = table.missing().find(|entry| entry.required) {
+            return Err(LoadError::MissingSymbol(entry.symbol));
+        }
+        // SAFETY: `cuInit` takes no pointers and may be called at any time, by any thread, more
+        // than once.
+        let started = unsafe { table.init(0) };
+        if !started.is_success() {
+            return Err(LoadError::Start(started));
+        }
+        let mut version: c_int = 0;
+        // SAFETY: `version` outlives the call, which writes one integer to it.
+        let answered = unsafe { table.driver_get_version(&raw mut version) };
+        if !answered.is_success() {
+            return Err(LoadError::Start(answered));
+        }
+        let version = u32::try_from(version).unwrap_or(0);
+        if version < OLDEST_VERSION {
+            return Err(LoadError::TooOld { version });
+        }
+        let driver = Self { table: *table, version, origin, emulated };
+        Ok(Box::leak(Box::new(driver)))
+    }
+
+    /// Returns the newest interface version that the driver supports: 1000 × major + 10 × minor.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Returns the origin of the entry points: the library's name as requested.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// Returns whether the driver is the emulated driver of the tests, whose kernels are host
+    /// functions.
+    pub fn is_emulated(&self) -> bool {
+        self.emulated
+    }
+
+    /// Returns the number of devices visible to the process.
+    ///
+    /// # Errors
+    /// The driver's code.
+    pub fn device_count(&self) -> Result<u32, CuResult> {
+        let mut count: c_int = 0;
+        // SAFETY: `count` outlives the call, which writes one integer to it.
+        let code = unsafe { self.table.device_get_count(&raw mut count) };
+        if code.is_success() { Ok(u32::try_from(count).unwrap_or(0)) } else { Err(code) }
+    }
+
+    /// Returns the total memory of a device, in bytes. Creates no context; a query of the free
+    /// memory would need a context.
+    ///
+    /// # Errors
+    /// The driver's code: 101 if the device does not exist.
+    pub fn total_memory(&self, ordinal: u32) -> Result<u64, CuResult> {
+        let (mut device, mut bytes) = (CuDevice::default(), 0);
+        let number = c_int::try_from(ordinal).map_err(|_| CuResult::INVALID_DEVICE)?;
+        // SAFETY: `device` outlives the call, which writes one integer to it.
+        let mut code = unsafe { self.table.device_get(&raw mut device, number) };
+        if code.is_success() {
+            // SAFETY: `bytes` outlives the call, which writes one integer to it.
+            code = unsafe { self.table.device_total_mem(&raw mut bytes, device) };
+        }
+        if code.is_success() { Ok(bytes as u64) } else { Err(code) }
+    }
+
+    /// Describes a code by the driver's name and text, or by the number alone if the driver does not
+    /// know the code. Calls the driver.
+    pub fn describe(&self, code: CuResult) -> String {
+        let text = |write: &dyn Fn(*mut *const c_char) -> CuResult| -> Option<String> {
+            let mut text: *const c_char = core::ptr::null();
+            if !write(&raw mut text).is_success() || text.is_null() {
+                return None;
+            }
+            // SAFETY: after success the driver's answer is a NUL-terminated text that lives as long
+            // as the library, which is never unloaded.
+            Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        };
+        let name = text(&|out| {
+            // SAFETY: `out` points to a live variable of the caller.
+            unsafe { self.table.get_error_name(code, out) }
+        });
+        let meaning = text(&|out| {
+            // SAFETY: `out` points to a live variable of the caller.
+            unsafe { self.table.get_error_string(code, out) }
+        });
+        match (name, meaning) {
+            (Some(name), Some(meaning)) => format!("{name} ({}): {meaning}", code.0),
+            (Some(name), None) => format!("{name} ({})", code.0),
+            _ => code.to_string(),
+        }
+    }
+}
+
+impl Deref for Driver {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
+}

@@ -1,0 +1,121 @@
+//! Events of a device, and the order of the device's streams, behind the core's trait.
+
+use crate::device::CudaDevice;
+use crate::driver::result::CuResult;
+use crate::driver::types::CuEvent;
+use crate::spare_events;
+use crate::streams::{StreamIdentity, Streams};
+#[cfg(doc)]
+use cachalot_core::ErrorKind;
+use cachalot_core::{CaptureMark, DeviceResult, Event, StreamId, StreamOrder};
+
+impl StreamOrder for CudaDevice {
+    fn create_event(&self) -> DeviceResult<Event> {
+        Ok(Event(spare_events::create(&self.context)?.0 as u64))
+    }
+
+    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
+        // `create_event` made the event, and the allocator destroys each event once.
+        spare_events::destroy(&self.context, CuEvent(event.0 as usize))
+    }
+
+    /// Records `event` behind all work queued on `stream`.
+    ///
+    /// * A stream of another device: a stream of this device waits for the foreign stream, and the
+    ///   event is recorded behind the wait.
+    /// * Another thread's own default stream: the event is recorded on the legacy default stream,
+    ///   which is ordered after it.
+    /// * A retired stream: no stream is left to record on. The call waits on the host until the
+    ///   stream's work is complete.
+    /// * A stream that captures: refused with [`ErrorKind::NotPermittedInCapture`], because a later
+    ///   query of the event would invalidate the capture.
+    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        self.record_number(CuEvent(event.0 as usize), stream)
+    }
+
+    /// Records `event` behind the announced work of `stream`, as [`record`](Self::record) does where the host
+    /// reports the end of a stream. Elsewhere behind the event of
+    /// [`stream_in_use`](CudaDevice::stream_in_use). If none was recorded, the call waits on the host for all
+    /// work of the context.
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        self.record_announced_number(CuEvent(event.0 as usize), stream)
+    }
+
+    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
+        // SAFETY: takes no host pointers; `create_event` made the event, and no event is queried
+        // after destruction.
+        let ask = || unsafe { self.driver().event_query(CuEvent(event.0 as usize)) };
+        let mode = self.context.enter_mode()?;
+        match ask() {
+            CuResult::NOT_READY => return Ok(false),
+            // A driver that wants a context, or an event whose context is gone: told by the answer in the context.
+            CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => drop(mode),
+            code => return self.context.check(code).map(|()| true),
+        }
+        let _scope = self.context.enter()?;
+        match ask() {
+            CuResult::NOT_READY => Ok(false),
+            code => self.context.check(code).map(|()| true),
+        }
+    }
+
+    fn wait(&self, event: Event) -> DeviceResult<()> {
+        self.context.call(|driver| {
+            // SAFETY: takes no host pointers; `create_event` made the event, and no event is waited
+            // for after destruction.
+            unsafe { driver.event_synchronize(CuEvent(event.0 as usize)) }
+        })
+    }
+
+    /// Orders later work on `stream` behind `event`.
+    ///
+    /// Waits on the host instead if no handle stands for the stream, which is retired or another
+    /// thread's own default stream, and if the driver lacks `cuStreamWaitEvent`. A stream that
+    /// captures is refused with [`ErrorKind::NotPermittedInCapture`]: the wait would become part of
+    /// the graph.
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        self.order_number(stream, CuEvent(event.0 as usize))
+    }
+
+    fn can_order(&self, _: StreamId) -> bool {
+        true
+    }
+
+    /// False for created streams with [`StreamIdentity::Asked`].
+    fn reports_end(&self, stream: StreamId) -> bool {
+        self.identity == StreamIdentity::Reported || !Streams::is_of_created(stream)
+    }
+
+    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
+        self.synchronize_number(stream)
+    }
+
+    /// Waits by an event of the context, if the driver has the call (12.5). Otherwise frees memory, which
+    /// blocks the calls of other threads.
+    ///
+    /// Recording an event of the context breaks the context's captures. The allocator first asks about every
+    /// capture known to the allocator.
+    fn synchronize_all(&self) -> DeviceResult<()> {
+        self.wait_for_all_work()
+    }
+
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        self.is_number_idle(stream)
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
+        self.is_number_capturing(stream)
+    }
+
+    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
+        self.capture_marks.extend(&self.context, self.streams.capturing(stream).as_ref(), mark)
+    }
+
+    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> {
+        self.capture_marks.is_behind(&self.context, stream, self.streams.capturing(stream).as_ref(), mark)
+    }
+
+    fn remove_mark(&self, mark: CaptureMark) {
+        self.capture_marks.remove(mark);
+    }
+}

@@ -1,0 +1,588 @@
+//! A fake driver for unit tests, as a table of entry points. The fake has two devices and a separate state
+//! per thread. Every call can fail on request, before or after the call's effect.
+
+use crate::driver::Driver;
+use crate::driver::result::CuResult;
+use crate::driver::table::Table;
+use crate::driver::types::*;
+use core::ffi::{c_int, c_void};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// The context of device 0. The context of device 1 has the next number.
+pub(crate) const CONTEXT: CuContext = CuContext(0xc0);
+/// A context of neither device.
+pub(crate) const FOREIGN_CONTEXT: CuContext = CuContext(0xee);
+/// Lowest handle of device 0's streams.
+pub(crate) const STREAM: CuStream = CuStream(0x1_0000);
+/// Lowest handle of device 1's streams.
+pub(crate) const FOREIGN_STREAM: CuStream = CuStream(0x100_0000);
+
+/// When a planned failure happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum When {
+    /// The call fails without an effect.
+    Before,
+    /// The call takes effect, and then returns the failure.
+    After,
+}
+
+/// A planned failure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// The failing function, or `None` if every function fails.
+    pub(crate) function: Option<&'static str>,
+    /// Number of matching calls with success before the failure.
+    pub(crate) skip: usize,
+    /// The code of the failing call.
+    pub(crate) code: CuResult,
+    /// Whether the failing call takes effect.
+    pub(crate) when: When,
+    /// Whether all later matching calls fail too.
+    pub(crate) permanent: bool,
+}
+
+/// The state of a fake event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FakeEvent {
+    /// The current context at the event's creation.
+    pub(crate) context: CuContext,
+    /// The stream of the last recording, or `None` before the first recording.
+    pub(crate) stream: Option<CuStream>,
+    /// Whether the work before the event is complete.
+    pub(crate) done: bool,
+    /// Number of recordings up to the event's last recording.
+    recording: usize,
+    /// Number of copies begun before the last recording.
+    copies: usize,
+}
+
+/// The state of the fake driver in a thread.
+#[derive(Debug)]
+pub(crate) struct Fake {
+    /// The thread's stack of contexts, with the topmost context last.
+    pub(crate) contexts: Vec<CuContext>,
+    /// The thread's capture mode.
+    pub(crate) mode: CuCaptureMode,
+    /// Names of the called functions, in the order of the calls.
+    pub(crate) log: Vec<&'static str>,
+    /// The planned failure. Removed after the failure unless permanent.
+    pub(crate) plan: Option<Plan>,
+    /// The version reported by `cuDriverGetVersion`.
+    pub(crate) version: c_int,
+    /// Attributes of the devices with a value other than 0.
+    pub(crate) attributes: BTreeMap<u32, c_int>,
+    /// The living events, by handle.
+    pub(crate) events: BTreeMap<usize, FakeEvent>,
+    /// Number of recordings of events.
+    recordings: usize,
+    /// The stream and the event of each `cuStreamWaitEvent`.
+    pub(crate) waits: Vec<(CuStream, CuEvent)>,
+    /// Ids reported by `cuStreamGetId`, by handle. A handle without an entry serves as the id.
+    pub(crate) ids: BTreeMap<usize, u64>,
+    /// Code and status returned by `cuStreamIsCapturing`.
+    pub(crate) capturing: (CuResult, CuCaptureStatus),
+    /// Whether another thread begins a capture on the stream right before the next recording.
+    pub(crate) capture_before_record: bool,
+    /// Number of retains of each primary context.
+    pub(crate) retained: [i32; 2],
+    /// The allocated device memory, as addresses with sizes in bytes.
+    pub(crate) memory: BTreeMap<u64, usize>,
+    /// Number of further allocations before the device is full, if limited.
+    pub(crate) room: Option<usize>,
+    /// The address of the next allocation.
+    pub(crate) next_address: u64,
+    /// The last handle given out.
+    next: usize,
+    /// The address and the devices of each `cuMemSetAccess`.
+    pub(crate) access: Vec<(u64, Vec<c_int>)>,
+    /// Registered host memory, as addresses with sizes in bytes.
+    pub(crate) pinned: BTreeMap<usize, usize>,
+    /// The host address of each copy between host and device, in the order of the calls.
+    pub(crate) copies: Vec<usize>,
+    /// Number of ended copies: the oldest copies.
+    copies_ended: usize,
+    /// Whether host memory was unregistered during a copy from or to the memory.
+    pub(crate) torn: bool,
+    /// Whether the granularity query (first) and `cuMemCreate` (second) refuse direct access from
+    /// the bus.
+    pub(crate) refuse_rdma: (bool, bool),
+    /// Whether the granularity query (first) and `cuMemCreate` (second) refuse memory for export.
+    pub(crate) refuse_export: (bool, bool),
+}
+
+thread_local! {
+    static FAKE: RefCell<Fake> = RefCell::new(Fake::new());
+}
+
+/// Reads or changes the calling thread's fake.
+pub(crate) fn with<T>(body: impl FnOnce(&mut Fake) -> T) -> T {
+    FAKE.with_borrow_mut(body)
+}
+
+/// Resets the calling thread's fake, and loads a driver over the fake.
+pub(crate) fn driver() -> &'static Driver {
+    with(|fake| *fake = Fake::new());
+    load(&table()).expect("the fake starts")
+}
+
+/// Loads a driver from a table of the fake's functions.
+pub(crate) fn load(table: &Table) -> Result<&'static Driver, crate::LoadError> {
+    // SAFETY: the functions in this file write only where the driver's would, and live as long as
+    // the process.
+    unsafe { Driver::from_table(table) }
+}
+
+impl Fake {
+    /// Creates the state of a driver without any call so far.
+    fn new() -> Self {
+        Self {
+            contexts: Vec::new(),
+            mode: CuCaptureMode::GLOBAL,
+            log: Vec::new(),
+            plan: None,
+            version: 13_000,
+            attributes: BTreeMap::from([(102, 1), (103, 1), (110, 1)]),
+            events: BTreeMap::new(),
+            recordings: 0,
+            waits: Vec::new(),
+            ids: BTreeMap::new(),
+            capturing: (CuResult::SUCCESS, CuCaptureStatus::NONE),
+            capture_before_record: false,
+            retained: [0; 2],
+            memory: BTreeMap::new(),
+            room: None,
+            next_address: 0x7000_0000_0000,
+            next: 0x5000,
+            access: Vec::new(),
+            pinned: BTreeMap::new(),
+            copies: Vec::new(),
+            copies_ended: 0,
+            torn: false,
+            refuse_rdma: (false, false),
+            refuse_export: (false, false),
+        }
+    }
+
+    /// Returns a handle never returned before.
+    fn fresh(&mut self) -> usize {
+        self.next += 1;
+        self.next
+    }
+
+    /// Returns the topmost context.
+    fn current(&self) -> CuContext {
+        self.contexts.last().copied().unwrap_or(CuContext::NULL)
+    }
+}
+
+/// Performs a call of `function`, logs the call, and fails as planned.
+fn call(function: &'static str, body: impl FnOnce(&mut Fake) -> CuResult) -> CuResult {
+    with(|fake| {
+        fake.log.push(function);
+        let failure = match &mut fake.plan {
+            Some(plan) if plan.function.is_none_or(|name| name == function) => {
+                if plan.skip > 0 {
+                    plan.skip -= 1;
+                    None
+                } else {
+                    Some(*plan)
+                }
+            }
+            _ => None,
+        };
+        let Some(plan) = failure else {
+            return body(fake);
+        };
+        if !plan.permanent {
+            fake.plan = None;
+        }
+        if plan.when == When::After {
+            let _ = body(fake);
+        }
+        plan.code
+    })
+}
+
+/// Performs a call that needs a current context of a device.
+fn in_context(function: &'static str, body: impl FnOnce(&mut Fake) -> CuResult) -> CuResult {
+    call(function, |fake| match fake.current() {
+        CuContext::NULL | FOREIGN_CONTEXT => CuResult::INVALID_CONTEXT,
+        _ => body(fake),
+    })
+}
+
+/// Writes an answer through a pointer of the caller.
+fn answer<T>(to: *mut T, value: T) -> CuResult {
+    // SAFETY: the code under test passes pointers to live variables of the right type. Miri and the
+    // header test check the pointers.
+    unsafe { to.write(value) };
+    CuResult::SUCCESS
+}
+
+/// Returns the context of a stream.
+fn context_of(stream: CuStream, current: CuContext) -> CuContext {
+    match stream {
+        CuStream(0..=2) => current,
+        stream if stream < FOREIGN_STREAM => CONTEXT,
+        _ => CuContext(CONTEXT.0 + 1),
+    }
+}
+
+extern "C" fn init(_flags: u32) -> CuResult {
+    call("cuInit", |_| CuResult::SUCCESS)
+}
+extern "C" fn version(version: *mut c_int) -> CuResult {
+    call("cuDriverGetVersion", |fake| answer(version, fake.version))
+}
+extern "C" fn device_get(device: *mut CuDevice, ordinal: c_int) -> CuResult {
+    call("cuDeviceGet", |_| match ordinal {
+        0 | 1 => answer(device, CuDevice(ordinal)),
+        _ => CuResult::INVALID_DEVICE,
+    })
+}
+extern "C" fn device_get_count(count: *mut c_int) -> CuResult {
+    call("cuDeviceGetCount", |_| answer(count, 2))
+}
+extern "C" fn attribute(value: *mut c_int, attribute: CuDeviceAttribute, _device: CuDevice) -> CuResult {
+    call("cuDeviceGetAttribute", |fake| answer(value, fake.attributes.get(&attribute.0).copied().unwrap_or(0)))
+}
+extern "C" fn can_access_peer(can: *mut c_int, _device: CuDevice, _peer: CuDevice) -> CuResult {
+    call("cuDeviceCanAccessPeer", |fake| answer(can, fake.attributes.get(&9999).copied().unwrap_or(1)))
+}
+extern "C" fn enable_peer(_peer: CuContext, _flags: u32) -> CuResult {
+    in_context("cuCtxEnablePeerAccess", |_| CuResult::SUCCESS)
+}
+extern "C" fn retain(context: *mut CuContext, device: CuDevice) -> CuResult {
+    call("cuDevicePrimaryCtxRetain", |fake| {
+        fake.retained[device.0 as usize] += 1;
+        answer(context, CuContext(CONTEXT.0 + device.0 as usize))
+    })
+}
+extern "C" fn release(device: CuDevice) -> CuResult {
+    call("cuDevicePrimaryCtxRelease_v2", |fake| {
+        fake.retained[device.0 as usize] -= 1;
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn get_current(context: *mut CuContext) -> CuResult {
+    call("cuCtxGetCurrent", |fake| answer(context, fake.current()))
+}
+extern "C" fn push(context: CuContext) -> CuResult {
+    call("cuCtxPushCurrent_v2", |fake| {
+        fake.contexts.push(context);
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn pop(context: *mut CuContext) -> CuResult {
+    call("cuCtxPopCurrent_v2", |fake| match fake.contexts.pop() {
+        Some(top) => answer(context, top),
+        None => CuResult::INVALID_CONTEXT,
+    })
+}
+extern "C" fn get_device(device: *mut CuDevice) -> CuResult {
+    in_context("cuCtxGetDevice", |fake| answer(device, CuDevice((fake.current().0 - CONTEXT.0) as c_int)))
+}
+extern "C" fn synchronize() -> CuResult {
+    in_context("cuCtxSynchronize", |fake| {
+        fake.events.values_mut().for_each(|event| event.done = true);
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn alloc(address: *mut u64, bytes: usize) -> CuResult {
+    in_context("cuMemAlloc_v2", |fake| {
+        if fake.room == Some(0) {
+            return CuResult::OUT_OF_MEMORY;
+        }
+        fake.room = fake.room.map(|room| room - 1);
+        let at = fake.next_address;
+        fake.next_address += (bytes as u64).next_multiple_of(512);
+        fake.memory.insert(at, bytes);
+        answer(address, at)
+    })
+}
+extern "C" fn free(address: u64) -> CuResult {
+    in_context("cuMemFree_v2", |fake| match fake.memory.remove(&address) {
+        Some(_) => {
+            fake.room = fake.room.map(|room| room + 1);
+            fake.events.values_mut().for_each(|event| event.done = true);
+            CuResult::SUCCESS
+        }
+        None => CuResult::INVALID_VALUE,
+    })
+}
+extern "C" fn get_info(free: *mut usize, total: *mut usize) -> CuResult {
+    in_context("cuMemGetInfo_v2", |_| {
+        let _ = answer(free, 3 << 30);
+        answer(total, 4 << 30)
+    })
+}
+extern "C" fn memset(_address: u64, _value: u8, _bytes: usize, _stream: CuStream) -> CuResult {
+    in_context("cuMemsetD8Async", |_| CuResult::SUCCESS)
+}
+/// Returns whether memory is wanted for direct access from the bus, and for export.
+fn uses(properties: *const CuMemAllocationProp) -> (bool, bool) {
+    // SAFETY: as for `answer`.
+    let properties = unsafe { properties.read() };
+    (properties.flags.gpu_direct_rdma_capable == 1, properties.requested_handle_types == CuMemHandleType::POSIX_FD)
+}
+extern "C" fn granularity(out: *mut usize, properties: *const CuMemAllocationProp, _option: CuGranularity) -> CuResult {
+    in_context("cuMemGetAllocationGranularity", |fake| {
+        let (rdma, export) = uses(properties);
+        let refused = rdma && fake.refuse_rdma.0 || export && fake.refuse_export.0;
+        if refused { CuResult::NOT_SUPPORTED } else { answer(out, 2 << 20) }
+    })
+}
+extern "C" fn reserve(address: *mut u64, bytes: usize, _alignment: usize, _hint: u64, _flags: u64) -> CuResult {
+    in_context("cuMemAddressReserve", |fake| {
+        let at = fake.next_address.next_multiple_of(2 << 20);
+        fake.next_address = at + bytes as u64;
+        answer(address, at)
+    })
+}
+extern "C" fn unreserve(_address: u64, _bytes: usize) -> CuResult {
+    in_context("cuMemAddressFree", |_| CuResult::SUCCESS)
+}
+extern "C" fn create(
+    handle: *mut CuMemHandle,
+    _bytes: usize,
+    properties: *const CuMemAllocationProp,
+    _flags: u64,
+) -> CuResult {
+    in_context("cuMemCreate", |fake| {
+        let (rdma, export) = uses(properties);
+        if rdma && fake.refuse_rdma.1 || export && fake.refuse_export.1 {
+            return CuResult::NOT_SUPPORTED;
+        }
+        let fresh = fake.fresh() as u64;
+        answer(handle, CuMemHandle(fresh))
+    })
+}
+extern "C" fn drop_physical(_handle: CuMemHandle) -> CuResult {
+    in_context("cuMemRelease", |_| CuResult::SUCCESS)
+}
+extern "C" fn export(shareable: *mut c_void, handle: CuMemHandle, kind: CuMemHandleType, _flags: u64) -> CuResult {
+    in_context("cuMemExportToShareableHandle", |_| match kind {
+        CuMemHandleType::POSIX_FD => answer(shareable.cast(), handle.0 as c_int),
+        _ => CuResult::INVALID_VALUE,
+    })
+}
+extern "C" fn map(_address: u64, _bytes: usize, _offset: usize, _handle: CuMemHandle, _flags: u64) -> CuResult {
+    in_context("cuMemMap", |_| CuResult::SUCCESS)
+}
+extern "C" fn unmap(_address: u64, _bytes: usize) -> CuResult {
+    in_context("cuMemUnmap", |_| CuResult::SUCCESS)
+}
+extern "C" fn set_access(address: u64, _bytes: usize, first: *const CuMemAccessDesc, count: usize) -> CuResult {
+    in_context("cuMemSetAccess", |fake| {
+        // SAFETY: as for `answer`: the caller passes `count` descriptors.
+        let descriptors = unsafe { core::slice::from_raw_parts(first, count) };
+        fake.access.push((address, descriptors.iter().map(|descriptor| descriptor.location.id).collect()));
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn event_create(event: *mut CuEvent, _flags: CuEventFlags) -> CuResult {
+    in_context("cuEventCreate", |fake| {
+        let (fresh, context) = (fake.fresh(), fake.current());
+        fake.events.insert(fresh, FakeEvent { context, stream: None, done: true, recording: 0, copies: 0 });
+        answer(event, CuEvent(fresh))
+    })
+}
+extern "C" fn event_record(event: CuEvent, stream: CuStream) -> CuResult {
+    in_context("cuEventRecord", |fake| {
+        if std::mem::take(&mut fake.capture_before_record) {
+            fake.capturing.1 = CuCaptureStatus::ACTIVE;
+        }
+        fake.recordings += 1;
+        let (current, copies, recording) = (fake.current(), fake.copies.len(), fake.recordings);
+        match fake.events.get_mut(&event.0) {
+            Some(known) if known.context == context_of(stream, current) => {
+                (known.stream, known.done) = (Some(stream), false);
+                (known.recording, known.copies) = (recording, copies);
+                CuResult::SUCCESS
+            }
+            _ => CuResult::INVALID_HANDLE,
+        }
+    })
+}
+extern "C" fn event_query(event: CuEvent) -> CuResult {
+    in_context("cuEventQuery", |fake| match fake.events.get(&event.0) {
+        Some(known) if known.done => CuResult::SUCCESS,
+        Some(_) => CuResult::NOT_READY,
+        None => CuResult::INVALID_HANDLE,
+    })
+}
+extern "C" fn event_synchronize(event: CuEvent) -> CuResult {
+    in_context("cuEventSynchronize", |fake| {
+        let Some(&known) = fake.events.get(&event.0) else { return CuResult::INVALID_HANDLE };
+        let earlier = |event: &&mut FakeEvent| event.stream == known.stream && event.recording <= known.recording;
+        fake.events.values_mut().filter(earlier).for_each(|event| event.done = true);
+        fake.copies_ended = fake.copies_ended.max(known.copies);
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn event_destroy(event: CuEvent) -> CuResult {
+    in_context("cuEventDestroy_v2", |fake| match fake.events.remove(&event.0) {
+        Some(_) => CuResult::SUCCESS,
+        None => CuResult::INVALID_HANDLE,
+    })
+}
+extern "C" fn stream_synchronize(stream: CuStream) -> CuResult {
+    in_context("cuStreamSynchronize", |fake| {
+        fake.events.values_mut().filter(|event| event.stream == Some(stream)).for_each(|event| event.done = true);
+        fake.copies_ended = fake.copies.len();
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn host_register(address: *mut c_void, bytes: usize, _flags: CuMemHostRegisterFlags) -> CuResult {
+    in_context("cuMemHostRegister_v2", |fake| match fake.pinned.insert(address.addr(), bytes) {
+        None => CuResult::SUCCESS,
+        Some(_) => CuResult::HOST_MEMORY_ALREADY_REGISTERED,
+    })
+}
+extern "C" fn host_unregister(address: *mut c_void) -> CuResult {
+    in_context("cuMemHostUnregister", |fake| match fake.pinned.remove(&address.addr()) {
+        Some(bytes) => {
+            let range = address.addr()..address.addr() + bytes;
+            fake.torn |= fake.copies[fake.copies_ended..].iter().any(|at| range.contains(at));
+            CuResult::SUCCESS
+        }
+        None => CuResult::HOST_MEMORY_NOT_REGISTERED,
+    })
+}
+/// Begins a copy between the device and the `bytes` of host memory at `host`, which is pinned.
+fn copy(fake: &mut Fake, host: usize, bytes: usize) -> CuResult {
+    let pinned = fake.pinned.range(..=host).next_back().is_some_and(|(at, pinned)| host + bytes <= at + pinned);
+    if !pinned {
+        return CuResult::INVALID_VALUE;
+    }
+    fake.copies.push(host);
+    CuResult::SUCCESS
+}
+extern "C" fn copy_to_host(to: *mut c_void, _from: u64, bytes: usize, _stream: CuStream) -> CuResult {
+    in_context("cuMemcpyDtoHAsync_v2", |fake| copy(fake, to.addr(), bytes))
+}
+extern "C" fn copy_from_host(_to: u64, from: *const c_void, bytes: usize, _stream: CuStream) -> CuResult {
+    in_context("cuMemcpyHtoDAsync_v2", |fake| copy(fake, from.addr(), bytes))
+}
+extern "C" fn is_capturing(_stream: CuStream, status: *mut CuCaptureStatus) -> CuResult {
+    in_context("cuStreamIsCapturing", |fake| {
+        let _ = answer(status, fake.capturing.1);
+        fake.capturing.0
+    })
+}
+extern "C" fn capture_info(
+    _stream: CuStream,
+    status: *mut CuCaptureStatus,
+    id: *mut u64,
+    _graph: *mut CuGraph,
+    _dependencies: *mut *const CuGraphNode,
+    _count: *mut usize,
+) -> CuResult {
+    in_context("cuStreamGetCaptureInfo_v2", |fake| {
+        let _ = answer(id, 77);
+        answer(status, fake.capturing.1)
+    })
+}
+extern "C" fn exchange(mode: *mut CuCaptureMode) -> CuResult {
+    call("cuThreadExchangeStreamCaptureMode", |fake| {
+        // SAFETY: as for `answer`.
+        let new = unsafe { mode.read() };
+        let old = core::mem::replace(&mut fake.mode, new);
+        answer(mode, old)
+    })
+}
+extern "C" fn get_id(stream: CuStream, id: *mut u64) -> CuResult {
+    call("cuStreamGetId", |fake| answer(id, fake.ids.get(&stream.0).copied().unwrap_or(stream.0 as u64)))
+}
+extern "C" fn get_ctx(stream: CuStream, context: *mut CuContext) -> CuResult {
+    call("cuStreamGetCtx", |fake| answer(context, context_of(stream, fake.current())))
+}
+extern "C" fn wait_event(stream: CuStream, event: CuEvent, _flags: u32) -> CuResult {
+    in_context("cuStreamWaitEvent", |fake| {
+        fake.waits.push((stream, event));
+        if fake.events.contains_key(&event.0) { CuResult::SUCCESS } else { CuResult::INVALID_HANDLE }
+    })
+}
+extern "C" fn stream_create(stream: *mut CuStream, _flags: CuStreamFlags) -> CuResult {
+    in_context("cuStreamCreate", |fake| {
+        let fresh = fake.fresh();
+        answer(stream, CuStream(STREAM.0 + fresh))
+    })
+}
+extern "C" fn stream_destroy(_stream: CuStream) -> CuResult {
+    in_context("cuStreamDestroy_v2", |_| CuResult::SUCCESS)
+}
+extern "C" fn pool(pool: *mut CuMemoryPool, _device: CuDevice) -> CuResult {
+    call("cuDeviceGetDefaultMemPool", |_| answer(pool, CuMemoryPool(0x99)))
+}
+extern "C" fn pool_attribute(_pool: CuMemoryPool, attribute: CuMemPoolAttribute, value: *mut c_void) -> CuResult {
+    call("cuMemPoolGetAttribute", |_| match attribute {
+        CuMemPoolAttribute::RESERVED_MEM_CURRENT => answer(value.cast(), 12_345_u64),
+        _ => CuResult::INVALID_VALUE,
+    })
+}
+extern "C" fn address_range(base: *mut u64, bytes: *mut usize, address: u64) -> CuResult {
+    in_context("cuMemGetAddressRange_v2", |fake| match fake.memory.range(..=address).next_back() {
+        Some((at, size)) if address - at < *size as u64 => {
+            let _ = answer(base, *at);
+            answer(bytes, *size)
+        }
+        _ => CuResult::NOT_FOUND,
+    })
+}
+
+/// Returns the table of the fake's functions.
+pub(crate) fn table() -> Table {
+    Table {
+        init: Some(init),
+        driver_get_version: Some(version),
+        device_get: Some(device_get),
+        device_get_count: Some(device_get_count),
+        device_get_attribute: Some(attribute),
+        device_can_access_peer: Some(can_access_peer),
+        ctx_enable_peer_access: Some(enable_peer),
+        device_get_default_mem_pool: Some(pool),
+        mem_pool_get_attribute: Some(pool_attribute),
+        device_primary_ctx_retain: Some(retain),
+        device_primary_ctx_release: Some(release),
+        ctx_get_current: Some(get_current),
+        ctx_push_current: Some(push),
+        ctx_pop_current: Some(pop),
+        ctx_get_device: Some(get_device),
+        ctx_synchronize: Some(synchronize),
+        mem_alloc: Some(alloc),
+        mem_free: Some(free),
+        mem_get_info: Some(get_info),
+        mem_get_address_range: Some(address_range),
+        memset_d8_async: Some(memset),
+        mem_host_register: Some(host_register),
+        mem_host_unregister: Some(host_unregister),
+        memcpy_dtoh_async: Some(copy_to_host),
+        memcpy_htod_async: Some(copy_from_host),
+        mem_get_allocation_granularity: Some(granularity),
+        mem_address_reserve: Some(reserve),
+        mem_address_free: Some(unreserve),
+        mem_create: Some(create),
+        mem_release: Some(drop_physical),
+        mem_map: Some(map),
+        mem_unmap: Some(unmap),
+        mem_set_access: Some(set_access),
+        mem_export: Some(export),
+        event_create: Some(event_create),
+        event_record: Some(event_record),
+        event_query: Some(event_query),
+        event_synchronize: Some(event_synchronize),
+        event_destroy: Some(event_destroy),
+        stream_synchronize: Some(stream_synchronize),
+        stream_is_capturing: Some(is_capturing),
+        stream_get_capture_info: Some(capture_info),
+        thread_exchange_stream_capture_mode: Some(exchange),
+        stream_get_id: Some(get_id),
+        stream_get_ctx: Some(get_ctx),
+        stream_wait_event: Some(wait_event),
+        stream_create: Some(stream_create),
+        stream_destroy: Some(stream_destroy),
+        ..Table::default()
+    }
+}

@@ -1,0 +1,212 @@
+//! Pinned memory of the host as a device of its own, for copies between the host and a GPU.
+//!
+//! The memory is the program's own: mapped in huge pages, touched by several threads, and then registered
+//! with the driver. `cuMemHostAlloc` touches pages on one thread, and takes ten times as long. Streams,
+//! events and captures are those of the GPU.
+//!
+//! Blocks of a GPU are freed in the order of a stream. The host has no such order: it may write to a block
+//! as soon as a request returns. Blocks of the host therefore belong to [`HOST_STREAM`], on which no work
+//! is ever queued, and each stream that copies from or to a block is recorded as a use of the block.
+
+use crate::device::{CudaDevice, DeviceOptions};
+use crate::driver::Driver;
+use crate::driver::result::CuResult;
+use crate::host_memory::{self, Failure};
+use crate::pinned;
+use cachalot_core::forward::{ForwardHost, ForwardStreamOrder, Forwarder};
+use cachalot_core::{
+    CaptureMark, Contents, DevicePtr, DeviceResult, Event, MemoryInfo, PoolId, Segments, StreamId, StreamOrder,
+    VirtualMemory,
+};
+use core::ffi::c_void;
+use core::ptr::NonNull;
+
+/// The stream of the host: it has no work, and is always complete. No stream of the driver has this number.
+pub const HOST_STREAM: StreamId = StreamId(0xffff << 48);
+
+/// The settings that suit host memory, in the syntax of [`Config`](cachalot_core::Config), under the caching
+/// policy: exact segments, of which at most 1 % more are held than were ever in use.
+pub const HOST_SETTINGS: &str = "compact:0.01,exact_segments:True";
+
+/// Pinned memory of the host, on the NUMA node of a GPU.
+///
+/// Every GPU of the process may copy from and to the memory (`CU_MEMHOSTREGISTER_PORTABLE`), and kernels may
+/// use the memory at the host's address where the driver has unified addressing. The rules of
+/// [`CudaDevice`] hold: any thread may call any method, and after a sticky error no driver is called.
+///
+/// A request on [`HOST_STREAM`] returns a block that the host may write to at once. A request on another
+/// stream is served as on a GPU: only work queued on that stream may use the block. `cachalot::open_host` opens
+/// an allocator over such devices.
+///
+/// ```no_run
+/// use cachalot_core::Segments;
+/// use cachalot_cuda::{Driver, HostDevice};
+///
+/// let host = HostDevice::open(Driver::load()?, 0)?;
+/// let segment = host.obtain(38_535_168)?;
+/// host.release(segment, 38_535_168)?;
+/// host.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct HostDevice {
+    /// The GPU whose events tell when copies are complete.
+    cuda: CudaDevice,
+    /// The NUMA node of the GPU, if the system has several.
+    node: Option<u32>,
+}
+
+impl HostDevice {
+    /// Opens host memory beside the GPU with the given ordinal, in the GPU's primary context.
+    ///
+    /// # Errors
+    /// As for [`open_with`](Self::open_with).
+    pub fn open(driver: &'static Driver, ordinal: u32) -> DeviceResult<Self> {
+        Self::open_with(driver, ordinal, DeviceOptions::default())
+    }
+
+    /// Opens host memory beside the GPU with the given ordinal. Calls the driver, as
+    /// [`CudaDevice::open_with`] does.
+    ///
+    /// # Errors
+    /// Those of [`CudaDevice::open_with`]; [`Unsupported`](cachalot_core::ErrorKind::Unsupported) if the driver
+    /// cannot register memory.
+    pub fn open_with(driver: &'static Driver, ordinal: u32, options: DeviceOptions) -> DeviceResult<Self> {
+        if driver.mem_host_register.is_none() || driver.mem_host_unregister.is_none() {
+            return Err(CuResult::NOT_SUPPORTED.error());
+        }
+        let cuda = CudaDevice::open_with(driver, ordinal, options)?;
+        let node = cuda.numa_node_of_gpu();
+        Ok(Self { cuda, node })
+    }
+
+    /// Returns the GPU whose streams copy from and to the memory.
+    pub fn cuda(&self) -> &CudaDevice {
+        &self.cuda
+    }
+
+    /// Returns the NUMA node that the memory comes from, or `None` if the system chooses.
+    pub fn numa_node(&self) -> Option<u32> {
+        self.node
+    }
+
+    /// Closes the GPU's part; see [`CudaDevice::close`].
+    ///
+    /// # Errors
+    /// Those of [`CudaDevice::close`].
+    pub fn close(&self) -> DeviceResult<()> {
+        self.cuda.close()
+    }
+}
+
+impl Segments for HostDevice {
+    /// Maps, touches and registers memory. Takes about 45 ms for each GiB, on 16 processors.
+    ///
+    /// Fails with [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too little memory
+    /// left, because a program that touches more is ended by the system. What other threads of the process are about
+    /// to touch counts as used.
+    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.cuda.health()?;
+        let claim = host_memory::claim(bytes).ok_or(CuResult::OUT_OF_MEMORY.error())?;
+        let base = host_memory::map(bytes, self.node, &claim).map_err(|failure| match failure {
+            Failure::OutOfMemory => CuResult::OUT_OF_MEMORY.error(),
+            Failure::Refused => CuResult::OPERATING_SYSTEM.error(),
+        })?;
+        match pinned::register(&self.cuda.context, base, bytes) {
+            Ok(()) => Ok(DevicePtr(base.as_ptr().expose_provenance() as u64)),
+            Err(refused) => {
+                if !refused.is_in_doubt {
+                    host_memory::unmap(base, bytes);
+                }
+                Err(refused.error)
+            }
+        }
+    }
+
+    fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let base = core::ptr::with_exposed_provenance_mut::<c_void>(base.0 as usize);
+        let base = NonNull::new(base).ok_or(CuResult::INVALID_VALUE.error())?;
+        pinned::unregister(&self.cuda.context, base)?;
+        if host_memory::unmap(base, bytes) { Ok(()) } else { Err(CuResult::OPERATING_SYSTEM.error()) }
+    }
+
+    /// Returns the memory of the system, or of the process's control group if that has less.
+    fn memory_info(&self) -> DeviceResult<MemoryInfo> {
+        self.cuda.health()?;
+        let (total, free) = host_memory::of_system().ok_or(CuResult::OPERATING_SYSTEM.error())?;
+        Ok(MemoryInfo { free, total })
+    }
+
+    fn process_use(&self) -> Option<u64> {
+        host_memory::of_process()
+    }
+
+    fn supplies(&self, _: PoolId) -> bool {
+        false
+    }
+
+    fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.obtain(bytes)
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        None
+    }
+
+    fn contents(&self) -> Option<&dyn Contents> {
+        None
+    }
+}
+
+impl Forwarder for HostDevice {
+    type Inner = CudaDevice;
+
+    fn inner(&self) -> DeviceResult<&CudaDevice> {
+        Ok(&self.cuda)
+    }
+}
+
+impl ForwardStreamOrder for HostDevice {
+    /// Records `event` as [`CudaDevice`] does. On [`HOST_STREAM`], the event keeps its earlier state, which
+    /// is complete: the allocator never records an event in use.
+    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.record(event, stream) }
+    }
+
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.record_announced(event, stream) }
+    }
+
+    /// Orders later work on `stream` behind `event`. The host is ordered by waiting.
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        if stream == HOST_STREAM { self.cuda.wait(event) } else { self.cuda.order_behind(stream, event) }
+    }
+
+    fn can_order(&self, stream: StreamId) -> bool {
+        stream != HOST_STREAM
+    }
+
+    fn reports_end(&self, stream: StreamId) -> bool {
+        stream == HOST_STREAM || self.cuda.reports_end(stream)
+    }
+
+    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
+        if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.synchronize(stream) }
+    }
+
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        if stream == HOST_STREAM { self.cuda.health().map(|()| Some(true)) } else { self.cuda.is_idle(stream) }
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
+        if stream == HOST_STREAM { self.cuda.health().map(|()| false) } else { self.cuda.is_capturing(stream) }
+    }
+
+    /// Marks nothing: a graph reads the memory at each launch, and the host writes to the memory at once. So
+    /// no block used by a graph is handed out again before the capture ends.
+    fn mark_capture(&self, _: StreamId, _: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
+        Ok(None)
+    }
+}
+
+impl ForwardHost for HostDevice {}

@@ -1,0 +1,107 @@
+//! Bytes of device memory kept for waits; see `context_wait.rs`. Calls no driver.
+
+use crate::driver::types::{CuContext, CuDevicePtr};
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Number of bytes kept in a context. A wait frees a byte and obtains a new byte in its place. The second
+/// step fails if another part of the program takes the place first. `KEPT` waits in a row can lose their
+/// byte. The driver has all the bytes in one page.
+const KEPT: usize = 16;
+
+/// The bytes of a context.
+#[derive(Debug, Default)]
+struct OfContext {
+    /// How many devices are open in the context.
+    users: usize,
+    /// Whether bytes are kept.
+    wanted: bool,
+    /// Addresses of the bytes.
+    bytes: Vec<CuDevicePtr>,
+    /// Number of bytes given up by threads at the moment. A thread may give a byte back.
+    taken: usize,
+}
+
+/// The bytes of all contexts with open devices of an allocator.
+#[derive(Debug, Default)]
+pub(crate) struct KeptBytes {
+    contexts: Mutex<BTreeMap<CuContext, OfContext>>,
+    given_back: Condvar,
+}
+
+impl KeptBytes {
+    /// Creates the record of no context. Allocates nothing.
+    pub(crate) const fn new() -> Self {
+        Self { contexts: Mutex::new(BTreeMap::new()), given_back: Condvar::new() }
+    }
+
+    /// Notes a new open device in `context`.
+    pub(crate) fn begin(&self, context: CuContext) {
+        self.lock().entry(context).or_default().users += 1;
+    }
+
+    /// Notes the closing of a device in `context`. After the last device, returns the bytes.
+    pub(crate) fn end(&self, context: CuContext) -> Vec<CuDevicePtr> {
+        let mut contexts = self.lock();
+        let Some(its) = contexts.get_mut(&context) else { return Vec::new() };
+        its.users -= 1;
+        if its.users > 0 {
+            return Vec::new();
+        }
+        self.given_back.notify_all();
+        contexts.remove(&context).map_or_else(Vec::new, |its| its.bytes)
+    }
+
+    /// Notes the wish to keep bytes in `context`. Returns whether a device is open in the context.
+    pub(crate) fn want(&self, context: CuContext) -> bool {
+        self.lock().get_mut(&context).map(|its| its.wanted = true).is_some()
+    }
+
+    /// Returns whether a further byte is to be kept in `context`.
+    pub(crate) fn lacks(&self, context: CuContext) -> bool {
+        self.lock().get(&context).is_some_and(|its| its.wanted && its.bytes.len() + its.taken < KEPT)
+    }
+
+    /// Keeps a byte. Returns the byte if no device is open in `context` any longer.
+    pub(crate) fn keep(&self, context: CuContext, byte: CuDevicePtr) -> Option<CuDevicePtr> {
+        let mut contexts = self.lock();
+        let Some(its) = contexts.get_mut(&context) else { return Some(byte) };
+        its.bytes.push(byte);
+        self.given_back.notify_all();
+        None
+    }
+
+    /// Takes a byte for a wait. If concurrent waits have all bytes, waits for a byte. Returns `None` if no
+    /// byte is kept. [`give_back`](Self::give_back) must follow.
+    pub(crate) fn take(&self, context: CuContext) -> Option<CuDevicePtr> {
+        let mut contexts = self.lock();
+        loop {
+            let its = contexts.get_mut(&context)?;
+            if let Some(byte) = its.bytes.pop() {
+                its.taken += 1;
+                return Some(byte);
+            }
+            if its.taken == 0 {
+                return None;
+            }
+            contexts = self.given_back.wait(contexts).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends a wait after [`take`](Self::take). `byte` is the new byte in place of the taken byte, if any.
+    /// Returns the byte if no device is open in `context` any longer.
+    pub(crate) fn give_back(&self, context: CuContext, byte: Option<CuDevicePtr>) -> Option<CuDevicePtr> {
+        let mut contexts = self.lock();
+        let Some(its) = contexts.get_mut(&context) else { return byte };
+        // The context may have been left and entered again meanwhile.
+        its.taken = its.taken.saturating_sub(1);
+        its.bytes.extend(byte);
+        self.given_back.notify_all();
+        None
+    }
+
+    /// Ignores poison: no code under the lock panics.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<CuContext, OfContext>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

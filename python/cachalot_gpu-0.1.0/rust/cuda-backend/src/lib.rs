@@ -1,0 +1,74 @@
+//! The CUDA driver as the device of [`cachalot_core`].
+//!
+//! ```no_run
+//! use cachalot_core::Segments;
+//! use cachalot_cuda::{CudaDevice, Driver};
+//!
+//! let device = CudaDevice::open(Driver::load()?, 0)?;
+//! let segment = device.obtain(2 << 20)?;
+//! device.release(segment, 2 << 20)?;
+//! device.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The crate `cachalot` opens an allocator over such devices.
+//!
+//! * [`driver`]: the driver's entry points, found at run time by exactly versioned names, and the
+//!   driver's types as integers.
+//! * [`CudaDevice`]: a device in a context, which implements the core's traits.
+//! * [`HostDevice`]: pinned host memory beside such a device, as a device of its own.
+//! * [`Streams`] and [`StreamIdentity`]: numbers that identify streams although the driver reuses
+//!   handles.
+//! * [`clock`]: a clock for traces, cheaper than the system's clock.
+//! * [`fork`]: detection of forked children, which must not call the driver.
+//!
+//! Building needs neither a CUDA toolkit nor a driver. The crate makes no call at process exit:
+//! only [`CudaDevice::close`] releases the process's driver objects.
+
+pub mod clock;
+pub mod driver;
+pub mod fork;
+
+mod capture_marks;
+mod contents;
+mod context;
+mod context_wait;
+mod device;
+mod events;
+mod handle;
+mod host_claims;
+mod host_device;
+mod host_memory;
+mod in_use;
+mod kept_bytes;
+mod own_stream;
+mod peer_access;
+mod peers;
+mod pinned;
+mod region;
+mod shared_event;
+mod spare_events;
+mod store;
+mod stream_order;
+mod streams;
+mod usage;
+mod virtual_memory;
+mod virtual_support;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod shared_fake;
+#[cfg(test)]
+mod tests;
+
+pub use device::{CudaDevice, DeviceOptions};
+pub use driver::result::CuResult;
+pub use driver::{Driver, LoadError};
+pub use host_device::{HOST_SETTINGS, HOST_STREAM, HostDevice};
+pub use streams::{StreamIdentity, Streams, this_thread};
+pub use usage::{MemoryUsers, ProcessMemory};
+
+// Sizes are converted between the core's `u64` and the driver's `size_t`. CUDA exists for 64-bit
+// hosts only.
+const _: () = assert!(size_of::<usize>() == 8, "CUDA needs a 64-bit host");

@@ -1,0 +1,521 @@
+//! Operations on streams and events of a device, addressed by the allocator's stream numbers.
+
+use crate::context::Context;
+use crate::context_wait::{keep_bytes, wait_for_context};
+use crate::device::CudaDevice;
+use crate::driver::Driver;
+use crate::driver::result::CuResult;
+use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream};
+use crate::handle::Handle;
+use crate::kept_bytes::KeptBytes;
+use crate::shared_event::SharedEvent;
+use crate::streams::{Noted, Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
+use cachalot_core::{DeviceError, DeviceResult, ErrorKind, Event, StreamId, StreamOrder};
+
+/// Number of retired streams examined when another stream is retired, so that the list of retired
+/// streams stays short.
+const SWEPT_AT_ONCE: usize = 16;
+
+impl CudaDevice {
+    /// Returns the allocator's number of a stream. Handle 0 and `CU_STREAM_LEGACY` have one number;
+    /// `CU_STREAM_PER_THREAD` has another number in each thread.
+    ///
+    /// Takes no lock. With [`StreamIdentity::Reported`] the call makes no driver call.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) with code 400 if no stream
+    /// can have the handle. An invalid handle is not detected if a stream could have it. With
+    /// [`StreamIdentity::Asked`] also as for [`health`](Self::health).
+    #[inline]
+    pub fn stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
+        if self.identity == StreamIdentity::Asked {
+            self.health()?;
+            // Querying the id of a capturing stream would invalidate the capture in every mode, and a capturing
+            // stream cannot be destroyed.
+            let handle = Handle::vouched(stream);
+            if Streams::is_created(stream)
+                && !self.is_created_capturing(&handle)?
+                && let Some(number) = self.driver_number(&handle)?
+            {
+                return Ok(number);
+            }
+        }
+        self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
+    }
+
+    /// Returns the number of a stream that uses a block of another stream, as
+    /// [`stream_id`](Self::stream_id) does. Must be called **after** the work that uses the block was
+    /// queued.
+    ///
+    /// With [`StreamIdentity::Asked`] records an event behind that work, because the stream may be
+    /// destroyed, without a report, before the block is freed. Records nothing on a capturing stream.
+    ///
+    /// # Errors
+    /// As for [`stream_id`](Self::stream_id); the driver's.
+    pub fn stream_in_use(&self, stream: CuStream) -> DeviceResult<StreamId> {
+        let number = self.stream_id(stream)?;
+        let handle = Handle::vouched(stream);
+        if !self.is_identified(number) || self.is_created_capturing(&handle)? {
+            return Ok(number);
+        }
+        let _scope = self.context.enter()?;
+        let mut known = self.streams.event_of_use(number, self.cu_context());
+        loop {
+            if let Some(event) = known {
+                let recorded = self.record_handle(event.event(), &handle);
+                self.spare_events.give_up(&self.context, [event]);
+                if recorded.is_err() {
+                    self.spare_events.give_up(&self.context, self.streams.doubt_use(number, self.cu_context()));
+                }
+                return recorded.map(|()| number);
+            }
+            let event = self.spare_events.take(&self.context)?;
+            if let Err(error) = self.record_handle(event, &handle) {
+                self.spare_events.keep(event);
+                return Err(error);
+            }
+            match self.streams.note_use(number, SharedEvent::new(event, self.cu_context())) {
+                Noted::Kept(earlier) => {
+                    self.spare_events.give_up(&self.context, earlier);
+                    return Ok(number);
+                }
+                Noted::Known { known: faster, unused } => {
+                    self.spare_events.give_up(&self.context, [unused]);
+                    known = Some(faster);
+                }
+            }
+        }
+    }
+
+    /// Reports that the host is about to destroy a stream, and returns the stream's number. Must be
+    /// called **before** `cuStreamDestroy`; the handle must not be used afterwards.
+    ///
+    /// The stream's work need not be complete: an event is recorded behind the work, and later
+    /// operations on the old number use the event. The next stream with the same handle gets
+    /// another number.
+    ///
+    /// Waits for present calls of other threads with the handle, on any device with the device's table of
+    /// streams. No such call waits for work of the stream.
+    ///
+    /// For the calling thread's own default stream, reports that the thread is about to end. The
+    /// number of a thread's default stream is never given to another thread.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) for the legacy default
+    /// stream, which cannot be destroyed;
+    /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) for a capturing
+    /// stream; as for [`health`](Self::health). After an error the number is unchanged. If only the
+    /// event fails, the stream is retired, and a later wait for the stream waits for the whole
+    /// context.
+    pub fn stream_destroyed(&self, stream: CuStream) -> DeviceResult<StreamId> {
+        let _scope = self.context.enter()?;
+        let number = self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())?;
+        if !Streams::is_of_created(number) {
+            let is_own = matches!(self.streams.hold(number), Target::OwnPerThread);
+            return if is_own { Ok(number) } else { Err(CuResult::INVALID_HANDLE.error()) };
+        }
+        let handle = Handle::vouched(stream);
+        if self.is_handle_capturing(&handle)? {
+            return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error());
+        }
+        self.sweep();
+        let end = self.last_event(&handle).map(|event| SharedEvent::new(event, self.cu_context()));
+        if end.is_none() {
+            // The wait will be for the stream's context. What cannot be kept now may be there later.
+            let _ = self.in_context(self.context_of(&handle).unwrap_or(CuContext::NULL), keep_bytes);
+        }
+        let retired = self.streams.retire(stream, end.clone());
+        self.spare_events.give_up(&self.context, end);
+        retired.ok_or(CuResult::OUT_OF_MEMORY.error())
+    }
+
+    /// Returns the id of the capture that a stream takes part in, unique in the process, or `None`
+    /// if the stream does not capture.
+    ///
+    /// # Errors
+    /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) without the entry point; the
+    /// driver's.
+    pub fn capture_id(&self, stream: CuStream) -> DeviceResult<Option<u64>> {
+        let _scope = self.context.enter()?;
+        self.context.answer(Handle::vouched(stream).capture(self.driver()))
+    }
+
+    /// Records `event` on the stream with the given number; implements [`StreamOrder::record`]. The allocator calls this only
+    /// while no announced capture can begin.
+    pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
+        self.health()?;
+        let target = self.streams.hold(stream);
+        if let Target::Live(handle) = &target
+            && self.is_usual(stream, handle)
+            && handle.record(self.driver(), event).is_success()
+        {
+            return Ok(());
+        }
+        let _scope = self.context.enter()?;
+        match self.usable(stream, target)? {
+            Some(handle) => self.record_handle(event, &handle),
+            // The event keeps its earlier, completed state: the allocator never records an event in
+            // use.
+            None => self.wait_for_retired(stream),
+        }
+    }
+
+    /// Records `event` behind the announced work of the stream with the given number; implements
+    /// [`StreamOrder::record_announced`].
+    pub(crate) fn record_announced_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
+        if !self.is_identified(stream) {
+            return self.record_number(event, stream);
+        }
+        // The stream may be destroyed, so the handle is not used.
+        let _scope = self.context.enter()?;
+        let announced = self.streams.announced(stream);
+        if announced.is_empty() {
+            // The stream captured when it used the block. The event keeps its completed state.
+            return self.wait_for_identified(stream);
+        }
+        let recorded = self.record_behind(event, &announced);
+        self.spare_events.give_up(&self.context, announced);
+        recorded
+    }
+
+    /// Returns whether a created stream does not capture and the driver knows the stream by the id of its
+    /// number. The answer serves calls that need neither a context nor, if permitted in a capture, a relaxed
+    /// capture mode. Makes two short calls of the driver. Returns false after any unusual answer.
+    fn is_usual(&self, number: StreamId, handle: &Handle<'_>) -> bool {
+        let driver = self.driver();
+        self.identity == StreamIdentity::Reported
+            && driver.stream_is_capturing.is_some()
+            && driver.stream_get_id.is_some()
+            && handle.status(driver) == Ok(CuCaptureStatus::NONE)
+            && handle.id(driver).is_ok_and(|id| self.streams.number_of_id(handle, id) == Some(number))
+    }
+
+    /// Refuses a stream that captures now. Behind a recording: the event may then belong to the graph, and a question after
+    /// the event, or a wait, would break the capture.
+    ///
+    /// A look before the recording says nothing, because a program may begin a capture at any moment. To record an event
+    /// in a capture is harmless: the graph gets no node, and the event can be recorded again.
+    fn refuse_capture(&self, handle: &Handle<'_>) -> DeviceResult<()> {
+        if self.is_handle_capturing(handle)? { Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()) } else { Ok(()) }
+    }
+
+    /// Returns whether all work on the stream with the given number is complete; implements
+    /// [`StreamOrder::is_idle`]. Not known of default streams.
+    pub(crate) fn is_number_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        self.health()?;
+        let Target::Live(handle) = self.streams.hold(stream) else { return Ok(None) };
+        if self.driver().stream_query.is_none() || !self.is_usual(stream, &handle) {
+            return Ok(None);
+        }
+        let _mode = self.context.enter_mode()?;
+        match handle.query(self.driver()) {
+            CuResult::NOT_READY => Ok(Some(false)),
+            // A driver that wants a context.
+            CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => Ok(None),
+            code => self.context.check(code).map(|()| Some(true)),
+        }
+    }
+
+    /// Orders later work on the stream with the given number behind `event`; implements
+    /// [`StreamOrder::order_behind`].
+    pub(crate) fn order_number(&self, stream: StreamId, event: CuEvent) -> DeviceResult<()> {
+        let _scope = self.context.enter()?;
+        let handle = match self.streams.hold(stream) {
+            // The legacy stream stands for it in `usable`, but need not hold later work of it back.
+            Target::OtherPerThread => None,
+            target => self.usable(stream, target)?,
+        };
+        let Some(handle) = handle.filter(|_| self.driver().stream_wait_event.is_some()) else {
+            return self.wait(Event(event.0 as u64));
+        };
+        self.context.check(handle.wait_for(self.driver(), event))
+    }
+
+    /// Waits for the stream with the given number; implements [`StreamOrder::synchronize`].
+    ///
+    /// The wait for a created stream is a wait for an event. The stream may end during the wait. A capture may begin on the
+    /// stream at any moment of the call: a question after the stream's id would break the capture, and is left out.
+    pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
+        let _scope = self.context.enter()?;
+        if self.is_identified(stream) {
+            // A host with `StreamIdentity::Asked` reports no destroyed stream, and a real driver may
+            // crash on the handle of a destroyed stream.
+            return self.wait_for_identified(stream);
+        }
+        let handle = match self.streams.hold(stream) {
+            Target::Live(handle) => {
+                self.refuse_capture(&handle)?;
+                Some(handle)
+            }
+            target => self.usable(stream, target)?,
+        };
+        let Some(handle) = handle else { return self.wait_for_retired(stream) };
+        if !handle.may_end() {
+            return self.context.check(handle.synchronize(self.driver()));
+        }
+        let event = self.spare_events.take(&self.context)?;
+        let recorded = self.record_handle(event, &handle);
+        drop(handle);
+        let waited = recorded.and_then(|()| match self.wait(Event(event.0 as u64)) {
+            // The driver's answer for an event of a capture, which has begun and ended since.
+            Err(error) if error.code == CuResult::INVALID_VALUE.0 => Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
+            waited => waited,
+        });
+        self.spare_events.keep(event);
+        waited
+    }
+
+    /// Returns whether the stream with the given number captures; implements
+    /// [`StreamOrder::is_capturing`]. True for the legacy stream also while a blocking stream
+    /// captures: no event can then be recorded on the legacy stream.
+    pub(crate) fn is_number_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
+        self.health()?;
+        let handle = match self.streams.hold(stream) {
+            Target::Live(handle) => {
+                return match self.is_created_capturing(&handle) {
+                    // The stream was destroyed, and its host reports none.
+                    Err(error) if is_of_dead_handle(error) && self.is_identified(stream) => {
+                        self.streams.retire_gone(stream);
+                        Ok(false)
+                    }
+                    answer => answer,
+                };
+            }
+            Target::OwnPerThread => Handle::vouched(CuStream::PER_THREAD),
+            Target::Legacy | Target::OtherPerThread => Handle::vouched(CuStream::LEGACY),
+            Target::Retired => return Ok(false),
+        };
+        let _scope = self.context.enter()?;
+        self.is_handle_capturing(&handle)
+    }
+
+    /// Returns whether a stream captures, or is unusable because another stream captures. For a
+    /// default stream the context must be entered.
+    fn is_handle_capturing(&self, handle: &Handle<'_>) -> DeviceResult<bool> {
+        if self.driver().stream_is_capturing.is_none() {
+            return Ok(false);
+        }
+        match handle.status(self.driver()) {
+            Err(CuResult::STREAM_CAPTURE_IMPLICIT) => Ok(true),
+            answer => Ok(self.context.answer(answer)? != CuCaptureStatus::NONE),
+        }
+    }
+
+    /// Returns the usable handle of a stream number, or `None` if the stream is retired, or has
+    /// disappeared. `target` is the stream that the number stands for. The context is entered.
+    ///
+    /// # Errors
+    /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) if the stream
+    /// captures, or is unusable because another stream captures: recording or waiting would
+    /// invalidate the capture.
+    fn usable<'a>(&self, number: StreamId, target: Target<'a>) -> DeviceResult<Option<Handle<'a>>> {
+        let (handle, is_created) = match target {
+            Target::Live(handle) => (handle, true),
+            Target::OwnPerThread => (Handle::vouched(CuStream::PER_THREAD), false),
+            Target::Legacy | Target::OtherPerThread => (Handle::vouched(CuStream::LEGACY), false),
+            Target::Retired => return Ok(None),
+        };
+        match self.is_handle_capturing(&handle) {
+            Ok(false) => {}
+            Ok(true) => return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
+            // A host with `StreamIdentity::Asked` reports no destroyed stream. This stream was
+            // destroyed, and no new stream has the handle yet.
+            Err(error) if is_of_dead_handle(error) && self.is_identified(number) => {
+                self.streams.retire_gone(number);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        let moved = is_created && self.driver_number(&handle)?.is_some_and(|now| now != number);
+        Ok((!moved).then_some(handle))
+    }
+
+    /// Returns whether a number belongs to a created and unretired stream whose end no host reports.
+    fn is_identified(&self, number: StreamId) -> bool {
+        self.identity == StreamIdentity::Asked && Streams::is_of_created(number) && self.streams.is_present(number)
+    }
+
+    /// Returns the present number of a created stream that does not capture, from the driver's own
+    /// id. `None` if the driver reports no id.
+    ///
+    /// # Errors
+    /// Sticky errors. With [`StreamIdentity::Asked`] also every error except an error of a driver without ids
+    /// and an error of a capture: the stream may be new, and must not be given the known number.
+    fn driver_number(&self, handle: &Handle<'_>) -> DeviceResult<Option<StreamId>> {
+        let mut answer = handle.id(self.driver());
+        if answer == Err(CuResult::INVALID_CONTEXT) {
+            let _scope = self.context.enter()?;
+            answer = handle.id(self.driver());
+        }
+        let id = match self.context.answer(answer) {
+            Ok(id) => id,
+            Err(error) => {
+                let without = matches!(error.kind, ErrorKind::Unsupported | ErrorKind::NotPermittedInCapture);
+                let is_known = without || self.identity == StreamIdentity::Reported;
+                self.health()?;
+                return if is_known { Ok(None) } else { Err(error) };
+            }
+        };
+        if let Some(number) = self.streams.number_of_id(handle, id) {
+            return Ok(Some(number));
+        }
+        let context = self.context_of(handle).unwrap_or(CuContext::NULL);
+        self.streams.learn(handle, id, context).ok_or(CuResult::OUT_OF_MEMORY.error()).map(Some)
+    }
+
+    /// Returns whether a created stream captures. The first query runs without entering the
+    /// context, since the query normally needs no context and never invalidates a capture. A driver
+    /// that demands a context is queried again inside.
+    fn is_created_capturing(&self, handle: &Handle<'_>) -> DeviceResult<bool> {
+        match self.is_handle_capturing(handle) {
+            Err(error) if error.code == CuResult::INVALID_CONTEXT.0 => {
+                let _scope = self.context.enter()?;
+                self.is_handle_capturing(handle)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Returns an event of this device recorded behind all work of a stream, or `None` if the
+    /// recording failed. The context is entered.
+    fn last_event(&self, handle: &Handle<'_>) -> Option<CuEvent> {
+        let event = self.spare_events.take(&self.context).ok()?;
+        if self.record_handle(event, handle).is_ok() {
+            return Some(event);
+        }
+        self.spare_events.keep(event);
+        None
+    }
+
+    /// Forgets retired streams whose work is complete, and keeps the streams' events for reuse once no thread waits for
+    /// them any longer. The context is entered.
+    fn sweep(&self) {
+        for (number, event) in self.streams.next_ended(self.cu_context(), SWEPT_AT_ONCE) {
+            if self.is_complete(Event(event.event().0 as u64)) == Ok(true) {
+                self.spare_events.give_up(&self.context, self.streams.finish(number));
+            }
+            self.spare_events.give_up(&self.context, [event]);
+        }
+    }
+
+    /// Waits until a retired stream's work is complete. The context is entered.
+    fn wait_for_retired(&self, number: StreamId) -> DeviceResult<()> {
+        match self.streams.remaining(number) {
+            None => Ok(()),
+            // The stream stays listed until a sweep finds the event complete.
+            Some(Remaining::Event(event)) => {
+                let waited = self.wait(Event(event.event().0 as u64));
+                self.spare_events.give_up(&self.context, [event]);
+                waited
+            }
+            Some(Remaining::Contexts(ends)) => {
+                for UnrecordedEnd { context, .. } in &ends {
+                    self.wait_for_all_of(*context)?;
+                }
+                self.streams.forget_unrecorded(number, &ends);
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits for all work of the context of an identified stream, which may have ended.
+    fn wait_for_identified(&self, number: StreamId) -> DeviceResult<()> {
+        let context = self.streams.present_context(number);
+        // Read before this look: the context is the stream's, and not that of a later stream with the handle.
+        if self.streams.is_present(number) { self.wait_for_all_of(context) } else { self.wait_for_retired(number) }
+    }
+
+    /// Waits for all queued work of a context. Null means the device's context.
+    fn wait_for_all_of(&self, context: CuContext) -> DeviceResult<()> {
+        self.in_context(context, wait_for_context)
+    }
+
+    /// Makes a call for a context, with the bytes kept for waits. Null means the device's context.
+    fn in_context<T>(&self, context: CuContext, call: impl FnOnce(&Context, &KeptBytes) -> T) -> T {
+        if context.is_null() || context == self.cu_context() {
+            call(&self.context, self.streams.kept_bytes())
+        } else {
+            call(&Context::new(self.driver(), context), self.streams.kept_bytes())
+        }
+    }
+
+    /// Records an event of the device on a created stream of any device. The context is entered.
+    fn record_handle(&self, event: CuEvent, handle: &Handle<'_>) -> DeviceResult<()> {
+        let code = handle.record(self.driver(), event);
+        if code == CuResult::INVALID_HANDLE
+            && let Some(context) = self.context_of(handle)
+            && context != self.context.handle()
+        {
+            self.record_across(event, handle, context)?;
+        } else {
+            self.context.check(code)?;
+        }
+        self.refuse_capture(handle)
+    }
+
+    /// Returns the context of a created stream, or `None` if the driver does not report the
+    /// context. Permitted in every state of a capture.
+    fn context_of(&self, handle: &Handle<'_>) -> Option<CuContext> {
+        handle.context(self.driver()).ok().filter(|context| !context.is_null())
+    }
+
+    /// Records `event` behind all work of a stream of another context. A stream of the device waits for an
+    /// event of the other context, and `event` is recorded behind the wait.
+    fn record_across(&self, event: CuEvent, handle: &Handle<'_>, foreign: CuContext) -> DeviceResult<()> {
+        let bridge = Handle::vouched(self.bridge.get(&self.context)?);
+        let foreign_context = Context::new(self.driver(), foreign);
+        let mut foreign_event = CuEvent::NULL;
+        foreign_context.call(|driver| {
+            // SAFETY: `foreign_event` outlives the call, which writes one handle to it.
+            let created = unsafe { driver.event_create(&raw mut foreign_event, CuEventFlags::DISABLE_TIMING) };
+            if created.is_success() { record_or_destroy(driver, foreign_event, handle) } else { created }
+        })?;
+        let waited = bridge.wait_for(self.driver(), foreign_event);
+        // SAFETY: takes no host pointers; the driver keeps the event's state for the queued wait.
+        let destroyed = unsafe { self.driver().event_destroy(foreign_event) };
+        self.context.check(waited)?;
+        self.context.check(bridge.record(self.driver(), event))?;
+        self.context.check(destroyed)
+    }
+
+    /// Records `event` behind all events of `others`, events of any context. The event also waits for earlier
+    /// work of the bridge: longer than needed, never too short.
+    fn record_behind(&self, event: CuEvent, others: &[SharedEvent]) -> DeviceResult<()> {
+        let bridge = Handle::vouched(self.bridge.get(&self.context)?);
+        for other in others {
+            self.context.check(bridge.wait_for(self.driver(), other.event()))?;
+        }
+        self.context.check(bridge.record(self.driver(), event))
+    }
+
+    /// Destroys the events and the stream created by the module. No other thread is inside a call of the
+    /// device.
+    pub(crate) fn drop_streams(&self) -> DeviceResult<()> {
+        let _scope = self.context.enter()?;
+        let mut result = Ok(());
+        for (number, event) in self.streams.next_ended(self.cu_context(), usize::MAX) {
+            result = result.and(self.wait(Event(event.event().0 as u64)));
+            self.spare_events.give_up(&self.context, self.streams.finish(number));
+            self.spare_events.give_up(&self.context, [event]);
+        }
+        self.spare_events.give_up(&self.context, self.streams.take_uses(self.cu_context()));
+        result.and(self.spare_events.close(&self.context)).and(self.bridge.destroy(&self.context))
+    }
+}
+
+/// Returns whether a call in an entered context failed because the stream was destroyed. CUDA 13.0
+/// returns `INVALID_CONTEXT` for a destroyed stream.
+fn is_of_dead_handle(error: DeviceError) -> bool {
+    [CuResult::INVALID_HANDLE.0, CuResult::INVALID_CONTEXT.0].contains(&error.code)
+}
+
+/// Records a new event, or destroys the event if the recording fails.
+fn record_or_destroy(driver: &Driver, event: CuEvent, handle: &Handle<'_>) -> CuResult {
+    let recorded = handle.record(driver, event);
+    if !recorded.is_success() {
+        // SAFETY: takes no host pointers; no other code has the event's handle. The first code
+        // stands.
+        let _ = unsafe { driver.event_destroy(event) };
+    }
+    recorded
+}

@@ -1,0 +1,570 @@
+//! Identity of streams: maps the driver's handles to numbers that stay unique while the driver reuses
+//! handles.
+//!
+//! A handle is an address. After the destruction of a stream, the driver gives the address to a new stream. A
+//! number must not be reused: otherwise a new stream would be served a block freed by the old stream, while
+//! work of the old stream still uses the block. A number therefore contains a generation:
+//!
+//! ```text
+//! number:  63            48 47                                     0
+//!         |   generation   |                handle                 |   a stream that was created
+//!         |     0xffff     |           number of the thread        |   a thread's own default stream
+//!         |       0        |                  0                    |   the legacy default stream
+//! ```
+//!
+//! The generation of a handle increases when the handle's stream is retired. A stream is retired
+//! when the host reports the coming destruction of the stream, or when the driver's own id of the
+//! stream (`cuStreamGetId`, never used twice) has changed.
+//!
+//! Querying the driver costs as much as a whole cached allocation (32 ns, because a capturing stream must not
+//! be queried). The fast path therefore only looks the handle up in a table (a hash and a load, no lock). The
+//! driver is queried only on paths with other driver calls, see [`StreamIdentity`].
+
+use crate::driver::types::{CuContext, CuStream};
+use crate::handle::Handle;
+use crate::in_use::InUse;
+use crate::kept_bytes::KeptBytes;
+use crate::shared_event::SharedEvent;
+use cachalot_core::StreamId;
+use core::cell::Cell;
+use core::ops::{RangeBounds, RangeInclusive};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Bits of a handle. User space ends at 2^47 on x86-64 and at 2^48 on 64-bit Arm, unless a program
+/// requests more.
+const HANDLE_BITS: u32 = 48;
+/// Mask of the handle within a number.
+const HANDLE_MASK: u64 = (1 << HANDLE_BITS) - 1;
+/// Replaces the generation in the numbers of threads' own default streams.
+const PER_THREAD: u64 = 0xffff;
+/// The lowest address a process can map by default (`vm.mmap_min_addr`), and so the lowest handle of a
+/// created stream.
+const LOWEST_HANDLE: u64 = 65_536;
+/// Slots of the first level; each further level has twice as many.
+const FIRST_LEVEL_SLOTS: usize = 256;
+/// Number of levels. All levels together have room for 2^28 handles, more than a process can
+/// create.
+const LEVELS: usize = 20;
+/// Number of looks of a report at calls with the handle before the report sleeps between the looks.
+const LOOKS: u32 = 100;
+/// The sleep between two looks.
+const PAUSE: Duration = Duration::from_micros(20);
+/// Number of neighbouring slots for a handle in each level.
+const PROBES: usize = 8;
+
+/// When the driver is asked for a stream's own id.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum StreamIdentity {
+    /// The driver is asked only beside a call on the stream (event, wait), so a number costs 3 ns. The host
+    /// must report each stream before its destruction, see `stream_destroyed`. Without the report, a new
+    /// stream with a reused handle may receive a block still in use by the old stream's last kernels.
+    #[default]
+    Reported,
+    /// The driver is asked for every conversion of a handle to a number. A conversion makes two short driver
+    /// calls (16 ns each on an H200 with CUDA 13.0, from any number of threads): whether the stream captures,
+    /// and if not, the stream's id. No report is needed. A wait for a created stream waits for the stream's
+    /// whole context, because the handle may belong to a destroyed stream. The use of a block by another
+    /// stream is announced with [`stream_in_use`](crate::CudaDevice::stream_in_use). The block then waits for
+    /// the work of the stream before the announcement, or for the whole context if the stream captured at the
+    /// announcement. Memory passes between streams only after events of the streams' own requests show the
+    /// end of the work. The device keeps 16 small allocations, in one page of 2 MiB, for waits without free
+    /// memory. Needs a driver of CUDA 12.0 or later; with an older driver equal to
+    /// [`Reported`](Self::Reported).
+    Asked,
+}
+
+/// The stream behind a number, with the handle of a created stream.
+#[derive(Debug)]
+pub(crate) enum Target<'a> {
+    /// The legacy default stream.
+    Legacy,
+    /// The calling thread's own default stream.
+    OwnPerThread,
+    /// The default stream of another thread. Only the other thread has a handle of the stream.
+    OtherPerThread,
+    /// A created stream before its retirement. The stream exists as long as the handle lives.
+    Live(Handle<'a>),
+    /// A retired stream.
+    Retired,
+}
+
+/// Remaining work of a retired stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Remaining {
+    /// All work of the stream precedes the event.
+    Event(SharedEvent),
+    /// No event was recorded; all work of the given contexts must complete.
+    Contexts(Vec<UnrecordedEnd>),
+}
+
+/// Record of a retired stream without a recorded end, whose work may still run in a context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct UnrecordedEnd {
+    /// The stream's context, or null if the driver did not report the context.
+    pub(crate) context: CuContext,
+    /// Distinguishes the entry from later entries for an equal handle and context.
+    stamp: u64,
+}
+
+/// Remaining work of retired streams, and the contexts of present streams.
+#[derive(Debug)]
+struct Retired {
+    /// Retired streams with a recorded end: number, and the event behind the stream's work. The event is not known to
+    /// be complete.
+    ended: VecDeque<(StreamId, SharedEvent)>,
+    /// Handles with streams retired without a recorded end. A handle has an entry per context, for any number
+    /// of streams.
+    unrecorded: BTreeMap<u64, Vec<UnrecordedEnd>>,
+    /// The context of each handle's present stream, if reported by the driver.
+    contexts: BTreeMap<u64, CuContext>,
+    /// The stamp of the last unrecorded end.
+    stamp: u64,
+    /// Streams whose use of blocks was announced, by handle and by the context of the event.
+    uses: BTreeMap<(u64, CuContext), Announced>,
+}
+
+/// An event behind the announced work of a stream. The event is recorded again only for later work of the
+/// stream.
+#[derive(Debug)]
+struct Announced {
+    number: StreamId,
+    /// `None` after a failed recording, because the event's place in the order of work is then unknown.
+    event: Option<SharedEvent>,
+}
+
+/// Result of [`note_use`](Streams::note_use).
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Noted {
+    /// The event is kept. The events of an earlier stream with the handle are given up.
+    Kept(Vec<SharedEvent>),
+    /// Another thread was faster, possibly with a recording before the work of the calling thread. The caller
+    /// records `known` again, and gives `unused` up.
+    Known { known: SharedEvent, unused: SharedEvent },
+}
+
+/// State of a handle beyond generation 0.
+#[derive(Default, Debug)]
+struct Slot {
+    /// The handle's present number, or 0 iff the slot is free.
+    number: AtomicU64,
+    /// The driver's id of the stream, plus 1, or 0 iff the driver was not asked.
+    driver_id: AtomicU64,
+}
+
+/// The streams of the devices of an allocator. All devices share the table, so a stream has a single number.
+#[derive(Debug)]
+pub struct Streams {
+    /// Slots, found by hashing. A slot is never freed. A handle moves to a level only if the
+    /// handle's slots in all earlier levels are taken. So a free slot among a handle's slots ⟹ no
+    /// later level contains the handle.
+    levels: [OnceLock<Box<[Slot]>>; LEVELS],
+    /// The handles in use by calls at the moment.
+    in_use: InUse,
+    /// Retired streams whose work may be incomplete. The lock also guards all writes to slots. A
+    /// retired stream without an event here, whose handle has no unrecorded end ⟹ the stream's work
+    /// is complete.
+    retired: Mutex<Retired>,
+    /// Bytes of device memory kept for waits for the contexts of the devices.
+    kept_bytes: KeptBytes,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Streams {
+    /// Creates an empty table. Allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            levels: [const { OnceLock::new() }; LEVELS],
+            in_use: InUse::new(),
+            retired: Mutex::new(Retired::new()),
+            kept_bytes: KeptBytes::new(),
+        }
+    }
+
+    /// Returns the bytes of device memory kept for waits.
+    pub(crate) const fn kept_bytes(&self) -> &KeptBytes {
+        &self.kept_bytes
+    }
+
+    /// Returns the present number of the stream with the given handle, or `None` if no stream can have the
+    /// handle.
+    ///
+    /// Takes no lock and calls no driver: a hash and a load, or less. May be called from any thread.
+    #[inline]
+    #[must_use]
+    pub fn number(&self, stream: CuStream) -> Option<StreamId> {
+        let handle = stream.0 as u64;
+        if Self::is_created(stream) {
+            return Some(StreamId(self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire))));
+        }
+        match stream {
+            CuStream::NULL | CuStream::LEGACY => Some(StreamId::DEFAULT),
+            CuStream::PER_THREAD => Some(StreamId(PER_THREAD << HANDLE_BITS | this_thread())),
+            _ => None,
+        }
+    }
+
+    /// Returns the calling thread's handle for the stream of a number. `None` if the stream was retired, or
+    /// is the default stream of another thread. Takes no lock and calls no driver.
+    ///
+    /// The handle is valid only as long as the caller keeps the stream alive: the report of the stream's end
+    /// does not wait for the caller.
+    #[must_use]
+    pub fn handle(&self, stream: StreamId) -> Option<CuStream> {
+        if Self::is_of_created(stream) {
+            return self.is_present(stream).then_some(CuStream((stream.0 & HANDLE_MASK) as usize));
+        }
+        match self.hold(stream) {
+            Target::Legacy => Some(CuStream::NULL),
+            Target::OwnPerThread => Some(CuStream::PER_THREAD),
+            Target::OtherPerThread | Target::Live(_) | Target::Retired => None,
+        }
+    }
+
+    /// Returns whether a handle can belong to a created stream.
+    #[inline]
+    pub(crate) const fn is_created(stream: CuStream) -> bool {
+        (stream.0 as u64).wrapping_sub(LOWEST_HANDLE) <= HANDLE_MASK - LOWEST_HANDLE
+    }
+
+    /// Returns the number of a created stream, if `driver_id` equals the latest id from the driver.
+    #[inline]
+    pub(crate) fn number_of_id(&self, stream: &Handle<'_>, driver_id: u64) -> Option<StreamId> {
+        let slot = self.slot(stream.key())?;
+        // Acquire: a reader of the id also reads the number written before the id.
+        let known = slot.driver_id.load(Ordering::Acquire);
+        (known == driver_id.wrapping_add(1)).then(|| StreamId(slot.number.load(Ordering::Acquire)))
+    }
+
+    /// Stores the id and the context of a stream, just reported by the driver, and returns the stream's
+    /// number. If the driver reported another id before, the handle has a new stream: the old stream is
+    /// retired without a recorded end. Returns `None` if the table is full.
+    ///
+    /// Stores nothing if the end of the stream was reported after the lookup of the handle: the id does not
+    /// belong to the next stream with the handle.
+    pub(crate) fn learn(&self, stream: &Handle<'_>, driver_id: u64, context: CuContext) -> Option<StreamId> {
+        let handle = stream.key();
+        let expected = driver_id.wrapping_add(1);
+        let mut retired = self.lock();
+        let slot = self.slot_or_insert(handle)?;
+        let number = StreamId(slot.number.load(Ordering::Relaxed));
+        if stream.number().is_some_and(|of_stream| of_stream != number) {
+            return Some(number);
+        }
+        let known = slot.driver_id.load(Ordering::Relaxed);
+        if known != expected {
+            if known != 0 {
+                retired.end_unrecorded(handle);
+                retired.advance(slot);
+            }
+            retired.contexts.insert(handle, context);
+            slot.driver_id.store(expected, Ordering::Release);
+        }
+        Some(StreamId(slot.number.load(Ordering::Relaxed)))
+    }
+
+    /// Retires the present stream of a handle: the number becomes [`Target::Retired`], and the
+    /// handle gets a new number. `end` is an event behind all work of the stream. Returns the old number, or `None` if
+    /// the table is full.
+    ///
+    /// Waits for the present calls with the handle. No such call waits for work of the stream.
+    pub(crate) fn retire(&self, stream: CuStream, end: Option<SharedEvent>) -> Option<StreamId> {
+        let handle = stream.0 as u64;
+        let number = self.retire_number(handle, end)?;
+        let looks = Cell::new(0);
+        self.in_use.wait_until_unused(handle, || {
+            // A call of the driver takes a microsecond, or long if the driver holds calls up.
+            looks.set(looks.get() + 1);
+            if looks.get() < LOOKS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+        });
+        Some(number)
+    }
+
+    /// Retires the present stream of a handle, as [`retire`](Self::retire) does, without the wait.
+    fn retire_number(&self, handle: u64, end: Option<SharedEvent>) -> Option<StreamId> {
+        let mut retired = self.lock();
+        let slot = self.slot_or_insert(handle)?;
+        // The next stream with this handle has another id. Clearing the old id prevents a second
+        // retirement.
+        slot.driver_id.store(0, Ordering::Relaxed);
+        match end {
+            Some(event) => {
+                let number = StreamId(slot.number.load(Ordering::Relaxed));
+                retired.ended.push_back((number, event));
+            }
+            None => retired.end_unrecorded(handle),
+        }
+        Some(retired.advance(slot))
+    }
+
+    /// Retires a stream without a recorded end, after the driver has reported the end of its existence. Does
+    /// nothing if the handle already has another number.
+    pub(crate) fn retire_gone(&self, number: StreamId) {
+        let handle = number.0 & HANDLE_MASK;
+        let mut retired = self.lock();
+        let Some(slot) = self.slot_or_insert(handle) else { return };
+        if slot.number.load(Ordering::Relaxed) == number.0 {
+            slot.driver_id.store(0, Ordering::Relaxed);
+            retired.end_unrecorded(handle);
+            retired.advance(slot);
+        }
+    }
+
+    /// Returns the present stream of a number, as seen by the calling thread. A created stream exists as long
+    /// as the target lives, since the report of the stream's end waits.
+    pub(crate) fn hold(&self, stream: StreamId) -> Target<'_> {
+        let handle = stream.0 & HANDLE_MASK;
+        if stream.0 >> HANDLE_BITS == PER_THREAD {
+            return if handle == this_thread() { Target::OwnPerThread } else { Target::OtherPerThread };
+        }
+        if handle < LOWEST_HANDLE {
+            return if handle == CuStream::PER_THREAD.0 as u64 { Target::OwnPerThread } else { Target::Legacy };
+        }
+        // Begun before the look at the number: a report gives the handle its next number and then waits for the use.
+        let used = self.in_use.begin(handle, this_thread());
+        if self.is_present(stream) {
+            Target::Live(Handle::held(CuStream(handle as usize), stream, used))
+        } else {
+            Target::Retired
+        }
+    }
+
+    /// Returns whether a number belongs to a created stream, retired or not.
+    pub(crate) const fn is_of_created(stream: StreamId) -> bool {
+        stream.0 >> HANDLE_BITS != PER_THREAD && stream.0 & HANDLE_MASK >= LOWEST_HANDLE
+    }
+
+    /// Returns whether the number of a created stream is the present number of the handle.
+    pub(crate) fn is_present(&self, stream: StreamId) -> bool {
+        let handle = stream.0 & HANDLE_MASK;
+        self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire)) == stream.0
+    }
+
+    /// Returns the handle of a stream that can take part in a capture, including the calling thread's default
+    /// stream. The legacy stream never captures.
+    pub(crate) fn capturing(&self, stream: StreamId) -> Option<Handle<'_>> {
+        match self.hold(stream) {
+            Target::Live(stream) => Some(stream),
+            Target::OwnPerThread => Some(Handle::vouched(CuStream::PER_THREAD)),
+            Target::Legacy | Target::OtherPerThread | Target::Retired => None,
+        }
+    }
+
+    /// Returns the context of the present stream with the handle of a number; null if the driver did not tell.
+    pub(crate) fn present_context(&self, stream: StreamId) -> CuContext {
+        self.lock().contexts.get(&(stream.0 & HANDLE_MASK)).copied().unwrap_or(CuContext::NULL)
+    }
+
+    /// Returns the event of `context` behind the announced work of a stream, to be recorded again.
+    pub(crate) fn event_of_use(&self, number: StreamId, context: CuContext) -> Option<SharedEvent> {
+        let retired = self.lock();
+        let its = retired.uses.get(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number);
+        its.and_then(|its| its.event.clone())
+    }
+
+    /// Keeps `event` as the event behind the announced work of a stream, unless another thread was faster.
+    pub(crate) fn note_use(&self, number: StreamId, event: SharedEvent) -> Noted {
+        let handle = number.0 & HANDLE_MASK;
+        let mut retired = self.lock();
+        let its = retired.uses.get(&(handle, event.context())).filter(|its| its.number == number);
+        if let Some(known) = its.and_then(|its| its.event.clone()) {
+            return Noted::Known { known, unused: event };
+        }
+        // The events of an earlier stream go at the same time: some of them alone would be behind a part of its work.
+        let earlier = retired.take_uses(of_handle(handle), |_, its| its.number != number);
+        retired.uses.insert((handle, event.context()), Announced { number, event: Some(event) });
+        Noted::Kept(earlier)
+    }
+
+    /// Forgets the event of `context` behind the announced work of a stream, because the order of the event
+    /// is in doubt. Returns the event.
+    pub(crate) fn doubt_use(&self, number: StreamId, context: CuContext) -> Option<SharedEvent> {
+        let mut retired = self.lock();
+        let its = retired.uses.get_mut(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number);
+        its.and_then(|its| its.event.take())
+    }
+
+    /// Returns the events behind the announced work of a stream, one event for each context of used memory.
+    /// Returns no event if no work was announced, or an event is in doubt.
+    pub(crate) fn announced(&self, number: StreamId) -> Vec<SharedEvent> {
+        let handle = number.0 & HANDLE_MASK;
+        let retired = self.lock();
+        let its = retired.uses.range(of_handle(handle));
+        let events = its.filter(|(_, its)| its.number == number).map(|(_, its)| its.event.clone());
+        events.collect::<Option<_>>().unwrap_or_default()
+    }
+
+    /// Removes and returns the events of `context` behind announced work.
+    pub(crate) fn take_uses(&self, context: CuContext) -> Vec<SharedEvent> {
+        self.lock().take_uses(.., |its, _| its == context)
+    }
+
+    /// Returns the remaining work of a retired stream; `None` if all work is complete.
+    pub(crate) fn remaining(&self, stream: StreamId) -> Option<Remaining> {
+        let retired = self.lock();
+        match retired.ended.iter().find(|(number, _)| *number == stream) {
+            Some((_, event)) => Some(Remaining::Event(event.clone())),
+            None => retired.unrecorded.get(&(stream.0 & HANDLE_MASK)).cloned().map(Remaining::Contexts),
+        }
+    }
+
+    /// Examines the next `limit` retired streams in turn. Returns the streams with an event of `context`.
+    pub(crate) fn next_ended(&self, context: CuContext, limit: usize) -> Vec<(StreamId, SharedEvent)> {
+        let mut retired = self.lock();
+        let count = limit.min(retired.ended.len());
+        let of_context = |entry: &&(StreamId, SharedEvent)| entry.1.context() == context;
+        let next = retired.ended.iter().take(count).filter(of_context).cloned().collect();
+        // Examined streams go to the end, so that unfinished streams do not block the others for
+        // ever.
+        retired.ended.rotate_left(count);
+        next
+    }
+
+    /// Forgets a retired stream with a complete recorded end. Only the caller that removes the entry gets the
+    /// event.
+    pub(crate) fn finish(&self, stream: StreamId) -> Option<SharedEvent> {
+        let mut retired = self.lock();
+        let found = retired.ended.iter().position(|(number, _)| *number == stream);
+        found.and_then(|at| retired.ended.remove(at)).map(|(_, event)| event)
+    }
+
+    /// Removes unrecorded ends of a retired stream's handle, once their contexts were waited for.
+    /// Later entries stay.
+    pub(crate) fn forget_unrecorded(&self, stream: StreamId, ends: &[UnrecordedEnd]) {
+        let handle = stream.0 & HANDLE_MASK;
+        let mut retired = self.lock();
+        if let Some(unrecorded) = retired.unrecorded.get_mut(&handle) {
+            unrecorded.retain(|end| !ends.contains(end));
+            if unrecorded.is_empty() {
+                retired.unrecorded.remove(&handle);
+            }
+        }
+    }
+
+    /// Returns the slot of a handle, if the handle has a slot.
+    #[inline]
+    fn slot(&self, handle: u64) -> Option<&Slot> {
+        for level in &self.levels {
+            let slots = level.get()?;
+            for slot in places(slots, handle) {
+                match slot.number.load(Ordering::Acquire) {
+                    0 => return None,
+                    number if number & HANDLE_MASK == handle => return Some(slot),
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns the slot of a handle, and takes a slot at generation 0 if the handle has none. The caller
+    /// holds the lock. Returns `None` if every possible slot of the handle is taken, in every level.
+    fn slot_or_insert(&self, handle: u64) -> Option<&Slot> {
+        if let Some(slot) = self.slot(handle) {
+            return Some(slot);
+        }
+        for (index, level) in self.levels.iter().enumerate() {
+            let slots = level.get_or_init(|| (0..FIRST_LEVEL_SLOTS << index).map(|_| Slot::default()).collect());
+            if let Some(slot) = places(slots, handle).find(|slot| slot.number.load(Ordering::Relaxed) == 0) {
+                slot.number.store(handle, Ordering::Release);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// Locks the retired streams. Ignores poison: a panic under the lock leaves whole entries only.
+    fn lock(&self) -> MutexGuard<'_, Retired> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Retired {
+    /// Creates an empty record. Allocates nothing.
+    const fn new() -> Self {
+        Self {
+            ended: VecDeque::new(),
+            unrecorded: BTreeMap::new(),
+            contexts: BTreeMap::new(),
+            stamp: 0,
+            uses: BTreeMap::new(),
+        }
+    }
+
+    /// Records the end of the handle's present stream without a recorded event.
+    fn end_unrecorded(&mut self, handle: u64) {
+        let context = self.contexts.remove(&handle).unwrap_or(CuContext::NULL);
+        self.stamp += 1;
+        let unrecorded = self.unrecorded.entry(handle).or_default();
+        unrecorded.retain(|end| end.context != context);
+        unrecorded.push(UnrecordedEnd { context, stamp: self.stamp });
+    }
+
+    /// Removes the announced work in `range` for which `goes` returns true, and returns the events.
+    fn take_uses(
+        &mut self,
+        range: impl RangeBounds<(u64, CuContext)>,
+        goes: impl Fn(CuContext, &Announced) -> bool,
+    ) -> Vec<SharedEvent> {
+        let going = self.uses.range(range).filter(|(key, its)| goes(key.1, its));
+        let keys: Vec<_> = going.map(|(key, _)| *key).collect();
+        keys.iter().filter_map(|key| self.uses.remove(key)?.event).collect()
+    }
+
+    /// Gives a slot's handle the next number, and returns the old number.
+    fn advance(&self, slot: &Slot) -> StreamId {
+        let old = slot.number.load(Ordering::Relaxed);
+        let mut next = old;
+        loop {
+            // A number is reused after 65,535 streams with this handle, but never while an old
+            // stream with the number is unfinished.
+            let generation = (next >> HANDLE_BITS) + 1;
+            next = (next & HANDLE_MASK) | (if generation == PER_THREAD { 0 } else { generation }) << HANDLE_BITS;
+            if !self.ended.iter().any(|(number, _)| number.0 == next) {
+                break;
+            }
+        }
+        slot.number.store(next, Ordering::Release);
+        StreamId(old)
+    }
+}
+
+/// Returns the keys of the announced work of a handle's streams.
+fn of_handle(handle: u64) -> RangeInclusive<(u64, CuContext)> {
+    (handle, CuContext::NULL)..=(handle, CuContext(usize::MAX))
+}
+
+/// Iterates over the possible slots of a handle in a level, in the order of use.
+#[inline]
+fn places(slots: &[Slot], handle: u64) -> impl Iterator<Item = &Slot> {
+    // Fibonacci hashing: handles differ in their middle bits, and the product's top bits depend on
+    // all of the middle bits.
+    let first = (handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+    (0..PROBES).map(move |step| &slots[(first + step) & (slots.len() - 1)])
+}
+
+/// Returns the calling thread's number. Threads are counted from 1 in the order of their first
+/// call.
+#[inline]
+#[must_use]
+pub fn this_thread() -> u64 {
+    static THREADS: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        // A plain number has no destructor, so no code runs when the thread ends.
+        static NUMBER: Cell<u64> = const { Cell::new(0) };
+    }
+    NUMBER.with(|number| {
+        if number.get() == 0 {
+            number.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        number.get()
+    })
+}

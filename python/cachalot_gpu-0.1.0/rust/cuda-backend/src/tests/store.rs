@@ -1,0 +1,211 @@
+//! Tests of the contents of parked memory: the owners of a region, and the return of a region.
+
+use super::*;
+use crate::driver::result::CuResult;
+use crate::fake::{Plan, When};
+use cachalot_core::{Contents, ErrorKind, Saved};
+
+/// The length of a page of contents.
+const PAGE: u64 = 2 << 20;
+
+/// Memory of the device to be saved.
+const AT: DevicePtr = DevicePtr(1 << 40);
+
+/// Prepares a region of one page, and saves one page to the region. Waits for the copy.
+fn parked(device: &CudaDevice) -> Saved {
+    device.prepare(PAGE, PAGE).expect("prepared");
+    let saved = device.save(AT, PAGE).expect("saved");
+    let mark = device.mark().expect("marked");
+    device.finish(mark).expect("copied");
+    device.end_saves();
+    saved
+}
+
+/// Makes the next call of `function` fail with `code`.
+fn fail(function: &'static str, code: CuResult) {
+    fake::with(|fake| {
+        fake.plan = Some(Plan { function: Some(function), skip: 0, code, when: When::Before, permanent: false });
+    });
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_region_under_way_is_given_back_by_no_other_call() {
+    let device = device();
+    let earlier = parked(&device);
+    device.prepare(2 * PAGE, PAGE).expect("prepared");
+    // What other threads do at any time.
+    device.forget(earlier);
+    assert_eq!(device.retain_host_memory(0), Ok(()));
+    assert_eq!(device.host_memory_for_contents(), (2 * PAGE, 0));
+    let saved = [(); 2].map(|()| device.save(AT, PAGE).expect("the region is still there"));
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (2 * PAGE, 0));
+    saved.into_iter().for_each(|saved| device.forget(saved));
+    assert_eq!(device.host_memory_for_contents(), (0, 0));
+    assert!(fake::with(|fake| fake.pinned.is_empty() && !fake.torn));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_save_goes_to_the_region_under_way_and_to_no_other() {
+    let device = device();
+    device.prepare(2 * PAGE, PAGE).expect("prepared");
+    let first = device.save(AT, PAGE).expect("saved");
+    device.end_saves();
+    // The region has room, but no park has prepared it.
+    let refused = device.save(AT, PAGE).map_err(|error| error.kind);
+    assert_eq!(refused, Err(ErrorKind::OutOfMemory));
+    device.prepare(PAGE, PAGE).expect("prepared");
+    let second = device.save(AT, PAGE).expect("saved");
+    assert_eq!(device.save(AT, PAGE).map_err(|error| error.kind), Err(ErrorKind::OutOfMemory));
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (3 * PAGE, 0));
+    for saved in [first, second] {
+        assert_eq!(device.restore(saved, AT, PAGE), Ok(()));
+        device.forget(saved);
+    }
+    assert_eq!(device.host_memory_for_contents(), (0, 0));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_prepared_region_that_keeps_nothing_goes_back_at_the_end_of_its_park() {
+    let device = device();
+    device.prepare(PAGE, PAGE).expect("prepared");
+    fail("cuMemcpyDtoHAsync_v2", CuResult::UNKNOWN);
+    assert_eq!(device.save(AT, PAGE), Err(CuResult::UNKNOWN.error()));
+    assert_eq!(device.host_memory_for_contents(), (PAGE, 0));
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (0, 0));
+    assert_eq!(device.retain_host_memory(PAGE), Ok(()));
+    device.prepare(PAGE, PAGE).expect("prepared");
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (PAGE, PAGE), "kept for the next park");
+    assert_eq!(device.close(), Ok(()));
+    assert!(fake::with(|fake| fake.pinned.is_empty()));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_region_without_memory_is_not_kept_for_the_next_park() {
+    let device = device();
+    assert_eq!(device.retain_host_memory(PAGE), Ok(()));
+    device.prepare(PAGE, PAGE).expect("prepared");
+    device.store.lose_memory();
+    assert_eq!(device.save(AT, PAGE).map_err(|error| error.kind), Err(ErrorKind::OutOfMemory));
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (0, 0));
+    let saved = parked(&device);
+    device.forget(saved);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_region_goes_back_behind_its_copies_though_no_mark_tells_of_their_end() {
+    let device = device();
+    device.prepare(PAGE, PAGE).expect("prepared");
+    let saved = device.save(AT, PAGE).expect("saved");
+    fail("cuEventSynchronize", CuResult::OUT_OF_MEMORY);
+    assert!(device.mark().and_then(|mark| device.finish(mark)).is_err());
+    device.forget(saved);
+    device.end_saves();
+    assert!(fake::with(|fake| fake.pinned.is_empty() && !fake.torn));
+    assert_eq!(device.host_memory_for_contents(), (0, 0));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn copies_are_waited_for_where_no_event_can_be_made() {
+    for failing in ["cuEventCreate", "cuEventRecord"] {
+        let device = device();
+        device.prepare(PAGE, PAGE).expect("prepared");
+        let saved = device.save(AT, PAGE).expect("saved");
+        fail(failing, CuResult::OUT_OF_MEMORY);
+        let made = calls(|| {
+            let mark = device.mark().expect("waited for");
+            assert_eq!(device.finish(mark), Ok(()), "{failing}");
+        });
+        assert!(made.contains(&"cuStreamSynchronize"), "{failing}: {made:?}");
+        device.forget(saved);
+        device.end_saves();
+        assert!(fake::with(|fake| fake.pinned.is_empty() && !fake.torn), "{failing}");
+        assert_eq!(device.host_memory_for_contents(), (0, 0), "{failing}");
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_region_whose_copies_may_be_in_progress_is_given_back_later() {
+    let device = device();
+    device.prepare(PAGE, PAGE).expect("prepared");
+    let saved = device.save(AT, PAGE).expect("saved");
+    fail("cuStreamSynchronize", CuResult::UNKNOWN);
+    device.forget(saved);
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (PAGE, PAGE));
+    assert!(fake::with(|fake| fake.pinned.len() == 1));
+    assert_eq!(device.retain_host_memory(0), Ok(()));
+    assert_eq!(device.host_memory_for_contents(), (0, 0));
+    assert!(fake::with(|fake| fake.pinned.is_empty() && !fake.torn));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn no_event_of_a_mark_is_left_behind() {
+    let device = device();
+    let saved = parked(&device);
+    let marks = [(); 3].map(|()| device.mark().expect("marked"));
+    let events = fake::with(|fake| fake.events.len());
+    device.finish(marks[1]).expect("copied");
+    device.finish(marks[0]).expect("waited for before");
+    assert_eq!(fake::with(|fake| fake.events.len()), events - 2);
+    fail("cuEventSynchronize", CuResult::UNKNOWN);
+    assert_eq!(device.finish(marks[2]), Err(CuResult::UNKNOWN.error()));
+    assert_eq!(fake::with(|fake| fake.events.len()), events - 2, "a failed wait can be repeated");
+    device.finish(marks[2]).expect("copied");
+    assert_eq!(fake::with(|fake| fake.events.len()), events - 3);
+    device.forget(saved);
+    let _ = device.mark().expect("marked");
+    assert_eq!(device.close(), Ok(()));
+    assert_eq!(fake::with(|fake| fake.events.len()), 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn memory_that_may_be_registered_stays_mapped_and_is_used_for_no_other_park() {
+    let device = device();
+    assert_eq!(device.retain_host_memory(PAGE), Ok(()));
+    device.prepare(PAGE, PAGE).expect("prepared");
+    let plan = |function, when, permanent| {
+        let code = CuResult::UNKNOWN;
+        fake::with(|fake| fake.plan = Some(Plan { function, skip: 0, code, when, permanent }));
+    };
+    // Registered, though the call has failed: the registration is ended.
+    plan(Some("cuMemHostRegister_v2"), When::After, false);
+    assert_eq!(device.save(AT, PAGE), Err(CuResult::UNKNOWN.error()));
+    assert!(fake::with(|fake| fake.pinned.is_empty()));
+    let saved = device.save(AT, PAGE).expect("saved");
+    device.forget(saved);
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (PAGE, PAGE));
+    assert_eq!(device.retain_host_memory(0), Ok(()));
+    // Nor does the driver end the registration.
+    let mut table = fake::table();
+    table.mem_host_unregister = None;
+    let driver = fake::load(&table).expect("loads");
+    let device = CudaDevice::open(driver, 0).expect("opens");
+    assert_eq!(device.retain_host_memory(PAGE), Ok(()));
+    device.prepare(PAGE, PAGE).expect("prepared");
+    plan(Some("cuMemHostRegister_v2"), When::After, false);
+    assert_eq!(device.save(AT, PAGE), Err(CuResult::UNKNOWN.error()));
+    let at = fake::with(|fake| fake.pinned.keys().copied().next()).expect("registered");
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (0, 0), "lost");
+    let saved = parked(&device);
+    assert!(
+        fake::with(|fake| fake.pinned.len() == 2 && fake.pinned.contains_key(&at)),
+        "its address is not used again"
+    );
+    device.forget(saved);
+}

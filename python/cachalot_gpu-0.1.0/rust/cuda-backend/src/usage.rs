@@ -1,0 +1,184 @@
+//! Memory use of a device by process. A process that the driver does not report is left out.
+//!
+//! The driver interface reports free memory and the size of the driver's own pool. The driver's
+//! management library (NVML), installed beside the driver, reports the memory of each process. Both
+//! are queried only for a written report.
+
+use crate::device::CudaDevice;
+use crate::driver::result::CuResult;
+use crate::driver::types::{CuMemPoolAttribute, CuMemoryPool};
+use crate::host_memory;
+use cachalot_core::DeviceResult;
+use core::ffi::{CStr, c_char, c_uint, c_void};
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+use std::sync::OnceLock;
+
+/// Bytes of a bus id: `domain:bus:device.function` and the NUL.
+pub(crate) const BUS_ID_BYTES: usize = 32;
+/// Upper bound for the number of listed processes on one device.
+const PROCESSES: usize = 256;
+/// NVML's value for an unknown size (`NVML_VALUE_NOT_AVAILABLE`).
+const NOT_AVAILABLE: u64 = u64::MAX;
+
+/// The memory of one device used by one process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProcessMemory {
+    /// The process's id in the driver's numbering. Inside a container the process may see another
+    /// id.
+    pub process: u32,
+    /// Bytes used, or `None` if the driver does not report the size.
+    pub bytes: Option<u64>,
+}
+
+/// Memory use of a device by the processes that the driver reports.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct MemoryUsers {
+    /// Bytes that the driver's own stream-ordered pool holds for this process. `None` if the driver
+    /// has no pool, or is too old to report the size.
+    pub pool_reserved: Option<u64>,
+    /// The processes that compute on the device. Empty if the driver reports none.
+    pub processes: Vec<ProcessMemory>,
+}
+
+impl MemoryUsers {
+    /// Returns the bytes used by this process, contexts and libraries included, or `None` if the
+    /// process is not listed.
+    #[must_use]
+    pub fn own(&self) -> Option<u64> {
+        let own = std::process::id();
+        self.processes.iter().find(|process| process.process == own).and_then(|process| process.bytes)
+    }
+}
+
+impl CudaDevice {
+    /// Reports the use of the device's memory. Takes milliseconds, and the first call loads the
+    /// management library.
+    ///
+    /// # Errors
+    /// As for [`health`](Self::health). Figures that the driver does not report are left out.
+    pub fn memory_users(&self) -> DeviceResult<MemoryUsers> {
+        let _scope = self.context.enter()?;
+        Ok(MemoryUsers { pool_reserved: self.pool_reserved(), processes: self.processes() })
+    }
+
+    /// Returns the size in bytes of the driver's own pool. The context is entered.
+    fn pool_reserved(&self) -> Option<u64> {
+        let mut pool = CuMemoryPool::NULL;
+        // SAFETY: `pool` outlives the call, which writes one handle to it.
+        self.succeeded(unsafe { self.driver().device_get_default_mem_pool(&raw mut pool, self.device) })?;
+        let mut bytes: u64 = 0;
+        let value = (&raw mut bytes).cast::<c_void>();
+        // SAFETY: `bytes` outlives the call, which writes a 64-bit integer to it for this
+        // attribute.
+        let code =
+            unsafe { self.driver().mem_pool_get_attribute(pool, CuMemPoolAttribute::RESERVED_MEM_CURRENT, value) };
+        self.succeeded(code)?;
+        Some(bytes)
+    }
+
+    /// Lists the processes that compute on the device. The context is entered.
+    fn processes(&self) -> Vec<ProcessMemory> {
+        let bus_id = self.bus_id();
+        bus_id.and_then(|bus_id| management()?.processes(&bus_id)).unwrap_or_default()
+    }
+
+    /// Returns the NUMA node of the GPU, if the system has several nodes.
+    pub(crate) fn numa_node_of_gpu(&self) -> Option<u32> {
+        let _scope = self.context.enter().ok()?;
+        let bus_id = self.bus_id()?.map(|letter| letter as u8);
+        host_memory::node_of(CStr::from_bytes_until_nul(&bus_id).ok()?.to_str().ok()?)
+    }
+
+    /// Returns the device's place on the bus as a text that ends in NUL, or `None` if the driver does not
+    /// tell. The context is entered.
+    pub(crate) fn bus_id(&self) -> Option<[c_char; BUS_ID_BYTES]> {
+        let mut bus_id: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
+        // SAFETY: the buffer outlives the call, which writes at most `BUS_ID_BYTES` bytes, NUL
+        // included.
+        let code =
+            unsafe { self.driver().device_get_pci_bus_id(bus_id.as_mut_ptr(), BUS_ID_BYTES as i32, self.device) };
+        self.succeeded(code).map(|()| bus_id)
+    }
+
+    /// Returns `Some` iff the call succeeded. Remembers a sticky code.
+    fn succeeded(&self, code: CuResult) -> Option<()> {
+        self.context.check(code).ok()
+    }
+}
+
+/// A device handle of the management library (`nvmlDevice_t`).
+type NvmlDevice = *mut c_void;
+
+/// Memory use of a process: `nvmlProcessInfo_t` as of `nvmlDeviceGetComputeRunningProcesses_v3`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct NvmlProcess {
+    /// Process id.
+    process: c_uint,
+    /// Bytes used, or [`NOT_AVAILABLE`].
+    used_bytes: u64,
+    /// GPU instance, on a partitioned device.
+    instance: c_uint,
+    /// Compute instance within the GPU instance.
+    compute_instance: c_uint,
+}
+
+/// Functions of the management library. Each returns 0 on success.
+struct Management {
+    /// `nvmlDeviceGetHandleByPciBusId_v2`.
+    by_bus_id: unsafe extern "C" fn(*const c_char, *mut NvmlDevice) -> c_uint,
+    /// `nvmlDeviceGetComputeRunningProcesses_v3`.
+    running: unsafe extern "C" fn(NvmlDevice, *mut c_uint, *mut NvmlProcess) -> c_uint,
+}
+
+/// Returns the management library, loaded and started once, never unloaded. `None` if the library
+/// cannot be loaded or started.
+fn management() -> Option<&'static Management> {
+    static LIBRARY: OnceLock<Option<Management>> = OnceLock::new();
+    LIBRARY.get_or_init(Management::load).as_ref()
+}
+
+impl Management {
+    /// Loads and starts the library.
+    fn load() -> Option<Self> {
+        // SAFETY: loading runs the initialisers of the driver's own management library.
+        let library = unsafe { Library::open(Some("libnvidia-ml.so.1"), RTLD_LAZY | RTLD_LOCAL) }.ok()?;
+        let library: &'static Library = Box::leak(Box::new(library));
+        // SAFETY: the versioned name has this signature in `nvml.h`.
+        let start = unsafe { library.get::<unsafe extern "C" fn() -> c_uint>(c"nvmlInit_v2") }.ok()?;
+        // SAFETY: the versioned name has this signature in `nvml.h`.
+        let by_bus_id = unsafe { library.get(c"nvmlDeviceGetHandleByPciBusId_v2") }.ok()?;
+        // SAFETY: the versioned name has this signature in `nvml.h`; `NvmlProcess` is the
+        // structure's third version.
+        let running = unsafe { library.get(c"nvmlDeviceGetComputeRunningProcesses_v3") }.ok()?;
+        // SAFETY: takes no arguments; may be called more than once.
+        if unsafe { start() } != 0 {
+            return None;
+        }
+        Some(Self { by_bus_id: *by_bus_id, running: *running })
+    }
+
+    /// Lists the processes that compute on the device with the given bus id.
+    fn processes(&self, bus_id: &[c_char; BUS_ID_BYTES]) -> Option<Vec<ProcessMemory>> {
+        let mut device: NvmlDevice = core::ptr::null_mut();
+        debug_assert!(bus_id.contains(&0), "the driver ends the text");
+        // SAFETY: the text is NUL-terminated, and `device` outlives the call, which writes one
+        // handle to it.
+        if unsafe { (self.by_bus_id)(bus_id.as_ptr(), &raw mut device) } != 0 {
+            return None;
+        }
+        let mut found = [NvmlProcess::default(); PROCESSES];
+        let mut count = PROCESSES as c_uint;
+        // SAFETY: both variables outlive the call, which writes at most `count` entries and the
+        // number of entries.
+        if unsafe { (self.running)(device, &raw mut count, found.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        let memory_of = |entry: &NvmlProcess| ProcessMemory {
+            process: entry.process,
+            bytes: (entry.used_bytes != NOT_AVAILABLE).then_some(entry.used_bytes),
+        };
+        Some(found.iter().take(count as usize).map(memory_of).collect())
+    }
+}

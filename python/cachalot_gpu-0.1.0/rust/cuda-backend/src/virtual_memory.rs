@@ -1,0 +1,134 @@
+//! Virtual memory of a device: reserved addresses, physical memory, and mappings between the two.
+
+use crate::device::CudaDevice;
+use crate::driver::result::CuResult;
+use crate::driver::types::{CuMemAllocationProp, CuMemHandle, CuMemHandleType};
+use crate::virtual_support::{Uses, Virtual};
+use cachalot_core::{Descriptor, DevicePtr, DeviceResult, PhysicalHandle, VirtualMemory};
+use core::ffi::c_int;
+
+impl CudaDevice {
+    /// Returns whether physical memory is created for direct access by other devices on the bus,
+    /// such as network adapters.
+    pub fn is_rdma_capable(&self) -> bool {
+        self.uses().rdma
+    }
+
+    /// Returns whether physical memory is created for export to other processes.
+    pub fn can_export(&self) -> bool {
+        self.uses().export
+    }
+
+    /// Returns the uses for which physical memory is created.
+    fn uses(&self) -> Uses {
+        self.virtual_part().map_or(Uses { rdma: false, export: false }, Virtual::uses)
+    }
+
+    /// Creates physical memory for `uses`.
+    fn create_physical(&self, bytes: u64, uses: Uses) -> DeviceResult<CuMemHandle> {
+        let properties = CuMemAllocationProp::on_device(self.device.0, uses.rdma, uses.export);
+        let mut handle = CuMemHandle::default();
+        self.context.call(|driver| {
+            // SAFETY: both variables outlive the call, which reads `properties` and writes one
+            // handle to `handle`.
+            unsafe { driver.mem_create(&raw mut handle, bytes as usize, &raw const properties, 0) }
+        })?;
+        Ok(handle)
+    }
+}
+
+impl VirtualMemory for CudaDevice {
+    fn granularity(&self) -> u64 {
+        self.virtual_part().map_or(0, |part| part.granularity)
+    }
+
+    fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        let mut address = 0;
+        self.context.call(|driver| {
+            // SAFETY: `address` outlives the call, which writes one address to it.
+            unsafe { driver.mem_address_reserve(&raw mut address, bytes as usize, 0, 0, 0) }
+        })?;
+        Ok(DevicePtr(address))
+    }
+
+    fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.context.call(|driver| {
+            // SAFETY: takes no host pointers; the allocator frees each range of `reserve` once.
+            unsafe { driver.mem_address_free(base.0, bytes as usize) }
+        })
+    }
+
+    /// Creates physical memory with direct access from the bus, and for export. If the driver refuses
+    /// one or both, creates memory without, now and in all later calls.
+    fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
+        let refused =
+            [CuResult::NOT_SUPPORTED.error(), CuResult::NOT_PERMITTED.error(), CuResult::INVALID_VALUE.error()];
+        let wanted = self.uses();
+        let mut made = Err(CuResult::NOT_SUPPORTED.error());
+        for uses in wanted.or_fewer() {
+            made = self.create_physical(bytes, uses);
+            if made.is_err_and(|error| refused.contains(&error)) {
+                continue;
+            }
+            if made.is_ok()
+                && uses != wanted
+                && let Some(part) = self.virtual_part()
+            {
+                part.set_uses(uses);
+            }
+            break;
+        }
+        made.map(|handle| PhysicalHandle(handle.0))
+    }
+
+    fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
+        self.context.call(|driver| {
+            // SAFETY: takes no host pointers; the allocator releases each handle of `create` once.
+            unsafe { driver.mem_release(CuMemHandle(handle.0)) }
+        })
+    }
+
+    fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
+        let mut descriptor: c_int = -1;
+        self.context.call(|driver| {
+            if !self.can_export() {
+                return CuResult::NOT_SUPPORTED;
+            }
+            let kind = CuMemHandleType::POSIX_FD;
+            // SAFETY: `descriptor` outlives the call, which writes one descriptor of this kind to it.
+            unsafe { driver.mem_export((&raw mut descriptor).cast(), CuMemHandle(handle.0), kind, 0) }
+        })?;
+        Ok(Descriptor(descriptor))
+    }
+
+    fn begin_mapping(&self) {
+        if let Some(part) = self.virtual_part() {
+            part.mappings.begin();
+        }
+    }
+
+    fn end_mapping(&self) {
+        if let Some(part) = self.virtual_part() {
+            part.mappings.end();
+        }
+    }
+
+    fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
+        self.context.call(|driver| {
+            // SAFETY: takes no host pointers; the driver refuses a range or handle that does not
+            // fit.
+            unsafe { driver.mem_map(at.0, bytes as usize, 0, CuMemHandle(handle.0), 0) }
+        })
+    }
+
+    fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.grant(at, bytes)
+    }
+
+    fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.begin_mapping();
+        let revoked = self.revoke(at, bytes);
+        self.end_mapping();
+        revoked
+    }
+}

@@ -1,0 +1,141 @@
+//! Support of a device for virtual memory: granularity, direct access by network adapters, and export
+//! to other processes.
+
+use crate::context::Context;
+use crate::driver::result::CuResult;
+use crate::driver::types::{CuDevice, CuDeviceAttribute, CuGranularity, CuMemAllocationProp};
+use cachalot_core::DeviceResult;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Properties of a device's virtual memory.
+#[derive(Debug)]
+pub(crate) struct Virtual {
+    /// The granularity of mappings, in bytes; a power of two.
+    pub(crate) granularity: u64,
+    /// Whether physical memory is created for direct access by devices on the bus.
+    rdma: AtomicBool,
+    /// Whether physical memory is created for export to processes.
+    export: AtomicBool,
+    /// Which thread changes mappings.
+    pub(crate) mappings: Turn,
+}
+
+/// The requested uses of new physical memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Uses {
+    /// Direct access by devices on the bus.
+    pub(crate) rdma: bool,
+    /// Export to processes.
+    pub(crate) export: bool,
+}
+
+impl Uses {
+    /// Lists all requested uses, and then fewer: a device may report a use and then refuse the use.
+    pub(crate) fn or_fewer(self) -> impl Iterator<Item = Self> {
+        let choices = [(true, true), (false, true), (true, false), (false, false)];
+        let choices = choices.into_iter().map(|(rdma, export)| Self { rdma, export });
+        choices.filter(move |uses| uses.rdma <= self.rdma && uses.export <= self.export)
+    }
+}
+
+/// Lets only one thread change mappings, from the thread's first call to the last. The driver fails with code
+/// 999 if a mapping of a handle is removed between the map call for the handle at a new place and the call
+/// for the new place's access (driver 580, on an H100). Only requests with mapped pages wait.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    taken: Mutex<bool>,
+    ended: Condvar,
+}
+
+impl Turn {
+    /// Waits until no thread changes mappings, and takes the turn.
+    pub(crate) fn begin(&self) {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = self.ended.wait_while(taken, |taken| *taken);
+        *free.unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Ends the turn.
+    pub(crate) fn end(&self) {
+        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.ended.notify_one();
+    }
+}
+
+impl Virtual {
+    /// Queries the device's virtual memory. Returns `None` if the device lacks virtual memory, or
+    /// the driver lacks an entry point for virtual memory. The caller has entered the context.
+    ///
+    /// # Errors
+    /// Sticky errors only. If the driver refuses a query, the device counts as a device without
+    /// virtual memory.
+    pub(crate) fn of(context: &Context, device: CuDevice) -> DeviceResult<Option<Self>> {
+        let driver = context.driver();
+        let complete = driver.mem_get_allocation_granularity.is_some()
+            && driver.mem_address_reserve.is_some()
+            && driver.mem_address_free.is_some()
+            && driver.mem_create.is_some()
+            && driver.mem_release.is_some()
+            && driver.mem_map.is_some()
+            && driver.mem_unmap.is_some()
+            && driver.mem_set_access.is_some();
+        if !complete || !has(context, device, CuDeviceAttribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
+            return Ok(None);
+        }
+        let uses = Uses {
+            rdma: has(context, device, CuDeviceAttribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
+            export: driver.mem_export.is_some()
+                && has(context, device, CuDeviceAttribute::HANDLE_TYPE_POSIX_FD_SUPPORTED)?,
+        };
+        for Uses { rdma, export } in uses.or_fewer() {
+            let properties = CuMemAllocationProp::on_device(device.0, rdma, export);
+            let mut granularity = 0;
+            // SAFETY: both variables outlive the call, which reads `properties` and writes one
+            // integer to `granularity`.
+            let code = unsafe {
+                driver.mem_get_allocation_granularity(
+                    &raw mut granularity,
+                    &raw const properties,
+                    CuGranularity::MINIMUM,
+                )
+            };
+            if code.is_success() && granularity.is_power_of_two() {
+                return Ok(Some(Self {
+                    granularity: granularity as u64,
+                    rdma: AtomicBool::new(rdma),
+                    export: AtomicBool::new(export),
+                    mappings: Turn::default(),
+                }));
+            }
+            stop_if_sticky(context, code)?;
+        }
+        Ok(None)
+    }
+
+    /// Returns the uses for which physical memory is created.
+    pub(crate) fn uses(&self) -> Uses {
+        Uses { rdma: self.rdma.load(Ordering::Relaxed), export: self.export.load(Ordering::Relaxed) }
+    }
+
+    /// Sets the uses for which physical memory is created from now on.
+    pub(crate) fn set_uses(&self, uses: Uses) {
+        self.rdma.store(uses.rdma, Ordering::Relaxed);
+        self.export.store(uses.export, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether an attribute of the device is 1. A refused query counts as 0.
+fn has(context: &Context, device: CuDevice, attribute: CuDeviceAttribute) -> DeviceResult<bool> {
+    let mut value: c_int = 0;
+    // SAFETY: `value` outlives the call, which writes one integer to it.
+    let code = unsafe { context.driver().device_get_attribute(&raw mut value, attribute, device) };
+    stop_if_sticky(context, code)?;
+    Ok(code.is_success() && value == 1)
+}
+
+/// Fails iff the code is sticky.
+fn stop_if_sticky(context: &Context, code: CuResult) -> DeviceResult<()> {
+    if code.is_sticky() { context.check(code) } else { Ok(()) }
+}

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Installs cachalot's C and C++ interface: headers, libraries, pkg-config files, a CMake package, licences.
+#
+#   ffi/packaging/install.sh PREFIX                  builds the release libraries and installs them under PREFIX
+#   ffi/packaging/install.sh --from FOLDER PREFIX    installs libraries that were built before
+#
+# LIBDIR and INCLUDEDIR (default: lib and include) are folders below PREFIX, DESTDIR a root to stage the files in.
+# PREFIX/share/cachalot/manifest.txt lists what was installed; uninstall.sh beside it removes these files.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+crate=$(cd "$here/.." && pwd)
+headers=$(cd "$crate/include" && pwd)
+
+from=
+if [ "${1:-}" = --from ]; then
+  from=${2:?usage: install.sh [--from FOLDER] PREFIX}
+  shift 2
+fi
+prefix=${1:?usage: install.sh [--from FOLDER] PREFIX}
+libdir=${LIBDIR:-lib}
+includedir=${INCLUDEDIR:-include}
+if [ -z "$from" ]; then
+  from=$("$here/build.sh" release)
+fi
+
+# The header's version is the library's: a test compares them.
+number() { sed -n "s/^#define CACHALOT_VERSION_$1 \([0-9]*\)$/\1/p" "$headers/cachalot.h"; }
+major=$(number MAJOR) minor=$(number MINOR) version=$major.$minor.$(number PATCH)
+if ! [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]]; then
+  echo "$headers/cachalot.h states no version, but \`$version\`" >&2
+  exit 1
+fi
+compatible=$major
+if [ "$major" = 0 ]; then
+  compatible=0.$minor
+fi
+# What `rustc --print native-static-libs` names: a test compares them.
+system_libraries="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
+
+to=${DESTDIR:-}$prefix
+mkdir -p "$to/share/cachalot"
+# An earlier version's files go, so that the manifest lists everything that is cachalot's.
+if [ -f "$to/share/cachalot/manifest.txt" ]; then
+  bash "$here/uninstall.sh" "$to"
+fi
+
+installed=()
+# put MODE FILE TARGET: installs a file at a path below the prefix.
+put() {
+  install -D -m "$1" "$2" "$to/$3"
+  installed+=("$3")
+}
+# link TARGET NAME: makes a symbolic link to a file beside it.
+link() {
+  ln -sf "$1" "$to/$2"
+  installed+=("$2")
+}
+up=$(printf '%s' "$libdir" | sed 's,[^/][^/]*,..,g')
+# fill TEMPLATE TARGET: writes a template's text with this installation's values.
+fill() {
+  mkdir -p "$to/$(dirname "$2")"
+  sed -e "s,@UP@,$up,g" -e "s,@LIBDIR@,$libdir,g" -e "s,@INCLUDEDIR@,$includedir,g" -e "s,@VERSION@,$version,g" \
+    -e "s,@COMPATIBLE_PATTERN@,${compatible//./\\\\\\\\.},g" -e "s,@SYSTEM_LIBRARIES@,$system_libraries,g" \
+    "$here/$1" >"$to/$2"
+  installed+=("$2")
+}
+
+for header in "$headers"/*; do
+  put 644 "$header" "$includedir/$(basename "$header")"
+done
+mkdir -p "$to/$libdir"
+# shellcheck disable=SC2046 # the names are words
+"$here/seal.sh" "$from/libcachalot.a" "$to/$libdir/libcachalot.a" \
+  $(grep -oh 'cachalot_[a-z_]*(' "$headers"/cachalot{,_torch}.h | tr -d '(' | sort -u)
+chmod 644 "$to/$libdir/libcachalot.a"
+installed+=("$libdir/libcachalot.a")
+put 755 "$from/libcachalot.so" "$libdir/libcachalot.so.$version"
+strip --strip-unneeded "$to/$libdir/libcachalot.so.$version"
+link "libcachalot.so.$version" "$libdir/libcachalot.so.$compatible"
+link "libcachalot.so.$compatible" "$libdir/libcachalot.so"
+for package in cachalot cachalot-shared; do
+  fill "$package.pc.in" "$libdir/pkgconfig/$package.pc"
+done
+for file in cachalot-config cachalot-config-version; do
+  fill "$file.cmake.in" "$libdir/cmake/cachalot/$file.cmake"
+done
+put 644 "$here/cachalot-targets.cmake" "$libdir/cmake/cachalot/cachalot-targets.cmake"
+for file in README.md LICENSE-MIT LICENSE-APACHE; do
+  put 644 "$crate/$file" "share/doc/cachalot/$file"
+done
+put 755 "$here/uninstall.sh" share/cachalot/uninstall.sh
+printf '%s\n' "${installed[@]}" share/cachalot/manifest.txt >"$to/share/cachalot/manifest.txt"
+echo "cachalot $version: $to" >&2

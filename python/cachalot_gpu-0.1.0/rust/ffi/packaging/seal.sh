@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Seals a Rust static library: makes it one object whose only global names are those that it offers.
+#
+#   ffi/packaging/seal.sh LIBRARY.a SEALED.a NAME...
+#
+# A Rust static library brings a standard library with it, some names of which are the same in every one (such as
+# rust_eh_personality). Two in one program may therefore not link, namely when one was made with link-time optimisation
+# (rust-lang/rust 44322). A sealed one does, beside any other, of whatever compiler. Needs GNU ld and objcopy.
+set -euo pipefail
+library=$(readlink -f "${1:?usage: seal.sh LIBRARY.a SEALED.a NAME...}")
+sealed=${2:?usage: seal.sh LIBRARY.a SEALED.a NAME...}
+shift 2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+printf '%s\n' "$@" >"$work/names"
+ld -r --whole-archive "$library" -o "$work/sealed.o"
+# The reference to the personality is in a group that linkers merge by name: with a name of its own it is not merged with the
+# other library's. Bit code is of no use to linkers that do not come with the compiler, and confuses some.
+objcopy --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd \
+  --redefine-sym "DW.ref.rust_eh_personality=DW.ref.$1.personality" "$work/sealed.o"
+objcopy --keep-global-symbols="$work/names" "$work/sealed.o"
+rm -f "$sealed"
+ar rcsD "$sealed" "$work/sealed.o"

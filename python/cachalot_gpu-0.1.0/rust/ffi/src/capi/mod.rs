@@ -1,0 +1,34 @@
+//! The exported functions, in the order of the header, which documents each function.
+//!
+//! Every body runs inside the panic boundary, which turns a panic into a status. Every argument is
+//! checked before use.
+
+mod allocators;
+mod cache;
+mod callbacks;
+mod introspection;
+mod memory;
+mod pages;
+mod parking;
+mod planned;
+pub(crate) mod pools;
+mod ranges;
+mod simulated;
+mod statistics;
+mod tuning;
+mod version;
+
+pub use allocators::*;
+pub use cache::*;
+pub use callbacks::*;
+pub use introspection::*;
+pub use memory::*;
+pub use pages::*;
+pub use parking::*;
+pub use planned::*;
+pub use pools::*;
+pub use ranges::*;
+pub use simulated::*;
+pub use statistics::*;
+pub use tuning::*;
+pub use version::*;

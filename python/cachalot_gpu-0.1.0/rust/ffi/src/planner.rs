@@ -1,0 +1,115 @@
+//! Background planning for `policy:planned`: plans observed iterations on threads of the library.
+
+use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Observed, Storage};
+use cachalot_planner::Plan;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
+
+/// A planning thread and its device.
+struct Job {
+    device: DeviceIndex,
+    thread: JoinHandle<(Observed, Option<Vec<Plan>>)>,
+}
+
+/// Announces iterations to an allocator and plans observed iterations in the background, with at
+/// most one thread per device.
+///
+/// A finished plan takes effect at the next announcement. If a thread cannot start, or panics, the
+/// fallback policy stays in effect.
+///
+/// ```
+/// use cachalot::{Allocator, Config, DeviceIndex, Growable, HeapLock, SimulatedDevice, StreamId, Planner};
+///
+/// let config = Config::parse("policy:planned,fallback:bfc,plan_deadline_ms:100")?;
+/// let allocator = Allocator::<_, HeapLock, Growable>::new([SimulatedDevice::new(1 << 30)], &config)?;
+/// let planner = Planner::default();
+/// for _ in 0..4 {
+///     planner.iteration(&allocator, DeviceIndex(0))?;
+///     let block = allocator.malloc(DeviceIndex(0), 4096, StreamId::DEFAULT)?;
+///     allocator.free(block)?;
+///     planner.wait();
+/// }
+/// assert_eq!(allocator.planned_report(DeviceIndex(0))?.served, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Default)]
+pub struct Planner {
+    jobs: Mutex<Vec<Job>>,
+    /// Whether the results are no longer needed. Planning threads then stop early.
+    abandoned: Arc<AtomicBool>,
+}
+
+impl Planner {
+    /// Ends an iteration and begins the next: see [`Allocator::iteration`]. Callable from any
+    /// thread; never waits for planning.
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::iteration`].
+    pub fn iteration<D, R, S>(&self, allocator: &Allocator<D, R, S>, device: DeviceIndex) -> Result<(), Error>
+    where
+        D: DeviceMemory,
+        R: Lock,
+        S: Storage,
+    {
+        while let Some(job) = self.finished(device) {
+            // A thread that panicked has no plan; the allocator refuses a plan that is out of date.
+            if let Ok((observed, Some(plans))) = job.thread.join() {
+                let _taken = allocator.adopt_plans(device, observed, &plans);
+            }
+        }
+        allocator.iteration(device)?;
+        if let Some(observed) = allocator.observed(device)? {
+            let milliseconds = allocator.config(device)?.planned().map_or(0, |planned| planned.plan_deadline_ms);
+            self.start(device, observed, Duration::from_millis(milliseconds));
+        }
+        Ok(())
+    }
+
+    /// Waits until every observed iteration is planned. The plans take effect at the next
+    /// announcement.
+    pub fn wait(&self) {
+        while self.jobs.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|job| !job.thread.is_finished()) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Removes a finished job of the device from the list.
+    fn finished(&self, device: DeviceIndex) -> Option<Job> {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = jobs.iter().position(|job| job.device == device && job.thread.is_finished())?;
+        Some(jobs.swap_remove(number))
+    }
+
+    /// Starts a planning thread. On failure, the allocator stays with its fallback policy.
+    fn start(&self, device: DeviceIndex, observed: Observed, deadline: Duration) {
+        let abandoned = Arc::clone(&self.abandoned);
+        let plan = move || {
+            let until = Instant::now() + deadline;
+            let plans = observed.plan(&|| Instant::now() >= until, &|| abandoned.load(Ordering::Relaxed));
+            (observed, plans)
+        };
+        if let Ok(thread) = Builder::new().name("cachalot-plan".into()).spawn(plan) {
+            self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(Job { device, thread });
+        }
+    }
+}
+
+impl Drop for Planner {
+    /// Stops and joins all planning threads: no code of the library may run when the library is
+    /// unloaded.
+    fn drop(&mut self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        for job in self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let _ended = job.thread.join();
+        }
+    }
+}
+
+impl core::fmt::Debug for Planner {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Planner").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,147 @@
+//! Background tuning for `tune:auto`: searches settings with the latest requests on a thread of the library, and
+//! puts them in force at idle moments.
+
+use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Storage};
+use cachalot_tuner::live::{Finding, Limits, Tuner};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
+
+/// Most candidates of a search. The time of `tune_budget_ms` is usually over before.
+const CANDIDATES: usize = 64;
+
+/// A search is followed by a rest of this many times its own time: a tenth of a core at the most.
+const REST: u32 = 9;
+
+/// The tuner of a device, and its thread while a job runs.
+struct OnDevice {
+    tuner: Tuner,
+    job: Option<JoinHandle<Finding>>,
+    /// No job begins before.
+    rests_until: Option<Instant>,
+}
+
+/// Tunes the devices of an allocator with the setting `tune:auto`, with at most one thread per device. The
+/// threads have the lowest priority and use no lock of the allocator.
+///
+/// The program calls [`idle`](Self::idle) at idle moments, such as the end of an iteration. Everything that
+/// touches the allocator happens there, and a search only between two such moments.
+///
+/// ```
+/// use cachalot::{AutoTuner, Config, DeviceIndex, StreamId};
+///
+/// let allocator = cachalot::open_simulated(1 << 36, &Config::parse("tune:auto")?)?;
+/// let tuner = AutoTuner::default();
+/// for iteration in 0..8_u64 {
+///     for bytes in (20 + iteration % 4..).map(|mib| mib << 20).take(100) {
+///         allocator.free(allocator.malloc(DeviceIndex(0), bytes, StreamId::DEFAULT)?)?;
+///     }
+///     tuner.idle(&allocator, DeviceIndex(0))?;
+///     tuner.wait();
+/// }
+/// assert!(allocator.tuning(DeviceIndex(0))?.report()?.searches > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Default)]
+pub struct AutoTuner {
+    devices: Mutex<BTreeMap<u32, OnDevice>>,
+    /// Whether the results are no longer needed. Searches then end early.
+    abandoned: Arc<AtomicBool>,
+}
+
+impl AutoTuner {
+    /// Does what is due on a device: begins a search, puts the result of the latest one in force, or takes
+    /// settings back. Does nothing without `tune:auto`, during a capture, and while another thread is here.
+    /// Callable from any thread; never waits for a search.
+    ///
+    /// Device: called to release memory. Never waits for the device.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::Device`].
+    pub fn idle<D, R, S>(&self, allocator: &Allocator<D, R, S>, device: DeviceIndex) -> Result<(), Error>
+    where
+        D: DeviceMemory,
+        R: Lock,
+        S: Storage,
+    {
+        if !allocator.tuning(device)?.is_possible()? {
+            return Ok(());
+        }
+        let Ok(mut devices) = self.devices.try_lock() else { return Ok(()) };
+        let on_device = devices.entry(device.0).or_insert_with(|| OnDevice {
+            tuner: Tuner::new(Limits { candidates: CANDIDATES, ..Limits::default() }),
+            job: None,
+            rests_until: None,
+        });
+        let OnDevice { tuner, job, rests_until } = on_device;
+        if job.as_ref().is_some_and(|job| !job.is_finished()) {
+            return Ok(());
+        }
+        match job.take().map(JoinHandle::join) {
+            Some(Ok(finding)) => {
+                *rests_until = Some(Instant::now() + finding.took() * REST);
+                tuner.conclude(allocator, device, finding)?;
+            }
+            // A search that panicked has changed nothing.
+            Some(Err(_)) => tuner.give_up(),
+            None => {}
+        }
+        if rests_until.is_some_and(|until| Instant::now() < until) {
+            return Ok(());
+        }
+        tuner.set_time(Some(Duration::from_millis(allocator.config(device)?.tune_budget_ms())));
+        if let Some(next) = tuner.prepare(allocator, device)? {
+            let abandoned = Arc::clone(&self.abandoned);
+            let work = move || {
+                lower_priority();
+                next.run(&abandoned)
+            };
+            match Builder::new().name("cachalot-tune".into()).spawn(work) {
+                Ok(thread) => *job = Some(thread),
+                Err(_) => tuner.give_up(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until no search runs, and ends the rest after it. For tests: the result takes effect at the next idle
+    /// moment.
+    pub fn wait(&self) {
+        let is_running = |devices: &BTreeMap<u32, OnDevice>| {
+            devices.values().any(|device| device.job.as_ref().is_some_and(|job| !job.is_finished()))
+        };
+        while is_running(&self.devices.lock().unwrap_or_else(PoisonError::into_inner)) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        for device in self.devices.lock().unwrap_or_else(PoisonError::into_inner).values_mut() {
+            device.rests_until = None;
+        }
+    }
+}
+
+impl Drop for AutoTuner {
+    /// Stops and joins all threads: no code of the library may run when the library is unloaded.
+    fn drop(&mut self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        for device in self.devices.get_mut().unwrap_or_else(PoisonError::into_inner).values_mut() {
+            if let Some(job) = device.job.take() {
+                let _ended = job.join();
+            }
+        }
+    }
+}
+
+impl core::fmt::Debug for AutoTuner {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("AutoTuner").finish_non_exhaustive()
+    }
+}
+
+/// Gives the calling thread the lowest priority. On Linux, 0 is the calling thread alone.
+fn lower_priority() {
+    // SAFETY: the call has no pointer, and changes nothing but the priority.
+    let _refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+}

@@ -1,0 +1,132 @@
+//! The events of a problem in the order of time: the input of best fit and of push-down.
+
+use super::first_fit;
+use super::{Chain, Chains, Plan, Watch};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Order of events within one step: frees first, then new buffers, then writes in place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    Free,
+    Allocate,
+    Overwrite,
+}
+
+/// An event in the life of a chain. Members are numbered as in [`Chains::members`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Event {
+    /// The last member of a chain frees its bytes.
+    Free(u32),
+    /// The first member of a chain allocates bytes.
+    Allocate(u32),
+    /// A member keeps a part of the preceding member's bytes, and frees the rest.
+    Overwrite(u32),
+}
+
+/// Order among chains with equal starts.
+///
+/// MegEngine keeps the order in which the buffers were added. A plan independent of the input order
+/// needs a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Arrival {
+    /// Whether the longest-lived chain comes first. If false, the shortest-lived comes first.
+    pub(super) longest: bool,
+    /// Among chains with equal lives: whether the largest comes first. If false, the smallest comes
+    /// first.
+    pub(super) largest: bool,
+}
+
+impl Arrival {
+    /// All four orders. None is better on every problem, so [`best`] tries all of them.
+    pub(super) const ALL: [Self; 4] = [
+        Self { longest: false, largest: false },
+        Self { longest: false, largest: true },
+        Self { longest: true, largest: true },
+        Self { longest: true, largest: false },
+    ];
+
+    /// Returns the rank of each chain in this order.
+    fn ranks(self, chains: &Chains) -> Vec<u32> {
+        let key = |chain: &Chain| {
+            let turned = |value: u64, turn: bool| if turn { u64::MAX - value } else { value };
+            (chain.start, turned(chain.end, self.longest), turned(chain.size, self.largest))
+        };
+        let mut order: Vec<u32> = (0..chains.len() as u32).collect();
+        order.sort_by_key(|&chain| key(&chains.all()[chain as usize]));
+        let mut ranks = vec![0; order.len()];
+        for (rank, &chain) in order.iter().enumerate() {
+            ranks[chain as usize] = rank as u32;
+        }
+        ranks
+    }
+}
+
+/// Lists the events of chains without gaps, in MegEngine's order: within one step frees come first,
+/// then new buffers, then writes in place.
+///
+/// A writer frees the bytes of its target around itself. New buffers of the step come before, and
+/// so cannot use these bytes while the target is still read.
+pub(super) fn events(chains: &Chains, arrival: Arrival) -> Vec<Event> {
+    let mut events = Vec::with_capacity(chains.members().len() + chains.len());
+    for (chain, rank) in chains.all().iter().zip(arrival.ranks(chains)) {
+        let range = chain.range();
+        let (first, last) = (range.start as u32, range.end as u32 - 1);
+        events.push((chain.start, Turn::Allocate, rank, Event::Allocate(first)));
+        for later in first + 1..=last {
+            events.push((chains.members()[later as usize].start, Turn::Overwrite, rank, Event::Overwrite(later)));
+        }
+        events.push((chain.end, Turn::Free, rank, Event::Free(last)));
+    }
+    events.sort_unstable();
+    events.into_iter().map(|(.., event)| event).collect()
+}
+
+/// Runs `place` with every order of arrival and returns the best plan. `place` maps chains and
+/// events to the offset of each chain.
+pub(super) fn best(
+    chains: &Chains,
+    watch: &mut dyn Watch,
+    place: impl Fn(&Chains, &[Event]) -> Vec<u64>,
+) -> Option<Plan> {
+    let solid = chains.solid();
+    let mut best: Option<Plan> = None;
+    for arrival in Arrival::ALL {
+        if watch.stop() {
+            break;
+        }
+        let offsets = first_fit::refit(chains, place(&solid, &events(&solid, arrival)));
+        if best.as_ref().is_none_or(|best| chains.peak(&offsets) < best.peak) {
+            let plan = chains.plan(&offsets);
+            watch.improved(&plan);
+            best = Some(plan);
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Event::{Allocate, Free, Overwrite};
+    use super::{Arrival, events};
+    use crate::{Buffer, Chains, Overwrite as Overwriting, Problem};
+    use alloc::vec;
+
+    #[test]
+    fn what_ends_goes_before_what_begins_and_that_before_what_is_written_in_place() {
+        let buffer = |start, end| Buffer { start, end, size: 4, alignment: 1, fixed: None };
+        let problem = Problem {
+            buffers: vec![buffer(0, 3), buffer(2, 5), buffer(2, 3), buffer(0, 2)],
+            overwrites: vec![Overwriting { writer: 1, target: 0, offset: 0 }],
+            ..Problem::default()
+        };
+        let chains = Chains::of(&problem);
+        let buffer_of = |member: u32| chains.members()[member as usize].buffer;
+        let named = events(&chains, Arrival { longest: false, largest: false }).into_iter().map(|event| match event {
+            Free(member) => Free(buffer_of(member)),
+            Allocate(member) => Allocate(buffer_of(member)),
+            Overwrite(member) => Overwrite(buffer_of(member)),
+        });
+        assert!(named.eq([Allocate(3), Allocate(0), Free(3), Allocate(2), Overwrite(1), Free(2), Free(1)]));
+    }
+}

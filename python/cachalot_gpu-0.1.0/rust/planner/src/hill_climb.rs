@@ -1,0 +1,153 @@
+//! Hill climbing over placement orders: first fit in many orders, each a small change of the best
+//! so far.
+//!
+//! The change is that of TVM's `hill_climb`. Take a buffer at the peak. Choose two buffers placed
+//! earlier: neighbours, or a neighbour and a neighbour of the neighbour. Swap the two in the order.
+//! Two buffers are neighbours if their lives overlap. TVM stores all pairs of neighbours; here a
+//! pair is drawn by a scan when needed, so memory stays O(n).
+
+use super::first_fit::fill;
+use super::greedy::Greedy;
+use super::placer::Placer;
+use super::problem::align_up;
+use super::{Algorithm, Chain, Chains, Plan, Problem, Watch, lower_bound};
+use alloc::vec::Vec;
+
+/// TVM's hill climbing. The random numbers have a fixed seed, so equal problems give equal plans.
+pub struct HillClimb {
+    /// Number of orders to try.
+    pub attempts: u32,
+}
+
+impl HillClimb {
+    /// TVM's number of attempts.
+    pub const TVM: Self = Self { attempts: 500 };
+}
+
+/// Probability, in per cent, of drawing both buffers among the neighbours of the highest buffer.
+/// Otherwise the second is drawn among the neighbours of the first.
+const NEAR: u64 = 25;
+
+/// Scale of the probability of keeping a worse order, in per cent. The probability is this scale
+/// times the relative rise of the peak, divided by the number of the attempt.
+const FORGIVING: u64 = 50;
+
+impl Algorithm for HillClimb {
+    fn name(&self) -> &'static str {
+        "hill-climb"
+    }
+
+    fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan> {
+        let chains = Chains::of(problem);
+        let target = lower_bound(problem);
+        let mut climb = Climb::new(&chains);
+        let mut peak = fill(&mut climb.placer, &climb.order, watch)?;
+        let mut lowest = peak;
+        let mut best = chains.plan(climb.placer.offsets());
+        watch.improved(&best);
+        for attempt in 1..=u64::from(self.attempts) {
+            if lowest <= target {
+                break;
+            }
+            let Some((one, other)) = climb.choose() else { continue };
+            climb.swap(one, other);
+            let Some(new) = fill(&mut climb.placer, &climb.order, watch) else { break };
+            if new < lowest {
+                lowest = new;
+                best = chains.plan(climb.placer.offsets());
+                watch.improved(&best);
+            }
+            // Accept with probability FORGIVING % · (worse / new) / attempt, in whole numbers: both
+            // sides are multiplied by `new · attempt · 100`. `u128` holds 6 + 64 + 32 bits.
+            let worse = new.saturating_sub(peak);
+            let chance = u128::from(FORGIVING) * u128::from(worse) * u128::from(u32::MAX);
+            let bar = u128::from(new) * u128::from(attempt) * 100;
+            if new < peak || u128::from(climb.random.below(u64::from(u32::MAX))) * bar < chance {
+                peak = new;
+            } else {
+                climb.swap(one, other);
+            }
+        }
+        Some(best)
+    }
+}
+
+/// The state of the search.
+struct Climb<'a> {
+    chains: &'a Chains,
+    placer: Placer<'a>,
+    order: Vec<u32>,
+    /// For each chain, the position in `order`.
+    position: Vec<u32>,
+    random: Random,
+}
+
+impl<'a> Climb<'a> {
+    fn new(chains: &'a Chains) -> Self {
+        let order = Greedy::Size.order(chains);
+        let mut position = alloc::vec![0; order.len()];
+        for (at, &chain) in order.iter().enumerate() {
+            position[chain as usize] = at as u32;
+        }
+        Self { chains, placer: Placer::new(chains), order, position, random: Random(0) }
+    }
+
+    /// Swaps the chains at two positions of the order.
+    fn swap(&mut self, one: u32, other: u32) {
+        self.order.swap(one as usize, other as usize);
+        for at in [one, other] {
+            self.position[self.order[at as usize] as usize] = at;
+        }
+    }
+
+    /// Draws two positions of the order to swap, or `None` if a buffer has too few neighbours.
+    fn choose(&mut self) -> Option<(u32, u32)> {
+        let (all, offsets, peak) = (self.chains.all(), self.placer.offsets(), self.placer.peak());
+        let ends = all.iter().zip(offsets).map(|(own, offset)| align_up(offset + own.size, own.alignment));
+        let highest = (0..).zip(ends).filter(|&(_, end)| end == peak).map(|(chain, _)| chain);
+        let highest: u32 = self.random.one_of(highest)?;
+        let before = self.position[highest as usize];
+        let one = self.neighbour(highest, before, highest)?;
+        let from = if self.random.below(100) < NEAR { highest } else { one };
+        let other = self.neighbour(from, before, one)?;
+        Some((self.position[one as usize], self.position[other as usize]))
+    }
+
+    /// Draws a neighbour of `chain` among the first `before` positions, excluding `except`.
+    fn neighbour(&mut self, chain: u32, before: u32, except: u32) -> Option<u32> {
+        let all = self.chains.all();
+        let own = &all[chain as usize];
+        let lives_with = |other: &Chain| other.start < own.end && own.start < other.end;
+        let earlier = self.order[..before as usize].iter().copied();
+        let near = earlier.filter(|&other| other != chain && other != except && lives_with(&all[other as usize]));
+        self.random.one_of(near)
+    }
+}
+
+/// Pseudo-random numbers by `SplitMix64` (Steele, Lea, Flood: Fast splittable pseudorandom number
+/// generators, 2014). The seed is always 0.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Draws a number below `bound`; `bound` is not 0.
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// Draws an item of an iterator; `None` from an empty iterator.
+    fn one_of(&mut self, mut some: impl Iterator<Item = u32> + Clone) -> Option<u32> {
+        let count = some.clone().count() as u64;
+        if count == 0 {
+            return None;
+        }
+        some.nth(self.below(count) as usize)
+    }
+}

@@ -1,0 +1,58 @@
+//! The jobs of a portfolio, in their order.
+
+use crate::Algorithm;
+use crate::best_fit::BestFit;
+use crate::exact::Skyline;
+use crate::greedy::Greedy;
+use crate::hill_climb::HillClimb;
+use crate::interval_move::IntervalMove;
+use crate::pushdown::Pushdown;
+use crate::squeeze::Squeeze;
+
+/// A job of a portfolio.
+#[derive(Clone, Copy)]
+pub enum Job {
+    /// A fast algorithm.
+    Heuristic(&'static (dyn Algorithm + Sync)),
+    /// A run of the exact search.
+    Run(u64),
+}
+
+/// Algorithms that need milliseconds for a thousand buffers.
+static QUICK: [&(dyn Algorithm + Sync); 4] = [&Pushdown, &Greedy::LowestScale, &Greedy::Size, &Greedy::Area];
+
+/// Algorithms that need more time. The last two run only with few buffers.
+static SLOW: [&(dyn Algorithm + Sync); 11] = [
+    &Greedy::LowestSize,
+    &Skyline(2),
+    &Skyline(7),
+    &Greedy::Conflicts,
+    &Greedy::Birth,
+    &BestFit,
+    &Squeeze,
+    &Skyline(4),
+    &Skyline(0),
+    &HillClimb::TVM,
+    &IntervalMove,
+];
+
+/// Number of search runs before the slower algorithms. If the lower bound is reachable, an early run usually
+/// finds a plan at the bound.
+const OPENING: u64 = 32;
+
+/// Largest number of buffers for the last two algorithms. With more buffers, both need minutes.
+const FEW: usize = 2000;
+
+/// Returns the job of a number, counted from 0, or `None` after the last job. `searchable` tells whether the
+/// exact search accepts the problem.
+pub fn job(number: u64, buffers: usize, searchable: bool) -> Option<Job> {
+    let slow = if buffers > FEW { SLOW.len() - 2 } else { SLOW.len() } as u64;
+    let (quick, opening) = (QUICK.len() as u64, if searchable { OPENING } else { 0 });
+    let heuristic = |list: &[&'static (dyn Algorithm + Sync)], index: u64| Some(Job::Heuristic(list[index as usize]));
+    match number {
+        _ if number < quick => heuristic(&QUICK, number),
+        _ if number < quick + opening => Some(Job::Run(number - quick)),
+        _ if number < quick + opening + slow => heuristic(&SLOW, number - quick - opening),
+        _ => searchable.then_some(Job::Run(number - quick - slow)),
+    }
+}

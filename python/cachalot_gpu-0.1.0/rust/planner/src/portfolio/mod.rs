@@ -1,0 +1,202 @@
+//! All algorithms in turn: first the fast algorithms, then the exact search. The best plan so far is
+//! available at any time.
+//!
+//! A portfolio stops when the best plan is proven optimal: the plan reaches the lower bound, or the search
+//! has refuted every lower peak. The steps depend only on the problem. A host with threads shares the jobs
+//! out among the threads ([`job`], [`Standing`]).
+
+mod jobs;
+mod standing;
+
+pub use jobs::{Job, job};
+pub use standing::Standing;
+
+use super::exact::{Instance, PATIENCE, Progress, Search};
+use super::{Algorithm, Chains, Plan, Problem, Watch};
+use alloc::sync::Arc;
+
+/// A portfolio at work on a problem.
+pub struct Portfolio<'a> {
+    problem: &'a Problem,
+    standing: Standing,
+    /// `None` before the first run of the search, and for a problem too large for the search.
+    search: Option<Search>,
+    /// Whether the portfolio has tried to create the search.
+    prepared: bool,
+    /// Number of the next job, or of the next search run without heuristics.
+    next: u64,
+    heuristics: bool,
+    /// Capacity of the present search run in bytes. `None` between two runs.
+    running: Option<u64>,
+    finished: bool,
+}
+
+impl<'a> Portfolio<'a> {
+    /// Creates a portfolio before its first step.
+    pub fn new(problem: &'a Problem) -> Self {
+        let standing = Standing::new(problem);
+        let finished = standing.optimal();
+        Self { problem, standing, search: None, prepared: false, next: 0, heuristics: true, running: None, finished }
+    }
+
+    /// Creates a portfolio with the exact search alone.
+    pub fn exact(problem: &'a Problem) -> Self {
+        Self { heuristics: false, ..Self::new(problem) }
+    }
+
+    /// Returns the best plan so far.
+    pub fn best(&self) -> Option<&Plan> {
+        self.standing.best()
+    }
+
+    /// Consumes the portfolio, and returns the best plan.
+    pub fn into_best(self) -> Option<Plan> {
+        self.standing.into_best()
+    }
+
+    /// Returns the source of the best plan: the name of an algorithm, `exact`, or the name given to
+    /// [`offer`](Self::offer). Empty without a plan.
+    pub fn algorithm(&self) -> &'static str {
+        self.standing.algorithm()
+    }
+
+    /// Returns the lower bound of all peaks in bytes. The bound grows with the proofs of the search.
+    pub fn lower_bound(&self) -> u64 {
+        self.standing.lower_bound()
+    }
+
+    /// Returns whether the best plan is proven optimal.
+    pub fn optimal(&self) -> bool {
+        self.standing.optimal()
+    }
+
+    /// Returns whether no job is left.
+    pub fn finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Returns the number of searched nodes.
+    pub fn nodes(&self) -> u64 {
+        self.search.as_ref().map_or(0, Search::nodes)
+    }
+
+    /// Takes a plan from elsewhere if the plan is better than the best so far. The plan is not checked.
+    pub fn offer(&mut self, plan: Plan, algorithm: &'static str) {
+        self.standing.offer(plan, algorithm);
+        self.finished |= self.standing.optimal();
+    }
+
+    /// Runs an algorithm, or some thousand nodes of the search. Returns whether work is left.
+    pub fn step(&mut self, watch: &mut dyn Watch) -> bool {
+        if self.finished {
+            return false;
+        }
+        if self.running.is_some() {
+            self.search_on(watch);
+        } else {
+            match self.job() {
+                None => self.finished = true,
+                Some(Job::Heuristic(algorithm)) => {
+                    if let Some(plan) = algorithm.plan(self.problem, &mut StopOnly(watch)) {
+                        self.keep(plan, algorithm.name(), watch);
+                    }
+                }
+                Some(Job::Run(run)) => {
+                    let capacity = self.standing.target(run);
+                    self.running = Some(capacity);
+                    if let Some(search) = &mut self.search {
+                        search.begin(run, capacity);
+                    }
+                }
+            }
+        }
+        self.finished |= self.standing.settled();
+        !self.finished
+    }
+
+    /// Runs steps until no job is left, or until `watch` stops the portfolio.
+    pub fn run(&mut self, watch: &mut dyn Watch) {
+        while self.step(watch) && !watch.stop() {}
+    }
+
+    fn job(&mut self) -> Option<Job> {
+        let number = self.next;
+        self.next += 1;
+        let job = if self.heuristics {
+            job(number, self.problem.buffers.len(), self.search.is_some() || !self.prepared)
+        } else {
+            Some(Job::Run(number))
+        };
+        if !self.prepared && matches!(job, Some(Job::Run(_))) {
+            self.prepared = true;
+            self.search = Instance::of(Chains::of(self.problem)).map(|instance| Search::new(Arc::new(instance)));
+            if self.search.is_none() {
+                self.next = number;
+                return if self.heuristics { self.job() } else { None };
+            }
+        }
+        job
+    }
+
+    fn search_on(&mut self, watch: &mut dyn Watch) {
+        let (Some(search), Some(capacity)) = (&mut self.search, self.running) else { return };
+        let progress = search.advance(PATIENCE);
+        if progress == Progress::DoesNotFit {
+            self.standing.refute(search.instance().next_peak(capacity), search.instance().proves());
+        }
+        if progress != Progress::Working {
+            self.running = None;
+        }
+        if let Some(plan) = search.plan() {
+            self.keep(plan, "exact", watch);
+        }
+    }
+
+    fn keep(&mut self, plan: Plan, algorithm: &'static str, watch: &mut dyn Watch) {
+        if self.standing.offer(plan, algorithm)
+            && let Some(best) = self.standing.best()
+        {
+            watch.improved(best);
+        }
+    }
+}
+
+/// Passes a stop on to an algorithm. Hides the intermediate plans of the algorithm, which may be worse than
+/// the best plan of the portfolio.
+struct StopOnly<'a>(&'a dyn Watch);
+
+impl Watch for StopOnly<'_> {
+    fn stop(&self) -> bool {
+        self.0.stop()
+    }
+}
+
+/// A portfolio as an algorithm.
+pub struct Sequential;
+
+impl Algorithm for Sequential {
+    fn name(&self) -> &'static str {
+        "portfolio"
+    }
+
+    fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan> {
+        let mut portfolio = Portfolio::new(problem);
+        portfolio.run(watch);
+        portfolio.into_best()
+    }
+}
+
+/// The exact search alone, from no plan to the lowest peak.
+pub struct Exact;
+
+impl Algorithm for Exact {
+    fn name(&self) -> &'static str {
+        "exact"
+    }
+
+    fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan> {
+        let mut portfolio = Portfolio::exact(problem);
+        portfolio.run(watch);
+        portfolio.into_best()
+    }
+}

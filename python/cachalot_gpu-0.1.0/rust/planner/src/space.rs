@@ -1,0 +1,146 @@
+//! Occupied bytes per step: a segment tree over the steps, with sorted runs of bytes in the nodes.
+//!
+//! ```text
+//! steps      0 1 2 3 4 5 6 7     a buffer of steps 1..6 covers the nodes 1, 2–3 and 4–5:
+//!            └┬┘ └┬┘ └┬┘ └┬┘     their `covering` and `within` get the bytes;
+//!             └─┬─┘   └─┬─┘      their ancestors' `within` gets the bytes, too
+//!               └───┬───┘
+//! ```
+//!
+//! A query for the steps of a new buffer reads `within` of the nodes that the steps cover, and
+//! `covering` of their ancestors. Together these lists hold every byte occupied at any of the
+//! steps.
+//!
+//! Runs that touch or overlap are merged, so a list is short where little is free. No pair of
+//! buffers is compared or stored. A buffer adds O(log n) runs.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// Runs of bytes in ascending order. Two runs never touch.
+#[derive(Clone, Default)]
+pub(super) struct Runs(Vec<(u64, u64)>);
+
+impl Runs {
+    /// Returns every run as (first byte, byte behind the last).
+    pub(super) fn all(&self) -> &[(u64, u64)] {
+        &self.0
+    }
+
+    /// Adds a run, merged with all runs that it touches.
+    fn add(&mut self, low: u64, high: u64) {
+        let first = self.0.partition_point(|run| run.1 < low);
+        let last = first + self.0[first..].partition_point(|run| run.0 <= high);
+        if first == last {
+            self.0.insert(first, (low, high));
+            return;
+        }
+        let joined = (self.0[first].0.min(low), self.0[last - 1].1.max(high));
+        self.0[first] = joined;
+        self.0.drain(first + 1..last);
+    }
+}
+
+/// The segment tree over the steps.
+pub(super) struct Space {
+    /// Number of leaves: the number of steps, rounded up to a power of two. Nodes are numbered from
+    /// 1; the children of `i` are `2i` and `2i + 1`.
+    leaves: usize,
+    covering: Vec<Runs>,
+    within: Vec<Runs>,
+}
+
+impl Space {
+    /// Creates a tree of `steps` steps without occupied bytes.
+    pub(super) fn new(steps: usize) -> Self {
+        let leaves = steps.next_power_of_two();
+        Self { leaves, covering: vec![Runs::default(); 2 * leaves], within: vec![Runs::default(); 2 * leaves] }
+    }
+
+    /// Frees all bytes at all steps.
+    pub(super) fn clear(&mut self) {
+        self.covering.iter_mut().chain(&mut self.within).for_each(|runs| runs.0.clear());
+    }
+
+    /// Occupies the bytes `low..high` at `steps`.
+    pub(super) fn occupy(&mut self, steps: &Range<u32>, low: u64, high: u64) {
+        let (covered, above) = self.nodes(steps);
+        for node in covered {
+            self.covering[node].add(low, high);
+            self.within[node].add(low, high);
+        }
+        for node in above {
+            self.within[node].add(low, high);
+        }
+    }
+
+    /// Returns lists of the runs occupied at any of `steps`. A byte may appear in several lists.
+    pub(super) fn taken(&self, steps: &Range<u32>) -> impl Iterator<Item = &Runs> {
+        let (covered, above) = self.nodes(steps);
+        covered.map(|node| &self.within[node]).chain(above.map(|node| &self.covering[node]))
+    }
+
+    /// Returns the nodes that cover `steps` exactly, and all ancestors of these nodes.
+    fn nodes(&self, steps: &Range<u32>) -> (impl Iterator<Item = usize> + use<>, impl Iterator<Item = usize> + use<>) {
+        let (low, high) = (steps.start as usize + self.leaves, steps.end as usize + self.leaves);
+        let levels = 0..=self.leaves.trailing_zeros();
+        // On each level the range loses a left end that is a right child, and a right end that is a
+        // left child.
+        let covered = levels.clone().flat_map(move |level| {
+            let (left, right) = (((low - 1) >> level) + 1, high >> level);
+            let lost_left = (left < right && left % 2 == 1).then_some(left);
+            let lost_right = (left < right && right % 2 == 1).then_some(right - 1);
+            lost_left.into_iter().chain(lost_right)
+        });
+        // A node is an ancestor iff it meets the range and also reaches out of it. Only the two
+        // ends of a level can.
+        let above = levels.skip(1).flat_map(move |level| {
+            let (left, right) = (low >> level, (high - 1) >> level);
+            let cut_left = left << level != low || (left == right && (right + 1) << level != high);
+            let cut_right = left != right && (right + 1) << level != high;
+            cut_left.then_some(left).into_iter().chain(cut_right.then_some(right))
+        });
+        (covered, above)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Space;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    const STEPS: u32 = 13;
+    const BYTES: u64 = 40;
+
+    proptest! {
+        #[test]
+        fn what_is_taken_is_what_was_occupied(
+            occupied in prop::collection::vec((0..STEPS, 1..STEPS, 0..BYTES, 1..9_u64), 0..20),
+            (first, count) in (0..STEPS, 1..STEPS),
+        ) {
+            let mut space = Space::new(STEPS as usize);
+            space.occupy(&(0..STEPS), 0, BYTES);
+            space.clear();
+            for &(first, count, low, size) in &occupied {
+                space.occupy(&(first..STEPS.min(first + count)), low, low + size);
+            }
+            let asked = first..STEPS.min(first + count);
+            let meets = |first: u32, count: u32| first < asked.end && asked.start < STEPS.min(first + count);
+            let naive: Vec<bool> = (0..BYTES + 9)
+                .map(|byte| {
+                    let holds = |&(first, count, low, size): &(u32, u32, u64, u64)| {
+                        meets(first, count) && (low..low + size).contains(&byte)
+                    };
+                    occupied.iter().any(holds)
+                })
+                .collect();
+            let lists: Vec<&[(u64, u64)]> = space.taken(&asked).map(super::Runs::all).collect();
+            let taken = |byte: u64| lists.iter().any(|runs| runs.iter().any(|run| (run.0..run.1).contains(&byte)));
+            prop_assert_eq!((0..BYTES + 9).map(taken).collect::<Vec<_>>(), naive);
+            // No two runs of a list touch.
+            prop_assert!(lists.iter().all(|runs| runs.windows(2).all(|pair| pair[0].1 < pair[1].0)));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Failed requests: the memory at the failure, and the changes with which the request would have
+//! succeeded.
+
+use super::lines;
+use super::past::{self, Memory, Place};
+use crate::memory::Part;
+use cachalot_snapshot::{Event, Snapshot};
+use serde::Serialize;
+
+/// A request that failed for want of memory, with the memory at the failure in bytes. A block freed
+/// since then counts with the requested size, rounded up to 512, so free memory may be overstated
+/// by unsplit remainders.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Failure {
+    /// The device.
+    pub device: i64,
+    /// The number of the event, from 0.
+    pub event: u64,
+    /// The time in microseconds since 1970.
+    pub time_us: Option<i64>,
+    /// The stack of the program, in the form of a [`Group`](super::Group).
+    pub stack: Vec<String>,
+    /// Size of the needed block.
+    pub wanted: u64,
+    /// The stream of the request.
+    pub stream: i64,
+    /// Free memory of the device.
+    pub device_free: u64,
+    /// Memory reserved from the device.
+    pub reserved: u64,
+    /// Memory of allocated blocks.
+    pub allocated: u64,
+    /// Memory freed by the program and still in use on other streams.
+    pub pending: u64,
+    /// Free memory in the cache.
+    pub cached: u64,
+    /// The largest free block of the request's stream, outside of private pools.
+    pub largest_free_here: u64,
+    /// The largest free block on other streams and in private pools.
+    pub largest_free_elsewhere: u64,
+    /// The largest free block on the stream if no memory were pending.
+    pub largest_free_if_waited: u64,
+    /// Memory for a new segment after the release of all wholly free segments.
+    pub if_released: u64,
+    /// Free memory of the stream in one piece, plus free memory of the device.
+    pub if_in_one_piece: u64,
+    /// All changes with which the request would have succeeded, the smallest change first: see
+    /// [`Remedy`].
+    pub remedies: Vec<Remedy>,
+    /// Memory that the program would have had to free or avoid in any case, under an equal limit.
+    pub missing: u64,
+}
+
+/// A change with which a failed request would have succeeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Remedy {
+    /// A higher limit. The device had enough memory, and only the limit refused the request.
+    RaiseLimit,
+    /// Waiting for work of other streams on freed blocks.
+    WaitForStreams,
+    /// Releasing wholly free cached memory.
+    ReleaseCached,
+    /// Using a free block of another stream or pool.
+    ShareStreams,
+    /// Joining the stream's free memory, as expandable segments can.
+    Defragment,
+}
+
+fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failure {
+    let wanted = u64::try_from(event.size).unwrap_or(0);
+    let device_free = event.device_free().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
+    // If the device had enough memory, a limit refused the request, and only released memory makes
+    // room below the limit.
+    let left = if device_free >= wanted { 0 } else { device_free };
+    let here = |part: &Part<Place>| part.of.stream == event.stream && part.of.pool.is_none_or(|pool| pool == (0, 0));
+    let mut failure = Failure {
+        device,
+        event: number as u64,
+        time_us: event.time_us,
+        stack: event.frames.as_ref().map(lines).unwrap_or_default(),
+        wanted,
+        stream: event.stream,
+        device_free,
+        reserved: memory.reserved(),
+        allocated: memory.allocated(),
+        pending: memory.pending(),
+        cached: 0,
+        largest_free_here: 0,
+        largest_free_elsewhere: 0,
+        largest_free_if_waited: 0,
+        if_released: left,
+        if_in_one_piece: left,
+        remedies: Vec::new(),
+        missing: 0,
+    };
+    let blocks = memory.ordered();
+    for (&address, part) in memory.parts() {
+        for hole in Memory::holes(&blocks, address, part, false) {
+            failure.cached = failure.cached.saturating_add(hole.bytes);
+            if hole.whole {
+                failure.if_released = failure.if_released.saturating_add(hole.bytes);
+            }
+            if here(part) {
+                failure.largest_free_here = failure.largest_free_here.max(hole.bytes);
+                failure.if_in_one_piece = failure.if_in_one_piece.saturating_add(hole.bytes);
+            } else {
+                failure.largest_free_elsewhere = failure.largest_free_elsewhere.max(hole.bytes);
+            }
+        }
+        if here(part) {
+            let largest = Memory::holes(&blocks, address, part, true).iter().map(|hole| hole.bytes).max().unwrap_or(0);
+            failure.largest_free_if_waited = failure.largest_free_if_waited.max(largest);
+        }
+    }
+    let ways = [
+        (Remedy::RaiseLimit, failure.device_free),
+        (Remedy::WaitForStreams, failure.largest_free_if_waited),
+        (Remedy::ReleaseCached, failure.if_released),
+        (Remedy::ShareStreams, failure.largest_free_elsewhere),
+        (Remedy::Defragment, failure.if_in_one_piece),
+    ];
+    failure.remedies = ways.iter().filter(|(_, bytes)| *bytes >= wanted).map(|(remedy, _)| *remedy).collect();
+    failure.missing = wanted.saturating_sub(left).saturating_sub(failure.cached).saturating_sub(failure.pending);
+    failure
+}
+
+pub(super) fn failures(snapshot: &Snapshot) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    for (device, trace) in (0..).zip(&snapshot.device_traces) {
+        if !trace.iter().any(|event| event.action == "oom") {
+            continue;
+        }
+        let mut memory = past::at_end(snapshot, device);
+        let first = failures.len();
+        for (number, event) in trace.iter().enumerate().rev() {
+            if event.action == "oom" {
+                failures.push(failure(device, number, event, &memory));
+            }
+            past::undo(&mut memory, event);
+        }
+        failures[first..].reverse();
+    }
+    failures
+}

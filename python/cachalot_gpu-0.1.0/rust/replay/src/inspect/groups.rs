@@ -1,0 +1,135 @@
+//! Groups the blocks that are not free by the place of the allocation.
+
+use super::{State, blocks, lines};
+use cachalot_snapshot::{Event, Snapshot, Stack};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+
+/// All blocks allocated in a place of the program.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Group {
+    /// The stack, the innermost frame first, each frame as `file:line function`. Empty without a
+    /// recorded stack.
+    pub stack: Vec<String>,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Bytes of the blocks.
+    pub bytes: u64,
+    /// Bytes of blocks freed by the program and still in use on other streams.
+    pub pending: u64,
+    /// Bytes of the largest block.
+    pub largest: u64,
+    /// Age of the oldest block in events. `None` for an allocation before the first event, and
+    /// without recorded events.
+    pub oldest_events: Option<u64>,
+    /// Age of the oldest block in microseconds. A lower bound for an allocation before the first
+    /// event.
+    pub oldest_us: Option<i64>,
+}
+
+/// A block in use or pending.
+pub(super) struct Live<'s> {
+    pub(super) device: i64,
+    pub(super) stack: Option<&'s Stack>,
+    pub(super) size: u64,
+    pub(super) is_pending: bool,
+    /// Age in events, and in microseconds.
+    pub(super) events: Option<u64>,
+    pub(super) us: Option<i64>,
+}
+
+/// Returns the number of the latest allocation at each address, from the trace of the device.
+fn latest(trace: &[Event], addresses: impl Iterator<Item = u64>) -> HashMap<u64, usize> {
+    let mut missing: HashSet<u64> = addresses.collect();
+    let mut latest = HashMap::new();
+    for (number, event) in trace.iter().enumerate().rev() {
+        if missing.is_empty() {
+            break;
+        }
+        if event.action == "alloc"
+            && let Some(address) = event.addr
+            && missing.remove(&address)
+        {
+            latest.insert(address, number);
+        }
+    }
+    latest
+}
+
+/// Returns the blocks of a snapshot that are not free.
+pub(super) fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
+    let of = |device: i64| snapshot.segments.iter().filter(move |segment| segment.device == device);
+    let used = |segment| blocks(segment).filter(|(_, block)| State::of(block) != State::Free);
+    let traces: Vec<_> = (0..)
+        .zip(&snapshot.device_traces)
+        .map(|(device, trace)| (&trace[..], latest(trace, of(device).flat_map(used).map(|(address, _)| address))))
+        .collect();
+    let mut found = Vec::new();
+    for segment in &snapshot.segments {
+        let trace = usize::try_from(segment.device).ok().and_then(|device| traces.get(device));
+        for (address, block) in blocks(segment).filter(|(_, block)| State::of(block) != State::Free) {
+            let recorded = trace.and_then(|(trace, latest)| Some((*latest.get(&address)?, *trace)));
+            let event = recorded.map(|(at, trace)| &trace[at]);
+            let own = block.frames.as_ref().filter(|stack| !stack.is_empty());
+            let ends = trace.and_then(|(trace, _)| Some((trace.first()?, trace.last()?)));
+            // A block without an event is older than the first event.
+            let us = ends.and_then(|(first, last)| Some(last.time_us?.saturating_sub(event.unwrap_or(first).time_us?)));
+            found.push(Live {
+                device: segment.device,
+                stack: own.or_else(|| event?.frames.as_ref()),
+                size: block.size,
+                is_pending: State::of(block) == State::Pending,
+                events: recorded.map(|(at, trace)| (trace.len() - at) as u64),
+                us,
+            });
+        }
+    }
+    found
+}
+
+/// Returns the groups in no order.
+pub(super) fn group(found: &[Live<'_>]) -> Vec<Group> {
+    let none = Stack::default();
+    let mut groups = HashMap::<&Stack, Group>::new();
+    for live in found {
+        let stack = live.stack.unwrap_or(&none);
+        let group = groups.entry(stack).or_insert_with(|| Group {
+            stack: lines(stack),
+            blocks: 0,
+            bytes: 0,
+            pending: 0,
+            largest: 0,
+            oldest_events: Some(0),
+            oldest_us: live.us,
+        });
+        group.blocks += 1;
+        group.bytes = group.bytes.saturating_add(live.size);
+        group.pending = group.pending.saturating_add(if live.is_pending { live.size } else { 0 });
+        group.largest = group.largest.max(live.size);
+        group.oldest_events = group.oldest_events.zip(live.events).map(|(one, other)| one.max(other));
+        group.oldest_us = group.oldest_us.max(live.us);
+    }
+    groups.into_values().collect()
+}
+
+/// Returns the groups with the most bytes.
+pub(super) fn largest(found: &[Live<'_>], most: usize) -> Vec<Group> {
+    let mut groups = group(found);
+    groups.sort_by(|one, other| (Reverse(one.bytes), &one.stack).cmp(&(Reverse(other.bytes), &other.stack)));
+    groups.truncate(most);
+    groups
+}
+
+/// Returns the groups with the oldest blocks. Empty without recorded events.
+pub(super) fn oldest(snapshot: &Snapshot, found: &[Live<'_>], most: usize) -> Vec<Group> {
+    if snapshot.device_traces.iter().all(Vec::is_empty) {
+        return Vec::new();
+    }
+    let mut groups = group(found);
+    let age = |group: &Group| (group.oldest_events.is_some(), Reverse(group.oldest_us), Reverse(group.oldest_events));
+    let key = |group: &Group| (age(group), Reverse(group.bytes));
+    groups.sort_by(|one, other| (key(one), &one.stack).cmp(&(key(other), &other.stack)));
+    groups.truncate(most);
+    groups
+}

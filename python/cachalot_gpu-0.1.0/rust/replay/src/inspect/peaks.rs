@@ -1,0 +1,198 @@
+//! The state of each device at the peaks of reserved and of allocated memory.
+
+use super::groups::{Group, Live, largest};
+use super::past::{self, Memory};
+use crate::memory::Block;
+use cachalot_snapshot::{Event, Snapshot};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// A device at a peak, in bytes. A block freed since then counts with the requested size, rounded
+/// up to 512, so free memory may be overstated by unsplit remainders.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Peak {
+    /// The device.
+    pub device: i64,
+    /// The quantity at the peak.
+    pub of: PeakOf,
+    /// Number of earlier events of the trace.
+    pub event: u64,
+    /// Time until the end of the trace in microseconds.
+    pub before_end_us: Option<i64>,
+    /// Memory reserved from the device.
+    pub reserved: u64,
+    /// Memory of allocated blocks.
+    pub allocated: u64,
+    /// Memory freed by the program and still in use on other streams.
+    pub pending: u64,
+    /// Memory of wholly free segments, which could be released.
+    pub releasable: u64,
+    /// Number of wholly free segments.
+    pub releasable_segments: u64,
+    /// Free memory in segments in use.
+    pub in_holes: u64,
+    /// Number of segments in use with free memory.
+    pub hole_segments: u64,
+    /// The largest free block of a segment in use.
+    pub largest_hole: u64,
+    /// Blocks not free, by the place of the allocation: the groups with the most bytes first.
+    pub largest: Vec<Group>,
+}
+
+/// The quantity at a peak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeakOf {
+    /// Bytes reserved from the device.
+    Reserved,
+    /// Bytes of allocated blocks.
+    Allocated,
+    /// Both, at a common time.
+    Both,
+}
+
+/// Returns the peaks of every device with events: a single peak if both quantities peak at a common
+/// time, or reserved memory is constant.
+pub(super) fn peaks(snapshot: &Snapshot, most: usize) -> Vec<Peak> {
+    let mut peaks = Vec::new();
+    at_peaks(snapshot, |memory, place| peaks.push(peak(memory, snapshot, place, most)));
+    peaks.sort_by_key(|peak| (peak.device, peak.of == PeakOf::Allocated));
+    peaks
+}
+
+/// The place of a peak.
+#[derive(Clone, Copy)]
+pub(super) struct PeakPlace {
+    pub(super) device: i64,
+    pub(super) of: PeakOf,
+    /// Number of earlier events.
+    pub(super) event: usize,
+}
+
+/// Calls `visit` with the memory at the peaks of every device with events, the later peak of a
+/// device first.
+pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&Memory, PeakPlace)) {
+    for (device, trace) in (0..).zip(&snapshot.device_traces).filter(|(_, trace)| !trace.is_empty()) {
+        let [reserved, allocated] = highest(snapshot, device, trace);
+        let mut wanted = if reserved == 0 || reserved == allocated {
+            vec![(allocated, PeakOf::Both)]
+        } else {
+            vec![(reserved, PeakOf::Reserved), (allocated, PeakOf::Allocated)]
+        };
+        // Events are undone from the end, so the later peak comes first.
+        wanted.sort_by_key(|&(event, _)| Reverse(event));
+        let mut memory = past::at_end(snapshot, device);
+        let mut at = trace.len();
+        for (event, of) in wanted {
+            trace[event..at].iter().rev().for_each(|event| past::undo(&mut memory, event));
+            at = event;
+            visit(&memory, PeakPlace { device, of, event });
+        }
+    }
+}
+
+/// Returns the number of events before the first peak of reserved memory, and of allocated memory.
+fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
+    let mut memory = past::at_end(snapshot, device);
+    let mut found = [(memory.reserved(), trace.len()), (memory.allocated(), trace.len())];
+    for (number, event) in trace.iter().enumerate().rev() {
+        past::undo(&mut memory, event);
+        for (best, now) in found.iter_mut().zip([memory.reserved(), memory.allocated()]) {
+            if now >= best.0 {
+                *best = (now, number);
+            }
+        }
+    }
+    let [(_, mut reserved), (_, allocated)] = found;
+    // Memory is reserved for a request, which follows in the trace.
+    while reserved > 0 && trace.get(reserved).is_some_and(|event| event.action.starts_with("segment_")) {
+        reserved += 1;
+    }
+    if reserved > 0 && trace.get(reserved).is_some_and(|event| event.action == "alloc") {
+        reserved += 1;
+    }
+    [reserved, allocated]
+}
+
+fn peak(memory: &Memory, snapshot: &Snapshot, place: PeakPlace, most: usize) -> Peak {
+    let PeakPlace { device, of, event } = place;
+    let trace = snapshot.device_traces.iter().zip(0..).find(|(_, number)| *number == device);
+    let trace: &[Event] = trace.map_or(&[], |(trace, _)| trace);
+    let time = |event: &Event| event.time_us;
+    // The time of the state is the time of the preceding event.
+    let now = event.checked_sub(1).and_then(|last| time(&trace[last])).or_else(|| time(trace.first()?));
+    let mut peak = Peak {
+        device,
+        of,
+        event: event as u64,
+        before_end_us: trace.last().and_then(time).zip(now).map(|(end, now)| end.saturating_sub(now)),
+        reserved: memory.reserved(),
+        allocated: memory.allocated(),
+        pending: memory.pending(),
+        releasable: 0,
+        releasable_segments: 0,
+        in_holes: 0,
+        hole_segments: 0,
+        largest_hole: 0,
+        largest: largest(&live(memory, snapshot, place), most),
+    };
+    let blocks = memory.ordered();
+    for (&address, part) in memory.parts() {
+        let holes = Memory::holes(&blocks, address, part, false);
+        peak.hole_segments += u64::from(holes.iter().any(|hole| !hole.whole));
+        for hole in holes {
+            if hole.whole {
+                peak.releasable = peak.releasable.saturating_add(hole.bytes);
+                peak.releasable_segments += 1;
+            } else {
+                peak.in_holes = peak.in_holes.saturating_add(hole.bytes);
+                peak.largest_hole = peak.largest_hole.max(hole.bytes);
+            }
+        }
+    }
+    peak
+}
+
+/// Returns the blocks at a time, with the stacks of the allocations.
+pub(super) fn live<'s>(memory: &Memory, snapshot: &'s Snapshot, place: PeakPlace) -> Vec<Live<'s>> {
+    let PeakPlace { device, event: end, .. } = place;
+    let trace = usize::try_from(device).map_or(&[][..], |device| &snapshot.device_traces[device]);
+    let mut wanted: HashMap<u64, Option<usize>> = memory.blocks().keys().map(|&address| (address, None)).collect();
+    for (number, event) in trace[..end].iter().enumerate().rev() {
+        if event.action == "alloc"
+            && let Some(place) = event.addr.and_then(|address| wanted.get_mut(&address))
+            && place.is_none()
+        {
+            *place = Some(number);
+        }
+    }
+    let now = end.checked_sub(1).and_then(|last| trace[last].time_us);
+    let mut own = own_stacks(snapshot, device);
+    // An allocation since then is another block.
+    for event in trace[end..].iter().filter(|event| event.action == "alloc") {
+        event.addr.and_then(|address| own.remove(&address));
+    }
+    let found = |(address, block): (u64, Block<()>)| {
+        let number = wanted.get(&address).copied().flatten();
+        let event = number.map(|number| &trace[number]);
+        let age = |event: &Event| Some(now?.saturating_sub(event.time_us?));
+        Live {
+            device,
+            stack: event.and_then(|event| event.frames.as_ref()).or_else(|| own.get(&address).copied()),
+            size: block.size,
+            is_pending: block.pending,
+            events: number.map(|number| (end - number) as u64),
+            us: event.or(trace.first()).and_then(age),
+        }
+    };
+    memory.ordered().into_iter().map(found).collect()
+}
+
+/// Returns the stacks in the snapshot's blocks. A block older than the trace has no event with a
+/// stack.
+fn own_stacks(snapshot: &Snapshot, device: i64) -> HashMap<u64, &cachalot_snapshot::Stack> {
+    let own = snapshot.segments.iter().filter(|segment| segment.device == device).flat_map(super::blocks);
+    own.filter_map(|(address, block)| Some((address, block.frames.as_ref().filter(|stack| !stack.is_empty())?)))
+        .collect()
+}

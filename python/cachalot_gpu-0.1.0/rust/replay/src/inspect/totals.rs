@@ -1,0 +1,101 @@
+//! Totals of each device.
+
+use super::{State, blocks, fragmentation};
+use cachalot_snapshot::Snapshot;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Totals of a device, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Totals {
+    /// Number of the device, or -1 for pinned host memory.
+    pub device: i64,
+    /// Number of segments.
+    pub segments: u64,
+    /// Bytes of the segments, reserved from the device.
+    pub reserved: u64,
+    /// Bytes of parked memory: addresses without memory of the device. Part of no other sum but those of blocks.
+    pub parked: u64,
+    /// Bytes of segments in private pools.
+    pub reserved_private: u64,
+    /// Number of allocated blocks.
+    pub allocations: u64,
+    /// Bytes of allocated blocks.
+    pub allocated: u64,
+    /// Bytes requested by the program in the allocated blocks.
+    pub requested: u64,
+    /// Bytes freed by the program and still in use on other streams.
+    pub pending: u64,
+    /// Free bytes.
+    pub cached: u64,
+    /// Number of free blocks.
+    pub free_blocks: u64,
+    /// Bytes of the largest free block.
+    pub largest_free: u64,
+    /// Free bytes of segments in use.
+    pub in_holes: u64,
+    /// The largest free block of a segment in use.
+    pub largest_hole: u64,
+    /// Fraction of the free memory in segments in use outside the largest block, 0 to 1.
+    pub fragmentation: f64,
+    /// Bytes of wholly free segments, which could be released.
+    pub releasable: u64,
+    /// Number of streams with segments.
+    pub streams: u64,
+    /// Number of recorded events.
+    pub events: u64,
+}
+
+pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
+    let mut devices = BTreeMap::<i64, (Totals, BTreeSet<i64>)>::new();
+    let host = snapshot.host_segments.iter().flatten();
+    for segment in snapshot.segments.iter().chain(host) {
+        let (totals, streams) = devices.entry(segment.device).or_default();
+        streams.insert(segment.stream);
+        totals.segments += 1;
+        let parked = segment.parked_size.unwrap_or(0).min(segment.total_size);
+        let reserved = segment.total_size - parked;
+        totals.parked += parked;
+        totals.reserved += reserved;
+        if segment.segment_pool_id.is_some_and(|pool| pool != (0, 0)) {
+            totals.reserved_private += reserved;
+        }
+        let (mut in_use, mut free, mut largest) = (false, 0, 0);
+        for (_, block) in blocks(segment) {
+            in_use |= State::of(block) != State::Free;
+            match State::of(block) {
+                State::Held => {
+                    totals.allocations += 1;
+                    totals.allocated += block.size;
+                    totals.requested += block.requested_size.unwrap_or(block.size);
+                }
+                State::Pending => totals.pending += block.size,
+                State::Free => {
+                    totals.free_blocks += 1;
+                    totals.cached += block.size;
+                    totals.largest_free = totals.largest_free.max(block.size);
+                    free += block.size;
+                    largest = largest.max(block.size);
+                }
+            }
+        }
+        if in_use {
+            totals.in_holes += free;
+            totals.largest_hole = totals.largest_hole.max(largest);
+        } else {
+            totals.releasable += reserved;
+        }
+    }
+    for (device, events) in (0..).zip(&snapshot.device_traces) {
+        if !events.is_empty() {
+            devices.entry(device).or_default().0.events = events.len() as u64;
+        }
+    }
+    let finish = |(device, (mut totals, streams)): (i64, (Totals, BTreeSet<i64>))| {
+        totals.device = device;
+        totals.streams = streams.len() as u64;
+        totals.fragmentation = fragmentation(totals.largest_hole, totals.in_holes);
+        totals
+    };
+    devices.into_iter().map(finish).collect()
+}

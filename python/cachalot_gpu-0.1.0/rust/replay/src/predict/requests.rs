@@ -1,0 +1,115 @@
+//! Reads a list of requests: a program without addresses and segments, such as the step of a
+//! training run on a machine without a GPU.
+//!
+//! A list is CSV with the header `request,block,size,stream`. `a` requests `size` bytes for `stream`
+//! as block number `block`, and `f` frees the block. A number is free for another block after the
+//! free. `size` and `stream` of a free are ignored and may be empty.
+
+use crate::program::{Operation, Program};
+use crate::trace::BadInput;
+use cachalot_core::{MAX_REQUEST, StreamId};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// The first line of a list.
+const HEADER: [&str; 4] = ["request", "block", "size", "stream"];
+
+/// Returns whether the bytes of a file begin as a list of requests.
+pub fn is_list(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"request,")
+}
+
+/// Reads a list of requests.
+///
+/// # Errors
+/// The first unusable line, and the reason.
+pub fn read(file: &Path, bytes: &[u8]) -> Result<Program, BadInput> {
+    let mut builder = csv::ReaderBuilder::new();
+    builder.comment(Some(b'#')).trim(csv::Trim::All);
+    let mut reader = builder.from_reader(bytes);
+    let header = reader.headers().map_err(|error| BadInput::at(file, 1, error.to_string()))?;
+    if header != HEADER.as_slice() {
+        return Err(BadInput::at(file, 1, format!("the first line of a list of requests is `{}`", HEADER.join(","))));
+    }
+    let mut list = List::default();
+    for row in reader.records() {
+        let line = |position: Option<&csv::Position>| position.map_or(0, csv::Position::line);
+        let row = row.map_err(|error| BadInput::at(file, line(error.position()), error.to_string()))?;
+        list.add(&row).map_err(|what| BadInput::at(file, line(row.position()), what))?;
+    }
+    Ok(list.program)
+}
+
+/// A list and its reader's state.
+#[derive(Default)]
+struct List {
+    program: Program,
+    /// Slots of the live blocks.
+    slots: HashMap<u64, u32>,
+    free: Vec<u32>,
+}
+
+impl List {
+    fn add(&mut self, row: &csv::StringRecord) -> Result<(), String> {
+        let number = |at: usize| {
+            row[at].parse::<u64>().map_err(|_| format!("the {} `{}` is not a whole number", HEADER[at], &row[at]))
+        };
+        let block = number(1)?;
+        let operation = match &row[0] {
+            "a" => {
+                let (bytes, stream) = (number(2)?, StreamId(number(3)?));
+                if bytes >= MAX_REQUEST {
+                    return Err(format!("the size {bytes} is out of range: 0 to {MAX_REQUEST} bytes (1 EiB)"));
+                }
+                let slot = self.free.pop().unwrap_or_else(|| {
+                    self.program.slots += 1;
+                    self.program.slots - 1
+                });
+                if self.slots.insert(block, slot).is_some() {
+                    return Err(format!("block {block} is requested twice"));
+                }
+                Operation::Malloc { bytes, stream, slot }
+            }
+            "f" => {
+                let slot = self.slots.remove(&block).ok_or_else(|| format!("block {block} is not allocated"))?;
+                self.free.push(slot);
+                Operation::Free { slot }
+            }
+            other => return Err(format!("unknown request `{other}`: it must be `a` or `f`")),
+        };
+        self.program.operations.push(operation);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_become_slots_that_are_used_again() {
+        let text = b"request,block,size,stream\na,7,1000,0\na,8,2000,3\nf,7,,\na,9,5,0\n";
+        assert!(is_list(text));
+        let program = read(Path::new("r.csv"), text).expect("a list");
+        let malloc = |bytes, stream, slot| Operation::Malloc { bytes, stream: StreamId(stream), slot };
+        let wanted = [malloc(1000, 0, 0), malloc(2000, 3, 1), Operation::Free { slot: 0 }, malloc(5, 0, 0)];
+        assert_eq!((program.operations.as_slice(), program.slots), (wanted.as_slice(), 2));
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_line() {
+        for (rows, what) in [
+            ("a,1,x,0", "r.csv:2: the size `x` is not a whole number"),
+            ("f,1,,", "r.csv:2: block 1 is not allocated"),
+            ("a,1,5,0\na,1,5,0", "r.csv:3: block 1 is requested twice"),
+            ("z,1,5,0", "r.csv:2: unknown request `z`: it must be `a` or `f`"),
+            ("a,1,1152921504606846976,0", "r.csv:2: the size 1152921504606846976 is out of range"),
+        ] {
+            let error = read(Path::new("r.csv"), format!("request,block,size,stream\n{rows}\n").as_bytes());
+            let error = error.expect_err(rows).to_string();
+            assert!(error.starts_with(what), "{error}");
+        }
+        let error = read(Path::new("r.csv"), b"request,size\n").expect_err("another header").to_string();
+        assert_eq!(error, "r.csv:1: the first line of a list of requests is `request,block,size,stream`");
+    }
+}

@@ -1,0 +1,21 @@
+//! Recorded programs as explicit calls of an allocator, from `cachalot-tuner`, and the allocator that
+//! the command runs them on.
+
+pub use cachalot_tuner::program::{
+    DEVICE, DriverTime, LeftOut, Operation, Position, Program, Refusal, Run, Settings, Subject, median,
+    nanoseconds_per_call,
+};
+
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::{Allocator, Error, Growable};
+
+/// The core's allocator over a simulated device.
+pub type OnDevice = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
+
+/// Creates an allocator over `device`.
+///
+/// # Errors
+/// The errors of the allocator.
+pub fn allocator(device: SimulatedDevice, settings: &Settings) -> Result<OnDevice, Error> {
+    cachalot_tuner::program::allocator(device, settings)
+}

@@ -1,0 +1,14 @@
+//! Decisions between readings of a record, for a copy of a follower.
+
+use std::collections::HashMap;
+
+/// The decisions so far. The key is the number of the event at which the call begins.
+#[derive(Clone, Default)]
+pub(super) struct Trials {
+    /// Number of completions found by a request's event check, if the request's own wait found the rest.
+    pub(super) waits: HashMap<usize, Option<usize>>,
+    /// Whether a request released everything whose first segment is in the forecast.
+    pub(super) releases_all: HashMap<usize, bool>,
+    /// Number of trials so far.
+    pub(super) made: usize,
+}

@@ -1,0 +1,189 @@
+//! Reads recorded programs: `.csv`, `.csv.gz`, and memory snapshots of `PyTorch` and cachalot.
+//!
+//! A record is the events of one device's allocator. If the first events are missing, the state at
+//! the beginning is reconstructed from the state at the end, which a snapshot has. Files are
+//! recognized by content. A contradictory record is refused with the line of the contradiction.
+
+mod backward;
+mod consistency;
+mod csv_record;
+pub(crate) mod error;
+mod event;
+mod expected;
+pub(crate) mod open;
+pub mod snapshot;
+mod start;
+
+pub use error::{BadInput, Place};
+pub use event::{Action, Event, Note};
+pub use expected::{Block, BlockState, Expected, Segment};
+pub use start::Start;
+
+use consistency::Contradiction;
+use open::{Format, Opened};
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+
+/// A recorded program of a device.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    /// Name of the record: the file name without extensions, followed by `#device` if the file has
+    /// several records.
+    pub name: String,
+    /// The file of the record.
+    pub file: PathBuf,
+    /// The device in a snapshot; 0 in any other record.
+    pub device: i64,
+    /// The events in order. Never empty, and free of contradictions.
+    pub events: Vec<Event>,
+    /// The memory before the first event, if the record begins in the middle of the program.
+    pub start: Option<Start>,
+    /// The recorded end of the run, if known.
+    pub expected: Option<Expected>,
+}
+
+impl Trace {
+    /// Reads every record of a file: a single record, or a record for each device of a snapshot.
+    ///
+    /// # Errors
+    /// The first mistake in the file, or in the `NAME.expected.json.gz` beside the file.
+    pub fn load(file: &Path) -> Result<Vec<Self>, BadInput> {
+        let mut traces = Self::parse(file, open::decompressed(file)?)?;
+        // A file beside the record has more data than the record: limit, statistics, and the
+        // configuration of a `.csv`.
+        if let Some(expected) = expected::beside(file, &base_name(file))? {
+            for trace in &mut traces {
+                trace.expected = Some(expected.clone());
+            }
+        }
+        traces.iter_mut().try_for_each(Self::complete)?;
+        Ok(traces)
+    }
+
+    /// Reads every record from the bytes of a file, without a file beside.
+    ///
+    /// # Errors
+    /// The first mistake in the bytes.
+    pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Vec<Self>, BadInput> {
+        Self::read(file, open::decompress(file, bytes.len() as u64, bytes)?)
+    }
+
+    /// Reads every record from the decompressed content of a file, without a file beside.
+    pub(crate) fn read(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
+        let mut traces = Self::parse(file, content)?;
+        traces.iter_mut().try_for_each(Self::complete)?;
+        Ok(traces)
+    }
+
+    /// Returns every record of a snapshot that was read from a file.
+    ///
+    /// # Errors
+    /// If the snapshot has no events, or contradicts itself.
+    pub fn of_snapshot(file: &Path, snapshot: &cachalot_snapshot::Snapshot) -> Result<Vec<Self>, BadInput> {
+        let mut traces = snapshot::traces(file, &base_name(file), snapshot)?;
+        traces.iter_mut().try_for_each(Self::complete)?;
+        Ok(traces)
+    }
+
+    /// Returns the record of `device` from events that were read one by one. `segments` are those of
+    /// the end, and `config` is empty if unknown.
+    ///
+    /// # Errors
+    /// If there are no events, or the data contradicts itself.
+    pub fn of_events<'s>(
+        file: &Path,
+        device: i64,
+        events: Vec<Event>,
+        config: String,
+        segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>,
+    ) -> Result<Self, BadInput> {
+        let mut trace = snapshot::trace(file, base_name(file), device, events, config, segments)?;
+        if trace.events.is_empty() {
+            return Err(BadInput::whole(file, "there are no events"));
+        }
+        trace.complete()?;
+        Ok(trace)
+    }
+
+    /// Returns the record from event number `first` on, as if recording had begun there.
+    ///
+    /// # Errors
+    /// If no event is left, or the remaining data is insufficient: without a state at the end, or
+    /// with a state that contradicts the events.
+    pub fn from_event(&self, first: usize) -> Result<Self, BadInput> {
+        let events = self.events.get(first..).unwrap_or_default().to_vec();
+        if events.is_empty() {
+            return Err(BadInput::whole(&self.file, format!("there is no event {first}")));
+        }
+        let mut rest = Self { events, start: None, ..self.clone() };
+        rest.complete()?;
+        Ok(rest)
+    }
+
+    /// Reconstructs the memory before the first event, and checks the events.
+    fn complete(&mut self) -> Result<(), BadInput> {
+        let (file, events) = (&self.file, &self.events);
+        let Some(end) = &self.expected else { return consistency::check(file, events, None) };
+        let start = match (backward::start(events, end), consistency::walk(events, None)) {
+            // The events form a whole program. A final state of another program is found by a check
+            // of the replay.
+            (Err(_), Ok(())) => return Ok(()),
+            (Err((number, why)), Err((_, Contradiction::Beginning(_)))) => {
+                let what = format!("{why}: the events do not lead to the final state");
+                return Err(BadInput::at_place(file, events[number].place, what));
+            }
+            (Ok(start), _) if !start.is_empty() => start,
+            _ => return consistency::check(file, events, None),
+        };
+        consistency::check(file, events, Some(&start))?;
+        self.start = Some(start);
+        Ok(())
+    }
+
+    /// Reads every record from the decompressed content of a file. Does not check for
+    /// contradictions between events.
+    fn parse(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
+        let Opened { format, reader } = open::recognise(file, content)?;
+        let name = base_name(file);
+        let traces = match format {
+            Format::Csv => {
+                let events = csv_record::read(file, reader)?;
+                vec![Self { name, file: file.to_owned(), device: 0, events, start: None, expected: None }]
+            }
+            Format::Snapshot => snapshot::read(file, &name, reader)?,
+        };
+        Ok(traces)
+    }
+
+    /// Returns the configuration string of the program. Empty for the default configuration, and if
+    /// unknown.
+    pub fn config(&self) -> &str {
+        self.expected.as_ref().map_or("", |expected| &expected.config)
+    }
+
+    /// Returns the memory limit of the program in bytes. `None` without a limit, and if unknown.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        self.expected.as_ref().and_then(|expected| expected.limit_bytes)
+    }
+}
+
+/// Returns the file name without the extensions of the format.
+fn base_name(file: &Path) -> String {
+    let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    [".csv", ".pickle", ".pkl", ".json"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base_name;
+    use std::path::Path;
+
+    #[test]
+    fn a_name_loses_only_the_endings_of_its_format() {
+        assert_eq!(base_name(Path::new("some/where/mlp.v1.csv.gz")), "mlp.v1");
+        assert_eq!(base_name(Path::new("run__stacks.pickle.gz")), "run__stacks");
+        assert_eq!(base_name(Path::new("run.csv")), "run");
+        assert_eq!(base_name(Path::new("run.txt")), "run.txt");
+    }
+}

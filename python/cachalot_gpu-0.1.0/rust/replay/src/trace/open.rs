@@ -1,0 +1,127 @@
+//! Opens files, and recognizes the format by the first bytes, not by the name.
+
+use super::BadInput;
+use super::error::describe_io;
+use flate2::read::MultiGzDecoder;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// The format of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Text lines.
+    Csv,
+    /// A memory snapshot: a pickle or JSON.
+    Snapshot,
+}
+
+/// A decompressed file, at the first byte.
+pub(super) struct Opened<'r> {
+    /// The recognized format.
+    pub(super) format: Format,
+    /// The content.
+    pub(super) reader: Box<dyn BufRead + 'r>,
+}
+
+/// First two bytes of every gzip stream (RFC 1952).
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// The opcode PROTO, the first byte of every pickle of protocol 2 and later.
+pub(super) const PICKLE_PROTO: u8 = 0x80;
+
+/// Most decompressed bytes for each byte of a compressed file. Recorded traces reach 34, and gzip
+/// about 1000.
+const MOST_EXPANSION: u64 = 128;
+
+/// Number of decompressed bytes allowed for every compressed file.
+const SOME_BYTES: u64 = 64 << 20;
+
+/// Opens a file for reading, and decompresses a compressed file.
+pub(crate) fn decompressed(file: &Path) -> Result<Box<dyn BufRead>, BadInput> {
+    let cannot = |error: io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
+    let raw = File::open(file).map_err(cannot)?;
+    let bytes = raw.metadata().map_err(cannot)?.len();
+    decompress(file, bytes, BufReader::new(raw))
+}
+
+/// Opens a file like [`decompressed`], and calls `watch` after each read with the number of bytes
+/// read from the file.
+pub(crate) fn decompressed_watched<'r>(
+    file: &Path,
+    watch: impl FnMut(u64) + 'r,
+) -> Result<Box<dyn BufRead + 'r>, BadInput> {
+    let cannot = |error: io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
+    let raw = File::open(file).map_err(cannot)?;
+    let bytes = raw.metadata().map_err(cannot)?.len();
+    decompress(file, bytes, BufReader::with_capacity(WATCHED_BYTES, Watched { content: raw, watch }))
+}
+
+/// Bytes of a file between two calls of `watch`.
+const WATCHED_BYTES: usize = 1 << 20;
+
+/// The content of a file, with a function to call after each read.
+struct Watched<R, W> {
+    content: R,
+    watch: W,
+}
+
+impl<R: Read, W: FnMut(u64)> Read for Watched<R, W> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.content.read(buffer)?;
+        (self.watch)(count as u64);
+        Ok(count)
+    }
+}
+
+/// Reads the content of a file of `bytes` bytes, and decompresses compressed content.
+pub(crate) fn decompress<'r>(
+    file: &Path,
+    bytes: u64,
+    mut raw: impl BufRead + 'r,
+) -> Result<Box<dyn BufRead + 'r>, BadInput> {
+    let cannot = |error: io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
+    let start = raw.fill_buf().map_err(cannot)?;
+    if start.is_empty() {
+        return Err(BadInput::at(file, 1, "the file is empty"));
+    }
+    if start.starts_with(&GZIP_MAGIC) {
+        let most = bytes.saturating_mul(MOST_EXPANSION).max(SOME_BYTES);
+        return Ok(Box::new(BufReader::new(Bounded { content: MultiGzDecoder::new(raw), left: most, most })));
+    }
+    Ok(Box::new(raw))
+}
+
+/// The content of a compressed file up to a bound, because a short file can expand to any length.
+struct Bounded<R> {
+    content: R,
+    /// Number of bytes left to the bound.
+    left: u64,
+    most: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.content.read(buffer)?;
+        self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
+            let what = format!(
+                "the compressed data expands to more than {} bytes: accepted are {MOST_EXPANSION} for each compressed \
+                 byte, or {SOME_BYTES} if that is more; decompress the file if it is to be read all the same",
+                self.most
+            );
+            io::Error::new(io::ErrorKind::FileTooLarge, what)
+        })?;
+        Ok(count)
+    }
+}
+
+/// Recognizes the format of a record.
+pub(super) fn recognise<'r>(file: &Path, mut reader: Box<dyn BufRead + 'r>) -> Result<Opened<'r>, BadInput> {
+    let start = reader.fill_buf().map_err(|error| BadInput::at(file, 1, describe_io(&error)))?;
+    let format = match start.first() {
+        None => return Err(BadInput::at(file, 1, "the file is empty")),
+        Some(&PICKLE_PROTO | b'{') => Format::Snapshot,
+        Some(_) => Format::Csv,
+    };
+    Ok(Opened { format, reader })
+}

@@ -1,0 +1,227 @@
+//! Reads memory snapshots of `PyTorch` and cachalot: the trace of every device, with the segments
+//! and settings at the end.
+
+use super::error::describe_io;
+use super::{Action, BadInput, Block, BlockState, Event, Expected, Note, Place, Segment, Trace, open};
+use cachalot_core::MAX_REQUEST;
+use cachalot_snapshot::{ReadError, Snapshot, pickle};
+use std::io::BufRead;
+use std::path::Path;
+
+/// Reads a snapshot, a pickle or JSON, from an optionally compressed file.
+///
+/// # Errors
+/// If the file is no snapshot.
+pub fn load(file: &Path) -> Result<Snapshot, BadInput> {
+    parse(file, open::decompressed(file)?)
+}
+
+/// Reads a snapshot from a file like [`load`], and calls `watch` after each read with the number of
+/// bytes read from the file.
+///
+/// # Errors
+/// If the file is no snapshot.
+pub fn load_watched(file: &Path, watch: impl FnMut(u64)) -> Result<Snapshot, BadInput> {
+    parse(file, open::decompressed_watched(file, watch)?)
+}
+
+/// Reads a snapshot from the bytes of a file.
+///
+/// # Errors
+/// If the bytes are no snapshot.
+pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Snapshot, BadInput> {
+    parse(file, open::decompress(file, bytes.len() as u64, bytes)?)
+}
+
+/// Reads a snapshot like [`load_watched`], and passes each event to `convert` at once. Only the
+/// converted events are kept: see [`cachalot_snapshot::read_with`].
+///
+/// # Errors
+/// If the file is no snapshot.
+pub fn load_with<T: Clone>(
+    file: &Path,
+    watch: impl FnMut(u64),
+    convert: impl FnMut(cachalot_snapshot::Event) -> T,
+) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, Vec<Vec<T>>>, BadInput> {
+    let reader = open::decompressed_watched(file, watch)?;
+    parse_by(file, reader, |reader| cachalot_snapshot::read_with(reader, convert))
+}
+
+fn parse(file: &Path, reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInput> {
+    parse_by(file, reader, cachalot_snapshot::read_from)
+}
+
+/// Reads a snapshot by `read`, which gets the decompressed content.
+fn parse_by<'r, T>(
+    file: &Path,
+    mut reader: Box<dyn BufRead + 'r>,
+    read: impl FnOnce(Box<dyn BufRead + 'r>) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, T>, ReadError>,
+) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, T>, BadInput> {
+    let start = reader.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
+    if start.starts_with(RECORD) {
+        let what = "this is a record for `cachalot replay`, `compare` and `plan`: accepted is a memory snapshot";
+        return Err(BadInput::whole(file, format!("{what} (.pickle, .json, also .gz)")));
+    }
+    let is_known =
+        start.first() == Some(&open::PICKLE_PROTO) || matches!(start.trim_ascii_start().first(), Some(b'{' | b'['));
+    let snapshot = read(reader).map_err(|error| {
+        BadInput::whole(
+            file,
+            match error {
+                ReadError::Pickle(pickle::Error::Truncated(at)) => {
+                    format!("the snapshot ends early, behind byte {at}: the file is truncated")
+                }
+                ReadError::Io(error) => describe_io(&error),
+                ReadError::Pickle(_) if !is_known => {
+                    "not a memory snapshot: neither a pickle, as torch.cuda.memory._dump_snapshot() writes it, nor JSON"
+                        .to_owned()
+                }
+                error => format!("not a memory snapshot: {error}"),
+            },
+        )
+    })?;
+    let hosts = snapshot.host_segments.iter().flatten();
+    if !adds_up(snapshot.segments.iter().chain(hosts)) {
+        return Err(BadInput::whole(file, "the sizes of the snapshot add up to 2^63 bytes or more"));
+    }
+    Ok(snapshot)
+}
+
+/// The first bytes of a record in text lines.
+const RECORD: &[u8] = b"action,";
+
+/// Returns whether a file is a record in text lines, compressed or not, and not a snapshot.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn is_record(file: &Path) -> Result<bool, BadInput> {
+    let mut content = open::decompressed(file)?;
+    let start = content.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
+    Ok(start.starts_with(RECORD))
+}
+
+/// Returns whether no sum of a snapshot's sizes can overflow.
+fn adds_up<'s>(segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>) -> bool {
+    let of_blocks = |block: &cachalot_snapshot::Block| [block.size, block.requested_size.unwrap_or(0)];
+    let sizes = segments
+        .flat_map(|segment| std::iter::once(segment.total_size).chain(segment.blocks.iter().flat_map(of_blocks)));
+    sizes.map(u128::from).sum::<u128>() < 1 << 63
+}
+
+/// Reads a record for every device with events.
+pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead + '_>) -> Result<Vec<Trace>, BadInput> {
+    traces(file, name, &parse(file, reader)?)
+}
+
+/// Returns a record for every device with events.
+pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec<Trace>, BadInput> {
+    let settings = snapshot.allocator_settings.as_ref();
+    let config = settings.and_then(|settings| settings.string.clone()).unwrap_or_default();
+    let several = snapshot.device_traces.iter().filter(|entries| !entries.is_empty()).count() > 1;
+    let mut traces = Vec::new();
+    for (device, entries) in (0..).zip(&snapshot.device_traces) {
+        let events = events(file, entries)?;
+        if events.is_empty() {
+            continue;
+        }
+        let name = if several { format!("{name}#{device}") } else { name.to_owned() };
+        let own = snapshot.segments.iter().filter(|segment| segment.device == device);
+        traces.push(trace(file, name, device, events, config.clone(), own)?);
+    }
+    if traces.is_empty() {
+        return Err(BadInput::whole(file, "the snapshot holds no events: its memory history was not recorded"));
+    }
+    Ok(traces)
+}
+
+/// Returns the record of `device`, with the segments at the end. Does not check for contradictions.
+pub(super) fn trace<'s>(
+    file: &Path,
+    name: String,
+    device: i64,
+    events: Vec<Event>,
+    config: String,
+    segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>,
+) -> Result<Trace, BadInput> {
+    let segments = segments.map(segment).collect::<Result<Vec<_>, _>>();
+    let mut segments = segments.map_err(|what| BadInput::whole(file, what))?;
+    segments.sort_by_key(|segment| segment.address);
+    let expected = Some(Expected { config, segments, ..Expected::default() });
+    Ok(Trace { name, file: file.to_owned(), device, events, start: None, expected })
+}
+
+/// Converts a segment, and fills in values missing in old versions. The device becomes 0, because a
+/// replayed program has one device.
+fn segment(segment: &cachalot_snapshot::Segment) -> Result<Segment, String> {
+    let mut at = segment.address;
+    let mut blocks = Vec::with_capacity(segment.blocks.len());
+    for block in &segment.blocks {
+        let (address, requested_size) = (block.address.unwrap_or(at), block.requested_size.unwrap_or(0));
+        blocks.push(Block { address, size: block.size, requested_size, state: state(&block.state)? });
+        at = address.saturating_add(block.size);
+    }
+    let sum = |is: fn(BlockState) -> bool, of: fn(&Block) -> u64| {
+        blocks.iter().filter(|block| is(block.state)).map(of).fold(0, u64::saturating_add)
+    };
+    let is_active = |state| state != BlockState::Inactive;
+    Ok(Segment {
+        device: 0,
+        address: segment.address,
+        total_size: segment.total_size,
+        allocated_size: segment
+            .allocated_size
+            .unwrap_or_else(|| sum(|state| state == BlockState::ActiveAllocated, |block| block.size)),
+        active_size: segment.active_size.unwrap_or_else(|| sum(is_active, |block| block.size)),
+        requested_size: segment.requested_size.unwrap_or_else(|| sum(is_active, |block| block.requested_size)),
+        stream: segment.stream.cast_unsigned(),
+        segment_type: segment.segment_type.as_deref().unwrap_or_default().to_owned(),
+        segment_pool_id: segment.segment_pool_id.unwrap_or_default(),
+        is_expandable: segment.is_expandable.unwrap_or_default(),
+        blocks,
+    })
+}
+
+/// Returns the state with a name in a snapshot. Some descriptions of the format have
+/// `active_awaiting_free` for the second state.
+pub(crate) fn state(name: &str) -> Result<BlockState, String> {
+    Ok(match name {
+        "active_allocated" => BlockState::ActiveAllocated,
+        "active_pending_free" | "active_awaiting_free" => BlockState::ActivePendingFree,
+        "inactive" => BlockState::Inactive,
+        _ => return Err(format!("unknown state `{name}` of a block")),
+    })
+}
+
+fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<Vec<Event>, BadInput> {
+    let mut events = Vec::with_capacity(entries.len());
+    for (number, entry) in (0..).zip(entries) {
+        let place = Place::Event(number);
+        let complain = |what: String| BadInput::at_place(file, place, what);
+        let Some(action) = action(&entry.action).map_err(complain)? else {
+            continue;
+        };
+        let size = u64::try_from(entry.size).ok().filter(|&size| size < MAX_REQUEST).ok_or_else(|| {
+            complain(format!("the size {} is out of range: 0 to {MAX_REQUEST} bytes (1 EiB)", entry.size))
+        })?;
+        let (addr, stream) = (entry.addr.unwrap_or(0), entry.stream.cast_unsigned());
+        events.push(Event { action, addr, size, stream, note: Note::None, place });
+    }
+    Ok(events)
+}
+
+/// Returns the action with a name in a snapshot. `None` for an entry that is no event of the
+/// allocator.
+fn action(name: &str) -> Result<Option<Action>, String> {
+    Ok(Some(match name {
+        "alloc" => Action::Alloc,
+        "free_requested" => Action::FreeRequested,
+        "free_completed" => Action::FreeCompleted,
+        "segment_alloc" => Action::SegmentAlloc,
+        "segment_free" => Action::SegmentFree,
+        "segment_map" => Action::SegmentMap,
+        "segment_unmap" => Action::SegmentUnmap,
+        "oom" => Action::OutOfMemory,
+        "snapshot" | "annotate" | "user_defined" => return Ok(None),
+        _ => return Err(format!("unknown action `{name}`")),
+    }))
+}

@@ -1,0 +1,30 @@
+//! The search of `cachalot-tuner` over recorded programs, on every core, and the answer in one sentence.
+
+mod answer;
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Answer, Better, MOST_EVENTS, Stuck, answer, answer_of, stuck};
+pub use cachalot_tuner::judge::{Cost, Part};
+pub use cachalot_tuner::tune::{EXPANDABLE, Options, Outcome, Tried};
+pub use cachalot_tuner::{Aim, Budget, HoldBack, Note, Parts, Progress, Summary};
+
+use cachalot_tuner::{Candidate, Runner, Space};
+use rayon::prelude::*;
+
+/// Runs the jobs of a round on every core.
+struct EveryCore;
+
+impl Runner for EveryCore {
+    fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        (0..count).into_par_iter().for_each(job);
+    }
+}
+
+/// Searches for the best settings on every core. Calls `watch` after each round, from the calling thread.
+///
+/// # Errors
+/// The baseline is no configuration, or an allocator refused a call of a program with the baseline.
+pub fn tune(parts: &Parts, options: &Options, watch: &mut dyn FnMut(&Progress<'_>)) -> Result<Outcome, String> {
+    cachalot_tuner::tune::tune(parts, options, &EveryCore, watch)
+}

@@ -1,0 +1,153 @@
+//! Reads events key by key. A snapshot has millions of events.
+
+use crate::model::{Details, Event, Text};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+/// Frequent texts of events. Each refers to a constant and takes no memory.
+const KNOWN: [&str; 13] = [
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+    "annotate",
+    "user_defined",
+    "N/A",
+    "",
+];
+
+thread_local! {
+    /// The details read last. The next event usually has equal details.
+    static LATEST: RefCell<Option<Arc<Details>>> = const { RefCell::new(None) };
+}
+
+/// A text, usually from [`KNOWN`].
+struct Known(Text);
+
+impl<'de> Deserialize<'de> for Known {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = Known;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Known, E> {
+                let known = KNOWN.iter().find(|&&known| known == text);
+                Ok(Known(known.map_or_else(|| Cow::Owned(text.to_owned()), |known| Cow::Borrowed(*known))))
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Known, E> {
+                let text = str::from_utf8(bytes);
+                text.map_err(|_| E::custom("a text is not UTF-8")).and_then(|text| self.visit_str(text))
+            }
+        }
+        deserializer.deserialize_str(Reader)
+    }
+}
+
+/// A key of an event. A known key takes no memory.
+enum Key {
+    Action,
+    Addr,
+    DeviceFree,
+    Size,
+    Stream,
+    TimeUs,
+    CompileContext,
+    UserMetadata,
+    PoolId,
+    Frames,
+    Other(String),
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = Key;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Key, E> {
+                Ok(match text {
+                    "action" => Key::Action,
+                    "addr" => Key::Addr,
+                    "device_free" => Key::DeviceFree,
+                    "size" => Key::Size,
+                    "stream" => Key::Stream,
+                    "time_us" => Key::TimeUs,
+                    "compile_context" => Key::CompileContext,
+                    "user_metadata" => Key::UserMetadata,
+                    "pool_id" => Key::PoolId,
+                    "frames" => Key::Frames,
+                    _ => Key::Other(text.to_owned()),
+                })
+            }
+        }
+        deserializer.deserialize_identifier(Reader)
+    }
+}
+
+impl Event {
+    /// Reads an event from a dictionary.
+    pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Event;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an event")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Event, A::Error> {
+                let (mut event, mut details, mut action) = (Event::default(), Details::default(), None);
+                let text = |known: Option<Known>| known.map(|known| known.0);
+                while let Some(key) = map.next_key()? {
+                    match key {
+                        Key::Action => action = Some(map.next_value::<Known>()?.0),
+                        Key::Addr => event.addr = map.next_value()?,
+                        Key::DeviceFree => details.device_free = map.next_value()?,
+                        Key::Size => event.size = map.next_value()?,
+                        Key::Stream => event.stream = map.next_value()?,
+                        Key::TimeUs => event.time_us = map.next_value()?,
+                        Key::CompileContext => details.compile_context = text(map.next_value()?),
+                        Key::UserMetadata => details.user_metadata = text(map.next_value()?),
+                        Key::PoolId => details.pool_id = map.next_value()?,
+                        Key::Frames => event.frames = map.next_value()?,
+                        Key::Other(key) => _ = details.other.insert(key, map.next_value()?),
+                    }
+                }
+                event.action = action.ok_or_else(|| A::Error::missing_field("action"))?;
+                event.details = shared(details);
+                Ok(event)
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+/// Returns the details of an event, shared with the previous event if both are equal.
+fn shared(details: Details) -> Option<Arc<Details>> {
+    if details == Details::default() {
+        return None;
+    }
+    LATEST.with_borrow_mut(|latest| {
+        if latest.as_deref() != Some(&details) {
+            *latest = Some(Arc::new(details));
+        }
+        latest.clone()
+    })
+}

@@ -1,0 +1,49 @@
+//! Reads and writes PyTorch's memory snapshots, the data of `torch.cuda.memory._snapshot()`, in two
+//! formats.
+//!
+//! ```text
+//! model    the data of a snapshot: segments, blocks, events, stacks, unknown keys
+//! metrics  figures as OpenMetrics text: of a snapshot, and of an allocator
+//! take     snapshots of an allocator
+//! stack    stacks of the program, shared by events of one call site
+//! shared   values read once for all references in a file
+//! harvest  events built while a pickle is read
+//! stream   lists whose entries are built during the write
+//! pickle   Python's own format
+//! file     reading and writing files, as a pickle or as JSON
+//! ```
+//!
+//! ```
+//! use cachalot_snapshot::{Format, Segment, Snapshot, read, write};
+//!
+//! let segment = Segment { address: 0x7f00_0000_0000, total_size: 2 << 20, ..Segment::default() };
+//! let snapshot = Snapshot { segments: vec![segment], device_traces: vec![Vec::new()], ..Snapshot::default() };
+//! let mut bytes = Vec::new();
+//! write(&mut bytes, Format::Pickle, &snapshot)?;
+//! assert_eq!(read(&bytes)?, snapshot);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Source of the keys: `torch/cuda/memory.py` and `torch/csrc/cuda/Module.cpp` of `PyTorch` 2.0 to
+//! 2.15.
+
+#![forbid(unsafe_code)]
+
+mod event;
+mod file;
+mod harvest;
+pub mod metrics;
+mod model;
+mod other;
+pub mod pickle;
+mod shared;
+mod stack;
+mod stream;
+mod take;
+
+pub use file::{Format, ReadError, read, read_from, read_with, write, write_file};
+pub use model::{Annotation, Block, Details, Event, Segment, Settings, Snapshot, Text};
+pub use other::Other;
+pub use stack::{Frame, Stack};
+pub use stream::Each;
+pub use take::Taken;

@@ -1,0 +1,100 @@
+//! The text of metrics.
+
+use super::figures::{DeviceFigures, Figures, PlaceFigures};
+use std::fmt::Write as _;
+
+/// The kind of a family.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A present value.
+    Gauge,
+    /// A sum that only grows.
+    Counter,
+}
+
+/// Metrics of one name.
+pub(super) struct Family {
+    /// The name, which ends with the unit.
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) unit: &'static str,
+    /// A sentence.
+    pub(super) help: &'static str,
+}
+
+/// The text under construction.
+#[derive(Default)]
+pub(super) struct Text(String);
+
+/// The families of a device: name, unit, help, figure.
+type OfDevice = (&'static str, &'static str, &'static str, fn(&DeviceFigures) -> u64);
+
+const DEVICE_FAMILIES: [OfDevice; 9] = [
+    ("cachalot_reserved_bytes", "bytes", "Memory held from the device.", |device| device.reserved),
+    ("cachalot_allocated_bytes", "bytes", "Memory of blocks in use.", |device| device.allocated),
+    ("cachalot_pending_bytes", "bytes", "Memory freed by the program, still used by streams.", |device| device.pending),
+    ("cachalot_requested_bytes", "bytes", "Bytes requested for the blocks in use.", |device| device.requested),
+    ("cachalot_free_bytes", "bytes", "Memory of free blocks in the cache.", |device| device.free),
+    ("cachalot_largest_free_bytes", "bytes", "Memory of the largest free block.", |device| device.largest_free),
+    ("cachalot_releasable_bytes", "bytes", "Memory of wholly free segments.", |device| device.releasable),
+    ("cachalot_held_segments", "segments", "Segments held from the device.", |device| device.segments),
+    ("cachalot_allocated_blocks", "blocks", "Blocks in use.", |device| device.blocks),
+];
+
+/// The families of a pool and stream: name, help, figure. All are bytes.
+type OfPlace = (&'static str, &'static str, fn(&PlaceFigures) -> u64);
+
+const PLACE_FAMILIES: [OfPlace; 3] = [
+    ("cachalot_pool_reserved_bytes", "Memory held from the device, by pool and stream.", |place| place.reserved),
+    ("cachalot_pool_allocated_bytes", "Memory of blocks in use, by pool and stream.", |place| place.allocated),
+    ("cachalot_pool_pending_bytes", "Memory still used by streams, by pool and stream.", |place| place.pending),
+];
+
+impl Text {
+    /// Writes the gauges of all figures.
+    pub(super) fn gauges(&mut self, figures: &Figures) {
+        for (name, unit, help, of) in DEVICE_FAMILIES {
+            let values: Vec<(i64, i64)> =
+                figures.devices.iter().map(|(&device, figures)| (device, of(figures).cast_signed())).collect();
+            self.by_device(&Family { name, kind: Kind::Gauge, unit, help }, &values);
+        }
+        for (name, help, of) in PLACE_FAMILIES {
+            self.head(&Family { name, kind: Kind::Gauge, unit: "bytes", help });
+            for (device, figures) in &figures.devices {
+                for (((first, second), stream), place) in &figures.places {
+                    let labels = format!("device=\"{device}\",pool=\"{first}.{second}\",stream=\"{stream:x}\"");
+                    self.line(format_args!("{name}{{{labels}}} {}", of(place)));
+                }
+            }
+        }
+    }
+
+    /// Writes a family with a value for each device.
+    pub(super) fn by_device(&mut self, family: &Family, values: &[(i64, i64)]) {
+        self.head(family);
+        let suffix = if family.kind == Kind::Counter { "_total" } else { "" };
+        for (device, value) in values {
+            self.line(format_args!("{}{suffix}{{device=\"{device}\"}} {value}", family.name));
+        }
+    }
+
+    /// Writes the last line, and returns the text.
+    pub(super) fn end(mut self) -> String {
+        self.line(format_args!("# EOF"));
+        self.0
+    }
+
+    fn head(&mut self, family: &Family) {
+        let Family { name, kind, unit, help } = *family;
+        debug_assert!(name.ends_with(unit) && !name.ends_with("_total"), "{name} is no name of a family of {unit}");
+        let kind = if kind == Kind::Counter { "counter" } else { "gauge" };
+        self.line(format_args!("# TYPE {name} {kind}"));
+        self.line(format_args!("# UNIT {name} {unit}"));
+        self.line(format_args!("# HELP {name} {help}"));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // A string takes every line.
+        let _ = writeln!(self.0, "{line}");
+    }
+}

@@ -1,0 +1,87 @@
+//! Options and results of a search.
+
+use crate::verdict::{Aim, Budget, Note, Summary};
+use cachalot_core::simulated::DriverCosts;
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// Options of a search.
+#[derive(Debug)]
+pub struct Options {
+    /// The quantity to minimise.
+    pub aim: Aim,
+    /// The bounds of a recommendation.
+    pub budget: Budget,
+    /// The largest part by which a recommendation may make a program worse.
+    pub most_harm: f64,
+    /// The configuration to compare with.
+    pub baseline: String,
+    /// Source of all random choices.
+    pub seed: u64,
+    /// Most candidates of each search.
+    pub trials: usize,
+    /// End of the search. The run of the baseline ignores the deadline.
+    pub deadline: Option<Instant>,
+    /// Ends the search as a deadline does, once set by another thread.
+    pub abandoned: Option<Arc<AtomicBool>>,
+    /// Whether to search `PyTorch`'s own settings only.
+    pub torch_only: bool,
+    /// Whether to search only settings changeable in a living allocator: the settings of the baseline's own
+    /// policy. A candidate keeps all further settings of the baseline.
+    pub living: bool,
+    /// Whether the device has virtual memory. Without virtual memory no segment is expandable.
+    pub has_virtual_memory: bool,
+    /// Cost of the driver's calls.
+    pub costs: DriverCosts,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            aim: Aim::Memory,
+            budget: Budget::default(),
+            most_harm: 0.01,
+            baseline: String::new(),
+            seed: 0,
+            trials: 64,
+            deadline: None,
+            abandoned: None,
+            torch_only: false,
+            living: false,
+            has_virtual_memory: true,
+            costs: DriverCosts::h200(),
+        }
+    }
+}
+
+/// A measured candidate.
+#[derive(Debug, Clone, Serialize)]
+pub struct Tried {
+    /// The configuration string.
+    pub config: String,
+    /// Whether `PyTorch`'s own allocator understands the configuration.
+    pub is_of_torch: bool,
+    /// Figures of the seen programs.
+    pub seen: Summary,
+    /// Figures of the programs held back, if the candidate was checked.
+    pub held_back: Option<Summary>,
+    /// Why the candidate is or is not recommended.
+    pub note: Note,
+}
+
+/// The result of a search.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// All candidates: the baseline, then the best first.
+    pub tried: Vec<Tried>,
+    /// Number in `tried` of the recommendation for `PyTorch`'s own allocator. `None` if no candidate
+    /// is better than the baseline.
+    pub torch: Option<usize>,
+    /// Number in `tried` of the recommendation for cachalot. `None` as above, and if the search
+    /// was for `PyTorch` only.
+    pub cachalot: Option<usize>,
+    /// Whether the deadline ended the search.
+    pub stopped: bool,
+}

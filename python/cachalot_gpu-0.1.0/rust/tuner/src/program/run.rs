@@ -1,0 +1,125 @@
+//! The run of a program: an allocator with the program's blocks.
+
+use super::Operation;
+use super::subject::Subject;
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::{DevicePtr, Error, StreamId};
+
+/// A run of a program.
+#[derive(Debug)]
+pub struct Run<A> {
+    /// The allocator.
+    pub allocator: A,
+    /// The block of every slot, or null for an empty slot.
+    pub blocks: Vec<DevicePtr>,
+    /// Time of each of two calls of upkeep between two passes, in microseconds; 0 for no call.
+    pub upkeep_us: u64,
+    /// The streams of the present capture.
+    capturing: Vec<StreamId>,
+    /// Number of requests that ran out of memory.
+    pub ooms: u64,
+    /// Size of the largest failed request in bytes.
+    pub largest_failed: u64,
+    /// Number of failed requests that succeeded in the recorded program.
+    pub new_ooms: u64,
+}
+
+impl<A: Subject> Run<A> {
+    /// Starts a run on a fresh allocator.
+    pub fn new(allocator: A) -> Self {
+        Self {
+            allocator,
+            blocks: Vec::new(),
+            upkeep_us: 0,
+            capturing: Vec::new(),
+            ooms: 0,
+            largest_failed: 0,
+            new_ooms: 0,
+        }
+    }
+
+    /// Returns the device.
+    pub fn device(&self) -> &SimulatedDevice {
+        self.allocator.device()
+    }
+
+    /// Makes a call. Running out of memory is an outcome, not an error.
+    ///
+    /// # Errors
+    /// The allocator's other errors.
+    pub fn perform(&mut self, operation: Operation) -> Result<(), Error> {
+        match operation {
+            Operation::Malloc { bytes, stream, slot } => {
+                let block = self.malloc(bytes, stream)?;
+                self.new_ooms += u64::from(block == DevicePtr::NULL);
+                match self.blocks.get_mut(slot as usize) {
+                    Some(place) => *place = block,
+                    None => self.blocks.push(block),
+                }
+                Ok(())
+            }
+            Operation::Refused { bytes, stream } => {
+                let block = self.malloc(bytes, stream)?;
+                self.allocator.free(block)
+            }
+            Operation::Free { slot } => {
+                let block = std::mem::take(&mut self.blocks[slot as usize]);
+                self.allocator.free(block)
+            }
+            Operation::RecordStream { slot, stream } => {
+                self.allocator.record_stream(self.blocks[slot as usize], stream)
+            }
+            Operation::Complete { stream } => {
+                self.device().complete(stream);
+                self.allocator.process_events()
+            }
+            Operation::EmptyCache => self.allocator.empty_cache(),
+            Operation::Announce => self.allocator.announce(),
+            _ => self.turn_capture(operation),
+        }
+    }
+
+    /// Requests a block. Returns null without enough memory.
+    fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        match self.allocator.malloc(bytes, stream) {
+            Err(Error::OutOfMemory(_)) => {
+                self.ooms += 1;
+                self.largest_failed = self.largest_failed.max(bytes);
+                Ok(DevicePtr::NULL)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Makes a call about graphs.
+    fn turn_capture(&mut self, operation: Operation) -> Result<(), Error> {
+        match operation {
+            Operation::BeginCapture => self.allocator.begin_capture(),
+            Operation::Capture { stream } => {
+                self.capturing.push(stream);
+                self.device().set_capturing(stream, true);
+                Ok(())
+            }
+            Operation::EndCapture => {
+                while let Some(stream) = self.capturing.pop() {
+                    self.device().set_capturing(stream, false);
+                }
+                self.allocator.end_capture()
+            }
+            _ => self.allocator.destroy_graphs(),
+        }
+    }
+
+    /// Makes several calls.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn perform_all(&mut self, operations: &[Operation]) -> Result<(), Error> {
+        operations.iter().try_for_each(|&operation| self.perform(operation))
+    }
+
+    /// Returns whether a graph is being captured.
+    pub fn is_capturing(&self) -> bool {
+        !self.capturing.is_empty()
+    }
+}

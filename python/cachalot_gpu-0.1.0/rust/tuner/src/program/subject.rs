@@ -1,0 +1,149 @@
+//! Allocators under test, each with one simulated device.
+
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::{
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, Lock, PlannedReport, PoolId, PoolOptions, Route,
+    SnapshotSegment, StreamId,
+};
+use std::time::{Duration, Instant};
+
+/// The device of a program.
+pub const DEVICE: DeviceIndex = DeviceIndex(0);
+
+/// The pool shared by all captured graphs of a program. A record does not name the pool. `PyTorch`
+/// gives the first pool of graphs an equal name.
+const GRAPHS: PoolId = PoolId(0, 1);
+
+/// Settings of an allocator.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The configuration.
+    pub config: Config,
+    /// Most bytes that may be reserved from the device, besides any limit in the configuration.
+    pub limit: Option<u64>,
+}
+
+/// An allocator under test, with the calls of a program. Every error comes from the allocator.
+#[allow(clippy::missing_errors_doc, reason = "said once, above")]
+pub trait Subject {
+    /// Returns the device.
+    fn device(&self) -> &SimulatedDevice;
+    /// Requests a block of at least `bytes` for use on `stream`.
+    fn malloc(&self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error>;
+    /// Frees a block. Null, the block of a failed request, is valid.
+    fn free(&self, block: DevicePtr) -> Result<(), Error>;
+    /// Announces the use of a block on `stream`. Null is valid.
+    fn record_stream(&self, block: DevicePtr, stream: StreamId) -> Result<(), Error>;
+    /// Polls the work for which freed blocks wait.
+    fn process_events(&self) -> Result<(), Error>;
+    /// Releases cached memory.
+    fn empty_cache(&self) -> Result<(), Error>;
+    /// Does what requests have put off, for about `max_us` microseconds of driver time.
+    fn maintain(&self, max_us: u64) -> Result<(), Error>;
+    /// Announces the end of an iteration and the begin of the next. Plans any observed iteration,
+    /// and lets the plan take effect at once.
+    fn announce(&self) -> Result<(), Error>;
+    /// Returns the report of the planned policy, or `None` with any other policy.
+    fn planned(&self) -> Option<PlannedReport>;
+    /// Routes every following request into the pool of the graphs.
+    fn begin_capture(&self) -> Result<(), Error>;
+    /// Ends the routing into the pool of the graphs.
+    fn end_capture(&self) -> Result<(), Error>;
+    /// Releases the pool of the graphs.
+    fn destroy_graphs(&self) -> Result<(), Error>;
+    /// Returns every segment with all blocks.
+    fn snapshot(&self) -> Vec<SnapshotSegment>;
+}
+
+/// Creates an allocator over `device`.
+///
+/// # Errors
+/// The errors of the allocator.
+pub fn allocator<R: Lock>(
+    device: SimulatedDevice,
+    settings: &Settings,
+) -> Result<Allocator<SimulatedDevice, R, Growable>, Error> {
+    let allocator = Allocator::new([device], &settings.config)?;
+    // Without a limit in the settings, a fraction in the configuration stays in force.
+    if settings.limit.is_some() {
+        allocator.set_limit(DEVICE, settings.limit)?;
+    }
+    Ok(allocator)
+}
+
+impl<R: Lock> Subject for Allocator<SimulatedDevice, R, Growable> {
+    fn device(&self) -> &SimulatedDevice {
+        Allocator::device(self, DEVICE).expect("an allocator under test has one device")
+    }
+
+    fn malloc(&self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        Allocator::malloc(self, DEVICE, bytes, stream)
+    }
+
+    fn free(&self, block: DevicePtr) -> Result<(), Error> {
+        Allocator::free(self, block)
+    }
+
+    fn record_stream(&self, block: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        Allocator::record_stream(self, block, stream)
+    }
+
+    fn process_events(&self) -> Result<(), Error> {
+        Allocator::process_events(self, DEVICE)
+    }
+
+    fn empty_cache(&self) -> Result<(), Error> {
+        Allocator::empty_cache(self, DEVICE)
+    }
+
+    fn maintain(&self, max_us: u64) -> Result<(), Error> {
+        self.pages(DEVICE)?.maintain(max_us).map(|_| ())
+    }
+
+    fn announce(&self) -> Result<(), Error> {
+        announce(self)
+    }
+
+    fn planned(&self) -> Option<PlannedReport> {
+        self.config(DEVICE).ok()?.planned()?;
+        self.planned_report(DEVICE).ok()
+    }
+
+    fn begin_capture(&self) -> Result<(), Error> {
+        self.retain_pool(DEVICE, GRAPHS, PoolOptions::default())?;
+        Allocator::begin_capture(self, DEVICE, GRAPHS, Route::All)
+    }
+
+    fn end_capture(&self) -> Result<(), Error> {
+        Allocator::end_capture(self, DEVICE, GRAPHS)
+    }
+
+    fn destroy_graphs(&self) -> Result<(), Error> {
+        while self.pool_users(DEVICE, GRAPHS).is_ok_and(|users| users > 0) {
+            self.release_pool(DEVICE, GRAPHS)?;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Vec<SnapshotSegment> {
+        Allocator::snapshot(self)
+    }
+}
+
+/// Announces an iteration. Plans the observed iteration, if any, and lets the plan take effect at
+/// once. The first plan resets the peaks of the statistics.
+fn announce<R: Lock>(allocator: &Allocator<SimulatedDevice, R, Growable>) -> Result<(), Error> {
+    allocator.iteration(DEVICE)?;
+    if let Some(observed) = allocator.observed(DEVICE)? {
+        let config = allocator.config(DEVICE)?;
+        let milliseconds = config.planned().map_or(0, |planned| planned.plan_deadline_ms);
+        let until = Instant::now() + Duration::from_millis(milliseconds);
+        let plans = observed.plan(&|| Instant::now() >= until, &|| false).unwrap_or_default();
+        allocator.adopt_plans(DEVICE, observed, &plans)?;
+        allocator.iteration(DEVICE)?;
+        if allocator.planned_report(DEVICE)?.plans == 1 {
+            allocator.reset_peak_stats(DEVICE)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,373 @@
+//! The search: rounds of candidates, ranked by the seen programs, and checked with the held-back programs.
+
+use crate::judge::{Cost, Part, Unfinished, cost};
+use crate::options::{Options, Outcome, Tried};
+use crate::space::{Candidate, Space};
+use crate::split::Parts;
+use crate::verdict::{Note, is_over_budget, is_worse, score, spent, summary, without_granularity};
+use cachalot_core::Config;
+use fastrand::Rng;
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Candidates per round. The number is fixed, so the results do not depend on the number of threads.
+const ROUND: usize = 8;
+
+/// Number of best candidates as parents: among candidates allowed for a recommendation, and among all
+/// candidates.
+const PARENTS: [usize; 2] = [5, 3];
+
+/// Number of proposals for a new candidate before the space counts as exhausted.
+const PROPOSALS: usize = 200;
+
+/// Least gain of an added setting, as a natural logarithm.
+const WORTH: f64 = 0.001;
+
+/// Least gain per unit of the other resource, both as natural logarithms.
+const EXCHANGE: f64 = 0.001;
+
+/// Least gain of a recommendation, as a natural logarithm: in the seen programs, and in the held-back
+/// programs.
+const LEAST_GAIN: f64 = 0.005;
+const LEAST_GAIN_HELD: f64 = 0.002;
+
+/// Runs the jobs of a round, on a single thread or on several. The result of a search does not depend on the
+/// runner.
+pub trait Runner: Sync {
+    /// Calls `job` once with each number below `count`, and returns after the last call.
+    fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync));
+}
+
+/// Runs jobs in turn on the calling thread.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InTurn;
+
+impl Runner for InTurn {
+    fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        (0..count).for_each(job);
+    }
+}
+
+/// How far a search is.
+#[derive(Debug)]
+pub struct Progress<'a> {
+    /// Number of candidates tried so far in the search.
+    pub tried: usize,
+    /// Largest number of candidates of the search.
+    pub most: usize,
+    /// Whether the search covers `PyTorch`'s own allocator only.
+    pub is_torch: bool,
+    /// The best confirmed configuration so far, with the mean change of the minimised quantity.
+    pub best: Option<(&'a str, f64)>,
+}
+
+/// A candidate with the known costs.
+#[derive(Debug)]
+struct Entry {
+    candidate: Candidate,
+    text: String,
+    config: Config,
+    seen: Vec<Cost>,
+    held: Option<Vec<Cost>>,
+    score: f64,
+    /// The score with the prices of settings and of the other resource.
+    price: f64,
+    note: Note,
+}
+
+/// A search in progress.
+pub(crate) struct Search<'a> {
+    parts: &'a Parts,
+    options: &'a Options,
+    runner: &'a dyn Runner,
+    /// The configuration to compare with.
+    baseline: Config,
+    /// Costs of the baseline, for the seen and for the held-back programs.
+    base: Vec<Cost>,
+    base_held: Vec<Cost>,
+    entries: Vec<Entry>,
+    /// Every proposed text.
+    known: HashSet<String>,
+    random: Rng,
+    /// Whether a deadline ended a run.
+    stopped: bool,
+    /// The recommendations: for `PyTorch`, and for cachalot.
+    best: [Option<usize>; 2],
+}
+
+impl<'a> Search<'a> {
+    /// Measures the baseline.
+    pub(crate) fn new(
+        parts: &'a Parts,
+        options: &'a Options,
+        runner: &'a dyn Runner,
+        baseline: &Config,
+    ) -> Result<Self, String> {
+        let measure = |list: &[Part]| {
+            run_all(list, &[baseline], options, runner, None).remove(0).map_err(|(part, error)| match error {
+                Unfinished::Refused(at, why) => format!("{part}: the baseline refused call {}: {why}", at + 1),
+                Unfinished::Stopped => format!("{part}: the search was abandoned"),
+            })
+        };
+        Ok(Self {
+            base: measure(&parts.seen)?,
+            base_held: measure(&parts.held)?,
+            parts,
+            options,
+            runner,
+            baseline: baseline.clone(),
+            entries: Vec::new(),
+            known: HashSet::new(),
+            random: Rng::with_seed(options.seed),
+            stopped: false,
+            best: [None; 2],
+        })
+    }
+
+    /// Tries candidates of a space, and confirms the best after each round.
+    pub(crate) fn run(
+        &mut self,
+        space: Space,
+        most: usize,
+        deadline: Option<Instant>,
+        watch: &mut dyn FnMut(&Progress<'_>),
+    ) {
+        let place = usize::from(!space.is_torch());
+        let mut tried = 0;
+        let mut waiting: Vec<Candidate> = space.first();
+        waiting.reverse();
+        while tried < most {
+            let round = self.round(space, &mut waiting, (most - tried).min(ROUND));
+            if round.is_empty() || !self.measure(round, &mut tried, deadline) {
+                break;
+            }
+            self.best[place] = self.confirm(space, deadline);
+            let best =
+                self.best[place].map(|best| (self.entries[best].text.as_str(), self.entries[best].score.exp_m1()));
+            watch(&Progress { tried, most, is_torch: space.is_torch(), best });
+        }
+        // The space of cachalot includes all that was tried for PyTorch, also if time was over.
+        self.best[place] = self.confirm(space, deadline).or(self.best[place]);
+    }
+
+    /// Returns the configuration of a candidate. For a living allocator, the candidate changes the baseline.
+    fn config_of(&self, candidate: &Candidate) -> Option<Config> {
+        if self.options.living { candidate.over(&self.baseline) } else { candidate.config() }
+    }
+
+    /// Returns up to `most` new candidates: waiting candidates first, then simpler forms of the best
+    /// candidate, then neighbours of the best candidates.
+    fn round(&mut self, space: Space, waiting: &mut Vec<Candidate>, most: usize) -> Vec<(Candidate, Config)> {
+        let mut round = Vec::new();
+        let parents = self.parents(space);
+        let mut simpler: Vec<Candidate> = parents.first().into_iter().flat_map(Candidate::simpler).collect();
+        let mut attempts = 0;
+        while round.len() < most {
+            let candidate = if let Some(candidate) = waiting.pop() {
+                candidate
+            } else if parents.is_empty() || attempts == PROPOSALS {
+                break;
+            } else if let Some(candidate) = simpler.pop() {
+                candidate
+            } else {
+                attempts += 1;
+                let choose = |random: &mut Rng| &parents[random.usize(0..parents.len())];
+                let (one, other) = (choose(&mut self.random), choose(&mut self.random));
+                space.propose(one, other, &mut self.random)
+            };
+            if self.known.insert(candidate.text())
+                && let Some(config) = self.config_of(&candidate)
+            {
+                attempts = 0;
+                round.push((candidate, config));
+            }
+        }
+        round
+    }
+
+    /// Returns the best candidates with different costs: among candidates allowed for a recommendation, and
+    /// among all candidates. A harmful candidate may be a single setting away from the best.
+    fn parents(&self, space: Space) -> Vec<Candidate> {
+        let ranking = self.ranking(space);
+        let mut by_price = ranking.clone();
+        by_price.sort_by(|&one, &other| self.entries[one].price.total_cmp(&self.entries[other].price));
+        let mut parents: Vec<usize> = Vec::new();
+        for (ranking, most) in [ranking, by_price].iter().zip(PARENTS) {
+            let end = parents.len() + most;
+            for &at in ranking {
+                let is_new = parents.iter().all(|&known| self.entries[known].seen != self.entries[at].seen);
+                if is_new && parents.len() < end {
+                    parents.push(at);
+                }
+            }
+        }
+        parents.into_iter().map(|at| self.entries[at].candidate.clone()).collect()
+    }
+
+    /// Runs candidates on all seen programs. Returns whether time is left.
+    fn measure(&mut self, round: Vec<(Candidate, Config)>, tried: &mut usize, deadline: Option<Instant>) -> bool {
+        let configs: Vec<&Config> = round.iter().map(|(_, config)| config).collect();
+        let costs = run_all(&self.parts.seen, &configs, self.options, self.runner, deadline);
+        let &Options { aim, budget, most_harm, .. } = self.options;
+        let mut is_stopped = false;
+        for ((candidate, config), costs) in round.into_iter().zip(costs) {
+            match costs {
+                Ok(seen) => {
+                    *tried += 1;
+                    let pairs = seen.iter().zip(&self.base);
+                    let coarse: Vec<Cost> = pairs.map(|(cost, base)| without_granularity(cost, base)).collect();
+                    let note = if is_worse(&coarse, &self.base, aim, most_harm) {
+                        Note::Worse
+                    } else if is_over_budget(&seen, &self.base, aim, budget) {
+                        Note::OverBudget
+                    } else {
+                        Note::Behind
+                    };
+                    let text = candidate.text();
+                    let score = score(&seen, &self.base, aim);
+                    let other = spent(&seen, &self.base, aim).max(0.0);
+                    let price = score + WORTH * candidate.count() as f64 + EXCHANGE * other;
+                    self.entries.push(Entry { candidate, text, config, seen, held: None, score, price, note });
+                }
+                Err((_, Unfinished::Stopped)) => is_stopped = true,
+                // The candidate cannot serve the program, and is no candidate.
+                Err((_, Unfinished::Refused(..))) => *tried += 1,
+            }
+        }
+        self.stopped |= is_stopped;
+        !is_stopped
+    }
+
+    /// Returns the numbers of the entries of a space, the best first.
+    fn ranking(&self, space: Space) -> Vec<usize> {
+        let mut numbers: Vec<usize> = (0..self.entries.len()).collect();
+        numbers.retain(|&at| !space.is_torch() || self.entries[at].candidate.is_of_torch());
+        numbers.sort_by(|&one, &other| order(&self.entries[one], &self.entries[other]));
+        numbers
+    }
+
+    /// Returns the best entry confirmed by the held-back programs. Each entry is checked once.
+    fn confirm(&mut self, space: Space, deadline: Option<Instant>) -> Option<usize> {
+        let &Options { aim, budget, most_harm, .. } = self.options;
+        let fails = |costs: &[Cost]| costs.iter().map(|cost| cost.ooms).sum::<u64>();
+        for at in self.ranking(space) {
+            let entry = &self.entries[at];
+            let gains = entry.score < -LEAST_GAIN || fails(&entry.seen) < fails(&self.base);
+            if matches!(entry.note, Note::Worse | Note::OverBudget) || !gains {
+                return None;
+            }
+            if entry.note == Note::Unconfirmed {
+                continue;
+            }
+            if entry.held.is_some() {
+                return Some(at);
+            }
+            match run_all(&self.parts.held, &[&entry.config], self.options, self.runner, deadline).remove(0) {
+                Ok(held) => {
+                    let base = &self.base_held;
+                    let gains = self.parts.held.is_empty()
+                        || score(&held, base, aim) < -LEAST_GAIN_HELD
+                        || fails(&held) < fails(base);
+                    let is_refused =
+                        !gains || is_worse(&held, base, aim, most_harm) || is_over_budget(&held, base, aim, budget);
+                    let entry = &mut self.entries[at];
+                    entry.held = Some(held);
+                    if !is_refused {
+                        return Some(at);
+                    }
+                    entry.note = Note::Unconfirmed;
+                }
+                Err((_, Unfinished::Stopped)) => {
+                    self.stopped = true;
+                }
+                Err((_, Unfinished::Refused(..))) => self.entries[at].note = Note::Unconfirmed,
+            }
+        }
+        None
+    }
+
+    /// Runs a tried configuration on the held-back programs, for comparison only.
+    pub(crate) fn yardstick(&mut self, text: &str) {
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.text == text && entry.held.is_none()) else {
+            return;
+        };
+        entry.held = run_all(&self.parts.held, &[&entry.config], self.options, self.runner, self.options.deadline)
+            .remove(0)
+            .ok();
+    }
+
+    /// Returns the result.
+    pub(crate) fn finish(mut self) -> Outcome {
+        let aim = self.options.aim;
+        for best in self.best.into_iter().flatten() {
+            self.entries[best].note = Note::Best;
+        }
+        let is_baseline = |entry: &Entry| entry.text == self.options.baseline;
+        let mut ranking: Vec<usize> = (0..self.entries.len()).filter(|&at| !is_baseline(&self.entries[at])).collect();
+        ranking.sort_by(|&one, &other| order(&self.entries[one], &self.entries[other]));
+        let has_held = !self.parts.held.is_empty();
+        let mut tried = vec![Tried {
+            config: self.options.baseline.clone(),
+            is_of_torch: self.entries.iter().any(|entry| is_baseline(entry) && entry.candidate.is_of_torch()),
+            seen: summary(&self.base, &self.base, aim),
+            held_back: has_held.then(|| summary(&self.base_held, &self.base_held, aim)),
+            note: Note::Baseline,
+        }];
+        tried.extend(ranking.iter().map(|&at| {
+            let entry = &self.entries[at];
+            let held = entry.held.as_ref().filter(|_| has_held);
+            Tried {
+                config: entry.text.clone(),
+                is_of_torch: entry.candidate.is_of_torch(),
+                seen: summary(&entry.seen, &self.base, aim),
+                held_back: held.map(|held| summary(held, &self.base_held, aim)),
+                note: entry.note,
+            }
+        }));
+        let place = |best: Option<usize>| ranking.iter().position(|&at| Some(at) == best).map(|at| at + 1);
+        Outcome { tried, torch: place(self.best[0]), cachalot: place(self.best[1]), stopped: self.stopped }
+    }
+}
+
+/// Orders by: harm, budget, failed requests, score with prices, text.
+fn order(one: &Entry, other: &Entry) -> Ordering {
+    let key = |entry: &Entry| {
+        let ooms: u64 = entry.seen.iter().map(|cost| cost.ooms).sum();
+        (entry.note == Note::Worse, entry.note == Note::OverBudget, ooms)
+    };
+    let prices = one.price.total_cmp(&other.price);
+    key(one).cmp(&key(other)).then(prices).then_with(|| one.text.cmp(&other.text))
+}
+
+/// Costs of all programs with a configuration, or the first program without a cost.
+type Costs = Result<Vec<Cost>, (String, Unfinished)>;
+
+/// Runs all programs with all configurations. Returns the costs of each configuration.
+fn run_all(
+    parts: &[Part],
+    configs: &[&Config],
+    options: &Options,
+    runner: &dyn Runner,
+    deadline: Option<Instant>,
+) -> Vec<Costs> {
+    // The baseline has no deadline, and every search can be abandoned.
+    let is_abandoned = || options.abandoned.as_ref().is_some_and(|flag| flag.load(Relaxed));
+    let stop = || is_abandoned() || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    let pairs: Vec<(&Config, &Part)> =
+        configs.iter().flat_map(|&config| parts.iter().map(move |part| (config, part))).collect();
+    let found: Vec<Mutex<Option<Result<Cost, Unfinished>>>> = pairs.iter().map(|_| Mutex::new(None)).collect();
+    runner.run(pairs.len(), &|at| {
+        let (config, part) = pairs[at];
+        let cost = cost(part, config, &options.costs, &stop);
+        *found[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(cost);
+    });
+    let costs = found.into_iter().zip(&pairs).map(|(found, (_, part))| {
+        let cost = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        cost.unwrap_or(Err(Unfinished::Stopped)).map_err(|error| (part.name.clone(), error))
+    });
+    let mut costs: Vec<Result<Cost, (String, Unfinished)>> = costs.collect();
+    configs.iter().map(|_| costs.drain(..parts.len()).collect()).collect()
+}

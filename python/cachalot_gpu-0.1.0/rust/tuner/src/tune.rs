@@ -1,0 +1,52 @@
+//! Searches policies and settings for the least reserved memory, or the least driver time, of
+//! recorded programs.
+//!
+//! The search sees a part of the programs. A candidate is recommended only if the held-back programs confirm
+//! the candidate: no program becomes worse by more than [`Options::most_harm`], by default 1 %.
+//!
+//! The search is an evolution in rounds of fixed size. All choices come from a seed, and no choice
+//! depends on time or on the number of threads, so equal inputs lead to equal results unless the
+//! deadline ends a search early.
+
+pub use crate::options::{Options, Outcome, Tried};
+
+use crate::judge::Part;
+use crate::search::{Progress, Runner, Search};
+use crate::space::{Realm, Space};
+use crate::split::Parts;
+use cachalot_core::Config;
+use std::time::Instant;
+
+/// The setting recommended by `PyTorch`'s documentation against fragmentation. The search always measures the
+/// setting, for comparison.
+pub const EXPANDABLE: &str = "expandable_segments:True";
+
+/// Searches for the best settings. Calls `watch` after each round, from the calling thread.
+///
+/// # Errors
+/// The baseline is no configuration, or an allocator refused a call of a program with the baseline.
+pub fn tune(
+    parts: &Parts,
+    options: &Options,
+    runner: &dyn Runner,
+    watch: &mut dyn FnMut(&Progress<'_>),
+) -> Result<Outcome, String> {
+    let baseline = Config::parse(&options.baseline).map_err(|error| error.to_string())?;
+    let has_limit = parts.seen.iter().chain(&parts.held).any(|part: &Part| part.limit.is_some());
+    let torch = Space { realm: Realm::Torch, has_limit, has_virtual_memory: options.has_virtual_memory };
+    let mut search = Search::new(parts, options, runner, &baseline)?;
+    let whole = options.deadline;
+    if options.living {
+        search.run(Space { realm: Realm::Living, ..torch }, options.trials, whole, watch);
+        return Ok(search.finish());
+    }
+    let searches = if options.torch_only { 1 } else { 2 };
+    // With two searches, the first may take half of the time.
+    let half = whole.map(|end| Instant::now() + end.saturating_duration_since(Instant::now()) / searches);
+    search.run(torch, options.trials, half, watch);
+    if !options.torch_only {
+        search.run(Space { realm: Realm::All, ..torch }, options.trials, whole, watch);
+    }
+    search.yardstick(EXPANDABLE);
+    Ok(search.finish())
+}
