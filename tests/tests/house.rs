@@ -9,4 +9,5 @@ mod results_csv;
 mod source_map;
 mod test_names;
 mod test_programs;
+mod type_names;
 mod words;
