@@ -133,14 +133,14 @@ impl Error {
     /// Returns the error's text in the words of `PyTorch`, for hosts whose users know and search
     /// for these words. Where `PyTorch` has no words, the text is the error's own.
     pub fn in_words_of_pytorch(&self) -> impl fmt::Display {
-        WordsOfPyTorch(*self)
+        ErrorInPyTorchWords(*self)
     }
 }
 
 /// An error, displayed in the words of `PyTorch`.
-struct WordsOfPyTorch(Error);
+struct ErrorInPyTorchWords(Error);
 
-impl fmt::Display for WordsOfPyTorch {
+impl fmt::Display for ErrorInPyTorchWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Error::OutOfMemory(report) => report.in_words_of_pytorch().fmt(f),

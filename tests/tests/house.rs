@@ -9,5 +9,6 @@ mod results_csv;
 mod source_map;
 mod test_names;
 mod test_programs;
+mod type_names;
 mod views;
 mod words;

@@ -116,7 +116,7 @@ const LARGEST_DEVICE: u64 = 1 << 45;
 /// Report on memory snapshots: totals, holders of memory, fragmentation, failed requests
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct InspectArgs {
     /// Print a JSON object for each file instead of text
     #[arg(long)]
     json: bool,
@@ -133,7 +133,7 @@ pub(crate) struct Args {
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct InspectLine<'a> {
     file: &'a str,
     answers: &'a [OfRecord],
     #[serde(flatten)]
@@ -150,7 +150,7 @@ struct OfRecord {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &InspectArgs) -> ExitCode {
     let (mut status, mut written) = (0, Ok(()));
     for file in &args.files {
         match load(file) {
@@ -213,12 +213,12 @@ fn stuck(peak: &Peak) -> Stuck {
 }
 
 fn json(file: &str, answers: &[OfRecord], report: &Report) -> io::Result<String> {
-    serde_json::to_string(&Line { file, answers, report }).map_err(io::Error::from)
+    serde_json::to_string(&InspectLine { file, answers, report }).map_err(io::Error::from)
 }
 
-fn text(file: &str, answers: &[OfRecord], report: &Report, args: &Args) -> String {
+fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -> String {
     let look = &args.look;
-    let shown = Stacks { shown: &args.stacks, look };
+    let shown = StackPrinter { shown: &args.stacks, look };
     let mut text = String::new();
     for OfRecord { record, told: Told { sentence, .. } } in answers {
         let of = record.as_ref().filter(|_| answers.len() > 1).map_or(String::new(), |record| format!("{record}: "));
@@ -359,7 +359,7 @@ pub(crate) struct StackArgs {
 }
 
 /// Writes stacks to a report.
-pub(crate) struct Stacks<'a> {
+pub(crate) struct StackPrinter<'a> {
     pub(crate) shown: &'a StackArgs,
     pub(crate) look: &'a Look,
 }
@@ -367,7 +367,7 @@ pub(crate) struct Stacks<'a> {
 /// Where the lines about a group begin, behind its bytes.
 pub(crate) const INDENT: usize = 14;
 
-impl Stacks<'_> {
+impl StackPrinter<'_> {
     fn groups(&self, text: &mut String, title: &str, groups: &[Group]) {
         if groups.is_empty() {
             return;
@@ -418,7 +418,7 @@ pub(crate) fn is_of_torch(line: &str) -> bool {
     line.starts_with("torch/") || line.contains("/torch/")
 }
 
-fn describe(text: &mut String, failure: &Failure, shown: &Stacks<'_>) {
+fn describe(text: &mut String, failure: &Failure, shown: &StackPrinter<'_>) {
     let Failure { device, event, wanted, .. } = *failure;
     let _ = writeln!(
         text,

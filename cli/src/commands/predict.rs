@@ -68,7 +68,7 @@ const COLUMNS: [Column; 7] = [
 /// Predict the peak of reserved memory, at another batch size or from a list of requests
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct PredictArgs {
     /// The batch as a multiple of the recorded batch
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     batch_scale: f64,
@@ -117,7 +117,7 @@ struct Predicted {
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct PredictLine<'a> {
     file: &'a str,
     policy: &'static str,
     config: &'a str,
@@ -144,7 +144,7 @@ fn policy(name: &str) -> Result<&'static str, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &PredictArgs) -> ExitCode {
     let contenders = match contenders(args) {
         Ok(contenders) => contenders,
         Err(complaint) => {
@@ -176,14 +176,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// The contenders: without a choice, every policy but the planned one.
-fn contenders(args: &Args) -> Result<Vec<Contender>, String> {
+fn contenders(args: &PredictArgs) -> Result<Vec<Contender>, String> {
     let mut contenders = compare::contenders(&args.policies, &args.configurations)?;
     contenders.retain(|contender| contender.policy != PLANNED);
     Ok(contenders)
 }
 
 /// Predicts every program of a file.
-fn predict_file(file: &Path, args: &Args, contenders: &[Contender]) -> Result<Vec<Predicted>, ReplayError> {
+fn predict_file(file: &Path, args: &PredictArgs, contenders: &[Contender]) -> Result<Vec<Predicted>, ReplayError> {
     let others = args.beside.as_ref().map(|beside| load(beside, args)).transpose()?;
     let programs = load(file, args)?.into_iter().enumerate();
     let predict = |(number, mut named): (usize, Named)| {
@@ -213,7 +213,7 @@ fn predict_file(file: &Path, args: &Args, contenders: &[Contender]) -> Result<Ve
 }
 
 /// Reads the programs of a record, or of a list of requests.
-fn load(file: &Path, args: &Args) -> Result<Vec<Named>, ReplayError> {
+fn load(file: &Path, args: &PredictArgs) -> Result<Vec<Named>, ReplayError> {
     let is_list = std::fs::File::open(file).ok().is_some_and(|mut opened| {
         let mut start = [0; 8];
         io::Read::read_exact(&mut opened, &mut start).is_ok() && predict::is_list(&start)
@@ -234,9 +234,9 @@ fn load(file: &Path, args: &Args) -> Result<Vec<Named>, ReplayError> {
     Trace::load(file).map_err(ReplayError::Input)?.iter().map(named).collect()
 }
 
-fn lines(predicted: &Predicted, args: &Args, contenders: &[Contender]) -> io::Result<String> {
+fn lines(predicted: &Predicted, args: &PredictArgs, contenders: &[Contender]) -> io::Result<String> {
     let lines = contenders.iter().zip(&predicted.predictions).map(|(contender, &prediction)| {
-        let line = Line {
+        let line = PredictLine {
             file: &predicted.named.name,
             policy: contender.policy,
             config: &contender.text,
@@ -251,7 +251,7 @@ fn lines(predicted: &Predicted, args: &Args, contenders: &[Contender]) -> io::Re
     Ok(lines.collect::<io::Result<Vec<_>>>()?.join("\n"))
 }
 
-fn text(predicted: &Predicted, args: &Args, contenders: &[Contender]) -> String {
+fn text(predicted: &Predicted, args: &PredictArgs, contenders: &[Contender]) -> String {
     let Predicted { named, scaled, predictions } = predicted;
     let all = scaled.requests + scaled.fixed;
     let mut head = format!("{}: {} requests", named.name, bytes::grouped(all));

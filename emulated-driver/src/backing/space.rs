@@ -26,7 +26,7 @@ const PREFERRED_BASE: u64 = 0x7000_0000_0000;
 
 /// Access of a device to memory. A greater value includes the lesser.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Access {
+pub(crate) enum DeviceAccess {
     /// Read only. Work that writes is killed.
     Read,
     /// Read and write.
@@ -104,12 +104,12 @@ impl Space {
         address: u64,
         descriptor: i32,
         extents: &[Extent],
-        access: Access,
+        access: DeviceAccess,
     ) -> Answer<()> {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         let protection = match access {
-            Access::Read => libc::PROT_READ,
-            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+            DeviceAccess::Read => libc::PROT_READ,
+            DeviceAccess::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
         let mut at = self.seen_by(device, address);
         for extent in extents {

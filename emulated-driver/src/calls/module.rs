@@ -15,7 +15,7 @@
 use super::submit::submit;
 use crate::call::Call;
 use crate::state::run;
-use crate::tables::module::{Function, Module};
+use crate::tables::module::{Kernel, Module};
 use crate::tables::work::{Arguments, GlobalKernel, KernelCode, PlainKernel, Shape, Work};
 use crate::values::code::{Answer, Code};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -88,7 +88,7 @@ fn open(path: &str) -> Answer<Library> {
 }
 
 /// Finds a kernel in an object: a `__global__` function, or a pair of symbols.
-fn find(object: Arc<Library>, name: &CStr) -> Answer<Function> {
+fn find(object: Arc<Library>, name: &CStr) -> Answer<Kernel> {
     // SAFETY: the contract gives the symbol the type.
     let named = unsafe { object.get::<unsafe extern "C" fn(*const c_char) -> *const HostKernel>(FINDER) };
     if let Ok(named) = named {
@@ -100,13 +100,13 @@ fn find(object: Arc<Library>, name: &CStr) -> Answer<Function> {
         let sizes = unsafe { std::slice::from_raw_parts(found.sizes, found.count as usize) };
         let sizes = sizes.iter().map(|&bytes| bytes as usize).collect();
         let code = KernelCode::Global(found.run);
-        return Ok(Function { code, sizes, addresses: found.addresses, _object: object });
+        return Ok(Kernel { code, sizes, addresses: found.addresses, _object: object });
     }
     find_pair(object, name)
 }
 
 /// Finds a kernel as a pair of symbols.
-fn find_pair(object: Arc<Library>, name: &CStr) -> Answer<Function> {
+fn find_pair(object: Arc<Library>, name: &CStr) -> Answer<Kernel> {
     let beside = |suffix: &str| [name.to_bytes(), suffix.as_bytes(), b"\0"].concat();
     // SAFETY: the contract gives a kernel's symbol the type.
     let kernel = *unsafe { object.get::<PlainKernel>(name.to_bytes_with_nul()) }.map_err(|_| Code::NOT_FOUND)?;
@@ -119,7 +119,7 @@ fn find_pair(object: Arc<Library>, name: &CStr) -> Answer<Function> {
     // SAFETY: as above, if present.
     let addresses = addresses.map_or(u64::MAX, |mask| unsafe { **mask });
     let (code, sizes) = (KernelCode::Plain(kernel), vec![size_of::<u64>(); params].into());
-    Ok(Function { code, sizes, addresses, _object: object })
+    Ok(Kernel { code, sizes, addresses, _object: object })
 }
 
 /// `cuLaunchKernel`.
@@ -134,7 +134,7 @@ pub(crate) unsafe fn launch(
     stream: u64,
     params: *const *const u8,
 ) -> Answer<()> {
-    let Function { code, sizes, addresses, .. } = call.state.functions.get(function)?.clone();
+    let Kernel { code, sizes, addresses, .. } = call.state.functions.get(function)?.clone();
     let volume = |sizes: [u32; 3]| sizes.iter().try_fold(1_u64, |all, &size| all.checked_mul(size.into()));
     let grid = volume(shape.grid).and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid > 0);
     let block = volume(shape.block).filter(|&block| block > 0 && block <= MAX_BLOCK);

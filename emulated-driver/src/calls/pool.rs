@@ -26,7 +26,7 @@ const USED_HIGH: i32 = 8;
 /// `CUmemPoolProps`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Properties {
+pub(crate) struct MemPoolProps {
     kind: i32,
     handle_types: i32,
     location_kind: i32,
@@ -36,7 +36,7 @@ pub(crate) struct Properties {
     reserved: [u8; 56],
 }
 
-const _: () = assert!(size_of::<Properties>() == 88);
+const _: () = assert!(size_of::<MemPoolProps>() == 88);
 
 /// `cuDeviceGetDefaultMemPool`.
 pub(crate) fn default_of(call: &Call, device: i32) -> Answer<u64> {
@@ -64,7 +64,7 @@ pub(crate) fn set_current(call: &mut Call, device: i32, handle: u64) -> Answer<(
 }
 
 /// `cuMemPoolCreate`.
-pub(crate) fn create(call: &mut Call, properties: &Properties) -> Answer<u64> {
+pub(crate) fn create(call: &mut Call, properties: &MemPoolProps) -> Answer<u64> {
     const PINNED: i32 = 1;
     const OF_DEVICE: i32 = 1;
     supported(call)?;

@@ -3,7 +3,7 @@
 
 use super::stream::finish;
 use super::submit::submit;
-use crate::backing::space::Access;
+use crate::backing::space::DeviceAccess;
 use crate::call::Call;
 use crate::state::{captures, queues, regions};
 use crate::tables::work::{Place, Work};
@@ -15,7 +15,7 @@ pub(crate) fn fill(call: &mut Call, address: u64, value: u8, bytes: u64, stream:
     if bytes == 0 {
         return Ok(());
     }
-    let device = resolve(call, address, bytes, stream, Access::ReadWrite)?;
+    let device = resolve(call, address, bytes, stream, DeviceAccess::ReadWrite)?;
     submit(call, stream, Work::Fill { device, address, bytes, value })
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn to_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream:
     if from == 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let device = resolve(call, to, bytes, stream, Access::ReadWrite)?;
+    let device = resolve(call, to, bytes, stream, DeviceAccess::ReadWrite)?;
     let queue = queues::find(&mut call.state, stream, call.context)?;
     let pinned = call.state.host_memory.is_pinned(from, bytes)?;
     let from = if pinned || captures::of_queue(&mut call.state, queue)?.is_some() {
@@ -51,7 +51,7 @@ pub(crate) fn to_host(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u
     if to == 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let device = resolve(call, from, bytes, stream, Access::Read)?;
+    let device = resolve(call, from, bytes, stream, DeviceAccess::Read)?;
     let from = Place::Device { device, address: from };
     let pinned = call.state.host_memory.is_pinned(to, bytes)?;
     submit(call, stream, Work::Copy { to: Place::Host(to), from, bytes })?;
@@ -74,8 +74,8 @@ pub(crate) fn on_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream:
     if bytes == 0 {
         return Ok(());
     }
-    let to = Place::Device { device: resolve(call, to, bytes, stream, Access::ReadWrite)?, address: to };
-    let from = Place::Device { device: resolve(call, from, bytes, stream, Access::Read)?, address: from };
+    let to = Place::Device { device: resolve(call, to, bytes, stream, DeviceAccess::ReadWrite)?, address: to };
+    let from = Place::Device { device: resolve(call, from, bytes, stream, DeviceAccess::Read)?, address: from };
     submit(call, stream, Work::Copy { to, from, bytes })
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn to_device_now(call: &mut Call, to: u64, from: u64, bytes: u64) -> 
 }
 
 /// Returns the device in whose view work on a stream uses a range.
-fn resolve(call: &mut Call, address: u64, bytes: u64, stream: u64, needed: Access) -> Answer<usize> {
+fn resolve(call: &mut Call, address: u64, bytes: u64, stream: u64, needed: DeviceAccess) -> Answer<usize> {
     let queue = queues::find(&mut call.state, stream, call.context)?;
     let device = call.state.streams.queue(queue)?.device;
     regions::resolve(&call.state, address, bytes, device, needed)

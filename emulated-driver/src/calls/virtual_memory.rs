@@ -6,7 +6,7 @@
 
 use crate::backing::pages::{Extent, PAGE, POISON_NEW};
 use crate::backing::sharing::{self, Imported};
-use crate::backing::space::Access;
+use crate::backing::space::DeviceAccess;
 use crate::call::Call;
 use crate::state::devices::{self, HANDLE_TYPE_POSIX_FD, VIRTUAL_MEMORY_MANAGEMENT};
 use crate::state::driver::State;
@@ -52,7 +52,7 @@ pub(crate) struct AccessDescriptor {
 /// `CUmemAllocationProp`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Properties {
+pub(crate) struct MemAllocationProp {
     kind: i32,
     handle_types: i32,
     location: Location,
@@ -60,10 +60,10 @@ pub(crate) struct Properties {
     flags: [u8; 8],
 }
 
-const _: () = assert!(size_of::<AccessDescriptor>() == 12 && size_of::<Properties>() == 32);
+const _: () = assert!(size_of::<AccessDescriptor>() == 12 && size_of::<MemAllocationProp>() == 32);
 
 /// `cuMemGetAllocationGranularity`.
-pub(crate) fn granularity(call: &Call, properties: &Properties) -> Answer<u64> {
+pub(crate) fn granularity(call: &Call, properties: &MemAllocationProp) -> Answer<u64> {
     supported(call)?;
     checked(call, properties).map(|_| PAGE)
 }
@@ -101,7 +101,7 @@ pub(crate) fn unreserve(call: &mut Call, base: u64, bytes: u64) -> Answer<()> {
 }
 
 /// `cuMemCreate`.
-pub(crate) fn create(call: &mut Call, bytes: u64, properties: &Properties, flags: u64) -> Answer<u64> {
+pub(crate) fn create(call: &mut Call, bytes: u64, properties: &MemAllocationProp, flags: u64) -> Answer<u64> {
     supported(call)?;
     let device = checked(call, properties)?;
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(PAGE) {
@@ -257,8 +257,8 @@ pub(crate) fn set_access(call: &mut Call, at: u64, bytes: u64, wanted: &[AccessD
         let device = devices::index(state, descriptor.location.id).map_err(|_| Code::INVALID_VALUE)?;
         let access = match descriptor.flags {
             ACCESS_NONE => None,
-            ACCESS_READ => Some(Access::Read),
-            ACCESS_READ_WRITE => Some(Access::ReadWrite),
+            ACCESS_READ => Some(DeviceAccess::Read),
+            ACCESS_READ_WRITE => Some(DeviceAccess::ReadWrite),
             _ => return Err(Code::INVALID_VALUE),
         };
         changes.push((device, access));
@@ -275,7 +275,7 @@ pub(crate) fn set_access(call: &mut Call, at: u64, bytes: u64, wanted: &[AccessD
 }
 
 /// Sets one device's access to a mapping. `None` removes the access.
-fn change_access(state: &mut State, start: u64, device: usize, access: Option<Access>) -> Answer<()> {
+fn change_access(state: &mut State, start: u64, device: usize, access: Option<DeviceAccess>) -> Answer<()> {
     let State { virtual_memory, devices, space, .. } = state;
     let (Some(space), Some(mapping)) = (space, virtual_memory.mappings.get_mut(&start)) else {
         return Err(Code::INVALID_VALUE);
@@ -305,7 +305,7 @@ fn supported(call: &Call) -> Answer<()> {
 }
 
 /// Returns the device of properties, if valid.
-fn checked(call: &Call, properties: &Properties) -> Answer<usize> {
+fn checked(call: &Call, properties: &MemAllocationProp) -> Answer<usize> {
     if properties.kind != TYPE_PINNED || properties.location.kind != LOCATION_DEVICE {
         return Err(Code::INVALID_VALUE);
     }

@@ -15,7 +15,7 @@ use crate::tables::faults::Plan;
 use crate::tables::host::HostMemory;
 use crate::tables::log::Log;
 use crate::tables::memory::Memory;
-use crate::tables::module::{self, Module};
+use crate::tables::module::{Kernel, Module};
 use crate::tables::pool::Pools;
 use crate::tables::stream::Streams;
 use crate::tables::virtual_memory::VirtualMemory;
@@ -63,7 +63,7 @@ pub(crate) struct State {
     /// Instantiated graphs.
     pub(crate) executables: Handles<Arc<[Work]>>,
     pub(crate) modules: Handles<Module>,
-    pub(crate) functions: Handles<module::Function>,
+    pub(crate) functions: Handles<Kernel>,
     /// Kind and handle of objects that no caller can release, because the fault plan let the
     /// creating call fail afterwards.
     pub(crate) abandoned: Vec<(&'static str, u64)>,

@@ -5,7 +5,7 @@ use super::contexts;
 use super::driver::State;
 use super::physical;
 use crate::backing::pages::{PAGE, POISON_FREED, POISON_NEW};
-use crate::backing::space::Access;
+use crate::backing::space::DeviceAccess;
 use crate::tables::memory::{Allocation, Region};
 use crate::tables::work::Span;
 use crate::values::code::{Answer, Code};
@@ -21,7 +21,7 @@ const SMALL: u64 = PAGE;
 ///
 /// # Errors
 /// `INVALID_VALUE` if part of the range is no memory, or no device has access.
-pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize, needed: Access) -> Answer<usize> {
+pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize, needed: DeviceAccess) -> Answer<usize> {
     let end = address.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
     if let Some((start, allocation)) = state.memory.containing(address) {
         let inside = end <= start + allocation.bytes;
@@ -42,7 +42,7 @@ pub(crate) fn share(state: &mut State, context: u64, device: usize, on: bool) ->
     for (&address, region) in state.memory.regions.iter().filter(|(_, region)| its(region)) {
         if on {
             let descriptor = state.devices[region.device].pages.descriptor();
-            space.map(device, address, descriptor, &region.extents, Access::ReadWrite)?;
+            space.map(device, address, descriptor, &region.extents, DeviceAccess::ReadWrite)?;
         } else {
             space.unmap(device, address, region.bytes);
         }
@@ -189,7 +189,7 @@ fn show(state: &mut State, start: u64) -> Answer<()> {
     let space = state.space.as_ref().ok_or(Code::NOT_INITIALIZED)?;
     let descriptor = state.devices[region.device].pages.descriptor();
     for user in peers.into_iter().chain([region.device]) {
-        space.map(user, start, descriptor, &region.extents, Access::ReadWrite)?;
+        space.map(user, start, descriptor, &region.extents, DeviceAccess::ReadWrite)?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ pub(crate) struct Module {
 
 /// A kernel.
 #[derive(Clone, Debug)]
-pub(crate) struct Function {
+pub(crate) struct Kernel {
     pub(crate) code: KernelCode,
     /// Bytes of each argument.
     pub(crate) sizes: Arc<[usize]>,

@@ -2,7 +2,7 @@
 
 use crate::backing::pages::{self, Extent};
 use crate::backing::sharing::{Export, Imported};
-use crate::backing::space::Access;
+use crate::backing::space::DeviceAccess;
 use crate::tables::device::Device;
 use crate::values::code::{Answer, Code};
 use crate::values::handles::Handles;
@@ -45,7 +45,7 @@ pub(crate) struct Mapping {
     /// Number of the physical memory.
     pub(crate) physical: u64,
     /// Devices with access, and the kind of access.
-    pub(crate) users: BTreeMap<usize, Access>,
+    pub(crate) users: BTreeMap<usize, DeviceAccess>,
 }
 
 /// All reservations, physical memory and mappings.
@@ -85,7 +85,7 @@ impl VirtualMemory {
     }
 
     /// Returns whether a device has the needed access to all of `[start, end)`.
-    pub(crate) fn is_accessible(&self, start: u64, end: u64, device: usize, needed: Access) -> bool {
+    pub(crate) fn is_accessible(&self, start: u64, end: u64, device: usize, needed: DeviceAccess) -> bool {
         let mut at = start;
         while at < end {
             let Some((&base, mapping)) = self.mappings.range(..=at).next_back() else { return false };

@@ -2,7 +2,7 @@
 //! succeeded.
 
 use super::lines;
-use super::past::{self, Memory, Place};
+use super::past::{self, PastMemory, Placement};
 use crate::memory::Part;
 use cachalot_snapshot::{Event, Snapshot};
 use serde::Serialize;
@@ -67,13 +67,14 @@ pub enum Remedy {
     Defragment,
 }
 
-fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failure {
+fn failure(device: i64, number: usize, event: &Event, memory: &PastMemory) -> Failure {
     let wanted = u64::try_from(event.size).unwrap_or(0);
     let device_free = event.device_free().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
     // If the device had enough memory, a limit refused the request, and only released memory makes
     // room below the limit.
     let left = if device_free >= wanted { 0 } else { device_free };
-    let here = |part: &Part<Place>| part.of.stream == event.stream && part.of.pool.is_none_or(|pool| pool == (0, 0));
+    let here =
+        |part: &Part<Placement>| part.of.stream == event.stream && part.of.pool.is_none_or(|pool| pool == (0, 0));
     let mut failure = Failure {
         device,
         event: number as u64,
@@ -96,7 +97,7 @@ fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failur
     };
     let blocks = memory.ordered();
     for (&address, part) in memory.parts() {
-        for hole in Memory::holes(&blocks, address, part, false) {
+        for hole in PastMemory::holes(&blocks, address, part, false) {
             failure.cached = failure.cached.saturating_add(hole.bytes);
             if hole.whole {
                 failure.if_released = failure.if_released.saturating_add(hole.bytes);
@@ -109,7 +110,8 @@ fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failur
             }
         }
         if here(part) {
-            let largest = Memory::holes(&blocks, address, part, true).iter().map(|hole| hole.bytes).max().unwrap_or(0);
+            let largest =
+                PastMemory::holes(&blocks, address, part, true).iter().map(|hole| hole.bytes).max().unwrap_or(0);
             failure.largest_free_if_waited = failure.largest_free_if_waited.max(largest);
         }
     }

@@ -1,12 +1,12 @@
 //! The memory of a device as a snapshot shows it: at the end, and before each event.
 
-use super::{State, blocks};
+use super::{EndState, blocks};
 use crate::memory::{self, Block, Part};
 use cachalot_snapshot::{Event, Snapshot};
 
 /// The stream and the pool of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct Placement {
     /// The stream.
     pub stream: i64,
     /// The pool. `(0, 0)` is the default pool, and `None` is unknown: a segment released before the
@@ -15,17 +15,17 @@ pub struct Place {
 }
 
 /// The memory of a device. The pool of a segment that is gone at the end is unknown.
-pub(super) type Memory = memory::Memory<Place, ()>;
+pub(super) type PastMemory = memory::Memory<Placement, ()>;
 
 /// Returns the memory at the end.
-pub(super) fn at_end(snapshot: &Snapshot, device: i64) -> Memory {
-    let mut memory = Memory::default();
+pub(super) fn at_end(snapshot: &Snapshot, device: i64) -> PastMemory {
+    let mut memory = PastMemory::default();
     for segment in snapshot.segments.iter().filter(|segment| segment.device == device) {
         let pool = Some(segment.segment_pool_id.unwrap_or_default());
         let end = segment.address.saturating_add(segment.total_size);
-        memory.insert(segment.address, Part { end, of: Place { stream: segment.stream, pool } });
-        for (address, block) in blocks(segment).filter(|(_, block)| State::of(block) != State::Free) {
-            let pending = State::of(block) == State::Pending;
+        memory.insert(segment.address, Part { end, of: Placement { stream: segment.stream, pool } });
+        for (address, block) in blocks(segment).filter(|(_, block)| EndState::of(block) != EndState::Free) {
+            let pending = EndState::of(block) == EndState::Pending;
             memory.set_block(address, Some(Block { size: block.size, pending, of: () }));
         }
     }
@@ -33,7 +33,7 @@ pub(super) fn at_end(snapshot: &Snapshot, device: i64) -> Memory {
 }
 
 /// Undoes an event.
-pub(super) fn undo(memory: &mut Memory, event: &Event) {
+pub(super) fn undo(memory: &mut PastMemory, event: &Event) {
     let (Some(address), Ok(bytes)) = (event.addr, u64::try_from(event.size)) else { return };
     let end = address.saturating_add(bytes);
     match &*event.action {
@@ -42,7 +42,7 @@ pub(super) fn undo(memory: &mut Memory, event: &Event) {
         "free_completed" => memory.undo_free_completed(address, bytes, ()),
         "segment_alloc" | "segment_map" => memory.cut(address, end),
         "segment_free" | "segment_unmap" => {
-            memory.insert(address, Part { end, of: Place { stream: event.stream, pool: event.pool_id() } });
+            memory.insert(address, Part { end, of: Placement { stream: event.stream, pool: event.pool_id() } });
         }
         _ => {}
     }

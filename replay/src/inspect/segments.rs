@@ -1,6 +1,6 @@
 //! Segments in use with much free memory, which cannot be released.
 
-use super::{State, blocks, fragmentation};
+use super::{EndState, blocks, fragmentation};
 use cachalot_snapshot::{Segment, Snapshot};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -53,16 +53,16 @@ fn report(segment: &Segment) -> SegmentReport {
         blocks_in_use: 0,
     };
     for (_, block) in blocks(segment) {
-        match State::of(block) {
-            State::Held => report.allocated += block.size,
-            State::Pending => report.pending += block.size,
-            State::Free => {
+        match EndState::of(block) {
+            EndState::Held => report.allocated += block.size,
+            EndState::Pending => report.pending += block.size,
+            EndState::Free => {
                 report.free += block.size;
                 report.free_blocks += 1;
                 report.largest_free = report.largest_free.max(block.size);
             }
         }
-        report.blocks_in_use += u64::from(State::of(block) != State::Free);
+        report.blocks_in_use += u64::from(EndState::of(block) != EndState::Free);
     }
     report.fragmentation = fragmentation(report.largest_free, report.free);
     report

@@ -1,6 +1,6 @@
 //! Totals of each device.
 
-use super::{State, blocks, fragmentation};
+use super::{EndState, blocks, fragmentation};
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,15 +62,15 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
         }
         let (mut in_use, mut free, mut largest) = (false, 0, 0);
         for (_, block) in blocks(segment) {
-            in_use |= State::of(block) != State::Free;
-            match State::of(block) {
-                State::Held => {
+            in_use |= EndState::of(block) != EndState::Free;
+            match EndState::of(block) {
+                EndState::Held => {
                     totals.allocations += 1;
                     totals.allocated += block.size;
                     totals.requested += block.requested_size.unwrap_or(block.size);
                 }
-                State::Pending => totals.pending += block.size,
-                State::Free => {
+                EndState::Pending => totals.pending += block.size,
+                EndState::Free => {
                     totals.free_blocks += 1;
                     totals.cached += block.size;
                     totals.largest_free = totals.largest_free.max(block.size);

@@ -14,7 +14,7 @@ use cachalot_core::{
     Allocator, DeviceIndex, DeviceMemory, Error, Lock, ReclaimStats, Stats, Storage, TuneReport, TuneStage,
 };
 use figures::Figures;
-use text::{Family, Kind, Text};
+use text::{Family, Kind, MetricsText};
 
 /// The media type of the text, for HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -25,7 +25,7 @@ pub fn of_snapshot(snapshot: &Snapshot) -> String {
     for segment in snapshot.segments.iter().chain(snapshot.host_segments.iter().flatten()) {
         figures.add_segment(segment);
     }
-    let mut text = Text::default();
+    let mut text = MetricsText::default();
     text.gauges(&figures);
     let events = (0..).zip(&snapshot.device_traces).filter(|(_, trace)| !trace.is_empty());
     let events: Vec<(i64, i64)> = events.map(|(device, trace)| (device, trace.len() as i64)).collect();
@@ -54,7 +54,7 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
         figures.devices.entry(device.0.into()).or_default();
         devices.push((i64::from(device.0), allocator.stats(device)?));
     }
-    let mut text = Text::default();
+    let mut text = MetricsText::default();
     text.gauges(&figures);
     for (family, of) in families() {
         let values: Vec<(i64, i64)> = devices.iter().map(|(device, stats)| (*device, of(stats))).collect();

@@ -19,7 +19,7 @@ pub(super) enum Outcome {
 
 /// The cases of one function in one scenario.
 #[derive(Default, Debug)]
-struct Row {
+struct FunctionRow {
     calls: u64,
     occurrences: BTreeSet<u64>,
     recovered: u64,
@@ -28,7 +28,7 @@ struct Row {
     wrong: u64,
 }
 
-impl Row {
+impl FunctionRow {
     fn cells(&self) -> String {
         let Self { calls, occurrences, recovered, lost, not_reached, wrong } = self;
         let cases = recovered + lost + not_reached + wrong;
@@ -39,7 +39,7 @@ impl Row {
 /// The results of all cases.
 #[derive(Debug)]
 pub(super) struct Table {
-    rows: BTreeMap<(usize, String), Row>,
+    rows: BTreeMap<(usize, String), FunctionRow>,
     done: usize,
 }
 
@@ -49,7 +49,7 @@ impl Table {
         let mut rows = BTreeMap::new();
         for (scenario, functions) in calls.iter().enumerate() {
             for (function, &calls) in functions {
-                rows.insert((scenario, function.clone()), Row { calls, ..Row::default() });
+                rows.insert((scenario, function.clone()), FunctionRow { calls, ..FunctionRow::default() });
             }
         }
         Self { rows, done: 0 }
@@ -76,8 +76,8 @@ impl Table {
         all.wrong == 0 && all.recovered > 0
     }
 
-    fn total(&self) -> Row {
-        self.rows.values().fold(Row::default(), |all, row| Row {
+    fn total(&self) -> FunctionRow {
+        self.rows.values().fold(FunctionRow::default(), |all, row| FunctionRow {
             calls: all.calls + row.calls,
             occurrences: BTreeSet::new(),
             recovered: all.recovered + row.recovered,
@@ -103,7 +103,7 @@ impl fmt::Display for Table {
             }
             writeln!(f, "| `{function}` | {} |", row.cells())?;
         }
-        let Row { calls, recovered, lost, not_reached, wrong, .. } = self.total();
+        let FunctionRow { calls, recovered, lost, not_reached, wrong, .. } = self.total();
         write!(f, "| **all** | {calls} | | {} | {recovered} | {lost} | {not_reached} | {wrong} |", self.done)
     }
 }

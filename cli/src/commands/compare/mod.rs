@@ -11,7 +11,7 @@ use super::{BAD_INPUT, DIFFERENT, bytes};
 use cachalot_core::Config;
 use cachalot_core::config::PLANNED;
 use cachalot_core::simulated::DriverCosts;
-use cachalot_replay::compare::{self, Comparison, Configuration, Contender, Options, load_costs, policy_named};
+use cachalot_replay::compare::{self, CompareOptions, Comparison, Configuration, Contender, load_costs, policy_named};
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::Trace;
 use cachalot_replay::tune::{self, Answer, Part};
@@ -96,7 +96,7 @@ Examples:
 /// Run recorded programs with every policy and configuration, side by side
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct CompareArgs {
     /// The policies, separated by commas; all without this
     #[arg(long = "policy", value_name = "A,B", value_delimiter = ',', value_parser = policy_named)]
     policies: Vec<&'static str>,
@@ -156,7 +156,7 @@ struct Compared {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &CompareArgs) -> ExitCode {
     let prepared = options(args).and_then(|options| Ok((options, files(args)?)));
     let (options, files) = match prepared {
         Ok(prepared) => prepared,
@@ -202,7 +202,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Prints a line on standard error for each key of a contender that has no effect. A limit of any record counts.
-fn announce_notes(options: &Options, outcomes: &[Vec<Result<Compared, ReplayError>>]) {
+fn announce_notes(options: &CompareOptions, outcomes: &[Vec<Result<Compared, ReplayError>>]) {
     let limited = outcomes.iter().flatten().flatten().any(|trace| trace.comparison.limit.is_some());
     for contender in &options.contenders {
         let config = config(contender);
@@ -225,12 +225,12 @@ fn draw(file: &Path, compared: &[Compared], contenders: &[Contender]) -> Result<
     written.map_err(|error| format!("{}: cannot be written: {error}", file.display()))
 }
 
-fn options(args: &Args) -> Result<Options, String> {
+fn options(args: &CompareArgs) -> Result<CompareOptions, String> {
     let costs = match &args.costs {
         Some(file) => load_costs(file).map_err(|error| error.to_string())?,
         None => DriverCosts::h200(),
     };
-    Ok(Options {
+    Ok(CompareOptions {
         contenders: compare::contenders(&args.policies, &args.configurations)?,
         limit: args.limit,
         limit_factor: args.variation.limit_factor,
@@ -245,7 +245,7 @@ fn options(args: &Args) -> Result<Options, String> {
 }
 
 /// Returns the given files, or the shipped files by name.
-fn files(args: &Args) -> Result<Vec<PathBuf>, String> {
+fn files(args: &CompareArgs) -> Result<Vec<PathBuf>, String> {
     if !args.files.is_empty() {
         return Ok(args.files.clone());
     }
@@ -262,7 +262,7 @@ fn files(args: &Args) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Compares every trace of a file.
-fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Result<Compared, ReplayError>> {
+fn compare_file(file: &Path, options: &CompareOptions, progress: &Progress) -> Vec<Result<Compared, ReplayError>> {
     let compare = |trace: &Trace| {
         progress.begin(&trace.name);
         let start = trace.start.as_ref().map(ToString::to_string);
@@ -281,7 +281,7 @@ fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Resu
 }
 
 /// Replays a program with the settings of the first contender, and with a few others.
-fn answer(trace: &Trace, options: &Options, limit: Option<u64>) -> Result<Option<Answer>, ReplayError> {
+fn answer(trace: &Trace, options: &CompareOptions, limit: Option<u64>) -> Result<Option<Answer>, ReplayError> {
     // A plan begins in the middle of a program, so its peak is not that of the program.
     let Some(first) = options.contenders.first().filter(|first| first.policy != PLANNED) else { return Ok(None) };
     let Some(config) = config(first) else { return Ok(None) };
@@ -290,7 +290,7 @@ fn answer(trace: &Trace, options: &Options, limit: Option<u64>) -> Result<Option
     Ok(tune::answer(&part, &config, &options.costs))
 }
 
-fn write_tables(compared: &[Compared], options: &Options, args: &Args) -> io::Result<()> {
+fn write_tables(compared: &[Compared], options: &CompareOptions, args: &CompareArgs) -> io::Result<()> {
     if compared.is_empty() {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use super::Compared;
 use crate::commands::answer::Told;
-use crate::commands::replay::Planned;
+use crate::commands::replay::PlannedFigures;
 use cachalot_core::simulated::Call;
 use cachalot_replay::compare::{Contender, Figures, driver_name};
 use serde::{Serialize, Serializer};
@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 /// A trace with a contender.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ContenderLine<'a> {
     trace: &'a str,
     policy: &'static str,
     config: &'a str,
@@ -34,7 +34,7 @@ struct Line<'a> {
     operations: usize,
     limit_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    planned: Option<Planned>,
+    planned: Option<PlannedFigures>,
     /// Only in the line of the first contender, about which the answer is.
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<Told>,
@@ -55,8 +55,13 @@ pub(super) fn write(compared: &[Compared], contenders: &[Contender]) -> io::Resu
     Ok(())
 }
 
-fn line<'a>(trace: &'a Compared, contender: &'a Contender, figures: &Figures, answer: Option<Told>) -> Line<'a> {
-    Line {
+fn line<'a>(
+    trace: &'a Compared,
+    contender: &'a Contender,
+    figures: &Figures,
+    answer: Option<Told>,
+) -> ContenderLine<'a> {
+    ContenderLine {
         trace: &trace.name,
         policy: contender.policy,
         config: &contender.text,
@@ -77,7 +82,7 @@ fn line<'a>(trace: &'a Compared, contender: &'a Contender, figures: &Figures, an
         fragmentation: figures.fragmentation,
         operations: trace.comparison.operations,
         limit_bytes: trace.comparison.limit,
-        planned: figures.planned.map(Planned::from),
+        planned: figures.planned.map(PlannedFigures::from),
         answer,
     }
 }

@@ -75,7 +75,7 @@ Examples:
 /// Search the best settings for recorded programs, and check them with programs held back
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct TuneArgs {
     /// What to make small
     #[arg(long = "for", value_name = "WHAT", value_enum, default_value_t = For::Memory)]
     aim: For,
@@ -176,7 +176,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     // Reading the files counts.
     let deadline = args.deadline.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let (parts, options) = match prepare(args, deadline) {
@@ -216,7 +216,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Reads the programs and the options. An error has the exit status.
-fn prepare(args: &Args, deadline: Option<Instant>) -> Result<(Parts, Options), (u8, Vec<String>)> {
+fn prepare(args: &TuneArgs, deadline: Option<Instant>) -> Result<(Parts, Options), (u8, Vec<String>)> {
     let bad = |complaint: String| (BAD_INPUT, vec![complaint]);
     let baseline = cachalot_core::Config::parse(&args.baseline);
     let baseline = baseline.map_err(|error| bad(format!("--baseline: {error}")))?;
@@ -254,7 +254,7 @@ fn prepare(args: &Args, deadline: Option<Instant>) -> Result<(Parts, Options), (
 }
 
 /// Reads the programs of files.
-fn load(files: &[PathBuf], args: &Args) -> Result<Vec<Part>, (u8, Vec<String>)> {
+fn load(files: &[PathBuf], args: &TuneArgs) -> Result<Vec<Part>, (u8, Vec<String>)> {
     let loaded: Vec<_> = files.par_iter().map(|file| load_file(file, args)).collect();
     let errors: Vec<&ReplayError> = loaded.iter().filter_map(|loaded| loaded.as_ref().err()).collect();
     if !errors.is_empty() {
@@ -264,7 +264,7 @@ fn load(files: &[PathBuf], args: &Args) -> Result<Vec<Part>, (u8, Vec<String>)> 
     Ok(loaded.into_iter().flatten().flatten().collect())
 }
 
-fn load_file(file: &Path, args: &Args) -> Result<Vec<Part>, ReplayError> {
+fn load_file(file: &Path, args: &TuneArgs) -> Result<Vec<Part>, ReplayError> {
     let left_out = LeftOut { empty_cache: !args.empty_cache, ..LeftOut::default() };
     let part = |trace: &Trace| {
         let program = replay::program(trace)?.without(left_out);

@@ -6,7 +6,7 @@ use std::io;
 
 /// The whole result.
 #[derive(Serialize)]
-struct Line<'a> {
+struct TuneLine<'a> {
     #[serde(rename = "for")]
     aim: Aim,
     seed: u64,
@@ -35,7 +35,7 @@ pub(super) fn write(parts: &Parts, options: &Options, outcome: &Outcome) -> io::
     let recommended = |variable, number: Option<usize>| {
         number.map(|number| Recommendation { variable, tried: &outcome.tried[number] })
     };
-    let line = Line {
+    let line = TuneLine {
         aim: options.aim,
         seed: options.seed,
         baseline: &options.baseline,

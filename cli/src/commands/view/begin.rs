@@ -1,6 +1,6 @@
 //! The memory of a device before the first event, found by undoing the events, the last event first.
 
-use super::history::{Action, Event, History, Memory, Origin, UNKNOWN};
+use super::history::{Action, Event, History, HistoryMemory, Origin, UNKNOWN};
 use super::stacks::{BEFORE, NO_STACK};
 use cachalot_replay::memory::{Part, rounded};
 use rustc_hash::FxHashMap;
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 /// The memory before the first event.
 #[derive(Default, Debug)]
 pub(super) struct Begin {
-    pub(super) memory: Memory,
+    pub(super) memory: HistoryMemory,
     /// The sizes of allocated blocks by the number of the event, where the size differs from the
     /// rounded request.
     pub(super) sizes: FxHashMap<u32, u64>,
@@ -64,7 +64,7 @@ impl Begin {
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::{Action, Event, History, Memory, Names, Origin, UNKNOWN};
+    use super::super::history::{Action, Event, History, HistoryMemory, Names, Origin, UNKNOWN};
     use super::super::stacks::{BEFORE, NO_STACK, Stacks};
     use super::begin;
     use cachalot_replay::memory::{Block, Part};
@@ -78,7 +78,7 @@ mod tests {
         Block { size, pending: false, of: stack }
     }
 
-    fn history(events: Vec<Event>, end: Option<Memory>) -> History {
+    fn history(events: Vec<Event>, end: Option<HistoryMemory>) -> History {
         History {
             label: String::new(),
             device: 0,
@@ -98,7 +98,7 @@ mod tests {
         // Two blocks were there: one is freed in the record, one stays. A third block is allocated,
         // and larger than its request at the end. The second half of the part is obtained, and
         // memory elsewhere is released.
-        let mut end = Memory::default();
+        let mut end = HistoryMemory::default();
         end.insert(0x1000, Part { end: 0x5000, of: Origin { stream: 0, pool: 0, expandable: true, stack: NO_STACK } });
         end.set_block(0x1000, Some(block(0x400, NO_STACK)));
         end.set_block(0x3000, Some(block(0x2000, NO_STACK)));

@@ -54,12 +54,12 @@ pub(super) trait Watch {
     /// A part ends in `state`, or does not end for `u32::MAX`.
     fn part(&mut self, address: u64, part: &Part, state: u32);
     /// State number `state` is complete.
-    fn state(&mut self, state: u32, memory: &Memory);
+    fn state(&mut self, state: u32, memory: &ForwardMemory);
 }
 
 /// The memory in a state.
 #[derive(Default, Debug)]
-pub(super) struct Memory {
+pub(super) struct ForwardMemory {
     parts: BTreeMap<u64, Part>,
     blocks: BTreeMap<u64, Block>,
     pub(super) sums: Sums,
@@ -67,7 +67,7 @@ pub(super) struct Memory {
 
 /// Runs all events of a history.
 pub(super) fn run(events: &[Event], begin: &Begin, watch: &mut impl Watch) {
-    let mut memory = Memory::default();
+    let mut memory = ForwardMemory::default();
     let born = watch.time(0);
     for (&address, part) in begin.memory.parts() {
         let part = Part { end: part.end, of: Share { origin: part.of, born, active: 0 } };
@@ -92,7 +92,7 @@ pub(super) fn run(events: &[Event], begin: &Begin, watch: &mut impl Watch) {
     }
 }
 
-impl Memory {
+impl ForwardMemory {
     fn apply(&mut self, number: u32, event: &Event, begin: &Begin, watch: &mut impl Watch) {
         let Event { addr, size, stack, .. } = *event;
         let state = number + 1;

@@ -90,7 +90,7 @@ const SCRIPTS: [&str; 8] = [
 /// Write a page that shows the memory of recorded programs at any moment
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct ViewArgs {
     #[arg(short, long, value_name = "FILE.html", help = "The page")]
     output: PathBuf,
     #[arg(
@@ -130,7 +130,7 @@ struct Source {
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ViewLine<'a> {
     label: &'a str,
     device: i64,
     config: &'a str,
@@ -138,7 +138,7 @@ struct Line<'a> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &ViewArgs) -> ExitCode {
     let sources = match check_output(args).and_then(|()| sources(args)) {
         Ok(sources) => sources,
         Err((status, complaint)) => {
@@ -154,20 +154,20 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     super::end(0, &sources.iter().try_for_each(|source| print_answer(args, source)))
 }
 
-fn print_answer(args: &Args, source: &Source) -> io::Result<()> {
+fn print_answer(args: &ViewArgs, source: &Source) -> io::Result<()> {
     let Source { label, device, config, answer, .. } = source;
     if args.json {
-        print(serde_json::to_string(&Line { label, device: *device, config, answer })?)
+        print(serde_json::to_string(&ViewLine { label, device: *device, config, answer })?)
     } else {
         print(format_args!("{label}, device {device}: {}", answer.text))
     }
 }
 
 /// A failure: the exit status, and a line for the user.
-type Failed = (u8, String);
+type ViewFailure = (u8, String);
 
 /// Refuses an output that is one of the inputs.
-fn check_output(args: &Args) -> Result<(), Failed> {
+fn check_output(args: &ViewArgs) -> Result<(), ViewFailure> {
     let Ok(output) = fs::canonicalize(&args.output) else { return Ok(()) };
     if args.files.iter().any(|file| fs::canonicalize(file).is_ok_and(|file| file == output)) {
         return Err((BAD_INPUT, format!("{}: the output would replace an input", args.output.display())));
@@ -176,7 +176,7 @@ fn check_output(args: &Args) -> Result<(), Failed> {
 }
 
 /// Reads every file, and replays it with every configuration.
-fn sources(args: &Args) -> Result<Vec<Source>, Failed> {
+fn sources(args: &ViewArgs) -> Result<Vec<Source>, ViewFailure> {
     let each = (args.files.len() * (1 + args.configs.len())) as u64;
     let mut sources = Vec::new();
     for file in &args.files {

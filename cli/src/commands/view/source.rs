@@ -1,6 +1,6 @@
 //! Reads histories from snapshots and from records, and makes histories by replay.
 
-use super::history::{Action, Event, History, Memory, Names, Origin, UNKNOWN};
+use super::history::{Action, Event, History, HistoryMemory, Names, Origin, UNKNOWN};
 use super::stacks::{NO_STACK, Stacks};
 use cachalot_core::{Config, TraceEntry};
 use cachalot_replay::memory::{Block, Part};
@@ -127,7 +127,7 @@ fn of_snapshot(
     mut stacks: Stacks,
 ) -> Vec<History> {
     let config = snapshot.allocator_settings.and_then(|settings| settings.string).unwrap_or_default();
-    let mut ends: BTreeMap<i64, Memory> = BTreeMap::new();
+    let mut ends: BTreeMap<i64, HistoryMemory> = BTreeMap::new();
     for segment in &snapshot.segments {
         add(ends.entry(segment.device).or_default(), segment, &mut names, &mut stacks);
     }
@@ -154,7 +154,7 @@ fn of_snapshot(
 }
 
 /// Adds a segment to the memory at the end.
-fn add(end: &mut Memory, segment: &Segment, names: &mut Names, stacks: &mut Stacks) {
+fn add(end: &mut HistoryMemory, segment: &Segment, names: &mut Names, stacks: &mut Stacks) {
     let origin = Origin {
         stream: names.stream(segment.stream),
         pool: segment.segment_pool_id.map_or(UNKNOWN, |pool| names.pool(pool)),
@@ -191,7 +191,7 @@ fn of_record(trace: &Trace, label: &str) -> History {
     };
     let events = trace.events.iter().map(event).collect();
     let end = trace.expected.as_ref().filter(|expected| !expected.segments.is_empty()).map(|expected| {
-        let mut end = Memory::default();
+        let mut end = HistoryMemory::default();
         for segment in &expected.segments {
             add(&mut end, &of_segment(segment), &mut names, &mut stacks);
         }
@@ -226,7 +226,7 @@ fn of_action(action: trace::Action) -> Action {
 
 /// Converts a segment of a record.
 fn of_segment(segment: &trace::Segment) -> Segment {
-    let block = |block: &trace::Block| cachalot_snapshot::Block {
+    let block = |block: &trace::ExpectedBlock| cachalot_snapshot::Block {
         address: Some(block.address),
         size: block.size,
         state: match block.state {
@@ -304,7 +304,7 @@ fn replay_one(
         }
     };
     let events = end.events.iter().map(event).collect();
-    let mut memory = Memory::default();
+    let mut memory = HistoryMemory::default();
     let mut stacks = Stacks::default();
     for segment in &end.segments {
         add(&mut memory, &of_core(segment), &mut names, &mut stacks);

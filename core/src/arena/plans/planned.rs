@@ -30,7 +30,7 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::page_map::{HeapRef, LaneRef, Owner};
 use crate::planned::lanes::{Lane, LaneSlot, SizeUnknown};
-use crate::planned::sequence::{Found, Placement};
+use crate::planned::sequence::{AddressOwner, Placement};
 use crate::stats::{HeapCounters, Stat};
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
@@ -215,13 +215,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return Ok(());
         }
         let home = match guard.as_ref().map(|lane| (lane.sequence.find(ptr.0), lane.home)) {
-            Some((Found::Delegated, home)) => Some(self.heaps.heap_ref(home)),
-            Some((Found::Resident(actual), _)) => match requested {
+            Some((AddressOwner::Delegated, home)) => Some(self.heaps.heap_ref(home)),
+            Some((AddressOwner::Resident(actual), _)) => match requested {
                 Some(given) if given != actual => return Err(Error::WrongSize { ptr, given, requested: actual }),
                 // `free_resident` frees every resident block but for a wrong size.
                 _ => None,
             },
-            Some((Found::Nothing, _)) | None => None,
+            Some((AddressOwner::Nothing, _)) | None => None,
         };
         drop(guard);
         match home {
