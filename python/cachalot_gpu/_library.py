@@ -189,6 +189,20 @@ class Pool(Structure):
     _fields_ = [("first", c_uint64), ("second", c_uint64)]
 
 
+class Range(Structure):
+    """``cachalot_range``: an elastic range. Its fields never change."""
+
+    _fields_ = [
+        ("allocator", c_void_p),
+        ("number", c_uint64),
+        ("base", c_void_p),
+        ("bytes", c_size_t),
+        ("page_bytes", c_size_t),
+        ("device", c_int),
+        ("reserved", c_uint32),
+    ]
+
+
 class Status(c_int32):
     """``cachalot_status``: a call that returns a failure raises an exception."""
 
@@ -221,6 +235,10 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_park_elsewhere": (Status, _HANDLE, c_int, c_uint64, c_int),
     "cachalot_remaining": (Status, _HANDLE, c_int, POINTER(Remaining)),
     "cachalot_park_retain": (Status, _HANDLE, c_int, c_uint64),
+    "cachalot_range_reserve": (Status, _HANDLE, c_int, c_size_t, POINTER(Range)),
+    "cachalot_range_commit": (Status, Range, c_size_t, c_size_t, _STREAM),
+    "cachalot_range_decommit": (Status, Range, c_size_t, c_size_t, _STREAM),
+    "cachalot_range_release": (Status, Range),
     "cachalot_reclaim_stats": (Status, _HANDLE, c_int, POINTER(Reclaimed)),
     "cachalot_page_stats": (Status, _HANDLE, c_int, POINTER(Pages)),
     "cachalot_set_memory_fraction": (Status, _HANDLE, c_int, c_double),

@@ -25,6 +25,8 @@ show pool 60 test_pool.py
 show parking 240 test_parking.py
 show memory-saver 120 test_memory_saver.py
 show rlhf 180 rlhf.py "$out/rlhf.md"
+show ranges 60 test_ranges.py
+CACHALOT_TEST=native show ranges-beside-pytorch 60 test_ranges.py
 show pinned 120 test_pinned.py
 CACHALOT_TEST=native show pinned-of-pytorch 120 test_pinned.py
 show pinned-measured 400 test_pinned.py --measure "$out/pinned.md"

@@ -50,6 +50,7 @@ from ._parking import (
 from ._pinned import enable_pinned, pinned_enabled
 from ._plugin import configure, enable, enabled
 from ._pool import pool
+from ._ranges import ElasticTensor, range
 from ._statistics import (
     max_memory_allocated,
     max_memory_reserved,
@@ -65,6 +66,7 @@ from ._streams import record_use
 from ._tuning import iteration, tuned
 
 __all__ = [
+    "ElasticTensor",
     "configure",
     "dump_snapshot",
     "empty_cache",
@@ -93,6 +95,7 @@ __all__ = [
     "pinned_enabled",
     "pool",
     "predict",
+    "range",
     "reclaim_stats",
     "record_memory_history",
     "record_use",
