@@ -49,6 +49,9 @@ def start(config: str | None) -> None:
     """
     if config is not None:
         configure(config)
+    # The caller of enable() or pool(), whose line the warnings name, is two calls away.
+    if _handle.peek() is None:
+        _settings.warn(_settings.notes(None), stacklevel=3)
     _handle.require()
     _installed.require_gpu()
 
@@ -94,7 +97,7 @@ def enable(config: str | None = None, patch: bool = False) -> None:
         config: settings such as ``"policy:caching,expandable_segments:True"``, in the syntax of
             ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else
             of PyTorch's variables. The settings are checked before everything else, also on a
-            machine without a GPU. A line on the standard error names each setting without effect.
+            machine without a GPU. A ``RuntimeWarning`` names each setting without effect.
         patch: for the plug-in, whether cachalot's statistics, snapshots, history and memory
             fraction replace PyTorch's, which raise an error under every plug-in. The whole
             allocator needs no patch. The functions of ``cachalot_gpu.torch`` work in either case.
@@ -112,7 +115,7 @@ def enable(config: str | None = None, patch: bool = False) -> None:
                 "cachalot is PyTorch's allocator already; it can be enabled once in a process"
             )
         if config is not None:
-            _settings.check(config)
+            _settings.checked(config)
         _installed.require_plugins()
         too_late = "enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
         if torch.cuda.is_initialized():
