@@ -24,7 +24,8 @@
  *     unknown keys are ignored, because they concern PyTorch. Any other mistake in a variable is an error.
  *   - With wrong settings there is no allocator: a line on the standard error stream says why, once, and every request
  *     fails with CACHALOT_ERROR_INVALID_CONFIG until cachalot_torch_configure corrects the settings.
- *   - For a setting without effect, a line on the standard error stream names the key and the reason, once.
+ *   - For a setting without effect, a line on the standard error stream names the key and the reason, once, unless
+ *     cachalot_torch_notes has given the text to the program.
  *
  * Failures
  *   - PyTorch's hooks return no status. A failure of a hook is a line on the standard error stream, once for each kind
@@ -202,6 +203,11 @@ CACHALOT_API cachalot_status cachalot_torch_segments(cachalot_torch_segment_visi
  * NULL restores the settings of the environment. Later, the call runs cachalot_configure.
  *   - Errors: INVALID_CONFIG, which changes nothing. */
 CACHALOT_API cachalot_status cachalot_torch_configure(const char *config);
+
+/** Calls `write` with a text for each setting that has no effect: of `config`, or with NULL of the settings with which
+ * the allocator is made. The library does not repeat these texts on the standard error.
+ *   - Errors: INVALID_CONFIG, STOPPED. */
+CACHALOT_API cachalot_status cachalot_torch_notes(const char *config, cachalot_writer write, void *userdata);
 
 /** Writes the handle of the allocator to `out`. The first call makes the allocator.
  *   - Driver: the first call loads and starts the driver.

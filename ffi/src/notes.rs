@@ -12,6 +12,19 @@ static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// memory limit is set apart from the configuration.
 pub(crate) fn tell(config: &Config, limited: bool) {
     let notes = config.notes(limited).map(|note| note.to_string());
-    let is_new = |note: &String| TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(note.clone());
-    notes.filter(is_new).for_each(log::warning);
+    notes.filter(|note| mark_as_told(note)).for_each(log::warning);
+}
+
+/// Returns the notes on a configuration, for a host with warnings of its own. No later warning repeats them.
+pub(crate) fn take(config: &Config) -> Vec<String> {
+    let notes: Vec<String> = config.notes(false).map(|note| note.to_string()).collect();
+    for note in &notes {
+        mark_as_told(note);
+    }
+    notes
+}
+
+/// Marks a note as told. Returns whether the note is new.
+fn mark_as_told(note: &str) -> bool {
+    TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(note.to_owned())
 }

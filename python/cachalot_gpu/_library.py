@@ -253,6 +253,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_torch_allocator": (Status, POINTER(_HANDLE)),
     "cachalot_torch_peek": (Status, POINTER(_HANDLE)),
     "cachalot_torch_configure": (Status, c_char_p),
+    "cachalot_torch_notes": (Status, c_char_p, Writer, c_void_p),
     "cachalot_torch_record_stacks": (Status, c_int),
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import warnings
+from typing import Any
 
 from . import _library, errors
 
@@ -19,20 +21,47 @@ def encoded(config: str) -> bytes:
         raise errors.ConfigurationError(f"the settings {config!r} are not text that UTF-8 can encode") from None
 
 
+def notes(config: str | None) -> list[str]:
+    """Returns a text for each setting that has no effect: of ``config``, or with ``None`` of the
+    settings with which the plug-in's allocator is made. The library does not write these texts to
+    the standard error."""
+    found: list[str] = []
+
+    def write(_: Any, text: Any, size: int) -> int:
+        found.append(ctypes.string_at(text, size).decode(errors="replace"))
+        return 0
+
+    given = None if config is None else encoded(config)
+    _library.library().cachalot_torch_notes(given, _library.Writer(write), None)
+    return found
+
+
+def warn(texts: list[str], stacklevel: int) -> None:
+    """Warns of settings without effect. With the level 1, the warning names the caller's line."""
+    for text in texts:
+        warnings.warn(f"cachalot: {text}", RuntimeWarning, stacklevel=stacklevel + 1)
+
+
+def checked(config: str) -> list[str]:
+    """Checks settings like :func:`check`, and returns the texts of the warnings."""
+    text = encoded(config)
+    found = notes(config)
+    library, handle = _library.library(), ctypes.c_void_p()
+    options = _library.Options(struct_size=ctypes.sizeof(_library.Options), flags=_library.SIMULATED, config=text)
+    library.cachalot_create(ctypes.byref(options), ctypes.byref(handle))
+    library.cachalot_destroy(handle)
+    return found
+
+
 def check(config: str) -> None:
     """Checks settings such as ``"policy:caching,expandable_segments:True"``, and changes nothing.
     Needs no GPU and no
     PyTorch: the settings are given to an allocator for a simulated device, which is destroyed at
-        once.
+        once. A ``RuntimeWarning`` names each setting without effect.
 
     Raises:
         ConfigurationError: the settings have a mistake. The text names the mistake, and lists what
             is accepted.
         TypeError: the settings are not a ``str``.
     """
-    library, handle = _library.library(), ctypes.c_void_p()
-    options = _library.Options(
-        struct_size=ctypes.sizeof(_library.Options), flags=_library.SIMULATED, config=encoded(config)
-    )
-    library.cachalot_create(ctypes.byref(options), ctypes.byref(handle))
-    library.cachalot_destroy(handle)
+    warn(checked(config), stacklevel=2)

@@ -191,6 +191,24 @@ print(told[0].message, "|", State.plugin is not None)
             unknown = rf"the interface of PyTorch {version.replace('+', '.')} is unknown: 2\.6 to 2\.11 are known"
             self.prints(program.format(version), wanted.format(unknown), **whole)
 
+    def test_a_setting_without_effect_is_a_warning_at_the_line_of_the_caller(self) -> None:
+        program = """
+import warnings
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    {}
+notes = [warning for warning in told if "has no effect" in str(warning.message)]
+print([str(note.message) for note in notes], {{(note.category.__name__, note.filename) for note in notes}})
+"""
+        note = r"compact has no effect: expandable segments have no budget"
+        wanted = rf"^\['cachalot: {note}'\] \{{\('RuntimeWarning', '<string>'\)\}}\n$"
+        settings = "compact:0.05,expandable_segments:True"
+        self.prints(program.format(f"cachalot_gpu.torch.enable({settings!r})"), wanted)
+        self.prints(program.format("cachalot_gpu.torch.enable()"), wanted, CACHALOT_CONF=settings)
+        self.prints(program.format(f"cachalot_gpu.torch.pool({settings!r})"), wanted)
+        self.prints(program.format(f"cachalot_gpu.check({settings!r})"), wanted)
+        self.prints(program.format('cachalot_gpu.torch.enable("expandable_segments:True")'), r"^\[\] set\(\)\n$")
+
     def test_pinned_memory_says_which_versions_it_knows(self) -> None:
         program = """
 torch.__version__ = {!r}

@@ -1,13 +1,16 @@
 //! Functions that a program calls on the plug-in directly, not through `PyTorch`.
 
 use super::{plugin, python};
-use crate::abi::{cachalot_allocator, cachalot_status};
+use crate::abi::{cachalot_allocator, cachalot_status, cachalot_writer};
 use crate::boundary;
 use crate::handle;
 use crate::marshal::{self, Out, Userdata};
-use crate::status::{CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_PANIC};
-use core::ffi::{c_char, c_int};
+use crate::notes;
+use crate::status::{CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Status};
+use cachalot_core::Config;
+use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
+use std::ffi::CString;
 
 /// Sets the configuration of the allocator: before its creation for the creation, afterwards with
 /// immediate effect.
@@ -24,6 +27,33 @@ pub unsafe extern "C" fn cachalot_torch_configure(config: *const c_char) -> cach
             // SAFETY: guaranteed by the caller.
             unsafe { marshal::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }.map(Some)
         })
+    })
+}
+
+/// Passes a text for each setting without effect to a callback: of `config`, or of the settings with which the
+/// allocator is created.
+///
+/// # Safety
+/// `config` is NULL or NUL-terminated. The callback may be called with `userdata`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_torch_notes(
+    config: *const c_char,
+    write: cachalot_writer,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    boundary::without_instance(|| {
+        let write = write.ok_or_else(|| Status::null("the callback"))?;
+        let chosen = if config.is_null() { plugin::configuration()? } else { CString::default() };
+        let config = if config.is_null() { chosen.as_ptr() } else { config };
+        // SAFETY: guaranteed by the caller, and true for a configuration of the plug-in.
+        let config = unsafe { marshal::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }?;
+        for note in notes::take(&Config::parse(config)?) {
+            // SAFETY: guaranteed by the caller; the text outlives the call.
+            if unsafe { write(userdata, note.as_ptr().cast(), note.len()) } != 0 {
+                return Err(Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop"));
+            }
+        }
+        Ok(())
     })
 }
 

@@ -63,10 +63,7 @@ fn make() -> Outcome<*mut cachalot_allocator> {
     if !present.is_null() {
         return Ok(present);
     }
-    let text = match &*own {
-        Some(text) => text.clone(),
-        None => settings::of_environment()?,
-    };
+    let text = chosen(own.as_ref())?;
     let options = cachalot_options { flags: CACHALOT_OPEN_LATER, config: text.as_ptr(), ..cachalot_options::INIT };
     // SAFETY: the only pointer among the options is to a NUL-terminated text that outlives the
     // call.
@@ -74,6 +71,20 @@ fn make() -> Outcome<*mut cachalot_allocator> {
     let made = handle::insert(instance)?;
     ALLOCATOR.store(made, Ordering::Relaxed);
     Ok(made)
+}
+
+/// Returns the program's configuration, or else the environment's.
+fn chosen(own: Option<&CString>) -> Outcome<CString> {
+    own.map_or_else(settings::of_environment, |text| Ok(text.clone()))
+}
+
+/// Returns the configuration with which the allocator is created.
+pub(super) fn configuration() -> Outcome<CString> {
+    // Checked before the lock, as in `make`.
+    if handle::in_child() {
+        return Err(handle::forked());
+    }
+    chosen(SETTINGS.lock().unwrap_or_else(PoisonError::into_inner).as_ref())
 }
 
 /// Sets the configuration: of the allocator if created, else for the creation in place of the

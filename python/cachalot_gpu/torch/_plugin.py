@@ -42,13 +42,16 @@ def configure(config: str) -> None:
     _library.library().cachalot_torch_configure(_settings.encoded(config))
 
 
-def start(config: str | None) -> None:
+def start(config: str | None, depth: int = 3) -> None:
     """Makes the allocator, with the settings of the environment if there are no others.
 
-    The settings are checked first, so that a mistake is found on a machine without a GPU.
+    The settings are checked first, so that a mistake is found on a machine without a GPU. Warnings name the line of the
+    program, ``depth`` calls above.
     """
     if config is not None:
         configure(config)
+    if _handle.peek() is None:
+        _settings.warn(_settings.notes(None), stacklevel=depth)
     _handle.require()
     _installed.require_gpu()
 
@@ -99,7 +102,7 @@ def enable(config: str | None = None, patch: bool = False, *, strict: bool = Tru
         config: settings such as ``"policy:caching,expandable_segments:True"``, in the syntax of
             ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else
             of PyTorch's variables. The settings are checked before everything else, also on a
-            machine without a GPU. A line on the standard error names each setting without effect.
+            machine without a GPU. A ``RuntimeWarning`` names each setting without effect.
         patch: for the plug-in, whether cachalot's statistics, snapshots, history and memory
             fraction replace PyTorch's, which raise an error under every plug-in. The whole
             allocator needs no patch. The functions of ``cachalot_gpu.torch`` work in either case.
@@ -132,12 +135,12 @@ def enable(config: str | None = None, patch: bool = False, *, strict: bool = Tru
 def _put_in_place(config: str | None, patch: bool) -> None:
     """Puts cachalot in the place of PyTorch's allocator, as :func:`enable` says."""
     if config is not None:
-        _settings.check(config)
+        _settings.checked(config)
     _installed.require_plugins()
     too_late = "enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
     if torch.cuda.is_initialized():
         raise errors.EnabledTooLateError(too_late)
-    start(config)
+    start(config, depth=4)
     try:
         _whole.install(too_late)
     except _shim.NotBuiltError as error:
