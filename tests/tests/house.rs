@@ -2,6 +2,7 @@
 
 mod configuration_page;
 mod guards;
+mod initializers;
 mod ladder_steps;
 mod layers;
 mod markdown_links;
