@@ -1326,7 +1326,8 @@ CACHALOT_API cachalot_status cachalot_range_release(cachalot_range range);
  *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_stats(const cachalot_allocator *allocator, int device, cachalot_statistics *out);
 
-/** Reads a statistic by its flattened name in torch.cuda.memory_stats(), such as "reserved_bytes.all.peak".
+/** Reads a statistic by name: a flattened name of torch.cuda.memory_stats(), such as "reserved_bytes.all.peak", or a name
+ * of docs/statistics.md, such as "pages.moved_bytes".
  *   - Errors: UNKNOWN_KEY. */
 CACHALOT_API cachalot_status cachalot_stat(const cachalot_allocator *allocator, int device, const char *key,
                                            int64_t *out);

@@ -14,6 +14,7 @@ mod pools;
 mod ranges;
 #[cfg(feature = "alloc")]
 mod restore;
+mod statistics;
 mod tuning;
 mod uses;
 #[cfg(feature = "alloc")]
@@ -27,6 +28,7 @@ pub use parking::Parking;
 #[cfg(feature = "alloc")]
 pub use place::Placer;
 pub use ranges::{Range, RangeAllocator};
+pub use statistics::{Reading, Statistic, StatisticKind};
 pub use tuning::Tuning;
 #[cfg(feature = "alloc")]
 pub use tuning::Window;

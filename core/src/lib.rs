@@ -93,7 +93,7 @@ mod units;
 
 pub use allocator::{
     Allocator, Block, BlockAllocator, Buffer, EventReports, FailedDrop, PageStats, Pages, Parking, Range,
-    RangeAllocator, Tuning,
+    RangeAllocator, Reading, Statistic, StatisticKind, Tuning,
 };
 #[cfg(feature = "alloc")]
 pub use allocator::{Bound, Fit, Placer, Rehearsal, Window};

@@ -8,5 +8,6 @@ mod layers;
 mod markdown_links;
 mod results_csv;
 mod source_map;
+mod statistics_page;
 mod test_programs;
 mod words;
