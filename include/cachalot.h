@@ -814,7 +814,7 @@ typedef struct cachalot_device {
   uint32_t reserved;       /**< 0. */
 } cachalot_device;
 
-/* Initialisers: the size, and 0 for every other field. */
+/* Initialisers: the size, and 0 for every other field. Generated: see tests/tests/initializers.rs. */
 /** Initialises cachalot_options. */
 #define CACHALOT_OPTIONS_INIT {sizeof(cachalot_options), 0, 0, NULL, NULL, NULL, 0, 0}
 /** Initialises cachalot_block. */
@@ -825,25 +825,23 @@ typedef struct cachalot_device {
 #define CACHALOT_FIT_INIT {sizeof(cachalot_fit), 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_pages. */
 #define CACHALOT_PAGES_INIT                                                                                            \
-  {sizeof(cachalot_pages), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0,   \
-   0}
+  {sizeof(cachalot_pages), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0, 0}
 /** Initialises cachalot_reclaimed. */
 #define CACHALOT_RECLAIMED_INIT {sizeof(cachalot_reclaimed), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_park_report. */
 #define CACHALOT_PARK_REPORT_INIT {sizeof(cachalot_park_report), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_remaining_memory. */
 #define CACHALOT_REMAINING_MEMORY_INIT {sizeof(cachalot_remaining_memory), 0, 0, 0, 0, 0, 0, 0, 0, 0}
-/** Initialises cachalot_device. */
-#define CACHALOT_DEVICE_INIT {sizeof(cachalot_device), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_statistics. */
 #define CACHALOT_STATISTICS_INIT                                                                                       \
-  {sizeof(cachalot_statistics),                                                                                        \
-   {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0},     \
-   0, 0, 0, 0, 0}
-/** Initialises cachalot_tune_report. */
-#define CACHALOT_TUNE_REPORT_INIT {sizeof(cachalot_tune_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+  {sizeof(cachalot_statistics), {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0},    \
+   {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0}
 /** Initialises cachalot_plan_report. */
 #define CACHALOT_PLAN_REPORT_INIT {sizeof(cachalot_plan_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/** Initialises cachalot_tune_report. */
+#define CACHALOT_TUNE_REPORT_INIT {sizeof(cachalot_tune_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/** Initialises cachalot_device. */
+#define CACHALOT_DEVICE_INIT {sizeof(cachalot_device), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* ---- The library ---- */
 
@@ -1328,7 +1326,8 @@ CACHALOT_API cachalot_status cachalot_range_release(cachalot_range range);
  *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_stats(const cachalot_allocator *allocator, int device, cachalot_statistics *out);
 
-/** Reads a statistic by its flattened name in torch.cuda.memory_stats(), such as "reserved_bytes.all.peak".
+/** Reads a statistic by name: a flattened name of torch.cuda.memory_stats(), such as "reserved_bytes.all.peak", or a name
+ * of docs/statistics.md, such as "pages.moved_bytes".
  *   - Errors: UNKNOWN_KEY. */
 CACHALOT_API cachalot_status cachalot_stat(const cachalot_allocator *allocator, int device, const char *key,
                                            int64_t *out);

@@ -535,11 +535,18 @@ class allocator {
     return statistics;
   }
 
-  /** A statistic by its name in `torch.cuda.memory_stats()`. */
+  /** A statistic by its name in `torch.cuda.memory_stats()`, or by a name such as `pages.moved_bytes`: cachalot_stat. */
   std::int64_t stat(const std::string& key, int device = 0) const {
     std::int64_t value = 0;
     check(cachalot_stat(get(), device, key.c_str(), &value));
     return value;
+  }
+
+  /** The names and the values of all statistics of `stat`: cachalot_stats_for_each. */
+  std::vector<std::pair<std::string, std::int64_t>> stats_by_name(int device = 0) const {
+    collected<std::vector<std::pair<std::string, std::int64_t>>> list;
+    list.check(cachalot_stats_for_each(get(), device, &collect_stat, &list));
+    return std::move(list.value);
   }
 
   /** Sets every peak to the current value. */
@@ -684,6 +691,11 @@ class allocator {
   static int collect_entry(void* userdata, const cachalot_trace_entry* entry) noexcept {
     auto& entries = *static_cast<collected<std::vector<cachalot_trace_entry>>*>(userdata);
     return entries.add([entry](auto& value) { value.push_back(*entry); });
+  }
+
+  static int collect_stat(void* userdata, const char* key, std::int64_t value) noexcept {
+    auto& list = *static_cast<collected<std::vector<std::pair<std::string, std::int64_t>>>*>(userdata);
+    return list.add([key, value](auto& values) { values.emplace_back(key, value); });
   }
 
   static int collect_text(void* userdata, const char* text, std::size_t bytes) noexcept {

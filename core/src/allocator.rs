@@ -14,6 +14,7 @@ mod pools;
 mod ranges;
 #[cfg(feature = "alloc")]
 mod restore;
+mod statistics;
 mod tuning;
 mod uses;
 #[cfg(feature = "alloc")]
@@ -24,6 +25,7 @@ pub use buffer::Buffer;
 pub use pages::{PageStats, Pages};
 pub use parking::Parking;
 pub use ranges::{Range, RangeAllocator};
+pub use statistics::{Reading, Statistic, StatisticKind};
 pub use tuning::Tuning;
 #[cfg(feature = "alloc")]
 pub use tuning::Window;

@@ -6,6 +6,8 @@
 // Nothing here touches the memory, so it runs on simulated devices too.
 #include <cachalot.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -221,6 +223,10 @@ void inside(cachalot::allocator& allocator, cachalot_stream stream) {
   allocator.configure("max_split_size_mb:64");
   EXPECT(allocator.config() == "max_split_size_mb:64");
   EXPECT(allocator.stat("allocation.all.current") == 1);
+  EXPECT(allocator.stat("pages.moved_bytes") == 0);
+  const auto by_name = allocator.stats_by_name();
+  EXPECT(std::find(by_name.begin(), by_name.end(), std::pair<std::string, std::int64_t>("allocation.all.current", 1)) !=
+         by_name.end());
   EXPECT(allocator.device_info(0).reserved_bytes > 0);
 }
 

@@ -6,6 +6,7 @@
 use crate::common::subject::Subject;
 use crate::common::{output, root, scratch, skip};
 use cachalot::capi::cachalot_metrics;
+use cachalot::core_api::{Reading, Statistic, StatisticKind, TuneStage, Tuning};
 use cachalot::prelude::*;
 use cachalot::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
 use cachalot::{SimulatedDevice, metrics};
@@ -107,6 +108,34 @@ fn metrics_are_the_statistics_under_every_policy() {
         assert_eq!(value(&text, "reserved_bytes", 1), 0);
         assert!(!text.contains("limit_bytes{device=\"1\"}"), "{text}");
         assert!(text.ends_with("\n# EOF\n"), "{text}");
+    }
+}
+
+/// Every statistic is a family, or is left out with its setting off. No two families share a name.
+#[test]
+fn metrics_have_every_statistic_in_use() {
+    for (policy, off) in [
+        ("", &["reclaim", "tune", "planned"][..]),
+        ("expandable_segments:True,reclaim:auto", &["tune", "planned"]),
+        ("tune:auto", &["reclaim", "planned"]),
+        ("policy:planned", &["reclaim", "tune"]),
+    ] {
+        let allocator = busy(policy);
+        Tuning::of(&allocator, DEVICE)
+            .and_then(|tuning| tuning.update_report(|report| report.stage = TuneStage::Recording))
+            .expect("a device");
+        let text = metrics(&allocator).expect("metrics");
+        let reading = Reading::of(&allocator, DEVICE).expect("a device");
+        for statistic in Statistic::ALL {
+            let total = if statistic.kind == StatisticKind::Counter { "_total" } else { "" };
+            let sample = format!("{}{total}{{device=\"0\"}} {}\n", statistic.metric(), reading.value(statistic));
+            assert_eq!(text.contains(&sample), !off.contains(&statistic.group()), "`{policy}` {sample}");
+        }
+        let mut families: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+        let written = families.len();
+        families.sort_unstable();
+        families.dedup();
+        assert_eq!(families.len(), written, "`{policy}`");
     }
 }
 

@@ -72,60 +72,6 @@ class Device(Structure):
     ]
 
 
-class Calls(Structure):
-    """``cachalot_calls``: driver calls of one kind, and their time in microseconds."""
-
-    _fields_ = [("calls", c_uint64), ("us", c_uint64)]
-
-
-class Pages(Structure):
-    """``cachalot_pages``: what the pages of virtual memory are used for, in bytes, and the driver
-    calls for them."""
-
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("mapped_bytes", c_uint64),
-        ("spare_bytes", c_uint64),
-        ("stale_bytes", c_uint64),
-        ("pinned_bytes", c_uint64),
-        ("moved_bytes", c_uint64),
-        ("reserve", Calls),
-        ("unreserve", Calls),
-        ("create", Calls),
-        ("destroy", Calls),
-        ("map", Calls),
-        ("set_access", Calls),
-        ("unmap", Calls),
-        ("export_fd", Calls),
-        ("stalls", c_uint64),
-        ("longest_stall_us", c_uint64),
-        ("consolidated_bytes", c_uint64),
-        ("parked_bytes", c_uint64),
-    ]
-
-
-class Reclaimed(Structure):
-    """``cachalot_reclaimed``: what upkeep has given back to the driver, and what it has kept and why."""
-
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("looks", c_uint64),
-        ("given_back_bytes", c_uint64),
-        ("given_back_units", c_uint64),
-        ("obtained_again_bytes", c_uint64),
-        ("obtained_again_units", c_uint64),
-        ("too_early_units", c_uint64),
-        ("driver_us", c_uint64),
-        ("observed_units", c_uint64),
-        ("idle_bytes", c_uint64),
-        ("needed_soon_bytes", c_uint64),
-        ("busy_bytes", c_uint64),
-        ("unpaid_bytes", c_uint64),
-        ("budget_us", c_uint64),
-        ("caution", c_uint64),
-    ]
-
-
 class Remaining(Structure):
     """``cachalot_remaining_memory``: the memory of a device in use, by name, in bytes."""
 
@@ -239,8 +185,6 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_range_commit": (Status, Range, c_size_t, c_size_t, _STREAM),
     "cachalot_range_decommit": (Status, Range, c_size_t, c_size_t, _STREAM),
     "cachalot_range_release": (Status, Range),
-    "cachalot_reclaim_stats": (Status, _HANDLE, c_int, POINTER(Reclaimed)),
-    "cachalot_page_stats": (Status, _HANDLE, c_int, POINTER(Pages)),
     "cachalot_set_memory_fraction": (Status, _HANDLE, c_int, c_double),
     "cachalot_stat": (Status, _HANDLE, c_int, c_char_p, POINTER(c_int64)),
     "cachalot_stats_for_each": (Status, _HANDLE, c_int, StatVisitor, c_void_p),

@@ -2,11 +2,13 @@
 
 mod configuration_page;
 mod guards;
+mod initializers;
 mod ladder_steps;
 mod layers;
 mod markdown_links;
 mod results_csv;
 mod source_map;
+mod statistics_page;
 mod test_names;
 mod test_programs;
 mod type_names;

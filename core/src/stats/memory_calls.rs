@@ -63,6 +63,8 @@ struct Counter {
 #[derive(Debug)]
 pub(crate) struct MemoryCallCounters {
     kinds: [Counter; KINDS],
+    /// The clock's reading from which sums of ticks are converted, once there is one.
+    origin: AtomicU64,
     /// Requests with more mapping than the policy's bound.
     stalls: AtomicU64,
     /// The longest time of mapping for a request, in microseconds.
@@ -73,6 +75,7 @@ impl MemoryCallCounters {
     pub(crate) fn new() -> Self {
         Self {
             kinds: core::array::from_fn(|_| Counter { calls: AtomicU64::new(0), ticks: AtomicU64::new(0) }),
+            origin: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
             longest_us: AtomicU64::new(0),
         }
@@ -93,8 +96,14 @@ impl MemoryCallCounters {
         }
     }
 
-    /// Returns the calls of every kind. `us` converts ticks to microseconds.
-    pub(crate) fn calls(&self, us: impl Fn(u64) -> u64) -> MemoryCalls {
+    /// Returns the calls of every kind. `now` is a reading of the clock, and `time_us` converts readings to
+    /// microseconds. The times never fall from one call to the next.
+    pub(crate) fn calls(&self, now: u64, time_us: impl Fn(u64) -> u64) -> MemoryCalls {
+        // A clock converts points in time only. All sums are converted from the same point: a difference is rounded by
+        // the point where it begins, so from another point a sum would be a microsecond shorter now and then.
+        let first = self.origin.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        let origin = first.map_or_else(|earlier| earlier, |_| now);
+        let us = |ticks: u64| time_us(origin.saturating_add(ticks)).saturating_sub(time_us(origin));
         let count = |call: MemoryCall| {
             let counter = &self.kinds[call as usize];
             let calls = counter.calls.load(Ordering::Relaxed);
@@ -120,5 +129,22 @@ impl MemoryCallCounters {
     /// Returns the longest time of mapping for a request, in microseconds.
     pub(crate) fn longest_us(&self) -> u64 {
         self.longest_us.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_stays_the_same_between_calls() {
+        let counters = MemoryCallCounters::new();
+        counters.count(MemoryCall::Map, 1500);
+        let first = counters.calls(700, |ticks| ticks / 1000).map;
+        assert!((1..=2).contains(&first.us), "{first:?}");
+        for now in 701..2800 {
+            assert_eq!(counters.calls(now, |ticks| ticks / 1000).map, first, "at {now}");
+        }
+        assert_eq!(counters.calls(0, |_| 0).map, CallCount { calls: 1, us: 0 }, "without a clock");
     }
 }

@@ -13,7 +13,7 @@ use crate::lock::HeapLock;
 use crate::marshal::{Out, OutStruct, Versioned};
 use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Outcome, Status};
 use cachalot_core::{
-    CallCount, Descriptor, DevicePtr, Error, Extent, Growable, MemoryCalls, PageStats, Pages, Physical, ReclaimStats,
+    CallCount, Descriptor, DevicePtr, Error, Extent, Growable, MemoryCalls, Pages, Physical, ReclaimStats,
 };
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
@@ -125,26 +125,14 @@ pub unsafe extern "C" fn cachalot_page_stats(
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
         let stats = instance.allocator.pages(device)?.stats()?;
-        let PageStats {
-            mapped,
-            spare,
-            stale,
-            parked,
-            pinned,
-            moved,
-            consolidated,
-            calls: made,
-            stalls,
-            longest_stall_us,
-        } = stats;
-        let MemoryCalls { reserve, unreserve, create, destroy, map, set_access, unmap, export } = made;
+        let MemoryCalls { reserve, unreserve, create, destroy, map, set_access, unmap, export } = stats.calls;
         out.write(&cachalot_pages {
             struct_size: size_of::<cachalot_pages>(),
-            mapped_bytes: mapped,
-            spare_bytes: spare,
-            stale_bytes: stale,
-            pinned_bytes: pinned,
-            moved_bytes: moved,
+            mapped_bytes: stats.mapped,
+            spare_bytes: stats.spare,
+            stale_bytes: stats.stale,
+            pinned_bytes: stats.pinned,
+            moved_bytes: stats.moved,
             reserve: calls(reserve),
             unreserve: calls(unreserve),
             create: calls(create),
@@ -153,10 +141,10 @@ pub unsafe extern "C" fn cachalot_page_stats(
             set_access: calls(set_access),
             unmap: calls(unmap),
             export_fd: calls(export),
-            stalls,
-            longest_stall_us,
-            consolidated_bytes: consolidated,
-            parked_bytes: parked,
+            stalls: stats.stalls,
+            longest_stall_us: stats.longest_stall_us,
+            consolidated_bytes: stats.consolidated,
+            parked_bytes: stats.parked,
         });
         Ok(())
     })

@@ -7,7 +7,7 @@ use crate::boundary;
 use crate::marshal::{self, Out, OutStruct, Versioned};
 use crate::snapshot;
 use crate::status::{CACHALOT_ERROR_STOPPED, CACHALOT_ERROR_UNKNOWN_KEY, Status};
-use cachalot_core::{Counter, Stats};
+use cachalot_core::{Counter, Reading, Statistic, Stats};
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
 
@@ -91,7 +91,10 @@ pub unsafe extern "C" fn cachalot_stat(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        let value = instance.allocator.stats(device)?.get(key);
+        let value = match Statistic::named(key) {
+            Some(statistic) => Some(Reading::of(&instance.allocator, device)?.value(statistic).cast_signed()),
+            None => instance.allocator.stats(device)?.get(key),
+        };
         let unknown = || Status::new(CACHALOT_ERROR_UNKNOWN_KEY, format_args!("no statistic is called `{key}`"));
         out.write(value.ok_or_else(unknown)?);
         Ok(())
@@ -112,15 +115,17 @@ pub unsafe extern "C" fn cachalot_stats_for_each(
     boundary::with_instance(allocator, |instance| {
         let visit = visit.ok_or_else(|| Status::null("the callback"))?;
         let (device, _) = instance.device(device)?;
-        let stats = instance.allocator.stats(device)?;
+        let (stats, reading) = (instance.allocator.stats(device)?, Reading::of(&instance.allocator, device)?);
         let _running = instance.callbacks.enter();
         let mut stopped = false;
-        stats.for_each(|key, value| {
+        let mut pass = |key: &str, value: i64| {
             if !stopped && let Ok(key) = CString::new(key) {
                 // SAFETY: guaranteed by the caller; the key outlives the call.
                 stopped = unsafe { visit(userdata, key.as_ptr(), value) } != 0;
             }
-        });
+        };
+        stats.for_each(&mut pass);
+        Statistic::ALL.iter().for_each(|statistic| pass(statistic.name, reading.value(statistic).cast_signed()));
         if stopped { Err(Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop")) } else { Ok(()) }
     })
 }

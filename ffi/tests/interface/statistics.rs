@@ -3,6 +3,7 @@
 use crate::common::subject::{MIB, Subject, ok, stream};
 use cachalot::abi::{cachalot_counter, cachalot_statistics};
 use cachalot::capi::{cachalot_record_stream, cachalot_reset_accumulated, cachalot_reset_peaks, cachalot_stats};
+use cachalot::core_api::Statistic;
 use std::ffi::CString;
 use std::ptr::null_mut;
 
@@ -39,6 +40,10 @@ fn statistics_are_the_same_as_a_structure_and_by_name() {
         list.len() > 70
             && list.iter().all(|(key, value)| subject.stat(&CString::new(&**key).expect("no NUL")) == *value)
     );
+
+    let keys: Vec<_> = list.iter().map(|(key, _)| &**key).collect();
+    let own = &keys[keys.len() - Statistic::ALL.len()..];
+    assert_eq!(own, Statistic::ALL.iter().map(|statistic| statistic.name).collect::<Vec<_>>(), "behind PyTorch's");
 
     ok(cachalot_reset_peaks(subject.0, 0));
     ok(cachalot_reset_accumulated(subject.0, 0));

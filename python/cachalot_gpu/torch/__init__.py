@@ -61,6 +61,7 @@ from ._statistics import (
     metrics,
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
+    statistics,
 )
 from ._streams import record_use
 from ._tuning import iteration, tuned
@@ -103,6 +104,7 @@ __all__ = [
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
+    "statistics",
     "tag",
     "tag_pool",
     "tagged_pool",

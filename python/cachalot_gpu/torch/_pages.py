@@ -6,7 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING
 
 from .. import _library
-from . import _handle
+from . import _handle, _statistics
 from ._installed import device_index
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ def reclaim_stats(device: Device = None) -> dict[str, int]:
     better been kept), ``driver_us`` (the driver's time of giving back), and ``observed_units`` (what
     predictions are made from). Of the latest call, in bytes: ``idle``, ``needed_soon``, ``busy`` (the device
     works) and ``unpaid``; ``budget_us`` (driver time that is left), and ``caution`` (a power of two)."""
-    reclaimed = _library.Reclaimed(struct_size=ctypes.sizeof(_library.Reclaimed))
-    _library.library().cachalot_reclaim_stats(_handle.require(), device_index(device), ctypes.byref(reclaimed))
-    return {name.removesuffix("_bytes"): getattr(reclaimed, name) for name, *_ in reclaimed._fields_[1:]}
+    return _of_group("reclaim.", device)
 
 
 def page_stats(device: Device = None) -> dict[str, int]:
@@ -55,13 +53,11 @@ def page_stats(device: Device = None) -> dict[str, int]:
     ``destroy``, ``map``, ``set_access``, ``unmap``, ``export_fd``), the number of requests that mapped
     for longer than ``max_stall_us`` (``stalls``), and the longest time that one request mapped
     (``longest_stall_us``)."""
-    pages = _library.Pages(struct_size=ctypes.sizeof(_library.Pages))
-    _library.library().cachalot_page_stats(_handle.require(), device_index(device), ctypes.byref(pages))
-    stats: dict[str, int] = {}
-    for name, *_ in pages._fields_[1:]:
-        value = getattr(pages, name)
-        if isinstance(value, _library.Calls):
-            stats[f"{name}.calls"], stats[f"{name}.us"] = value.calls, value.us
-        else:
-            stats[name.removesuffix("_bytes")] = value
-    return stats
+    return _of_group("pages.", device)
+
+
+def _of_group(group: str, device: Device) -> dict[str, int]:
+    """Returns the statistics whose names begin with ``group``, without the group and without the unit ``bytes``."""
+    _handle.require()
+    figures = _statistics.statistics(device).items()
+    return {key.removeprefix(group).removesuffix("_bytes"): value for key, value in figures if key.startswith(group)}

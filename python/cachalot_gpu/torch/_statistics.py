@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from ._installed import Device
 
 
+_FIELDS = ("current", "peak", "allocated", "freed")
+
+
 def _figures(device: int) -> dict[str, int]:
-    """Returns every statistic by its name, and none before the first allocation."""
+    """Returns every statistic by its name, cachalot's own included, and none before the first allocation."""
     figures: dict[str, int] = {}
     if handle := _handle.peek():
 
@@ -44,6 +47,23 @@ def _figure(key: str, device: Device) -> int:
     return value.value
 
 
+def _is_own(key: str) -> bool:
+    """Returns whether PyTorch has no statistic of this name. PyTorch's names have no dot, or end with a field."""
+    return "." in key and key.rpartition(".")[2] not in _FIELDS
+
+
+def _theirs(device: Device) -> dict[str, int]:
+    """Returns every statistic of ``torch.cuda.memory_stats`` by its name."""
+    return {key: value for key, value in _figures(device_index(device)).items() if not _is_own(key)}
+
+
+def statistics(device: Device = None) -> dict[str, int]:
+    """Returns cachalot's own statistics of a device, by names such as ``"pages.moved_bytes"``: pages of virtual memory,
+    ``reclaim:auto``, ``tune:auto`` and ``policy:planned``. The book lists names, units and meanings on the page
+    *Statistics*. The result is empty before the first allocation."""
+    return {key: value for key, value in _figures(device_index(device)).items() if _is_own(key)}
+
+
 def memory_stats(device: Device = None) -> dict[str, int]:
     """Returns every statistic of a device as ``torch.cuda.memory_stats``, by names such as
     ``"reserved_bytes.all.peak"`` in alphabetical order. The result is empty before the first
@@ -53,7 +73,7 @@ def memory_stats(device: Device = None) -> dict[str, int]:
     :func:`reset_peak_memory_stats`. ``allocated`` and ``freed`` are the sums of all increases and
     decreases since :func:`reset_accumulated_memory_stats`.
     """
-    return OrderedDict(sorted(_figures(device_index(device)).items()))
+    return OrderedDict(sorted(_theirs(device).items()))
 
 
 def metrics() -> str:
@@ -77,7 +97,7 @@ def nested_stats(device: Device = None) -> dict[str, Any]:
     """Returns every statistic as ``torch.cuda.memory_stats_as_nested_dict``: dictionaries in
     dictionaries."""
     nested: dict[str, Any] = {}
-    for key, value in _figures(device_index(device)).items():
+    for key, value in _theirs(device).items():
         *groups, last = key.split(".")
         inside = nested
         for group in groups:

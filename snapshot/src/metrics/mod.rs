@@ -11,7 +11,7 @@ mod text;
 
 use crate::model::Snapshot;
 use cachalot_core::{
-    Allocator, DeviceIndex, DeviceMemory, Error, Lock, ReclaimStats, Stats, Storage, TuneReport, TuneStage,
+    Allocator, DeviceIndex, DeviceMemory, Error, Lock, Reading, Statistic, StatisticKind, Stats, Storage,
 };
 use figures::Figures;
 use text::{Family, Kind, MetricsText};
@@ -60,35 +60,23 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
         let values: Vec<(i64, i64)> = devices.iter().map(|(device, stats)| (*device, of(stats))).collect();
         text.by_device(&family, &values);
     }
-    let (mut limits, mut leaked) = (Vec::new(), Vec::new());
+    let mut limits = Vec::new();
+    let mut readings = Vec::new();
     for device in (0..allocator.device_count()).map(DeviceIndex) {
-        if let Some(limit) = allocator.limit(device)? {
-            limits.push((i64::from(device.0), limit.cast_signed()));
-        }
-        leaked.push((i64::from(device.0), allocator.leaked_bytes(device)?.cast_signed()));
-    }
-    for (family, of) in reclaim_families() {
-        let mut values = Vec::new();
-        for device in (0..allocator.device_count()).map(DeviceIndex) {
-            // Only where the setting is on.
-            if allocator.config(device)?.reclaim().is_some() {
-                values.push((i64::from(device.0), of(&allocator.pages(device)?.reclaim_stats()?).cast_signed()));
-            }
-        }
-        text.by_device(&family, &values);
+        let number = i64::from(device.0);
+        limits.extend(allocator.limit(device)?.map(|limit| (number, limit.cast_signed())));
+        readings.push((number, Reading::of(allocator, device)?));
     }
     text.by_device(&gauge("cachalot_limit_bytes", "bytes", "Most memory that may be held from the device."), &limits);
-    text.by_device(&gauge("cachalot_leaked_bytes", "bytes", "Memory whose release failed."), &leaked);
-    let mut tuned = Vec::new();
-    for device in (0..allocator.device_count()).map(DeviceIndex) {
-        let report = allocator.tuning(device)?.report()?;
-        // Devices that are not tuned have no figures.
-        tuned.extend((report.stage != TuneStage::Off).then_some((i64::from(device.0), report)));
-    }
-    for (family, of) in tuning().into_iter().filter(|_| !tuned.is_empty()) {
-        let values: Vec<(i64, i64)> =
-            tuned.iter().map(|(device, report)| (*device, of(report).cast_signed())).collect();
-        text.by_device(&family, &values);
+    for statistic in Statistic::ALL {
+        // A setting that is off has no figures.
+        let in_use = readings.iter().filter(|(_, reading)| reading.is_in_use(statistic));
+        let values: Vec<_> = in_use.map(|(device, of)| (*device, of.value(statistic).cast_signed())).collect();
+        if !values.is_empty() {
+            let kind = if statistic.kind == StatisticKind::Counter { Kind::Counter } else { Kind::Gauge };
+            let name = &statistic.metric().to_string();
+            text.by_device(&Family { name, kind, unit: statistic.unit, help: statistic.text }, &values);
+        }
     }
     Ok(text.end())
 }
@@ -97,7 +85,7 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
 type OfStats = fn(&Stats) -> i64;
 
 /// Returns the families of the statistics.
-fn families() -> [(Family, OfStats); 9] {
+fn families() -> [(Family<'static>, OfStats); 9] {
     [
         (gauge("cachalot_peak_reserved_bytes", "bytes", "Most memory held from the device."), |stats| {
             stats.reserved_bytes().peak
@@ -128,71 +116,13 @@ fn families() -> [(Family, OfStats); 9] {
     ]
 }
 
-/// The figure of a family, from what `tune:auto` has done on a device.
-type OfTuning = fn(&TuneReport) -> u64;
-
-/// Returns the families of `tune:auto`.
-fn tuning() -> [(Family, OfTuning); 6] {
-    [
-        (counter("cachalot_tune_searches", "searches", "Searches for settings that ended."), |tuned| tuned.searches),
-        (counter("cachalot_tune_switches", "switches", "Settings that came into force."), |tuned| tuned.switches),
-        (counter("cachalot_tune_reversals", "reversals", "Settings that were taken back."), |tuned| tuned.taken_back),
-        (gauge("cachalot_tune_before_bytes", "bytes", "Peak of reserved memory before the latest switch."), |tuned| {
-            tuned.before_bytes
-        }),
-        (gauge("cachalot_tune_after_bytes", "bytes", "Peak of reserved memory in the latest trial."), |tuned| {
-            tuned.after_bytes
-        }),
-        (gauge("cachalot_tune_retired_bytes", "bytes", "Segments that wait for the device to go back."), |tuned| {
-            tuned.retired_bytes
-        }),
-    ]
-}
-
-/// The figure of a family, from what `reclaim:auto` has done on a device.
-type OfReclaim = fn(&ReclaimStats) -> u64;
-
-/// Returns the families of `reclaim:auto`.
-fn reclaim_families() -> [(Family, OfReclaim); 8] {
-    [
-        (counter("cachalot_reclaimed_bytes", "bytes", "Idle memory given back to the device."), |stats| {
-            stats.given_back
-        }),
-        (
-            counter(
-                "cachalot_reclaimed_obtained_again_bytes",
-                "bytes",
-                "Memory obtained in place of memory given back.",
-            ),
-            |stats| stats.obtained_again,
-        ),
-        (
-            counter("cachalot_reclaimed_too_early_units", "units", "Segments and pages that had better been kept."),
-            |stats| stats.too_early_units,
-        ),
-        (
-            counter("cachalot_reclaim_driver_microseconds", "microseconds", "Time of the calls that gave memory back."),
-            |stats| stats.driver_us,
-        ),
-        (gauge("cachalot_idle_bytes", "bytes", "Idle memory at the latest look."), |stats| stats.idle),
-        (
-            gauge("cachalot_idle_needed_soon_bytes", "bytes", "Idle memory that is expected to be needed soon."),
-            |stats| stats.needed_soon,
-        ),
-        (gauge("cachalot_idle_busy_bytes", "bytes", "Idle memory that waits for the device's work."), |stats| {
-            stats.busy
-        }),
-        (gauge("cachalot_idle_unpaid_bytes", "bytes", "Idle memory that waits for budget."), |stats| stats.unpaid),
-    ]
-}
-
 /// Creates a family of present values.
-const fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Family {
+const fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Family<'static> {
     Family { name, kind: Kind::Gauge, unit, help }
 }
 
 /// Creates a family of sums since the allocator was created, or since its accumulated statistics
 /// were reset.
-const fn counter(name: &'static str, unit: &'static str, help: &'static str) -> Family {
+const fn counter(name: &'static str, unit: &'static str, help: &'static str) -> Family<'static> {
     Family { name, kind: Kind::Counter, unit, help }
 }

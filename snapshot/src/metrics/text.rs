@@ -13,9 +13,9 @@ pub(super) enum Kind {
 }
 
 /// Metrics of one name.
-pub(super) struct Family {
+pub(super) struct Family<'a> {
     /// The name, which ends with the unit.
-    pub(super) name: &'static str,
+    pub(super) name: &'a str,
     pub(super) kind: Kind,
     pub(super) unit: &'static str,
     /// A sentence.
@@ -70,7 +70,7 @@ impl MetricsText {
     }
 
     /// Writes a family with a value for each device.
-    pub(super) fn by_device(&mut self, family: &Family, values: &[(i64, i64)]) {
+    pub(super) fn by_device(&mut self, family: &Family<'_>, values: &[(i64, i64)]) {
         self.head(family);
         let suffix = if family.kind == Kind::Counter { "_total" } else { "" };
         for (device, value) in values {
@@ -84,7 +84,7 @@ impl MetricsText {
         self.0
     }
 
-    fn head(&mut self, family: &Family) {
+    fn head(&mut self, family: &Family<'_>) {
         let Family { name, kind, unit, help } = *family;
         debug_assert!(name.ends_with(unit) && !name.ends_with("_total"), "{name} is no name of a family of {unit}");
         let kind = if kind == Kind::Counter { "counter" } else { "gauge" };

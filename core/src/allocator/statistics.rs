@@ -1,0 +1,506 @@
+//! Every figure of a device beside PyTorch's statistics: a row of one table. Rust, C, C++, Python, the metrics and
+//! the documentation read the table, so a further statistic is a further row and nothing else there.
+//!
+//! The rows read a [`Reading`], which is taken at once. What counts is the part of the allocator that acts.
+
+use crate::allocator::{Allocator, PageStats};
+use crate::arena::tuning::{TuneReport, TuneStage};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+#[cfg(feature = "alloc")]
+use crate::planned::PlannedReport;
+use crate::stats::ReclaimStats;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DeviceIndex;
+use core::fmt;
+
+/// How a statistic changes over time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum StatisticKind {
+    /// A present value, which rises and falls.
+    Gauge,
+    /// A sum since the allocator was created, which only rises.
+    Counter,
+    /// The highest value since the allocator was created.
+    Peak,
+}
+
+impl StatisticKind {
+    /// Returns the name of the kind in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gauge => "gauge",
+            Self::Counter => "counter",
+            Self::Peak => "peak",
+        }
+    }
+}
+
+/// A statistic of a device beside those of `torch.cuda.memory_stats()`, which [`Stats`](crate::Stats) has.
+///
+/// ```
+/// use cachalot_core::Statistic;
+///
+/// let moved = Statistic::named("pages.moved_bytes").unwrap();
+/// assert_eq!((moved.unit, moved.kind.name()), ("bytes", "counter"));
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Statistic {
+    /// The name: a group, a dot, and a name within the group, such as `pages.moved_bytes`. The part behind the last dot
+    /// is never `current`, `peak`, `allocated` or `freed`, which end the names of PyTorch's statistics.
+    pub name: &'static str,
+    /// The unit in the plural, such as `bytes`, `microseconds` and `calls`.
+    pub unit: &'static str,
+    /// How the value changes.
+    pub kind: StatisticKind,
+    /// The meaning, in a sentence.
+    pub text: &'static str,
+    /// The name of the metric, where [`metric`](Self::metric) does not derive the name.
+    exported_as: Option<&'static str>,
+    of: fn(&Reading) -> u64,
+}
+
+/// The statistics of a device at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    pages: PageStats,
+    reclaim: ReclaimStats,
+    /// Whether `reclaim:auto` is set.
+    reclaims: bool,
+    tuned: TuneReport,
+    #[cfg(feature = "alloc")]
+    planned: PlannedReport,
+    /// Whether the policy is `planned`.
+    #[cfg(feature = "alloc")]
+    plans: bool,
+    leaked_bytes: u64,
+}
+
+/// Every statistic, group by group.
+const STATISTICS: &[Statistic] = &[
+    gauge("pages.mapped_bytes", "bytes", "Pages mapped where blocks can use them.", |of| of.pages.mapped),
+    gauge("pages.spare_bytes", "bytes", "Pages mapped nowhere, which serve the next mapping.", |of| of.pages.spare),
+    gauge(
+        "pages.stale_bytes",
+        "bytes",
+        "Addresses left by moved pages, and mapped until the work on them is complete.",
+        |of| of.pages.stale,
+    ),
+    gauge("pages.pinned_bytes", "bytes", "Mapped pages that neither move nor return to the device.", |of| {
+        of.pages.pinned
+    }),
+    gauge("pages.parked_bytes", "bytes", "Parked memory: addresses without memory of the device.", |of| {
+        of.pages.parked
+    }),
+    counter("pages.moved_bytes", "bytes", "Pages moved by the stitched policy.", |of| of.pages.moved),
+    counter("pages.consolidated_bytes", "bytes", "Pages mapped in place of shorter pages.", |of| of.pages.consolidated),
+    counter("pages.reserve.calls", "calls", "Calls of the driver that reserved addresses.", |of| {
+        of.pages.calls.reserve.calls
+    }),
+    counter("pages.reserve.us", "microseconds", "Time of the calls that reserved addresses.", |of| {
+        of.pages.calls.reserve.us
+    }),
+    counter("pages.unreserve.calls", "calls", "Calls of the driver that released addresses.", |of| {
+        of.pages.calls.unreserve.calls
+    }),
+    counter("pages.unreserve.us", "microseconds", "Time of the calls that released addresses.", |of| {
+        of.pages.calls.unreserve.us
+    }),
+    counter("pages.create.calls", "calls", "Calls of the driver that allocated physical memory.", |of| {
+        of.pages.calls.create.calls
+    }),
+    counter("pages.create.us", "microseconds", "Time of the calls that allocated physical memory.", |of| {
+        of.pages.calls.create.us
+    }),
+    counter("pages.destroy.calls", "calls", "Calls of the driver that released physical memory.", |of| {
+        of.pages.calls.destroy.calls
+    }),
+    counter("pages.destroy.us", "microseconds", "Time of the calls that released physical memory.", |of| {
+        of.pages.calls.destroy.us
+    }),
+    counter("pages.map.calls", "calls", "Calls of the driver that mapped physical memory.", |of| {
+        of.pages.calls.map.calls
+    }),
+    counter("pages.map.us", "microseconds", "Time of the calls that mapped physical memory.", |of| {
+        of.pages.calls.map.us
+    }),
+    counter("pages.set_access.calls", "calls", "Calls of the driver that made mapped ranges accessible.", |of| {
+        of.pages.calls.set_access.calls
+    }),
+    counter("pages.set_access.us", "microseconds", "Time of the calls that made mapped ranges accessible.", |of| {
+        of.pages.calls.set_access.us
+    }),
+    counter("pages.unmap.calls", "calls", "Calls of the driver that removed mappings.", |of| {
+        of.pages.calls.unmap.calls
+    }),
+    counter("pages.unmap.us", "microseconds", "Time of the calls that removed mappings.", |of| of.pages.calls.unmap.us),
+    counter(
+        "pages.export_fd.calls",
+        "calls",
+        "Calls of the driver that exported physical memory to another process.",
+        |of| of.pages.calls.export.calls,
+    ),
+    counter(
+        "pages.export_fd.us",
+        "microseconds",
+        "Time of the calls that exported physical memory to another process.",
+        |of| of.pages.calls.export.us,
+    ),
+    counter(
+        "pages.stalls",
+        "stalls",
+        "Requests and commits under the stitched policy that mapped for longer than `max_stall_us`.",
+        |of| of.pages.stalls,
+    ),
+    peak(
+        "pages.longest_stall_us",
+        "microseconds",
+        "Longest time of mapping for a request or commit, under every policy.",
+        |of| of.pages.longest_stall_us,
+    ),
+    counter("reclaim.looks", "looks", "Looks at the memory for something to give back.", |of| of.reclaim.looks),
+    counter("reclaim.given_back_bytes", "bytes", "Idle memory given back to the device.", |of| of.reclaim.given_back)
+        .exported_as("cachalot_reclaimed_bytes"),
+    counter("reclaim.given_back_units", "units", "Segments and pages given back to the device.", |of| {
+        of.reclaim.given_back_units
+    }),
+    counter("reclaim.obtained_again_bytes", "bytes", "Memory obtained in place of memory given back.", |of| {
+        of.reclaim.obtained_again
+    })
+    .exported_as("cachalot_reclaimed_obtained_again_bytes"),
+    counter(
+        "reclaim.obtained_again_units",
+        "units",
+        "Segments and pages obtained in place of those given back.",
+        |of| of.reclaim.obtained_again_units,
+    ),
+    counter("reclaim.too_early_units", "units", "Segments and pages that had better been kept.", |of| {
+        of.reclaim.too_early_units
+    })
+    .exported_as("cachalot_reclaimed_too_early_units"),
+    counter("reclaim.driver_us", "microseconds", "Time of the calls that gave memory back.", |of| of.reclaim.driver_us),
+    counter(
+        "reclaim.observed_units",
+        "units",
+        "Segments and pages whose idle time has ended, from which uses are predicted.",
+        |of| of.reclaim.observed_units,
+    ),
+    gauge("reclaim.idle_bytes", "bytes", "Idle memory at the latest look.", |of| of.reclaim.idle)
+        .exported_as("cachalot_idle_bytes"),
+    gauge("reclaim.needed_soon_bytes", "bytes", "Idle memory that is expected to be needed soon.", |of| {
+        of.reclaim.needed_soon
+    })
+    .exported_as("cachalot_idle_needed_soon_bytes"),
+    gauge("reclaim.busy_bytes", "bytes", "Idle memory that waits for the device's work.", |of| of.reclaim.busy)
+        .exported_as("cachalot_idle_busy_bytes"),
+    gauge("reclaim.unpaid_bytes", "bytes", "Idle memory that waits for budget.", |of| of.reclaim.unpaid)
+        .exported_as("cachalot_idle_unpaid_bytes"),
+    gauge("reclaim.budget_us", "microseconds", "Driver time left of the budget.", |of| of.reclaim.budget_us),
+    gauge("reclaim.caution", "doublings", "Doublings of the idle time before memory goes back.", |of| {
+        of.reclaim.caution.into()
+    }),
+    counter("tune.windows", "windows", "Windows of requests read for searches and trials.", |of| of.tuned.windows),
+    counter("tune.searches", "searches", "Searches for settings that ended.", |of| of.tuned.searches),
+    counter("tune.candidates", "candidates", "Configurations run on a window.", |of| of.tuned.candidates),
+    counter("tune.without_gain", "searches", "Searches that found nothing better.", |of| of.tuned.without_gain),
+    counter("tune.switches", "switches", "Settings that came into force.", |of| of.tuned.switches),
+    counter("tune.held", "trials", "Trials that held what was predicted.", |of| of.tuned.held),
+    counter("tune.taken_back", "reversals", "Settings that were taken back.", |of| of.tuned.taken_back)
+        .exported_as("cachalot_tune_reversals"),
+    counter("tune.search_us", "microseconds", "Time of all searches.", |of| of.tuned.search_us),
+    gauge("tune.before_bytes", "bytes", "Peak of reserved memory before the latest switch.", |of| {
+        of.tuned.before_bytes
+    }),
+    gauge("tune.predicted_bytes", "bytes", "Peak of reserved memory predicted for the latest switch.", |of| {
+        of.tuned.predicted_bytes
+    }),
+    gauge("tune.after_bytes", "bytes", "Peak of reserved memory in the latest trial.", |of| of.tuned.after_bytes),
+    counter("tune.given_back_bytes", "bytes", "Idle memory given back after switches.", |of| of.tuned.given_back_bytes),
+    gauge("tune.retired_bytes", "bytes", "Segments that wait for the device to go back.", |of| of.tuned.retired_bytes),
+    #[cfg(feature = "alloc")]
+    counter("planned.announced", "iterations", "Iterations announced by the program.", |of| of.planned.announced),
+    #[cfg(feature = "alloc")]
+    counter("planned.plans", "plans", "Plans that came into force.", |of| of.planned.plans),
+    #[cfg(feature = "alloc")]
+    counter("planned.given_up", "plans", "Plans given up after too many deviations.", |of| of.planned.given_up),
+    #[cfg(feature = "alloc")]
+    counter("planned.no_memory", "plans", "Plans that could not come into force for lack of memory.", |of| {
+        of.planned.no_memory
+    }),
+    #[cfg(feature = "alloc")]
+    gauge("planned.peak_bytes", "bytes", "Memory needed by the latest plans, summed over streams.", |of| {
+        of.planned.peak_bytes
+    }),
+    #[cfg(feature = "alloc")]
+    gauge(
+        "planned.lower_bound_bytes",
+        "bytes",
+        "Least memory of any plan for the same requests, summed over streams.",
+        |of| of.planned.lower_bound_bytes,
+    ),
+    #[cfg(feature = "alloc")]
+    gauge("planned.segment_bytes", "bytes", "Memory reserved for the plans in force.", |of| of.planned.segment_bytes),
+    #[cfg(feature = "alloc")]
+    counter("planned.served", "requests", "Requests served from plans.", |of| of.planned.served),
+    #[cfg(feature = "alloc")]
+    counter(
+        "planned.lasting",
+        "requests",
+        "Requests observed to outlive their iteration, and served by the fallback.",
+        |of| of.planned.lasting,
+    ),
+    #[cfg(feature = "alloc")]
+    counter(
+        "planned.extra",
+        "requests",
+        "Requests without a place nearby in the plan, and served by the fallback.",
+        |of| of.planned.extra,
+    ),
+    #[cfg(feature = "alloc")]
+    counter("planned.missing", "requests", "Requests of the plan that the program did not make.", |of| {
+        of.planned.missing
+    }),
+    #[cfg(feature = "alloc")]
+    counter("planned.reordered", "requests", "Requests later than planned, and served from the plan.", |of| {
+        of.planned.reordered
+    }),
+    #[cfg(feature = "alloc")]
+    counter(
+        "planned.occupied",
+        "requests",
+        "Requests whose planned bytes were not free yet, and served by the fallback.",
+        |of| of.planned.occupied,
+    ),
+    gauge("device.leaked_bytes", "bytes", "Memory whose release failed.", |of| of.leaked_bytes)
+        .exported_as("cachalot_leaked_bytes"),
+];
+
+const fn gauge(name: &'static str, unit: &'static str, text: &'static str, of: fn(&Reading) -> u64) -> Statistic {
+    Statistic { name, unit, kind: StatisticKind::Gauge, text, exported_as: None, of }
+}
+
+const fn counter(name: &'static str, unit: &'static str, text: &'static str, of: fn(&Reading) -> u64) -> Statistic {
+    Statistic { kind: StatisticKind::Counter, ..gauge(name, unit, text, of) }
+}
+
+const fn peak(name: &'static str, unit: &'static str, text: &'static str, of: fn(&Reading) -> u64) -> Statistic {
+    Statistic { kind: StatisticKind::Peak, ..gauge(name, unit, text, of) }
+}
+
+impl Statistic {
+    /// Every statistic, group by group.
+    pub const ALL: &'static [Self] = STATISTICS;
+
+    const fn exported_as(self, metric: &'static str) -> Self {
+        Self { exported_as: Some(metric), ..self }
+    }
+
+    /// Returns the statistic with a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        Self::ALL.iter().find(|statistic| statistic.name == name)
+    }
+
+    /// Returns the group: the part of the name before the first dot.
+    #[must_use]
+    pub fn group(&self) -> &'static str {
+        self.name.split('.').next().unwrap_or_default()
+    }
+
+    /// Returns the name of the metric, which ends with the unit, as `OpenMetrics` demands.
+    #[must_use]
+    pub fn metric(&self) -> impl fmt::Display + use<> {
+        Metric(*self)
+    }
+}
+
+/// Writes the name of a statistic's metric.
+struct Metric(Statistic);
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Statistic { name, unit, exported_as, .. } = self.0;
+        if let Some(name) = exported_as {
+            return f.write_str(name);
+        }
+        f.write_str("cachalot")?;
+        let stem = name.strip_suffix("_us").or_else(|| name.strip_suffix(".us")).unwrap_or(name);
+        stem.split('.').try_for_each(|part| write!(f, "_{part}"))?;
+        if stem.ends_with(unit) { Ok(()) } else { write!(f, "_{unit}") }
+    }
+}
+
+impl Reading {
+    /// Reads the statistics of `device`. Heaps are read in turn, so sums may disagree slightly while threads allocate.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn of<D: DeviceMemory, R: Lock, S: Storage>(
+        allocator: &Allocator<D, R, S>,
+        device: DeviceIndex,
+    ) -> Result<Self, Error> {
+        let pages = allocator.pages(device)?;
+        let config = allocator.config(device)?;
+        Ok(Self {
+            pages: pages.stats()?,
+            reclaim: pages.reclaim_stats()?,
+            reclaims: config.reclaim().is_some(),
+            tuned: allocator.tuning(device)?.report()?,
+            #[cfg(feature = "alloc")]
+            planned: allocator.planned_report(device)?,
+            #[cfg(feature = "alloc")]
+            plans: config.planned().is_some(),
+            leaked_bytes: allocator.leaked_bytes(device)?,
+        })
+    }
+
+    /// Returns the value of a statistic.
+    #[must_use]
+    pub fn value(&self, statistic: &Statistic) -> u64 {
+        (statistic.of)(self)
+    }
+
+    /// Returns whether the settings use what a statistic counts. Otherwise the value stays as it is, 0 at first.
+    #[must_use]
+    pub fn is_in_use(&self, statistic: &Statistic) -> bool {
+        match statistic.group() {
+            "reclaim" => self.reclaims,
+            "tune" => self.tuned.stage != TuneStage::Off,
+            #[cfg(feature = "alloc")]
+            "planned" => self.plans,
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::{CallCount, MemoryCalls};
+
+    /// Returns a reading in which no two numbers are the same, and how many numbers there are: from 1 up.
+    fn numbered() -> (Reading, u64) {
+        let mut last = 0;
+        let mut next = || {
+            last += 1;
+            last
+        };
+        let mut calls = || CallCount { calls: next(), us: next() };
+        let calls = MemoryCalls {
+            reserve: calls(),
+            unreserve: calls(),
+            create: calls(),
+            destroy: calls(),
+            map: calls(),
+            set_access: calls(),
+            unmap: calls(),
+            export: calls(),
+        };
+        let reading = Reading {
+            pages: PageStats {
+                mapped: next(),
+                spare: next(),
+                stale: next(),
+                parked: next(),
+                pinned: next(),
+                moved: next(),
+                consolidated: next(),
+                calls,
+                stalls: next(),
+                longest_stall_us: next(),
+            },
+            reclaim: ReclaimStats {
+                looks: next(),
+                given_back: next(),
+                given_back_units: next(),
+                obtained_again: next(),
+                obtained_again_units: next(),
+                too_early_units: next(),
+                driver_us: next(),
+                observed_units: next(),
+                idle: next(),
+                needed_soon: next(),
+                busy: next(),
+                unpaid: next(),
+                budget_us: next(),
+                caution: next() as u32,
+            },
+            reclaims: false,
+            tuned: TuneReport {
+                stage: TuneStage::Off,
+                is_tuned: false,
+                windows: next(),
+                searches: next(),
+                candidates: next(),
+                without_gain: next(),
+                switches: next(),
+                held: next(),
+                taken_back: next(),
+                search_us: next(),
+                before_bytes: next(),
+                predicted_bytes: next(),
+                after_bytes: next(),
+                given_back_bytes: next(),
+                retired_bytes: next(),
+            },
+            #[cfg(feature = "alloc")]
+            planned: PlannedReport {
+                stage: crate::planned::Stage::Waiting,
+                announced: next(),
+                plans: next(),
+                given_up: next(),
+                no_memory: next(),
+                peak_bytes: next(),
+                lower_bound_bytes: next(),
+                segment_bytes: next(),
+                served: next(),
+                lasting: next(),
+                extra: next(),
+                missing: next(),
+                reordered: next(),
+                occupied: next(),
+            },
+            #[cfg(feature = "alloc")]
+            plans: false,
+            leaked_bytes: next(),
+        };
+        (reading, last)
+    }
+
+    /// A structure with a new field does not compile here, and a number without a row is missing from the values.
+    #[test]
+    fn every_number_has_one_row() {
+        let (reading, last) = numbered();
+        assert_eq!(Statistic::ALL.len() as u64, last);
+        for number in 1..=last {
+            let rows = Statistic::ALL.iter().filter(|row| reading.value(row) == number);
+            assert_eq!(rows.count(), 1, "the number {number} of {reading:?}");
+        }
+    }
+
+    #[test]
+    fn names_units_and_texts_are_well_formed() {
+        for (at, row) in Statistic::ALL.iter().enumerate() {
+            let Statistic { name, unit, text, .. } = *row;
+            let (group, rest) = name.split_once('.').expect(name);
+            let last = rest.rsplit('.').next().unwrap_or_default();
+            let is_word = |part: &str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_lowercase() || c == b'_');
+            assert!(row.group() == group && name.split('.').all(is_word), "{name}");
+            assert!(!["current", "peak", "allocated", "freed"].contains(&last), "{name}: PyTorch's");
+            assert_eq!(last.ends_with("bytes"), unit == "bytes", "{name}");
+            assert_eq!(last.ends_with("us"), unit == "microseconds", "{name}");
+            assert!(is_word(unit) && unit.ends_with('s'), "{name}: {unit}");
+            let is_sentence = text.starts_with(|c: char| c.is_ascii_uppercase()) && text.ends_with('.');
+            assert!(is_sentence && !text.contains('|'), "{name}: {text}");
+            assert!(Statistic::ALL[..at].iter().all(|other| other.name != name), "{name} twice");
+            assert_eq!(Statistic::named(name).map(|found| found.text), Some(text));
+        }
+        assert!(Statistic::named("pages").is_none() && Statistic::named("").is_none());
+    }
+}
