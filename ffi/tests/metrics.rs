@@ -6,7 +6,7 @@
 use crate::common::subject::Subject;
 use crate::common::{output, root, scratch, skip};
 use cachalot::capi::cachalot_metrics;
-use cachalot::core_api::{Reading, Statistic, StatisticKind, TuneStage, Tuning};
+use cachalot::core_api::{Reading, Statistic, StatisticKind, TuneStage};
 use cachalot::prelude::*;
 use cachalot::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
 use cachalot::{SimulatedDevice, metrics};
@@ -121,7 +121,8 @@ fn metrics_have_every_statistic_in_use() {
         ("policy:planned", &["reclaim", "tune"]),
     ] {
         let allocator = busy(policy);
-        Tuning::of(&allocator, DEVICE)
+        allocator
+            .tuning(DEVICE)
             .and_then(|tuning| tuning.update_report(|report| report.stage = TuneStage::Recording))
             .expect("a device");
         let text = metrics(&allocator).expect("metrics");
