@@ -1,9 +1,14 @@
-// Compares cachalot with the allocators of the CUDA toolkit, on equal work in the same run, through
-// the public interfaces.
+// Compares cachalot with the allocators that a program would use otherwise, on equal work in the same run, through
+// the public interfaces: those of the CUDA toolkit, and where their headers are, PyTorch's and RMM's arena.
 //
 //   cargo build --release -p cachalot-library
 //   nvcc -O2 -std=c++17 -Iinclude benches/gpu/peers.cu -o peers -Ltarget/release -l:libcachalot.a -lpthread -ldl -lm
 //   ./peers
+//
+// With PyTorch (-DWITH_TORCH), in the folder TORCH of the Python package:
+//   nvcc -DWITH_TORCH -std=c++20 -I$TORCH/include … -L$TORCH/lib -lc10_cuda -lc10 -Xlinker -rpath,$TORCH/lib
+// With RMM (-DWITH_RMM), whose headers are in the PyPI packages librmm-cu13 and rapids-logger:
+//   nvcc -DWITH_RMM -std=c++20 --expt-relaxed-constexpr -I… … -lrmm -lrapids_logger
 //   taskset --cpu-list 3 ./peers pair         or: ./peers threads
 //
 // Prints both tables, or the named table. The table `pair` can be bound to one processor.
@@ -20,6 +25,13 @@
 #include "cachalot.h"
 
 #include <cub/util_allocator.cuh>
+#ifdef WITH_TORCH
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+#ifdef WITH_RMM
+#include <rmm/mr/arena_memory_resource.hpp>
+#include <rmm/mr/cuda_memory_resource.hpp>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -45,7 +57,7 @@ struct Plain {
     check(cudaMalloc(&block, bytes), "cudaMalloc");
     return block;
   }
-  void free(void *block, cudaStream_t) { check(cudaFree(block), "cudaFree"); }
+  void free(void *block, std::size_t, cudaStream_t) { check(cudaFree(block), "cudaFree"); }
 };
 
 struct StreamOrdered {
@@ -62,7 +74,7 @@ struct StreamOrdered {
     check(cudaMallocAsync(&block, bytes, stream), "cudaMallocAsync");
     return block;
   }
-  void free(void *block, cudaStream_t stream) { check(cudaFreeAsync(block, stream), "cudaFreeAsync"); }
+  void free(void *block, std::size_t, cudaStream_t stream) { check(cudaFreeAsync(block, stream), "cudaFreeAsync"); }
 };
 
 struct Cub {
@@ -74,8 +86,33 @@ struct Cub {
     check(allocator.DeviceAllocate(&block, bytes, stream), "DeviceAllocate");
     return block;
   }
-  void free(void *block, cudaStream_t) { check(allocator.DeviceFree(block), "DeviceFree"); }
+  void free(void *block, std::size_t, cudaStream_t) { check(allocator.DeviceFree(block), "DeviceFree"); }
 };
+
+#ifdef WITH_TORCH
+struct Torch {
+  static constexpr const char *name = "PyTorch";
+  static constexpr double effort = 0.5;
+  c10::cuda::CUDACachingAllocator::CUDAAllocator *allocator = c10::cuda::CUDACachingAllocator::get();
+  Torch() { allocator->init(1); }
+  void *obtain(std::size_t bytes, cudaStream_t stream) { return allocator->raw_alloc_with_stream(bytes, stream); }
+  void free(void *block, std::size_t, cudaStream_t) { allocator->raw_delete(block); }
+};
+#endif
+
+#ifdef WITH_RMM
+struct Arena {
+  static constexpr const char *name = "RMM's arena";
+  static constexpr double effort = 0.5;
+  static constexpr std::size_t alignment = 256;
+  rmm::mr::cuda_memory_resource device;
+  rmm::mr::arena_memory_resource resource{device, std::size_t{8} << 30};
+  void *obtain(std::size_t bytes, cudaStream_t stream) { return resource.allocate(cuda::stream_ref{stream}, bytes, alignment); }
+  void free(void *block, std::size_t bytes, cudaStream_t stream) {
+    resource.deallocate(cuda::stream_ref{stream}, block, bytes, alignment);
+  }
+};
+#endif
 
 struct Cachalot {
   static constexpr const char *name = "cachalot";
@@ -90,7 +127,7 @@ struct Cachalot {
     check(cachalot_malloc(allocator, 0, bytes, stream, &block) == CACHALOT_OK, "cachalot_malloc");
     return block;
   }
-  void free(void *block, cudaStream_t) { check(cachalot_free(allocator, block) == CACHALOT_OK, "cachalot_free"); }
+  void free(void *block, std::size_t, cudaStream_t) { check(cachalot_free(allocator, block) == CACHALOT_OK, "cachalot_free"); }
 };
 
 struct CachalotBetween : Cachalot {
@@ -108,7 +145,7 @@ void prepare(CachalotBetween &allocator, std::size_t bytes) {
   for (void *&block : blocks) {
     block = allocator.obtain(bytes, nullptr);
   }
-  allocator.free(blocks[2], nullptr);
+  allocator.free(blocks[2], bytes, nullptr);
 }
 
 template <class Allocator>
@@ -116,7 +153,7 @@ double pair_ns(Allocator &allocator, std::size_t bytes) {
   const int count = std::max(20, static_cast<int>(20000 * Allocator::effort));
   const double start = now();
   for (int i = 0; i < count; i++) {
-    allocator.free(allocator.obtain(bytes, nullptr), nullptr);
+    allocator.free(allocator.obtain(bytes, nullptr), bytes, nullptr);
   }
   return (now() - start) / count * 1e9;
 }
@@ -135,19 +172,23 @@ double million_ops_a_second(Allocator &allocator, int threads) {
       state ^= state << 13, state ^= state >> 7, state ^= state << 17;
       return state;
     };
-    void *slots[64] = {};
+    struct {
+      void *block;
+      std::size_t bytes;
+    } slots[64] = {};
     for (int i = 0; i < steps; i++) {
-      void *&slot = slots[random() & 63];
-      if (slot) {
-        allocator.free(slot, streams[thread]);
-        slot = nullptr;
+      auto &[block, bytes] = slots[random() & 63];
+      if (block) {
+        allocator.free(block, bytes, streams[thread]);
+        block = nullptr;
       } else {
-        slot = allocator.obtain(512 + random() % 65536, streams[thread]);
+        bytes = 512 + random() % 65536;
+        block = allocator.obtain(bytes, streams[thread]);
       }
     }
-    for (void *slot : slots) {
-      if (slot) {
-        allocator.free(slot, streams[thread]);
+    for (auto &[block, bytes] : slots) {
+      if (block) {
+        allocator.free(block, bytes, streams[thread]);
       }
     }
   };
@@ -231,12 +272,27 @@ int main(int arguments, char **argument) {
   Cub cub;
   Cachalot cachalot;
   CachalotBetween between;
-  if (table != "threads") {
-    pairs(plain, ordered, cub, cachalot, between);
-  }
-  if (table != "pair") {
-    threads(plain, ordered, cub, cachalot, between);
-  }
+  const auto all = [&](auto &&...others) {
+    if (table != "threads") {
+      pairs(plain, ordered, cub, others..., cachalot, between);
+    }
+    if (table != "pair") {
+      threads(plain, ordered, cub, others..., cachalot, between);
+    }
+  };
+#if defined(WITH_TORCH) && defined(WITH_RMM)
+  Torch torch;
+  Arena arena;
+  all(torch, arena);
+#elif defined(WITH_TORCH)
+  Torch torch;
+  all(torch);
+#elif defined(WITH_RMM)
+  Arena arena;
+  all(arena);
+#else
+  all();
+#endif
   std::fflush(stdout);
   std::_Exit(0);
 }
