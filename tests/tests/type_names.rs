@@ -9,16 +9,10 @@ use super::layers::modules::{self, Read};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Folders of the core whose types do not count yet: names that mean two things are left in them.
-const OPEN: [&str; 4] = ["allocator", "arena", "stats", "streams"];
-
 /// Lists the names that two modules of a crate define as types, with the modules.
-fn shared_names(read: Read<'_>, open: &[&str]) -> Vec<String> {
+fn shared_names(read: Read<'_>) -> Vec<String> {
     let mut by_name = BTreeMap::<String, Vec<String>>::new();
     for (module, contents) in modules::read(read) {
-        if module.first().is_some_and(|folder| open.contains(&folder.as_str())) {
-            continue;
-        }
         for name in contents.types {
             by_name.entry(name).or_default().push(module.join("::"));
         }
@@ -34,8 +28,7 @@ fn a_name_of_a_type_means_one_thing_in_a_crate() {
     let mut shared = Vec::new();
     for crate_of in document::blocks(&text) {
         let folder = root.join(&crate_of.folder);
-        let open: &[&str] = if crate_of.folder == "core/src" { &OPEN } else { &[] };
-        let found = shared_names(&|file: &str| std::fs::read_to_string(folder.join(file)).ok(), open);
+        let found = shared_names(&|file: &str| std::fs::read_to_string(folder.join(file)).ok());
         shared.extend(found.into_iter().map(|names| format!("{}: {names}", crate_of.folder)));
     }
     assert!(shared.is_empty(), "names of two types:\n{}", shared.join("\n"));
@@ -47,8 +40,8 @@ fn a_name_of_two_types_is_found() {
         ("lib.rs", "mod a; mod b; mod c; #[cfg(test)] mod tests { struct Row; } mod inner { trait Cell {} }"),
         ("a.rs", "struct Row; type Cell = u8; fn f() { struct Local; }"),
         ("b.rs", "enum Row { Cell } fn f() { struct Local; } const LOCAL: u8 = 1;"),
-        ("c.rs", "struct Row; #[cfg(a)] struct Twice; #[cfg(not(a))] struct Twice;"),
+        ("c.rs", "#[cfg(a)] struct Twice; #[cfg(not(a))] struct Twice;"),
     ]);
-    let found = shared_names(&|file: &str| files.get(file).map(|text| (*text).to_owned()), &["c"]);
+    let found = shared_names(&|file: &str| files.get(file).map(|text| (*text).to_owned()));
     assert_eq!(found, ["Cell: a inner", "Row: a b"]);
 }

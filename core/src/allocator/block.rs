@@ -13,12 +13,12 @@ use core::ops::Deref;
 
 mod sealed {
     /// Keeps foreign crates from implementing [`BlockAllocator`](super::BlockAllocator).
-    pub trait Sealed {}
+    pub trait SealedAllocator {}
 }
 
 /// Allocates and frees the memory of [`Block`]s. Every [`Allocator`] does, and nothing else: the
 /// trait spares the types of owners three parameters.
-pub trait BlockAllocator: sealed::Sealed {
+pub trait BlockAllocator: sealed::SealedAllocator {
     /// Allocates memory; see [`Allocator::malloc`].
     ///
     /// # Errors
@@ -80,7 +80,7 @@ pub struct FailedDrop {
     pub error: Error,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> sealed::Sealed for Allocator<D, R, S> {}
+impl<D: DeviceMemory, R: Lock, S: Storage> sealed::SealedAllocator for Allocator<D, R, S> {}
 
 impl<D: DeviceMemory, R: Lock, S: Storage> BlockAllocator for Allocator<D, R, S> {
     fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {

@@ -2,7 +2,7 @@
 
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
-use crate::heap::block::{Block, State};
+use crate::heap::block::{BlockEntry, State};
 use crate::sync::Lock;
 use crate::tables::{OnceTable, Storage};
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
@@ -35,7 +35,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut heap = self.heaps.slots.get(slot)?.heap.lock();
         // The first byte is found by a hash. Only an address inside a block needs the walk.
         let block = heap.lookup(ptr).or_else(|| heap.containing(ptr))?;
-        let Block { addr, size, requested, segment, state, .. } = heap.blocks[block];
+        let BlockEntry { addr, size, requested, segment, state, .. } = heap.blocks[block];
         let stream = heap.uses().borrower(block).unwrap_or(heap.stream);
         let segment = &heap.segments[segment];
         // `containing` also finds free and pending blocks. These are not the program's.

@@ -40,9 +40,9 @@ pub(crate) struct Driver<D> {
 const GIVEN_WAY_US: u64 = 20;
 
 /// Permission to record events, as long as it lives; see [`Driver::may_record`].
-pub(crate) struct Recording<'a>(&'a AtomicU32);
+pub(crate) struct RecordPermission<'a>(&'a AtomicU32);
 
-impl Drop for Recording<'_> {
+impl Drop for RecordPermission<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -99,10 +99,10 @@ impl<D> Driver<D> {
     }
 
     /// Permission to record events, unless a graph is being captured. While it is kept no capture begins.
-    pub(super) fn may_record(&self, flags: &Flags) -> Option<Recording<'_>> {
+    pub(super) fn may_record(&self, flags: &Flags) -> Option<RecordPermission<'_>> {
         // Counted before the look: a capture that begins sets its flag first and then waits for the count.
         self.recording.fetch_add(1, Ordering::SeqCst);
-        let permission = Recording(&self.recording);
+        let permission = RecordPermission(&self.recording);
         if flags.load_ordered() & flags::CAPTURE == 0 { Some(permission) } else { None }
     }
 

@@ -10,48 +10,48 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::tables::Storage;
 
 /// The word of flags.
-pub(crate) type Word = u64;
+pub(crate) type FlagWord = u64;
 
 const _: () = assert!(PENDING.count_ones() == GROUPS && GATHERED.count_ones() == GROUPS);
 
 /// Blocks wait for events, and every request asks after the events: a bit for each group of streams.
-pub(crate) const PENDING: Word = 0xFFFF << 16;
+pub(crate) const PENDING: FlagWord = 0xFFFF << 16;
 /// Events of some freed blocks are recorded later, once no graph is being captured.
-pub(crate) const DEFERRED: Word = 1 << 8;
+pub(crate) const DEFERRED: FlagWord = 1 << 8;
 /// Some requests are routed into private pools.
-pub(crate) const ROUTES: Word = 1 << 1;
+pub(crate) const ROUTES: FlagWord = 1 << 1;
 /// A graph is being captured.
-pub(crate) const CAPTURE: Word = 1 << 2;
+pub(crate) const CAPTURE: FlagWord = 1 << 2;
 /// Free blocks age: a memory limit and `garbage_collection_threshold` are set.
-pub(crate) const AGES: Word = 1 << 3;
+pub(crate) const AGES: FlagWord = 1 << 3;
 /// Sizes are not simply rounded up to the unit of the policy.
-pub(crate) const ROUNDING: Word = 1 << 4;
+pub(crate) const ROUNDING: FlagWord = 1 << 4;
 /// Nothing is cached: every request obtains a segment, and every free releases one.
-pub(crate) const DIRECT: Word = 1 << 5;
+pub(crate) const DIRECT: FlagWord = 1 << 5;
 /// The context is lost: the device is called no more.
-pub(crate) const LOST: Word = 1 << 6;
+pub(crate) const LOST: FlagWord = 1 << 6;
 /// Events are recorded in the trace.
-pub(crate) const TRACE: Word = 1 << 7;
+pub(crate) const TRACE: FlagWord = 1 << 7;
 /// Some requests are served from plans.
-pub(crate) const PLANNED: Word = 1 << 10;
+pub(crate) const PLANNED: FlagWord = 1 << 10;
 /// Requests and frees are observed, to be planned.
-pub(crate) const OBSERVED: Word = 1 << 11;
+pub(crate) const OBSERVED: FlagWord = 1 << 11;
 /// Frees on other streams are gathered: one event covers several blocks.
-pub(crate) const GATHERS: Word = 1 << 12;
+pub(crate) const GATHERS: FlagWord = 1 << 12;
 /// Blocks wait for events, or for events to be recorded, and only a request that no free block can
 /// serve asks after the events: a bit for each group of streams. In the upper half, which the fast path
 /// need not look at.
-pub(crate) const GATHERED: Word = 0xFFFF << 32;
+pub(crate) const GATHERED: FlagWord = 0xFFFF << 32;
 /// Blocks wait for events recorded at their uses, and only a request that no free block can
 /// serve asks after the events.
-pub(crate) const ORDERED: Word = 1 << 14;
+pub(crate) const ORDERED: FlagWord = 1 << 14;
 /// Blocks used by a captured graph may be reused within the graph (`graph_capture_record_stream_reuse`).
-pub(crate) const REUSES: Word = 1 << 9;
+pub(crate) const REUSES: FlagWord = 1 << 9;
 /// Frees are gathered, or were once: blocks may wait for an event not recorded yet.
-pub(crate) const HAS_GATHERED: Word = 1 << 13;
+pub(crate) const HAS_GATHERED: FlagWord = 1 << 13;
 /// The flags under which the fast path serves requests.
-pub(crate) const FAST_PATH_FLAGS: Word =
-    AGES | ROUNDING | REUSES | GATHERS | HAS_GATHERED | ORDERED | !(u32::MAX as Word);
+pub(crate) const FAST_PATH_FLAGS: FlagWord =
+    AGES | ROUNDING | REUSES | GATHERS | HAS_GATHERED | ORDERED | !(u32::MAX as FlagWord);
 
 /// The flags of a device, in a word read once by the fast path.
 #[derive(Debug)]
@@ -64,29 +64,29 @@ impl Flags {
 
     /// Returns a copy of the flags, less `without`.
     #[cfg(feature = "alloc")]
-    pub(super) fn copy(&self, without: Word) -> Self {
+    pub(super) fn copy(&self, without: FlagWord) -> Self {
         Self(AtomicU64::new(self.load() & !without))
     }
 
     /// All flags.
     #[inline(always)]
-    pub(crate) fn load(&self) -> Word {
+    pub(crate) fn load(&self) -> FlagWord {
         self.0.load(Ordering::Relaxed)
     }
 
     /// All flags, after everything that other threads wrote before they set them.
-    pub(super) fn load_ordered(&self) -> Word {
+    pub(super) fn load_ordered(&self) -> FlagWord {
         self.0.load(Ordering::SeqCst)
     }
 
     /// Whether one of `bits` is set.
     #[inline]
-    pub(crate) fn has(&self, bits: Word) -> bool {
+    pub(crate) fn has(&self, bits: FlagWord) -> bool {
         self.load() & bits != 0
     }
 
     /// Sets or clears `bits`. Setting is ordered with [`Driver::may_record`](super::driver::Driver::may_record).
-    pub(crate) fn set(&self, bits: Word, on: bool) {
+    pub(crate) fn set(&self, bits: FlagWord, on: bool) {
         if self.has(bits) == on {
             return;
         }

@@ -8,7 +8,7 @@ use crate::arena::OnDevice;
 use crate::device::DeviceMemory;
 use crate::error::{Error, PointerFault};
 use crate::heap::Heap;
-use crate::heap::block::{Block, State};
+use crate::heap::block::{BlockEntry, State};
 #[cfg(feature = "alloc")]
 use crate::page_map::LaneRef;
 #[cfg(feature = "alloc")]
@@ -30,7 +30,7 @@ fn fault_in<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> PointerFault {
         // Free sub-blocks have no entry, so the segment decides.
         return if has_segment_at(heap, ptr) { PointerFault::Free } else { PointerFault::Foreign };
     };
-    let Block { addr, requested, state, .. } = heap.blocks[block];
+    let BlockEntry { addr, requested, state, .. } = heap.blocks[block];
     match state {
         State::Allocated => PointerFault::Interior { block: DevicePtr(addr), requested },
         State::Pending => PointerFault::Pending,

@@ -22,7 +22,7 @@ use crate::arena::waits::search::Effort;
 use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::stats::Event;
+use crate::stats::Occurrence;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
@@ -201,7 +201,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
     fn reject(&self) -> Effect {
         let Some(bytes) = self.device.rejected(self.request)? else { return Ok(None) };
         let reject = || {
-            self.device.peaks.device.count(Event::OomRejection);
+            self.device.peaks.device.count(Occurrence::OomRejection);
             Err(Error::Rejected(bytes))
         };
         self.serve(reject, || Ok(Some(Forecast::OutOfMemory)))

@@ -14,7 +14,7 @@
 //! Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
 //! holds one lock, that of a heap, and never calls the device.
 
-use crate::arena::flags::Word;
+use crate::arena::flags::FlagWord;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::request::Request;
@@ -84,7 +84,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Serves a request while plans are in force: from a plan if it deviates only a little, else from the heaps.
     #[inline(never)]
-    fn malloc_beside_plans(self, word: Word, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+    fn malloc_beside_plans(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         if let Some(ptr) = self.malloc_planned(word, bytes, stream) {
             return Ok(ptr);
         }
@@ -166,7 +166,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     ///
     /// Apart from [`malloc_fast`](Arena::malloc_fast), which gets slower if the two share code.
     #[inline(never)]
-    fn malloc_traced(self, word: Word, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+    fn malloc_traced(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // Before the heap is locked: the host may take long.
         let call_site = self.driver.device().call_site(CallSite::Alloc);
         if bytes <= MAX_REQUEST - UNIT
@@ -195,7 +195,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[inline(always)]
     fn malloc_fast(
         &self,
-        word: Word,
+        word: FlagWord,
         bytes: u64,
         stream: StreamId,
         decline: impl FnOnce() -> Result<DevicePtr, Error>,

@@ -17,7 +17,7 @@ use crate::heap::split_rules::Source;
 use crate::heap::stitched::PagedHeap;
 use crate::page_map::Owner;
 use crate::pool::PoolId;
-use crate::stats::Event;
+use crate::stats::Occurrence;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::trace::Action;
@@ -129,7 +129,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             undo_allocation(self, base, bytes)?;
             return Err(Error::TableFull("segments"));
         }
-        self.peaks.device.count(Event::DeviceAlloc);
+        self.peaks.device.count(Occurrence::DeviceAlloc);
         if let Some(recorder) = self.tracing() {
             recorder.segment(&mut heap, Action::SegmentAlloc, request.site, base, bytes);
         }

@@ -9,7 +9,7 @@ use crate::arena::{Arena, OnDevice};
 use crate::config::{Bfc, Policy};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::stats::Event;
+use crate::stats::Occurrence;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
@@ -71,7 +71,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Counts, traces and reports a request that fails for lack of memory, and returns the error.
     pub(crate) fn run_out_of_memory(&self, request: &Request) -> Error {
-        self.peaks.device.count(Event::OutOfMemory);
+        self.peaks.device.count(Occurrence::OutOfMemory);
         let report = self.out_of_memory(request);
         if let Some(recorder) = self.tracing() {
             recorder.out_of_memory(request, &report);

@@ -70,7 +70,7 @@ impl<R: Lock> Settings<R> {
     /// [`MAX_REQUEST`](crate::units::MAX_REQUEST). The result may exceed that limit. `word` is the
     /// word of flags.
     #[inline(always)]
-    pub(super) fn round(&self, word: flags::Word, bytes: u64) -> u64 {
+    pub(super) fn round(&self, word: flags::FlagWord, bytes: u64) -> u64 {
         // Nearly every configuration rounds to the unit alone, so the fast path asks for that with one bit.
         if word & flags::ROUNDING == 0 {
             self.round_to_unit(bytes)

@@ -30,7 +30,7 @@ pub(crate) const fn bin_of(size: u64) -> usize {
     (((shift as usize) << STEPS_LOG2) + (units >> shift) as usize) % BINS
 }
 
-/// Returns the bin in the width that [`Block::bin`](crate::heap::block::Block::bin) has.
+/// Returns the bin in the width that [`BlockEntry::bin`](crate::heap::block::BlockEntry::bin) has.
 #[inline(always)]
 pub(crate) const fn bin(size: u64) -> u16 {
     bin_of(size) as u16

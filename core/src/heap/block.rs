@@ -51,7 +51,7 @@ pub(crate) enum State {
 /// A contiguous part of a segment, or a live sub-block. One entry fills one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(crate) struct Block {
+pub(crate) struct BlockEntry {
     /// Device address of the first byte.
     pub addr: u64,
     /// Length in bytes, more than 0. The blocks of a segment tile the segment.
@@ -86,9 +86,9 @@ pub(crate) struct Block {
     pub backing: Backing,
 }
 
-const _: () = assert!(size_of::<Block>() == 64);
+const _: () = assert!(size_of::<BlockEntry>() == 64);
 
-impl Indexed for Block {
+impl Indexed for BlockEntry {
     #[inline(always)]
     fn key(&self) -> u64 {
         self.addr
@@ -105,7 +105,7 @@ impl Indexed for Block {
     }
 }
 
-impl Block {
+impl BlockEntry {
     /// Whether the block is in the free index.
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
@@ -164,7 +164,7 @@ impl Block {
     }
 }
 
-impl Vacant for Block {
+impl Vacant for BlockEntry {
     fn vacant(next: u32) -> Self {
         Self {
             addr: 0,
@@ -194,7 +194,7 @@ impl Vacant for Block {
 }
 
 /// The blocks of a heap.
-pub(crate) type Blocks<S> = SlotTable<Block, S>;
+pub(crate) type Blocks<S> = SlotTable<BlockEntry, S>;
 
 /// The segments of a heap.
 pub(crate) type HeapSegments<S> = SlotTable<Segment, S>;
@@ -203,7 +203,7 @@ impl<S: Storage> Blocks<S> {
     /// Cuts the first `size` bytes off the detached block `block`, as a detached block of their own. Returns the
     /// front block.
     pub(super) fn cut(&mut self, block: u32, size: u64, segments: &mut HeapSegments<S>) -> u32 {
-        let Block { prev, segment, requested, state, .. } = self[block];
+        let BlockEntry { prev, segment, requested, state, .. } = self[block];
         debug_assert!(!matches!(state, State::Free | State::Unmapped), "a block in a set keeps its size");
         debug_assert!(0 < size && size < self[block].size, "both parts have bytes");
         let front = self[block].front(block, size, requested, state);
@@ -224,7 +224,7 @@ impl<S: Storage> Blocks<S> {
     /// the entry of `block`.
     pub(super) fn absorb_next(&mut self, block: u32) {
         let next = self[block].next;
-        let Block { size, next: after, .. } = self[next];
+        let BlockEntry { size, next: after, .. } = self[next];
         for part in [block, next] {
             debug_assert!(
                 !matches!(self[part].state, State::Free | State::Unmapped),

@@ -15,7 +15,7 @@
 //! ```
 
 use super::{Heap, Outcome};
-use crate::heap::block::{Backing, Block, Blocks, State};
+use crate::heap::block::{Backing, BlockEntry, Blocks, State};
 use crate::heap::free_index::FreeIndex;
 use crate::heap::home_pages::HomePage;
 use crate::stats::{HeapCounters, Stat};
@@ -25,7 +25,7 @@ use crate::units::DevicePtr;
 
 /// Part of an expandable segment to be mapped or unmapped, in whole granules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Range {
+pub(crate) struct AddressRange {
     /// Address of the first byte.
     pub at: DevicePtr,
     /// Length in bytes, a multiple of `granule`.
@@ -53,7 +53,7 @@ pub(super) struct Cut {
 /// Detaches the addresses from `from` to `end` of a free block. The parts before and behind stay free since the
 /// same time, as if never allocated. Room for two blocks was made.
 pub(super) fn cut_out<S: Storage>(heap: &mut Heap<S>, block: u32, from: u64, end: u64) -> Cut {
-    let Block { addr, freed_at, .. } = heap.blocks[block];
+    let BlockEntry { addr, freed_at, .. } = heap.blocks[block];
     let block_end = heap.blocks[block].end();
     debug_assert!(addr <= from && end <= block_end, "the part lies in the block");
     heap.sets.detach(block, &mut heap.blocks);
@@ -112,7 +112,7 @@ impl<S: Storage> Blocks<S> {
     /// Returns the bytes that a block can grow to in place: the block and the unmapped block
     /// behind.
     fn growable_bytes(&self, block: u32) -> u64 {
-        let Block { size, next, .. } = self[block];
+        let BlockEntry { size, next, .. } = self[block];
         match next {
             NONE => size,
             next if self[next].state == State::Unmapped => size + self[next].size,
@@ -125,7 +125,7 @@ impl<S: Storage> Blocks<S> {
     fn run_bytes(&self, mut block: u32, enough: u64) -> u64 {
         let mut bytes = 0;
         while bytes < enough && block != NONE {
-            let Block { state, size, next, .. } = self[block];
+            let BlockEntry { state, size, next, .. } = self[block];
             if !matches!(state, State::Free | State::Unmapped) {
                 break;
             }
@@ -202,13 +202,13 @@ impl<S: Storage> Heap<S> {
 
     /// Returns the first block of a detached run in `state` (still to be mapped, or mapped since),
     /// and its range.
-    pub(crate) fn part_of_run(&self, run: Run, state: State) -> Option<(u32, Range)> {
+    pub(crate) fn part_of_run(&self, run: Run, state: State) -> Option<(u32, AddressRange)> {
         let mut block = run.first;
         loop {
-            let Block { addr, size, state: is, segment, next, .. } = self.blocks[block];
+            let BlockEntry { addr, size, state: is, segment, next, .. } = self.blocks[block];
             if is == state {
                 let granule = self.segments[segment].granule;
-                return Some((block, Range { at: DevicePtr(addr), bytes: size, granule }));
+                return Some((block, AddressRange { at: DevicePtr(addr), bytes: size, granule }));
             }
             if block == run.last {
                 return None;
@@ -224,7 +224,7 @@ impl<S: Storage> Heap<S> {
         let (mut parts, mut peaks_stale) = (0, false);
         let mut block = run.first;
         loop {
-            let Block { state, size, requested, next, .. } = self.blocks[block];
+            let BlockEntry { state, size, requested, next, .. } = self.blocks[block];
             if state == State::Mapped {
                 parts += 1;
                 peaks_stale |= counters.up(Stat::ReservedBytes, size);
@@ -272,7 +272,7 @@ impl<S: Storage> Heap<S> {
             return None;
         }
         self.sets.detach(block, &mut self.blocks);
-        let Block { addr, size, .. } = self.blocks[block];
+        let BlockEntry { addr, size, .. } = self.blocks[block];
         self.blocks.remove(block);
         self.segments.unlink(segment, &mut self.newest);
         Some((DevicePtr(addr), size))
@@ -280,8 +280,8 @@ impl<S: Storage> Heap<S> {
 
     /// Returns the range of the first pages that lie wholly inside a free block and for which `wanted`
     /// returns true, up to a page for which it does not. `None` if there is none.
-    pub(crate) fn whole_pages(&self, block: u32, wanted: impl Fn(&HomePage) -> bool) -> Option<Range> {
-        let Block { addr, segment, backing, .. } = self.blocks[block];
+    pub(crate) fn whole_pages(&self, block: u32, wanted: impl Fn(&HomePage) -> bool) -> Option<AddressRange> {
+        let BlockEntry { addr, segment, backing, .. } = self.blocks[block];
         if backing == Backing::Ordinary {
             return None;
         }
@@ -289,12 +289,12 @@ impl<S: Storage> Heap<S> {
         let first = pages.next()?;
         let end = pages.take_while(&wanted).last().map_or(first.end(), |last| last.end());
         let granule = self.segments[segment].granule;
-        Some(Range { at: DevicePtr(first.at), bytes: end - first.at, granule })
+        Some(AddressRange { at: DevicePtr(first.at), bytes: end - first.at, granule })
     }
 
     /// Detaches the part `range` of a free block, so the part can be unmapped without the
     /// lock. Returns the detached block. Room for two blocks was made.
-    pub(crate) fn detach_range(&mut self, block: u32, range: Range) -> u32 {
+    pub(crate) fn detach_range(&mut self, block: u32, range: AddressRange) -> u32 {
         cut_out(self, block, range.at.0, range.at.0 + range.bytes).part
     }
 
@@ -321,7 +321,7 @@ impl<S: Storage> Heap<S> {
     /// Adds a detached block to the unmapped set, merged with its unmapped neighbours. Returns the
     /// merged block, which takes over the requested size of `block`.
     pub(super) fn join_unmapped(&mut self, block: u32) -> u32 {
-        let Block { prev, next, requested, .. } = self.blocks[block];
+        let BlockEntry { prev, next, requested, .. } = self.blocks[block];
         if next != NONE && self.blocks[next].state == State::Unmapped {
             self.sets.detach(next, &mut self.blocks);
             self.blocks.absorb_next(block);

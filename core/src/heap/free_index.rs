@@ -12,7 +12,7 @@
 //! operations, does not depend on the number of free blocks.
 
 use crate::heap::bins::{BINS, WORDS, bin_of};
-use crate::heap::block::Block;
+use crate::heap::block::BlockEntry;
 use crate::tables::Storage;
 use crate::tables::indexed_list::{Linked, List, Lists};
 use crate::tables::radix_tree::Key;
@@ -22,7 +22,7 @@ use core::hint::select_unpredictable;
 
 /// Returns the bin that a free block is in.
 #[inline(always)]
-fn bin_in(blocks: &[Block], block: u32) -> usize {
+fn bin_in(blocks: &[BlockEntry], block: u32) -> usize {
     usize::from(blocks[block as usize].bin) % BINS
 }
 
@@ -33,7 +33,7 @@ const fn place(size: u64, addr: u64) -> Key {
     Key { major: size / GRAIN, minor: addr.div_ceil(GRAIN) }
 }
 
-impl Linked for Block {
+impl Linked for BlockEntry {
     #[inline(always)]
     fn key(&self) -> Key {
         place(self.size, self.addr)
@@ -83,7 +83,7 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Adds a free block.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, block: u32, blocks: &mut [Block]) {
+    pub(crate) fn insert(&mut self, block: u32, blocks: &mut [BlockEntry]) {
         debug_assert!(blocks[block as usize].is_free(), "the index holds free blocks only");
         debug_assert_eq!(
             bin_in(blocks, block),
@@ -95,7 +95,7 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Adds a free block to `bin`. The empty bin is the common case, and needs no search.
     #[inline(always)]
-    fn insert_into(&mut self, bin: usize, block: u32, blocks: &mut [Block]) {
+    fn insert_into(&mut self, bin: usize, block: u32, blocks: &mut [BlockEntry]) {
         if self.bins[bin] == List::EMPTY {
             blocks[block as usize].set_after(NONE);
             self.occupy(bin, block);
@@ -107,13 +107,13 @@ impl<S: Storage> FreeIndex<S> {
     /// Adds a free block to a bin that holds other blocks. Not inlined: a search of the sorted
     /// list.
     #[inline(never)]
-    fn insert_beside(&mut self, bin: usize, block: u32, blocks: &mut [Block]) {
+    fn insert_beside(&mut self, bin: usize, block: u32, blocks: &mut [BlockEntry]) {
         self.lists.insert(&mut self.bins[bin], block, blocks);
     }
 
     /// Removes a block that is in the index.
     #[inline(always)]
-    pub(crate) fn remove(&mut self, block: u32, blocks: &mut [Block]) {
+    pub(crate) fn remove(&mut self, block: u32, blocks: &mut [BlockEntry]) {
         let bin = bin_in(blocks, block);
         if self.bins[bin] == List::of(block) {
             self.vacate(bin);
@@ -124,14 +124,20 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Removes a block from a bin that holds other blocks, too.
     #[inline(never)]
-    fn remove_from_among(&mut self, bin: usize, block: u32, blocks: &mut [Block]) {
+    fn remove_from_among(&mut self, bin: usize, block: u32, blocks: &mut [BlockEntry]) {
         self.lists.remove(&mut self.bins[bin], block, blocks);
     }
 
     /// Changes the size of a block that stays in the index; `change` may change the address. A
     /// block that is alone in its bin, and stays in that bin, leaves the index untouched.
     #[inline(always)]
-    pub(crate) fn resize(&mut self, block: u32, size: u64, blocks: &mut [Block], change: impl FnOnce(&mut Block)) {
+    pub(crate) fn resize(
+        &mut self,
+        block: u32,
+        size: u64,
+        blocks: &mut [BlockEntry],
+        change: impl FnOnce(&mut BlockEntry),
+    ) {
         debug_assert!(blocks[block as usize].is_free(), "the index holds free blocks only");
         let (old, new) = (bin_in(blocks, block), bin_of(size));
         // A list sorted by (size, address) must not see its keys change: a block with neighbours
@@ -173,7 +179,7 @@ impl<S: Storage> FreeIndex<S> {
     /// Finds the smallest block of at least `size` bytes; of several, the block at the lowest
     /// address.
     #[inline(always)]
-    pub(crate) fn best_fit(&mut self, size: u64, blocks: &[Block]) -> Option<u32> {
+    pub(crate) fn best_fit(&mut self, size: u64, blocks: &[BlockEntry]) -> Option<u32> {
         let bin = bin_of(size);
         // Try the head of the request's own bin before the bitmaps: the head fits most of the time,
         // and this load does not depend on `summary` and `words`, which every free has just
@@ -190,20 +196,20 @@ impl<S: Storage> FreeIndex<S> {
     }
 
     /// Returns the next block after `block` in the order of (size, address).
-    pub(crate) fn next(&self, block: u32, blocks: &[Block]) -> Option<u32> {
+    pub(crate) fn next(&self, block: u32, blocks: &[BlockEntry]) -> Option<u32> {
         let after = blocks[block as usize].chain;
         if after == NONE { self.first_from(bin_in(blocks, block) + 1) } else { Some(after) }
     }
 
     /// Returns the first block behind a position in the order of (size, address). The position need
     /// not be that of a block.
-    pub(crate) fn after(&mut self, (size, addr): (u64, u64), blocks: &[Block]) -> Option<u32> {
+    pub(crate) fn after(&mut self, (size, addr): (u64, u64), blocks: &[BlockEntry]) -> Option<u32> {
         let bin = bin_of(size);
         self.find_in(bin, size, addr + 1, blocks).or_else(|| self.first_from(bin + 1))
     }
 
     /// Returns the block before `block` in the order of (size, address).
-    pub(crate) fn previous(&self, block: u32, blocks: &[Block]) -> Option<u32> {
+    pub(crate) fn previous(&self, block: u32, blocks: &[BlockEntry]) -> Option<u32> {
         let before = blocks[block as usize].before;
         if before == NONE { self.last_to(bin_in(blocks, block), blocks) } else { Some(before) }
     }
@@ -215,13 +221,13 @@ impl<S: Storage> FreeIndex<S> {
     }
 
     /// Returns the last block in the order of (size, address): the largest.
-    pub(crate) fn last(&self, blocks: &[Block]) -> Option<u32> {
+    pub(crate) fn last(&self, blocks: &[BlockEntry]) -> Option<u32> {
         self.last_to(BINS, blocks)
     }
 
     /// Finds the first block of a bin at or after the position (`size`, `addr`).
     #[inline(never)]
-    fn find_in(&mut self, bin: usize, size: u64, addr: u64, blocks: &[Block]) -> Option<u32> {
+    fn find_in(&mut self, bin: usize, size: u64, addr: u64, blocks: &[BlockEntry]) -> Option<u32> {
         self.lists.at_least(&mut self.bins[bin], place(size, addr), blocks)
     }
 
@@ -232,7 +238,7 @@ impl<S: Storage> FreeIndex<S> {
     }
 
     /// Returns the last block of the bins before `bin`.
-    fn last_to(&self, bin: usize, blocks: &[Block]) -> Option<u32> {
+    fn last_to(&self, bin: usize, blocks: &[BlockEntry]) -> Option<u32> {
         let (mut word, mut bits) = (bin / 64, 0);
         // `bin` may be `BINS`, one past the last word.
         if word < WORDS {
@@ -264,7 +270,7 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Checks that the index holds exactly the `count` free blocks, each in its bin, and that the
     /// bitmaps agree with the bins.
-    pub(crate) fn check(&self, count: u32, blocks: &[Block]) -> Result<(), &'static str> {
+    pub(crate) fn check(&self, count: u32, blocks: &[BlockEntry]) -> Result<(), &'static str> {
         let mut listed = 0;
         for (bin, &list) in self.bins.iter().enumerate() {
             if (list == List::EMPTY) == (self.words[bin / 64] >> (bin % 64) & 1 == 1) {
@@ -320,12 +326,12 @@ mod tests {
         /// size.
         #[test]
         fn agrees_with_an_ordered_set(steps in prop::collection::vec((0_u32..64, 0_usize..8, any::<bool>()), 1..300)) {
-            let mut blocks: Vec<Block> = (0..64).map(|_| Block { state: State::Free, ..Block::vacant(0) }).collect();
+            let mut blocks: Vec<BlockEntry> = (0..64).map(|_| BlockEntry { state: State::Free, ..BlockEntry::vacant(0) }).collect();
             let mut index = FreeIndex::<Growable>::default();
             prop_assert!(index.make_room_for(64));
             let mut model = BTreeSet::new();
             for (block, size, stay) in steps {
-                let Block { size: old_size, addr: old_addr, .. } = blocks[block as usize];
+                let BlockEntry { size: old_size, addr: old_addr, .. } = blocks[block as usize];
                 let (size, addr) = (UNITS[size] * GRAIN, (u64::from(block) + 1) * 9 * GRAIN);
                 let held = model.remove(&(old_size, old_addr, block));
                 if held && stay {

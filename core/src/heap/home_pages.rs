@@ -10,7 +10,7 @@
 //! complete, and no block is ever placed at a stale address again.
 
 use crate::heap::age::Idle;
-use crate::heap::block::{Block, Blocks, State};
+use crate::heap::block::{BlockEntry, Blocks, State};
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
@@ -248,7 +248,7 @@ impl<S: Storage> HomePages<S> {
     }
 }
 
-/// Stale mappings of a heap, oldest first: a list through [`Block::chain`].
+/// Stale mappings of a heap, oldest first: a list through [`BlockEntry::chain`].
 #[derive(Clone, Copy)]
 pub(crate) struct StaleList {
     first: u32,
@@ -282,7 +282,7 @@ impl StaleList {
     /// and the number of the page.
     pub(crate) fn pop<S: Storage>(&mut self, stamp: u64, blocks: &mut Blocks<S>) -> Option<(u32, u32)> {
         let block = self.first;
-        let entry: &mut Block = if block == NONE { return None } else { &mut blocks[block] };
+        let entry: &mut BlockEntry = if block == NONE { return None } else { &mut blocks[block] };
         if entry.freed_at >= stamp {
             return None;
         }

@@ -14,7 +14,7 @@
 
 use crate::heap::Heap;
 use crate::heap::age::{Found, Idle, Moment};
-use crate::heap::block::{Backing, Block, Segment};
+use crate::heap::block::{Backing, BlockEntry, Segment};
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
 
@@ -56,7 +56,7 @@ impl<S: Storage> LookedAt<'_, S> {
         let high = heap.high;
         let mut at = heap.sets.free.after((0, 0), heap.blocks.entries());
         while let Some(block) = at {
-            let Block { addr, size, freed_at, backing, .. } = heap.blocks[block];
+            let BlockEntry { addr, size, freed_at, backing, .. } = heap.blocks[block];
             if backing == Backing::Expandable {
                 let mut from = addr;
                 while let Some(page) = heap.sets.pages.page_from(from).filter(|page| page.end() <= addr + size) {

@@ -1,7 +1,7 @@
 //! Free blocks of a heap of pages, lent to other streams.
 
 use crate::heap::Outcome;
-use crate::heap::block::{Backing, Block};
+use crate::heap::block::{Backing, BlockEntry};
 use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::stats::HeapCounters;
 use crate::tables::{CapacityError, Storage};
@@ -21,7 +21,7 @@ impl<S: Storage> PagedHeap<'_, S> {
             return None;
         }
         let block = self.0.sets.free.best_fit(size, self.0.blocks.entries())?;
-        let Block { size, backing, .. } = self.0.blocks[block];
+        let BlockEntry { size, backing, .. } = self.0.blocks[block];
         (backing == Backing::Stitched && size < self.0.rules.refuse_from).then_some(size)
     }
 

@@ -13,7 +13,7 @@
 //! sub-blocks have entries of their own (see `suballocated`).
 
 use crate::config::rounding::PoolKind;
-use crate::heap::block::{Backing, Block, Blocks, HeapSegments, Segment, State};
+use crate::heap::block::{Backing, BlockEntry, Blocks, HeapSegments, Segment, State};
 use crate::heap::sets::Sets;
 use crate::heap::split_merge::{Coalesced, Parts};
 use crate::heap::split_rules::{Compacting, Rules, Source};
@@ -227,7 +227,7 @@ impl<S: Storage> Heap<S> {
         }
         let mut parts = self.parts();
         let Some(block) = parts.sets.free.best_fit(size, parts.blocks.entries()) else { return Ok(None) };
-        let Block { backing, size: whole, .. } = parts.blocks[block];
+        let BlockEntry { backing, size: whole, .. } = parts.blocks[block];
         // Expandable segments are the rare case. The search among their blocks is one call, so
         // that its registers do not burden the fast path.
         if backing == Backing::Expandable {
@@ -338,7 +338,7 @@ impl<S: Storage> Heap<S> {
         requested: u64,
         counters: &HeapCounters,
     ) -> Outcome<DevicePtr> {
-        let Block { addr, size: whole, backing, .. } = self.blocks[block];
+        let BlockEntry { addr, size: whole, backing, .. } = self.blocks[block];
         let served = self.parts().allocate_from(block, size, requested, counters);
         if backing == Backing::Expandable {
             // The entry of a block that is split is that of the rest, which stays free.
@@ -363,7 +363,7 @@ impl<S: Storage> Heap<S> {
     #[inline(always)]
     pub(crate) fn detach(&mut self, ptr: DevicePtr, requested: Option<u64>, counters: &HeapCounters) -> FreeOutcome {
         let Some(block) = self.live.take(ptr.0, self.blocks.entries_mut()) else { return FreeOutcome::NotLive };
-        let Block { size, requested: actual, uses, .. } = self.blocks[block];
+        let BlockEntry { size, requested: actual, uses, .. } = self.blocks[block];
         debug_assert!(self.blocks[block].state == State::Allocated, "`live` has allocated blocks only");
         if requested.is_some_and(|requested| requested != actual) {
             // Undo the removal. Checking before the removal would look the address up twice in the
@@ -418,7 +418,7 @@ impl<S: Storage> Heap<S> {
         if self.suballocator.is_some() {
             return self.finish_free_suballocated(block, counters);
         }
-        let Block { requested, backing, .. } = self.blocks[block];
+        let BlockEntry { requested, backing, .. } = self.blocks[block];
         counters.down(Stat::RequestedBytes, requested);
         let joined = self.parts().join_free(block);
         // Only blocks of ordinary segments count as inactive split blocks.
@@ -478,7 +478,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn remove_segment(&mut self, block: u32, counters: &HeapCounters) -> (DevicePtr, u64) {
         debug_assert!(self.is_releasable(block), "only a wholly free segment is removed");
         self.sets.free.remove(block, self.blocks.entries_mut());
-        let Block { addr, size, segment, .. } = self.blocks[block];
+        let BlockEntry { addr, size, segment, .. } = self.blocks[block];
         self.blocks.remove(block);
         if let Some(suballocator) = &mut self.suballocator {
             suballocator.remove_segment(segment);
@@ -526,7 +526,7 @@ impl<S: Storage> Heap<S> {
     fn new_segment(&mut self, base: DevicePtr, bytes: u64, granule: u64, backing: Backing) -> u32 {
         let segment = Segment { base: base.0, bytes, granule, backing, ..Segment::vacant(NONE) };
         let segment = self.segments.link(segment, &mut self.newest);
-        let block = self.blocks.insert(Block::whole(base.0, bytes, segment, backing));
+        let block = self.blocks.insert(BlockEntry::whole(base.0, bytes, segment, backing));
         self.segments[segment].first = block;
         block
     }

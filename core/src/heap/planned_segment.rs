@@ -6,7 +6,7 @@
 //! address for the lane. The heap treats the segment as cut by a sub-allocator, and the segment counts as live for as
 //! long as the lane exists.
 
-use crate::heap::block::{Block, State};
+use crate::heap::block::{BlockEntry, State};
 use crate::heap::suballoc::AnySubAllocator;
 use crate::heap::suballoc::planned::PlanSegment;
 use crate::heap::{Heap, Outcome};
@@ -61,7 +61,7 @@ impl<S: Storage> Heap<S> {
         let segment = self.newest;
         let (blocks, vacancies) = self.blocks.parts();
         let block = vacancies.occupy(blocks);
-        blocks[block as usize] = Block::sub_block(addr, size, requested, segment, NONE);
+        blocks[block as usize] = BlockEntry::sub_block(addr, size, requested, segment, NONE);
         self.live.insert(block, blocks);
         let mut peaks_stale = from.hand_over(counters, Stat::Allocation, 1);
         peaks_stale |= from.hand_over(counters, Stat::AllocatedBytes, size);

@@ -2,7 +2,7 @@
 //! the split rules.
 
 use super::Heap;
-use crate::heap::block::{Backing, Block, State};
+use crate::heap::block::{Backing, BlockEntry, State};
 use crate::snapshot::{BlockState, SnapshotBlock};
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::slot_table::NONE;
@@ -51,7 +51,7 @@ impl<S: Storage> Restoring<'_, S> {
     /// bytes are not all in one free block. Room for two blocks was made.
     pub(crate) fn allocate_at(&mut self, ptr: DevicePtr, size: u64, requested: u64) -> Option<bool> {
         let mut block = self.heap.containing(ptr)?;
-        let Block { addr, size: whole, state, backing, .. } = self.heap.blocks[block];
+        let BlockEntry { addr, size: whole, state, backing, .. } = self.heap.blocks[block];
         let before = ptr.0 - addr;
         // Pages of the stitched policy move, so a block there has no address to return to.
         if state != State::Free || backing == Backing::Stitched || before.checked_add(size)? > whole {

@@ -1,7 +1,7 @@
 //! The tables of a heap with memory: the free index, the uses by other streams, the unmapped blocks.
 
 use crate::device::CopyMark;
-use crate::heap::block::{Block, Blocks, State};
+use crate::heap::block::{BlockEntry, Blocks, State};
 use crate::heap::free_index::FreeIndex;
 use crate::heap::home_pages::{HomePages, StaleList};
 use crate::heap::uses::{EventWaits, StreamUse};
@@ -17,7 +17,7 @@ pub(crate) struct Sets<S: Storage> {
     pub free: FreeIndex<S>,
     /// The events awaited by pending blocks.
     pub waits: EventWaits,
-    /// The uses of blocks by other streams: a list for each block, headed by [`Block::uses`].
+    /// The uses of blocks by other streams: a list for each block, headed by [`BlockEntry::uses`].
     pub uses: SlotTable<StreamUse, S>,
     /// Root of the set of the [`State::Unmapped`] blocks, ordered by address.
     unmapped: Link,
@@ -67,7 +67,7 @@ impl<S: Storage> Sets<S> {
     /// Marks a detached block without free neighbours as free at time `clock`, and adds the block
     /// to the free index.
     #[inline(always)]
-    pub(super) fn insert_free(&mut self, block: u32, clock: u64, blocks: &mut [Block]) {
+    pub(super) fn insert_free(&mut self, block: u32, clock: u64, blocks: &mut [BlockEntry]) {
         let entry = &mut blocks[block as usize];
         debug_assert!(!matches!(entry.state, State::Free | State::Unmapped), "the block is in no set yet");
         entry.state = State::Free;

@@ -13,7 +13,7 @@
 
 use super::Outcome;
 use super::sets::Sets;
-use crate::heap::block::{Backing, Block, Blocks, HeapSegments, State};
+use crate::heap::block::{Backing, BlockEntry, Blocks, HeapSegments, State};
 use crate::heap::split_rules::Rules;
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::Storage;
@@ -87,7 +87,7 @@ impl<S: Storage> Parts<'_, S> {
         counters: &HeapCounters,
     ) -> Outcome<DevicePtr> {
         let (blocks, vacancies) = self.blocks.parts();
-        let Block { size: whole, addr, prev, next, segment, backing, .. } = blocks[block as usize];
+        let BlockEntry { size: whole, addr, prev, next, segment, backing, .. } = blocks[block as usize];
         debug_assert!(blocks[block as usize].is_free(), "only a free block is allocated");
         debug_assert!(0 < size && size <= whole, "the block is large enough");
         let was_split = prev != NONE || next != NONE;
@@ -145,7 +145,7 @@ impl<S: Storage> Parts<'_, S> {
     pub(super) fn join_free(&mut self, block: u32) -> Coalesced {
         let clock = *self.clock;
         let (blocks, vacancies) = self.blocks.parts();
-        let Block { addr, size, requested, prev, next, segment, .. } = blocks[block as usize];
+        let BlockEntry { addr, size, requested, prev, next, segment, .. } = blocks[block as usize];
         debug_assert!(!blocks[block as usize].is_free(), "a block becomes free once");
         let prev_free = prev != NONE && blocks[prev as usize].is_free();
         let next_free = next != NONE && blocks[next as usize].is_free();
@@ -158,7 +158,7 @@ impl<S: Storage> Parts<'_, S> {
             }
             // `next` keeps its entry and grows downward.
             (false, true) => {
-                let Block { size: next_bytes, next: after, .. } = blocks[next as usize];
+                let BlockEntry { size: next_bytes, next: after, .. } = blocks[next as usize];
                 if prev == NONE {
                     self.segments[segment].first = next;
                 } else {
@@ -178,14 +178,14 @@ impl<S: Storage> Parts<'_, S> {
             (true, _) => {
                 let (mut absorbed_bytes, mut after) = (0, next);
                 if next_free {
-                    let Block { size: next_bytes, next: behind, .. } = blocks[next as usize];
+                    let BlockEntry { size: next_bytes, next: behind, .. } = blocks[next as usize];
                     (absorbed_bytes, after) = (next_bytes, behind);
                     self.sets.free.remove(next, blocks);
                 }
                 if after != NONE {
                     blocks[after as usize].prev = prev;
                 }
-                let Block { size: prev_bytes, prev: before, .. } = blocks[prev as usize];
+                let BlockEntry { size: prev_bytes, prev: before, .. } = blocks[prev as usize];
                 absorbed_bytes += prev_bytes;
                 self.sets.free.resize(prev, absorbed_bytes + size, blocks, |entry| {
                     entry.requested = requested;

@@ -2,7 +2,7 @@
 
 use crate::config::rounding::{PoolKind, SMALL_MAX};
 use crate::config::{Config, Policy};
-use crate::heap::block::Block;
+use crate::heap::block::BlockEntry;
 use crate::pool::PoolOptions;
 use crate::units::{GRAIN, UNIT};
 
@@ -160,7 +160,7 @@ impl Rules {
 
     /// Whether the free block must not serve a request of `size` bytes, although large enough.
     #[inline]
-    pub(crate) fn refuse(&self, block: &Block, size: u64) -> bool {
+    pub(crate) fn refuse(&self, block: &BlockEntry, size: u64) -> bool {
         self.refuse_oversize(block.size, size) || self.refuse_segment(block, size)
     }
 
@@ -175,7 +175,7 @@ impl Rules {
     /// a single block, above a 128th. Cut once, the segment could neither serve a large request nor be released. A
     /// segment already cut serves any request.
     #[inline]
-    fn refuse_segment(&self, block: &Block, size: u64) -> bool {
+    fn refuse_segment(&self, block: &BlockEntry, size: u64) -> bool {
         let lost = match self.compact {
             Compacting::No => return false,
             Compacting::Shared => size / 4,

@@ -6,7 +6,7 @@
 //! own: the page keeps the mark until the park has ended, whether the block lives or not.
 
 use crate::heap::Heap;
-use crate::heap::block::{Block, Blocks, HeapSegments, Segment, State};
+use crate::heap::block::{BlockEntry, Blocks, HeapSegments, Segment, State};
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::uses::{self, StreamUse};
 use crate::streams::frontier::FRONTIER_BIT;
@@ -36,7 +36,7 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Marks the pages under blocks for which `stays` returns true.
-    fn keep_pages_under(&mut self, stays: impl Fn(&Block, &SlotTable<StreamUse, S>) -> bool) {
+    fn keep_pages_under(&mut self, stays: impl Fn(&BlockEntry, &SlotTable<StreamUse, S>) -> bool) {
         if self.is_empty() || !self.asleep {
             return;
         }
@@ -57,7 +57,7 @@ impl<S: Storage> Heap<S> {
     /// Panics if `page` must not be unmapped: the page lies under a used block not parked by the program.
     #[cfg(any(test, feature = "paranoid"))]
     pub(crate) fn assert_unused(&self, page: &HomePage) {
-        let is_there = |block: &&Block| block.addr < page.end() && page.at < block.end();
+        let is_there = |block: &&BlockEntry| block.addr < page.end() && page.at < block.end();
         for block in tiles(self.newest, &self.segments, &self.blocks).filter(is_there) {
             let is_parked = self.asleep && page.stays == Stays::No && !uses::is_lent(block, &self.sets.uses);
             let is_used = matches!(block.state, State::Allocated | State::Pending);
@@ -71,9 +71,9 @@ fn tiles<'a, S: Storage>(
     newest: u32,
     segments: &'a HeapSegments<S>,
     blocks: &'a Blocks<S>,
-) -> impl Iterator<Item = &'a Block> {
+) -> impl Iterator<Item = &'a BlockEntry> {
     let segment = |at: u32| (at != NONE).then(|| &segments[at]);
     let block = |at: u32| (at != NONE).then(|| &blocks[at]);
     let all = core::iter::successors(segment(newest), move |of: &&Segment| segment(of.next));
-    all.flat_map(move |of| core::iter::successors(block(of.first), move |tile: &&Block| block(tile.next)))
+    all.flat_map(move |of| core::iter::successors(block(of.first), move |tile: &&BlockEntry| block(tile.next)))
 }

@@ -13,7 +13,7 @@
 //! makes the room a free block, and the old places become [stale](State::Stale).
 
 use super::{Heap, Outcome};
-use crate::heap::block::{Block, Blocks, State};
+use crate::heap::block::{BlockEntry, Blocks, State};
 use crate::heap::expandable::{Cut, Run, cut_out};
 use crate::heap::home_pages::HomePage;
 use crate::pages::counts::PageCounts;
@@ -74,7 +74,7 @@ impl<S: Storage> Blocks<S> {
     /// Returns the rank of the page at `at` in the free block `block` for [`take_pages`](PagedHeap::take_pages):
     /// among pages of equal size, the page with the lowest rank is taken first.
     pub(crate) fn order_of_page(&self, block: u32, at: u64) -> (u32, u64, u64, u64) {
-        let Block { size, addr, next, .. } = self[block];
+        let BlockEntry { size, addr, next, .. } = self[block];
         let gaps = self.gaps_beside(block);
         let (size, addr) = if gaps == 2 { (size, addr) } else { (u64::MAX - size, u64::MAX - addr) };
         (2 - gaps, size, addr, if self.is_gap(next) { u64::MAX - at } else { at })
@@ -82,7 +82,7 @@ impl<S: Storage> Blocks<S> {
 
     /// Returns the number of ends at which a free block ends a run. With 2, the block is the run.
     fn gaps_beside(&self, block: u32) -> u32 {
-        let Block { prev, next, .. } = self[block];
+        let BlockEntry { prev, next, .. } = self[block];
         u32::from(self.is_gap(prev)) + u32::from(self.is_gap(next))
     }
 
@@ -99,7 +99,7 @@ impl<S: Storage> PagedHeap<'_, S> {
     /// Room for two blocks was made.
     pub(crate) fn hold_room(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
         let Gap { block, needed, before, behind } = self.least_gap(size)?;
-        let Block { size: gap_bytes, prev, next, .. } = self.0.blocks[block];
+        let BlockEntry { size: gap_bytes, prev, next, .. } = self.0.blocks[block];
         let upper = behind && !before;
         let room = gap_bytes.min(if before && behind { gap_bytes } else { needed + spare_room });
         self.0.sets.detach(block, &mut self.0.blocks);
@@ -147,7 +147,7 @@ impl<S: Storage> PagedHeap<'_, S> {
     /// Returns how the unmapped `block` and the neighbouring free blocks can hold `size` bytes with the fewest bytes
     /// mapped. `None` if the blocks cannot hold `size` bytes.
     fn gap_at(&self, block: u32, size: u64) -> Option<Gap> {
-        let Block { size: room, prev, next, segment, .. } = self.0.blocks[block];
+        let BlockEntry { size: room, prev, next, segment, .. } = self.0.blocks[block];
         let granule = self.0.segments[segment].granule;
         let free =
             |block: u32| if block != NONE && self.0.blocks[block].is_free() { self.0.blocks[block].size } else { 0 };
@@ -167,12 +167,12 @@ impl<S: Storage> PagedHeap<'_, S> {
     /// Returns the memory missing for a request of `size` bytes, or `None` if no range has the addresses.
     pub(crate) fn lacking(&self, size: u64) -> Option<Lacking> {
         let Gap { block, needed, before, behind } = self.least_gap(size)?;
-        let Block { prev, next, .. } = self.0.blocks[block];
+        let BlockEntry { prev, next, .. } = self.0.blocks[block];
         let movable = |used: bool, block: u32| {
             if !used {
                 return 0;
             }
-            let Block { addr, size, .. } = self.0.blocks[block];
+            let BlockEntry { addr, size, .. } = self.0.blocks[block];
             let pages = self.0.sets.pages.within(addr, addr + size);
             pages.filter(HomePage::is_movable).map(|page| page.bytes).sum()
         };
@@ -229,7 +229,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         let mut cursor = self.0.sets.free.after((step, 0), self.0.blocks.entries());
         while let Some(block) = cursor {
             if self.admits(wanted, block) {
-                let Block { addr, size, .. } = self.0.blocks[block];
+                let BlockEntry { addr, size, .. } = self.0.blocks[block];
                 let pages = self.0.sets.pages.within(addr, addr + size);
                 pages.filter(HomePage::is_movable).for_each(|page| counts.add(page.bytes));
             }
@@ -265,7 +265,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         while chosen.count() > 0
             && let Some(block) = self.0.sets.free.after(position, self.0.blocks.entries())
         {
-            let Block { size, addr, .. } = self.0.blocks[block];
+            let BlockEntry { size, addr, .. } = self.0.blocks[block];
             position = (size, addr);
             if self.0.blocks.gaps_beside(block) < 2 || !self.admits(wanted, block) {
                 continue;
@@ -354,7 +354,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         longest: u64,
         joins: &impl Fn(&HomePage, &HomePage) -> bool,
     ) -> Option<(u64, u64, u32)> {
-        let Block { addr, size, .. } = self.0.blocks[block];
+        let BlockEntry { addr, size, .. } = self.0.blocks[block];
         let mut run: Option<(HomePage, HomePage, u32)> = None;
         for page in self.0.sets.pages.within(addr, addr + size) {
             let fits = |first: &HomePage, last: &HomePage| {
@@ -372,7 +372,7 @@ impl<S: Storage> PagedHeap<'_, S> {
     /// Makes a detached block free again, without work on the block since. The block, merged with the free
     /// neighbours, counts as free since the last part became free.
     pub(crate) fn return_block(&mut self, block: u32) {
-        let Block { prev, next, freed_at, .. } = self.0.blocks[block];
+        let BlockEntry { prev, next, freed_at, .. } = self.0.blocks[block];
         let free = [prev, next].into_iter().filter(|&beside| beside != NONE && self.0.blocks[beside].is_free());
         let since = free.map(|beside| self.0.blocks[beside].freed_at).fold(freed_at, u64::max);
         let joined = self.0.join_free(block).block;
@@ -381,7 +381,7 @@ impl<S: Storage> PagedHeap<'_, S> {
 
     /// Makes the old place of a moved page stale, as of now. Returns the address and bytes of the old place.
     pub(crate) fn leave_stale(&mut self, block: u32, counters: &HeapCounters) -> (DevicePtr, u64) {
-        let Block { addr, size, .. } = self.0.blocks[block];
+        let BlockEntry { addr, size, .. } = self.0.blocks[block];
         counters.down(Stat::ReservedBytes, size);
         let page = self.0.sets.pages.remove(addr);
         self.0.sets.stale.push(block, page.page, self.0.clock, &mut self.0.blocks);
@@ -395,7 +395,7 @@ impl<S: Storage> PagedHeap<'_, S> {
             return None;
         }
         let (block, page) = self.0.sets.stale.pop(stamp, &mut self.0.blocks)?;
-        let Block { addr, size, .. } = self.0.blocks[block];
+        let BlockEntry { addr, size, .. } = self.0.blocks[block];
         Some((block, DevicePtr(addr), size, page))
     }
 

@@ -14,7 +14,7 @@
 )]
 
 use super::{Heap, Outcome};
-use crate::heap::block::{Block, State};
+use crate::heap::block::{BlockEntry, State};
 use crate::heap::suballoc::{FreeDelta, Kind, SubBlock, for_kind};
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::{CapacityError, Storage};
@@ -57,7 +57,7 @@ impl<S: Storage> Heap<S> {
             count_sub_blocks(free, counters)
         };
         let sub_block = vacancies.occupy(blocks);
-        blocks[sub_block as usize] = Block::sub_block(addr, size, requested, segment, number);
+        blocks[sub_block as usize] = BlockEntry::sub_block(addr, size, requested, segment, number);
         self.live.insert(sub_block, blocks);
         peaks_stale |= counters.up(Stat::Allocation, 1);
         peaks_stale |= counters.up(Stat::AllocatedBytes, size);
@@ -77,7 +77,7 @@ impl<S: Storage> Heap<S> {
     fn free_sub_block<C: Kind<S>>(&mut self, sub_block: u32, counters: &HeapCounters) -> bool {
         let Some(suballocator) = C::of(&mut self.suballocator) else { return false };
         let (blocks, vacancies) = self.blocks.parts();
-        let Block { addr, size, requested, prev: number, segment, .. } = blocks[sub_block as usize];
+        let BlockEntry { addr, size, requested, prev: number, segment, .. } = blocks[sub_block as usize];
         // Vacate the entry before the call into the sub-allocator: fewer values stay in registers
         // across the inlined call.
         blocks[sub_block as usize].state = State::Detached;
@@ -110,7 +110,7 @@ impl<S: Storage> Heap<S> {
 
     /// Returns the live sub-blocks (allocated or pending) and their entries, in no order. Walks the
     /// table of blocks.
-    pub(crate) fn sub_blocks(&self) -> impl Iterator<Item = (u32, &Block)> {
+    pub(crate) fn sub_blocks(&self) -> impl Iterator<Item = (u32, &BlockEntry)> {
         let entries = (0..).zip(self.blocks.entries());
         // Vacant entries and the blocks for whole segments have other states.
         entries.filter(|(_, block)| matches!(block.state, State::Allocated | State::Pending))

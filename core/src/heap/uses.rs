@@ -5,7 +5,7 @@
 
 use crate::device::Event;
 use crate::heap::Heap;
-use crate::heap::block::{Block, Blocks};
+use crate::heap::block::{BlockEntry, Blocks};
 use crate::streams::fences::Fence;
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
@@ -101,12 +101,12 @@ impl<S: Storage> Heap<S> {
 }
 
 /// Returns whether a block of the heap with the `uses` is lent to another stream.
-pub(super) fn is_lent<S: Storage>(block: &Block, uses: &SlotTable<StreamUse, S>) -> bool {
+pub(super) fn is_lent<S: Storage>(block: &BlockEntry, uses: &SlotTable<StreamUse, S>) -> bool {
     loan(block, uses).is_some()
 }
 
 /// Returns the use by the stream to which a block is lent.
-fn loan<'a, S: Storage>(block: &Block, uses: &'a SlotTable<StreamUse, S>) -> Option<&'a StreamUse> {
+fn loan<'a, S: Storage>(block: &BlockEntry, uses: &'a SlotTable<StreamUse, S>) -> Option<&'a StreamUse> {
     let mut at = block.uses;
     while at != NONE && !uses[at].borrowed {
         at = uses[at].next;

@@ -9,7 +9,7 @@
 //!
 //! A commit takes the usable page with the earliest departure among all fitting lengths: a look-up for each length.
 
-use super::{Page, Pages, Place};
+use super::{Page, PagePool, Place};
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable};
@@ -64,7 +64,7 @@ fn by_length<S: Storage>(table: &SlotTable<Page, S>) -> impl Fn(u32) -> Key {
     |page| Key { major: word_of(0, table[page].bytes), minor: table[page].order }
 }
 
-impl<S: Storage> Pages<S> {
+impl<S: Storage> PagePool<S> {
     /// Marks a moving page as departed, behind a departure.
     pub(crate) fn depart(&mut self, page: u32, departure: u32) {
         debug_assert!(self.table[page].place == Place::Moving, "a page in hand departs");
@@ -170,7 +170,7 @@ mod tests {
         /// Against a list of (page, bytes, departure, stream), in the order in which the pages departed.
         #[test]
         fn the_page_that_departed_first_is_taken(steps in prop::collection::vec((0_u8..4, 1_u64..4, 0_usize..3), 1..120)) {
-            let mut pages = Pages::<Growable>::default();
+            let mut pages = PagePool::<Growable>::default();
             let mut list: Vec<(u32, u64, u32, StreamId)> = Vec::new();
             let mut handles = 0;
             for (what, length, of) in steps {
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_stuck_page_is_not_taken() {
-        let mut pages = Pages::<Growable>::default();
+        let mut pages = PagePool::<Growable>::default();
         let departure = pages.departures.add(Some(Fence { stream: STREAMS[0], number: 1, event: Event(1) })).unwrap();
         pages.make_room().unwrap();
         let page = pages.add(PhysicalHandle(1), 2 << 20);

@@ -66,7 +66,7 @@ impl Departure {
 
 /// The departures of a stream not known to be complete.
 #[derive(Clone, Copy, Debug)]
-struct Queue {
+struct DepartureQueue {
     /// The stream. [`NO_STREAM`] for an ended stream, and for work of no stream.
     stream: StreamId,
     /// The number of departures. 0 ⟺ the entry is vacant.
@@ -75,7 +75,7 @@ struct Queue {
     next: u32,
 }
 
-impl Vacant for Queue {
+impl Vacant for DepartureQueue {
     fn vacant(next: u32) -> Self {
         Self { stream: NO_STREAM, count: 0, next }
     }
@@ -93,7 +93,7 @@ impl Vacant for Queue {
 #[derive(Clone)]
 pub(crate) struct Departures<S: Storage> {
     table: SlotTable<Departure, S>,
-    queues: SlotTable<Queue, S>,
+    queues: SlotTable<DepartureQueue, S>,
     /// Root of the set of the departures not known to be complete, by queue and age.
     incomplete: Link,
     /// Root of the set of the queues of living streams, by stream.
@@ -133,7 +133,7 @@ fn by_queue<S: Storage>(table: &SlotTable<Departure, S>) -> impl Fn(u32) -> Key 
 }
 
 /// Returns the order of queues by stream.
-fn by_stream<S: Storage>(queues: &SlotTable<Queue, S>) -> impl Fn(u32) -> Key {
+fn by_stream<S: Storage>(queues: &SlotTable<DepartureQueue, S>) -> impl Fn(u32) -> Key {
     |queue| Key { major: 0, minor: queues[queue].stream.0 }
 }
 
@@ -180,7 +180,7 @@ impl<S: Storage> Departures<S> {
 
     /// Adds a queue for a stream without a queue. Room was made.
     fn add_queue(&mut self, stream: StreamId) -> u32 {
-        let queue = self.queues.insert(Queue { stream, count: 0, next: NONE });
+        let queue = self.queues.insert(DepartureQueue { stream, count: 0, next: NONE });
         if stream != NO_STREAM {
             self.by_stream = self.nodes.insert(self.by_stream, queue, by_stream(&self.queues));
         }

@@ -172,7 +172,7 @@ impl Batch {
 
 /// All pages of a device.
 #[derive(Clone)]
-pub(crate) struct Pages<S: Storage> {
+pub(crate) struct PagePool<S: Storage> {
     table: SlotTable<Page, S>,
     /// The first spare page.
     spare: u32,
@@ -188,7 +188,7 @@ pub(crate) struct Pages<S: Storage> {
     pub largest: u64,
 }
 
-impl<S: Storage> Default for Pages<S> {
+impl<S: Storage> Default for PagePool<S> {
     fn default() -> Self {
         Self {
             table: SlotTable::default(),
@@ -202,14 +202,14 @@ impl<S: Storage> Default for Pages<S> {
     }
 }
 
-impl<S: Storage> core::ops::Index<u32> for Pages<S> {
+impl<S: Storage> core::ops::Index<u32> for PagePool<S> {
     type Output = Page;
     fn index(&self, page: u32) -> &Page {
         &self.table[page]
     }
 }
 
-impl<S: Storage> Pages<S> {
+impl<S: Storage> PagePool<S> {
     /// Returns the length of every page in bytes, by handle.
     #[cfg(feature = "alloc")]
     pub(crate) fn lengths(&self) -> alloc::collections::BTreeMap<u64, u64> {
@@ -548,7 +548,7 @@ mod tests {
 
     #[test]
     fn the_entry_of_a_lost_page_stays_until_its_last_alias_is_removed() {
-        let mut pages = Pages::<Growable>::default();
+        let mut pages = PagePool::<Growable>::default();
         pages.make_room().unwrap();
         let lost = pages.add(PhysicalHandle(1), 4096);
         pages.add_alias(lost);

@@ -1,7 +1,7 @@
 //! Records an iteration: the sizes requested on each stream, and the time of each free.
 
 use super::LANES;
-use super::sequence::Step;
+use super::sequence::SequenceStep;
 use crate::units::{StreamId, UNIT};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -50,7 +50,7 @@ pub struct ObservedStream {
     /// problem.
     pub problem: Problem,
     /// Every request, also for blocks beyond the iteration. No step has an offset yet.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<SequenceStep>,
 }
 
 /// An observed iteration: a planning problem for each stream. Streams share no bytes, so the
@@ -130,7 +130,7 @@ fn observed(log: &StreamLog) -> ObservedStream {
         if until > 0 {
             problem.buffers.push(Buffer { start, end: u64::from(end), size, alignment: UNIT, fixed: None });
         }
-        Step { size, until: end, offset: None }
+        SequenceStep { size, until: end, offset: None }
     };
     let steps = (0..).zip(&log.requests).map(step).collect();
     ObservedStream { stream: log.stream, problem, steps }

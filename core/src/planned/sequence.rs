@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 
 /// A request of a sequence, as observed and planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Step {
+pub(crate) struct SequenceStep {
     /// The size in bytes, a multiple of the [`UNIT`].
     pub size: u64,
     /// The number of requests of the iteration after which the block is free again. Greater than the request's own
@@ -89,18 +89,18 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     /// Creates the sequence of a segment at `base`. The steps have been verified.
-    pub(crate) fn new(base: u64, steps: &[Step]) -> Self {
+    pub(crate) fn new(base: u64, steps: &[SequenceStep]) -> Self {
         let mut addresses: Vec<u64> = steps.iter().filter_map(|step| Some(base + step.offset?)).collect();
         addresses.sort_unstable();
         addresses.dedup();
         let slots = AddressTable::new(&addresses);
         // A sentinel of size `u64::MAX`: `matches` is false for every request, so that the cursor
         // may stand behind the last request without a test.
-        let last = Step { size: u64::MAX, until: steps.len() as u32 + 1, offset: None };
+        let last = SequenceStep { size: u64::MAX, until: steps.len() as u32 + 1, offset: None };
         let mut entries: Vec<ServedRequest> = steps
             .iter()
             .chain([&last])
-            .map(|&Step { size, until, offset }| {
+            .map(|&SequenceStep { size, until, offset }| {
                 let slot = offset.and_then(|offset| slots.number(base + offset)).unwrap_or(NONE);
                 ServedRequest { size, slot, until, ends: 0, due: 0 }
             })

@@ -2,7 +2,7 @@
 
 use super::recorder::{Log, Observed};
 use super::report::{PlannedReport, Stage};
-use super::sequence::Step;
+use super::sequence::SequenceStep;
 use crate::units::StreamId;
 use alloc::vec::Vec;
 
@@ -19,7 +19,7 @@ pub(crate) struct Prepared {
     /// The stream.
     pub stream: StreamId,
     /// The requests of the iteration, with their planned offsets.
-    pub steps: Vec<Step>,
+    pub steps: Vec<SequenceStep>,
     /// The bytes needed by the plan.
     pub peak: u64,
     /// The bytes needed at least by any plan for the requests.

@@ -1,6 +1,6 @@
 //! Tests of a lane's sequence against a naive model with a byte-by-byte comparison of live blocks.
 
-use super::sequence::{AddressOwner, Placement, Sequence, Step};
+use super::sequence::{AddressOwner, Placement, Sequence, SequenceStep};
 use crate::units::UNIT;
 use cachalot_planner::{Buffer, Problem};
 use proptest::prelude::*;
@@ -39,14 +39,14 @@ enum Op {
 }
 
 /// Returns the steps observed for the operations.
-fn observe(ops: &[Op]) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
+fn observe(ops: &[Op]) -> Vec<SequenceStep> {
+    let mut steps: Vec<SequenceStep> = Vec::new();
     let mut held: Vec<usize> = Vec::new();
     for &op in ops {
         match op {
             Op::Malloc(units) => {
                 held.push(steps.len());
-                steps.push(Step { size: units * UNIT, until: 0, offset: None });
+                steps.push(SequenceStep { size: units * UNIT, until: 0, offset: None });
             }
             Op::Free(which) if !held.is_empty() => {
                 let step = held.remove(which % held.len());
@@ -78,7 +78,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(steps: &[Step]) -> Self {
+    fn new(steps: &[SequenceStep]) -> Self {
         Self { sequence: Sequence::new(BASE, steps), held: Vec::new(), fallback: 0 }
     }
 

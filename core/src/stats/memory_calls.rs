@@ -54,7 +54,7 @@ const _: () = assert!(MemoryCall::Export as usize + 1 == KINDS);
 /// Counter of a kind of calls. The time is in ticks of the device's clock: a call may take
 /// less than a microsecond.
 #[derive(Debug)]
-struct Counter {
+struct CallCounter {
     calls: AtomicU64,
     ticks: AtomicU64,
 }
@@ -62,7 +62,7 @@ struct Counter {
 /// The counters of a device. Any thread counts without a lock.
 #[derive(Debug)]
 pub(crate) struct MemoryCallCounters {
-    kinds: [Counter; KINDS],
+    kinds: [CallCounter; KINDS],
     /// The clock's reading from which sums of ticks are converted, once there is one.
     origin: AtomicU64,
     /// Requests with more mapping than the policy's bound.
@@ -74,7 +74,7 @@ pub(crate) struct MemoryCallCounters {
 impl MemoryCallCounters {
     pub(crate) fn new() -> Self {
         Self {
-            kinds: core::array::from_fn(|_| Counter { calls: AtomicU64::new(0), ticks: AtomicU64::new(0) }),
+            kinds: core::array::from_fn(|_| CallCounter { calls: AtomicU64::new(0), ticks: AtomicU64::new(0) }),
             origin: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
             longest_us: AtomicU64::new(0),

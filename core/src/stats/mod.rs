@@ -97,7 +97,7 @@ fn column(kind: PoolKind) -> usize {
 /// The events counted for a device as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
-pub(crate) enum Event {
+pub(crate) enum Occurrence {
     /// A request released the whole cache before its last attempt.
     AllocRetry,
     /// A request failed because neither the cache nor the device had the memory.
@@ -112,10 +112,10 @@ pub(crate) enum Event {
     OomRejection,
 }
 
-/// The number of counts in [`Event`].
+/// The number of counts in [`Occurrence`].
 const EVENTS: usize = 6;
 
-/// The names in the order of [`Event`], as `torch.cuda.memory_stats()` spells them.
+/// The names in the order of [`Occurrence`], as `torch.cuda.memory_stats()` spells them.
 const EVENT_NAMES: [&str; EVENTS] = [
     "num_alloc_retries",
     "num_ooms",
@@ -145,7 +145,7 @@ pub struct Counter {
 pub struct Stats {
     /// By column ([`ALL`], small, large) and [`Stat`].
     counters: [[Counter; STATS]; 3],
-    /// By [`Event`].
+    /// By [`Occurrence`].
     events: [u64; EVENTS],
     /// The setting `max_split_size` in bytes; −1 for no limit.
     max_split_size: i64,
@@ -184,23 +184,23 @@ impl Stats {
 
     /// Calls to allocate memory from the device: segments, and mappings in expandable segments.
     pub fn device_allocs(&self) -> u64 {
-        self.events[Event::DeviceAlloc as usize]
+        self.events[Occurrence::DeviceAlloc as usize]
     }
 
     /// Calls to release memory to the device.
     pub fn device_frees(&self) -> u64 {
-        self.events[Event::DeviceFree as usize]
+        self.events[Occurrence::DeviceFree as usize]
     }
 
     /// Requests that failed for lack of memory.
     pub fn ooms(&self) -> u64 {
-        self.events[Event::OutOfMemory as usize]
+        self.events[Occurrence::OutOfMemory as usize]
     }
 
     /// Requests which released the whole cache before their last attempt, which succeeded or
     /// failed.
     pub fn alloc_retries(&self) -> u64 {
-        self.events[Event::AllocRetry as usize]
+        self.events[Occurrence::AllocRetry as usize]
     }
 
     /// Calls `visit` with every key of `torch.cuda.memory_stats()`, flattened

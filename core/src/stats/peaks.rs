@@ -3,7 +3,7 @@
 #[cfg(feature = "alloc")]
 use super::counters::copy_of;
 use super::counters::{HeapCounters, included};
-use super::{ALL, Counter, EVENTS, Event, STATS, Stat, Stats, column};
+use super::{ALL, Counter, EVENTS, Occurrence, STATS, Stat, Stats, column};
 use crate::config::rounding::PoolKind;
 use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicI64, AtomicU64, fence};
@@ -22,7 +22,7 @@ pub(crate) struct DevicePeaks {
     allocated_before: [[AtomicU64; STATS]; 3],
     /// The total ever removed when the accumulated statistics were last reset.
     freed_before: [[AtomicU64; STATS]; 3],
-    /// The counts of [`Event`]s since the accumulated statistics were last reset.
+    /// The counts of [`Occurrence`]s since the accumulated statistics were last reset.
     events: [AtomicU64; EVENTS],
     /// The setting `max_split_size` at creation, as PyTorch reports it: −1 for no limit.
     max_split_size: i64,
@@ -62,7 +62,7 @@ impl DevicePeaks {
     }
 
     /// Counts one event.
-    pub(crate) fn count(&self, event: Event) {
+    pub(crate) fn count(&self, event: Occurrence) {
         self.events[event as usize].fetch_add(1, Relaxed);
     }
 

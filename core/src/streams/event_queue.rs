@@ -28,7 +28,7 @@ const FINISHED: usize = 8;
 
 /// A block that waits for an event.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
+pub(crate) struct QueuedBlock {
     /// The event, which also covers the blocks before without an event. `None`: the next event of the
     /// queue covers the block, or the block is open.
     event: Option<Event>,
@@ -40,7 +40,7 @@ pub(crate) struct Wait {
     next: u32,
 }
 
-impl Vacant for Wait {
+impl Vacant for QueuedBlock {
     fn vacant(next: u32) -> Self {
         Self { event: None, heap: NONE, block: NONE, next }
     }
@@ -56,7 +56,7 @@ impl Vacant for Wait {
 
 /// The blocks that wait for a stream, oldest first.
 #[derive(Clone, Copy, Debug)]
-struct Queue {
+struct StreamQueue {
     /// The stream, while the queue is in use.
     stream: StreamId,
     /// The oldest block; `NONE` ⟺ the queue is empty.
@@ -85,7 +85,7 @@ struct Queue {
     hopeful: bool,
 }
 
-impl Queue {
+impl StreamQueue {
     /// Creates a queue without blocks.
     const fn new(stream: StreamId) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Queue {
 
 /// An event to be recorded behind the open blocks of a queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Recording {
+pub(crate) struct DueRecording {
     /// The stream on which the caller records the event.
     pub stream: StreamId,
     /// Whether the queue has no earlier event, so a poll of the event could find it complete.
@@ -121,16 +121,16 @@ pub(crate) struct Recording {
 #[derive(Clone)]
 pub(crate) struct EventQueues<S: Storage> {
     /// The entries of all queues.
-    waits: SlotTable<Wait, S>,
+    waits: SlotTable<QueuedBlock, S>,
     /// The queues, in use or vacant.
-    queues: S::Table<Queue>,
+    queues: S::Table<StreamQueue>,
     /// The events of the group's streams. Those of the queues are on loan.
     pub events: IdleEvents<S>,
 }
 
 impl<S: Storage> Default for EventQueues<S> {
     fn default() -> Self {
-        Self { waits: SlotTable::default(), queues: S::Table::<Queue>::default(), events: IdleEvents::default() }
+        Self { waits: SlotTable::default(), queues: S::Table::<StreamQueue>::default(), events: IdleEvents::default() }
     }
 }
 
@@ -141,7 +141,7 @@ impl<S: Storage> EventQueues<S> {
     /// [`CapacityError`] if a table is full.
     fn make_room(&mut self, known: Option<usize>) -> Result<(), CapacityError> {
         // Where the stream has a queue, the search for a vacant one is left out: all threads free under this lock.
-        let has_queue = known.is_some() || self.queues.iter().any(Queue::is_vacant) || self.queues.make_room(1);
+        let has_queue = known.is_some() || self.queues.iter().any(StreamQueue::is_vacant) || self.queues.make_room(1);
         if has_queue && self.waits.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
@@ -152,7 +152,7 @@ impl<S: Storage> EventQueues<S> {
     pub(crate) fn push(&mut self, fence: Fence, heap: u32, block: u32) -> Result<(), CapacityError> {
         let known = self.queue_of(fence.stream);
         self.make_room(known)?;
-        let queue = self.append(fence.stream, known, Wait { event: Some(fence.event), heap, block, next: NONE });
+        let queue = self.append(fence.stream, known, QueuedBlock { event: Some(fence.event), heap, block, next: NONE });
         self.queues[queue].open = 0;
         self.queues[queue].events += 1;
         Ok(())
@@ -167,7 +167,7 @@ impl<S: Storage> EventQueues<S> {
     pub(crate) fn gather(&mut self, stream: StreamId, heap: u32, block: u32) -> Result<Option<usize>, CapacityError> {
         let known = self.queue_of(stream);
         self.make_room(known)?;
-        let queue = self.append(stream, known, Wait { event: None, heap, block, next: NONE });
+        let queue = self.append(stream, known, QueuedBlock { event: None, heap, block, next: NONE });
         let entry = &mut self.queues[queue];
         entry.open += 1;
         let is_first = entry.events == 0 && !entry.quick;
@@ -181,7 +181,7 @@ impl<S: Storage> EventQueues<S> {
     }
 
     /// Appends a block to the queue of `stream`, `known` if blocks wait for the stream. Room was made. Returns the queue.
-    fn append(&mut self, stream: StreamId, known: Option<usize>, wait: Wait) -> usize {
+    fn append(&mut self, stream: StreamId, known: Option<usize>, wait: QueuedBlock) -> usize {
         let wait = self.waits.insert(wait);
         if let Some(known) = known {
             let tail = core::mem::replace(&mut self.queues[known].tail, wait);
@@ -192,11 +192,11 @@ impl<S: Storage> EventQueues<S> {
             return known;
         }
         let of_stream = self.queues.iter().position(|queue| queue.is_vacant() && queue.stream == stream);
-        let vacant = of_stream.or_else(|| self.queues.iter().position(Queue::is_vacant));
+        let vacant = of_stream.or_else(|| self.queues.iter().position(StreamQueue::is_vacant));
         let quick = of_stream.is_some_and(|queue| self.queues[queue].quick);
         let hopeful = of_stream.is_none_or(|queue| self.queues[queue].hopeful);
         let heap = self.waits[wait].heap;
-        let queue = Queue { head: wait, tail: wait, heap, quick, hopeful, ..Queue::new(stream) };
+        let queue = StreamQueue { head: wait, tail: wait, heap, quick, hopeful, ..StreamQueue::new(stream) };
         if let Some(vacant) = vacant {
             self.queues[vacant] = queue;
             return vacant;
@@ -208,7 +208,7 @@ impl<S: Storage> EventQueues<S> {
     /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait; of any
     /// heap, if `slot` is `None`.
     pub(crate) fn next_queue(&self, from: usize, slot: Option<u32>) -> Option<usize> {
-        let waits = |queue: &Queue| slot.is_none_or(|slot| queue.heap == slot || queue.heap == NONE);
+        let waits = |queue: &StreamQueue| slot.is_none_or(|slot| queue.heap == slot || queue.heap == NONE);
         (from..self.queues.len()).find(|&queue| self.queues[queue].head != NONE && waits(&self.queues[queue]))
     }
 
@@ -226,10 +226,10 @@ impl<S: Storage> EventQueues<S> {
     /// Begins the recording of an event for the open blocks of a queue. Returns `None` if no block is
     /// open, or if another thread is recording. The caller records an event on the stream with no
     /// lock held, and then calls [`finish_recording`](Self::finish_recording).
-    pub(crate) fn begin_recording(&mut self, queue: usize) -> Option<Recording> {
+    pub(crate) fn begin_recording(&mut self, queue: usize) -> Option<DueRecording> {
         let entry = self.queues.get_mut(queue).filter(|entry| entry.open > 0 && entry.recording == NONE)?;
         entry.recording = entry.tail;
-        Some(Recording { stream: entry.stream, is_first: entry.events == 0 })
+        Some(DueRecording { stream: entry.stream, is_first: entry.events == 0 })
     }
 
     /// Ends what [`begin_recording`](Self::begin_recording) began. The fence covers the blocks that were open then, and the
@@ -304,7 +304,7 @@ impl<S: Storage> EventQueues<S> {
 
     /// Returns the last of the blocks that the first event of a queue covers. Returns `None` without
     /// an event, and while an event is recorded for a block before.
-    fn first_covered(&self, queue: &Queue) -> Option<u32> {
+    fn first_covered(&self, queue: &StreamQueue) -> Option<u32> {
         let mut at = if queue.events > 0 { queue.head } else { NONE };
         while at != NONE && at != queue.recording {
             if self.waits[at].event.is_some() {
@@ -343,7 +343,7 @@ impl<S: Storage> EventQueues<S> {
         let last = self.first_covered(&self.queues[queue]).unwrap_or(NONE);
         let mut at = if last == NONE { NONE } else { self.queues[queue].head };
         while at != NONE && !heaps.is_full() {
-            let Wait { heap, next, .. } = self.waits[at];
+            let QueuedBlock { heap, next, .. } = self.waits[at];
             if !heaps.contains(&heap) {
                 let _room = heaps.push(heap);
             }
@@ -395,7 +395,7 @@ impl<S: Storage> EventQueues<S> {
     pub(crate) fn take_finished(&mut self, first: &mut u32) -> heapless::Vec<(u32, u32), FINISHED> {
         let mut finished = heapless::Vec::new();
         while *first != NONE && !finished.is_full() {
-            let Wait { heap, block, next, .. } = self.waits[*first];
+            let QueuedBlock { heap, block, next, .. } = self.waits[*first];
             self.waits.remove(*first);
             *first = next;
             let _fits = finished.push((heap, block));
@@ -414,12 +414,12 @@ impl<S: Storage> EventQueues<S> {
     pub(crate) fn cancel(&mut self, heap: u32, block: u32) -> u32 {
         let mut cancelled = 0;
         for queue in 0..self.queues.len() {
-            let Queue { head, busy, recording, .. } = self.queues[queue];
+            let StreamQueue { head, busy, recording, .. } = self.queues[queue];
             // What the first event of a busy queue covers belongs to the polling thread.
             let polled = if busy { self.first_covered(&self.queues[queue]) } else { None };
             let (mut previous, mut at) = polled.map_or((NONE, head), |polled| (polled, self.waits[polled].next));
             while at != NONE {
-                let Wait { event, heap: of_heap, block: of_block, next } = self.waits[at];
+                let QueuedBlock { event, heap: of_heap, block: of_block, next } = self.waits[at];
                 if (of_heap, of_block) == (heap, block) && at != recording {
                     self.waits.remove(at);
                     cancelled += 1;

@@ -7,13 +7,13 @@
 
 use crate::tables::{CapacityError, Storage, Table};
 
-/// The bit of [`Block::events`](crate::heap::block::Block::events) for the frontier: set while the
+/// The bit of [`BlockEntry::events`](crate::heap::block::BlockEntry::events) for the frontier: set while the
 /// block waits for its count.
 pub(crate) const FRONTIER_BIT: u32 = 1 << 31;
 
 /// A block whose count the frontier has not reached. Ordered by count first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Wait {
+struct CountedBlock {
     /// The number of the last work that uses the block.
     count: u64,
     /// The slot of the block's heap.
@@ -28,14 +28,14 @@ pub(crate) struct Frontier<S: Storage> {
     /// All work up to this count is done. Never decreases.
     reached: u64,
     /// The waiting blocks, as a binary heap: entry `n` is at most entries `2n + 1` and `2n + 2`.
-    waits: S::Table<Wait>,
+    waits: S::Table<CountedBlock>,
     /// Reservations neither used nor cancelled. Each has room in `waits`.
     reserved: usize,
 }
 
 impl<S: Storage> Default for Frontier<S> {
     fn default() -> Self {
-        Self { reached: 0, waits: S::Table::<Wait>::default(), reserved: 0 }
+        Self { reached: 0, waits: S::Table::<CountedBlock>::default(), reserved: 0 }
     }
 }
 
@@ -71,7 +71,7 @@ impl<S: Storage> Frontier<S> {
         if count <= self.reached {
             return false;
         }
-        let wait = Wait { count, heap, block };
+        let wait = CountedBlock { count, heap, block };
         let mut at = self.waits.len();
         self.waits.add(wait);
         // Sift up.
@@ -96,7 +96,7 @@ impl<S: Storage> Frontier<S> {
         self.waits.pop();
         let waits = &mut *self.waits;
         let mut at = 0;
-        let least = |at: usize, waits: &[Wait]| {
+        let least = |at: usize, waits: &[CountedBlock]| {
             (2 * at + 1..waits.len().min(2 * at + 3))
                 .min_by_key(|&child| waits[child])
                 .filter(|&c| waits[c] < waits[at])

@@ -13,10 +13,10 @@ use crate::units::StreamId;
 pub(crate) const GROUPS: u32 = 16;
 
 /// A group of streams.
-type Group<R, S> = CachePadded<Ranked<R, EventQueues<S>>>;
+type LockedGroup<R, S> = CachePadded<Ranked<R, EventQueues<S>>>;
 
 /// The event queues of a device.
-pub(crate) struct Groups<R: Lock, S: Storage>(S::Groups<Group<R, S>>);
+pub(crate) struct Groups<R: Lock, S: Storage>(S::Groups<LockedGroup<R, S>>);
 
 impl<R: Lock, S: Storage> Groups<R, S> {
     /// Creates empty queues.

@@ -48,7 +48,7 @@ pub(crate) struct OrderedBlock {
 
 /// The blocks of one heap. There is a queue ⟺ there is a block.
 #[derive(Clone, Copy, Debug)]
-struct Queue {
+struct HeapQueue {
     /// The slot of the heap; the next vacant entry, if this one is vacant.
     slot: u32,
     /// The age under which the queue stands in [`OrderedBlocks::oldest`]: that of the oldest block of the heap, or an
@@ -60,7 +60,7 @@ struct Queue {
     by_use: Link,
 }
 
-impl Vacant for Queue {
+impl Vacant for HeapQueue {
     fn vacant(next: u32) -> Self {
         Self { slot: next, oldest: 0, by_age: Link::EMPTY, by_use: Link::EMPTY }
     }
@@ -79,10 +79,10 @@ impl Vacant for Queue {
 pub(crate) struct OrderedBlocks<S: Storage> {
     /// The blocks in the order of the frees.
     blocks: BusyList<OrderedBlock, S>,
-    queues: SlotTable<Queue, S>,
+    queues: SlotTable<HeapQueue, S>,
     /// Root of the set of the queues, by the slots of their heaps.
     by_slot: Link,
-    /// Root of the set of the queues, by [`Queue::oldest`].
+    /// Root of the set of the queues, by [`HeapQueue::oldest`].
     oldest: Link,
     /// The nodes of all sets.
     nodes: RadixTree<S>,
@@ -112,12 +112,12 @@ fn single(minor: u64) -> Key {
 }
 
 /// Returns a function that orders queues by slot.
-fn by_slot<S: Storage>(queues: &SlotTable<Queue, S>) -> impl Fn(u32) -> Key {
+fn by_slot<S: Storage>(queues: &SlotTable<HeapQueue, S>) -> impl Fn(u32) -> Key {
     |queue| single(u64::from(queues[queue].slot))
 }
 
 /// Returns a function that orders queues by their oldest block.
-fn by_oldest<S: Storage>(queues: &SlotTable<Queue, S>) -> impl Fn(u32) -> Key {
+fn by_oldest<S: Storage>(queues: &SlotTable<HeapQueue, S>) -> impl Fn(u32) -> Key {
     |queue| single(queues[queue].oldest)
 }
 
@@ -177,7 +177,7 @@ impl<S: Storage> OrderedBlocks<S> {
 
     /// Adds the queue of the heap in `slot`, whose oldest block has the age `oldest`. Room was made.
     fn add_queue(&mut self, slot: u32, oldest: u64) -> u32 {
-        let queue = self.queues.insert(Queue { slot, oldest, ..Queue::vacant(NONE) });
+        let queue = self.queues.insert(HeapQueue { slot, oldest, ..HeapQueue::vacant(NONE) });
         self.by_slot = self.nodes.insert(self.by_slot, queue, by_slot(&self.queues));
         self.oldest = self.nodes.insert(self.oldest, queue, by_oldest(&self.queues));
         queue

@@ -82,11 +82,11 @@ pub trait OnceTable<T>: Default {
 mod sealed {
     /// Keeps other crates from implementing [`Storage`](super::Storage): its table types are
     /// private.
-    pub trait Sealed {}
+    pub trait SealedStorage {}
 }
 
 /// A choice of table types. Only [`Fixed`] and [`Growable`] implement it.
-pub trait Storage: sealed::Sealed + Clone + 'static {
+pub trait Storage: sealed::SealedStorage + Clone + 'static {
     /// Tables inside a heap: blocks, index nodes, segments.
     type Table<T: Clone + Send + 'static>: Table<T> + Clone + Send;
     /// Large values inside a heap that an empty heap does not need.
@@ -136,7 +136,7 @@ pub trait Storage: sealed::Sealed + Clone + 'static {
 #[derive(Clone, Debug)]
 pub struct Fixed<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize>;
 
-impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize> sealed::Sealed
+impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize> sealed::SealedStorage
     for Fixed<DEVICES, HEAPS, BLOCKS, PAGES>
 {
 }
@@ -241,7 +241,7 @@ mod growable {
     #[derive(Clone, Debug)]
     pub struct Growable;
 
-    impl super::sealed::Sealed for Growable {}
+    impl super::sealed::SealedStorage for Growable {}
 
     impl Storage for Growable {
         type Table<T: Clone + Send + 'static> = Vec<T>;

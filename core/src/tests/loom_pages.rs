@@ -11,7 +11,7 @@ use crate::heap::split_rules::{Rules, Source};
 use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::heap::{FreeOutcome, Heap};
 use crate::pages::counts::PageCounts;
-use crate::pages::{Batch, Pages};
+use crate::pages::{Batch, PagePool};
 use crate::stats::HeapCounters;
 use crate::tables::Growable;
 use crate::units::{DevicePtr, MIB};
@@ -26,7 +26,7 @@ const STEP: u64 = 2 * MIB;
 struct Device {
     heaps: [Mutex<Heap<Growable>>; 2],
     counters: [HeapCounters; 2],
-    pages: Mutex<Pages<Growable>>,
+    pages: Mutex<PagePool<Growable>>,
 }
 
 impl Device {
@@ -42,7 +42,7 @@ impl Device {
         Arc::new(Self {
             heaps: [heap(1 << 40), heap(2 << 40)],
             counters: Default::default(),
-            pages: Mutex::new(Pages::default()),
+            pages: Mutex::new(PagePool::default()),
         })
     }
 

@@ -12,7 +12,7 @@ use crate::heap::home_pages::HomePage;
 use crate::heap::split_rules::{Rules, Source};
 use crate::heap::stitched::PagedHeap;
 use crate::heap::{FreeOutcome, Heap};
-use crate::pages::Pages;
+use crate::pages::PagePool;
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::Growable;
 use crate::units::{DevicePtr, MIB};
@@ -28,14 +28,14 @@ const BASE: u64 = 1 << 40;
 struct Parkable {
     heap: Mutex<Heap<Growable>>,
     counters: HeapCounters,
-    pages: Mutex<Pages<Growable>>,
+    pages: Mutex<PagePool<Growable>>,
     state: PairState,
 }
 
 impl Parkable {
     fn new() -> Arc<Self> {
         let counters = HeapCounters::default();
-        let mut pages = Pages::default();
+        let mut pages = PagePool::default();
         let mut heap: Heap<Growable> = Heap::vacant(PoolKind::Large);
         heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
         heap.make_room().unwrap();

@@ -4,13 +4,13 @@
 
 use crate::arena::give::rules;
 use crate::arena::give::take::give;
-use crate::arena::give::units::{Kind, Unit};
+use crate::arena::give::units::{Unit, UnitKind};
 use crate::arena::{Arena, OnDevice, flags};
 use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::stats::Event;
+use crate::stats::Occurrence;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::{DevicePtr, NO_STREAM};
@@ -80,7 +80,7 @@ pub(in crate::arena) fn first_of_heap<D: DeviceMemory, R: Lock, S: Storage>(
     let goes = |unit: &Unit| {
         let stream = arena.heaps.lock(slot).stream;
         // The pages of a capturing stream stay mapped.
-        unit.kind == Kind::Segment
+        unit.kind == UnitKind::Segment
             || !arena.driver.may_use(stream, NO_STREAM)
             || arena.call(|device| device.is_capturing(stream)) != Ok(true)
     };
@@ -134,7 +134,7 @@ pub(in crate::arena) fn release_and_retry<D: DeviceMemory, R: Lock, S: Storage, 
     // A page with a stale mapping cannot go back to the device for a longer one.
     device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
     empty_heaps(device, None)?;
-    device.peaks.device.count(Event::AllocRetry);
+    device.peaks.device.count(Occurrence::AllocRetry);
     // Maps spare pages first; those that are left go back to the device.
     let served = attempt()?;
     let destroyed = destroy_spares(device);

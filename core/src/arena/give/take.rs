@@ -7,20 +7,20 @@
 //! A segment leaves the heap and the page map before the device releases the memory, so no thread can find the segment
 //! during the call. Pages become spare.
 
-use crate::arena::give::units::{Kind, Unit};
+use crate::arena::give::units::{Unit, UnitKind};
 use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::expandable::Range;
-use crate::stats::Event;
+use crate::heap::expandable::AddressRange;
+use crate::stats::Occurrence;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::trace::Action;
 
 /// A unit taken out of the heap.
 #[derive(Debug)]
-pub(in crate::arena) struct Taken {
+pub(in crate::arena) struct TakenUnit {
     pub unit: Unit,
     /// The block, detached around pages.
     block: u32,
@@ -48,14 +48,14 @@ impl Unit {
     pub(in crate::arena) fn take<D: DeviceMemory, R: Lock, S: Storage>(
         self,
         device: OnDevice<'_, D, R, S>,
-    ) -> Result<Option<Taken>, Error> {
+    ) -> Result<Option<TakenUnit>, Error> {
         device.health()?;
         let Some(_used) = device.heaps.enter_pair(self.slot / 2) else { return Ok(None) };
         let mut heap = device.heaps.lock(self.slot);
-        if self.kind == Kind::Pages {
+        if self.kind == UnitKind::Pages {
             // A heap asleep keeps its pages for the call that parks or wakes the heap.
             let block = if heap.asleep { None } else { self.detach(&mut heap)? };
-            return Ok(block.map(|block| Taken { unit: self, block }));
+            return Ok(block.map(|block| TakenUnit { unit: self, block }));
         }
         let Some(block) = self.find(&mut heap) else { return Ok(None) };
         let (base, bytes) = heap.remove_segment(block, &device.heaps.slot(self.slot).counters);
@@ -69,7 +69,7 @@ impl Unit {
         if !device.flags.has(flags::DIRECT) {
             device.heaps.drop_tables(&mut heap);
         }
-        Ok(Some(Taken { unit: self, block }))
+        Ok(Some(TakenUnit { unit: self, block }))
     }
 
     /// Detaches pages, as a block of their own. Returns `None` if another thread has used the pages since they were
@@ -84,11 +84,11 @@ impl Unit {
         if !whole && heap.make_room().is_err() || !heap.make_room_for_range() {
             return Err(Error::TableFull("blocks"));
         }
-        Ok(Some(heap.detach_range(block, Range { at: self.ptr(), bytes: self.bytes, granule: self.bytes })))
+        Ok(Some(heap.detach_range(block, AddressRange { at: self.ptr(), bytes: self.bytes, granule: self.bytes })))
     }
 }
 
-impl Taken {
+impl TakenUnit {
     /// Releases the memory of a segment, or unmaps pages, which become spare. Returns the number of bytes.
     ///
     /// # Errors
@@ -99,12 +99,12 @@ impl Taken {
     ) -> Result<u64, Error> {
         let Unit { kind, slot, bytes, .. } = self.unit;
         match kind {
-            Kind::Segment => {
-                device.peaks.device.count(Event::DeviceFree);
+            UnitKind::Segment => {
+                device.peaks.device.count(Occurrence::DeviceFree);
                 device.release_memory(self.unit.ptr(), bytes)?;
             }
             // A device with pages has virtual memory.
-            Kind::Pages => device.mapper().map_or(Ok(()), |mapper| mapper.unmap_detached(slot, self.block))?,
+            UnitKind::Pages => device.mapper().map_or(Ok(()), |mapper| mapper.unmap_detached(slot, self.block))?,
         }
         Ok(bytes)
     }

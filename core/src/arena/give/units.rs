@@ -17,7 +17,7 @@ use crate::arena::heaps::pairs::PairUse;
 use crate::config::rounding::PoolKind;
 use crate::heap::Heap;
 use crate::heap::age::Idle;
-use crate::heap::block::{Backing, Block};
+use crate::heap::block::{Backing, BlockEntry};
 use crate::heap::home_pages::HomePage;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -35,7 +35,7 @@ const FROM_START: Position = (0, 0);
 /// The form of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
-pub(in crate::arena) enum Kind {
+pub(in crate::arena) enum UnitKind {
     /// An ordinary segment.
     Segment,
     /// Adjacent pages of a free block.
@@ -45,7 +45,7 @@ pub(in crate::arena) enum Kind {
 /// Free memory of a heap, ready to go back to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::arena) struct Unit {
-    pub kind: Kind,
+    pub kind: UnitKind,
     /// The slot of the heap.
     pub slot: u32,
     /// The free block, as long as the heap stays locked.
@@ -83,8 +83,8 @@ impl Unit {
     }
 
     /// Returns the unit of `bytes` at `at` in the free block `block`.
-    fn new<S: Storage>(kind: Kind, heap: &Heap<S>, slot: u32, block: u32, at: u64, bytes: u64) -> Self {
-        let Block { size, addr, freed_at, .. } = heap.blocks[block];
+    fn new<S: Storage>(kind: UnitKind, heap: &Heap<S>, slot: u32, block: u32, at: u64, bytes: u64) -> Self {
+        let BlockEntry { size, addr, freed_at, .. } = heap.blocks[block];
         let quiet = if heap.retained { 0 } else { heap.sets.quiet };
         // Saturates: only heaps whose blocks age have a clock that follows the searches.
         let age = heap.clock.saturating_sub(freed_at);
@@ -93,15 +93,15 @@ impl Unit {
 
     /// Returns the segment filled by the free block `block`, unless refused.
     fn segment<S: Storage>(heap: &Heap<S>, slot: u32, block: u32) -> Option<Self> {
-        let Block { addr, size, freed_at, segment, .. } = heap.blocks[block];
+        let BlockEntry { addr, size, freed_at, segment, .. } = heap.blocks[block];
         let untouched = freed_at < heap.sets.mark;
         let idle = if untouched { heap.segments[segment].idle } else { Idle::IN_USE };
-        heap.is_releasable(block).then(|| Self { idle, ..Self::new(Kind::Segment, heap, slot, block, addr, size) })
+        heap.is_releasable(block).then(|| Self { idle, ..Self::new(UnitKind::Segment, heap, slot, block, addr, size) })
     }
 
     /// Returns a page in the free block `block`.
     fn page<S: Storage>(heap: &Heap<S>, slot: u32, block: u32, page: HomePage) -> Self {
-        let unit = Self::new(Kind::Pages, heap, slot, block, page.at, page.bytes);
+        let unit = Self::new(UnitKind::Pages, heap, slot, block, page.at, page.bytes);
         // A request for the front of the block does not reach the pages behind `high`.
         let untouched = unit.freed_at < heap.sets.mark || page.at >= heap.high;
         if untouched && page.idle.is_idle() {
@@ -142,7 +142,7 @@ fn last<S: Storage>(heap: &Heap<S>) -> Option<u32> {
 
 /// Iterates over the units of a free block, page by page from the highest address down.
 fn units_in<S: Storage>(heap: &Heap<S>, slot: u32, block: u32) -> impl Iterator<Item = Unit> {
-    let Block { addr, size, backing, .. } = heap.blocks[block];
+    let BlockEntry { addr, size, backing, .. } = heap.blocks[block];
     let pages = (backing != Backing::Ordinary).then(|| heap.sets.pages.within_down(addr, addr + size));
     let pages = pages.into_iter().flatten().filter(HomePage::is_movable);
     Unit::segment(heap, slot, block).into_iter().chain(pages.map(move |page| Unit::page(heap, slot, block, page)))
@@ -226,7 +226,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     pub(in crate::arena) fn pages_of(&self, slot: u32) -> impl Iterator<Item = Unit> {
         let unit_of = move |heap: &Heap<S>, block| {
             let range = heap.whole_pages(block, HomePage::is_movable)?;
-            Some(Unit::new(Kind::Pages, heap, slot, block, range.at.0, range.bytes))
+            Some(Unit::new(UnitKind::Pages, heap, slot, block, range.at.0, range.bytes))
         };
         let (mut from, mut rest) = (FROM_START, FROM_START);
         from_fn(move || {

@@ -17,7 +17,7 @@ use crate::sync::{CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
 
 /// A copy of a device's state, and the page map of the copy.
-type Copied<T, R, S> = (Arena<T, R, S>, PageMap<R, S>);
+type DeviceCopy<T, R, S> = (Arena<T, R, S>, PageMap<R, S>);
 
 /// Returns the state over `onto`, as device 0 of an allocator, and the page map. Events, physical handles and
 /// addresses are equal to the original's. The copy records no trace.
@@ -27,7 +27,7 @@ type Copied<T, R, S> = (Arena<T, R, S>, PageMap<R, S>);
 pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
     device: OnDevice<'_, D, R, S>,
     onto: T,
-) -> Result<Copied<T, R, S>, Error> {
+) -> Result<DeviceCopy<T, R, S>, Error> {
     let arena = device.arena;
     arena.health()?;
     let held = Standstill::of(device);

@@ -4,7 +4,7 @@
 //! Blocks that other streams use are not free, so their segments are not idle.
 
 use crate::arena::give::caches;
-use crate::arena::give::take::Taken;
+use crate::arena::give::take::TakenUnit;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::hosted::retired::Retired;
 use crate::arena::{OnDevice, flags};
@@ -77,7 +77,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 break;
             }
             // A segment that cannot be taken stays in the heap.
-            if let Ok(Some(Taken { unit, .. })) = unit.take(self) {
+            if let Ok(Some(TakenUnit { unit, .. })) = unit.take(self) {
                 segments.push((unit.ptr(), unit.bytes));
             }
         }

@@ -12,7 +12,7 @@ use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::block::{Backing, State};
-use crate::heap::expandable::{Range, Run};
+use crate::heap::expandable::{AddressRange, Run};
 use crate::heap::restore::Restoring;
 use crate::page_map::Owner;
 use crate::pool::PoolId;
@@ -149,7 +149,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         drop(heap);
         let lost = Cell::new(false);
         let healthy = self.device.health().map_err(Error::from);
-        let mapped = healthy.and_then(|()| self.map_range(slot, Range { at, bytes, granule }, &lost));
+        let mapped = healthy.and_then(|()| self.map_range(slot, AddressRange { at, bytes, granule }, &lost));
         if mapped != Ok(true) {
             let mut heap = self.device.heaps.lock(slot);
             if lost.get() {

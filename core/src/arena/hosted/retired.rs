@@ -6,7 +6,7 @@
 use crate::arena::{Arena, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::stats::Event as Counted;
+use crate::stats::Occurrence as Counted;
 use crate::streams::fences::Fence;
 use crate::sync::Lock;
 use crate::tables::Storage;

@@ -3,7 +3,7 @@
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
-use crate::heap::block::{Backing, Block, State};
+use crate::heap::block::{Backing, BlockEntry, State};
 use crate::pool::PoolId;
 use crate::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 use crate::sync::Lock;
@@ -62,7 +62,7 @@ impl<R: Lock> Copied<'_, R> {
         }
         let mut sub_blocks: Vec<SnapshotBlock> = heap
             .sub_blocks()
-            .map(|(_, &Block { addr, size, requested, state, .. })| {
+            .map(|(_, &BlockEntry { addr, size, requested, state, .. })| {
                 let live = state == State::Allocated;
                 let state = if live { BlockState::ActiveAllocated } else { BlockState::ActivePendingFree };
                 let address = DevicePtr(addr);
@@ -108,7 +108,7 @@ impl<R: Lock> Copied<'_, R> {
         let first = self.segments.len();
         let mut at = heap.segments[segment].first;
         while at != NONE {
-            let Block { addr, size, requested, state, backing, next, .. } = heap.blocks[at];
+            let BlockEntry { addr, size, requested, state, backing, next, .. } = heap.blocks[at];
             at = next;
             let state = match state {
                 State::Allocated => BlockState::ActiveAllocated,

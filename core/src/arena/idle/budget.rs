@@ -3,7 +3,7 @@
 //! The costs are an H200's (driver 580), corrected by the measured times of the device at
 //! hand.
 
-use crate::arena::give::units::Kind;
+use crate::arena::give::units::UnitKind;
 use crate::units::MIB;
 
 /// The time of calls, in nanoseconds.
@@ -64,18 +64,18 @@ impl Budget {
 
     /// Returns the estimated cost of a unit of `bytes`. A segment costs `cuMemFree` and `cuMemAlloc`, a page costs
     /// `cuMemUnmap` and `cuMemRelease`, and `cuMemCreate`, `cuMemMap` and `cuMemSetAccess`.
-    pub(super) fn cost(&self, kind: Kind, bytes: u64) -> Cost {
+    pub(super) fn cost(&self, kind: UnitKind, bytes: u64) -> Cost {
         let pace = self.pace[kind as usize];
         let at_pace = |ns: u64| (ns as f64 * pace) as u64;
         let mib = bytes / MIB;
         match kind {
-            Kind::Segment => Cost { give: at_pace(25_000 + 330 * mib), obtain: at_pace(31_000 + 45 * mib) },
-            Kind::Pages => Cost { give: at_pace(27_000 + 310 * mib), obtain: at_pace(33_000 + 23 * mib) },
+            UnitKind::Segment => Cost { give: at_pace(25_000 + 330 * mib), obtain: at_pace(31_000 + 45 * mib) },
+            UnitKind::Pages => Cost { give: at_pace(27_000 + 310 * mib), obtain: at_pace(33_000 + 23 * mib) },
         }
     }
 
     /// Notes the time `taken` to give back units with an estimated cost of `estimated` nanoseconds.
-    pub(super) fn learn(&mut self, kind: Kind, estimated: u64, taken: u64) {
+    pub(super) fn learn(&mut self, kind: UnitKind, estimated: u64, taken: u64) {
         if estimated > 0 && taken > 0 {
             let pace = &mut self.pace[kind as usize];
             let measured = *pace * taken as f64 / estimated as f64;
@@ -102,28 +102,32 @@ mod tests {
         let budget = Budget::new();
         // MiB, then the measured microseconds of cuMemFree and cuMemAlloc.
         for (mib, give, obtain) in [(2, 24, 31), (20, 32, 32), (200, 98, 49), (2000, 673, 113)] {
-            let cost = budget.cost(Kind::Segment, mib * MIB);
+            let cost = budget.cost(UnitKind::Segment, mib * MIB);
             let near = |ns: u64, us: u64| (ns as f64 / 1000.0 / us as f64 - 1.0).abs() < 0.25;
             assert!(near(cost.give, give) && near(cost.obtain, obtain), "{mib} MiB: {cost:?}");
         }
-        let page = budget.cost(Kind::Pages, 2 * MIB);
+        let page = budget.cost(UnitKind::Pages, 2 * MIB);
         assert!((55_000..65_000).contains(&page.both()), "{page:?}");
     }
 
     #[test]
     fn a_slower_driver_is_learned_and_bounded() {
         let mut budget = Budget::new();
-        let before = budget.cost(Kind::Segment, 20 * MIB);
+        let before = budget.cost(UnitKind::Segment, 20 * MIB);
         for _ in 0..100 {
-            let estimated = budget.cost(Kind::Segment, 20 * MIB).give;
-            budget.learn(Kind::Segment, estimated, 4 * before.give);
+            let estimated = budget.cost(UnitKind::Segment, 20 * MIB).give;
+            budget.learn(UnitKind::Segment, estimated, 4 * before.give);
         }
-        let after = budget.cost(Kind::Segment, 20 * MIB);
+        let after = budget.cost(UnitKind::Segment, 20 * MIB);
         assert!(after.give.abs_diff(4 * before.give) < before.give / 10, "{after:?}");
         assert!(after.obtain > 3 * before.obtain);
-        assert_eq!(budget.cost(Kind::Pages, 20 * MIB), Budget::new().cost(Kind::Pages, 20 * MIB), "the other kind");
-        (0..1000).for_each(|_| budget.learn(Kind::Segment, 1, u64::MAX));
-        assert!(budget.cost(Kind::Segment, 0).give <= 25_000 * 64);
+        assert_eq!(
+            budget.cost(UnitKind::Pages, 20 * MIB),
+            Budget::new().cost(UnitKind::Pages, 20 * MIB),
+            "the other kind"
+        );
+        (0..1000).for_each(|_| budget.learn(UnitKind::Segment, 1, u64::MAX));
+        assert!(budget.cost(UnitKind::Segment, 0).give <= 25_000 * 64);
     }
 
     #[test]

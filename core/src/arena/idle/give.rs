@@ -3,7 +3,7 @@
 use super::budget::{Cost, worth_ms};
 use super::{IdleMemory, Round, flags};
 use crate::arena::OnDevice;
-use crate::arena::give::units::{Kind, Unit, units_down};
+use crate::arena::give::units::{Unit, UnitKind, units_down};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -95,7 +95,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// The rule of `reclaim:auto`: of the heap in `slot` the largest worthwhile segment, or else neighbouring
     /// worthwhile pages, as long as the time and the budget last.
     fn next_worthwhile(self, slot: u32, round: &Round) -> Option<Chosen> {
-        for kind in [Kind::Segment, Kind::Pages] {
+        for kind in [UnitKind::Segment, UnitKind::Pages] {
             match self.choose_worthwhile(kind, slot, round) {
                 Some(Chosen { count: 0, .. }) if !self.has_time_left(round) => {
                     round.more.set(true);
@@ -103,7 +103,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 }
                 None | Some(Chosen { count: 0, .. }) => {}
                 // The driver would wait for running work before it releases a segment.
-                Some(_) if kind == Kind::Segment && (round.blocked.get() || !self.is_at_rest()) => {
+                Some(_) if kind == UnitKind::Segment && (round.blocked.get() || !self.is_at_rest()) => {
                     round.blocked.set(true);
                 }
                 chosen => return chosen,
@@ -114,7 +114,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Chooses quiet and worthwhile units of one kind, of the largest free block with one: a segment, or a page and
     /// pages below. The count is 0 if none can be paid.
-    fn choose_worthwhile(self, kind: Kind, slot: u32, round: &Round) -> Option<Chosen> {
+    fn choose_worthwhile(self, kind: UnitKind, slot: u32, round: &Round) -> Option<Chosen> {
         let heap = self.heaps.lock(slot);
         let idle = self.idle.lock();
         let worth = Worth { idle: &idle, round };
@@ -146,7 +146,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let Some(taken) = run.take(self)? else { return Ok(()) };
         let (result, ticks) = self.driver.timed(|| {
             let mut result = taken.release(self).map(|_bytes| ());
-            if run.kind == Kind::Pages
+            if run.kind == UnitKind::Pages
                 && let Some(mapper) = self.mapper()
             {
                 // As many as were added: elastic ranges keep their own spare pages. All are tried.
@@ -174,7 +174,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Returns whether the time of the call lasts for more than the cheapest unit.
     fn has_time_left(self, round: &Round) -> bool {
-        round.left.get() >= 2 * self.idle.lock().budget.cost(Kind::Segment, 0).give
+        round.left.get() >= 2 * self.idle.lock().budget.cost(UnitKind::Segment, 0).give
     }
 
     /// Adds the idle bytes of a heap to `kept`: needed soon, busy and unpaid. Returns whether some may still be in use, and
@@ -186,7 +186,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let worth = Worth { idle: &idle, round };
         let mut wants_event = false;
         for unit in idle_units(&heap, slot) {
-            let blocked = unit.kind == Kind::Segment && round.blocked.get();
+            let blocked = unit.kind == UnitKind::Segment && round.blocked.get();
             let why = match (worth.holds(&unit), unit.is_quiet()) {
                 (false, _) => 0,
                 (true, true) if !blocked => 2,

@@ -44,7 +44,7 @@ const PATIENCE_MS: u32 = 60_000;
 
 /// Units of a class, given back at the same time.
 #[derive(Clone, Copy, Debug)]
-struct Group {
+struct SizeGroup {
     class: u8,
     count: u32,
     /// Their age when they were given back, in milliseconds, of the youngest.
@@ -72,7 +72,7 @@ pub(super) enum Obtained {
 pub(crate) struct Predictor {
     /// How many idle times of each class and length have ended.
     ended: [[u16; LENGTHS]; CLASSES],
-    groups: [Option<Group>; GROUPS],
+    groups: [Option<SizeGroup>; GROUPS],
     /// The place of the oldest group.
     oldest: usize,
     caution: u32,
@@ -131,13 +131,13 @@ impl Predictor {
     pub(super) fn give_back(&mut self, bytes: u64, count: u32, age: u32, now: Moment, worth: u64) {
         let class = class(bytes) as u8;
         let worth = u32::try_from(worth).unwrap_or(u32::MAX);
-        let same = |group: &&mut Group| group.class == class && group.at == now;
+        let same = |group: &&mut SizeGroup| group.class == class && group.at == now;
         if let Some(group) = self.groups.iter_mut().flatten().find(same) {
             group.count += count;
             (group.age, group.worth) = (group.age.min(age), group.worth.max(worth));
             return;
         }
-        self.groups[self.oldest] = Some(Group { class, count, age, at: now, worth });
+        self.groups[self.oldest] = Some(SizeGroup { class, count, age, at: now, worth });
         self.oldest = (self.oldest + 1) % GROUPS;
     }
 
@@ -148,7 +148,7 @@ impl Predictor {
         let found =
             newest_first.clone().find(|&at| self.groups[at].is_some_and(|group| usize::from(group.class) == wanted));
         let Some((at, group)) = found.and_then(|at| Some((at, self.groups[at]?))) else { return Obtained::More };
-        self.groups[at] = (group.count > 1).then_some(Group { count: group.count - 1, ..group });
+        self.groups[at] = (group.count > 1).then_some(SizeGroup { count: group.count - 1, ..group });
         let away = now.0.wrapping_sub(group.at.0);
         self.end(bytes, group.age.saturating_add(away));
         let too_early = away < group.worth;

@@ -16,9 +16,9 @@ use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::{DeviceError, DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::{Backing, Block, State};
-use crate::heap::expandable::{Range, Run};
-use crate::stats::Event;
+use crate::heap::block::{Backing, BlockEntry, State};
+use crate::heap::expandable::{AddressRange, Run};
+use crate::stats::Occurrence;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
@@ -79,7 +79,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         let (block, parts) = joined.value;
         // Each newly mapped part counts as one allocation of the device.
         for _ in 0..parts {
-            self.device.peaks.device.count(Event::DeviceAlloc);
+            self.device.peaks.device.count(Occurrence::DeviceAlloc);
         }
         // Served under the lock that joined the run: no other request can take the block first.
         let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
@@ -120,7 +120,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
 
     /// Maps pages over `range`, and lists them in the heap of `slot` and in the page map. Returns false if the device lacks
     /// the memory. The limit was checked before. After a failure nothing is mapped, unless addresses are `lost`.
-    pub(in crate::arena) fn map_range(&self, slot: u32, range: Range, lost: &Cell<bool>) -> Result<bool, Error> {
+    pub(in crate::arena) fn map_range(&self, slot: u32, range: AddressRange, lost: &Cell<bool>) -> Result<bool, Error> {
         let long_pages = self.device.heaps.lock(slot).parkable;
         let longest = if long_pages { LONG_PAGE / range.granule * range.granule } else { range.granule };
         let mut hand = Hand::empty(*self);
@@ -172,7 +172,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     }
 
     /// Detaches the free pages of the heap in `slot`. Returns the first block of a list linked by
-    /// [`Block::chain`](crate::heap::block::Block::chain), and an error if blocks were skipped because a table is full.
+    /// [`BlockEntry::chain`](crate::heap::block::BlockEntry::chain), and an error if blocks were skipped because a table is full.
     pub(in crate::arena) fn detach_unmappable(&self, slot: u32) -> (u32, Result<(), Error>) {
         let (mut first, mut last, mut result) = (NONE, NONE, Ok(()));
         for unit in self.device.heaps.pages_of(slot) {
@@ -238,19 +238,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         &self,
         slot: u32,
         block: u32,
-        unmap: impl FnOnce(Range) -> Result<(), E>,
+        unmap: impl FnOnce(AddressRange) -> Result<(), E>,
     ) -> Result<(), E> {
         let counters = &self.device.heaps.slot(slot).counters;
         let range = {
             let mut heap = self.device.heaps.lock(slot);
-            let Block { addr, size, segment, .. } = heap.blocks[block];
+            let BlockEntry { addr, size, segment, .. } = heap.blocks[block];
             if let Some(recorder) = self.device.tracing() {
                 recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(addr), size);
             }
-            Range { at: DevicePtr(addr), bytes: size, granule: heap.segments[segment].granule }
+            AddressRange { at: DevicePtr(addr), bytes: size, granule: heap.segments[segment].granule }
         };
         self.device.pages.remove(range.at, range.bytes);
-        self.device.peaks.device.count(Event::DeviceFree);
+        self.device.peaks.device.count(Occurrence::DeviceFree);
         let unmapped = unmap(range);
         let mut heap = self.device.heaps.lock(slot);
         if unmapped.is_err() {

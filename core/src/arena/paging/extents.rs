@@ -15,7 +15,7 @@ use crate::arena::paging::virtual_calls::VirtualCalls;
 use crate::device::{Descriptor, DeviceMemory, PhysicalHandle};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::{Block, Segment};
+use crate::heap::block::{BlockEntry, Segment};
 use crate::pages::pins::Pin;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -63,7 +63,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
     pub(crate) fn extent(&self, ptr: DevicePtr, offset: u64) -> Result<Option<Extent>, Error> {
         let heap = self.device.heaps.lock(self.slot);
         let block = heap.lookup(ptr).ok_or_else(|| not_in_heap(&heap, ptr))?;
-        let Block { addr, size, segment, .. } = heap.blocks[block];
+        let BlockEntry { addr, size, segment, .. } = heap.blocks[block];
         if offset >= size {
             return Ok(None);
         }
@@ -81,7 +81,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
     pub(crate) fn pin(&self, ptr: DevicePtr) -> Result<(), Error> {
         let mut heap = self.device.heaps.lock(self.slot);
         let block = heap.lookup(ptr).ok_or_else(|| not_in_heap(&heap, ptr))?;
-        let Block { addr, size, segment, .. } = heap.blocks[block];
+        let BlockEntry { addr, size, segment, .. } = heap.blocks[block];
         if heap.asleep && !self.stays_awake(&mut heap, block) {
             return Err(Error::Parked);
         }

@@ -17,10 +17,10 @@ use crate::device::{DeviceMemory, DeviceResult, ErrorKind};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Backing;
-use crate::heap::expandable::Range;
+use crate::heap::expandable::AddressRange;
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::stitched::PagedHeap;
-use crate::pages::{Batch, Page, Pages};
+use crate::pages::{Batch, Page, PagePool};
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
@@ -180,8 +180,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     ///
     /// # Errors
     /// The first error of the device, after all pages were tried.
-    pub(in crate::arena) fn unmap_pages(&self, slot: u32, range: Range) -> Result<(), Error> {
-        self.unmap_each(slot, range, Pages::make_spare)
+    pub(in crate::arena) fn unmap_pages(&self, slot: u32, range: AddressRange) -> Result<(), Error> {
+        self.unmap_each(slot, range, PagePool::make_spare)
     }
 
     /// Unmaps the pages at home in `range`, as [`unmap_pages`](Self::unmap_pages) does, and calls
@@ -189,8 +189,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     pub(in crate::arena) fn unmap_each(
         &self,
         slot: u32,
-        range: Range,
-        mut unmapped: impl FnMut(&mut Pages<S>, u32),
+        range: AddressRange,
+        mut unmapped: impl FnMut(&mut PagePool<S>, u32),
     ) -> Result<(), Error> {
         let mut result = Ok(());
         let end = range.at.0 + range.bytes;

@@ -20,7 +20,7 @@ mod stitched;
 pub(in crate::arena) mod virtual_calls;
 
 use crate::arena::paging::ranges::table::RangeTable;
-use crate::pages::{PageBytes, Pages};
+use crate::pages::{PageBytes, PagePool};
 use crate::stats::{HeapCounters, MemoryCallCounters};
 #[cfg(feature = "alloc")]
 use crate::sync::MutexGuard;
@@ -30,7 +30,7 @@ use crate::tables::Storage;
 /// The pages of one device.
 pub(crate) struct Paging<R: Lock, S: Storage> {
     /// The physical handles.
-    pool: Ranked<R, Pages<S>>,
+    pool: Ranked<R, PagePool<S>>,
     /// The elastic ranges.
     ranges: Ranked<R, RangeTable<S>>,
     /// The counters of the elastic ranges. Written under their lock.
@@ -53,7 +53,7 @@ impl<R: Lock, S: Storage> Paging<R, S> {
     /// Returns a device without pages.
     pub(in crate::arena) fn new() -> Self {
         Self {
-            pool: Ranked::new(Rank::Pages, Pages::default()),
+            pool: Ranked::new(Rank::Pages, PagePool::default()),
             ranges: Ranked::new(Rank::Ranges, RangeTable::default()),
             range_counters: HeapCounters::default(),
             calls: MemoryCallCounters::new(),
@@ -109,7 +109,7 @@ impl<R: Lock, S: Storage> Paging<R, S> {
 pub(in crate::arena) struct LockedPaging<'a, R: Lock, S: Storage> {
     paging: &'a Paging<R, S>,
     ranges: MutexGuard<'a, R, RangeTable<S>>,
-    pool: MutexGuard<'a, R, Pages<S>>,
+    pool: MutexGuard<'a, R, PagePool<S>>,
 }
 
 #[cfg(feature = "alloc")]

@@ -8,8 +8,8 @@
 #![allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the signatures are those of a build with `alloc`")]
 
 use crate::arena::allocation::Allocation;
+use crate::arena::flags::FlagWord;
 use crate::arena::flags::Flags;
-use crate::arena::flags::Word;
 use crate::arena::heaps::Heaps;
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice};
@@ -31,7 +31,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 
     /// Serves no request.
-    pub(in crate::arena) fn malloc_planned(self, _flags: Word, _bytes: u64, _stream: StreamId) -> Option<DevicePtr> {
+    pub(in crate::arena) fn malloc_planned(
+        self,
+        _flags: FlagWord,
+        _bytes: u64,
+        _stream: StreamId,
+    ) -> Option<DevicePtr> {
         None
     }
 

@@ -20,7 +20,7 @@
 //!
 //! The lane is locked before the home heap, never after.
 
-use crate::arena::flags::Word;
+use crate::arena::flags::FlagWord;
 use crate::arena::heaps::Heaps;
 use crate::arena::invalid_pointer::not_in_lane;
 use crate::arena::plans::{delegate, delegate_all, reclaim_returned, resident_block};
@@ -39,10 +39,10 @@ use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
 /// Flags under which requests still take the fast path of the plans. Pending frees are among them:
 /// a plan gives out only bytes known to be free.
-const ALLOWED: Word = flags::PLANNED | flags::PENDING | flags::DEFERRED | flags::FAST_PATH_FLAGS;
+const ALLOWED: FlagWord = flags::PLANNED | flags::PENDING | flags::DEFERRED | flags::FAST_PATH_FLAGS;
 
 /// Flags under which plans serve no request at all.
-const DISALLOWED: Word = flags::CAPTURE | flags::DIRECT | flags::LOST | flags::OBSERVED;
+const DISALLOWED: FlagWord = flags::CAPTURE | flags::DIRECT | flags::LOST | flags::OBSERVED;
 
 /// Counts a block of a lane as allocated. Returns true if the peaks must be reconciled.
 #[inline(always)]
@@ -102,7 +102,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Serves a request that [`malloc_next`](Self::malloc_next) has not served from a plan, or
     /// returns `None` if a heap has to serve the request. `flags_set` are the flags as the caller
     /// read them.
-    pub(crate) fn malloc_planned(self, flags_set: Word, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+    pub(crate) fn malloc_planned(self, flags_set: FlagWord, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
         if flags_set & !ALLOWED == 0 {
             self.malloc_deviating(bytes, stream)
         } else {

@@ -18,7 +18,7 @@ use crate::planned::lanes::{Lane, PlanServer};
 use crate::planned::sequence::Sequence;
 use crate::planned::state::Prepared;
 use crate::pool::{PoolId, PoolOptions};
-use crate::stats::Event;
+use crate::stats::Occurrence;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::trace::Action;
@@ -96,7 +96,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
             undo_allocation(self.device, base, bytes)?;
             return Err(full.into());
         }
-        self.device.peaks.device.count(Event::DeviceAlloc);
+        self.device.peaks.device.count(Occurrence::DeviceAlloc);
         if let Some(recorder) = self.device.tracing() {
             recorder.segment(&mut heap, Action::SegmentAlloc, 0, base, bytes);
         }

@@ -194,7 +194,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// behind a stream that still captures stay pending. Counts as a synchronisation of all
     /// streams.
     pub(crate) fn wait_for_events(self) -> Result<(), Error> {
-        self.peaks.device.count(stats::Event::SyncAllStreams);
+        self.peaks.device.count(stats::Occurrence::SyncAllStreams);
         if !self.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
             return Ok(());
         }

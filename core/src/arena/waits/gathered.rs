@@ -26,7 +26,7 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::split_rules::Source;
-use crate::streams::event_queue::{GATHER, Recording};
+use crate::streams::event_queue::{DueRecording, GATHER};
 use crate::streams::groups::GroupSet;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
@@ -230,7 +230,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Returns the number of ended waits. The caller has the permission to record.
     fn record_queue(self, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
         let begun = self.waits.queues.lock(group).begin_recording(queue);
-        let Some(Recording { stream, is_first }) = begun else { return Ok(0) };
+        let Some(DueRecording { stream, is_first }) = begun else { return Ok(0) };
         let answer = if asks && is_first { self.call(|memory| memory.is_idle(stream)) } else { Ok(None) };
         if answer == Ok(Some(true)) {
             return Ok(self.finish_question(group, queue, Some(true)));

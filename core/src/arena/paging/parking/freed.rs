@@ -4,9 +4,9 @@ use crate::arena::paging::mapper::Mapper;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::expandable::Range;
+use crate::heap::expandable::AddressRange;
 use crate::heap::home_pages::HomePage;
-use crate::pages::{Kept, Pages};
+use crate::pages::{Kept, PagePool};
 use crate::stats::Stat;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -77,7 +77,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
 
 /// Returns the first free block that holds whole pages asleep, and the range of the pages. Pages about to wake do
 /// not count.
-fn first_freed<S: Storage>(heap: &Heap<S>, pages: &Pages<S>) -> Option<(u32, Range)> {
+fn first_freed<S: Storage>(heap: &Heap<S>, pages: &PagePool<S>) -> Option<(u32, AddressRange)> {
     let is_parked = |home: &HomePage| home.asleep && home.pins == 0 && pages[home.page].replacement == NONE;
     let blocks = heap.blocks.entries();
     let mut free = core::iter::successors(heap.sets.free.last(blocks), |&block| heap.sets.free.previous(block, blocks));

@@ -15,7 +15,7 @@ use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceError, DeviceMemory};
 use crate::error::Error;
 use crate::pages::Batch;
-use crate::stats::{Event, Stat};
+use crate::stats::{Occurrence, Stat};
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
@@ -83,7 +83,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
                 }
             }
         }
-        device.peaks.device.count(Event::OutOfMemory);
+        device.peaks.device.count(Occurrence::OutOfMemory);
         let report = OutOfMemory { capturing, ..device.memory_report(bytes, bytes, bytes, None) };
         device.driver.device().on_out_of_memory(&report);
         Err(Error::OutOfMemory(report))
@@ -262,7 +262,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         let stale = sums.into_iter().fold(false, |stale, (stat, bytes)| counters.up(stat, bytes) | stale);
         drop(ranges);
         if batch.count > 0 {
-            device.peaks.device.count(Event::DeviceAlloc);
+            device.peaks.device.count(Occurrence::DeviceAlloc);
         }
         self.reconcile_ranges(stale);
         Ok(())

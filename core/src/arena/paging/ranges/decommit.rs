@@ -5,12 +5,12 @@
 //! the event is complete (collect.rs).
 
 use super::{FEW, in_capture};
-use crate::arena::driver::Recording;
+use crate::arena::driver::RecordPermission;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::Part;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::stats::{Event, Stat};
+use crate::stats::{Occurrence, Stat};
 use crate::sync::Lock;
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
@@ -141,7 +141,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     ///
     /// # Errors
     /// [`ErrorKind::NotPermittedInCapture`](device::ErrorKind) while a graph is captured.
-    fn must_record(&self) -> Result<Recording<'_>, Error> {
+    fn must_record(&self) -> Result<RecordPermission<'_>, Error> {
         self.may_record().ok_or(in_capture().into())
     }
 
@@ -237,7 +237,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         self.release_departure(departure);
         drop(ranges);
         if reserved > 0 {
-            device.peaks.device.count(Event::DeviceFree);
+            device.peaks.device.count(Occurrence::DeviceFree);
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) mod table;
 mod tests;
 
 use crate::arena::OnDevice;
-use crate::arena::driver::Recording;
+use crate::arena::driver::RecordPermission;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::Part;
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
@@ -237,7 +237,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
 
     /// Returns permission to record events and to order streams, valid while it lives, unless the
     /// program captures a graph.
-    pub(in crate::arena) fn may_record(&self) -> Option<Recording<'a>> {
+    pub(in crate::arena) fn may_record(&self) -> Option<RecordPermission<'a>> {
         let arena = self.device.arena;
         arena.driver.may_record(&arena.flags)
     }

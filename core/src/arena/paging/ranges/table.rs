@@ -24,7 +24,7 @@ pub(crate) const MOST_STEPS: u64 = 64;
 
 /// An elastic range.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Range {
+pub(crate) struct RangeEntry {
     /// Device address of the first byte.
     pub base: u64,
     /// Reserved addresses, in bytes.
@@ -48,7 +48,7 @@ pub(crate) struct Range {
     next: u32,
 }
 
-impl Vacant for Range {
+impl Vacant for RangeEntry {
     fn vacant(next: u32) -> Self {
         Self {
             base: 0,
@@ -244,7 +244,7 @@ fn by_stale_key<S: Storage>(pieces: &SlotTable<Piece, S>) -> impl Fn(u32) -> Key
 /// The elastic ranges of a device.
 #[derive(Clone)]
 pub(crate) struct RangeTable<S: Storage> {
-    ranges: SlotTable<Range, S>,
+    ranges: SlotTable<RangeEntry, S>,
     pieces: SlotTable<Piece, S>,
     /// Root of the set of pieces.
     root: Link,
@@ -309,7 +309,7 @@ impl<S: Storage> RangeTable<S> {
 
     /// Removes a range whose pieces are all lost, and those pieces with it.
     pub(crate) fn remove_range(&mut self, range: u32) {
-        let Range { base, bytes, pieces, is_lost, .. } = self.ranges[range];
+        let RangeEntry { base, bytes, pieces, is_lost, .. } = self.ranges[range];
         debug_assert!(pieces == 0, "a range with mappings keeps its addresses");
         let whole = Part { range, begin: base, end: base + bytes };
         while let Some(entry) = is_lost.then(|| self.entry(whole, base)).flatten() {
@@ -320,13 +320,13 @@ impl<S: Storage> RangeTable<S> {
     }
 
     /// Returns the range with a number, if the program holds the range in the given generation.
-    pub(crate) fn find(&mut self, number: u32, generation: u32) -> Option<&mut Range> {
+    pub(crate) fn find(&mut self, number: u32, generation: u32) -> Option<&mut RangeEntry> {
         let range = self.ranges.entries_mut().get_mut(number as usize)?;
         (range.is_held && range.generation == generation).then_some(range)
     }
 
     /// Returns the range with a number.
-    pub(crate) fn range(&mut self, number: u32) -> &mut Range {
+    pub(crate) fn range(&mut self, number: u32) -> &mut RangeEntry {
         &mut self.ranges.entries_mut()[number as usize]
     }
 

@@ -24,7 +24,7 @@ use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapping::{Mapping, Row};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::heap::expandable::Range;
+use crate::heap::expandable::AddressRange;
 use crate::heap::home_pages::HomePage;
 use crate::heap::stitched::PagedHeap;
 use crate::pages::Batch;
@@ -41,13 +41,13 @@ const MEETINGS: u32 = 3;
 const JOINED_HELD: u64 = 512;
 
 /// A detached run of short pages.
-struct Run {
+struct PageRun {
     /// The slot of the heap.
     slot: u32,
     /// The block of the run.
     block: u32,
     /// The addresses of the block.
-    range: Range,
+    range: AddressRange,
     /// The number of pages.
     count: u32,
 }
@@ -85,7 +85,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     }
 
     /// Detaches a run of short pages of the heap in `slot`, if the heap has any.
-    fn take_run(&self, slot: u32) -> Option<Run> {
+    fn take_run(&self, slot: u32) -> Option<PageRun> {
         let device = self.device();
         let longest = self.page_of(JOINED_HELD);
         let mut heap = device.heaps.lock(slot);
@@ -96,12 +96,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         };
         let (block, count) = PagedHeap(&mut heap).take_run(longest, joins)?;
         let entry = &heap.blocks[block];
-        let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule: entry.size };
-        Some(Run { slot, block, range, count })
+        let range = AddressRange { at: DevicePtr(entry.addr), bytes: entry.size, granule: entry.size };
+        Some(PageRun { slot, block, range, count })
     }
 
     /// Replaces the pages of a detached run by a single page, and makes the run free again.
-    fn replace(&self, run: &Run, left: &mut TimeLeft) -> Result<Attempt, Error> {
+    fn replace(&self, run: &PageRun, left: &mut TimeLeft) -> Result<Attempt, Error> {
         let mut long = Batch::EMPTY;
         let created = self.create_for(run, left, &mut long);
         if created != Ok(Attempt::Replaced) {
@@ -138,7 +138,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     }
 
     /// Creates the page for the place of a run, within the limit and the budget.
-    fn create_for(&self, run: &Run, left: &mut TimeLeft, long: &mut Batch) -> Result<Attempt, Error> {
+    fn create_for(&self, run: &PageRun, left: &mut TimeLeft, long: &mut Batch) -> Result<Attempt, Error> {
         let bytes = run.range.bytes;
         let needed = u64::from(run.count) * RELEASE_TENTHS_US + u64::from(CREATE_TENTHS_US);
         if !left.take(needed) {
@@ -158,7 +158,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
 
     /// Lists the pages of `batch`, mapped in the place of a detached run, and makes the run free. Returns false if a table is
     /// full: the pages are unmapped then.
-    fn list_run(&self, run: &Run, batch: &Batch, mapping: Mapping<'_, Row<'_>, D, R, S>) -> bool {
+    fn list_run(&self, run: &PageRun, batch: &Batch, mapping: Mapping<'_, Row<'_>, D, R, S>) -> bool {
         let device = self.device();
         let mut heap = device.heaps.lock(run.slot);
         if heap.sets.pages.make_room(batch.count).is_err() {
@@ -174,7 +174,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
 
     /// Gives up the addresses of a detached run without a listed page. `lost` tells whether a page is still mapped at
     /// the addresses.
-    fn vacate(&self, run: &Run, lost: bool) {
+    fn vacate(&self, run: &PageRun, lost: bool) {
         let unmapped = if lost { Err(()) } else { Ok(()) };
         let _as_before = self.mapper.give_up_detached(run.slot, run.block, |_range| unmapped);
     }

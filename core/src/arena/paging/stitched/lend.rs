@@ -21,7 +21,7 @@
 
 use super::Stitcher;
 use super::gather::slots_of;
-use crate::arena::driver::Recording;
+use crate::arena::driver::RecordPermission;
 use crate::arena::flags;
 use crate::arena::request::Request;
 use crate::device::DeviceMemory;
@@ -47,7 +47,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         // Taken before the event is recorded: what is freed later may have later work.
         let Some((ptr, is_quiet)) = self.take_loan(request, slot)? else { return Ok(None) };
         let lent = if is_quiet { Ok(()) } else { self.order_behind(slot / 2, request.stream) };
-        drop::<Recording<'_>>(permission);
+        drop::<RecordPermission<'_>>(permission);
         match lent {
             Ok(()) => Ok(Some(ptr)),
             Err(error) => {

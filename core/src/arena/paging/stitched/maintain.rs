@@ -8,7 +8,7 @@
 use super::Stitcher;
 use super::gather::slots_of;
 use crate::arena::give::take::give;
-use crate::arena::give::units::{Kind, Unit, units_down};
+use crate::arena::give::units::{Unit, UnitKind, units_down};
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::pages::counts::PageCounts;
@@ -137,7 +137,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let (heaps, most) = (&self.device().arena.heaps, PageCounts::largest(self.step()));
         let of_heap = |slot: u32| {
             let heap = heaps.lock(slot);
-            let pages = units_down(&heap, slot).filter(|unit| unit.kind == Kind::Pages && unit.bytes <= most);
+            let pages = units_down(&heap, slot).filter(|unit| unit.kind == UnitKind::Pages && unit.bytes <= most);
             pages.filter(Unit::is_quiet).min_by_key(|unit| (unit.bytes, heap.blocks.order_of_page(unit.block, unit.at)))
         };
         let of_pair = |pair| slots_of(pair).into_iter().filter_map(of_heap).min_by_key(|unit| unit.bytes);

@@ -41,7 +41,7 @@ use crate::heap::block::Backing;
 use crate::heap::split_rules::Source;
 use crate::heap::stitched::{HeldRoom, PagedHeap};
 use crate::pages::Batch;
-use crate::stats::Event;
+use crate::stats::Occurrence;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::trace::Action;
@@ -256,7 +256,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         // Another request must not move the pages again before their old places are stale.
         self.mapper.list_batch(&mut heap, &batch, at, true);
         let extended = PagedHeap(&mut heap).extend(room.keep(), batch.bytes, &slot.counters);
-        device.peaks.device.count(Event::DeviceAlloc);
+        device.peaks.device.count(Occurrence::DeviceAlloc);
         if let Some(recorder) = device.tracing() {
             recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes);
         }
