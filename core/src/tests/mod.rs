@@ -3,7 +3,13 @@
 #[cfg(not(loom))]
 mod allocator;
 #[cfg(not(loom))]
+mod compact;
+#[cfg(not(loom))]
+mod consolidate;
+#[cfg(not(loom))]
 mod extents;
+#[cfg(not(loom))]
+mod gathered;
 #[cfg(loom)]
 mod loom;
 #[cfg(loom)]
@@ -15,7 +21,13 @@ mod loom_pages;
 #[cfg(loom)]
 mod loom_parking;
 #[cfg(not(loom))]
+mod old_form;
+#[cfg(not(loom))]
+mod ordered;
+#[cfg(not(loom))]
 mod owned;
+#[cfg(not(loom))]
+mod page_budget;
 #[cfg(not(loom))]
 mod planned;
 #[cfg(not(loom))]

@@ -1,0 +1,233 @@
+//! The setting `compact`: a budget for held memory.
+
+use crate::allocator::Allocator;
+use crate::arena::forecast::Forecast;
+use crate::config::Config;
+use crate::config::rounding::PoolKind;
+use crate::device::simulated::{Call, SimulatedDevice};
+use crate::pool::{PoolOptions, Route};
+use crate::stats::Stat;
+use crate::tables::{Growable, Lazy};
+use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use std::vec::Vec;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+const STREAM: StreamId = StreamId(1);
+const OTHER: StreamId = StreamId(2);
+
+type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+fn allocator(config: &str) -> Simulated {
+    Simulated::new([SimulatedDevice::new(1 << 40)], &Config::parse(config).unwrap()).unwrap()
+}
+
+/// Allocates blocks of `mib` on `stream`, all live at one time, and frees them.
+fn cache(allocator: &Simulated, stream: StreamId, mib: &[u64]) {
+    let blocks: Vec<_> = mib.iter().map(|mib| malloc(allocator, stream, *mib)).collect();
+    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+}
+
+fn malloc(allocator: &Simulated, stream: StreamId, mib: u64) -> DevicePtr {
+    allocator.malloc(DEVICE, mib * MIB, stream).unwrap()
+}
+
+/// Makes all free blocks of the stream quiet.
+fn quiesce(allocator: &Simulated, stream: StreamId) {
+    let arena = allocator.arena(DEVICE).unwrap();
+    let slot = arena.heaps.find_pair(0, stream).unwrap().slot(PoolKind::Large);
+    assert!(arena.begin_epoch(slot, STREAM));
+    allocator.device(DEVICE).unwrap().complete(stream);
+}
+
+/// The sizes of all segments in MiB, ascending.
+fn segments(allocator: &Simulated) -> Vec<u64> {
+    let mut sizes: Vec<_> = allocator.snapshot().iter().map(|segment| segment.total_size / MIB).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+/// The number of calls that made the device wait for its work.
+fn waits(allocator: &Simulated) -> u64 {
+    let device = allocator.device(DEVICE).unwrap();
+    [Call::Wait, Call::Synchronize].map(|call| device.calls(call)).iter().sum()
+}
+
+#[test]
+fn nothing_is_released_for_a_request_before_the_device_has_finished_with_it() {
+    let allocator = allocator("compact:0.05");
+    cache(&allocator, STREAM, &[100, 100]);
+    let larger = malloc(&allocator, STREAM, 140);
+    assert_eq!(segments(&allocator), [100, 100, 140], "the event is pending: the budget is exceeded");
+    allocator.free(larger).unwrap();
+    allocator.device(DEVICE).unwrap().complete(STREAM);
+    let largest = malloc(&allocator, STREAM, 180);
+    assert_eq!(segments(&allocator), [140, 180], "what was freed before the event is released, and no more");
+    assert_eq!(waits(&allocator), 0);
+    allocator.free(largest).unwrap();
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn the_smallest_segments_that_suffice_are_released() {
+    let allocator = allocator("compact:0.05");
+    cache(&allocator, STREAM, &[40, 60, 100]);
+    quiesce(&allocator, STREAM);
+    // 120 MiB beyond the budget of 210: no segment suffices alone, and 40 do for the rest of 20.
+    malloc(&allocator, STREAM, 130);
+    assert_eq!(segments(&allocator), [60, 130]);
+}
+
+#[test]
+fn of_equal_segments_too_small_alone_the_last_is_released_first() {
+    let allocator = allocator("compact:0");
+    let blocks = [60, 60].map(|mib| malloc(&allocator, STREAM, mib));
+    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    quiesce(&allocator, STREAM);
+    allocator.arena(DEVICE).unwrap().poll_epochs();
+    let last = blocks.into_iter().max_by_key(|block| block.0).unwrap();
+    assert_eq!(allocator.forecast(DEVICE, 200 * MIB, STREAM), Ok(Forecast::Release(last)));
+    malloc(&allocator, STREAM, 200);
+    assert_eq!(segments(&allocator), [200]);
+}
+
+#[test]
+fn segments_of_other_streams_are_released_and_those_of_pools_in_use_are_not() {
+    let allocator = allocator("compact:0");
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+    cache(&allocator, OTHER, &[100]);
+    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+    cache(&allocator, OTHER, &[60]);
+    quiesce(&allocator, OTHER);
+    let arena = allocator.arena(DEVICE).unwrap();
+    for slot in arena.heaps.slot_numbers() {
+        // As if every event were complete.
+        let mut heap = arena.heaps.lock(slot);
+        if heap.sets.is_made() {
+            heap.sets.quiet = u64::MAX;
+        }
+    }
+    malloc(&allocator, STREAM, 80);
+    assert_eq!(segments(&allocator), [80, 100]);
+}
+
+#[test]
+fn a_whole_segment_serves_close_sizes_only_within_the_budget() {
+    let allocator = allocator("compact:1");
+    let _live = malloc(&allocator, STREAM, 200);
+    let hundred = malloc(&allocator, STREAM, 100);
+    allocator.free(hundred).unwrap();
+    // A fifth of the segment may be lost, and no more.
+    let close = malloc(&allocator, STREAM, 80);
+    assert_eq!(close, hundred);
+    allocator.free(close).unwrap();
+    let smaller = malloc(&allocator, STREAM, 78);
+    assert_eq!(segments(&allocator), [78, 100, 200]);
+    // A segment that is cut serves any size.
+    allocator.free(smaller).unwrap();
+    let (cut, part) = (malloc(&allocator, STREAM, 76), malloc(&allocator, STREAM, 80));
+    assert_eq!((cut, part), (smaller, hundred));
+    assert_eq!(malloc(&allocator, STREAM, 15), part.offset(80 * MIB));
+    // Beyond the budget, any block serves.
+    allocator.configure(&Config::parse("compact:0").unwrap());
+    allocator.free(cut).unwrap();
+    assert_eq!(allocator.forecast(DEVICE, 30 * MIB, STREAM), Ok(Forecast::Hit(cut)));
+    assert_eq!(malloc(&allocator, STREAM, 30), cut);
+    assert_eq!(allocator.device(DEVICE).unwrap().calls(Call::Release), 0);
+}
+
+#[test]
+fn any_block_serves_where_the_limit_allows_no_segment() {
+    let allocator = allocator("compact:1");
+    allocator.set_limit(DEVICE, Some(110 * MIB)).unwrap();
+    cache(&allocator, STREAM, &[100]);
+    let forecast = allocator.forecast(DEVICE, 40 * MIB, STREAM);
+    assert_eq!(forecast, Ok(Forecast::Hit(malloc(&allocator, STREAM, 40))));
+    assert_eq!(segments(&allocator), [100]);
+    assert_eq!(waits(&allocator), 0);
+}
+
+#[test]
+fn segments_of_one_block_are_exact_and_released_before_a_larger_one_is_cut() {
+    let allocator = allocator("parity:False,compact:0,exact_segments:True");
+    let bytes = 3 * MIB + 100;
+    let first = allocator.malloc(DEVICE, bytes, STREAM).unwrap();
+    let segment = allocator.base_of(first).unwrap().segment_bytes;
+    assert_eq!(segment, bytes.next_multiple_of(4096), "neither 20 MiB nor a multiple of 2 MiB");
+    // A request of 128 MiB may lose 1 MiB of a segment.
+    cache(&allocator, STREAM, &[129]);
+    quiesce(&allocator, STREAM);
+    let close = malloc(&allocator, STREAM, 128);
+    assert_eq!(segments(&allocator), [3, 129]);
+    allocator.free(close).unwrap();
+    quiesce(&allocator, STREAM);
+    allocator.arena(DEVICE).unwrap().poll_epochs();
+    assert_eq!(allocator.forecast(DEVICE, 127 * MIB, STREAM), Ok(Forecast::Release(close)));
+    malloc(&allocator, STREAM, 127);
+    assert_eq!(segments(&allocator), [3, 127]);
+    assert_eq!(waits(&allocator), 0);
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn no_segment_is_released_for_an_exact_one_that_a_lowered_limit_forbids() {
+    let allocator = allocator("parity:False,compact:0,exact_segments:True");
+    let _live = malloc(&allocator, STREAM, 50);
+    cache(&allocator, STREAM, &[7]);
+    quiesce(&allocator, STREAM);
+    allocator.arena(DEVICE).unwrap().poll_epochs();
+    allocator.set_limit(DEVICE, Some(40 * MIB)).unwrap();
+    let forecast = allocator.forecast(DEVICE, 2 * MIB, STREAM);
+    assert_eq!(forecast, Ok(Forecast::Hit(malloc(&allocator, STREAM, 2))));
+    assert_eq!(segments(&allocator), [7, 50]);
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn a_release_of_a_quiet_segment_is_foretold() {
+    let allocator = allocator("compact:0");
+    cache(&allocator, STREAM, &[40, 60]);
+    let forecast = || allocator.forecast(DEVICE, 80 * MIB, STREAM).unwrap();
+    assert_eq!(forecast(), Forecast::Obtain(80 * MIB), "the device may still use both");
+    quiesce(&allocator, STREAM);
+    allocator.arena(DEVICE).unwrap().poll_epochs();
+    let Forecast::Release(first) = forecast() else { panic!("{:?}", forecast()) };
+    malloc(&allocator, STREAM, 80);
+    assert_eq!(segments(&allocator), [80]);
+    assert!(allocator.base_of(first).is_err());
+}
+
+#[test]
+fn during_a_capture_nothing_is_released_and_no_event_is_recorded() {
+    let allocator = allocator("compact:0");
+    cache(&allocator, STREAM, &[60]);
+    quiesce(&allocator, STREAM);
+    let device = allocator.device(DEVICE).unwrap();
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let recorded = device.calls(Call::Record);
+    allocator.begin_capture(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+    device.set_capturing(OTHER, true);
+    for stream in [OTHER, STREAM] {
+        malloc(&allocator, stream, 80);
+    }
+    assert_eq!(segments(&allocator), [60, 80, 80]);
+    assert_eq!(device.calls(Call::Record), recorded);
+    device.set_capturing(OTHER, false);
+    allocator.end_capture(DEVICE, pool).unwrap();
+    malloc(&allocator, STREAM, 100);
+    assert_eq!(segments(&allocator), [80, 80, 100], "the capture is over");
+}
+
+#[test]
+fn the_most_in_use_survives_a_reset_of_the_peaks() {
+    let allocator = allocator("compact:0");
+    cache(&allocator, STREAM, &[100, 100]);
+    allocator.reset_peak_stats(DEVICE).unwrap();
+    quiesce(&allocator, STREAM);
+    let live = malloc(&allocator, STREAM, 100);
+    let most = allocator.arena(DEVICE).unwrap().peaks.device.most(Stat::ActiveBytes);
+    assert_eq!(most, 200 * MIB);
+    allocator.reset_peak_stats(DEVICE).unwrap();
+    assert_eq!(allocator.arena(DEVICE).unwrap().peaks.device.most(Stat::ActiveBytes), most);
+    allocator.free(live).unwrap();
+}

@@ -1,0 +1,224 @@
+//! Uses with an event of their own.
+
+use crate::allocator::Allocator;
+use crate::config::Config;
+use crate::device::simulated::{Call, Failure, SimulatedDevice};
+use crate::device::{DeviceError, ErrorKind};
+use crate::error::Error;
+use crate::pool::{PoolOptions, Route};
+use crate::tables::Growable;
+use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use std::vec::Vec;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+const STREAM: StreamId = StreamId(1);
+const SIDES: [StreamId; 2] = [StreamId(2), StreamId(3)];
+/// Every way in which events are asked after.
+const CONFIGS: [&str; 3] = ["", "parity:False", "policy:stitched"];
+
+type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+fn allocator(config: &str, capacity: u64) -> Simulated {
+    Simulated::new([SimulatedDevice::new(capacity)], &Config::parse(config).unwrap()).unwrap()
+}
+
+fn malloc(allocator: &Simulated) -> DevicePtr {
+    allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap()
+}
+
+fn calls(allocator: &Simulated, call: Call) -> u64 {
+    allocator.device(DEVICE).unwrap().calls(call)
+}
+
+fn device(allocator: &Simulated) -> &SimulatedDevice {
+    allocator.device(DEVICE).unwrap()
+}
+
+fn active(allocator: &Simulated) -> u64 {
+    allocator.stats(DEVICE).unwrap().active_bytes().current as u64 / MIB
+}
+
+#[test]
+fn work_after_the_use_delays_no_reuse() {
+    for config in CONFIGS {
+        let allocator = allocator(config, 100 * MIB);
+        let ptr = malloc(&allocator);
+        allocator.record_use(ptr, SIDES[0]).unwrap();
+        assert_eq!(calls(&allocator, Call::Record), 1, "the event is recorded at the use");
+        // A second block's use stands for the work that follows on the stream.
+        let later = malloc(&allocator);
+        allocator.record_use(later, SIDES[0]).unwrap();
+        allocator.free(ptr).unwrap();
+        assert_eq!(calls(&allocator, Call::Record), 2, "a free calls nothing");
+        device(&allocator).complete_one(SIDES[0]);
+        assert_eq!(malloc(&allocator), ptr, "{config}");
+        assert_eq!(calls(&allocator, Call::OrderBehind), 0);
+        allocator.free(later).unwrap();
+        allocator.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn a_request_is_ordered_behind_the_use_and_does_not_wait() {
+    for config in CONFIGS {
+        let allocator = allocator(config, 1 << 30);
+        let blocks = [malloc(&allocator), malloc(&allocator)];
+        for ptr in blocks {
+            allocator.record_use(ptr, SIDES[0]).unwrap();
+            allocator.record_use(ptr, SIDES[1]).unwrap();
+            allocator.free(ptr).unwrap();
+        }
+        assert_eq!(malloc(&allocator), blocks[0], "{config}: the oldest");
+        assert_eq!(calls(&allocator, Call::OrderBehind), 2, "one block is enough");
+        assert_eq!((calls(&allocator, Call::Wait), active(&allocator)), (0, 80));
+        // The order holds: the own stream has not passed the uses.
+        let device = device(&allocator);
+        let event = crate::device::StreamOrder::create_event(device).unwrap();
+        crate::device::StreamOrder::record(device, event, STREAM).unwrap();
+        assert_eq!(crate::device::StreamOrder::is_complete(device, event), Ok(false));
+        SIDES.into_iter().for_each(|side| device.complete(side));
+        device.complete(STREAM);
+        assert_eq!(crate::device::StreamOrder::is_complete(device, event), Ok(true));
+        allocator.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn the_calls_of_a_request_do_not_grow_with_the_blocks_that_wait() {
+    for config in CONFIGS {
+        for count in [10, 1000] {
+            let allocator = allocator(config, 1 << 40);
+            let blocks: Vec<DevicePtr> = (0..count).map(|_| malloc(&allocator)).collect();
+            for (number, &ptr) in blocks.iter().enumerate() {
+                // Every third block is used by both.
+                let used = [number % 3 != 1, number % 3 != 0];
+                let streams = SIDES.into_iter().zip(used).filter(|(_, used)| *used);
+                streams.for_each(|(side, _)| allocator.record_use(ptr, side).unwrap());
+            }
+            blocks.iter().rev().for_each(|&ptr| allocator.free(ptr).unwrap());
+            allocator.process_events(DEVICE).unwrap();
+            assert_eq!(calls(&allocator, Call::IsComplete), 2, "{config}: one question a stream");
+            assert_eq!(malloc(&allocator), blocks[count - 1], "{config}: the block freed first");
+            assert_eq!((calls(&allocator, Call::IsComplete), calls(&allocator, Call::OrderBehind)), (4, 1));
+            // The first and the third block are used no more on the first stream.
+            (0..2).for_each(|_| device(&allocator).complete_one(SIDES[0]));
+            allocator.process_events(DEVICE).unwrap();
+            assert_eq!(calls(&allocator, Call::IsComplete), 4 + 3, "{config}: a question a free block and stream");
+            assert_eq!(malloc(&allocator), blocks[0]);
+            // The second and the third block are used no more on the second stream.
+            (0..2).for_each(|_| device(&allocator).complete_one(SIDES[1]));
+            allocator.process_events(DEVICE).unwrap();
+            assert_eq!(calls(&allocator, Call::IsComplete), 7 + 5, "{config}: a question a use, and one a stream");
+            assert_eq!([malloc(&allocator), malloc(&allocator)], [blocks[1], blocks[2]]);
+            assert_eq!(calls(&allocator, Call::OrderBehind), 1);
+            allocator.check_invariants().unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_events_are_recorded_again_and_not_lost() {
+    let allocator = allocator("", 1 << 30);
+    for round in 0..100 {
+        let ptr = malloc(&allocator);
+        allocator.record_use(ptr, SIDES[0]).unwrap();
+        allocator.record_use(ptr, SIDES[0]).unwrap();
+        match round % 4 {
+            // The event of the use is not needed: the block's uses last until the free.
+            0 => allocator.record_stream(ptr, SIDES[0]).unwrap(),
+            1 => allocator.record_stream(ptr, SIDES[1]).unwrap(),
+            _ => {}
+        }
+        allocator.free(ptr).unwrap();
+        SIDES.into_iter().for_each(|side| device(&allocator).complete(side));
+    }
+    assert!(calls(&allocator, Call::CreateEvent) <= 4, "{}", calls(&allocator, Call::CreateEvent));
+    allocator.empty_cache(DEVICE).unwrap();
+    assert_eq!(device(&allocator).outstanding().segments, 0);
+}
+
+#[test]
+fn a_use_announced_for_the_free_as_well_lasts_until_the_free() {
+    let allocator = allocator("", 100 * MIB);
+    let ptr = malloc(&allocator);
+    allocator.record_use(ptr, SIDES[0]).unwrap();
+    allocator.record_stream(ptr, SIDES[1]).unwrap();
+    device(&allocator).complete(SIDES[0]);
+    allocator.free(ptr).unwrap();
+    assert_eq!(calls(&allocator, Call::Record), 3, "one at the use, two at the free");
+    device(&allocator).complete(SIDES[1]);
+    allocator.process_events(DEVICE).unwrap();
+    assert_eq!(active(&allocator), 40, "work queued after the use on the first stream counts");
+    device(&allocator).complete(SIDES[0]);
+    allocator.process_events(DEVICE).unwrap();
+    assert_eq!(active(&allocator), 0);
+}
+
+#[test]
+fn what_complete_events_free_is_asked_for_by_name_or_waited_for() {
+    let allocator = allocator("", 1 << 30);
+    let ptr = malloc(&allocator);
+    allocator.record_use(ptr, SIDES[0]).unwrap();
+    allocator.free(ptr).unwrap();
+    assert!(allocator.free(ptr).is_err(), "freed already");
+    allocator.process_events(DEVICE).unwrap();
+    assert_eq!(active(&allocator), 40);
+    allocator.empty_cache(DEVICE).unwrap();
+    assert_eq!((active(&allocator), calls(&allocator, Call::Wait)), (0, 1));
+    assert_eq!(device(&allocator).outstanding().segments, 0);
+}
+
+#[test]
+fn during_a_capture_uses_last_until_the_free_and_nothing_is_ordered() {
+    let allocator = allocator("", 1 << 30);
+    let (before, inside) = (malloc(&allocator), malloc(&allocator));
+    allocator.record_use(before, SIDES[0]).unwrap();
+    allocator.free(before).unwrap();
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    allocator.begin_capture(DEVICE, pool, Route::Stream(SIDES[1])).unwrap();
+    allocator.record_use(inside, SIDES[0]).unwrap();
+    allocator.free(inside).unwrap();
+    assert_eq!(calls(&allocator, Call::Record), 1);
+    let other = malloc(&allocator);
+    assert!(other != before && other != inside, "nothing can be ordered now");
+    assert_eq!(calls(&allocator, Call::OrderBehind), 0);
+    allocator.end_capture(DEVICE, pool).unwrap();
+    assert_eq!(malloc(&allocator), before);
+    assert_eq!(calls(&allocator, Call::OrderBehind), 1);
+    // A capture that nothing announced.
+    device(&allocator).set_capturing(SIDES[1], true);
+    let ptr = malloc(&allocator);
+    allocator.record_use(ptr, SIDES[1]).unwrap();
+    device(&allocator).set_capturing(SIDES[1], false);
+    allocator.free(ptr).unwrap();
+    assert_eq!(active(&allocator), 160);
+    SIDES.into_iter().for_each(|side| device(&allocator).complete(side));
+    allocator.process_events(DEVICE).unwrap();
+    assert_eq!(active(&allocator), 80);
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn a_failure_changes_nothing() {
+    let allocator = allocator("", 1 << 30);
+    let error = DeviceError::new(ErrorKind::Other, 77);
+    let fail = |call| device(&allocator).fail(Failure { call, nth: 1, persistent: false, error });
+    let ptr = malloc(&allocator);
+    for call in [Call::CreateEvent, Call::Record] {
+        fail(call);
+        assert_eq!(allocator.record_use(ptr, SIDES[0]), Err(Error::Device(error)));
+    }
+    allocator.record_use(ptr, SIDES[0]).unwrap();
+    allocator.free(ptr).unwrap();
+    for call in [Call::IsComplete, Call::IsCapturing, Call::OrderBehind] {
+        fail(call);
+        assert_eq!(allocator.malloc(DEVICE, 40 * MIB, STREAM), Err(Error::Device(error)), "{call:?}");
+        allocator.check_invariants().unwrap();
+    }
+    assert_eq!(malloc(&allocator), ptr);
+    assert!(allocator.record_use(DevicePtr(ptr.0 + 512), SIDES[0]).is_err());
+    allocator.record_use(ptr, STREAM).unwrap();
+    allocator.record_use(DevicePtr::NULL, STREAM).unwrap();
+    allocator.free(ptr).unwrap();
+    assert_eq!(active(&allocator), 0, "the own stream needs no event");
+}
