@@ -102,7 +102,7 @@ use crate::arena::settings::Settings;
 use crate::arena::tracing::History;
 use crate::arena::tuning::{Tuned, TuningState};
 use crate::arena::waits::Waits;
-use crate::config::{Config, Policy};
+use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
 use crate::sync::{CachePadded, Lock, Rank, Ranked};
@@ -182,7 +182,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             #[cfg(feature = "paranoid")]
             schedule: checks::Schedule::default(),
         };
-        arena.flags.set(flags::DIRECT, config.policy() == Policy::Direct);
+        arena.flags.set(flags::DIRECT, !config.policy().traits().caches);
         arena.apply_config();
         Tuned(&arena).follow();
         arena
