@@ -308,7 +308,8 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
 /**
  * The options of an allocator. CACHALOT_OPTIONS_INIT selects every device and the default settings.
  *
- * The setting `policy` selects a policy: caching (the default), bfc, buddy, size_class, slab, stitched, direct or planned.
+ * The setting `policy` selects a policy: caching (the default), bfc, buddy, size_class, slab,
+ * stitched, direct or planned.
  * Further settings follow after commas: "policy:slab,largest_object_kb:64". The policy planned serves repeated
  * iterations from a plan, and all other requests by the policy that `fallback` names: "policy:planned,fallback:bfc".
  * An unknown policy or key is INVALID_CONFIG, and cachalot_last_error names the most similar key. docs/configuration.md

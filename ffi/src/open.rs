@@ -1,7 +1,7 @@
 //! Allocators for Rust programs: the types without parameters, and opening them in one call.
 
 use crate::lock::HeapLock;
-use cachalot_core::config::{ConfigError, Policy};
+use cachalot_core::config::ConfigError;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceError, DeviceResult, Error, Growable};
 use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, HOST_SETTINGS, HostDevice, LoadError, Streams};
@@ -69,7 +69,7 @@ pub fn open_host(ordinals: &[u32], settings: &str) -> Result<HostAllocator, Open
 /// Parses settings of host memory. Only the caching policy has the keys of [`HOST_SETTINGS`].
 pub(crate) fn host_config(settings: &str) -> Result<Config, ConfigError> {
     let config = Config::parse(settings)?;
-    if config.policy() != Policy::Caching {
+    if !config.policy().traits().follows_pytorch {
         return Ok(config);
     }
     // A later setting wins.

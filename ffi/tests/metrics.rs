@@ -6,6 +6,7 @@
 use crate::common::subject::Subject;
 use crate::common::{output, root, scratch, skip};
 use cachalot::capi::cachalot_metrics;
+use cachalot::core_api::config::{PLANNED, POLICIES};
 use cachalot::core_api::{Reading, Statistic, StatisticKind, TuneStage};
 use cachalot::prelude::*;
 use cachalot::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
@@ -18,16 +19,11 @@ const MIB: u64 = 1 << 20;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 
-const POLICIES: [&str; 8] = [
-    "",
-    "expandable_segments:True",
-    "policy:bfc",
-    "policy:buddy",
-    "policy:size_class",
-    "policy:slab",
-    "policy:stitched",
-    "policy:direct",
-];
+/// Returns every policy, and expandable segments.
+fn policies() -> impl Iterator<Item = String> {
+    let named = POLICIES.iter().filter(|&&policy| policy != PLANNED).map(|policy| format!("policy:{policy}"));
+    named.chain(["expandable_segments:True".to_owned()])
+}
 
 /// Returns an allocator with a past: blocks on two streams and in a private pool, pending blocks, and
 /// requests that failed.
@@ -73,7 +69,7 @@ fn sum(text: &str, name: &str, device: u32) -> i64 {
 
 #[test]
 fn metrics_are_the_statistics_under_every_policy() {
-    for policy in POLICIES {
+    for policy in &policies().collect::<Vec<_>>() {
         let allocator = busy(policy);
         let text = metrics(&allocator).expect("metrics");
         let stats = allocator.stats(DEVICE).expect("a device");

@@ -4,7 +4,7 @@
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Action, DevicePtr, ErrorKind, PoolId, PoolOptions, Route, StreamId, TraceEntry};
 use cachalot_tests::host::{DEVICE, Host, STREAM};
-use cachalot_tests::policies::POLICIES;
+use cachalot_tests::policies::policies;
 use cachalot_tests::sweep::{Sweep, graph_reuse};
 
 const SIDES: [StreamId; 3] = [StreamId(2), StreamId(3), StreamId(4)];
@@ -112,7 +112,7 @@ fn a_block_serves_its_own_stream_only() {
 /// Without the setting, under every policy.
 #[test]
 fn a_block_that_branches_of_a_graph_use_waits_for_the_end_of_the_capture() {
-    for config in POLICIES.into_iter().filter(|config| !config.contains("allow_growth:False")) {
+    for config in policies().filter(|config| !config.contains("allow_growth:False")) {
         let (host, pool) = begin(config);
         let block = host.malloc(BYTES);
         host.device().capture_work(STREAM);

@@ -3,7 +3,7 @@
 
 use cachalot_core::ErrorKind;
 use cachalot_core::simulated::Call;
-use cachalot_tests::policies::POLICIES;
+use cachalot_tests::policies::policies;
 use cachalot_tests::program::{CONFIGS, Op};
 use cachalot_tests::sweep::{CAPACITY, Sweep, capture, common, releases};
 use cachalot_tests::twins::Twins;
@@ -83,7 +83,7 @@ fn a_lost_context() {
 
 /// Fault injection under every policy, with a shorter program.
 fn under_every_policy(check: impl Fn(&Sweep)) {
-    for policy in POLICIES {
+    for policy in policies() {
         check(&Sweep::new(policy, [common(), capture(), releases()].concat()));
     }
 }

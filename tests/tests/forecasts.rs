@@ -5,7 +5,7 @@ use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DevicePtr, Error, Fixed, Forecast, StreamId};
 use cachalot_planner::{Algorithm, Plan, greedy::Greedy};
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
-use cachalot_tests::policies::POLICIES;
+use cachalot_tests::policies::policies;
 use cachalot_tests::program::Op;
 use cachalot_tests::strategies::{plain, proptest_config, with_pools};
 use cachalot_tests::twins::Twins;
@@ -15,7 +15,7 @@ use std::thread;
 /// Capacity of the device: small, so that programs run out of memory.
 const CAPACITY: u64 = 256 << 20;
 
-/// Configurations beside [`POLICIES`]: options that only forecasts depend on, and plans over every
+/// Configurations beside [`policies`]: options that only forecasts depend on, and plans over every
 /// other policy.
 const MORE: [&str; 9] = [
     "policy:size_class,chunk_mb:2",
@@ -88,7 +88,7 @@ fn announce(twins: &Twins) -> Result<(), String> {
 }
 
 fn every_policy() -> impl Iterator<Item = &'static str> {
-    POLICIES.into_iter().chain(MORE)
+    policies().chain(MORE)
 }
 
 fn named(policy: &str, outcome: Result<(), String>) -> Result<(), TestCaseError> {

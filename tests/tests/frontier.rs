@@ -9,7 +9,7 @@ use cachalot_core::{
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
-use cachalot_tests::policies::POLICIES;
+use cachalot_tests::policies::policies;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ fn check(host: &Host) {
 
 #[test]
 fn a_block_is_free_when_the_frontier_reaches_its_count() {
-    for policy in POLICIES {
+    for policy in policies() {
         let host = Host::new(policy, 64 * MIB);
         let block = host.malloc(3000);
         let size = host.allocator.base_of(block).unwrap().size as i64;
@@ -74,7 +74,7 @@ fn the_frontier_never_goes_back() {
 /// Frees at counts in any order, compared with a list.
 #[test]
 fn any_counts_in_any_order() {
-    for policy in POLICIES {
+    for policy in policies() {
         let host = Host::new(policy, 1 << 30);
         let mut random = fastrand::Rng::with_seed(4);
         // Where one stream takes the whole device at once there is no other.
@@ -113,7 +113,7 @@ fn any_counts_in_any_order() {
 
 #[test]
 fn neither_a_shortage_nor_empty_cache_takes_what_waits() {
-    for policy in POLICIES {
+    for policy in policies() {
         let host = Host::new(policy, 64 * MIB);
         let block = host.malloc(40 * MIB);
         host.allocator.free_at(block, 1).unwrap();
@@ -245,7 +245,7 @@ fn a_request_that_waits_gets_what_the_frontier_reaches() {
 /// has a count that was reached.
 #[test]
 fn threads() {
-    for policy in POLICIES {
+    for policy in policies() {
         let host = Host::new(policy, 1 << 30);
         // Where one segment is the whole device, it is there before they compete for it.
         host.free(host.malloc(1));

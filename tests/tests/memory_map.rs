@@ -3,7 +3,7 @@
 use cachalot_core::StreamId;
 use cachalot_core::memory_map::{BINS, Bin, MemoryMap, OCCUPANCY_WIDTH, bin_of};
 use cachalot_tests::host::{DEVICE, Host, MIB};
-use cachalot_tests::policies::POLICIES;
+use cachalot_tests::policies::policies;
 
 #[test]
 fn bins_double() {
@@ -67,7 +67,7 @@ Of 40.00 MiB: in use 21.00 MiB, asked for 21.00 MiB, free 19.00 MiB, at most 15.
 /// The sums of the map equal the statistics, under every policy.
 #[test]
 fn sums_are_those_of_the_statistics() {
-    for policy in POLICIES {
+    for policy in policies() {
         let host = Host::new(policy, 1 << 30);
         let mut random = fastrand::Rng::with_seed(5);
         let mut blocks = Vec::new();

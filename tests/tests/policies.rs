@@ -3,7 +3,7 @@
 //! list of policies.
 
 use cachalot_core::Config;
-use cachalot_tests::policies::POLICIES;
+use cachalot_tests::policies::policies;
 use cachalot_tests::program::Op;
 use cachalot_tests::strategies::{plain, proptest_config, with_pools};
 use cachalot_tests::twins::Twins;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 const CAPACITY: u64 = 256 << 20;
 
 fn hold_under_every_policy(program: &[Op]) -> Result<(), TestCaseError> {
-    for policy in POLICIES {
+    for policy in policies() {
         hold(policy, program).map_err(|why| TestCaseError::fail(format!("`{policy}`: {why}")))?;
     }
     Ok(())

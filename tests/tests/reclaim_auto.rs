@@ -1,7 +1,6 @@
 //! `reclaim:auto` beside programs whose work takes time: no memory in use is unmapped, the device is not waited for, no
 //! block changes, and each request is decided as the segments of that moment demand.
 
-use cachalot_core::config::Policy;
 use cachalot_core::config::rounding::PoolKind;
 use cachalot_core::simulated::{Call, Failure, Outstanding};
 use cachalot_core::{BlockState, DeviceError, DevicePtr, Error, ErrorKind, Forecast, Host, StreamId};
@@ -81,7 +80,7 @@ fn malloc(working: &mut Working, bytes: u64, stream: StreamId) -> Outcome {
     let config = allocator.config(DEVICE).map_err(|error| error.to_string())?;
     // A request asks after pending frees first, and a forecast does not. A failure is the request's, too.
     let _polled = allocator.process_events(DEVICE);
-    let is_native = config.policy() == Policy::Caching && !config.expandable_segments();
+    let is_native = config.policy().traits().follows_pytorch && !config.expandable_segments();
     let best = is_native.then(|| best_fit(working, bytes.next_multiple_of(512), stream));
     // The forecast asks the device, too, which may be about to fail.
     let forecast = allocator.forecast(DEVICE, bytes, stream);

@@ -10,7 +10,7 @@ use cachalot_core::{
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, MIB};
-use cachalot_tests::policies::POLICIES;
+use cachalot_tests::policies::policies;
 use cachalot_tests::strategies::proptest_config;
 use cachalot_tests::working::{Outcome, Working};
 use proptest::prelude::*;
@@ -255,7 +255,7 @@ proptest! {
 
     #[test]
     fn work_is_ordered_and_blocks_stay(program in prop::collection::vec(step(), 1..150)) {
-        for policy in POLICIES.into_iter().filter(|policy| policy.contains("stitched") || policy.contains("expandable")) {
+        for policy in policies().filter(|policy| policy.contains("stitched") || policy.contains("expandable")) {
             hold(policy, &program).map_err(TestCaseError::fail)?;
         }
     }

@@ -1,13 +1,12 @@
 //! Private pools whose segments the host supplies: under every policy the pool has these segments and no pages, and no
 //! other request has them.
 
-use cachalot_core::config::Policy;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
     Allocator, Config, DevicePtr, Error, Forecast, Growable, OutOfMemory, PoolId, PoolOptions, Route, StreamId,
 };
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
-use cachalot_tests::policies::POLICIES;
+use cachalot_tests::policies::policies;
 use cachalot_tests::strategies::{bytes, proptest_config};
 use proptest::prelude::*;
 
@@ -39,7 +38,7 @@ fn segments_of(host: &Host, pool: PoolId) -> Vec<(DevicePtr, u64, bool)> {
 #[test]
 fn a_supplied_pool_has_the_segments_of_the_host_and_no_others_under_every_policy() {
     // Without growth, the first region of any heap takes all memory.
-    for config in POLICIES.into_iter().filter(|config| !config.contains("allow_growth:False")) {
+    for config in policies().filter(|config| !config.contains("allow_growth:False")) {
         let host = Host::new(config, GIB);
         let pool = supplied_pool(&host, PoolOptions::default());
         let outside = host.malloc(3 * MIB);
@@ -189,7 +188,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn places(config: &str, no_split: bool, steps: &[Step]) -> Vec<Result<DevicePtr, OutOfMemory>> {
     let mut config = Config::parse(config).unwrap();
     // Frees are gathered under the stitched policy, and under the caching policy without parity.
-    config.set_parity(matches!(config.policy(), Policy::Stitched(_)));
+    config.set_parity(config.policy().traits().moves_pages);
     let device = SimulatedDevice::new(GIB);
     let allocator: Allocator<_, spin::mutex::SpinMutex<()>, Growable> = Allocator::new([device], &config).unwrap();
     let host = Host { allocator };

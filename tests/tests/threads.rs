@@ -7,7 +7,7 @@ use cachalot_core::{
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::{Hooked, thread_id};
-use cachalot_tests::policies::POLICIES;
+use cachalot_tests::policies::policies;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -342,7 +342,7 @@ fn wild_in_fixed_tables_and_expandable() {
 
 #[test]
 fn wild_under_every_policy() {
-    for policy in POLICIES {
+    for policy in policies() {
         stress::<Parking, Growable>(policy, true, 1000);
     }
 }
@@ -350,7 +350,7 @@ fn wild_under_every_policy() {
 /// Runs every policy but the policy that allocates the whole device at once.
 #[test]
 fn calm_under_every_policy() {
-    for policy in POLICIES.into_iter().filter(|policy| !policy.contains("allow_growth:False")) {
+    for policy in policies().filter(|policy| !policy.contains("allow_growth:False")) {
         stress::<Parking, Growable>(policy, false, 1000);
     }
 }

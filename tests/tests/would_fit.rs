@@ -4,7 +4,7 @@ use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Bound, Config, DeviceIndex, Error, Fit, Growable, Lock, Rehearsal, Segments, StreamId};
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
-use cachalot_tests::policies::POLICIES;
+use cachalot_tests::policies::policies;
 use cachalot_tests::program::{Op, stream};
 use cachalot_tests::strategies::{bytes, proptest_config, with_pools, with_settings};
 use cachalot_tests::twins::Twins;
@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 /// Capacity of the device: small, so that programs run out of memory.
 const CAPACITY: u64 = 256 << 20;
 
-/// Configurations beside [`POLICIES`].
+/// Configurations beside [`policies`].
 const MORE: [&str; 4] = [
     "policy:size_class,chunk_mb:2",
     "policy:slab,largest_object_kb:64",
@@ -111,7 +111,7 @@ fn come_true(policy: &str, program: &[Step], exact: bool) -> Result<(), String> 
 }
 
 fn every_policy() -> impl Iterator<Item = &'static str> {
-    POLICIES.into_iter().chain(MORE)
+    policies().chain(MORE)
 }
 
 proptest! {

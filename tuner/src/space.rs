@@ -1,6 +1,7 @@
 //! The searched settings, and candidates: a policy with a value for some settings.
 
 use cachalot_core::Config;
+use cachalot_core::config::{POLICIES, Policy};
 use fastrand::Rng;
 use std::fmt::Write as _;
 
@@ -74,6 +75,13 @@ const CACHALOT: [PolicySpace; 6] = [
         settings: &[Setting { key: "chunk_mb", values: &["64", "128", "256", "512", "2048"] }],
     },
 ];
+
+/// Returns the policies that [`CACHALOT`] has no settings for, and that are worth a trial with their defaults.
+fn unlisted() -> impl Iterator<Item = &'static str> {
+    let is_worth = |policy: &str| Policy::named(policy).is_some_and(|policy| policy.traits().caches);
+    let is_listed = |policy: &str| CACHALOT.iter().any(|space| space.policy == policy);
+    POLICIES.into_iter().filter(move |&policy| is_worth(policy) && !is_listed(policy))
+}
 
 /// Which settings are searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,8 +218,8 @@ impl Space {
             first.push(caching().with(COLLECTION.key, "0.8"));
         }
         if self.realm == Realm::All {
-            let others = CACHALOT.iter().filter(|space| space.policy != DEFAULT_POLICY);
-            first.extend(others.map(|space| Candidate::defaults(space.policy)));
+            let others = CACHALOT.iter().map(|space| space.policy).filter(|&policy| policy != DEFAULT_POLICY);
+            first.extend(others.chain(unlisted()).map(Candidate::defaults));
             first.push(Candidate::defaults("bfc").with(EXPANDABLE.key, "True"));
         }
         if !self.is_torch() {
@@ -236,7 +244,8 @@ impl Space {
         }
         for _ in 0..random.usize(1..=2) {
             let settings: Vec<&Setting> = self.settings(child.policy).collect();
-            let setting = settings[random.usize(0..settings.len())];
+            // A policy may have no settings to search.
+            let Some(setting) = random.choice(settings) else { break };
             // One of the values, or the default.
             let value = setting.values.get(random.usize(0..=setting.values.len())).copied();
             self.set(&mut child, setting.key, value);

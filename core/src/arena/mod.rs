@@ -66,7 +66,7 @@ use crate::arena::settings::Settings;
 use crate::arena::tracing::History;
 use crate::arena::tuning::TuningState;
 use crate::arena::waits::Waits;
-use crate::config::{Config, Policy};
+use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
 use crate::sync::{CachePadded, Lock, Rank, Ranked};
@@ -146,7 +146,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             #[cfg(feature = "paranoid")]
             schedule: checks::Schedule::default(),
         };
-        arena.flags.set(flags::DIRECT, config.policy() == Policy::Direct);
+        arena.flags.set(flags::DIRECT, !config.policy().traits().caches);
         arena.apply_config();
         arena.follow_tuning();
         arena

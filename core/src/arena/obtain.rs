@@ -134,7 +134,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             recorder.segment(&mut heap, Action::SegmentAlloc, request.site, base, bytes);
         }
         let segment = heap.add_segment(base, bytes, request.size, &slot.counters);
-        if matches!(self.settings.policy, Policy::Bfc(_)) && !self.flags.has(flags::DIRECT) {
+        if self.settings.policy.traits().grows_regions && !self.flags.has(flags::DIRECT) {
             heap.region = next_region(heap.region, request.size);
         }
         // Served under the lock that added the segment: no other request can take the block first.
@@ -166,10 +166,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 // The heap's lock ends with this statement, before `config` is locked.
                 let of_heap = bytes_of_heap(&mut self.heaps.lock(request.slot), request.size);
                 let bytes = of_heap.unwrap_or_else(|| policy.segment_bytes(request.size, &self.settings.config.lock()));
-                match policy {
-                    Policy::SizeClass(_) | Policy::Buddy(_) => self.shrink_to_available(bytes, request.size),
-                    _ => bytes,
-                }
+                let shrinks = policy.traits().shrinks_segments;
+                if shrinks { self.shrink_to_available(bytes, request.size) } else { bytes }
             }
         }
     }

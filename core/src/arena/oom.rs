@@ -3,7 +3,6 @@
 use crate::arena::driver::memory_info;
 use crate::arena::request::Request;
 use crate::arena::{Arena, flags};
-use crate::config::Policy;
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceMemory, MemoryInfo};
 use crate::heap::split_rules::Source;
@@ -15,7 +14,7 @@ use crate::units::DeviceIndex;
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Returns whether the setting `expandable_segments` has an effect on this device.
     fn may_expand(&self) -> bool {
-        let has_key = matches!(self.settings.policy, Policy::Caching | Policy::Bfc(_));
+        let has_key = self.settings.policy.traits().expands;
         has_key && !self.flags.has(flags::DIRECT) && self.driver.device().virtual_memory().is_some()
     }
 

@@ -49,11 +49,7 @@ impl Policy {
 
     /// Returns whether a sub-allocator divides the segments of heaps of `kind`.
     pub(crate) fn suballocates(self, kind: PoolKind) -> bool {
-        match self {
-            Self::Buddy(_) | Self::SizeClass(_) => kind == PoolKind::Large,
-            Self::Slab(_) => kind == PoolKind::Small,
-            Self::Caching | Self::Bfc(_) | Self::Stitched(_) | Self::Direct => false,
-        }
+        self.traits().suballocated == Some(kind)
     }
 
     /// Returns where the new memory of heaps of `kind` comes from, in pools with such `memory`.
@@ -77,12 +73,12 @@ impl Policy {
             if self.small_max() > 0 { &[PoolKind::Small, PoolKind::Large] } else { &[PoolKind::Large] };
         let mut sources = kinds.iter().map(|&kind| self.source(kind, config, true, memory));
         // Direct mode allocates each block by itself, whatever the source.
-        self != Self::Direct && sources.any(Source::maps_pages)
+        self.traits().caches && sources.any(Source::maps_pages)
     }
 
     /// Returns whether the build supports the policy: sub-allocators need the feature `alloc`.
     pub(crate) fn is_available(self) -> bool {
-        cfg!(feature = "alloc") || !(self.suballocates(PoolKind::Small) || self.suballocates(PoolKind::Large))
+        cfg!(feature = "alloc") || self.traits().suballocated.is_none()
     }
 
     /// Makes the sub-allocator of a new heap of `kind`. Returns `None` if the heap divides segments
@@ -111,6 +107,11 @@ impl Policy {
     /// Returns whether wholly free segments are released when a request cannot be served otherwise.
     pub(crate) fn releases_cache(self) -> bool {
         !matches!(self, Self::Bfc(Bfc { region_garbage_collection: false, .. }))
+    }
+
+    /// Returns the microseconds that a request may spend in mapping, or `u64::MAX` without a bound.
+    pub(crate) fn max_stall_us(self) -> u64 {
+        if let Self::Stitched(options) = self { options.max_stall_us.into() } else { u64::MAX }
     }
 
     /// Returns the size in bytes of the largest segment that the policy can manage.

@@ -117,7 +117,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let divided = divisions.iter().any(|&divisions| divisions > 1);
         self.flags.set(flags::ROUNDING, divided || self.settings.policy.rounds_otherwise());
-        let gathers = self.settings.policy != Policy::Caching || !config.parity();
+        let gathers = !self.settings.policy.traits().follows_pytorch || !config.parity();
         self.flags.set(flags::GATHERS, gathers);
         self.flags.set(flags::HAS_GATHERED, gathers || self.flags.has(flags::HAS_GATHERED));
         self.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
@@ -152,7 +152,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         if self.driver.finds_virtual_memory() {
             self.apply_config();
-        } else if matches!(self.settings.policy, Policy::Stitched(_)) && self.driver.misses_virtual_memory() {
+        } else if self.settings.policy.traits().moves_pages && self.driver.misses_virtual_memory() {
             self.driver.device().on_missing_virtual_memory();
         }
     }

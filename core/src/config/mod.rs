@@ -20,7 +20,7 @@ mod tests;
 
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
 pub use notes::Note;
-pub use policy::{Bfc, Buddy, PLANNED, POLICIES, Planned, Policy, SizeClass, Slab, Stitched};
+pub use policy::{Bfc, Buddy, PLANNED, POLICIES, Planned, Policy, SizeClass, Slab, Stitched, Traits};
 pub use reference::{REFERENCE, SettingDefault, SettingReference};
 
 use crate::config::rounding::{Divisions, LARGE_SEGMENT, OWN_SEGMENT_MIN};

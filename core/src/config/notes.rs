@@ -105,7 +105,7 @@ static NOTES: [Conditional; 13] = [
         config.reclaim_budget.to_bits() != RECLAIM_BUDGET.to_bits() && !config.reclaim
     }),
     note(key::THROW_ON_CUDAMALLOC_OOM, "`policy:direct` releases nothing and retries nothing", |config, _| {
-        config.throw_on_device_oom && config.policy == Policy::Direct
+        config.throw_on_device_oom && !config.policy.traits().caches
     }),
     note(key::TUNE_BUDGET_MS, "without `tune:auto`, no settings are searched", |config, _| {
         config.tune_budget_ms != TUNE_BUDGET_MS && !config.tune

@@ -1,5 +1,6 @@
 //! Policies: the rules of placement, by name and with their options.
 
+use crate::config::rounding::PoolKind;
 use crate::units::MIB;
 use core::fmt;
 
@@ -244,6 +245,55 @@ impl Policy {
     }
 }
 
+/// How a policy differs from the others outside its own rules: the answers of every policy stand in one table,
+/// [`Policy::traits`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+#[allow(clippy::struct_excessive_bools, reason = "each is the answer to a question of its own")]
+pub struct Traits {
+    /// Free memory is cached. Otherwise each request and each free calls the device.
+    pub caches: bool,
+    /// The rules are those of `PyTorch`'s allocator: `decisions` says whether exactly, `tune:auto` may change the
+    /// settings, and pinned host memory has settings of its own.
+    pub follows_pytorch: bool,
+    /// `expandable_segments` has an effect, on a device with virtual memory.
+    pub expands: bool,
+    /// Each segment of a stream is larger than the segment before.
+    pub grows_regions: bool,
+    /// A new segment is cut to what the limit and the device have left.
+    pub shrinks_segments: bool,
+    /// Pages of virtual memory move between free blocks, and spare pages serve every heap.
+    pub moves_pages: bool,
+    /// The heaps whose segments a sub-allocator divides. Their free neighbours may stay apart.
+    pub suballocated: Option<PoolKind>,
+}
+
+impl Policy {
+    /// Returns how the policy differs from the others.
+    #[must_use]
+    pub const fn traits(self) -> Traits {
+        const PLAIN: Traits = Traits {
+            caches: true,
+            follows_pytorch: false,
+            expands: false,
+            grows_regions: false,
+            shrinks_segments: false,
+            moves_pages: false,
+            suballocated: None,
+        };
+        match self {
+            Self::Caching => Traits { follows_pytorch: true, expands: true, ..PLAIN },
+            Self::Bfc(_) => Traits { expands: true, grows_regions: true, ..PLAIN },
+            Self::Buddy(_) | Self::SizeClass(_) => {
+                Traits { shrinks_segments: true, suballocated: Some(PoolKind::Large), ..PLAIN }
+            }
+            Self::Slab(_) => Traits { suballocated: Some(PoolKind::Small), ..PLAIN },
+            Self::Stitched(_) => Traits { moves_pages: true, ..PLAIN },
+            Self::Direct => Traits { caches: false, ..PLAIN },
+        }
+    }
+}
+
 impl From<Bfc> for Policy {
     fn from(options: Bfc) -> Self {
         Self::Bfc(options)
@@ -282,20 +332,20 @@ impl fmt::Display for Policy {
 
 /// A set of policies: those with a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Scope(u8);
+pub(super) struct Scope(u16);
 
 impl Scope {
-    const CACHING: u8 = 1;
-    const BFC: u8 = 1 << 1;
-    const BUDDY: u8 = 1 << 2;
-    const SIZE_CLASS: u8 = 1 << 3;
-    const SLAB: u8 = 1 << 4;
-    const DIRECT: u8 = 1 << 5;
-    const PLANNED: u8 = 1 << 6;
-    const STITCHED: u8 = 1 << 7;
+    const CACHING: u16 = 1;
+    const BFC: u16 = 1 << 1;
+    const BUDDY: u16 = 1 << 2;
+    const SIZE_CLASS: u16 = 1 << 3;
+    const SLAB: u16 = 1 << 4;
+    const DIRECT: u16 = 1 << 5;
+    const PLANNED: u16 = 1 << 6;
+    const STITCHED: u16 = 1 << 7;
 
     /// All policies.
-    pub(super) const EVERY: Self = Self(u8::MAX);
+    pub(super) const EVERY: Self = Self(u16::MAX);
     /// Policies with free blocks of any size.
     pub(super) const TAGS: Self = Self(Self::CACHING | Self::BFC);
     /// The caching policy.

@@ -227,7 +227,7 @@ pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> 
     for_each_entry(&Word::EMPTY, text, |name, value| match name.whole() {
         Some(key::POLICY) => set_policy(config, &value),
         Some(key::FALLBACK) => {
-            let named = named(&value).filter(|&policy| policy != Policy::Direct);
+            let named = named(&value).filter(|policy| policy.traits().caches);
             fallback = Some(named.ok_or_else(|| value.refused(key::FALLBACK, FALLBACKS))?);
             Ok(())
         }

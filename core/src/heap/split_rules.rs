@@ -115,7 +115,7 @@ impl Rules {
         };
         let max_non_split_rounding = config.max_non_split_rounding();
         let is_compact = config.compact().is_some()
-            && config.policy() == Policy::Caching
+            && config.policy().traits().follows_pytorch
             && kind == PoolKind::Large
             && !source.maps_pages();
         let compact = match (is_compact, config.exact_segments()) {

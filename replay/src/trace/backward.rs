@@ -212,11 +212,9 @@ impl<'c> EarlierMemory<'c> {
     }
 
     fn rounded(&self, bytes: u64) -> u64 {
-        match self.config.policy() {
-            Policy::Caching => round_size(bytes, self.config.roundup_power2_divisions()).unwrap_or(bytes),
-            // Every other policy has different rules of rounding, never to less than the request.
-            _ => bytes,
-        }
+        // Every other policy has different rules of rounding, never to less than the request.
+        let rounds = self.config.policy().traits().follows_pytorch;
+        if rounds { round_size(bytes, self.config.roundup_power2_divisions()).unwrap_or(bytes) } else { bytes }
     }
 
     fn has_small_heaps(&self) -> bool {

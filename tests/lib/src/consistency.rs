@@ -76,11 +76,7 @@ pub fn check<D: Simulated, R: Lock, S: Storage>(
 /// Checks that blocks tile their segment, and that free neighbours exist only among blocks of fixed sizes.
 fn check_tiling(segment: &SnapshotSegment, policy: Policy) -> Result<(), String> {
     let unit = if matches!(policy, Policy::Bfc(_)) { GRAIN } else { UNIT };
-    let cut = match policy {
-        Policy::Buddy(_) | Policy::SizeClass(_) => true,
-        Policy::Slab(_) => segment.kind == PoolKind::Small,
-        Policy::Caching | Policy::Bfc(_) | Policy::Stitched(_) | Policy::Direct => false,
-    };
+    let cut = policy.traits().suballocated == Some(segment.kind);
     let mut at = segment.address;
     let mut free_before = false;
     for block in &segment.blocks {
@@ -94,8 +90,7 @@ fn check_tiling(segment: &SnapshotSegment, policy: Policy) -> Result<(), String>
     let end = segment.address.offset(segment.total_size);
     ensure!(at == end, "the blocks of a segment end at {at}, the segment at {end}");
     // Under the stitched policy each heap of a stream serves the requests of the other.
-    let stitched = matches!(policy, Policy::Stitched(_));
-    let smallest = if segment.kind == PoolKind::Small && !stitched { 1 << 20 } else { u64::MAX };
+    let smallest = if segment.kind == PoolKind::Small && !policy.traits().moves_pages { 1 << 20 } else { u64::MAX };
     let too_large = segment.blocks.iter().find(|block| is_held(block) && block.requested_size > smallest);
     ensure!(too_large.is_none(), "a small pool serves {too_large:?}");
     Ok(())

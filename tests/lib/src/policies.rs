@@ -1,7 +1,10 @@
 //! The policies as configurations. Tests of the external invariants run under each.
 
-/// Every policy, with each option that changes decisions.
-pub const POLICIES: [&str; 22] = [
+use cachalot_core::config::POLICIES;
+use std::sync::LazyLock;
+
+/// Policies with options, and options that change decisions.
+const CHOSEN: [&str; 22] = [
     "",
     "max_split_size_mb:24,max_non_split_rounding_mb:40",
     "garbage_collection_threshold:0.5,roundup_power2_divisions:4",
@@ -25,3 +28,29 @@ pub const POLICIES: [&str; 22] = [
     "policy:stitched,slack:0,max_stall_us:200,completed_pages_only:True",
     "policy:planned,fallback:bfc",
 ];
+
+/// Returns the configurations: policies with each option that changes decisions, and any further policy of the library
+/// with its defaults.
+pub fn policies() -> impl Iterator<Item = &'static str> + Clone {
+    static FURTHER: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let is_chosen = |policy: &str| {
+            let setting = format!("policy:{policy}");
+            policy == POLICIES[0] || CHOSEN.iter().any(|chosen| chosen.split(',').any(|part| part == setting))
+        };
+        POLICIES.iter().filter(|policy| !is_chosen(policy)).map(|policy| format!("policy:{policy}")).collect()
+    });
+    CHOSEN.into_iter().chain(FURTHER.iter().map(String::as_str))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_is_tested() {
+        let names: Vec<_> = policies().map(|text| cachalot_core::Config::parse(text).unwrap().policy_name()).collect();
+        for policy in POLICIES {
+            assert!(names.contains(&policy), "{policy}");
+        }
+    }
+}

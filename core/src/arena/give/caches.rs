@@ -6,7 +6,6 @@ use crate::arena::give::rules;
 use crate::arena::give::take::give;
 use crate::arena::give::units::{Unit, UnitKind};
 use crate::arena::{Arena, OnDevice, flags};
-use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -61,7 +60,7 @@ pub(in crate::arena) fn release_heap<D: DeviceMemory, R: Lock, S: Storage>(
     let unmapped = device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_stale_of(slot));
     let emptied = unmapped.and(empty_heap(device, slot));
     // Under the stitched policy, spare pages serve other heaps within the same budget.
-    if matches!(device.settings.policy, Policy::Stitched(_)) { emptied } else { emptied.and(destroy_spares(device)) }
+    if device.settings.policy.traits().moves_pages { emptied } else { emptied.and(destroy_spares(device)) }
 }
 
 /// Releases every wholly free segment of the heap in `slot`. Pages of virtual memory become spare.

@@ -4,7 +4,6 @@
 //! thread's turn to map counts as part of a request's time.
 
 use crate::arena::{Arena, OnDevice};
-use crate::config::Policy;
 use crate::device::{Descriptor, DeviceMemory, DeviceResult, PhysicalHandle, VirtualMemory};
 use crate::stats::MemoryCall;
 use crate::sync::Lock;
@@ -114,11 +113,7 @@ impl MappingTime {
     pub(in crate::arena) fn count<D: DeviceMemory, R: Lock, S: Storage>(&self, arena: &Arena<D, R, S>) {
         let ticks = self.0.get();
         if ticks > 0 {
-            let bound = if let Policy::Stitched(options) = arena.settings.policy {
-                u64::from(options.max_stall_us)
-            } else {
-                u64::MAX
-            };
+            let bound = arena.settings.policy.max_stall_us();
             arena.paging.calls.count_request(arena.driver.ticks_to_us(ticks), bound);
         }
     }

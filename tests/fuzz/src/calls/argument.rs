@@ -2,10 +2,11 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use cachalot::abi::cachalot_stream;
+use cachalot::core_api::config::POLICIES;
 use std::ffi::{CString, c_int};
 use std::ptr::without_provenance_mut;
 
-/// Configurations for every policy.
+/// Configurations beside the policies with their defaults.
 const CONFIGS: [&str; 11] = [
     "",
     "policy:bfc",
@@ -174,6 +175,9 @@ impl<'a> Arbitrary<'a> for Text {
         let text = match u.arbitrary::<u8>()? as usize {
             known if known < CONFIGS.len() => CONFIGS[known].into(),
             known if known < CONFIGS.len() + KEYS.len() => KEYS[known - CONFIGS.len()].into(),
+            known if known < CONFIGS.len() + KEYS.len() + POLICIES.len() => {
+                format!("policy:{}", POLICIES[known - CONFIGS.len() - KEYS.len()]).into()
+            }
             _ => {
                 let bytes: &[u8] = u.arbitrary()?;
                 bytes.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
