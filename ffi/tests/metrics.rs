@@ -7,7 +7,7 @@ use crate::common::subject::Subject;
 use crate::common::{output, root, scratch, skip};
 use cachalot::capi::cachalot_metrics;
 use cachalot::core_api::config::{PLANNED, POLICIES};
-use cachalot::core_api::{Reading, Statistic, StatisticKind, TuneStage};
+use cachalot::core_api::{Statistic, StatisticKind, TuneStage};
 use cachalot::prelude::*;
 use cachalot::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
 use cachalot::{SimulatedDevice, metrics};
@@ -122,7 +122,7 @@ fn metrics_have_every_statistic_in_use() {
             .and_then(|tuning| tuning.update_report(|report| report.stage = TuneStage::Recording))
             .expect("a device");
         let text = metrics(&allocator).expect("metrics");
-        let reading = Reading::of(&allocator, DEVICE).expect("a device");
+        let reading = allocator.reading(DEVICE).expect("a device");
         for statistic in Statistic::ALL {
             let total = if statistic.kind == StatisticKind::Counter { "_total" } else { "" };
             let sample = format!("{}{total}{{device=\"0\"}} {}\n", statistic.metric(), reading.value(statistic));

@@ -334,32 +334,32 @@ impl fmt::Display for Metric {
     }
 }
 
-impl Reading {
-    /// Reads the statistics of `device`. Heaps are read in turn, so sums may disagree slightly while threads allocate.
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Reads the [statistics](Statistic) of `device`. Heaps are read in turn, so sums may disagree slightly while threads
+    /// allocate.
     ///
     /// Device: not called.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
-    pub fn of<D: DeviceMemory, R: Lock, S: Storage>(
-        allocator: &Allocator<D, R, S>,
-        device: DeviceIndex,
-    ) -> Result<Self, Error> {
-        let pages = allocator.pages(device)?;
-        let config = allocator.config(device)?;
-        Ok(Self {
+    pub fn reading(&self, device: DeviceIndex) -> Result<Reading, Error> {
+        let pages = self.pages(device)?;
+        let config = self.config(device)?;
+        Ok(Reading {
             pages: pages.stats()?,
             reclaim: pages.reclaim_stats()?,
             reclaims: config.reclaim().is_some(),
-            tuned: allocator.tuning(device)?.report()?,
+            tuned: self.tuning(device)?.report()?,
             #[cfg(feature = "alloc")]
-            planned: allocator.planned_report(device)?,
+            planned: self.planned_report(device)?,
             #[cfg(feature = "alloc")]
             plans: config.planned().is_some(),
-            leaked_bytes: allocator.leaked_bytes(device)?,
+            leaked_bytes: self.leaked_bytes(device)?,
         })
     }
+}
 
+impl Reading {
     /// Returns the value of a statistic.
     #[must_use]
     pub fn value(&self, statistic: &Statistic) -> u64 {

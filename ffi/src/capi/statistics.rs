@@ -7,7 +7,7 @@ use crate::boundary;
 use crate::marshal::{self, Out, OutStruct, Versioned};
 use crate::snapshot;
 use crate::status::{CACHALOT_ERROR_STOPPED, CACHALOT_ERROR_UNKNOWN_KEY, Status};
-use cachalot_core::{Counter, Reading, Statistic, Stats};
+use cachalot_core::{Counter, Statistic, Stats};
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
 
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn cachalot_stat(
         let out = unsafe { Out::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
         let value = match Statistic::named(key) {
-            Some(statistic) => Some(Reading::of(&instance.allocator, device)?.value(statistic).cast_signed()),
+            Some(statistic) => Some(instance.allocator.reading(device)?.value(statistic).cast_signed()),
             None => instance.allocator.stats(device)?.get(key),
         };
         let unknown = || Status::new(CACHALOT_ERROR_UNKNOWN_KEY, format_args!("no statistic is called `{key}`"));
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn cachalot_stats_for_each(
     boundary::with_instance(allocator, |instance| {
         let visit = visit.ok_or_else(|| Status::null("the callback"))?;
         let (device, _) = instance.device(device)?;
-        let (stats, reading) = (instance.allocator.stats(device)?, Reading::of(&instance.allocator, device)?);
+        let (stats, reading) = (instance.allocator.stats(device)?, instance.allocator.reading(device)?);
         let _running = instance.callbacks.enter();
         let mut stopped = false;
         let mut pass = |key: &str, value: i64| {

@@ -11,7 +11,7 @@ mod text;
 
 use crate::model::Snapshot;
 use cachalot_core::{
-    Allocator, DeviceIndex, DeviceMemory, Error, Lock, Reading, Statistic, StatisticKind, Stats, Storage,
+    Allocator, DeviceIndex, DeviceMemory, Error, Lock, Statistic, StatisticKind, Stats, Storage,
 };
 use figures::Figures;
 use text::{Family, Kind, MetricsText};
@@ -65,7 +65,7 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
     for device in (0..allocator.device_count()).map(DeviceIndex) {
         let number = i64::from(device.0);
         limits.extend(allocator.limit(device)?.map(|limit| (number, limit.cast_signed())));
-        readings.push((number, Reading::of(allocator, device)?));
+        readings.push((number, allocator.reading(device)?));
     }
     text.by_device(&gauge("cachalot_limit_bytes", "bytes", "Most memory that may be held from the device."), &limits);
     for statistic in Statistic::ALL {
