@@ -15,6 +15,7 @@ mod plan_bad_input;
 mod planned;
 mod predict;
 mod recorded_traces;
+mod schemas;
 mod statuses;
 mod synthetic_records;
 mod terminal;
