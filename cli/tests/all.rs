@@ -8,6 +8,7 @@ mod diff;
 mod expansion;
 mod export;
 mod histories;
+mod inputs;
 mod inspect;
 mod outputs;
 mod plan;
