@@ -20,6 +20,7 @@ mod schemas;
 mod statuses;
 mod synthetic_records;
 mod terminal;
+mod truth;
 mod tune;
 mod view;
 mod view_page;
