@@ -1,5 +1,5 @@
-//! The answer in one sentence: what was reserved and needed at most, and which setting would have saved some
-//! of it. Every claim about a setting comes from a replay.
+//! The answer about a program: the peaks of reserved and of live memory, and the setting with the best saving. Every
+//! claim about a setting comes from a replay.
 
 use super::{Part, Space};
 use crate::memory::{Free, SMALL_PAGE, free_between};
@@ -23,14 +23,14 @@ const MOST_OPERATIONS: usize = 8_000_000;
 /// least three times.
 pub const MOST_EVENTS: usize = MOST_OPERATIONS / 2;
 
-/// A setting is worth a sentence if the peak falls below this part of the present peak.
+/// A setting is advised if the peak falls below a part of the present peak.
 const WORTH: f64 = 0.98;
 
-/// A simpler setting is advised if its peak is at most this multiple of the lowest peak, also the present setting
-/// in the place of one that earlier versions of `PyTorch` refuse.
+/// A simpler setting is advised up to a multiple of the lowest peak. So is the present setting, in the place of a
+/// setting for later versions of `PyTorch`.
 const PLAIN: f64 = 1.03;
 
-/// The policy of cachalot that serves a request from free memory anywhere, in one piece of addresses.
+/// The policy of cachalot for free memory in one piece: pages from anywhere behind contiguous addresses.
 const ONE_PIECE: &str = "policy:stitched";
 
 /// The memory of a device at some time. Memory in use, in holes and idle add up to reserved memory.
@@ -38,11 +38,11 @@ const ONE_PIECE: &str = "policy:stitched";
 pub struct Stuck {
     /// Bytes reserved from the device.
     pub reserved_bytes: u64,
-    /// Bytes of blocks that are not free.
+    /// Bytes of allocated and pending blocks.
     pub in_use_bytes: u64,
     /// Free bytes that cannot go back to the device.
     pub hole_bytes: u64,
-    /// Number of segments with such bytes.
+    /// Number of segments with holes.
     pub hole_segments: u64,
     /// Bytes of wholly free segments, and of wholly free pages of expandable segments.
     pub idle_bytes: u64,
@@ -55,7 +55,7 @@ pub struct Stuck {
 pub struct Better {
     /// The configuration string.
     pub config: String,
-    /// The first version of `PyTorch` that takes the configuration. `None` for all supported versions.
+    /// The first version of `PyTorch` with all keys of the configuration. `None` for all supported versions.
     pub needs_pytorch: Option<&'static str>,
     /// Peak of reserved memory in bytes.
     pub peak_reserved_bytes: u64,
@@ -69,7 +69,7 @@ pub struct Better {
 pub enum Rescue {
     /// More memory.
     Limit {
-        /// The least sufficient limit that was tried, in bytes.
+        /// The least sufficient limit in bytes.
         limit_bytes: u64,
         /// The present limit in bytes.
         instead_of_bytes: u64,
@@ -90,7 +90,7 @@ pub enum Rescue {
 /// The answer of a program about its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// Whether the figures are those of a recording, and not of a replay.
+    /// Whether the figures come from a recording, and not from a replay.
     pub is_recorded: bool,
     /// The settings of the program.
     pub config: String,
@@ -112,14 +112,14 @@ pub struct Answer {
     pub rescues: Vec<Rescue>,
 }
 
-/// A program with the settings that an answer is about.
+/// A program with the settings in question.
 #[derive(Debug)]
 pub struct Question<'a> {
     /// The program with its limit.
     pub part: &'a Part,
     /// The program's settings.
     pub baseline: &'a Config,
-    /// What the recording held, if the program, the limit and the settings are those of a recording.
+    /// The figures of the recording, if program, limit and settings are as recorded.
     pub recorded: Option<&'a Recorded>,
     /// Whether the program's `PyTorch` knows the settings of version 2.11. `None` if unknown.
     pub has_late_keys: Option<bool>,
@@ -274,7 +274,7 @@ fn advised(measured: &[(Candidate, Cost)], found: &Answer, present_ooms: u64) ->
     })
 }
 
-/// Tries what would have served every request: a higher limit, the advised setting, memory in one piece.
+/// Tries to serve every request: a higher limit, the advised setting, memory in one piece.
 fn rescues(question: &Question<'_>, found: &Answer, run: impl Fn(&Config, Option<u64>) -> Option<Cost>) -> Vec<Rescue> {
     let Question { part, baseline, limit_is_setting: is_setting, .. } = *question;
     let mut rescues = Vec::new();

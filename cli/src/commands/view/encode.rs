@@ -240,21 +240,7 @@ pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer, is_one_o
         has_times: history.has_times,
         peaks: shown.peaks,
         answer,
-        heaps: heaps
-            .iter()
-            .map(|&(of, pool, kind)| {
-                let pool = history.names.pools.get(usize::from(pool)).copied();
-                (
-                    stream(history, of),
-                    pool,
-                    match kind {
-                        Kind::Unknown => "",
-                        Kind::Small => "small",
-                        Kind::Large => "large",
-                    },
-                )
-            })
-            .collect(),
+        heaps: heaps.iter().map(|heap| shown_heap(history, heap)).collect(),
         pages: [SMALL_PAGE, Pages::of(&history.config).large],
         is_one_of_several,
         failures: failed
@@ -288,6 +274,16 @@ type Heap = (u16, u16, Kind);
 
 fn heap_of(life: &Life) -> Heap {
     (life.stream, life.pool, life.kind)
+}
+
+/// Returns a heap for the page.
+fn shown_heap(history: &History, &(of, pool, kind): &Heap) -> ShownHeap {
+    let kind = match kind {
+        Kind::Unknown => "",
+        Kind::Small => "small",
+        Kind::Large => "large",
+    };
+    (stream(history, of), history.names.pools.get(usize::from(pool)).copied(), kind)
 }
 
 /// Returns the heap of every block and part, in order. An unknown pool is the last.
