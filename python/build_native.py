@@ -94,7 +94,7 @@ def built() -> Path:
     glibc = os.environ.get("CACHALOT_GLIBC")
     command = [cargo(), "zigbuild" if glibc else "build", "--locked", "--profile", profile]
     command += ["--config", f"profile.{profile}.strip='symbols'", "--config", f"profile.{profile}.debug=false"]
-    for crate, given in [("cachalot", "CACHALOT_LIBRARY"), ("cachalot-cli", "CACHALOT_COMMAND")]:
+    for crate, given in [("cachalot-library", "CACHALOT_LIBRARY"), ("cachalot-cli", "CACHALOT_COMMAND")]:
         if given not in os.environ:
             command += ["-p", crate]
     if glibc:
@@ -111,7 +111,7 @@ def library() -> Path:
 
 
 def soname() -> str:
-    """Returns the SONAME of the library, which ``ffi/build.rs`` sets."""
+    """Returns the SONAME of the library, which ``ffi/library/build.rs`` sets."""
     major, minor, _ = stated("version").split(".")
     return f"libcachalot.so.{f'0.{minor}' if major == '0' else major}"
 

@@ -94,7 +94,7 @@ sanitized() {
   step "$name: the core's thread tests"
   try "${cargo[@]}" test "${common[@]}" -p cachalot-tests --test allocator threads
   step "$name: the stress program"
-  "${cargo[@]}" build "${common[@]}" -p cachalot -p cachalot-stress
+  "${cargo[@]}" build "${common[@]}" -p cachalot-library -p cachalot-stress
   local built=$folder/$target/debug
   link_to "$built"
   export CACHALOT_LIBCUDA=$scratch/libcuda.so.1 CACHALOT_EMU_DEVICES=2 CACHALOT_EMU_DELAY_US=300
@@ -131,7 +131,7 @@ helgrind() {
     return 0
   fi
   step "helgrind: the C hosts"
-  cargo build --locked -p cachalot
+  cargo build --locked -p cachalot-library
   link_to target/debug
   compile_hosts -O1 --
   # Fair: else one thread that waits for another may keep it from running.

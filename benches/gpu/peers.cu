@@ -1,7 +1,7 @@
 // Compares cachalot with the allocators of the CUDA toolkit, on equal work in the same run, through
 // the public interfaces.
 //
-//   cargo build --release -p cachalot
+//   cargo build --release -p cachalot-library
 //   nvcc -O2 -std=c++17 -Iinclude benches/gpu/peers.cu -o peers -Ltarget/release -l:libcachalot.a -lpthread -ldl -lm
 //   ./peers
 //   taskset --cpu-list 3 ./peers pair         or: ./peers threads

@@ -2,7 +2,7 @@
 # Measures pinned memory of the host, on a machine with a GPU, 64 GiB of memory, a C++ compiler and CUDA's headers, for
 # tests/results/pinned.md: three minutes.
 #
-#   cargo build --release -p cachalot      # here or on another machine
+#   cargo build --release -p cachalot-library      # here or on another machine
 #   benches/gpu/pinned.sh OUT [FOLDER OF libcachalot.so]
 #
 # CACHALOT_COMMIT names the commit if there is no git, CUDA the folder of the toolkit (default: /usr/local/cuda).

@@ -14,7 +14,7 @@ HEAD = """\
 
 * GPU: {gpu}; host: {host}; huge pages: `{huge}`
 * date: {date}; commit: {commit}
-* how: `cargo build --release -p cachalot` and `benches/gpu/pinned.sh OUT`
+* how: `cargo build --release -p cachalot-library` and `benches/gpu/pinned.sh OUT`
 
 An allocator with `CACHALOT_HOST` beside the driver's own `cuMemHostAlloc`, which is `cudaHostAlloc`. The median of {rounds} \
 rounds in turns, each in a process of its own, and the lowest and highest.

@@ -2,7 +2,7 @@
 # Measures blocks that two streams use, on a machine with a GPU, a C++ compiler, CUDA's headers and PyTorch, for
 # tests/results/streams.md: one minute.
 #
-#   cargo build --release -p cachalot      # here or on another machine
+#   cargo build --release -p cachalot-library      # here or on another machine
 #   benches/gpu/streams.sh OUT [FOLDER OF libcachalot.so]
 #
 # CACHALOT_COMMIT names the commit if there is no git, CUDA the folder of the toolkit (default: /usr/local/cuda).

@@ -14,7 +14,7 @@ HEAD = """\
 
 * GPU: {gpu}; host: {host}
 * date: {date}; commit: {commit}; PyTorch {torch}
-* how: `cargo build --release -p cachalot` and `benches/gpu/streams.sh OUT`
+* how: `cargo build --release -p cachalot-library` and `benches/gpu/streams.sh OUT`
 
 Each thread obtains a block on a stream of its own, tells of the use by a second stream, and frees the block, {cycles} times, \
 with blocks of 4 KiB to 1 MiB. No work is queued. *million cycles a second*: of all threads together, the median of {rounds} \

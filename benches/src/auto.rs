@@ -3,7 +3,7 @@
 
 use crate::tables::table;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
-use cachalot_core::{Config, TuneReport, Tuning};
+use cachalot_core::{Config, TuneReport};
 use cachalot_replay::program::{DEVICE, LeftOut, OnDevice, Operation, Program, Run, Settings, allocator};
 use cachalot_replay::trace::Trace;
 use cachalot_replay::tune::{Options, Part, Parts, tune};
@@ -22,7 +22,7 @@ const LEFT_OUT: LeftOut = LeftOut { empty_cache: true, record_stream: true, capt
 
 /// Extent of the runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Extent {
+pub struct AutoExtent {
     /// Number of runs of each program on one allocator.
     pub passes: usize,
     /// Most candidates of a search of the living allocator.
@@ -66,7 +66,7 @@ pub struct Pass {
 ///
 /// # Errors
 /// A refused call of the allocator, as a text.
-pub fn run(programs: &[&Program], settings: &str, extent: Extent) -> Result<Figures, String> {
+pub fn run(programs: &[&Program], settings: &str, extent: AutoExtent) -> Result<Figures, String> {
     let config = Config::parse(settings).map_err(|error| error.to_string())?;
     let mut tuner = config.tunes().then(|| Tuner::new(limits(extent)));
     let device = SimulatedDevice::new(DEVICE_BYTES).with_costs(DriverCosts::h200()).with_work_done_at_once();
@@ -103,11 +103,11 @@ pub fn run(programs: &[&Program], settings: &str, extent: Extent) -> Result<Figu
     figures.mean_bytes = sum / calls.max(1) as f64;
     figures.driver_ns = run.device().driver_ns();
     figures.ooms = run.ooms;
-    figures.tuning = Tuning::of(&run.allocator, DEVICE).and_then(|tuning| tuning.report()).map_err(refused)?;
+    figures.tuning = run.allocator.tuning(DEVICE).and_then(|tuning| tuning.report()).map_err(refused)?;
     Ok(figures)
 }
 
-fn limits(extent: Extent) -> Limits {
+fn limits(extent: AutoExtent) -> Limits {
     Limits { candidates: extent.candidates, time: None, seed: extent.seed }
 }
 
@@ -131,7 +131,7 @@ fn in_force(allocator: &OnDevice) -> Result<String, cachalot_core::Error> {
 ///
 /// # Errors
 /// A refused call of the allocator, as a text.
-pub fn best_static(name: &str, programs: &[&Program], extent: Extent) -> Result<(String, Figures), String> {
+pub fn best_static(name: &str, programs: &[&Program], extent: AutoExtent) -> Result<(String, Figures), String> {
     let part = |program: &&Program| Part { name: name.to_owned(), program: Program::clone(program), ..Part::default() };
     let mut distinct: Vec<&Program> = Vec::new();
     for program in programs {
@@ -156,14 +156,14 @@ pub fn best_static(name: &str, programs: &[&Program], extent: Extent) -> Result<
 
 /// Three runs of a program.
 #[derive(Debug)]
-struct Row {
+struct ThreeRuns {
     name: String,
     default: Figures,
     best: (String, Figures),
     auto: Figures,
 }
 
-impl Row {
+impl ThreeRuns {
     /// Returns the covered part of the distance between the default and the best, on average. `None` for a
     /// distance below half a percent of the default.
     fn covered(&self) -> Option<f64> {
@@ -188,7 +188,7 @@ pub fn program(trace: &Trace) -> Result<Program, String> {
 ///
 /// # Errors
 /// The first program that cannot be run, as a text.
-pub fn report(traces: &[Trace], in_turn: [&str; 2], extent: Extent) -> Result<String, String> {
+pub fn report(traces: &[Trace], in_turn: [&str; 2], extent: AutoExtent) -> Result<String, String> {
     let programs: Vec<Program> = traces.iter().map(program).collect::<Result<_, _>>()?;
     let mut rows = Vec::new();
     for (trace, program) in traces.iter().zip(&programs) {
@@ -213,9 +213,9 @@ pub fn report(traces: &[Trace], in_turn: [&str; 2], extent: Extent) -> Result<St
     ))
 }
 
-fn row(name: &str, passes: &[&Program], extent: Extent) -> Result<Row, String> {
+fn row(name: &str, passes: &[&Program], extent: AutoExtent) -> Result<ThreeRuns, String> {
     let named = |error: String| format!("{name}: {error}");
-    Ok(Row {
+    Ok(ThreeRuns {
         name: name.to_owned(),
         default: run(passes, "", extent).map_err(named)?,
         best: best_static(name, passes, extent).map_err(named)?,
@@ -224,10 +224,10 @@ fn row(name: &str, passes: &[&Program], extent: Extent) -> Result<Row, String> {
 }
 
 /// Returns the summary over the programs run alone.
-fn sentence(rows: &[Row]) -> String {
-    let covered: Vec<f64> = rows.iter().filter_map(Row::covered).collect();
+fn sentence(rows: &[ThreeRuns]) -> String {
+    let covered: Vec<f64> = rows.iter().filter_map(ThreeRuns::covered).collect();
     let mean = covered.iter().sum::<f64>() / covered.len().max(1) as f64;
-    let sum = |of: fn(&Row) -> f64| rows.iter().map(of).sum::<f64>();
+    let sum = |of: fn(&ThreeRuns) -> f64| rows.iter().map(of).sum::<f64>();
     let gap = sum(|row| row.default.mean_bytes - row.best.1.mean_bytes);
     let gained = sum(|row| row.default.mean_bytes - row.auto.mean_bytes);
     let worst = |of: fn(&Figures) -> f64| {
@@ -253,7 +253,7 @@ fn change(part: f64) -> String {
     format!("{:+.1} %", part * 100.0).replace('-', "−")
 }
 
-fn by_program<'a>(rows: impl Iterator<Item = &'a Row>) -> Table {
+fn by_program<'a>(rows: impl Iterator<Item = &'a ThreeRuns>) -> Table {
     let header = [
         "program",
         "settings",
@@ -288,7 +288,7 @@ fn by_program<'a>(rows: impl Iterator<Item = &'a Row>) -> Table {
     table
 }
 
-fn what_was_done<'a>(rows: impl Iterator<Item = &'a Row>) -> Table {
+fn what_was_done<'a>(rows: impl Iterator<Item = &'a ThreeRuns>) -> Table {
     let header = [
         "program",
         "settings at the end",
@@ -311,7 +311,7 @@ fn what_was_done<'a>(rows: impl Iterator<Item = &'a Row>) -> Table {
     table
 }
 
-fn by_pass(row: &Row, names: [&str; 2]) -> Table {
+fn by_pass(row: &ThreeRuns, names: [&str; 2]) -> Table {
     let mut table = table(3, ["pass", "program", "settings of `tune:auto`", "default", "best static", "`tune:auto`"]);
     for (number, pass) in row.auto.passes.iter().enumerate() {
         let settings = if pass.settings.is_empty() { "the default".to_owned() } else { format!("`{}`", pass.settings) };
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
     use cachalot_core::{MIB, StreamId};
 
-    const EXTENT: Extent = Extent { passes: 4, candidates: 24, static_candidates: 24, seed: 0 };
+    const EXTENT: AutoExtent = AutoExtent { passes: 4, candidates: 24, static_candidates: 24, seed: 0 };
 
     /// Returns steps with three growing blocks. Each block needs its own segment by default.
     fn growing() -> Program {

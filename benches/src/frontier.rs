@@ -1,7 +1,7 @@
 //! Section of `tests/results/stitching.md`: the frontier of the setting `compact`, utilisation against
 //! driver time for a range of budgets, as a table and a picture.
 
-use crate::stitching::{Extent, Manner, run, summarise};
+use crate::stitching::{Manner, StitchingExtent, run, summarise};
 use crate::tables::table;
 use cachalot_replay::compare::{Contender, Figures};
 use cachalot_replay::program::DriverTime;
@@ -54,7 +54,7 @@ impl Frontier {
     ///
     /// # Panics
     /// If a budget is no value of `compact`.
-    pub fn measure(traces: &[Trace], budgets: &[&'static str], extent: Extent) -> Result<Self, ReplayError> {
+    pub fn measure(traces: &[Trace], budgets: &[&'static str], extent: StitchingExtent) -> Result<Self, ReplayError> {
         let with_budget = |segment: u32| budgets.iter().map(move |&budget| (Some(budget), segment));
         let of_segment = |&(segment, _): &(u32, RGBColor)| [(None, segment)].into_iter().chain(with_budget(segment));
         let settings: Vec<_> = SEGMENTS.iter().flat_map(of_segment).collect();
@@ -180,7 +180,7 @@ impl Frontier {
 #[cfg(test)]
 mod tests {
     use super::Frontier;
-    use crate::stitching::Extent;
+    use crate::stitching::StitchingExtent;
     use cachalot_replay::trace::Trace;
     use std::path::Path;
 
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn each_budget_has_a_row_and_a_point() {
         let traces = Trace::load_bytes(Path::new("growing.csv"), RECORD.as_bytes()).unwrap();
-        let extent = Extent { passes: 3, limit_factor: 1.05 };
+        let extent = StitchingExtent { passes: 3, limit_factor: 1.05 };
         let frontier = Frontier::measure(&traces, &["0.05", "1"], extent).unwrap();
         let text = frontier.section(Some("picture.svg"));
         let row = |wanted: &str| {

@@ -55,14 +55,14 @@ struct Expected {
 
 /// Collects steps, and assigns blocks to the smallest number of slots.
 #[derive(Default)]
-struct Recorder {
+struct StepRecorder {
     steps: Vec<Step>,
     live: FxHashMap<u64, Step>,
     vacant: Vec<u32>,
     slots: u32,
 }
 
-impl Recorder {
+impl StepRecorder {
     fn malloc(&mut self, addr: u64, bytes: u64, stream: u64) {
         let slot = self.vacant.pop().unwrap_or(self.slots);
         self.slots = self.slots.max(slot + 1);
@@ -110,7 +110,7 @@ impl Program {
         let expected = GzDecoder::new(BufReader::new(File::open(format!("{stem}.expected.json.gz"))?));
         let Expected { config, limit_bytes, stats } = serde_json::from_reader(expected)?;
         let peak = stats.get("reserved_bytes.all.peak").and_then(serde_json::Value::as_u64);
-        let mut recorder = Recorder::default();
+        let mut recorder = StepRecorder::default();
         let mut rows =
             csv::ReaderBuilder::new().flexible(true).from_reader(GzDecoder::new(BufReader::new(File::open(path)?)));
         for row in rows.records() {
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn slots_are_reused_and_live_blocks_are_freed_at_the_end() {
-        let mut recorder = Recorder::default();
+        let mut recorder = StepRecorder::default();
         recorder.malloc(0x1000, 1, 0);
         recorder.malloc(0x2000, 2, 7);
         recorder.free(0x1000).unwrap();

@@ -3,7 +3,7 @@
 
 use crate::tables::table;
 use cachalot_core::simulated::DriverCosts;
-use cachalot_replay::compare::{Contender, Figures, Options, compare};
+use cachalot_replay::compare::{CompareOptions, Contender, Figures, compare};
 use cachalot_replay::program::{DriverTime, LeftOut};
 use cachalot_replay::replay::ReplayError;
 use cachalot_replay::trace::{BadInput, Trace};
@@ -16,7 +16,7 @@ pub const POLICIES: [&str; 3] = ["policy:caching", "policy:caching,expandable_se
 
 /// Extent of the runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Extent {
+pub struct StitchingExtent {
     /// Number of runs of each program on one allocator.
     pub passes: u32,
     /// The hard limit of one table, as a multiple of the peak live bytes.
@@ -57,9 +57,9 @@ impl Manner {
 }
 
 /// The figures of one program, in the order of the contenders.
-type Row = Vec<Figures>;
+type FigureRow = Vec<Figures>;
 
-impl Extent {
+impl StitchingExtent {
     /// Returns the ways to run the programs, each with its name. The first is the one shown by
     /// program.
     fn variations(self) -> Vec<(String, Manner)> {
@@ -116,7 +116,7 @@ pub fn default_programs(folder: &Path) -> Result<Vec<Trace>, BadInput> {
 /// # Errors
 /// The first program that cannot be run, or that an allocator refused other than for lack of
 /// memory.
-pub fn report(traces: &[Trace], contenders: &[Contender], extent: Extent) -> Result<String, ReplayError> {
+pub fn report(traces: &[Trace], contenders: &[Contender], extent: StitchingExtent) -> Result<String, ReplayError> {
     let header =
         ["variation", "policy", "utilisation", "worst", "of", "cold µs", "steady µs", "stall ms", "out of memory"];
     let mut summary = table(2, header);
@@ -140,9 +140,9 @@ pub fn report(traces: &[Trace], contenders: &[Contender], extent: Extent) -> Res
 
 /// Runs every program with every contender in one way. Where freed memory is reusable at once, the
 /// device has done all work when it is asked.
-pub(crate) fn run(traces: &[Trace], contenders: &[Contender], manner: Manner) -> Result<Vec<Row>, ReplayError> {
+pub(crate) fn run(traces: &[Trace], contenders: &[Contender], manner: Manner) -> Result<Vec<FigureRow>, ReplayError> {
     let Manner { passes, left_out, size_factor, limit_factor, upkeep_us } = manner;
-    let options = Options {
+    let options = CompareOptions {
         contenders: contenders.to_vec(),
         limit: None,
         limit_factor,
@@ -156,7 +156,7 @@ pub(crate) fn run(traces: &[Trace], contenders: &[Contender], manner: Manner) ->
     };
     let row = |trace| {
         let figures = compare(trace, &options)?.figures;
-        figures.into_iter().collect::<Result<Row, BadInput>>().map_err(ReplayError::Refused)
+        figures.into_iter().collect::<Result<FigureRow, BadInput>>().map_err(ReplayError::Refused)
     };
     traces.iter().map(row).collect()
 }
@@ -179,7 +179,7 @@ pub(crate) fn summarise(traces: &[Trace], figures: &[&Figures]) -> (f64, [String
     (mean, [ratio(mean), ratio(worst), of.to_owned(), cold, steady, stall, failed.to_string()])
 }
 
-fn by_program(traces: &[Trace], contenders: &[Contender], rows: &[Row]) -> Table {
+fn by_program(traces: &[Trace], contenders: &[Contender], rows: &[FigureRow]) -> Table {
     let header = [
         "program",
         "policy",
@@ -222,7 +222,7 @@ fn driver(time: &DriverTime) -> [String; 3] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Extent, POLICIES, default_programs, report};
+    use super::{POLICIES, StitchingExtent, default_programs, report};
     use cachalot_replay::compare::Contender;
     use cachalot_replay::trace::Trace;
     use std::path::Path;
@@ -236,7 +236,7 @@ mod tests {
     fn each_variation_and_each_program_has_a_row_for_each_policy() {
         let traces = Trace::load_bytes(Path::new("small.csv"), RECORD.as_bytes()).unwrap();
         let contenders = POLICIES[..2].iter().map(|text| Contender::parse(text).unwrap()).collect::<Vec<_>>();
-        let text = report(&traces, &contenders, Extent { passes: 3, limit_factor: 1.05 }).unwrap();
+        let text = report(&traces, &contenders, StitchingExtent { passes: 3, limit_factor: 1.05 }).unwrap();
         let row = |cells: &str| {
             let cells: Vec<&str> = cells.split(", ").collect();
             let is = |line: &str| {

@@ -32,16 +32,16 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Replay(Box<commands::replay::Args>),
-    Compare(commands::compare::Args),
-    Tune(Box<commands::tune::Args>),
-    Predict(commands::predict::Args),
-    Plan(commands::plan::Args),
-    Inspect(commands::inspect::Args),
-    Diff(commands::diff::Args),
-    Export(commands::export::Args),
-    Snapshot(Box<commands::snapshot::Args>),
-    View(commands::view::Args),
+    Replay(Box<commands::replay::ReplayArgs>),
+    Compare(commands::compare::CompareArgs),
+    Tune(Box<commands::tune::TuneArgs>),
+    Predict(commands::predict::PredictArgs),
+    Plan(commands::plan::PlanArgs),
+    Inspect(commands::inspect::InspectArgs),
+    Diff(commands::diff::DiffArgs),
+    Export(commands::export::ExportArgs),
+    Snapshot(Box<commands::snapshot::SnapshotArgs>),
+    View(commands::view::ViewArgs),
     Completions(commands::manual::CompletionsArgs),
     Man(commands::manual::ManArgs),
 }

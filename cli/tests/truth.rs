@@ -8,7 +8,7 @@ use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
 use cachalot_core::{Config, StreamId};
 use cachalot_replay::inspect;
 use cachalot_replay::program::{DEVICE, Operation, Run, Settings, allocator};
-use cachalot_replay::recorded::Recorded;
+use cachalot_replay::recorded::RecordedPeaks;
 use cachalot_replay::replay::{self, End};
 use cachalot_replay::trace::Trace;
 use cachalot_replay::tune::{self, Answer, Part, Stuck};
@@ -143,7 +143,7 @@ fn answer_holds(trace: &Trace, peak: u64, what: &str) -> Answer {
     assert_ne!(advised, recorded, "{what}: {better:?}");
     assert!(better.needs_pytorch.is_none() || trace.has_late_keys != Some(false), "{what}: {better:?}");
     let program = replay::program(trace).expect("a program");
-    let part = Part { program, limit: Recorded::of(trace).limit_bytes, ..Part::default() };
+    let part = Part { program, limit: RecordedPeaks::of(trace).limit_bytes, ..Part::default() };
     let cost = tune::cost(&part, &advised, &DriverCosts::h200(), &|| false).expect("the program runs");
     assert_eq!((cost.reserved_bytes, cost.ooms), (better.peak_reserved_bytes, better.ooms), "{what}: {better:?}");
     let least = peak.min(answer.replayed_bytes.expect("a replay")) as f64;
@@ -168,7 +168,8 @@ fn commands_agree(file: &Path, peaks: &[u64], what: &str) {
     let tuned = run(&["tune", "--json", "--trials=1", "--apply-to=torch"]).remove(0);
     let recorded = tuned["recorded"].as_array().expect("a list");
     assert_eq!(recorded.iter().map(of).collect::<Vec<_>>(), peaks, "{what}: tune");
-    let page = file.with_extension("html");
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("truth_{}.html", file.file_name().expect("a name").display()));
     let view = run(&["view", "--json", "-o", page.to_str().expect("a name")]);
     for (line, &peak) in view.iter().zip(peaks) {
         let answer = &line["answer"];
@@ -212,7 +213,7 @@ fn generated_programs_are_told_to_the_byte() {
         let traces = Trace::load(&file).expect("records");
         for (trace, &peak) in traces.iter().zip(&peaks) {
             answer_holds(trace, peak, &what);
-            let fold = Recorded::of(trace).fullest;
+            let fold = RecordedPeaks::of(trace).fullest;
             let report = inspect::inspect(&snapshot, 1);
             let full = report.peaks.iter().rfind(|peak| peak.device == trace.device).expect("a peak");
             assert_eq!((fold.hole_bytes, fold.idle_bytes), (full.in_holes, full.releasable), "{what}");
@@ -232,7 +233,7 @@ fn recorded_programs_are_told_to_the_byte() {
         let trace = Trace::load(file).expect("a record").remove(0);
         let expected = trace.expected.as_ref().expect("the recorded end");
         let peak = expected.stats["reserved_bytes.all.peak"].cast_unsigned();
-        let recorded = Recorded::of(&trace);
+        let recorded = RecordedPeaks::of(&trace);
         assert_eq!(recorded.peak_reserved_bytes, peak, "{what}");
         adds_up(&recorded.fullest, &what);
         if campaign().is_some() || trace.events.len() <= MOST_EVENTS {
@@ -259,7 +260,8 @@ fn a_snapshot_of_a_recording_has_the_answer_of_the_recording() {
         assert_eq!(cachalot(arguments).status, 0);
         let snapshot = cachalot_snapshot::read(&fs::read(&file).expect("the file")).expect("a snapshot");
         report_adds_up(&snapshot, name);
-        let [of_record, of_snapshot] = [&record, &file].map(|file| Recorded::of(&Trace::load(file).expect("one")[0]));
+        let [of_record, of_snapshot] =
+            [&record, &file].map(|file| RecordedPeaks::of(&Trace::load(file).expect("one")[0]));
         assert_eq!(of_record, of_snapshot, "{name}");
     }
 }

@@ -21,11 +21,8 @@ mod would_fit;
 
 pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
-pub use events::EventReports;
 pub use pages::{PageStats, Pages};
 pub use parking::Parking;
-#[cfg(feature = "alloc")]
-pub use place::Placer;
 pub use ranges::{Range, RangeAllocator};
 pub use tuning::Tuning;
 #[cfg(feature = "alloc")]
@@ -38,7 +35,6 @@ use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
 use crate::arena::give::caches;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::tuning::Tuned;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
@@ -336,7 +332,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("process_events", device);
         let device = self.on(device)?;
-        crate::arena::ranges::collect(device, u32::MAX);
+        device.collect_departed(u32::MAX);
         device.process_events()
     }
 
@@ -425,7 +421,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn configure(&self, config: &Config) {
         let _checked = self.checked("configure", None);
         for arena in self.arenas.iter() {
-            Tuned(arena).replace_config(config);
+            arena.replace_config(config);
         }
     }
 
@@ -475,7 +471,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked("stream_destroyed", device);
         let device = self.on(device)?;
-        let forgotten = device.forget_stream(stream).and(crate::arena::ranges::forget_stream(device, stream));
+        let forgotten = device.forget_stream(stream).and(device.forget_range_stream(stream));
         forgotten.and(device.stream_destroyed(stream))
     }
 

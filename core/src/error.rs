@@ -71,7 +71,7 @@ pub enum Error {
     /// No pool of the device has this tag.
     UnknownTag(Tag),
     /// The memory of the request or of the block is parked. Returned by requests, by pins, and by
-    /// [`Placer::malloc_at`](crate::Placer::malloc_at). The caller wakes the memory first.
+    /// [`Allocator::malloc_at`](crate::Allocator::malloc_at). The caller wakes the memory first.
     Parked,
     /// Memory is not parked, not woken or not tagged, for this reason.
     ParkingRefused(&'static str),
@@ -88,7 +88,7 @@ pub enum Error {
     /// observation.
     PlanRefused(&'static str),
     /// Segments passed to [`Allocator::restore`](crate::Allocator::restore), or a block passed to
-    /// [`Placer::malloc_at`](crate::Placer::malloc_at), are refused, for this reason.
+    /// [`Allocator::malloc_at`](crate::Allocator::malloc_at), are refused, for this reason.
     SnapshotRefused(&'static str),
     /// A table of the allocator is full, or the host is out of memory. The name says which table.
     /// With [`Fixed`](crate::Fixed) tables, choose larger capacities.
@@ -133,14 +133,14 @@ impl Error {
     /// Returns the error's text in the words of `PyTorch`, for hosts whose users know and search
     /// for these words. Where `PyTorch` has no words, the text is the error's own.
     pub fn in_words_of_pytorch(&self) -> impl fmt::Display {
-        WordsOfPyTorch(*self)
+        ErrorInPyTorchWords(*self)
     }
 }
 
 /// An error, displayed in the words of `PyTorch`.
-struct WordsOfPyTorch(Error);
+struct ErrorInPyTorchWords(Error);
 
-impl fmt::Display for WordsOfPyTorch {
+impl fmt::Display for ErrorInPyTorchWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Error::OutOfMemory(report) => report.in_words_of_pytorch().fmt(f),

@@ -92,16 +92,15 @@ mod trace;
 mod units;
 
 pub use allocator::{
-    Allocator, Block, BlockAllocator, Buffer, EventReports, FailedDrop, PageStats, Pages, Parking, Range,
-    RangeAllocator, Tuning,
+    Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Parking, Range, RangeAllocator, Tuning,
 };
 #[cfg(feature = "alloc")]
-pub use allocator::{Bound, Fit, Placer, Rehearsal, Window};
+pub use allocator::{Bound, Fit, Rehearsal, Window};
 pub use arena::allocation::Allocation;
-pub use arena::extents::{Extent, Physical};
 pub use arena::forecast::Forecast;
-pub use arena::parking::{ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Remaining};
-pub use arena::ranges::Reservation;
+pub use arena::paging::extents::{Extent, Physical};
+pub use arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Remaining};
+pub use arena::paging::ranges::Reservation;
 pub use arena::tuning::{TuneReport, TuneStage};
 pub use config::Config;
 pub use config::rounding::PoolKind;

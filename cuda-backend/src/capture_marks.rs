@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The nodes of a mark.
 #[derive(Debug)]
-struct Marked {
+struct MarkedNodes {
     /// The id of the capture.
     capture: u64,
     nodes: HashSet<CuGraphNode>,
@@ -41,7 +41,7 @@ struct Reached {
 struct Tables {
     /// The number of the latest mark.
     made: u64,
-    marks: BTreeMap<u64, Marked>,
+    marks: BTreeMap<u64, MarkedNodes>,
     /// By stream. Empty without marks.
     reached: BTreeMap<StreamId, Reached>,
 }
@@ -83,7 +83,8 @@ impl CaptureMarks {
             },
             |mark| mark.0,
         );
-        let marked = tables.marks.entry(number).or_insert_with(|| Marked { capture: *capture, nodes: HashSet::new() });
+        let marked =
+            tables.marks.entry(number).or_insert_with(|| MarkedNodes { capture: *capture, nodes: HashSet::new() });
         marked.nodes.extend(ends);
         Ok(Some(CaptureMark(number)))
     }

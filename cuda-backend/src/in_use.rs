@@ -61,12 +61,12 @@ impl Word for AtomicU64 {
 /// A place on its own cache lines. 128 bytes, because processors fetch cache lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Place<A>(A);
+struct CacheLine<A>(A);
 
 /// The handles in use.
 #[derive(Debug)]
 pub(crate) struct InUse<A = AtomicU64, const N: usize = PLACES> {
-    places: [Place<A>; N],
+    places: [CacheLine<A>; N],
     /// The handles of calls without a free place.
     more: Mutex<Vec<u64>>,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Use<'a, A: Word = AtomicU64, const N: usize = PLACES> {
 impl InUse {
     /// Creates the record of no use. Allocates nothing.
     pub(crate) const fn new() -> Self {
-        Self { places: [const { Place(AtomicU64::new(FREE)) }; PLACES], more: Mutex::new(Vec::new()) }
+        Self { places: [const { CacheLine(AtomicU64::new(FREE)) }; PLACES], more: Mutex::new(Vec::new()) }
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
     impl<A: Word, const N: usize> InUse<A, N> {
         /// Creates the record of no use, with places of any kind.
         fn of(place: impl Fn(u64) -> A) -> Self {
-            Self { places: core::array::from_fn(|_| Place(place(FREE))), more: Mutex::new(Vec::new()) }
+            Self { places: core::array::from_fn(|_| CacheLine(place(FREE))), more: Mutex::new(Vec::new()) }
         }
     }
 

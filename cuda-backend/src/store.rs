@@ -33,7 +33,7 @@ const ALIGNMENT: u64 = 4096;
 
 /// Where contents are kept.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ContentsPlace {
     region: u64,
     offset: u64,
     bytes: u64,
@@ -55,7 +55,7 @@ struct Entry {
 
 /// An event behind copies.
 #[derive(Debug)]
-struct Marked {
+struct EventAfterCopies {
     event: CuEvent,
     /// The number of the last copy before the event.
     copied: u64,
@@ -67,12 +67,12 @@ struct State {
     regions: Vec<Entry>,
     /// The number of the region under way.
     under_way: Option<u64>,
-    places: HashMap<u64, Place>,
+    places: HashMap<u64, ContentsPlace>,
     /// The number given last, to a region or to contents.
     numbers: u64,
     /// Marks without a finished wait, by number. Shared with the waiting threads. The last thread destroys
     /// the event.
-    marks: BTreeMap<u64, Arc<Marked>>,
+    marks: BTreeMap<u64, Arc<EventAfterCopies>>,
     /// The mark given last.
     latest: u64,
     /// The number of the copy begun last, and of the last copy known to have ended.
@@ -125,10 +125,10 @@ impl State {
     }
 
     /// Takes a place of `bytes` in the region under way. `None` if no region is under way, or the region lacks the room.
-    fn take_place(&mut self, bytes: u64) -> Option<(Place, Arc<Region>)> {
+    fn take_place(&mut self, bytes: u64) -> Option<(ContentsPlace, Arc<Region>)> {
         let entry = self.entry(self.under_way?)?;
         let end = entry.used.checked_add(bytes).filter(|end| *end <= entry.region.bytes)?;
-        let place = Place { region: entry.number, offset: entry.used, bytes };
+        let place = ContentsPlace { region: entry.number, offset: entry.used, bytes };
         entry.used = end.next_multiple_of(ALIGNMENT).min(entry.region.bytes);
         entry.kept += 1;
         Some((place, Arc::clone(&entry.region)))
@@ -322,7 +322,7 @@ impl Store {
         let mut state = self.lock();
         state.latest += 1;
         let mark = state.latest;
-        state.marks.insert(mark, Arc::new(Marked { event, copied }));
+        state.marks.insert(mark, Arc::new(EventAfterCopies { event, copied }));
         Ok(CopyMark(mark))
     }
 
@@ -381,7 +381,7 @@ fn give_back(context: &Context, entry: Entry) -> DeviceResult<()> {
 }
 
 /// Gives up events of marks. Destroys each event without a further owner in the state or a thread.
-fn release(context: &Context, marks: impl Iterator<Item = Arc<Marked>>) -> DeviceResult<()> {
+fn release(context: &Context, marks: impl Iterator<Item = Arc<EventAfterCopies>>) -> DeviceResult<()> {
     let mut result = Ok(());
     for marked in marks.filter_map(Arc::into_inner) {
         result = result.and(spare_events::destroy(context, marked.event));

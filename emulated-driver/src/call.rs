@@ -1,15 +1,13 @@
 //! Runs one driver call from entry to answer: latches, fault plan, context, capture, the body, the
 //! log.
 
-use crate::capture;
-use crate::code::{Answer, Code};
-use crate::context;
-use crate::driver::{Driver, State, driver};
-use crate::functions::{Function, InCapture, Requires};
-use crate::log::Entry;
-use crate::stream;
-use crate::sync::Guard;
-use crate::{latch, thread};
+use crate::process::sync::Guard;
+use crate::process::{latch, thread};
+use crate::state::driver::{Driver, State, driver};
+use crate::state::{captures, contexts, threads};
+use crate::tables::log::Entry;
+use crate::values::code::{Answer, Code};
+use crate::values::functions::{Function, InCapture, Requires};
 use std::time::Duration;
 
 /// A driver call in progress: the locked state, and the caller.
@@ -45,7 +43,7 @@ impl Call {
     /// Lets other threads run until `done`. In step mode the calling thread runs the work.
     pub(crate) fn wait(&mut self, done: impl Fn(&State) -> bool) {
         while !done(&self.state) {
-            if !(self.state.config.step && stream::step(self)) {
+            if !(self.state.config.step && threads::step(&mut self.state)) {
                 self.driver.progress.wait(&mut self.state);
             }
         }
@@ -60,7 +58,7 @@ impl Call {
     fn pass_time(&mut self) {
         if self.state.config.step {
             for _ in 0..self.state.random.below(3) {
-                stream::step(self);
+                threads::step(&mut self.state);
             }
         }
     }
@@ -75,10 +73,10 @@ impl Call {
             if self.context == 0 {
                 return Err(Code::INVALID_CONTEXT);
             }
-            context::check(&self.state, self.context)?;
+            contexts::check(&self.state, self.context)?;
         }
         if function.in_capture() == InCapture::Unsafe {
-            capture::check_unsafe(&mut self.state)?;
+            captures::check_unsafe(&mut self.state)?;
         }
         Ok(())
     }

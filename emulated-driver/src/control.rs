@@ -6,14 +6,16 @@
 //! with a final NUL, and returns the length of the whole text.
 
 use crate::call::Call;
-use crate::code::Code;
-use crate::config::Manner;
-use crate::context;
-use crate::driver::State;
-use crate::functions::Function;
-use crate::random::Random;
-use crate::work::Work;
-use crate::{capture, latch, memory, report, stream};
+use crate::calls::stream;
+use crate::calls::submit::submit;
+use crate::process::latch;
+use crate::state::driver::State;
+use crate::state::{contexts, devices, queues, regions, report, threads};
+use crate::tables::work::Work;
+use crate::values::code::Code;
+use crate::values::config::Manner;
+use crate::values::functions::Function;
+use crate::values::random::Random;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// Answer of a control function to an invalid request.
@@ -126,7 +128,7 @@ extern "C" fn emu_release_stream(handle: u64) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn emu_pending(handle: u64) -> u64 {
     control(u64::MAX, |call| {
-        let queue = stream::find(&mut call.state, handle, call.context);
+        let queue = queues::find(&mut call.state, handle, call.context);
         queue.map_or(u64::MAX, |queue| call.state.streams.pending(queue))
     })
 }
@@ -136,7 +138,7 @@ extern "C" fn emu_pending(handle: u64) -> u64 {
 extern "C" fn emu_step(count: u64) -> u64 {
     control(0, |call| {
         let stepping = call.state.config.step;
-        if stepping { (0..count).take_while(|_| stream::step(call)).count() as u64 } else { 0 }
+        if stepping { (0..count).take_while(|_| threads::step(&mut call.state)).count() as u64 } else { 0 }
     })
 }
 
@@ -211,24 +213,24 @@ unsafe extern "C" fn emu_answer(name: *const c_char, code: u32) -> c_int {
 extern "C" fn emu_break_context(context: u64, code: u32) -> c_int {
     control(REFUSED, |call| {
         let handle = if context == 0 { call.context } else { context };
-        context::break_down(&mut call.state, handle, Code(code));
+        contexts::break_down(&mut call.state, handle, Code(code));
         call.changed();
-        number(context::device_of(&call.state, handle).map(drop))
+        number(contexts::device_of(&call.state, handle).map(drop))
     })
 }
 
 /// Queues work that breaks the stream's context with a sticky error on execution.
 #[unsafe(no_mangle)]
 extern "C" fn emu_fail_later(handle: u64, code: u32) -> c_int {
-    control(REFUSED, |call| number(capture::submit(call, handle, Work::Fail(Code(code)))))
+    control(REFUSED, |call| number(submit(call, handle, Work::Fail(Code(code)))))
 }
 
 /// Loses a device: the contexts of the device break with `code`, and no new context can be created.
 #[unsafe(no_mangle)]
 extern "C" fn emu_lose_device(device: c_int, code: u32) -> c_int {
     control(REFUSED, |call| {
-        let index = crate::device::index(&call.state, device);
-        let lost = index.map(|index| context::lose_device(&mut call.state, index, Code(code)));
+        let index = devices::index(&call.state, device);
+        let lost = index.map(|index| contexts::lose_device(&mut call.state, index, Code(code)));
         call.changed();
         number(lost)
     })
@@ -244,7 +246,7 @@ extern "C" fn emu_tear_down(crash: c_int) {
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_others_bytes(device: c_int, bytes: u64) -> c_int {
     control(REFUSED, |call| {
-        let index = crate::device::index(&call.state, device);
+        let index = devices::index(&call.state, device);
         number(index.map(|index| call.state.devices[index].others_bytes = bytes))
     })
 }
@@ -257,7 +259,7 @@ extern "C" fn emu_set_others_bytes(device: c_int, bytes: u64) -> c_int {
 unsafe extern "C" fn emu_peek(address: u64, buffer: *mut u8, bytes: u64) -> c_int {
     // SAFETY: guaranteed by the caller.
     let into = unsafe { std::slice::from_raw_parts_mut(buffer, bytes as usize) };
-    control(REFUSED, |call| number(memory::peek(&call.state, address, into)))
+    control(REFUSED, |call| number(regions::peek(&call.state, address, into)))
 }
 
 /// Returns the address under which work of a device finds a device address, for host functions in
@@ -266,7 +268,7 @@ unsafe extern "C" fn emu_peek(address: u64, buffer: *mut u8, bytes: u64) -> c_in
 extern "C" fn emu_seen_by(device: c_int, address: u64) -> *mut c_void {
     let seen = control(0, |call| {
         let state: &State = &call.state;
-        let index = crate::device::index(state, device);
+        let index = devices::index(state, device);
         match (index, &state.space) {
             (Ok(index), Some(space)) => space.seen_by(index, address),
             _ => 0,

@@ -16,7 +16,7 @@ mod start;
 mod streams;
 mod virtual_memory;
 
-use crate::code::{Answer, Code};
+use crate::values::code::{Answer, Code};
 
 /// A pointer to a result.
 struct Out<T>(*mut T);

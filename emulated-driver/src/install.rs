@@ -4,7 +4,7 @@
 //! table of the installed copy. The loader then fails to find the symbol, as in a driver without
 //! the symbol.
 
-use crate::functions::{FUNCTIONS, Function};
+use crate::values::functions::{FUNCTIONS, Function};
 use std::io::{Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 

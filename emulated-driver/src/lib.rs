@@ -10,39 +10,16 @@
 //! library, complete or as an older driver. [`client`](mod@client) loads and controls the shared
 //! library.
 
-mod answers;
 pub mod api;
+mod backing;
 mod call;
-mod capture;
+mod calls;
 pub mod client;
-mod code;
-mod config;
-mod context;
 mod control;
-mod device;
-mod driver;
-mod event;
+mod exit;
 mod exports;
-mod faults;
-mod functions;
-mod handles;
-mod host;
 pub mod install;
-mod latch;
-mod log;
-mod memory;
-mod module;
-mod pages;
-mod pool;
-mod random;
-mod ranges;
-mod report;
-mod sharing;
-mod space;
-mod stream;
-mod sync;
-mod thread;
-mod transfer;
-mod virtual_memory;
-mod work;
-mod worker;
+mod process;
+mod state;
+mod tables;
+mod values;

@@ -58,7 +58,7 @@
 #endif
 
 // A kernel in the form for the emulated driver, equal to the structure in
-// emulated-driver/src/module.rs.
+// emulated-driver/src/calls/module.rs.
 extern "C" struct cachalot_host_kernel {
   const char* name;
   void (*run)(void** arguments, const unsigned* sizes);

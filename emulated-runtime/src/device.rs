@@ -1,8 +1,9 @@
 //! Devices, and the context for a thread's calls: the current context, otherwise the primary
 //! context of the thread's device.
 
+use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE};
 use crate::driver::{Driver, driver};
-use crate::error::{Answer, INVALID_DEVICE, INVALID_VALUE, told, write};
+use crate::error::{told, write};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};

@@ -1,6 +1,6 @@
 //! Driver functions of `libcuda.so.1` called by the runtime.
 
-use crate::error::{Answer, INSUFFICIENT_DRIVER};
+use crate::code::{Answer, INSUFFICIENT_DRIVER};
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;

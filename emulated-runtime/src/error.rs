@@ -1,30 +1,9 @@
-//! Error codes: the driver's numbers, the runtime's names, and the last error of each thread.
+//! Errors: the runtime's names for the driver's numbers, and the last error of each thread.
 
+use crate::code::{Answer, INVALID_VALUE};
 use crate::driver;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
-
-/// The result of a call, or the `cudaError_t` of the failure.
-pub(crate) type Answer<T> = Result<T, u32>;
-
-/// `cudaErrorInvalidValue`.
-pub(crate) const INVALID_VALUE: u32 = 1;
-/// `cudaErrorMemoryAllocation`.
-pub(crate) const MEMORY_ALLOCATION: u32 = 2;
-/// `cudaErrorInvalidConfiguration`.
-pub(crate) const INVALID_CONFIGURATION: u32 = 9;
-/// `cudaErrorInvalidMemcpyDirection`.
-pub(crate) const INVALID_MEMCPY_DIRECTION: u32 = 21;
-/// `cudaErrorInsufficientDriver`.
-pub(crate) const INSUFFICIENT_DRIVER: u32 = 35;
-/// `cudaErrorInvalidDeviceFunction`.
-pub(crate) const INVALID_DEVICE_FUNCTION: u32 = 98;
-/// `cudaErrorInvalidDevice`.
-pub(crate) const INVALID_DEVICE: u32 = 101;
-/// `cudaErrorNoKernelImageForDevice`.
-pub(crate) const NO_KERNEL_IMAGE: u32 = 209;
-/// `cudaErrorNotSupported`.
-pub(crate) const NOT_SUPPORTED: u32 = 801;
 
 /// Number and name of every code of the emulated driver and the runtime. The text is given for
 /// codes without a text in the driver.

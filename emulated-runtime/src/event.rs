@@ -1,7 +1,8 @@
 //! Events.
 
+use crate::code::NOT_SUPPORTED;
 use crate::device::enter;
-use crate::error::{NOT_SUPPORTED, told, write};
+use crate::error::{told, write};
 
 #[unsafe(no_mangle)]
 extern "C" fn cudaEventCreate(event: *mut u64) -> u32 {

@@ -1,7 +1,8 @@
 //! Graphs, made by capturing a stream.
 
+use crate::code::INVALID_VALUE;
 use crate::device::enter;
-use crate::error::{INVALID_VALUE, told, write};
+use crate::error::{told, write};
 use std::ffi::c_int;
 
 #[unsafe(no_mangle)]

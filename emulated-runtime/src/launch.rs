@@ -4,11 +4,12 @@
 //! kernel. Registration gives the kernel's mangled name. A `__global__` function compiled for the
 //! host has an equal name, and is found by the name.
 
+use crate::code::{
+    Answer, INVALID_CONFIGURATION, INVALID_DEVICE_FUNCTION, INVALID_VALUE, NO_KERNEL_IMAGE, NOT_SUPPORTED,
+};
 use crate::device::enter;
 use crate::driver::Driver;
-use crate::error::{
-    Answer, INVALID_CONFIGURATION, INVALID_DEVICE_FUNCTION, INVALID_VALUE, NO_KERNEL_IMAGE, NOT_SUPPORTED, told, write,
-};
+use crate::error::{told, write};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

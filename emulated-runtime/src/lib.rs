@@ -9,6 +9,7 @@
 //! The Rust library serves tests: [`install`](mod@install) finds and installs the built shared
 //! library.
 
+mod code;
 mod device;
 mod driver;
 mod error;

@@ -1,7 +1,8 @@
 //! Memory, fills and copies.
 
+use crate::code::{Answer, INVALID_MEMCPY_DIRECTION, INVALID_VALUE, MEMORY_ALLOCATION};
 use crate::device::enter;
-use crate::error::{Answer, INVALID_MEMCPY_DIRECTION, INVALID_VALUE, MEMORY_ALLOCATION, told, write};
+use crate::error::{told, write};
 use std::ffi::{c_int, c_void};
 
 /// `cudaMemcpyKind`.

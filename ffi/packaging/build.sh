@@ -12,7 +12,7 @@ if ! command -v "$cargo" >/dev/null; then
   exit 1
 fi
 
-manifest=$(cd "$(dirname "$0")/.." && pwd)/Cargo.toml
+manifest=$(cd "$(dirname "$0")/../library" && pwd)/Cargo.toml
 root=$(dirname "$("$cargo" locate-project --workspace --message-format plain --manifest-path "$manifest")")
 # Messages of panics and debug information would name folders of this machine.
 flags="'--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo', '--remap-path-prefix=$root=cachalot'"

@@ -2,14 +2,14 @@
 
 use crate::callbacks::Callbacks;
 use crate::lazy_device::LazyDevice;
+use crate::log;
 use crate::stacks::Stacks;
 use crate::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
-use crate::warning;
 use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Host, MemoryInfo, OutOfMemory, PoolId, StreamId,
-    TraceEntry,
+    CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Error, Host, MemoryInfo, OutOfMemory, PoolId,
+    StreamId, TraceEntry,
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::result::CuResult;
@@ -236,11 +236,12 @@ impl Host for Device {
     }
 
     fn on_out_of_memory(&self, report: &OutOfMemory) {
+        log::error(format_args!("device {}: {}", self.number, Error::OutOfMemory(*report)));
         self.callbacks.tell(report);
     }
 
     fn on_missing_virtual_memory(&self) {
-        warning::warn(format_args!(
+        log::warning(format_args!(
             "device {} has no virtual memory, which policy:stitched needs: blocks are placed as by policy:caching",
             self.number
         ));

@@ -13,12 +13,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Decides whether a request on a stream goes into the pool.
 pub(crate) type Accepts = unsafe extern "C" fn(*mut c_void, crate::abi::cachalot_stream) -> c_int;
 /// Tells the program that the filter will not be called again.
-pub(crate) type Released = unsafe extern "C" fn(*mut c_void);
+pub(crate) type FilterReleased = unsafe extern "C" fn(*mut c_void);
 
 /// A filter with the program's context pointer.
 pub(crate) struct Filter {
     pub(crate) accepts: Accepts,
-    pub(crate) released: Option<Released>,
+    pub(crate) released: Option<FilterReleased>,
     pub(crate) userdata: Userdata,
 }
 

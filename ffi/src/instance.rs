@@ -5,6 +5,7 @@ use crate::abi::{
     CACHALOT_PEER_ACCESS, CACHALOT_SIMULATED, cachalot_options, cachalot_stream,
 };
 use crate::callbacks::Callbacks;
+use crate::changes::Changes;
 use crate::device::{Backing, Device};
 use crate::lazy_device::LazyDevice;
 use crate::lock::HeapLock;
@@ -18,9 +19,9 @@ use crate::status::{
 };
 use crate::tuning::AutoTuner;
 use crate::upkeep::Upkeep;
-use crate::warning;
+use crate::{log, notes};
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceIndex, DeviceResult, Growable, StreamId, Tuning};
+use cachalot_core::{Allocator, Config, DeviceIndex, DeviceResult, Growable, StreamId};
 use cachalot_cuda::driver::types::{CuContext, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, HostDevice, StreamIdentity, Streams};
 use core::ffi::c_int;
@@ -74,6 +75,7 @@ pub(crate) struct Instance {
     pub(crate) stacks: Arc<Stacks>,
     pub(crate) planner: Planner,
     pub(crate) tuner: Arc<AutoTuner>,
+    pub(crate) changes: Arc<Changes>,
 }
 
 /// The options after parsing.
@@ -113,6 +115,7 @@ impl Instance {
             stacks,
             planner: Planner::default(),
             tuner: Arc::default(),
+            changes: Arc::default(),
         });
         for device in instance.devices() {
             if parsed.limit.is_some() {
@@ -121,7 +124,21 @@ impl Instance {
             instance.allocator.set_caching(device, !parsed.has(CACHALOT_NO_CACHING))?;
         }
         parsed.tell_notes();
+        log::info(format_args!(
+            "allocator created: cachalot {}, {} devices, settings `{}`",
+            env!("CARGO_PKG_VERSION"),
+            instance.allocator.device_count(),
+            parsed.config
+        ));
         Ok(instance)
+    }
+
+    /// Does what is due on a device at an idle moment besides the upkeep of memory: settings are tuned, and changes told in
+    /// the log.
+    pub(crate) fn be_idle(&self, device: DeviceIndex) -> Outcome {
+        self.tuner.idle(&self.allocator, device)?;
+        self.changes.tell(&self.allocator, device);
+        Ok(())
     }
 
     /// Returns the numbers of the devices.
@@ -158,7 +175,7 @@ impl Instance {
     pub(crate) fn configure(&self, text: &str) -> Outcome {
         let Some(first) = self.devices().next() else { return Ok(()) };
         // Not the settings that `tune:auto` has found: they end with a change by the program.
-        let mut config = Tuning::of(&self.allocator, first)?.own_config()?;
+        let mut config = self.allocator.tuning(first)?.own_config()?;
         let fraction = config.per_process_memory_fraction();
         config.update(text)?;
         if config.per_process_memory_fraction().to_bits() != fraction.to_bits() {
@@ -300,7 +317,7 @@ impl ParsedOptions {
         let mut config = self.config.clone();
         // The host has no virtual memory, so its segments never expand.
         config.set_expandable_segments(config.expandable_segments() && !self.has(CACHALOT_HOST));
-        warning::tell_notes(&config, self.limit.is_some());
+        notes::tell(&config, self.limit.is_some());
     }
 
     /// Creates simulated devices.

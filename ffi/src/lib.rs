@@ -20,18 +20,24 @@
 //! [`Allocator`] has everything else: streams, limits, private pools, statistics. [`Config`] describes the
 //! policies, and [`core_api::config`] lists all settings. [`cuda`] is the driver: devices, streams, peers.
 //!
+//! # Features
+//! * `tune`, on by default: [`AutoTuner`], the search for better settings (`tune:auto`).
+//! * `metrics`, on by default: [`metrics`], the statistics as text for Prometheus.
+//! * `linked`: takes the driver's functions from a program that links `-lcuda`, in place of loading `libcuda.so.1`.
+//! * `c`: the C interface, for the crate `cachalot-library`, which makes `libcachalot.a` and `libcachalot.so`.
+//!
 //! # C and C++
-//! Programs include `include/cachalot.h`, which is the contract, and link `libcachalot.a` or `libcachalot.so`. The
-//! functions are in [`capi`], their types in [`abi`], their numbers in [`status`]. The functions of the plug-in for
-//! `PyTorch`, described by `include/cachalot_torch.h`, are in [`torch`].
+//! Programs include `include/cachalot.h`, which is the contract, and link `libcachalot.a` or `libcachalot.so`. With the
+//! feature `c`, the functions are in `capi`, their types in `abi`, their numbers in `status`. The functions of the plug-in
+//! for `PyTorch`, described by `include/cachalot_torch.h`, are in `torch`.
 //!
 //! ```text
 //! capi       the exported functions          ─┐
 //! boundary   catches panics                    │  snapshot
 //! handle     which allocator a handle is       │
-//! instance   an allocator over its devices     │  device · lazy_device · upkeep · callbacks · filters · stacks · planner · lock
+//! instance   an allocator over its devices     │  device · lazy_device · upkeep · callbacks · filters · stacks · lock
 //! marshal    NULL, texts, structures' sizes   ─┘  status · last_error · abi
-//! prelude · open   for Rust programs
+//! prelude · open · tuning · planner   for Rust programs
 //! ```
 
 #![allow(
@@ -39,33 +45,57 @@
     reason = "measured: the boundary around malloc and free is a chain of small functions, each called from a few places"
 )]
 
+#[cfg(feature = "c")]
 pub mod abi;
+#[cfg(feature = "c")]
 pub mod capi;
 pub mod lock;
 pub mod prelude;
+#[cfg(feature = "c")]
 pub mod status;
+#[cfg(feature = "c")]
 pub mod torch;
 
+#[cfg(feature = "c")]
 mod births;
+#[cfg(feature = "c")]
 mod boundary;
+#[cfg(feature = "c")]
 mod callbacks;
+#[cfg(feature = "c")]
+mod changes;
+#[cfg(feature = "c")]
 mod device;
+#[cfg(feature = "c")]
 mod filters;
+#[cfg(feature = "c")]
 mod handle;
+#[cfg(feature = "c")]
 mod instance;
+#[cfg(feature = "c")]
 mod last_error;
+#[cfg(feature = "c")]
 mod lazy_device;
+#[cfg(feature = "c")]
+mod log;
+#[cfg(feature = "c")]
 mod marshal;
+#[cfg(feature = "c")]
+mod notes;
 mod open;
 mod planner;
+#[cfg(feature = "c")]
 mod snapshot;
+#[cfg(feature = "c")]
 mod stacks;
+#[cfg(feature = "c")]
 mod supplies;
+#[cfg(feature = "tune")]
 mod tuning;
+#[cfg(feature = "c")]
 mod upkeep;
-mod warning;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "c"))]
 mod tests;
 
 pub use cachalot_core as core_api;
@@ -76,8 +106,10 @@ pub use cachalot_core::{
 };
 pub use cachalot_cuda as cuda;
 pub use cachalot_cuda::{CudaDevice, Driver, HOST_STREAM, HostDevice};
+#[cfg(feature = "metrics")]
 pub use cachalot_snapshot::metrics::of_allocator as metrics;
 pub use lock::HeapLock;
 pub use open::{CudaAllocator, HostAllocator, OpenError, SimulatedAllocator, open_cuda, open_host, open_simulated};
 pub use planner::Planner;
+#[cfg(feature = "tune")]
 pub use tuning::AutoTuner;

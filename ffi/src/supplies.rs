@@ -18,13 +18,13 @@ pub(crate) type Supplies = unsafe extern "C" fn(*mut c_void, usize, c_int) -> *m
 /// Takes a segment back.
 pub(crate) type TakesBack = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int);
 /// Tells the program that neither function will be called again.
-pub(crate) type Released = unsafe extern "C" fn(*mut c_void);
+pub(crate) type SupplierReleased = unsafe extern "C" fn(*mut c_void);
 
 /// The functions of one pool, with the program's context pointer.
 pub(crate) struct Supply {
     pub(crate) supplies: Supplies,
     pub(crate) takes_back: TakesBack,
-    pub(crate) released: Option<Released>,
+    pub(crate) released: Option<SupplierReleased>,
     pub(crate) userdata: Userdata,
 }
 

@@ -1,7 +1,7 @@
 //! Background tuning for `tune:auto`: searches settings with the latest requests on a thread of the library, and
 //! puts them in force at idle moments.
 
-use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Storage, Tuning};
+use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Storage};
 use cachalot_tuner::live::{Finding, Limits, Tuner};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -31,7 +31,7 @@ struct OnDevice {
 /// touches the allocator happens there, and a search only between two such moments.
 ///
 /// ```
-/// use cachalot::{AutoTuner, Config, DeviceIndex, StreamId, Tuning};
+/// use cachalot::{AutoTuner, Config, DeviceIndex, StreamId};
 ///
 /// let allocator = cachalot::open_simulated(1 << 36, &Config::parse("tune:auto")?)?;
 /// let tuner = AutoTuner::default();
@@ -42,7 +42,7 @@ struct OnDevice {
 ///     tuner.idle(&allocator, DeviceIndex(0))?;
 ///     tuner.wait();
 /// }
-/// assert!(Tuning::of(&allocator, DeviceIndex(0))?.report()?.searches > 0);
+/// assert!(allocator.tuning(DeviceIndex(0))?.report()?.searches > 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Default)]
@@ -67,7 +67,7 @@ impl AutoTuner {
         R: Lock,
         S: Storage,
     {
-        if !Tuning::of(allocator, device)?.is_possible()? {
+        if !allocator.tuning(device)?.is_possible()? {
             return Ok(());
         }
         let Ok(mut devices) = self.devices.try_lock() else { return Ok(()) };

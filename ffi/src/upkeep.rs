@@ -1,6 +1,7 @@
 //! Upkeep by a thread of the library: calls [`Pages::maintain`](cachalot_core::Pages::maintain) for
 //! every device, again and again, and lets `tune:auto` do its work.
 
+use crate::changes::Changes;
 use crate::device::Device;
 use crate::lock::HeapLock;
 use crate::status::{CACHALOT_ERROR_BUSY, Outcome, Status};
@@ -50,7 +51,7 @@ impl Upkeep {
     pub(crate) unsafe fn set(
         &self,
         allocator: &Shared,
-        tuner: &Arc<AutoTuner>,
+        (tuner, changes): (&Arc<AutoTuner>, &Arc<Changes>),
         interval: Option<Duration>,
         max_us: u64,
     ) -> Outcome {
@@ -63,11 +64,11 @@ impl Upkeep {
         self.orders.1.notify_all();
         if thread.is_none() {
             let (orders, allocator) = (Arc::clone(&self.orders), Borrowed(core::ptr::from_ref(allocator)));
-            let tuner = Arc::clone(tuner);
+            let (tuner, changes) = (Arc::clone(tuner), Arc::clone(changes));
             let run = move || {
                 let borrowed = allocator;
                 // SAFETY: the caller of `set` joins the thread before the end of the allocator.
-                run(&orders, unsafe { &*borrowed.0 }, &tuner);
+                run(&orders, unsafe { &*borrowed.0 }, &tuner, &changes);
             };
             let started = Builder::new().name("cachalot-upkeep".into()).spawn(run);
             *thread =
@@ -95,7 +96,7 @@ impl Drop for Upkeep {
 }
 
 /// Keeps up every device of `allocator` until the orders end the thread.
-fn run(orders: &(Mutex<Option<Pace>>, Condvar), allocator: &Shared, tuner: &AutoTuner) {
+fn run(orders: &(Mutex<Option<Pace>>, Condvar), allocator: &Shared, tuner: &AutoTuner, changes: &Changes) {
     let mut guard = locked(&orders.0);
     while let Some(Pace { interval: Some(interval), max_us }) = *guard {
         drop(guard);
@@ -103,6 +104,7 @@ fn run(orders: &(Mutex<Option<Pace>>, Condvar), allocator: &Shared, tuner: &Auto
             // A failure is counted by the allocator, or is met by the next request.
             let _left = allocator.pages(device).and_then(|pages| pages.maintain(max_us));
             let _tuned = tuner.idle(allocator, device);
+            changes.tell(allocator, device);
         }
         guard = locked(&orders.0);
         // A change of the orders ends the pause.

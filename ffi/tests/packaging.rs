@@ -72,6 +72,20 @@ fn pkg_config_links_the_library_of_the_kind_that_it_is_asked_for() {
     assert_eq!(pkg_config(&libraries, &["--modversion"]), Some(vec![env!("CARGO_PKG_VERSION").to_owned()]));
 }
 
+#[test]
+fn nvcc_takes_the_flags_of_pkg_config() {
+    let Some(nvcc) = std::env::var_os("NVCC") else { return skip("the flags for nvcc", "NVCC is not set") };
+    let libraries = installed().join("lib");
+    let Some(flags) = pkg_config(&libraries, &["--cflags", "--libs"]) else { return };
+    let program = installed().join("consumer_nvcc");
+    // A file without kernels: the CUDA runtime, which nvcc would link, has no part in it.
+    let mut command = Command::new(nvcc);
+    command.args(["-std=c++17", "-cudart", "none"]).arg(consumer("cpp")).args(&flags).arg("-o").arg(&program);
+    succeed(&mut command).expect("nvcc links the consumer");
+    let said = succeed(Command::new(program).env("LD_LIBRARY_PATH", libraries)).expect("it was just built");
+    assert_eq!(said, SAYS);
+}
+
 /// Returns the files and links below a folder, by relative path.
 fn files(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
@@ -332,7 +346,7 @@ fn cargo_c_builds_and_installs_the_library() {
     let prefix = empty("cargo-c");
     let mut command = Command::new("cargo");
     command.args(["cinstall", "--profile", "dev", "--libdir", "lib", "--manifest-path"]);
-    command.arg(root().join("ffi/Cargo.toml")).arg("--prefix").arg(&prefix);
+    command.arg(root().join("ffi/library/Cargo.toml")).arg("--prefix").arg(&prefix);
     // A separate folder, because cargo-c's build differs from the build of the tests.
     command.arg("--target-dir").arg(scratch("cargo-c-target")).envs(QUICKLY);
     succeed(&mut command).expect("cargo is there");

@@ -2,7 +2,7 @@
 //! old drivers.
 
 use crate::common::{
-    self, Link, build, emulated, emulated_driver, library_folder, output, printed, root, simulated, succeed,
+    self, Link, build, emulated, emulated_driver, library_folder, output, printed, root, scratch, simulated, succeed,
     without_errors, without_leaks,
 };
 use std::path::{Path, PathBuf};
@@ -148,6 +148,54 @@ fn a_setting_without_effect_is_named_once() {
          cachalot: garbage_collection_threshold has no effect: nothing is collected until a memory limit is set, by \
          `per_process_memory_fraction` or by a call\n"
     );
+}
+
+/// Returns the lines that a program adds to a log of a level, without the time and the process.
+fn logged(command: &mut Command, level: &str, name: &str) -> Vec<String> {
+    let file = scratch("log").join(name);
+    let _ = std::fs::remove_file(&file);
+    let output = output(command.env("CACHALOT_LOG", format!("{level}:{}", file.display()))).expect("it was just built");
+    assert!(output.status.success(), "{}\n{}", output.status, printed(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "the lines are in the file");
+    let written = std::fs::read_to_string(file).expect("the log is there");
+    let lines = written.lines().map(|line| line.split_once("] ").expect("a line has a process"));
+    lines
+        .map(|(before, text)| {
+            assert!(before.contains("Z cachalot["), "{before}");
+            text.to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn the_log_tells_of_allocators_and_of_requests_that_fail() {
+    let Some(program) = program("log") else { return };
+    let lines = logged(&mut simulated(&program), "info", "info");
+    let created = format!("info: allocator created: cachalot {}, 1 devices, settings `", env!("CARGO_PKG_VERSION"));
+    assert!(lines.len() == 2 && lines[0].starts_with(&created) && lines[0].contains("policy:bfc"), "{lines:?}");
+    assert!(lines[1].starts_with("error: device 0: Device out of memory. Tried to allocate 1 GiB"), "{lines:?}");
+    assert_eq!(logged(&mut simulated(&program), "warning", "warning"), lines[1..]);
+    assert_eq!(logged(&mut simulated(&program), "off", "off"), [""; 0]);
+    // Without the variable, a status alone tells the program. A mistake is named once.
+    let said =
+        |command: &mut Command| output(command).map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+    assert_eq!(said(simulated(&program).env_remove("CACHALOT_LOG")).as_deref(), Some(""));
+    let mistake = said(simulated(&program).env("CACHALOT_LOG", "all"));
+    let expected = "cachalot: CACHALOT_LOG: all is no level: off, error, warning or info, and :FILE behind it\n";
+    assert_eq!(mistake.as_deref(), Some(expected));
+}
+
+#[test]
+fn the_log_tells_of_parked_memory_and_of_plans() {
+    let (Some(park), Some(planned)) = (program_with_driver("park"), program("planned")) else { return };
+    let lines = logged(emulated(&park).arg(""), "info", "park");
+    assert!(
+        lines.iter().any(|line| line.contains(" is parked: ") && line.starts_with("info: device 0: tag ")),
+        "{lines:?}"
+    );
+    assert!(lines.iter().any(|line| line.contains(" is awake: 0 bytes parked")), "{lines:?}");
+    let lines = logged(&mut simulated(&planned), "info", "planned");
+    assert!(lines.iter().any(|line| line.contains("requests are served from plans with a peak of ")), "{lines:?}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ struct Climb<'a> {
     order: Vec<u32>,
     /// For each chain, the position in `order`.
     position: Vec<u32>,
-    random: Random,
+    random: ClimbRandom,
 }
 
 impl<'a> Climb<'a> {
@@ -89,7 +89,7 @@ impl<'a> Climb<'a> {
         for (at, &chain) in order.iter().enumerate() {
             position[chain as usize] = at as u32;
         }
-        Self { chains, placer: Placer::new(chains), order, position, random: Random(0) }
+        Self { chains, placer: Placer::new(chains), order, position, random: ClimbRandom(0) }
     }
 
     /// Swaps the chains at two positions of the order.
@@ -126,9 +126,9 @@ impl<'a> Climb<'a> {
 
 /// Pseudo-random numbers by `SplitMix64` (Steele, Lea, Flood: Fast splittable pseudorandom number
 /// generators, 2014). The seed is always 0.
-struct Random(u64);
+struct ClimbRandom(u64);
 
-impl Random {
+impl ClimbRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

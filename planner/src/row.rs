@@ -24,7 +24,7 @@ struct Block {
 
 /// Sort key of a free block: size, then the latest end, then the earliest turn; last the number of
 /// the block.
-type Key = (u64, Reverse<u64>, u32, u32);
+type FreeBlockKey = (u64, Reverse<u64>, u32, u32);
 
 /// The blocks of the row. Two free blocks are never adjacent.
 pub(super) struct Row {
@@ -32,7 +32,7 @@ pub(super) struct Row {
     /// the last block and before the first.
     blocks: Vec<Block>,
     /// Keys of all free blocks.
-    free: BTreeSet<Key>,
+    free: BTreeSet<FreeBlockKey>,
     /// Numbers of removed blocks, for reuse.
     spare: Vec<u32>,
     /// Number of blocks freed so far, for the age of free blocks.

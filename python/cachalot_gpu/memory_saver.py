@@ -23,11 +23,13 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+# First: its error says what to install where PyTorch is missing.
+from . import torch as _own  # isort: skip
+
 import torch
 
 from . import errors
-from . import torch as _own
-from .torch import _together
+from .torch import _switch, _together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +114,9 @@ class TorchMemorySaver:
             NotImplementedError: contents are to be kept on a disk.
         """
         kept = _checked(enable_cpu_backup, cpu_backup_backend)
+        if _switch.disabled():
+            yield
+            return
         if enable_disk_backup:
             raise NotImplementedError("cachalot keeps contents in memory of the host, and not on a disk")
         part = self._part(tag, kept)
@@ -150,7 +155,12 @@ class TorchMemorySaver:
         Raises:
             CachalotError: the tag is paused, or the pool has another tag.
         """
-        part = self._part(tag, _checked(enable_cpu_backup, cpu_backup_backend))
+        kept = _checked(enable_cpu_backup, cpu_backup_backend)
+        if _switch.disabled():
+            with torch.cuda.graph(cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode):
+                yield
+            return
+        part = self._part(tag, kept)
         handle = torch.cuda.graph_pool_handle() if pool is None else getattr(pool, "id", pool)
         with self._lock:
             other, of_pool = self._graph_pools.get((handle, part.device), (tag, part))
@@ -211,8 +221,9 @@ class TorchMemorySaver:
 
     @property
     def enabled(self) -> bool:
-        """True: a region that cannot work raises an error."""
-        return True
+        """Returns whether regions have an effect: not with ``CACHALOT_DISABLE``. A region that cannot work raises an
+        error."""
+        return not _switch.disabled()
 
     @property
     def hook_mode(self) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import torch as _own
-from .torch import _parking, _together, _whole
+from .torch import _parking, _switch, _together, _whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -205,12 +205,15 @@ class CachalotBackend(_Base):  # type: ignore[misc,valid-type]
 
 def register(config: str | None = None) -> None:
     """Enables cachalot in this process, gives vLLM's workers :class:`CuMemAllocator`, and adds the backend
-    ``cachalot`` to vLLM's registry if there is one. A second call changes nothing.
+    ``cachalot`` to vLLM's registry if there is one. A second call changes nothing. With ``CACHALOT_DISABLE``, vLLM keeps
+    its own.
 
     Raises:
         CachalotError: cachalot cannot be PyTorch's whole allocator here.
         ImportError: there is no vLLM with sleep mode.
     """
+    if _switch.leave_out_if_disabled():
+        return
     theirs: Any = importlib.import_module("vllm.device_allocator.cumem").CuMemAllocator
     if not _own.enabled():
         _own.enable(config)

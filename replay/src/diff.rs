@@ -24,7 +24,7 @@ pub struct Share {
 
 /// What a snapshot holds at a time: the part of a snapshot that a difference needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldMemory {
     devices: BTreeMap<i64, Sums>,
     /// By stack, the innermost frame first.
     stacks: BTreeMap<Vec<String>, Share>,
@@ -64,7 +64,7 @@ pub struct Diff {
     pub stacks: Vec<StackGrowth>,
 }
 
-impl Held {
+impl HeldMemory {
     /// Returns what a snapshot holds at a time. Without `lines`, stacks that differ in line numbers
     /// only are one stack.
     pub fn of(snapshot: &Snapshot, at: At, lines: bool) -> Self {
@@ -98,7 +98,7 @@ fn without_line(frame: &str) -> String {
 }
 
 /// Returns the difference of two snapshots.
-pub fn diff(before: &Held, mut after: Held) -> Diff {
+pub fn diff(before: &HeldMemory, mut after: HeldMemory) -> Diff {
     let mut devices: BTreeMap<i64, DeviceGrowth> = BTreeMap::new();
     for (&device, &before) in &before.devices {
         devices.insert(device, DeviceGrowth { device, before, after: Sums::default() });

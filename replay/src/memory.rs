@@ -6,6 +6,7 @@
 
 use cachalot_core::{MIB, UNIT};
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// A segment, or a mapped part of a segment.
@@ -46,7 +47,7 @@ pub struct Memory<P, B> {
 
 /// The free memory of a part, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Free {
+pub struct FreeMemory {
     /// Free memory that can go back to the device: a wholly free part, or wholly free pages.
     pub idle: u64,
     /// Free memory beside blocks, which cannot go back.
@@ -55,6 +56,36 @@ pub struct Free {
     pub largest_hole: u64,
     /// The largest free piece, idle or not.
     pub largest: u64,
+}
+
+/// The memory of a device at some time. Memory in use, in holes and idle add up to reserved memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Stuck {
+    /// Bytes reserved from the device.
+    pub reserved_bytes: u64,
+    /// Bytes of allocated and pending blocks.
+    pub in_use_bytes: u64,
+    /// Free bytes that cannot go back to the device.
+    pub hole_bytes: u64,
+    /// Number of segments with holes.
+    pub hole_segments: u64,
+    /// Bytes of wholly free segments, and of wholly free pages of expandable segments.
+    pub idle_bytes: u64,
+    /// Number of wholly free segments.
+    pub idle_segments: u64,
+}
+
+impl Stuck {
+    /// Adds a segment of `bytes` bytes.
+    pub(crate) fn add(&mut self, bytes: u64, free: FreeMemory) {
+        let FreeMemory { idle, holes, .. } = free;
+        self.reserved_bytes = self.reserved_bytes.saturating_add(bytes);
+        self.in_use_bytes = self.in_use_bytes.saturating_add(bytes.saturating_sub(idle).saturating_sub(holes));
+        self.idle_bytes = self.idle_bytes.saturating_add(idle);
+        self.idle_segments += u64::from(idle == bytes && bytes > 0);
+        self.hole_bytes = self.hole_bytes.saturating_add(holes);
+        self.hole_segments += u64::from(holes > 0);
+    }
 }
 
 /// Size of the pages of small blocks in an expandable segment.
@@ -66,8 +97,8 @@ pub fn page_of(bytes: u64, large_page: u64) -> u64 {
 }
 
 /// Adds up the free memory of a part from the places of the blocks, by address.
-pub fn free_between(start: u64, end: u64, page: u64, blocks: impl Iterator<Item = (u64, u64)>) -> Free {
-    let mut free = Free::default();
+pub fn free_between(start: u64, end: u64, page: u64, blocks: impl Iterator<Item = (u64, u64)>) -> FreeMemory {
+    let mut free = FreeMemory::default();
     let mut at = start;
     let mut gap = |from: u64, to: u64| {
         if from >= to {
@@ -271,7 +302,7 @@ impl<P: Copy, B: Copy> Memory<P, B> {
 
     /// Returns the free memory of a part. `blocks` comes from [`ordered`](Self::ordered). With `pending`,
     /// pending blocks count as free.
-    pub fn free(blocks: &BTreeMap<u64, Block<B>>, address: u64, part: &Part<P>, pending: bool) -> Free {
+    pub fn free(blocks: &BTreeMap<u64, Block<B>>, address: u64, part: &Part<P>, pending: bool) -> FreeMemory {
         // The block before the part may reach into the part.
         let before =
             blocks.range(..address).next_back().filter(|(start, block)| start.saturating_add(block.size) > address);
@@ -283,7 +314,7 @@ impl<P: Copy, B: Copy> Memory<P, B> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Block, Free, Memory, Part, SMALL_PAGE, free_between, page_of, rounded};
+    use super::{Block, FreeMemory, Memory, Part, SMALL_PAGE, free_between, page_of, rounded};
     use cachalot_core::MIB;
 
     #[test]
@@ -303,10 +334,10 @@ mod tests {
         assert_eq!((memory.allocated(), memory.pending()), (512, 1024));
         let (part, blocks) = (*memory.part_at(5000).expect("a part"), memory.ordered());
         let free = |pending| Memory::<(), ()>::free(&blocks, 4096, &part, pending);
-        assert_eq!(free(false), Free { idle: 0, holes: 2560, largest_hole: 1024, largest: 1024 });
-        assert_eq!(free(true), Free { idle: 0, holes: 3584, largest_hole: 3072, largest: 3072 });
+        assert_eq!(free(false), FreeMemory { idle: 0, holes: 2560, largest_hole: 1024, largest: 1024 });
+        assert_eq!(free(true), FreeMemory { idle: 0, holes: 3584, largest_hole: 3072, largest: 3072 });
         let whole = Memory::<(), ()>::free(&blocks, 12288, &memory.parts()[&12288], false);
-        assert_eq!(whole, Free { idle: 4096, largest: 4096, ..Free::default() });
+        assert_eq!(whole, FreeMemory { idle: 4096, largest: 4096, ..FreeMemory::default() });
         memory.undo_free_requested(6144, 700, ());
         assert_eq!((memory.allocated(), memory.pending()), (1536, 0));
         assert_eq!(memory.undo_alloc(6144).map(|block| block.size), Some(1024));
@@ -317,7 +348,7 @@ mod tests {
     fn free_pages_are_idle_and_the_rest_of_a_gap_is_in_holes() {
         // Pages of 100 from 1000 to 1600; blocks at 1050..1120 and 1450..1500.
         let free = free_between(1000, 1600, 100, [(1050, 70), (1450, 50)].into_iter());
-        assert_eq!(free, Free { idle: 200 + 100, holes: 50 + 80 + 50, largest_hole: 80, largest: 330 });
+        assert_eq!(free, FreeMemory { idle: 200 + 100, holes: 50 + 80 + 50, largest_hole: 80, largest: 330 });
         // A gap within a page is a hole, and a gap over a page's edge too.
         assert_eq!(free_between(0, 200, 100, [(0, 60), (140, 60)].into_iter()).holes, 80);
         assert_eq!(free_between(0, 200, 100, std::iter::empty()).idle, 200);

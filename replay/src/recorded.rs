@@ -1,14 +1,13 @@
 //! What a recording held: sums of its events, without a replay.
 
-use crate::memory::{self, Memory, Part, SMALL_PAGE};
-use crate::trace::{Action, Block, BlockState, Event, Segment, Trace};
-use crate::tune::Stuck;
+use crate::memory::{self, Memory, Part, SMALL_PAGE, Stuck};
+use crate::trace::{Action, BlockState, Event, ExpectedBlock, Segment, Trace};
 use cachalot_core::Config;
 use std::collections::{HashMap, HashSet};
 
 /// What a recording held from the device, and for the program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordedPeaks {
     /// Peak of the bytes reserved from the device.
     pub peak_reserved_bytes: u64,
     /// Peak of the requested bytes of all live blocks.
@@ -24,7 +23,7 @@ pub struct Recorded {
 }
 
 /// The memory of a record. A part has the number of its stream.
-struct Fold<'t> {
+struct RecordFold<'t> {
     memory: Memory<u64, ()>,
     /// The sizes of blocks that are allocated at the end, by the number of the request's event.
     sizes: HashMap<usize, u64>,
@@ -32,13 +31,13 @@ struct Fold<'t> {
     large_page: u64,
 }
 
-impl Recorded {
+impl RecordedPeaks {
     /// Adds up the events of a record.
     pub fn of(trace: &Trace) -> Self {
-        let fold = || Fold::begin(trace);
+        let fold = || RecordFold::begin(trace);
         let mut recorded = Self { limit_bytes: trace.limit_bytes(), ..Self::default() };
         let (mut walk, mut live) = (fold(), trace.start.as_ref().map_or(0, crate::trace::Start::live_bytes));
-        let in_use = |walk: &Fold<'_>| walk.memory.allocated() + walk.memory.pending();
+        let in_use = |walk: &RecordFold<'_>| walk.memory.allocated() + walk.memory.pending();
         let (mut most, mut fullest, mut refused_at) = (in_use(&walk), 0, None);
         recorded.peak_reserved_bytes = walk.memory.reserved();
         recorded.peak_live_bytes = live;
@@ -72,7 +71,7 @@ impl Recorded {
     }
 }
 
-impl<'t> Fold<'t> {
+impl<'t> RecordFold<'t> {
     fn begin(trace: &'t Trace) -> Self {
         let config = Config::parse(trace.config()).unwrap_or_default();
         let mut fold = Self {
@@ -143,7 +142,7 @@ impl<'t> Fold<'t> {
 fn sizes(trace: &Trace) -> HashMap<usize, u64> {
     let segments = trace.expected.iter().flat_map(|expected| &expected.segments);
     let used = segments.flat_map(|segment| &segment.blocks).filter(|block| block.state != BlockState::Inactive);
-    let mut left: HashMap<u64, u64> = used.map(|&Block { address, size, .. }| (address, size)).collect();
+    let mut left: HashMap<u64, u64> = used.map(|&ExpectedBlock { address, size, .. }| (address, size)).collect();
     let mut sizes = HashMap::new();
     for (number, event) in trace.events.iter().enumerate().rev().filter(|(_, event)| event.action == Action::Alloc) {
         if left.is_empty() {

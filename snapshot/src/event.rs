@@ -30,24 +30,24 @@ thread_local! {
 }
 
 /// A text, usually from [`KNOWN`].
-struct Known(Text);
+struct KnownText(Text);
 
-impl<'de> Deserialize<'de> for Known {
+impl<'de> Deserialize<'de> for KnownText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
         impl Visitor<'_> for Reader {
-            type Value = Known;
+            type Value = KnownText;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string")
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Known, E> {
+            fn visit_str<E>(self, text: &str) -> Result<KnownText, E> {
                 let known = KNOWN.iter().find(|&&known| known == text);
-                Ok(Known(known.map_or_else(|| Cow::Owned(text.to_owned()), |known| Cow::Borrowed(*known))))
+                Ok(KnownText(known.map_or_else(|| Cow::Owned(text.to_owned()), |known| Cow::Borrowed(*known))))
             }
 
-            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Known, E> {
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<KnownText, E> {
                 let text = str::from_utf8(bytes);
                 text.map_err(|_| E::custom("a text is not UTF-8")).and_then(|text| self.visit_str(text))
             }
@@ -114,10 +114,10 @@ impl Event {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Event, A::Error> {
                 let (mut event, mut details, mut action) = (Event::default(), Details::default(), None);
-                let text = |known: Option<Known>| known.map(|known| known.0);
+                let text = |known: Option<KnownText>| known.map(|known| known.0);
                 while let Some(key) = map.next_key()? {
                     match key {
-                        Key::Action => action = Some(map.next_value::<Known>()?.0),
+                        Key::Action => action = Some(map.next_value::<KnownText>()?.0),
                         Key::Addr => event.addr = map.next_value()?,
                         Key::DeviceFree => details.device_free = map.next_value()?,
                         Key::Size => event.size = map.next_value()?,

@@ -54,7 +54,7 @@ pub(crate) enum Numbered {
 
 impl<'de> Deserialize<'de> for Numbered {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_newtype_struct(HARVESTED, Reader)
+        deserializer.deserialize_newtype_struct(HARVESTED, HarvestReader)
     }
 }
 
@@ -67,9 +67,9 @@ impl<'de> Deserialize<'de> for Event {
     }
 }
 
-struct Reader;
+struct HarvestReader;
 
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for HarvestReader {
     type Value = Numbered;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

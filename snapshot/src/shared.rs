@@ -75,12 +75,12 @@ pub(crate) fn reading<T>(read: impl FnOnce() -> T) -> T {
 
 /// Deserializes a shared value, or clones the equal value read earlier.
 pub(crate) fn deserialize<'de, T: Shared, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    deserializer.deserialize_newtype_struct(SHARED, Reader(PhantomData))
+    deserializer.deserialize_newtype_struct(SHARED, SharedReader(PhantomData))
 }
 
-struct Reader<T>(PhantomData<T>);
+struct SharedReader<T>(PhantomData<T>);
 
-impl<'de, T: Shared> Visitor<'de> for Reader<T> {
+impl<'de, T: Shared> Visitor<'de> for SharedReader<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,6 +11,7 @@ mod mutant;
 mod options;
 mod report;
 mod run;
+mod setup;
 mod shadow;
 mod shared;
 mod sizes;
@@ -26,10 +27,6 @@ mod worker;
 use clap::Parser;
 use options::{Arguments, Command, RunOptions};
 use std::process::ExitCode;
-
-/// Exit status after a failed setup: no driver, device or kernels, or an invalid
-/// configuration.
-const NOT_BEGUN: u8 = 2;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -67,7 +64,7 @@ fn stress(mut options: RunOptions) -> ExitCode {
         }
         Err(error) => {
             eprintln!("{error}");
-            ExitCode::from(NOT_BEGUN)
+            ExitCode::from(setup::NOT_BEGUN)
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::emulated;
 use crate::instrumented::Instrumented;
 use crate::options::{Faults, Identity, RunOptions};
 use crate::report::Report;
+use crate::setup::SetupError;
 use crate::shared::Shared;
 use crate::stage::Device;
 use crate::subject::{Core, Subject};
@@ -42,9 +43,6 @@ const NEEDED: [&CStr; 14] = [
     c"cuGraphExecDestroy",
     c"cuGraphDestroy",
 ];
-
-/// Reason why a run did not begin.
-pub(crate) type SetupError = Box<dyn std::error::Error>;
 
 /// A prepared run, without threads.
 struct Setup {

@@ -29,13 +29,13 @@ const END: u64 = PAGE_BYTES << (PAGE_BITS + WING_BITS);
 
 /// Bits of the units of 2 MiB.
 #[derive(Debug)]
-struct Page {
+struct PageBits {
     live: [AtomicU64; WORDS],
     pending: [AtomicU64; WORDS],
 }
 
 /// The pages of 16 GiB.
-type Wing = Box<[OnceLock<Box<Page>>]>;
+type Wing = Box<[OnceLock<Box<PageBits>>]>;
 
 /// A block that was freed while other streams used the memory.
 #[derive(Debug)]
@@ -66,14 +66,14 @@ pub(crate) struct Shadow {
 }
 
 /// The part of a range within one word.
-struct Part {
+struct WordPart {
     page: u64,
     word: usize,
     mask: u64,
 }
 
 /// Iterates over the words that a range touches.
-fn parts(ptr: DevicePtr, bytes: u64) -> impl Iterator<Item = Part> {
+fn parts(ptr: DevicePtr, bytes: u64) -> impl Iterator<Item = WordPart> {
     let end = (ptr.0 + bytes).div_ceil(GRAIN);
     let mut unit = ptr.0 / GRAIN;
     std::iter::from_fn(move || {
@@ -84,7 +84,7 @@ fn parts(ptr: DevicePtr, bytes: u64) -> impl Iterator<Item = Part> {
         let mask = (u64::MAX >> (64 - count)) << bit;
         let word = unit / 64;
         unit += count;
-        Some(Part { page: word / WORDS as u64, word: (word % WORDS as u64) as usize, mask })
+        Some(WordPart { page: word / WORDS as u64, word: (word % WORDS as u64) as usize, mask })
     })
 }
 
@@ -95,13 +95,13 @@ impl Default for Shadow {
 }
 
 impl Shadow {
-    fn page(&self, number: u64) -> &Page {
+    fn page(&self, number: u64) -> &PageBits {
         // Wings and pages are allocated on first use, since a device uses few of all addresses.
         let make_wing = || (0..1 << PAGE_BITS).map(|_| OnceLock::new()).collect();
         let wing = self.wings[(number >> PAGE_BITS) as usize].get_or_init(make_wing);
         let zeros = || [const { AtomicU64::new(0) }; WORDS];
         wing[(number & ((1 << PAGE_BITS) - 1)) as usize]
-            .get_or_init(|| Box::new(Page { live: zeros(), pending: zeros() }))
+            .get_or_init(|| Box::new(PageBits { live: zeros(), pending: zeros() }))
     }
 
     /// Marks a new block's memory as in use.
@@ -113,7 +113,7 @@ impl Shadow {
             return Err(Conflict::NotABlock);
         }
         let mut visited = false;
-        for Part { page, word, mask } in parts(ptr, bytes) {
+        for WordPart { page, word, mask } in parts(ptr, bytes) {
             let words = self.page(page);
             // Set and test in one atomic operation: of two overlapping claims, at least one sees
             // the other.
@@ -132,7 +132,7 @@ impl Shadow {
     /// not claimed.
     pub(crate) fn unclaim(&self, ptr: DevicePtr, bytes: u64) -> bool {
         let mut whole = true;
-        for Part { page, word, mask } in parts(ptr, bytes) {
+        for WordPart { page, word, mask } in parts(ptr, bytes) {
             let before = self.page(page).live[word].fetch_and(!mask, Ordering::AcqRel);
             whole &= before & mask == mask;
         }
@@ -186,7 +186,7 @@ impl Shadow {
 
     /// Sets or clears pending bits. The caller holds the lock.
     fn mark(&self, ptr: DevicePtr, bytes: u64, on: bool) {
-        for Part { page, word, mask } in parts(ptr, bytes) {
+        for WordPart { page, word, mask } in parts(ptr, bytes) {
             let word = &self.page(page).pending[word];
             if on {
                 word.fetch_or(mask, Ordering::AcqRel);

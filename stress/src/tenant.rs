@@ -16,10 +16,10 @@
 
 use crate::block::Block;
 use crate::checker::Checker;
-use crate::run::SetupError;
+use crate::setup::SetupError;
 use crate::stage::{Device, Line, part};
 use crate::subject::Subject;
-use cachalot_core::{Config, ParkMode, ParkTarget, Parking, PoolId, PoolOptions, Tag};
+use cachalot_core::{Config, ParkMode, ParkTarget, PoolId, PoolOptions, Tag};
 use cachalot_kernels::Region;
 use parking_lot::Mutex;
 use std::num::NonZeroU64;
@@ -36,7 +36,7 @@ pub(crate) enum State {
 }
 
 /// One stream of a tenant, and the blocks requested on the stream.
-pub(crate) struct Part {
+pub(crate) struct TenantStream {
     /// The memory of the checker.
     pub(crate) memory: Region,
     /// The pool of the blocks. `None` for the default pool.
@@ -51,7 +51,7 @@ pub(crate) struct Part {
 
 /// What a thread with the tenant's lock works with.
 pub(crate) struct Tenant {
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<TenantStream>,
     pub(crate) state: State,
 }
 
@@ -92,7 +92,7 @@ impl Tenancy {
         for number in 0..count {
             let most_bytes = stage.total_bytes / SHARE / u64::from(count);
             let tenancy = if number % 3 == 2 && on_pages {
-                let part = Part::new(stage, None, batch)?;
+                let part = TenantStream::new(stage, None, batch)?;
                 let target = ParkTarget::Stream(part.line.id);
                 let tenant = Mutex::new(Tenant { parts: vec![part], state: State::Awake });
                 Self { device: stage.index.0 as usize, target, most_bytes, tenant, guests: Mutex::new(None) }
@@ -116,20 +116,20 @@ impl Tenancy {
     ) -> Result<Self, SetupError> {
         let pool = || {
             let pool = subject.create_pool(stage.index, PoolOptions::default())?;
-            Parking::of(subject, stage.index)?.tag_pool(pool, Some(tag))?;
+            subject.parking(stage.index)?.tag_pool(pool, Some(tag))?;
             Ok::<_, cachalot_core::Error>(pool)
         };
         let guests = Mutex::new(Some(pool()?));
         let mut of_tag = Vec::new();
         for _ in 0..parts {
-            of_tag.push(Part::new(stage, Some(pool()?), batch)?);
+            of_tag.push(TenantStream::new(stage, Some(pool()?), batch)?);
         }
         let tenant = Mutex::new(Tenant { parts: of_tag, state: State::Awake });
         Ok(Self { device: stage.index.0 as usize, target: ParkTarget::Tag(tag), most_bytes, tenant, guests })
     }
 }
 
-impl Part {
+impl TenantStream {
     /// Creates a part without blocks, with a stream of its own.
     fn new(stage: &'static Device, pool: Option<PoolId>, batch: u32) -> Result<Self, SetupError> {
         let each = Checker::bytes(batch);

@@ -58,6 +58,36 @@ error()
 """
         self.prints(program, r"EnabledTooLateError \| .*Can't swap")
 
+    def test_an_operator_leaves_it_out(self) -> None:
+        program = """
+import warnings
+warnings.simplefilter("error")
+try:
+    cachalot_gpu.torch.enable("policy:nonsense")
+except RuntimeWarning as warning:
+    print(warning)
+warnings.simplefilter("ignore")
+print(cachalot_gpu.torch.enable(), cachalot_gpu.torch.enabled(), State.plugin)
+print(cachalot_gpu.torch.metrics())
+"""
+        wanted = (
+            r"PyTorch keeps its own allocator: CACHALOT_DISABLE is set\nFalse False None\n"
+            r'(?s:.*)cachalot_left_out\{reason="CACHALOT_DISABLE is set"\} 1\n# EOF'
+        )
+        self.prints(program, wanted, CACHALOT_DISABLE="1")
+        self.prints("print(cachalot_gpu.torch.enable())", "True", CACHALOT_DISABLE="0")
+
+    def test_a_failure_that_is_tolerated(self) -> None:
+        program = """
+import warnings
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    print(cachalot_gpu.torch.enable("policy:nonsense", strict=False), State.plugin, len(told), told[0].filename)
+print(cachalot_gpu.torch.metrics())
+print(cachalot_gpu.torch.enable("policy:bfc", strict=False), cachalot_gpu.torch.enabled())
+"""
+        self.prints(program, r'False None 1 <string>\n(?s:.*)cachalot_left_out\{reason=".*nonsense.*"\} 1\n# EOF\n+True True')
+
     def test_wrong_settings(self) -> None:
         self.prints('error("policy:nonsense")', r"ConfigurationError \| .*nonsense.*caching")
         self.prints(

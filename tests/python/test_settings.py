@@ -62,7 +62,7 @@ except ImportError as error:
 """
         self.prints(
             program,
-            r"ModuleNotFoundError cachalot_gpu\.torch needs PyTorch with CUDA: pip install 'cachalot-gpu\[torch\]' True",
+            r"ModuleNotFoundError cachalot_gpu\.torch needs PyTorch with CUDA: pip install './python\[torch\]' in a clone of cachalot True",
         )
 
 

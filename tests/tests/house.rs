@@ -7,5 +7,8 @@ mod layers;
 mod markdown_links;
 mod results_csv;
 mod source_map;
+mod test_names;
 mod test_programs;
+mod type_names;
+mod views;
 mod words;

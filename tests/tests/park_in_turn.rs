@@ -5,8 +5,7 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DevicePtr, Error, Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking,
-    StreamId,
+    Allocator, Config, DevicePtr, Error, Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
@@ -31,11 +30,11 @@ fn device(allocator: &Interrupted) -> &Hooked {
 }
 
 fn report(allocator: &Interrupted) -> ParkReport {
-    Parking::of(allocator, DEVICE).unwrap().report(IDLE).unwrap()
+    allocator.parking(DEVICE).unwrap().report(IDLE).unwrap()
 }
 
 fn wake(allocator: &Interrupted) {
-    Parking::of(allocator, DEVICE).unwrap().wake(IDLE).unwrap();
+    allocator.parking(DEVICE).unwrap().wake(IDLE).unwrap();
 }
 
 /// Parks stream 1, and calls `act` at the end of the wait number `at` for a stream, or else at the first wait for
@@ -58,7 +57,7 @@ fn park_and_act(
     };
     after(allocator, at, Box::new(now.clone()));
     device(allocator).on_finish(now);
-    Parking::of(allocator, DEVICE).unwrap().park(IDLE, mode, order).unwrap();
+    allocator.parking(DEVICE).unwrap().park(IDLE, mode, order).unwrap();
     allocator.check_invariants().unwrap();
     // The hooks that were not called do nothing from here on.
     acted.lock().unwrap().take().is_none()
@@ -208,7 +207,7 @@ fn a_page_that_is_unpinned_during_a_park_stays_until_the_next_park() {
             assert_eq!(report(&allocator).state, ParkState::Asleep);
             assert!(device(&allocator).inner.is_accessible(pinned, 40 * MIB), "{config} {mode:?} {order:?} {at}");
             if acted {
-                Parking::of(&allocator, DEVICE).unwrap().park(IDLE, mode, order).unwrap();
+                allocator.parking(DEVICE).unwrap().park(IDLE, mode, order).unwrap();
                 assert_eq!(report(&allocator).mapped, 0, "{config} {mode:?} {order:?} {at}");
             }
             wake(&allocator);
@@ -227,7 +226,7 @@ fn a_park_or_wake_beside_a_park_is_refused_as_often_as_it_is_asked() {
     let block = allocator.malloc(DEVICE, 41 * MIB, ONE).unwrap();
     let other = allocator.malloc(DEVICE, 41 * MIB, TWO).unwrap();
     let acted = park_and_act(&allocator, (ParkMode::Keep, ParkOrder::Device), 0, move |allocator| {
-        let parking = Parking::of(allocator, DEVICE).unwrap();
+        let parking = allocator.parking(DEVICE).unwrap();
         for _ in 0..3 {
             let parked = parking.park(ParkTarget::Stream(TWO), ParkMode::Drop, ParkOrder::Device);
             assert!(matches!(parked, Err(Error::ParkingRefused(_))), "{parked:?}");

@@ -2,8 +2,8 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DevicePtr, Error, Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking,
-    Remaining, StreamId,
+    Allocator, Config, DevicePtr, Error, Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Remaining,
+    StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
@@ -35,15 +35,15 @@ fn numbered(allocator: &Interrupted) -> Vec<(DevicePtr, u64)> {
 }
 
 fn park(allocator: &Interrupted, mode: ParkMode) -> Result<(), Error> {
-    Parking::of(allocator, DEVICE).unwrap().park(IDLE, mode, ParkOrder::Device)
+    allocator.parking(DEVICE).unwrap().park(IDLE, mode, ParkOrder::Device)
 }
 
 fn wake(allocator: &Interrupted) -> Result<(), Error> {
-    Parking::of(allocator, DEVICE).unwrap().wake(IDLE)
+    allocator.parking(DEVICE).unwrap().wake(IDLE)
 }
 
 fn report(allocator: &Interrupted) -> ParkReport {
-    Parking::of(allocator, DEVICE).unwrap().report(IDLE).unwrap()
+    allocator.parking(DEVICE).unwrap().report(IDLE).unwrap()
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn blocks_freed_while_they_wake_stay_until_they_are_awake() {
         let allocator = allocator(policy);
         let blocks = numbered(&allocator);
         park(&allocator, ParkMode::Keep).unwrap();
-        Parking::of(&allocator, DEVICE).unwrap().wake_start(IDLE).unwrap();
+        allocator.parking(DEVICE).unwrap().wake_start(IDLE).unwrap();
         allocator.free(blocks[1].0).unwrap();
         allocator.empty_cache(DEVICE).unwrap();
         allocator.check_invariants().unwrap();
@@ -140,12 +140,12 @@ fn snapshots_and_reports_say_what_is_parked() {
         let Err(Error::OutOfMemory(failed)) = allocator.malloc(DEVICE, 400 * MIB, TWO) else { panic!("it fits") };
         assert_eq!((failed.parked, failed.allocated, failed.reserved), (report(&allocator).parked, 0, 0));
         assert!(failed.to_string().contains(" are parked and take none of the device's memory."), "{failed}");
-        let remaining = Parking::of(&allocator, DEVICE).unwrap().remaining().unwrap();
+        let remaining = allocator.parking(DEVICE).unwrap().remaining().unwrap();
         let parked_bytes = report(&allocator).parked;
         assert_eq!(remaining, Remaining { parked: parked_bytes, ..Remaining::default() }, "`{policy}`");
         wake(&allocator).unwrap();
         assert_eq!(parked(&allocator), 0);
-        let remaining = Parking::of(&allocator, DEVICE).unwrap().remaining().unwrap();
+        let remaining = allocator.parking(DEVICE).unwrap().remaining().unwrap();
         assert_eq!((remaining.blocks, remaining.parked, remaining.other), (120 * MIB, 0, 0), "`{policy}`");
         assert_eq!(remaining.used, device(&allocator).inner.used());
         blocks.into_iter().for_each(|(at, _)| allocator.free(at).unwrap());

@@ -3,8 +3,7 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, Growable, Lock, PoolOptions, Rehearsal, Route, Storage,
-    StreamId,
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, Growable, Lock, PoolOptions, Route, Storage, StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::{Hooked, thread_id};
@@ -186,7 +185,7 @@ where
     /// Asks whether requests would fit, up to more than there is: the answer waits for pending frees, in a copy.
     fn ask(&self, random: &mut Random) {
         let sizes = [1 + random.below(24 * MIB), 1 + random.below(8192), 400 * MIB, 400 * MIB];
-        let rehearsal = Rehearsal::of(&self.allocator, DEVICE).unwrap();
+        let rehearsal = self.allocator.rehearsal(DEVICE).unwrap();
         match rehearsal.would_fit(&sizes, STREAMS[random.below(3) as usize]) {
             Ok(fit) => assert!(fit.served <= sizes.len() && (fit.bound.is_some() || fit.served == sizes.len())),
             Err(Error::TableFull(_)) => {}

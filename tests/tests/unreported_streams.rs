@@ -3,7 +3,7 @@
 //! stream, and reports work on memory in use.
 
 use cachalot_core::simulated::{Call, Outstanding, SimulatedDevice};
-use cachalot_core::{Error, PoolOptions, Rehearsal, Route, StreamId};
+use cachalot_core::{Error, PoolOptions, Route, StreamId};
 use cachalot_tests::host::{DEVICE, Host, MIB};
 use cachalot_tests::strategies::proptest_config;
 use cachalot_tests::working::Working;
@@ -178,7 +178,7 @@ proptest! {
 }
 
 #[test]
-fn pages_of_a_stream_that_may_have_gone_move_once_its_own_requests_tell_that_its_work_is_complete() {
+fn pages_of_a_stream_move_once_its_own_requests_show_that_its_work_is_complete() {
     let mut program = Program::new("policy:stitched,slack:0");
     let working = &mut program.working;
     let [first, second, ..] = program.streams;
@@ -231,7 +231,7 @@ fn no_loan_of_a_stream_that_may_have_gone_is_told() {
     let [_first, middle, _last] =
         [41, 21, 41].map(|mib| host.allocator.malloc(DEVICE, mib * MIB + 512, lender).unwrap());
     host.allocator.free(middle).unwrap();
-    let told = Rehearsal::of(&host.allocator, DEVICE).unwrap().would_fit(&[20 * MIB], borrower).unwrap();
+    let told = host.allocator.rehearsal(DEVICE).unwrap().would_fit(&[20 * MIB], borrower).unwrap();
     let before = host.device().used();
     host.allocator.malloc(DEVICE, 20 * MIB, borrower).unwrap();
     assert_eq!(told.new_bytes, host.device().used() - before);

@@ -2,7 +2,7 @@
 //! policy.
 
 use cachalot_core::simulated::DriverCosts;
-use cachalot_replay::compare::{Contender, Options, compare};
+use cachalot_replay::compare::{CompareOptions, Contender, compare};
 use cachalot_replay::program::LeftOut;
 use cachalot_replay::trace::Trace;
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::path::Path;
 fn utilisation(name: &str, size_factor: f64, passes: u32, waits: bool) -> f64 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(format!("{name}.csv.gz"));
     let traces = Trace::load(&file).expect("the record is valid");
-    let options = Options {
+    let options = CompareOptions {
         contenders: vec![Contender::parse("policy:stitched").expect("the configuration is valid")],
         limit: None,
         limit_factor: None,

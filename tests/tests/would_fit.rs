@@ -45,7 +45,7 @@ fn state<R: Lock>(real: &Allocator<SimulatedDevice, R, Growable>, device: Device
 }
 
 fn rehearsal(twins: &Twins) -> Rehearsal<'_, SimulatedDevice, spin::mutex::SpinMutex<()>, Growable> {
-    Rehearsal::of(twins.real(), twins.device()).expect("a device")
+    twins.real().rehearsal(twins.device()).expect("a device")
 }
 
 /// Asks, makes the requests, and compares.
@@ -143,7 +143,7 @@ fn alone() -> impl Strategy<Value = Op> {
 #[test]
 fn the_answer_names_the_bound() {
     let host = Host::new("", 1 << 30);
-    let rehearsal = Rehearsal::of(&host.allocator, DEVICE).expect("a device");
+    let rehearsal = host.allocator.rehearsal(DEVICE).expect("a device");
     let ask = |sizes: &[u64]| rehearsal.would_fit(sizes, STREAM).expect("an answer");
     // The device was never asked for its memory.
     let fit = ask(&[4000 * MIB]);
@@ -164,7 +164,7 @@ fn the_answer_names_the_bound() {
     // The cached block serves the request, or goes to make room for a larger one.
     assert_eq!((ask(&[300 * MIB]).new_bytes, ask(&[400 * MIB]).new_bytes), (0, 100 * MIB));
     assert_eq!(rehearsal.would_fit(&[100], StreamId(u64::MAX)), Err(Error::InvalidStream));
-    let unknown = Rehearsal::of(&host.allocator, DeviceIndex(7)).map(|_| ());
+    let unknown = host.allocator.rehearsal(DeviceIndex(7)).map(|_| ());
     assert_eq!(unknown, Err(Error::UnknownDevice(DeviceIndex(7))));
 }
 
@@ -183,7 +183,7 @@ fn a_thread_at_work_holds_no_answer_up() {
         let (asked, answer) = (Arc::clone(&allocator), Arc::new(OnceLock::new()));
         let told = Arc::clone(&answer);
         allocator.device(DEVICE).expect("one device").on_record(move || {
-            let fit = Rehearsal::of(&asked, DEVICE).expect("a device").would_fit(&[80 * MIB], STREAM);
+            let fit = asked.rehearsal(DEVICE).expect("a device").would_fit(&[80 * MIB], STREAM);
             told.set(fit.map(|fit| fit.served)).expect("an event is recorded once");
         });
         allocator.free(block).expect("a live block");

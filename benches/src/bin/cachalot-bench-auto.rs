@@ -1,7 +1,7 @@
 //! Compares `tune:auto` with the default and with the best static setting of each recorded program: the
 //! tables of `tests/results/auto.md`.
 
-use cachalot_benches::auto::{Extent, report};
+use cachalot_benches::auto::{AutoExtent, report};
 use cachalot_benches::machine;
 use cachalot_benches::stitching::default_programs;
 use clap::Parser;
@@ -47,7 +47,7 @@ struct Cli {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let cli = Cli::parse();
-    let extent = Extent {
+    let extent = AutoExtent {
         passes: cli.passes.max(1),
         candidates: cli.candidates,
         static_candidates: cli.static_candidates,

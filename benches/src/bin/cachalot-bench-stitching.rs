@@ -3,7 +3,7 @@
 
 use cachalot_benches::frontier::{BUDGETS, Frontier};
 use cachalot_benches::machine;
-use cachalot_benches::stitching::{Extent, POLICIES, default_programs, report};
+use cachalot_benches::stitching::{POLICIES, StitchingExtent, default_programs, report};
 use cachalot_replay::compare::Contender;
 use clap::Parser;
 use std::error::Error;
@@ -54,7 +54,7 @@ impl Cli {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let cli = Cli::parse();
-    let extent = Extent { passes: cli.passes, limit_factor: cli.limit_factor };
+    let extent = StitchingExtent { passes: cli.passes, limit_factor: cli.limit_factor };
     let traces = default_programs(&cli.traces)?;
     let mut text = report(&traces, &cli.contenders()?, extent)?;
     if cli.configs.is_empty() {

@@ -1,10 +1,10 @@
 //! `cachalot diff`: the growth between two memory snapshots.
 
 use super::bytes::{difference, parse, plural, show};
-use super::inspect::{INDENT, StackArgs, Stacks, load};
+use super::inspect::{INDENT, StackArgs, StackPrinter, load};
 use super::table::{Column, Look, Table, column, extra};
 use super::{BAD_INPUT, DIFFERENT, SCHEMA, print};
-use cachalot_replay::diff::{DeviceGrowth, Diff, Held, Share, StackGrowth, diff};
+use cachalot_replay::diff::{DeviceGrowth, Diff, HeldMemory, Share, StackGrowth, diff};
 use cachalot_replay::inspect::{At, Sums};
 use cachalot_replay::trace::BadInput;
 use clap::ValueEnum;
@@ -45,7 +45,7 @@ const TOTALS: [Column; 5] = [column("memory"), extra("device"), column("before")
 /// Show what grew between two memory snapshots, by device and by call stack
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct DiffArgs {
     /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -95,7 +95,7 @@ impl From<Time> for At {
 
 /// The output of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct DiffLine<'a> {
     schema: u32,
     before: &'a str,
     after: &'a str,
@@ -107,7 +107,7 @@ struct Line<'a> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &DiffArgs) -> ExitCode {
     // The second snapshot is read after the first one is dropped: a snapshot may have gigabytes.
     let difference = held(args, &args.before).and_then(|before| Ok(diff(&before, held(args, &args.after)?)));
     let difference = match difference {
@@ -120,8 +120,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let failed = failed(&difference, args.fail_above);
     let written = if args.json {
         let (before, after) = (args.before.to_string_lossy(), args.after.to_string_lossy());
-        let line =
-            Line { schema: SCHEMA, before: &before, after: &after, at: args.at, diff: &difference, failed: &failed };
+        let line = DiffLine {
+            schema: SCHEMA,
+            before: &before,
+            after: &after,
+            at: args.at,
+            diff: &difference,
+            failed: &failed,
+        };
         serde_json::to_string(&line).map_err(io::Error::from).and_then(print)
     } else {
         print(text(&difference, args).trim_end())
@@ -131,9 +137,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Reads what a snapshot holds at the compared time.
-fn held(args: &Args, file: &Path) -> Result<Held, BadInput> {
+fn held(args: &DiffArgs, file: &Path) -> Result<HeldMemory, BadInput> {
     let snapshot = load(file)?;
-    let held = Held::of(&snapshot, args.at.into(), !args.ignore_lines);
+    let held = HeldMemory::of(&snapshot, args.at.into(), !args.ignore_lines);
     if args.at != Time::End && held.is_empty() {
         return Err(BadInput::whole(
             file,
@@ -173,9 +179,9 @@ fn device(number: i64) -> String {
     if number < 0 { "the host".to_owned() } else { format!("device {number}") }
 }
 
-fn text(diff: &Diff, args: &Args) -> String {
+fn text(diff: &Diff, args: &DiffArgs) -> String {
     let mut text = format!("{}\n\n{}\n", args.look.fold(&answer(diff), 0), totals(&diff.devices).render(&args.look));
-    let shown = Stacks { shown: &args.stacks, look: &args.look };
+    let shown = StackPrinter { shown: &args.stacks, look: &args.look };
     let grew: Vec<_> = diff.stacks.iter().filter(|stack| stack.growth > 0).collect();
     let shrank: Vec<_> = diff.stacks.iter().rev().filter(|stack| stack.growth < 0).collect();
     stacks(&mut text, "Grew, by where blocks were allocated, the most bytes first", &grew, &shown, args.most);
@@ -232,7 +238,7 @@ fn share(share: &Share) -> String {
     text
 }
 
-fn stacks(text: &mut String, title: &str, stacks: &[&StackGrowth], shown: &Stacks<'_>, most: usize) {
+fn stacks(text: &mut String, title: &str, stacks: &[&StackGrowth], shown: &StackPrinter<'_>, most: usize) {
     if stacks.is_empty() {
         return;
     }

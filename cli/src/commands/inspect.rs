@@ -29,7 +29,7 @@ The report has the totals of each device at the end, and at the peaks if events
 were recorded; the call stacks of all blocks not free, by bytes and then by age;
 the segments in use with the most free memory, which the process cannot release
 while a segment is in use; and for each failed request the changes with which
-the request would have succeeded. Stacks and ages are shown as far as recorded.
+the request would have succeeded. StackPrinter and ages are shown as far as recorded.
 
 pending            freed by the program, and still used by other streams
 in use             allocated or pending
@@ -117,7 +117,7 @@ const LARGEST_DEVICE: u64 = 1 << 45;
 /// Report on memory snapshots: totals, holders of memory, fragmentation, failed requests
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct InspectArgs {
     /// Print a JSON object for each file instead of text
     #[arg(long)]
     json: bool,
@@ -134,7 +134,7 @@ pub(crate) struct Args {
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct InspectLine<'a> {
     schema: u32,
     file: &'a str,
     answers: &'a [OfRecord],
@@ -170,7 +170,7 @@ impl OfRecord {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &InspectArgs) -> ExitCode {
     let (mut status, mut written) = (0, Ok(()));
     for file in &args.files {
         match load(file) {
@@ -227,12 +227,12 @@ fn told(file: &Path, snapshot: &Snapshot) -> Vec<OfRecord> {
 }
 
 fn json(file: &str, answers: &[OfRecord], report: &Report) -> io::Result<String> {
-    serde_json::to_string(&Line { schema: SCHEMA, file, answers, report }).map_err(io::Error::from)
+    serde_json::to_string(&InspectLine { schema: SCHEMA, file, answers, report }).map_err(io::Error::from)
 }
 
-fn text(file: &str, answers: &[OfRecord], report: &Report, args: &Args) -> String {
+fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -> String {
     let look = &args.look;
-    let shown = Stacks { shown: &args.stacks, look };
+    let shown = StackPrinter { shown: &args.stacks, look };
     let mut text = String::new();
     for answer in answers {
         let _ = writeln!(text, "{}", look.fold(&answer.text(answers.len() > 1), 0));
@@ -373,7 +373,7 @@ pub(crate) struct StackArgs {
 }
 
 /// Writes stacks to a report.
-pub(crate) struct Stacks<'a> {
+pub(crate) struct StackPrinter<'a> {
     pub(crate) shown: &'a StackArgs,
     pub(crate) look: &'a Look,
 }
@@ -381,7 +381,7 @@ pub(crate) struct Stacks<'a> {
 /// Where the lines about a group begin, behind its bytes.
 pub(crate) const INDENT: usize = 14;
 
-impl Stacks<'_> {
+impl StackPrinter<'_> {
     fn groups(&self, text: &mut String, title: &str, groups: &[Group]) {
         if groups.is_empty() {
             return;
@@ -446,7 +446,7 @@ pub(crate) fn is_of_torch(line: &str) -> bool {
     line.starts_with("torch/") || line.contains("/torch/")
 }
 
-fn describe(text: &mut String, failure: &Failure, told: Option<&Told>, shown: &Stacks<'_>) {
+fn describe(text: &mut String, failure: &Failure, told: Option<&Told>, shown: &StackPrinter<'_>) {
     let Failure { device, event, wanted, .. } = *failure;
     let _ = writeln!(
         text,

@@ -8,7 +8,7 @@ use cachalot_core::config::PLANNED;
 use cachalot_replay::compare::{self, Configuration, Contender, policy_named};
 use cachalot_replay::predict::{self, Prediction, Scaled};
 use cachalot_replay::program::{LeftOut, Program};
-use cachalot_replay::recorded::Recorded;
+use cachalot_replay::recorded::RecordedPeaks;
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::{BadInput, Trace};
 use rayon::prelude::*;
@@ -73,7 +73,7 @@ const COLUMNS: [Column; 7] = [
 /// Predict the peak of reserved memory, at another batch size or from a list of requests
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct PredictArgs {
     /// The batch as a multiple of the recorded batch
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     batch_scale: f64,
@@ -119,14 +119,14 @@ struct Named {
     program: Program,
     limit: Option<u64>,
     /// What is known of the recording. `None` for a list of requests.
-    record: Option<Record>,
+    record: Option<PredictRecord>,
 }
 
 /// A recording behind a program.
-struct Record {
+struct PredictRecord {
     config: Config,
     tells_config: bool,
-    recorded: Recorded,
+    recorded: RecordedPeaks,
 }
 
 /// A program with its predictions, in the order of the contenders.
@@ -143,7 +143,7 @@ struct Predicted {
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct PredictLine<'a> {
     schema: u32,
     file: &'a str,
     record: &'a str,
@@ -174,7 +174,7 @@ fn policy(name: &str) -> Result<&'static str, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &PredictArgs) -> ExitCode {
     let contenders = match contenders(args) {
         Ok(contenders) => contenders,
         Err(complaint) => {
@@ -209,14 +209,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// The contenders: without a choice, every policy but the planned one.
-fn contenders(args: &Args) -> Result<Vec<Contender>, String> {
+fn contenders(args: &PredictArgs) -> Result<Vec<Contender>, String> {
     let mut contenders = compare::contenders(&args.policies, &args.configurations)?;
     contenders.retain(|contender| contender.policy != PLANNED);
     Ok(contenders)
 }
 
 /// Predicts every program of a file.
-fn predict_file(file: &Path, args: &Args, contenders: &[Contender]) -> Result<Vec<Predicted>, ReplayError> {
+fn predict_file(file: &Path, args: &PredictArgs, contenders: &[Contender]) -> Result<Vec<Predicted>, ReplayError> {
     let others = args.beside.as_ref().map(|beside| load(beside, args)).transpose()?;
     let programs = load(file, args)?.into_iter().enumerate();
     let predict = |(number, mut named): (usize, Named)| {
@@ -253,7 +253,7 @@ fn predict_file(file: &Path, args: &Args, contenders: &[Contender]) -> Result<Ve
 
 /// Returns the contenders for a program, and whether each was named: the recorded settings first, then all
 /// contenders with others.
-fn own_contenders(named: &Named, args: &Args, contenders: &[Contender]) -> (Vec<Contender>, Vec<bool>) {
+fn own_contenders(named: &Named, args: &PredictArgs, contenders: &[Contender]) -> (Vec<Contender>, Vec<bool>) {
     let has_names = !args.policies.is_empty() || !args.configurations.is_empty();
     let Some(record) = &named.record else {
         let is_named = (0..contenders.len()).map(|at| has_names || at == 0).collect();
@@ -291,7 +291,7 @@ fn title(contender: &Contender) -> String {
 }
 
 /// Reads the programs of a record, or of a list of requests.
-fn load(file: &Path, args: &Args) -> Result<Vec<Named>, ReplayError> {
+fn load(file: &Path, args: &PredictArgs) -> Result<Vec<Named>, ReplayError> {
     let shown = file.display().to_string();
     if let Some(program) = predict::load(file).map_err(ReplayError::Input)? {
         let name = cachalot_replay::trace::base_name(file);
@@ -301,20 +301,20 @@ fn load(file: &Path, args: &Args) -> Result<Vec<Named>, ReplayError> {
         super::announce_start(trace, "every contender but the recording is first asked for them, by address");
         let left_out = LeftOut { empty_cache: args.ignore_empty_cache, ..LeftOut::default() };
         let program = replay::program(trace)?.without(left_out);
-        let recorded = Recorded::of(trace);
+        let recorded = RecordedPeaks::of(trace);
         let limit = args.limit.or(recorded.limit_bytes);
         let (config, tells_config) = (replay::recorded_config(trace)?, trace.tells_config());
-        let record = Some(Record { config, tells_config, recorded });
+        let record = Some(PredictRecord { config, tells_config, recorded });
         Ok(Named { file: shown.clone(), name: trace.name.clone(), program, limit, record })
     };
     Trace::load(file).map_err(ReplayError::Input)?.iter().map(named).collect()
 }
 
-fn lines(predicted: &Predicted, args: &Args) -> io::Result<String> {
+fn lines(predicted: &Predicted, args: &PredictArgs) -> io::Result<String> {
     let named = &predicted.named;
     let all = predicted.contenders.iter().zip(&predicted.predictions).enumerate();
     let lines = all.map(|(number, (contender, &prediction))| {
-        let line = Line {
+        let line = PredictLine {
             schema: SCHEMA,
             file: &named.file,
             record: &named.name,
@@ -333,7 +333,7 @@ fn lines(predicted: &Predicted, args: &Args) -> io::Result<String> {
     Ok(lines.collect::<io::Result<Vec<_>>>()?.join("\n"))
 }
 
-fn text(predicted: &Predicted, args: &Args) -> String {
+fn text(predicted: &Predicted, args: &PredictArgs) -> String {
     let Predicted { named, scaled, predictions, .. } = predicted;
     let all = scaled.requests + scaled.fixed;
     let mut head = format!("{}: {} requests", named.name, bytes::grouped(all));

@@ -54,7 +54,7 @@ Examples:
 /// Repeat every decision of recorded programs, and measure
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct ReplayArgs {
     #[command(flatten)]
     settings: Settings,
     #[command(flatten)]
@@ -83,7 +83,7 @@ pub(crate) struct Args {
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ReplayLine<'a> {
     schema: u32,
     file: String,
     record: &'a str,
@@ -104,7 +104,7 @@ struct Line<'a> {
     ooms: u64,
     largest_failed_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    planned: Option<Planned>,
+    planned: Option<PlannedFigures>,
     stats: &'a BTreeMap<String, i64>,
 }
 
@@ -130,7 +130,7 @@ impl From<&DriverTime> for Driver {
 
 /// What `--json` says of the planned policy.
 #[derive(Serialize)]
-pub(super) struct Planned {
+pub(super) struct PlannedFigures {
     plans: u64,
     peak_bytes: u64,
     lower_bound_bytes: u64,
@@ -143,7 +143,7 @@ pub(super) struct Planned {
     occupied: u64,
 }
 
-impl From<PlannedReport> for Planned {
+impl From<PlannedReport> for PlannedFigures {
     fn from(report: PlannedReport) -> Self {
         Self {
             plans: report.plans,
@@ -161,7 +161,7 @@ impl From<PlannedReport> for Planned {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     let mut report = Report::new(args);
     for file in &args.files {
         match Trace::load(file) {
@@ -177,7 +177,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 /// What has come of the files so far.
 struct Report<'a> {
-    args: &'a Args,
+    args: &'a ReplayArgs,
     options: Options,
     progress: Progress,
     table: Table,
@@ -255,7 +255,7 @@ const PLANNED_COLUMNS: [Column; 17] = [
 ];
 
 impl<'a> Report<'a> {
-    fn new(args: &'a Args) -> Self {
+    fn new(args: &'a ReplayArgs) -> Self {
         let plans = args.settings.config().is_some_and(|config| config.planned().is_some());
         let in_passes = args.variation.passes.is_some();
         let table = match (args.check, in_passes, plans) {
@@ -357,9 +357,9 @@ fn complaint(failed: &Failed) -> String {
     )
 }
 
-fn line<'a>(trace: &'a Trace, outcome: &'a Outcome) -> Line<'a> {
+fn line<'a>(trace: &'a Trace, outcome: &'a Outcome) -> ReplayLine<'a> {
     let checked = outcome.checked.as_ref();
-    Line {
+    ReplayLine {
         schema: SCHEMA,
         file: trace.file.display().to_string(),
         record: &trace.name,
@@ -378,7 +378,7 @@ fn line<'a>(trace: &'a Trace, outcome: &'a Outcome) -> Line<'a> {
         ns_per_op: outcome.ns_per_op,
         ooms: outcome.failed.count,
         largest_failed_bytes: outcome.failed.largest_bytes,
-        planned: outcome.planned.map(Planned::from),
+        planned: outcome.planned.map(PlannedFigures::from),
         stats: &outcome.stats,
     }
 }

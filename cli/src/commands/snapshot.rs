@@ -15,7 +15,7 @@ Examples:
 /// Write the memory snapshot at the end of a replayed program, for torch's tools
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct SnapshotArgs {
     #[arg(
         short,
         long,
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &SnapshotArgs) -> ExitCode {
     let Settings { limit, .. } = args.settings;
     let options = Options { config: args.settings.config(), limit, ..Options::default() };
     let end = |trace: &Trace| {

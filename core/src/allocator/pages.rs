@@ -1,8 +1,7 @@
 //! The pages of virtual memory of a device: upkeep, the use of the pages, and the memory under a block.
 
 use crate::allocator::{Allocator, Called};
-use crate::arena::extents::{self, Extent, Extents};
-use crate::arena::idle::Keeper;
+use crate::arena::paging::extents::{self, Extent, Extents};
 use crate::device::{Descriptor, DeviceMemory};
 use crate::error::Error;
 use crate::stats::{MemoryCalls, ReclaimStats};
@@ -89,8 +88,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let _checked = self.allocator.checked("maintain", self.device);
         let device = self.allocator.on(self.device)?;
         device.health()?;
-        crate::arena::ranges::collect_few(device);
-        let left = Keeper::on(device).maintain(max_us)?;
+        device.collect_few_departed();
+        let left = device.give_idle_back(max_us)?;
         device.stitcher().map_or(Ok(left), |stitcher| Ok(left | stitcher.maintain(max_us)?))
     }
 
@@ -110,7 +109,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// None for an existing device.
     pub fn stats(&self) -> Result<PageStats, Error> {
         let arena = self.allocator.arena(self.device)?;
-        let pool = arena.paging.pool.lock().bytes;
+        let pool = arena.paging.bytes();
         let mut stats = PageStats {
             mapped: pool.home,
             spare: pool.spare + pool.departed + pool.waking,

@@ -1,7 +1,7 @@
 //! Parked memory of a device.
 
 use crate::allocator::{Allocator, Called};
-use crate::arena::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget, Parker, Remaining};
+use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget, Parker, Remaining};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::pool::{PoolId, Tag};
@@ -27,14 +27,14 @@ pub struct Parking<'a, D: DeviceMemory, R: Lock, S: Storage> {
     device: DeviceIndex,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parking<'a, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Returns the operations that park memory of `device`.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
-    pub fn of(allocator: &'a Allocator<D, R, S>, device: DeviceIndex) -> Result<Self, Error> {
-        allocator.arena(device)?;
-        Ok(Self { allocator, device })
+    pub fn parking(&self, device: DeviceIndex) -> Result<Parking<'_, D, R, S>, Error> {
+        self.arena(device)?;
+        Ok(Parking { allocator: self, device })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Allocator, FailedDrop};
 use crate::allocator::block::BlockAllocator;
-use crate::arena::ranges::{Elastic, Reservation};
+use crate::arena::paging::ranges::Reservation;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::sync::Lock;
@@ -117,7 +117,7 @@ pub trait RangeAllocator: BlockAllocator {
 impl<D: DeviceMemory, R: Lock, S: Storage> RangeAllocator for Allocator<D, R, S> {
     fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error> {
         let _checked = self.checked("reserve_range", device);
-        Elastic::of(self.on(device)?)?.reserve(bytes)
+        self.on(device)?.require_mapper()?.reserve_elastic(bytes)
     }
 
     fn commit_range(
@@ -129,7 +129,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> RangeAllocator for Allocator<D, R, S>
         stream: StreamId,
     ) -> Result<(), Error> {
         let _checked = self.checked("commit_range", device);
-        Elastic::of(self.on(device)?)?.commit(range, offset, bytes, stream)
+        self.on(device)?.require_mapper()?.commit(range, offset, bytes, stream)
     }
 
     fn decommit_range(
@@ -141,16 +141,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> RangeAllocator for Allocator<D, R, S>
         stream: StreamId,
     ) -> Result<(), Error> {
         let _checked = self.checked("decommit_range", device);
-        Elastic::of(self.on(device)?)?.decommit(range, offset, bytes, stream)
+        self.on(device)?.require_mapper()?.decommit(range, offset, bytes, stream)
     }
 
     fn release_range(&self, device: DeviceIndex, range: RangeId) -> Result<(), Error> {
         let _checked = self.checked("release_range", device);
-        Elastic::of(self.on(device)?)?.release(range)
+        self.on(device)?.require_mapper()?.release_elastic(range)
     }
 
     fn committed_bytes(&self, device: DeviceIndex, range: RangeId) -> Result<u64, Error> {
-        Elastic::of(self.on(device)?)?.committed(range)
+        self.on(device)?.require_mapper()?.committed_bytes(range)
     }
 }
 

@@ -1,7 +1,6 @@
 //! The state of a device, taken over from a snapshot.
 
 use super::Allocator;
-use crate::arena::restore::Restorer;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::snapshot::SnapshotSegment;
@@ -38,6 +37,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// After an error, segments below the failing segment may be restored.
     pub fn restore(&mut self, device: DeviceIndex, segments: &[SnapshotSegment]) -> Result<(), Error> {
         let _checked = self.checked("restore", device);
-        Restorer(self.on(device)?).restore(segments)
+        self.on(device)?.restore(segments)
     }
 }

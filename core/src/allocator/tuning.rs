@@ -2,9 +2,7 @@
 //! in force.
 
 use crate::allocator::Allocator;
-#[cfg(feature = "alloc")]
-use crate::arena::old_form::OldForm;
-use crate::arena::tuning::{TuneReport, TuneStage, Tuned};
+use crate::arena::tuning::{TuneReport, TuneStage};
 use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -33,7 +31,7 @@ pub struct Window {
     pub serial: u64,
 }
 
-/// The tuning of a device: a view of an [`Allocator`], returned by [`Tuning::of`].
+/// The tuning of a device: a view of an [`Allocator`], returned by [`Allocator::tuning`].
 ///
 /// A tuning host reads a [`window`](Self::window) at an idle moment, searches with the window on any thread, and
 /// passes the settings to [`put_in_force`](Self::put_in_force) at the next idle moment. The crate `cachalot-tuner`
@@ -43,23 +41,25 @@ pub struct Tuning<'a, D: DeviceMemory, R: Lock, S: Storage> {
     device: DeviceIndex,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Tuning<'a, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Returns the tuning of `device`.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
-    pub fn of(allocator: &'a Allocator<D, R, S>, device: DeviceIndex) -> Result<Self, Error> {
-        allocator.arena(device)?;
-        Ok(Self { allocator, device })
+    pub fn tuning(&self, device: DeviceIndex) -> Result<Tuning<'_, D, R, S>, Error> {
+        self.arena(device)?;
+        Ok(Tuning { allocator: self, device })
     }
+}
 
+impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// Returns whether settings may adjust themselves now: `tune:auto` is set, memory is cached, and
     /// no graph is being captured.
     ///
     /// # Errors
     /// None for an existing device.
     pub fn is_possible(&self) -> Result<bool, Error> {
-        Ok(Tuned(self.allocator.arena(self.device)?).may_tune())
+        Ok(self.allocator.arena(self.device)?.may_tune())
     }
 
     /// Returns the program's own configuration. [`Allocator::config`] returns the configuration in force.
@@ -67,7 +67,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Tuning<'a, D, R, S> {
     /// # Errors
     /// None for an existing device.
     pub fn own_config(&self) -> Result<Config, Error> {
-        Ok(Tuned(self.allocator.arena(self.device)?).own_config())
+        Ok(self.allocator.arena(self.device)?.own_config())
     }
 
     /// Returns the latest requests, up to 131072 events, and the memory after them. Exact only if no
@@ -120,11 +120,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Tuning<'a, D, R, S> {
     fn change(&self, settings: &Config, serial: u64, action: Action, bytes: u64) -> Result<bool, Error> {
         let _checked = self.allocator.checked("tuning change", self.device);
         let device = self.allocator.on(self.device)?;
-        if !Tuned(device.arena).put_in_force(settings, serial, action, bytes) {
+        if !device.arena.put_in_force(settings, serial, action, bytes) {
             return Ok(false);
         }
         #[cfg(feature = "alloc")]
-        OldForm(device).give_back(true)?;
+        device.give_old_form_back(true)?;
         Ok(true)
     }
 
@@ -139,7 +139,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Tuning<'a, D, R, S> {
     #[cfg(feature = "alloc")]
     pub fn give_back(&self) -> Result<(), Error> {
         let _checked = self.allocator.checked("tuning give_back", self.device);
-        OldForm(self.allocator.on(self.device)?).give_back(false)
+        self.allocator.on(self.device)?.give_old_form_back(false)
     }
 
     /// Returns the figures.

@@ -2,7 +2,6 @@
 
 use crate::allocator::{Allocator, Called};
 use crate::arena::OnDevice;
-use crate::arena::ordered::Ordered;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::page_map::Owner;
@@ -42,7 +41,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::InvalidStream`], [`Error::TableFull`], [`Error::Device`]. The use is not announced then.
     pub fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked_at("record_use", ptr);
-        note(self, ptr, stream, |device, slot| Ordered(device).record_use(slot, ptr, stream))
+        note(self, ptr, stream, |device, slot| device.record_use(slot, ptr, stream))
     }
 
     /// Destroys the allocator's events for uses, except for events waited for at present. A later free of a used

@@ -1,8 +1,8 @@
 //! Whether requests would be served, tried on a copy.
 
 use super::{Allocator, Called};
-use crate::arena::copy::copy_onto;
-use crate::arena::rehearse::rehearsal_device;
+use crate::arena::hosted::copy::copy_onto;
+use crate::arena::hosted::rehearse::rehearsal_device;
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceMemory, MemoryInfo};
 use crate::error::Error;
@@ -61,16 +61,18 @@ pub struct Rehearsal<'a, D: DeviceMemory, R: Lock, S: Storage> {
     device: DeviceIndex,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'a, D, R, S> {
-    /// Asks about a device of an allocator.
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Returns the forecast of requests to `device`.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
-    pub fn of(allocator: &'a Allocator<D, R, S>, device: DeviceIndex) -> Result<Self, Error> {
-        allocator.arena(device)?;
-        Ok(Self { allocator, device })
+    pub fn rehearsal(&self, device: DeviceIndex) -> Result<Rehearsal<'_, D, R, S>, Error> {
+        self.arena(device)?;
+        Ok(Rehearsal { allocator: self, device })
     }
+}
 
+impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
     /// Tells whether requests of `sizes` bytes on `stream` would be served now, in order, without a free in between.
     /// Changes nothing.
     ///

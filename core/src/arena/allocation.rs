@@ -1,4 +1,4 @@
-//! Describes one block held by the program.
+//! The description of a block held by the program.
 
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
@@ -23,7 +23,7 @@ pub struct Allocation {
     pub stream: StreamId,
     /// Device of the block.
     pub device: DeviceIndex,
-    /// Address of the first byte of the segment that contains the block.
+    /// Address of the first byte of the block's segment.
     pub segment: DevicePtr,
     /// Length of the segment in bytes.
     pub segment_bytes: u64,

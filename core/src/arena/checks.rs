@@ -1,7 +1,7 @@
 //! Checks every invariant of a device when an operation of the allocator begins and when it ends: under the feature `paranoid`.
 //!
-//! All invariants hold between operations. While several operations run at once, each lane keeps its own invariants under its
-//! lock, and so does each heap of which no part is held for a mapping or a release; only those are checked then.
+//! All invariants hold between operations. While several operations run at once, only the invariants of a lane, and of a heap of
+//! which no part is held for a mapping or a release, hold under their locks. The check is then limited to them.
 
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
@@ -20,7 +20,7 @@ const EXCLUSIVE: u32 = u32::MAX;
 /// When a device is checked next, and how thoroughly.
 #[derive(Default)]
 pub(crate) struct Schedule {
-    /// Operations that run, or [`EXCLUSIVE`].
+    /// The number of running operations, or [`EXCLUSIVE`].
     running: AtomicU32,
     /// Visits of the last check that no operation has paid for.
     unpaid: AtomicU64,
@@ -60,7 +60,7 @@ impl Schedule {
     }
 }
 
-/// No operation runs on the device, and none begins, while this is there.
+/// Keeps the device free of operations until the drop.
 struct Exclusive<'a>(&'a Schedule);
 
 impl Drop for Exclusive<'_> {
@@ -69,7 +69,7 @@ impl Drop for Exclusive<'_> {
     }
 }
 
-/// An operation: its devices are checked when this is made and when it is dropped.
+/// An operation. The creation and the drop of the value check the devices of the operation.
 pub(crate) struct Checked<'a, D: DeviceMemory, R: Lock, S: Storage> {
     operation: &'static str,
     arenas: &'a [Arena<D, R, S>],

@@ -1,4 +1,4 @@
-//! The setting `compact`: bounds what is held beyond the most that was ever in use, without virtual
+//! The setting `compact`: bounds the memory held beyond the most memory ever in use, without virtual
 //! memory.
 //!
 //! ```text
@@ -35,26 +35,23 @@ use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 use core::iter::from_fn;
 
-/// The decisions of the setting `compact` on one device.
-pub(super) struct Compact<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Compact<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Returns whether any free block serves a request beyond the budget before segments are released. Under
     /// `exact_segments` only where the limit would not allow the request's segment in place of a released one.
-    pub(super) fn any_serves_first(&self, request: &Request) -> bool {
-        let arena = self.0.arena;
+    pub(super) fn any_block_serves_first(self, request: &Request) -> bool {
+        let arena = self.arena;
         let is_exact = arena.heaps.lock(request.slot).rules.compact == Compacting::Exact;
         // A cut segment of one block's size would serve no block of that size again. A released one makes room
         // for at least `request.size`: that is too little if the limit was lowered below what is held.
         let any = !is_exact || !arena.ledger.has_room_for(arena.segment_bytes(request).saturating_sub(request.size));
-        any && self.excess(request).is_some()
+        any && self.excess_of(request).is_some()
     }
 
     /// Serves a request from the smallest free block of its heap that is large enough, although more
     /// of a segment may be lost than `compact` allows. Returns `None` without such a block, and
     /// unless `compact` is in force for the heap.
-    pub(super) fn search_any(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let arena = self.0.arena;
+    pub(super) fn search_any_block(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let arena = self.arena;
         let slot = arena.heaps.slot(request.slot);
         let mut heap = arena.heaps.lock(request.slot);
         let Some(block) = find_any(&mut heap, request.size) else { return Ok(None) };
@@ -67,16 +64,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Compact<'_, D, R, S> {
         Ok(Some(arena.reconcile(slot, served)))
     }
 
-    /// Returns the block from which [`search_any`](Self::search_any) would serve a request.
-    pub(super) fn peek_any(&self, request: &Request) -> Option<DevicePtr> {
-        let mut heap = self.0.arena.heaps.lock(request.slot);
+    /// Returns the block from which [`search_any`](Self::search_any_block) would serve a request.
+    pub(super) fn peek_any_block(self, request: &Request) -> Option<DevicePtr> {
+        let mut heap = self.arena.heaps.lock(request.slot);
         find_any(&mut heap, request.size).map(|block| DevicePtr(heap.blocks[block].addr))
     }
 
     /// Returns by how many bytes another segment for the request would exceed the budget. Returns
     /// `None` within the budget, and unless `compact` is in force for the request's heap.
-    fn excess(&self, request: &Request) -> Option<u64> {
-        let arena = self.0.arena;
+    fn excess_of(self, request: &Request) -> Option<u64> {
+        let arena = self.arena;
         let stat = {
             let heap = arena.heaps.lock(request.slot);
             if !is_compact(&heap) {
@@ -93,28 +90,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Compact<'_, D, R, S> {
 
     /// Releases quiet segments until a segment for the request is within the budget, or no quiet
     /// segment is left. Does not wait for the device, and serves nothing.
-    pub(super) fn release_excess(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if self.excess(request).is_none() || !self.may_release(request) {
+    pub(super) fn release_excess(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if self.excess_of(request).is_none() || !self.may_release_quiet(request) {
             return Ok(None);
         }
-        self.0.poll_epochs();
-        give(self.0, self.quiet_segments(request))?;
+        self.poll_epochs();
+        give(self, self.quiet_segments(request))?;
         // What is free and not quiet becomes quiet for a later request; at once on a stream without
         // unfinished work.
-        if self.excess(request).is_some() && self.begin_epochs(request.stream) {
-            self.0.poll_epochs();
-            give(self.0, self.quiet_segments(request))?;
+        if self.excess_of(request).is_some() && self.begin_all_epochs(request.stream) {
+            self.poll_epochs();
+            give(self, self.quiet_segments(request))?;
         }
         Ok(None)
     }
 
     /// The rule of `compact`: of all large heaps the quiet segment that covers the excess best, until a segment for
     /// the request is within the budget. Yields what is known to be quiet, and does not ask the device.
-    pub(super) fn quiet_segments(&self, request: &Request) -> impl Iterator<Item = Unit> {
-        let heaps = &self.0.arena.heaps;
+    pub(super) fn quiet_segments(self, request: &Request) -> impl Iterator<Item = Unit> {
+        let heaps = &self.arena.heaps;
         // The excess shrinks with each unit, unless other threads allocate.
         from_fn(move || {
-            let excess = self.excess(request).filter(|_| self.may_release(request))?;
+            let excess = self.excess_of(request).filter(|_| self.may_release_quiet(request))?;
             let large = heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]);
             let of_each = large.filter_map(|(slot, _used)| quiet_cover(&mut heaps.lock(slot), slot, excess));
             of_each.min_by_key(|unit| (rank(unit.bytes, excess), unit.at))
@@ -123,19 +120,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Compact<'_, D, R, S> {
 
     /// Returns whether segments may be released for a request: not for a graph that is captured, nor while an event
     /// might become part of a graph.
-    fn may_release(&self, request: &Request) -> bool {
-        !request.capturing && !self.0.arena.flags.has(flags::CAPTURE)
+    fn may_release_quiet(self, request: &Request) -> bool {
+        !request.capturing && !self.arena.flags.has(flags::CAPTURE)
     }
 
     /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that names
     /// the stream `named`. Returns whether any began.
-    fn begin_epochs(&self, named: StreamId) -> bool {
-        let heaps = &self.0.arena.heaps;
+    fn begin_all_epochs(self, named: StreamId) -> bool {
+        let heaps = &self.arena.heaps;
         let mut began = false;
         for (slot, _used) in heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]) {
-            let newest = self.0.arena.waits.epochs.lock().newest(slot);
+            let newest = self.arena.waits.newest_epoch(slot);
             let uncovered = |unit: Unit| !unit.is_quiet() && unit.freed_at >= newest;
-            began |= heaps.segments_of(slot).any(uncovered) && self.0.begin_epoch(slot, named);
+            began |= heaps.segments_of(slot).any(uncovered) && self.begin_epoch(slot, named);
         }
         began
     }
@@ -151,13 +148,13 @@ fn find_any<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u32> {
     if is_compact(heap) { heap.find_any(size) } else { None }
 }
 
-/// Returns the most bytes that may be held while at most `most` bytes were ever in use.
+/// Returns the most bytes to hold while at most `most` bytes were ever in use.
 fn budget(most: u64, compact: f64) -> u64 {
     // The conversion rounds towards zero and saturates.
     most.saturating_add((most as f64 * compact) as u64)
 }
 
-/// Orders segments of `size` bytes by how well they cover `excess` bytes: first those that suffice,
+/// Orders segments of `size` bytes by how well they cover `excess` bytes: first the sufficient ones,
 /// the smallest first; then the rest, the largest first.
 fn rank(size: u64, excess: u64) -> (bool, u64) {
     if size >= excess { (false, size) } else { (true, u64::MAX - size) }
@@ -210,7 +207,7 @@ mod tests {
         sizes
     }
 
-    /// How often the device was called in a way that waits for its work.
+    /// The number of calls that made the device wait for its work.
     fn waits(allocator: &Simulated) -> u64 {
         let device = allocator.device(DEVICE).unwrap();
         [Call::Wait, Call::Synchronize].map(|call| device.calls(call)).iter().sum()

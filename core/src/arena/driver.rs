@@ -18,7 +18,7 @@ const FOUND: u32 = 1;
 /// The device was asked, and had no virtual memory.
 const MISSING: u32 = 2;
 
-/// The device of an arena, and whether its context is lost.
+/// The device of an arena, and whether the context is lost.
 pub(crate) struct Driver<D> {
     device: D,
     /// The code of the first error that lost the context, or [`HEALTHY`].
@@ -36,7 +36,7 @@ pub(crate) struct Driver<D> {
     total: AtomicU64,
 }
 
-/// Pause of a thread that waits for what another thread is about to do, in microseconds.
+/// Pause of a thread waiting for a step of another thread, in microseconds.
 const GIVEN_WAY_US: u64 = 20;
 
 /// Permission to record events, as long as it lives; see [`Driver::may_record`].
@@ -61,7 +61,7 @@ impl<D> Driver<D> {
         }
     }
 
-    /// Returns the driver of another device, with the same answer about virtual memory.
+    /// Returns the driver of `device`, with the answer about virtual memory of this one.
     #[cfg(feature = "alloc")]
     pub(super) fn for_device<T>(&self, device: T) -> Driver<T> {
         let driver = Driver::new(device);
@@ -90,7 +90,7 @@ impl<D> Driver<D> {
         &self.device
     }
 
-    /// The error that lost the context, if it is lost.
+    /// The error that lost the context, if any did.
     pub(super) fn health(&self) -> DeviceResult<()> {
         match self.lost.load(Ordering::Acquire) {
             HEALTHY => Ok(()),
@@ -182,7 +182,7 @@ impl<D: DeviceMemory> Driver<D> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// The error that lost the context, if it is lost.
+    /// The error that lost the context, if any did.
     pub(crate) fn health(&self) -> DeviceResult<()> {
         self.driver.health()
     }

@@ -1,4 +1,4 @@
-//! Conditions that keep requests off the fast path, as bits of one word.
+//! Conditions that keep requests off the fast path, as bits of a word.
 //!
 //! A bit outside [`FAST_PATH_FLAGS`] sends every request to [`malloc_cold`](super::malloc). Frees test three bits of their own.
 
@@ -53,7 +53,7 @@ pub(crate) const HAS_GATHERED: Word = 1 << 13;
 pub(crate) const FAST_PATH_FLAGS: Word =
     AGES | ROUNDING | REUSES | GATHERS | HAS_GATHERED | ORDERED | !(u32::MAX as Word);
 
-/// The flags of one device, in one word that the fast path reads once.
+/// The flags of a device, in a word read once by the fast path.
 #[derive(Debug)]
 pub(crate) struct Flags(AtomicU64);
 
@@ -62,7 +62,7 @@ impl Flags {
         Self(AtomicU64::new(0))
     }
 
-    /// Returns flags with the same bits, less `without`.
+    /// Returns a copy of the flags, less `without`.
     #[cfg(feature = "alloc")]
     pub(super) fn copy(&self, without: Word) -> Self {
         Self(AtomicU64::new(self.load() & !without))

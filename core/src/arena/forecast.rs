@@ -1,4 +1,4 @@
-//! Forecast of a request: the first effect the request would have if it were made now.
+//! Forecast of a request: the first effect of the request, if made now.
 //!
 //! A request that no free block of its heap serves goes by the ladder, in ladder.rs.
 
@@ -67,7 +67,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Returns the bytes of spare pages; with `has_waited`, once the request has waited for the work before all decommits.
     fn spare(self, has_waited: bool) -> u64 {
-        let pages = self.paging.pool.lock().bytes;
+        let pages = self.paging.bytes();
         pages.spare + if has_waited { pages.departed } else { 0 }
     }
 

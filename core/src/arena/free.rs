@@ -1,4 +1,4 @@
-//! Frees: at once where only the block's own stream used it, else once events say that the other streams are done.
+//! Frees: at once where only the block's own stream used the block, else once events tell the end of all further uses.
 //!
 //! ```text
 //! free ─ no flag set ─▶ detach ─ used by its own stream only ─▶ finish ─▶ done
@@ -7,7 +7,7 @@
 
 use crate::arena::heaps::Slot;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::{Arena, OnDevice, fences, flags};
+use crate::arena::{Arena, OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::{FreeOutcome, Heap};
@@ -22,14 +22,14 @@ use crate::units::{DevicePtr, StreamId};
 #[derive(Clone, Copy)]
 struct FreeArgs {
     ptr: DevicePtr,
-    /// The size that the program says it requested, in bytes, if it says so.
+    /// The requested size in bytes, if the program states the size at the free.
     requested: Option<u64>,
     /// The call site of the free; 0 if none is recorded.
     site: u32,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Frees the block at `ptr` if the heap owns it. `requested`, if given, must be the size that the program requested.
+    /// Frees the block at `ptr` if the heap owns it. `requested`, if given, must be the size of the request.
     #[inline(always)]
     pub(crate) fn free(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         let slot = self.heaps.slots.get(owner.heap).expect("an owner is a heap that exists");
@@ -129,7 +129,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let unneeded = heap.uses().add(block, stream, captured)?;
         drop(heap);
         if let Some(fence) = unneeded {
-            fences::end(self, fence);
+            self.end_fence(fence);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use crate::device::DeviceMemory;
 use crate::heap::Heap;
 use crate::heap::block::State;
 use crate::stats::Stat;
-use crate::sync::{Lock, Ordering};
+use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 
@@ -39,14 +39,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         if is_exclusive {
             self.check_leases()?;
-            if stale != self.paging.stale_mappings.load(Ordering::Relaxed) {
-                return Err("the stale mappings are not those of the heaps");
-            }
-            let of_ranges = self.paging.ranges.lock().check(&self.paging.range_counters)?;
+            let of_ranges = self.paging.check_ranges(stale)?;
             (home, reserved) = (home + of_ranges, reserved + of_ranges);
         }
         reserved += self.retired_bytes();
-        let pages = self.paging.pool.lock().check()?;
+        let pages = self.paging.check()?;
         reserved += pages.spare + pages.departed + pages.waking;
         if is_exclusive && (pages.moving, pages.home, pages.asleep) != (0, home - asleep, asleep) {
             return Err("the bytes of the pages at home are not those of the heaps and ranges");

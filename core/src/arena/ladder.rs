@@ -13,15 +13,13 @@
 //! Where frees are gathered, the request waits event by event and searches in between, and so waits for no more work than
 //! needed (171771).
 
-use crate::arena::compact::Compact;
 use crate::arena::forecast::Forecast;
-use crate::arena::gathered::Gathered;
 use crate::arena::give::take::give;
 use crate::arena::give::units::Unit;
 use crate::arena::give::{caches, rules};
-use crate::arena::ordered::Ordered;
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, flags, ranges};
+use crate::arena::waits::search::Effort;
+use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::stats::Event;
@@ -88,9 +86,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
     /// The rungs, top down. An unserved request fails.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of `Ladder` has a fixed lifetime")]
     const RUNGS: [Rung<D, R, S>; 17] = [
-        Rung::new("Complete pending blocks, and search again.", |on| on.act(|| Gathered(on.device).search(on.request))),
+        Rung::new("Complete pending blocks, and search again.", |on| {
+            on.act(|| on.device.search_pending(on.request, Effort::Ask))
+        }),
         Rung::new("Order the stream behind uses announced with `record_use`, and search again.", |on| {
-            on.act(|| Ordered(on.device).search(on.request))
+            on.act(|| on.device.search_pending(on.request, Effort::Order))
         }),
         Rung::new("Ask the program to free memory, if a shortage callback is set, and search again.", |on| {
             // No lock is held, so the program may free blocks from the callback.
@@ -115,11 +115,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
             |on| on.reject(),
         ),
         Rung::new("With `compact`, use any free block where another segment would exceed the budget.", |on| {
-            if Compact(on.device).any_serves_first(on.request) { on.search_any() } else { Ok(None) }
+            if on.device.any_block_serves_first(on.request) { on.search_any() } else { Ok(None) }
         }),
         Rung::new("With `compact`, release segments that the device has finished with, down to the budget.", |on| {
-            let compact = Compact(on.device);
-            on.serve(|| compact.release_excess(on.request), || Ok(first_of(compact.quiet_segments(on.request))))
+            let device = on.device;
+            on.serve(|| device.release_excess(on.request), || Ok(first_of(device.quiet_segments(on.request))))
         }),
         Rung::new("Obtain a segment from the driver.", |on| on.grow(false)),
         Rung::new("With `compact`, use any free block.", |on| on.search_any()),
@@ -187,8 +187,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
 
     /// Serves the request from any free block, under `compact`.
     fn search_any(&self) -> Effect {
-        let compact = Compact(self.device);
-        self.serve(|| compact.search_any(self.request), || Ok(compact.peek_any(self.request).map(Forecast::Hit)))
+        let (device, request) = (self.device, self.request);
+        self.serve(|| device.search_any_block(request), || Ok(device.peek_any_block(request).map(Forecast::Hit)))
     }
 
     /// Serves the request from new memory. `has_waited` tells whether the wait for pending blocks comes before.
@@ -210,18 +210,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
     /// Waits for all pending blocks, and serves the request from the first fitting block.
     fn wait(&self) -> Result<Option<DevicePtr>, Error> {
         let (device, request) = (self.device, self.request);
-        if let Some(ptr) = Gathered(device).search_in_turn(request)? {
+        if let Some(ptr) = device.search_pending(request, Effort::Wait)? {
             return Ok(Some(ptr));
         }
-        device.wait_for_events()?;
-        ranges::wait(device)?;
+        device.wait_for_departures()?;
         // `single_search` switches to PyTorch's order without the search.
         if device.settings.single_search.load(Ordering::Relaxed) == 0
             && let Some(ptr) = device.search(request)?
         {
             return Ok(Some(ptr));
         }
-        Compact(device).search_any(request)
+        device.search_any_block(request)
     }
 
     /// Releases every free segment, and serves the request from new memory, if the policy releases the cache.
@@ -229,31 +228,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
         let device = self.device;
         if !device.settings.policy.releases_cache() {
             // No segment goes back, but pages do that the wait has made spare, or will make spare.
-            let has_pages = {
-                let bytes = device.paging.pool.lock().bytes;
-                bytes.spare + bytes.departed > 0
-            };
-            return if has_pages { self.grow(true) } else { Ok(None) };
+            let pages = device.paging.bytes();
+            return if pages.spare + pages.departed > 0 { self.grow(true) } else { Ok(None) };
         }
-        let release = || {
-            // A page with a stale mapping cannot go back to the device for a longer one.
-            device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
-            caches::empty_heaps(device, None)?;
-            device.peaks.device.count(Event::AllocRetry);
-            Ok(())
-        };
-        let released = self.release(release, || caches::first_releasable(device.arena))?;
-        if released.is_some() {
-            return Ok(released);
+        match self.way {
+            Way::Take => caches::release_and_retry(device, || self.grow(true)),
+            Way::Peek => match caches::first_releasable(device.arena) {
+                Some(first) => Ok(Some(Forecast::Release(first))),
+                None => self.grow(true),
+            },
         }
-        // Maps spare pages first; those that are left go back to the device.
-        let served = self.grow(true)?;
-        let destroyed = if self.way == Way::Take { caches::destroy_spares(device) } else { Ok(()) };
-        // A failed release is counted as leaked, and must not lose the block.
-        if served.is_none() {
-            destroyed?;
-        }
-        Ok(served)
     }
 
     /// Gives the plans up, and serves the request from new memory.

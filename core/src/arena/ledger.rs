@@ -16,7 +16,7 @@ pub(crate) struct Ledger {
     /// leaked`. `reserved ≤ limit`, unless the limit was lowered since or whole granules were
     /// mapped.
     reserved: CachePadded<AtomicU64>,
-    /// Largest number of bytes that may be held; `u64::MAX` without a limit.
+    /// The limit in bytes; `u64::MAX` without a limit.
     limit: AtomicU64,
     /// Bytes whose release failed. The device may still hold the bytes, and the allocator never
     /// hands the bytes out again.
@@ -29,7 +29,7 @@ impl Ledger {
         Self { reserved: CachePadded(AtomicU64::new(0)), limit: AtomicU64::new(u64::MAX), leaked: AtomicU64::new(0) }
     }
 
-    /// Returns a ledger with the same bytes and the same limit.
+    /// Returns a ledger with equal bytes and an equal limit.
     #[cfg(feature = "alloc")]
     pub(super) fn copy(&self) -> Self {
         let copy = Self::new();
@@ -44,17 +44,17 @@ impl Ledger {
         self.reserved.load(Ordering::Relaxed)
     }
 
-    /// Returns the largest number of bytes that may be held, or `u64::MAX` without a limit.
+    /// Returns the limit in bytes, or `u64::MAX` without a limit.
     pub(crate) fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Returns the largest number of bytes that may be held, if a limit is set.
+    /// Returns the limit in bytes, if a limit is set.
     pub(crate) fn limit_if_set(&self) -> Option<u64> {
         Some(self.limit()).filter(|&limit| limit != u64::MAX)
     }
 
-    /// Sets the largest number of bytes that may be held; `u64::MAX` removes the limit.
+    /// Sets the limit in bytes; `u64::MAX` removes the limit.
     pub(crate) fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
@@ -86,12 +86,12 @@ impl Ledger {
         self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    /// Adds bytes that the device has allocated already, regardless of the limit.
+    /// Adds bytes already allocated by the device, regardless of the limit.
     pub(super) fn add(&self, bytes: u64) {
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Subtracts bytes that were released, or charged and not allocated.
+    /// Subtracts released bytes, or bytes charged and not allocated.
     pub(super) fn refund(&self, bytes: u64) {
         let reserved = self.reserved.fetch_sub(bytes, Ordering::Relaxed);
         debug_assert!(reserved >= bytes, "refunded more bytes than charged");

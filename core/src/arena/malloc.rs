@@ -1,4 +1,4 @@
-//! Requests: the fast path, and everything that leads off it.
+//! Requests: the fast path, and the paths off the fast path.
 //!
 //! ```text
 //! malloc ─ no flag set, the stream has a pair, a free block fits ─▶ malloc_fast ─▶ done
@@ -40,7 +40,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.malloc_fast(word, bytes, stream, || self.malloc_cold(bytes, stream))
     }
 
-    /// Serves a request that the fast path declined. Tries the plan of the stream first.
+    /// Serves a request declined by the fast path. Tries the plan of the stream first.
     ///
     /// Must stay a cold tail call with these arguments only. Inlined, or given the flags or the pair that were found, it makes
     /// the fast path spill registers: 20 instructions of a malloc/free pair.

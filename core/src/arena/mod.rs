@@ -1,93 +1,57 @@
-//! One device: its heaps, its pools, its limit and its counters, and every operation that takes more than one of them.
+//! One device: its heaps, its pools, its limit and its counters, and every operation on several of them.
 //!
 //! ```text
 //! malloc · free                 one heap's lock, nothing else
-//!   └─▶ ladder · reclaim        the steps without a fitting block: events, cache, device, other pools
-//!         ├─▶ compact · quiet   the budget for held memory · what the device has finished with
-//!         ├─▶ obtain · expand   more memory from the device
+//!   └─▶ ladder · reclaim        the steps without a fitting block
+//!         ├─▶ waits/            pending memory: asked for, ordered behind, waited for
+//!         ├─▶ compact           the budget for held memory
+//!         ├─▶ obtain            more memory from the device
 //!         └─▶ give/             memory back to the device
-//! idle/                         memory given back by what it is worth, at quiet moments
-//! ranges/                       addresses that the program fills with pages and empties
-//! deferred · finish             events after a capture, the end of waits
+//! paging/                       memory on pages: heaps, elastic ranges, parking
+//! plans/                        requests served from plans
+//! idle/ · hosted/               idle memory given back by its worth · copies, snapshots, memory of earlier settings
 //! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
-//! parking/                      memory that goes back to the device for a while, at the same addresses
-//! plans · planned · plan_…      requests served from plans
 //! driver · ledger · flags       calls to the device, bytes held, conditions
 //! ```
 //!
-//! A part with state of its own is a type: [`Heaps`], [`Settings`], [`Plans`], [`Driver`], [`Ledger`], [`Flags`]. What takes
-//! several parts is a method of [`Arena`], or of [`OnDevice`] if it adds or removes segments. Locks and
-//! their order are in ARCHITECTURE.md. No lock is held across a call to the device.
+//! A part with state of its own is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`], [`Waits`], [`Driver`], [`Ledger`],
+//! [`Flags`]. The contents of a part are private to its folder. What takes several parts is a method of [`Arena`], or of
+//! [`OnDevice`] if it adds or removes segments; what needs virtual memory, a method of
+//! [`Mapper`](paging::mapper::Mapper). Locks and their order are in ARCHITECTURE.md. No lock is held across a call to the
+//! device.
 
 pub(crate) mod allocation;
-mod behind;
-mod capture_reuse;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
 pub(crate) mod checks;
 mod compact;
-#[cfg(feature = "alloc")]
-pub(crate) mod copy;
-mod deferred;
 mod driver;
-mod events;
-mod expand;
-pub(crate) mod extents;
-mod fences;
-mod finish;
 pub(crate) mod flags;
 pub(crate) mod forecast;
 mod free;
-mod free_at;
-mod gathered;
 pub(crate) mod give;
 pub(crate) mod heaps;
+#[cfg_attr(not(feature = "alloc"), path = "hosted/none.rs")]
+pub(crate) mod hosted;
 pub(crate) mod idle;
 pub(crate) mod invalid_pointer;
 mod invariants;
 pub(crate) mod ladder;
 mod ledger;
 mod malloc;
-mod mapper;
-mod mapping;
 mod obtain;
-#[cfg(feature = "alloc")]
-pub(crate) mod old_form;
 mod oom;
-pub(crate) mod ordered;
-mod paging;
-pub(crate) mod parking;
+pub(crate) mod paging;
 mod peaks;
-#[cfg(feature = "alloc")]
-mod plan_cycle;
-#[cfg(feature = "alloc")]
-mod plan_switch;
-#[cfg(feature = "alloc")]
-mod planned;
-#[cfg_attr(not(feature = "alloc"), path = "no_plans.rs")]
+#[cfg_attr(not(feature = "alloc"), path = "plans/none.rs")]
 pub(crate) mod plans;
 pub(crate) mod policy;
-mod polls;
-mod quiet;
-pub(crate) mod ranges;
 mod reclaim;
-#[cfg(feature = "alloc")]
-pub(crate) mod rehearse;
 pub(crate) mod request;
-#[cfg(feature = "alloc")]
-pub(crate) mod restore;
-#[cfg_attr(not(feature = "alloc"), path = "no_retired.rs")]
-pub(crate) mod retired;
 mod routes;
 pub(crate) mod settings;
-#[cfg(feature = "alloc")]
-mod snapshot;
-#[cfg(feature = "alloc")]
-mod standstill;
-mod stitched;
 mod tracing;
 pub(crate) mod tuning;
 mod vacate;
-mod virtual_calls;
 mod waits;
 
 use crate::arena::driver::Driver;
@@ -100,7 +64,7 @@ use crate::arena::peaks::Peaks;
 use crate::arena::plans::Plans;
 use crate::arena::settings::Settings;
 use crate::arena::tracing::History;
-use crate::arena::tuning::{Tuned, TuningState};
+use crate::arena::tuning::TuningState;
 use crate::arena::waits::Waits;
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
@@ -121,7 +85,7 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub heaps: Heaps<R, S>,
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
     pub plans: Plans<R>,
-    /// The memory that lies on pages.
+    /// The memory on pages.
     pub paging: Paging<R, S>,
     /// What waits for the device.
     pub waits: Waits<R, S>,
@@ -184,7 +148,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         };
         arena.flags.set(flags::DIRECT, config.policy() == Policy::Direct);
         arena.apply_config();
-        Tuned(&arena).follow();
+        arena.follow_tuning();
         arena
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::arena::give::caches;
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, flags, ranges};
+use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::SMALL_SEGMENT;
 use crate::config::{Bfc, Policy};
 use crate::device::{DeviceMemory, ErrorKind};
@@ -28,7 +28,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// new memory. Returns `None` if the device or the limit does not allow more memory.
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if !request.capturing {
-            ranges::collect_few(self);
+            self.collect_few_departed();
         }
         match self.heaps.source(request) {
             Source::Device | Source::Host => add_segment(self, request),
@@ -53,9 +53,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         // The one cache of direct mode: the pages that elastic ranges have given up.
         if !request.capturing {
-            ranges::wait(self)?;
+            self.wait_for_departures()?;
         }
-        if self.paging.pool.lock().bytes.spare > 0 {
+        if self.paging.bytes().spare > 0 {
             caches::destroy_spares(self)?;
             if let Some(ptr) = self.allocate_segment(request, request.size)? {
                 return Ok(ptr);
@@ -155,7 +155,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Returns the size in bytes of the segment that [`grow`](OnDevice::grow) would try first for a
-    /// request; of the memory that it would map, in a heap of the stitched policy.
+    /// request; of the memory to be mapped, in a heap of the stitched policy.
     pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {
         if self.flags.has(flags::DIRECT) {
             return request.size;
@@ -216,7 +216,7 @@ fn add_segment<D: DeviceMemory, R: Lock, S: Storage>(
 ) -> Result<Option<DevicePtr>, Error> {
     let mut bytes = device.segment_bytes(request);
     // Ordinary segments cannot use spare pages.
-    if device.paging.pool.lock().bytes.spare > 0 {
+    if device.paging.bytes().spare > 0 {
         caches::destroy_spares(device)?;
     }
     if bytes > device.settings.policy.max_segment_bytes() {
@@ -268,7 +268,7 @@ fn double_to_fit(mut region: u64, needed: u64) -> u64 {
     region
 }
 
-/// Returns the size of the region after a region that was allocated for `needed` bytes.
+/// Returns the size of the region after a region allocated for `needed` bytes.
 fn next_region(region: u64, needed: u64) -> u64 {
     // A region that was doubled for the request is not doubled a second time.
     if region < needed { double_to_fit(region, needed) } else { region.saturating_mul(2) }

@@ -1,4 +1,4 @@
-//! Report of a request that fails for lack of memory.
+//! Report of a failed request for lack of memory.
 
 use crate::arena::driver::memory_info;
 use crate::arena::request::Request;
@@ -45,8 +45,8 @@ pub(super) fn report_of<D: DeviceMemory, R: Lock, S: Storage>(
     memory: MemoryInfo,
     slot: Option<u32>,
 ) -> OutOfMemory {
-    let pages = arena.paging.pool.lock().bytes;
-    let of_ranges = |stat| arena.paging.range_counters.current(stat) as u64;
+    let pages = arena.paging.bytes();
+    let of_ranges = |stat| arena.paging.range_counters().current(stat) as u64;
     let mut report = OutOfMemory {
         requested: 0,
         block: 0,

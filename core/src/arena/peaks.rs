@@ -23,7 +23,7 @@ const MOST_LOOSE: u32 = 128;
 
 /// The peaks of one device.
 pub(crate) struct Peaks<R: Lock> {
-    /// Locked while peaks are reconciled. Holds the slot for which that was done last.
+    /// Locked while peaks are reconciled. Holds the slot of the last reconciliation.
     pub(super) turn: CachePadded<Ranked<R, u32>>,
     /// Peaks and event counts.
     pub device: CachePadded<DevicePeaks>,
@@ -149,7 +149,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             0 => self.most_with(Stat::AllocatedBytes, more),
             most => {
                 let live = self.current(Stat::AllocatedBytes);
-                let awake = (live + more).saturating_sub(self.paging.pool.lock().bytes.asleep);
+                let awake = (live + more).saturating_sub(self.paging.bytes().asleep);
                 self.peaks.most_awake.fetch_max(awake, Ordering::Relaxed);
                 most.max(awake)
             }
@@ -161,7 +161,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.with_device_peaks(|peaks| peaks.current(stat, self.loose_counters()))
     }
 
-    /// Returns the highest value that a statistic ever had, or has if `more` is added now.
+    /// Returns the highest value of a statistic so far, or the value with `more` added now.
     pub(crate) fn most_with(&self, stat: Stat, more: u64) -> u64 {
         self.peaks.device.most(stat).max(self.current(stat) + more)
     }
@@ -175,14 +175,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Iterates over the counters of every heap and lane, and of the elastic ranges. Vacant pairs are
     /// included: their accumulated counts are still part of the sums.
     pub(crate) fn all_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
-        let ranges = core::iter::once((PoolKind::Large, &self.paging.range_counters));
+        let ranges = core::iter::once((PoolKind::Large, self.paging.range_counters()));
         self.heaps.heap_counters().chain(self.plans.lane_counters()).chain(ranges)
     }
 
     /// Iterates over the counters that have to be read for a sum: those of the loose heaps, of the lanes and of the elastic ranges.
     /// The lock of the peaks is held.
     fn loose_counters(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
-        let ranges = core::iter::once((PoolKind::Large, &self.paging.range_counters));
+        let ranges = core::iter::once((PoolKind::Large, self.paging.range_counters()));
         let heaps = self.heaps.loose_slots().map(|slot| (slot.kind(), &slot.counters));
         heaps.chain(self.plans.lane_counters()).chain(ranges)
     }

@@ -2,9 +2,9 @@
 
 use crate::arena::driver::memory_info;
 use crate::arena::give::caches;
+use crate::arena::paging::virtual_calls::MappingTime;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
-use crate::arena::virtual_calls::MappingTime;
 use crate::arena::{Arena, OnDevice};
 use crate::config::{Bfc, Policy};
 use crate::device::DeviceMemory;

@@ -3,7 +3,7 @@
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::RouteEntry;
-use crate::arena::virtual_calls::MappingTime;
+use crate::arena::paging::virtual_calls::MappingTime;
 use crate::arena::{Arena, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -17,16 +17,16 @@ use crate::units::{MAX_REQUEST, StreamId};
 /// the pair to another stream.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// The size that the program requested, in bytes.
+    /// The requested size in bytes.
     pub bytes: u64,
-    /// The size of the block that serves the request, in bytes: `bytes`, rounded by the policy.
+    /// The size of the serving block in bytes: `bytes`, rounded by the policy.
     pub size: u64,
-    /// The kind of heap that serves blocks of `size`.
+    /// The kind of heap for blocks of `size`.
     pub kind: PoolKind,
     pub stream: StreamId,
     /// The number of the pool; 0 is the default pool.
     pub pool: u32,
-    /// The slot of the heap that serves the request.
+    /// The slot of the request's heap.
     pub slot: u32,
     /// The route into the pool, if the pool is private.
     pub route: Option<RouteEntry>,

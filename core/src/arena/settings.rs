@@ -43,7 +43,7 @@ impl<R: Lock> Settings<R> {
         }
     }
 
-    /// Returns the same settings, with `config` in force, for another device.
+    /// Returns a copy of the settings, with `config` in force, for a further device.
     #[cfg(feature = "alloc")]
     pub(super) fn duplicate(&self, config: Config) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl<R: Lock> Settings<R> {
         (bytes + (self.unit - 1)) & !(self.unit - 1)
     }
 
-    /// Returns the kind of heap that serves blocks of `size` bytes.
+    /// Returns the kind of heap for blocks of `size` bytes.
     #[inline(always)]
     pub(super) fn kind_of(&self, size: u64) -> PoolKind {
         if size <= self.small_max { PoolKind::Small } else { PoolKind::Large }
@@ -122,9 +122,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.flags.set(flags::HAS_GATHERED, gathers || self.flags.has(flags::HAS_GATHERED));
         self.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
         // What waits now is asked after as the configuration says.
-        for group in 0..self.waits.queues.count() {
-            self.flags.follow(group, &self.waits.queues.lock(group));
-        }
+        self.waits.set_flags(&self.flags);
         let limited = self.ledger.limit_if_set().is_some();
         self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
         let ages = self.flags.has(flags::AGES);

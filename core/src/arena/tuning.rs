@@ -1,11 +1,11 @@
 //! Settings that adjust themselves (`tune:auto`): the window of latest requests, settings put in force
-//! at a safe moment. `old_form.rs` gives memory of the old form back.
+//! at a safe moment. `hosted/old_form.rs` gives memory of the old form back.
 //!
 //! The search itself is no part of the core: a host reads the window, searches with it on any thread
 //! and without a lock, and passes settings back.
 
 #[cfg(feature = "alloc")]
-use crate::arena::retired::RetiredList;
+use crate::arena::hosted::RetiredList;
 use crate::arena::{Arena, flags};
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
@@ -35,17 +35,17 @@ pub struct TuneReport {
     pub stage: TuneStage,
     /// Whether the settings in force are other than the program's.
     pub is_tuned: bool,
-    /// Windows that were read: one for each search and for each trial.
+    /// Windows read, for searches and for trials.
     pub windows: u64,
-    /// Searches that ended.
+    /// Ended searches.
     pub searches: u64,
-    /// Configurations that were run on a window.
+    /// Configurations run on a window.
     pub candidates: u64,
     /// Searches without settings that are better in the part of the window held back.
     pub without_gain: u64,
     /// Settings put in force.
     pub switches: u64,
-    /// Trials that held what was predicted.
+    /// Trials with the predicted peak.
     pub held: u64,
     /// Settings taken back.
     pub taken_back: u64,
@@ -55,7 +55,7 @@ pub struct TuneReport {
     pub before_bytes: u64,
     /// The peak predicted for this window with the new settings, in bytes.
     pub predicted_bytes: u64,
-    /// Peak of reserved memory in the window of the latest trial that ended, in bytes.
+    /// Peak of reserved memory in the window of the latest ended trial, in bytes.
     pub after_bytes: u64,
     /// Bytes of idle memory given back after switches.
     pub given_back_bytes: u64,
@@ -73,57 +73,54 @@ pub(crate) struct TuningState {
     pub serial: u64,
     /// Memory of the old form may be left.
     pub has_leftovers: bool,
-    /// Segments that wait for the device.
+    /// Segments waiting for the device.
     #[cfg(feature = "alloc")]
     pub retired: RetiredList,
     /// The figures.
     pub report: TuneReport,
 }
 
-/// The tuning of one device.
-pub(crate) struct Tuned<'a, D, R: Lock, S: Storage>(pub &'a Arena<D, R, S>);
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Tuned<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Begins or ends the recording of the window, as the configuration says.
-    pub(crate) fn follow(&self) {
+    pub(crate) fn follow_tuning(&self) {
         // Without a heap there is no window.
-        let wanted = cfg!(feature = "alloc") && self.0.settings.config.lock().tunes();
-        let [capacity, window] = self.0.heaps.trace.room();
+        let wanted = cfg!(feature = "alloc") && self.settings.config.lock().tunes();
+        let [capacity, window] = self.heaps.trace.room();
         if wanted != (window > 0) {
             // Without memory for the window nothing is recorded, and nothing is tuned.
-            let _recorded = self.0.start_trace(capacity);
+            let _recorded = self.start_trace(capacity);
         }
         let stage = if wanted { TuneStage::Recording } else { TuneStage::Off };
-        self.0.tuning.lock().report.stage = stage;
+        self.tuning.lock().report.stage = stage;
     }
 
     /// Replaces the program's own configuration. Settings found by a search are dropped.
     pub(crate) fn replace_config(&self, config: &Config) {
         {
-            let mut present = self.0.settings.config.lock();
-            let mut state = self.0.tuning.lock();
+            let mut present = self.settings.config.lock();
+            let mut state = self.tuning.lock();
             *present = config.clone();
             state.own = None;
             state.serial += 1;
             state.report.is_tuned = false;
         }
-        self.0.apply_config();
-        self.follow();
+        self.apply_config();
+        self.follow_tuning();
     }
 
     /// Returns the program's own configuration.
     pub(crate) fn own_config(&self) -> Config {
-        let present = self.0.settings.config.lock();
-        let own = self.0.tuning.lock().own.clone();
+        let present = self.settings.config.lock();
+        let own = self.tuning.lock().own.clone();
         own.unwrap_or_else(|| present.clone())
     }
 
     /// Returns whether settings can adjust themselves at this moment: the setting is on, memory is
     /// cached, and no graph is being captured.
     pub(crate) fn may_tune(&self) -> bool {
-        self.0.settings.policy == Policy::Caching
-            && !self.0.flags.has(flags::DIRECT | flags::CAPTURE | flags::LOST)
-            && self.0.settings.config.lock().tunes()
+        self.settings.policy == Policy::Caching
+            && !self.flags.has(flags::DIRECT | flags::CAPTURE | flags::LOST)
+            && self.settings.config.lock().tunes()
     }
 
     /// Puts settings of placement in force, unless a graph is being captured or the program has
@@ -133,8 +130,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuned<'_, D, R, S> {
             return false;
         }
         {
-            let mut present = self.0.settings.config.lock();
-            let mut state = self.0.tuning.lock();
+            let mut present = self.settings.config.lock();
+            let mut state = self.tuning.lock();
             if state.serial != serial {
                 return false;
             }
@@ -143,8 +140,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuned<'_, D, R, S> {
             state.has_leftovers = true;
             state.report.is_tuned = *present != own;
         }
-        self.0.apply_config();
-        self.0.recorder().settings(action, bytes);
+        self.apply_config();
+        self.recorder().settings(action, bytes);
         true
     }
 }

@@ -3,7 +3,6 @@
 //! A stream ends when the program says so. A stream is idle if the program has no block of the
 //! stream's pair and the pair has served no request for a while.
 
-use crate::arena::gathered::Gathered;
 use crate::arena::give::caches;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::{Arena, OnDevice};
@@ -97,7 +96,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// The first failure; the release goes on after a failure.
     pub(crate) fn stream_destroyed(self, stream: StreamId) -> Result<(), Error> {
         // Gathered frees wait for an event that is recorded while the stream exists.
-        let mut result = Gathered(self).record(self.flags.waiting(), None).map(|_finished| ());
+        let mut result = self.record_queues(self.flags.waiting(), None).map(|_finished| ());
         let mut next = 0;
         // `end_next_pair` marks each pair before the release: a block freed after the release finds
         // the mark, and queues its heap.

@@ -26,7 +26,7 @@ enum Form {
 }
 
 /// A key whose value is a number.
-struct Row {
+struct NumberKey {
     key: &'static str,
     /// Another name of the key, or the key again.
     other_name: &'static str,
@@ -35,8 +35,8 @@ struct Row {
     reason: &'static str,
 }
 
-const fn row(key: &'static str, form: Form) -> Row {
-    Row { key, other_name: key, form, reason: NOT_PINNED }
+const fn row(key: &'static str, form: Form) -> NumberKey {
+    NumberKey { key, other_name: key, form, reason: NOT_PINNED }
 }
 
 /// Why a key without effect has none. The reference of settings says the same.
@@ -44,7 +44,7 @@ const NO_LOCK: &str = "cached requests never wait for a lock during a call of th
 const NOT_PINNED: &str = "pinned memory has the settings of other memory";
 const NO_CLASSES: &str = "the library knows no classes of streams";
 
-impl Row {
+impl NumberKey {
     /// Adds another name of the key.
     const fn also(self, other_name: &'static str) -> Self {
         Self { other_name, ..self }
@@ -52,8 +52,9 @@ impl Row {
 }
 
 /// The keys whose value is a number, in the order in which they are written.
-static ROWS: [Row; 8] = [
-    Row { reason: NO_LOCK, ..row(key::RELEASE_LOCK_ON_CUDAMALLOC, Form::Flag) }.also(key::RELEASE_LOCK_ON_HIPMALLOC),
+static ROWS: [NumberKey; 8] = [
+    NumberKey { reason: NO_LOCK, ..row(key::RELEASE_LOCK_ON_CUDAMALLOC, Form::Flag) }
+        .also(key::RELEASE_LOCK_ON_HIPMALLOC),
     row(key::PINNED_USE_CUDA_HOST_REGISTER, Form::Flag).also(key::PINNED_USE_HIP_HOST_REGISTER),
     row(key::PINNED_NUM_REGISTER_THREADS, Form::Threads),
     row(key::PINNED_USE_BACKGROUND_THREADS, Form::Flag),
@@ -132,7 +133,7 @@ impl PassedOn {
         self.classes().map(|_| of_classes).into_iter().chain(self.rows().map(|(row, _)| (row.key, row.reason)))
     }
 
-    fn rows(&self) -> impl Iterator<Item = (&'static Row, u64)> {
+    fn rows(&self) -> impl Iterator<Item = (&'static NumberKey, u64)> {
         ROWS.iter().zip(self.numbers).filter_map(|(row, number)| Some((row, number?)))
     }
 

@@ -131,9 +131,9 @@ impl fmt::Display for OutOfMemory {
 }
 
 /// The report, displayed in the words of PyTorch.
-struct WordsOfPyTorch<'a>(&'a OutOfMemory);
+struct ReportInPyTorchWords<'a>(&'a OutOfMemory);
 
-impl fmt::Display for WordsOfPyTorch<'_> {
+impl fmt::Display for ReportInPyTorchWords<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let report = self.0;
         write!(
@@ -172,7 +172,7 @@ impl OutOfMemory {
     /// Returns the text of `PyTorch` for the report, followed by the block needed and the reasons. For hosts whose
     /// users know and search for the words of `PyTorch`.
     pub fn in_words_of_pytorch(&self) -> impl fmt::Display + '_ {
-        WordsOfPyTorch(self)
+        ReportInPyTorchWords(self)
     }
 
     /// Returns all bytes held from the device.

@@ -49,11 +49,11 @@ pub(crate) struct Answers {
 #[derive(Debug)]
 pub(crate) struct RehearsalDevice {
     answers: Answers,
-    state: Mutex<State>,
+    state: Mutex<RehearsedDevice>,
 }
 
 #[derive(Debug)]
-struct State {
+struct RehearsedDevice {
     /// The next address.
     next_address: u64,
     /// The number of the next event and the next page.
@@ -66,7 +66,7 @@ struct State {
     complete: BTreeSet<u64>,
 }
 
-impl State {
+impl RehearsedDevice {
     fn take(&mut self, bytes: u64) -> DeviceResult<()> {
         let Some(free) = &mut self.free else { return Ok(()) };
         if let Some(left) = free.checked_sub(bytes) {
@@ -97,7 +97,7 @@ impl State {
 impl RehearsalDevice {
     pub(crate) fn new(mut answers: Answers) -> Self {
         let pages = core::mem::take(&mut answers.pages);
-        let state = State {
+        let state = RehearsedDevice {
             next_address: FIRST_ADDRESS,
             next_number: FIRST_NUMBER,
             free: answers.memory.map(|memory| memory.free),

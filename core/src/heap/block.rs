@@ -197,12 +197,12 @@ impl Vacant for Block {
 pub(crate) type Blocks<S> = SlotTable<Block, S>;
 
 /// The segments of a heap.
-pub(crate) type Segments<S> = SlotTable<Segment, S>;
+pub(crate) type HeapSegments<S> = SlotTable<Segment, S>;
 
 impl<S: Storage> Blocks<S> {
     /// Cuts the first `size` bytes off the detached block `block`, as a detached block of their own. Returns the
     /// front block.
-    pub(super) fn cut(&mut self, block: u32, size: u64, segments: &mut Segments<S>) -> u32 {
+    pub(super) fn cut(&mut self, block: u32, size: u64, segments: &mut HeapSegments<S>) -> u32 {
         let Block { prev, segment, requested, state, .. } = self[block];
         debug_assert!(!matches!(state, State::Free | State::Unmapped), "a block in a set keeps its size");
         debug_assert!(0 < size && size < self[block].size, "both parts have bytes");
@@ -241,7 +241,7 @@ impl<S: Storage> Blocks<S> {
     }
 }
 
-impl<S: Storage> Segments<S> {
+impl<S: Storage> HeapSegments<S> {
     /// Adds `segment` at the head `newest` of the list of segments. Returns the segment's number.
     pub(super) fn link(&mut self, mut segment: Segment, newest: &mut u32) -> u32 {
         (segment.prev, segment.next) = (NONE, *newest);

@@ -13,7 +13,7 @@
 //! sub-blocks have entries of their own (see `suballocated`).
 
 use crate::config::rounding::PoolKind;
-use crate::heap::block::{Backing, Block, Blocks, Segment, Segments, State};
+use crate::heap::block::{Backing, Block, Blocks, HeapSegments, Segment, State};
 use crate::heap::sets::Sets;
 use crate::heap::split_merge::{Coalesced, Parts};
 use crate::heap::split_rules::{Compacting, Rules, Source};
@@ -115,7 +115,7 @@ pub(crate) struct Heap<S: Storage> {
     /// All segments, ordinary and expandable. A field of the heap rather than of `sets`: the fast path of
     /// sub-allocated heaps then needs no set. Looking the sets up costs 5 instructions per malloc/free pair of a
     /// sub-allocated heap.
-    pub segments: Segments<S>,
+    pub segments: HeapSegments<S>,
     /// Head of the list of segments; `NONE` iff the heap has no segment.
     pub newest: u32,
     /// The tables needed only by a heap with memory. Allocated by the first [`Heap::make_room`], because the tables

@@ -4,11 +4,11 @@ use crate::device::CopyMark;
 use crate::heap::block::{Block, Blocks, State};
 use crate::heap::free_index::FreeIndex;
 use crate::heap::home_pages::{HomePages, StaleList};
-use crate::heap::uses::{Use, Waits};
+use crate::heap::uses::{EventWaits, StreamUse};
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::SlotTable;
-use crate::trace::ring::Buffer;
+use crate::trace::ring::EventBuffer;
 
 /// The large tables of a heap, allocated with the heap's first block.
 #[derive(Clone)]
@@ -16,9 +16,9 @@ pub(crate) struct Sets<S: Storage> {
     /// Holds exactly the [`State::Free`] blocks.
     pub free: FreeIndex<S>,
     /// The events awaited by pending blocks.
-    pub waits: Waits,
+    pub waits: EventWaits,
     /// The uses of blocks by other streams: a list for each block, headed by [`Block::uses`].
-    pub uses: SlotTable<Use, S>,
+    pub uses: SlotTable<StreamUse, S>,
     /// Root of the set of the [`State::Unmapped`] blocks, ordered by address.
     unmapped: Link,
     /// The nodes of the set `unmapped`.
@@ -37,14 +37,14 @@ pub(crate) struct Sets<S: Storage> {
     /// not touched since. 0 before the first look.
     pub mark: u64,
     /// The latest events of the heap. Empty while events are not recorded.
-    pub trace: Buffer<S>,
+    pub trace: EventBuffer<S>,
 }
 
 impl<S: Storage> Default for Sets<S> {
     fn default() -> Self {
         Self {
             free: FreeIndex::default(),
-            waits: Waits::default(),
+            waits: EventWaits::default(),
             uses: SlotTable::default(),
             unmapped: Link::EMPTY,
             by_address: RadixTree::default(),
@@ -53,7 +53,7 @@ impl<S: Storage> Default for Sets<S> {
             stale: StaleList::EMPTY,
             quiet: 0,
             mark: 0,
-            trace: Buffer::default(),
+            trace: EventBuffer::default(),
         }
     }
 }

@@ -13,7 +13,7 @@
 
 use super::Outcome;
 use super::sets::Sets;
-use crate::heap::block::{Backing, Block, Blocks, Segments, State};
+use crate::heap::block::{Backing, Block, Blocks, HeapSegments, State};
 use crate::heap::split_rules::Rules;
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::Storage;
@@ -67,7 +67,7 @@ impl Coalesced {
 pub(super) struct Parts<'a, S: Storage> {
     pub(super) blocks: &'a mut Blocks<S>,
     pub(super) live: &'a mut HashIndex<S>,
-    pub(super) segments: &'a mut Segments<S>,
+    pub(super) segments: &'a mut HeapSegments<S>,
     pub(super) sets: &'a mut Sets<S>,
     pub(super) rules: &'a Rules,
     /// The search count to stamp freed blocks with. A reference, because few paths read the count.

@@ -6,9 +6,9 @@
 //! own: the page keeps the mark until the park has ended, whether the block lives or not.
 
 use crate::heap::Heap;
-use crate::heap::block::{Block, Blocks, Segment, Segments, State};
+use crate::heap::block::{Block, Blocks, HeapSegments, Segment, State};
 use crate::heap::home_pages::{HomePage, Stays};
-use crate::heap::uses::{self, Use};
+use crate::heap::uses::{self, StreamUse};
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::tables::Storage;
 use crate::tables::slot_table::{NONE, SlotTable};
@@ -36,7 +36,7 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Marks the pages under blocks for which `stays` returns true.
-    fn keep_pages_under(&mut self, stays: impl Fn(&Block, &SlotTable<Use, S>) -> bool) {
+    fn keep_pages_under(&mut self, stays: impl Fn(&Block, &SlotTable<StreamUse, S>) -> bool) {
         if self.is_empty() || !self.asleep {
             return;
         }
@@ -69,7 +69,7 @@ impl<S: Storage> Heap<S> {
 /// Iterates over the blocks of the segments of a heap, from the segment `newest` to the oldest.
 fn tiles<'a, S: Storage>(
     newest: u32,
-    segments: &'a Segments<S>,
+    segments: &'a HeapSegments<S>,
     blocks: &'a Blocks<S>,
 ) -> impl Iterator<Item = &'a Block> {
     let segment = |at: u32| (at != NONE).then(|| &segments[at]);

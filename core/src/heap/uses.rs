@@ -19,7 +19,7 @@ pub(crate) const SOME: usize = 8;
 
 /// A use of a block by another stream.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Use {
+pub(crate) struct StreamUse {
     /// The using stream.
     stream: StreamId,
     /// Whether the use was announced during graph capture: the graph orders the use, and no event is
@@ -36,7 +36,7 @@ pub(crate) struct Use {
     next: u32,
 }
 
-impl Use {
+impl StreamUse {
     /// Takes the fence of the use. The use then needs a fence.
     fn take_fence(&mut self) -> Option<Fence> {
         let Self { stream, number, .. } = *self;
@@ -44,7 +44,7 @@ impl Use {
     }
 }
 
-impl Vacant for Use {
+impl Vacant for StreamUse {
     fn vacant(next: u32) -> Self {
         Self { stream: StreamId::DEFAULT, captured: false, borrowed: false, event: None, number: 0, next }
     }
@@ -71,7 +71,7 @@ pub(crate) enum Events {
 
 /// How many events the pending blocks of a heap wait for, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Waits {
+pub(crate) struct EventWaits {
     /// The sum of the blocks' numbers of events.
     pub count: u32,
     /// The groups of the streams of the events, and possibly more groups. Empty ⟸ `count` is 0.
@@ -81,8 +81,8 @@ pub(crate) struct Waits {
 /// The uses of the blocks of one heap.
 pub(crate) struct Uses<'a, S: Storage> {
     blocks: &'a mut Blocks<S>,
-    waits: &'a mut Waits,
-    table: &'a mut SlotTable<Use, S>,
+    waits: &'a mut EventWaits,
+    table: &'a mut SlotTable<StreamUse, S>,
     /// The heap's own stream.
     own: StreamId,
 }
@@ -101,12 +101,12 @@ impl<S: Storage> Heap<S> {
 }
 
 /// Returns whether a block of the heap with the `uses` is lent to another stream.
-pub(super) fn is_lent<S: Storage>(block: &Block, uses: &SlotTable<Use, S>) -> bool {
+pub(super) fn is_lent<S: Storage>(block: &Block, uses: &SlotTable<StreamUse, S>) -> bool {
     loan(block, uses).is_some()
 }
 
 /// Returns the use by the stream to which a block is lent.
-fn loan<'a, S: Storage>(block: &Block, uses: &'a SlotTable<Use, S>) -> Option<&'a Use> {
+fn loan<'a, S: Storage>(block: &Block, uses: &'a SlotTable<StreamUse, S>) -> Option<&'a StreamUse> {
     let mut at = block.uses;
     while at != NONE && !uses[at].borrowed {
         at = uses[at].next;
@@ -143,7 +143,7 @@ impl<S: Storage> Uses<'_, S> {
             known.captured = false;
             return Ok(known.take_fence());
         }
-        self.insert(block, Use { stream, captured, borrowed: false, event: None, number: 0, next: NONE })?;
+        self.insert(block, StreamUse { stream, captured, borrowed: false, event: None, number: 0, next: NONE })?;
         Ok(None)
     }
 
@@ -167,7 +167,7 @@ impl<S: Storage> Uses<'_, S> {
             (known.captured, known.number, known.event) = (false, number, Some(event));
             return Ok(earlier);
         }
-        let entry = Use { stream, captured: false, borrowed: false, event: Some(event), number, next: NONE };
+        let entry = StreamUse { stream, captured: false, borrowed: false, event: Some(event), number, next: NONE };
         self.insert(block, entry)?;
         Ok(None)
     }
@@ -183,7 +183,7 @@ impl<S: Storage> Uses<'_, S> {
     /// Lends the unused `block` to `stream`. Room was made.
     pub(crate) fn lend(&mut self, block: u32, stream: StreamId) {
         debug_assert!(stream != self.own && self.blocks[block].uses == NONE, "the block has just been allocated");
-        let lent = Use { stream, captured: false, borrowed: true, event: None, number: 0, next: NONE };
+        let lent = StreamUse { stream, captured: false, borrowed: true, event: None, number: 0, next: NONE };
         self.blocks[block].uses = self.table.insert(lent);
     }
 
@@ -192,7 +192,7 @@ impl<S: Storage> Uses<'_, S> {
         loan(&self.blocks[block], self.table).map(|lent| lent.stream)
     }
 
-    fn find(&mut self, block: u32, stream: StreamId) -> Option<&mut Use> {
+    fn find(&mut self, block: u32, stream: StreamId) -> Option<&mut StreamUse> {
         let mut at = self.blocks[block].uses;
         while at != NONE && self.table[at].stream != stream {
             at = self.table[at].next;
@@ -200,7 +200,7 @@ impl<S: Storage> Uses<'_, S> {
         (at != NONE).then(|| &mut self.table[at])
     }
 
-    fn insert(&mut self, block: u32, entry: Use) -> Result<(), CapacityError> {
+    fn insert(&mut self, block: u32, entry: StreamUse) -> Result<(), CapacityError> {
         if entry.stream == self.own {
             return Ok(());
         }
@@ -208,7 +208,7 @@ impl<S: Storage> Uses<'_, S> {
             return Err(CapacityError);
         }
         let next = self.blocks[block].uses;
-        self.blocks[block].uses = self.table.insert(Use { next, ..entry });
+        self.blocks[block].uses = self.table.insert(StreamUse { next, ..entry });
         Ok(())
     }
 
@@ -234,7 +234,7 @@ impl<S: Storage> Uses<'_, S> {
         let (mut some, mut all) = (false, true);
         let mut at = self.blocks[block].uses;
         while at != NONE {
-            let Use { event, captured, next, .. } = self.table[at];
+            let StreamUse { event, captured, next, .. } = self.table[at];
             some |= event.is_some();
             all &= event.is_some() || captured;
             at = next;
@@ -249,7 +249,7 @@ impl<S: Storage> Uses<'_, S> {
     /// Returns the first use at or behind the use `next` with a fence.
     pub(crate) fn next_fence(&self, mut next: u32) -> Option<UseFence> {
         while next != NONE {
-            let Use { stream, event, number, next: following, .. } = self.table[next];
+            let StreamUse { stream, event, number, next: following, .. } = self.table[next];
             if let Some(event) = event {
                 return Some(UseFence { fence: Fence { stream, number, event }, next: following });
             }
@@ -284,7 +284,7 @@ impl<S: Storage> Uses<'_, S> {
     ) -> heapless::Vec<StreamId, SOME> {
         let mut streams = heapless::Vec::new();
         while *next != NONE && !streams.is_full() {
-            let Use { stream, captured, next: following, .. } = self.table[*next];
+            let StreamUse { stream, captured, next: following, .. } = self.table[*next];
             *next = following;
             if !captured {
                 let _room = streams.push(stream);
@@ -302,7 +302,7 @@ impl<S: Storage> Uses<'_, S> {
     pub(crate) fn next_streams(&self, next: &mut u32) -> heapless::Vec<StreamId, SOME> {
         let mut streams = heapless::Vec::new();
         while *next != NONE && !streams.is_full() {
-            let Use { stream, next: following, .. } = self.table[*next];
+            let StreamUse { stream, next: following, .. } = self.table[*next];
             *next = following;
             let _room = streams.push(stream);
         }
@@ -325,7 +325,7 @@ impl<S: Storage> Uses<'_, S> {
     pub(crate) fn clear(&mut self, block: u32) {
         let mut at = core::mem::replace(&mut self.blocks[block].uses, NONE);
         while at != NONE {
-            let Use { event, next, .. } = self.table[at];
+            let StreamUse { event, next, .. } = self.table[at];
             debug_assert!(event.is_none(), "the fence of a use ends first");
             self.table.remove(at);
             at = next;

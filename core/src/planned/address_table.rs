@@ -5,12 +5,12 @@ use crate::units::UNIT;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The value of [`Slot::requested`] for a delegated block: larger than every request.
+/// The value of [`PlannedAddress::requested`] for a delegated block: larger than every request.
 const DELEGATED: u64 = u64::MAX;
 
 /// An address at which buffers start. At most one live block starts at the address.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct PlannedAddress {
     /// The address; 0 ⟺ the slot is vacant.
     pub addr: u64,
     /// The size of the block in bytes; 0 ⟺ no live block starts at the address.
@@ -21,7 +21,7 @@ pub(crate) struct Slot {
     pub until: u32,
 }
 
-impl Slot {
+impl PlannedAddress {
     /// A slot without an address.
     const VACANT: Self = Self { addr: 0, size: 0, requested: 0, until: 0 };
 
@@ -43,12 +43,12 @@ impl Slot {
 
 /// A hash table of slots by address. Holds a fixed set of addresses, and is at most half full.
 #[derive(Clone)]
-pub(crate) struct AddressTable(Vec<Slot>);
+pub(crate) struct AddressTable(Vec<PlannedAddress>);
 
 impl AddressTable {
     /// Creates the table of the given addresses. No address is 0.
     pub(crate) fn new(addresses: &[u64]) -> Self {
-        let mut cells = vec![Slot::VACANT; (addresses.len() * 2).next_power_of_two().max(2)];
+        let mut cells = vec![PlannedAddress::VACANT; (addresses.len() * 2).next_power_of_two().max(2)];
         for &addr in addresses {
             if let Err(vacant) = find(&cells, addr) {
                 cells[vacant].addr = addr;
@@ -64,19 +64,19 @@ impl AddressTable {
 
     /// Returns the slot at `addr` for changes, if a buffer starts there.
     #[inline(always)]
-    pub(crate) fn get_at_mut(&mut self, addr: u64) -> Option<&mut Slot> {
+    pub(crate) fn get_at_mut(&mut self, addr: u64) -> Option<&mut PlannedAddress> {
         let at = find(&self.0, addr).ok()?;
         self.0.get_mut(at)
     }
 
     /// Returns the slot at `addr`, if a buffer starts there.
-    pub(crate) fn get_at(&self, addr: u64) -> Option<&Slot> {
+    pub(crate) fn get_at(&self, addr: u64) -> Option<&PlannedAddress> {
         find(&self.0, addr).ok().and_then(|at| self.0.get(at))
     }
 
     /// Returns the slot with the given number for changes.
     #[inline(always)]
-    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Slot> {
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut PlannedAddress> {
         self.0.get_mut(number as usize)
     }
 
@@ -86,19 +86,19 @@ impl AddressTable {
     }
 
     /// Iterates over the slots in use, with their numbers.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &Slot)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &PlannedAddress)> {
         (0..).zip(&self.0).filter(|(_, slot)| slot.addr != 0)
     }
 
     /// Iterates over the slots in use, for changes.
-    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut PlannedAddress> {
         self.0.iter_mut().filter(|slot| slot.addr != 0)
     }
 }
 
 /// Returns the number of the slot of an address; `Err` has the vacant slot for the address.
 #[inline(always)]
-fn find(cells: &[Slot], addr: u64) -> Result<usize, usize> {
+fn find(cells: &[PlannedAddress], addr: u64) -> Result<usize, usize> {
     // Addresses are multiples of the unit, so the low bits carry no information.
     let mut at = start(addr / UNIT, cells.len());
     while let Some(cell) = cells.get(at) {

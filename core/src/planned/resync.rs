@@ -2,7 +2,7 @@
 //! use.
 
 use super::deviations::{RUN, SKIPPED};
-use super::sequence::{Entry, Placement, Sequence};
+use super::sequence::{Placement, Sequence, ServedRequest};
 use crate::tables::slot_table::NONE;
 
 /// How far ahead a single request is looked for. So up to two missing requests are noticed at once.
@@ -63,7 +63,7 @@ impl Sequence {
     /// Serves the request at the cursor, if the request is planned and the planned bytes are free. Moves the cursor
     /// on in any case.
     fn serve_at_cursor(&mut self, bytes: u64) -> Option<Placement> {
-        let Entry { slot, until, .. } = self.entries[self.cursor as usize];
+        let ServedRequest { slot, until, .. } = self.entries[self.cursor as usize];
         if slot == NONE {
             self.deviations.counts.lasting += 1;
         } else if self.is_free(self.cursor) {
@@ -113,7 +113,7 @@ impl Sequence {
     fn skip_to(&mut self, number: u32) {
         while self.cursor < number {
             let passed = self.cursor;
-            let Entry { slot, until, .. } = self.entries[passed as usize];
+            let ServedRequest { slot, until, .. } = self.entries[passed as usize];
             self.step();
             if slot != NONE {
                 self.end(until);
@@ -133,7 +133,7 @@ impl Sequence {
 
     /// Places the block of request `number` at its planned address.
     fn occupy(&mut self, number: u32, bytes: u64) -> Option<Placement> {
-        let Entry { size, slot, until, .. } = self.entries[number as usize];
+        let ServedRequest { size, slot, until, .. } = self.entries[number as usize];
         let slot = self.slots.get_mut(slot)?;
         debug_assert!(slot.size == 0, "a block there would be overdue");
         (slot.size, slot.requested, slot.until) = (size, bytes, until);
@@ -151,8 +151,10 @@ impl Sequence {
         if self.overdue == 0 {
             return true;
         }
-        let Entry { size, slot, .. } = self.entries[number as usize];
-        let Some(&mut super::address_table::Slot { addr, .. }) = self.slots.get_mut(slot) else { return false };
+        let ServedRequest { size, slot, .. } = self.entries[number as usize];
+        let Some(&mut super::address_table::PlannedAddress { addr, .. }) = self.slots.get_mut(slot) else {
+            return false;
+        };
         let mut known = core::mem::take(&mut self.deviations.overdue);
         let cursor = self.cursor;
         let mut is_overdue =

@@ -3,11 +3,11 @@
 //!
 //! A single comparison decides whether the bytes are free. The lane counts its
 //! [`overdue`](Sequence::overdue) blocks: live blocks planned to be free by now. When the cursor
-//! passes a request, the live blocks planned to end at the request become overdue ([`Entry::due`]).
+//! passes a request, the live blocks planned to end at the request become overdue ([`ServedRequest::due`]).
 //! No block is overdue ⟹ the plan has every live block live now, so no live block shares bytes with
 //! the next.
 
-use super::address_table::{AddressTable, Slot};
+use super::address_table::{AddressTable, PlannedAddress};
 use super::deviations::Deviations;
 use crate::tables::slot_table::NONE;
 use crate::units::UNIT;
@@ -27,7 +27,7 @@ pub(crate) struct Step {
 
 /// A request in the form in which it is served.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct ServedRequest {
     /// The size in bytes.
     pub size: u64,
     /// The slot of the planned address; `NONE` ⟺ the block outlives the iteration and is not planned.
@@ -40,7 +40,7 @@ pub(crate) struct Entry {
     pub due: u32,
 }
 
-impl Entry {
+impl ServedRequest {
     /// Returns whether a request of `bytes` matches: the sizes are equal in units.
     #[inline(always)]
     pub(crate) fn matches(&self, bytes: u64) -> bool {
@@ -61,7 +61,7 @@ pub(crate) struct Placement {
 
 /// The owner of the block at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Found {
+pub(crate) enum AddressOwner {
     /// The lane. The value is the requested size in bytes.
     Resident(u64),
     /// A heap: the lane has delegated the block.
@@ -74,7 +74,7 @@ pub(crate) enum Found {
 #[derive(Clone)]
 pub(crate) struct Sequence {
     /// The requests in order, and behind them a sentinel matching no request.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<ServedRequest>,
     /// The addresses at which blocks start.
     pub(crate) slots: AddressTable,
     /// The number of the next request.
@@ -97,12 +97,12 @@ impl Sequence {
         // A sentinel of size `u64::MAX`: `matches` is false for every request, so that the cursor
         // may stand behind the last request without a test.
         let last = Step { size: u64::MAX, until: steps.len() as u32 + 1, offset: None };
-        let mut entries: Vec<Entry> = steps
+        let mut entries: Vec<ServedRequest> = steps
             .iter()
             .chain([&last])
             .map(|&Step { size, until, offset }| {
                 let slot = offset.and_then(|offset| slots.number(base + offset)).unwrap_or(NONE);
-                Entry { size, slot, until, ends: 0, due: 0 }
+                ServedRequest { size, slot, until, ends: 0, due: 0 }
             })
             .collect();
         for step in steps.iter().filter(|step| step.offset.is_some()) {
@@ -151,7 +151,7 @@ impl Sequence {
     #[inline(always)]
     pub(crate) fn free(&mut self, addr: u64, requested: Option<u64>) -> Option<(Placement, u64)> {
         let slot = self.slots.get_at_mut(addr)?;
-        let Slot { size, requested: actual, until, .. } = *slot;
+        let PlannedAddress { size, requested: actual, until, .. } = *slot;
         if size == 0 || slot.is_delegated() || requested.is_some_and(|requested| requested != actual) {
             return None;
         }
@@ -167,11 +167,11 @@ impl Sequence {
     }
 
     /// Returns the owner of the block at exactly `addr`.
-    pub(crate) fn find(&self, addr: u64) -> Found {
+    pub(crate) fn find(&self, addr: u64) -> AddressOwner {
         match self.slots.get_at(addr) {
-            Some(slot) if slot.size > 0 && slot.is_delegated() => Found::Delegated,
-            Some(slot) if slot.size > 0 => Found::Resident(slot.requested),
-            _ => Found::Nothing,
+            Some(slot) if slot.size > 0 && slot.is_delegated() => AddressOwner::Delegated,
+            Some(slot) if slot.size > 0 => AddressOwner::Resident(slot.requested),
+            _ => AddressOwner::Nothing,
         }
     }
 
@@ -229,7 +229,7 @@ impl Sequence {
         // Requests before `cursor` are not made in this pass. Those planned to live beyond it count
         // as ended.
         for number in 0..cursor as usize {
-            let Entry { until, slot, .. } = self.entries[number];
+            let ServedRequest { until, slot, .. } = self.entries[number];
             if slot != NONE && until > cursor {
                 self.end(until);
             }
@@ -238,7 +238,7 @@ impl Sequence {
 
     /// Checks every invariant, for tests. Compares all pairs of live blocks.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
-        let held: Vec<&Slot> = self.slots.all().map(|(_, slot)| slot).filter(|slot| slot.size > 0).collect();
+        let held: Vec<&PlannedAddress> = self.slots.all().map(|(_, slot)| slot).filter(|slot| slot.size > 0).collect();
         for (number, slot) in held.iter().enumerate() {
             if held[..number].iter().any(|other| other.overlaps(slot.addr, slot.size)) {
                 return Err("two blocks of a lane share bytes");

@@ -1,6 +1,6 @@
 //! Tests of a lane's sequence against a naive model with a byte-by-byte comparison of live blocks.
 
-use super::sequence::{Found, Placement, Sequence, Step};
+use super::sequence::{AddressOwner, Placement, Sequence, Step};
 use crate::units::UNIT;
 use cachalot_planner::{Buffer, Problem};
 use proptest::prelude::*;
@@ -101,7 +101,7 @@ impl Run {
                 let which = which % self.held.len();
                 if let Some(handed) = self.held.remove(which) {
                     assert_eq!(self.sequence.free(handed.addr, None).map(|(block, _)| block), Some(handed));
-                    assert_eq!(self.sequence.find(handed.addr), Found::Nothing);
+                    assert_eq!(self.sequence.find(handed.addr), AddressOwner::Nothing);
                     assert_eq!(self.sequence.free(handed.addr, None), None);
                 }
             }
@@ -200,7 +200,7 @@ proptest! {
                 let free = match op { Op::Free(which) if !run.held.is_empty() => run.held[which % run.held.len()], _ => None };
                 if let Some(handed) = free.filter(|_| care) {
                     prop_assert_eq!(run.sequence.delegate(handed.addr).map(|(gone, _)| gone), Some(handed));
-                    prop_assert_eq!(run.sequence.find(handed.addr), Found::Delegated);
+                    prop_assert_eq!(run.sequence.find(handed.addr), AddressOwner::Delegated);
                     prop_assert_eq!(run.sequence.free(handed.addr, None), None);
                     run.held.retain(|held| *held != Some(handed));
                     away.push(handed);
@@ -349,7 +349,7 @@ fn a_wrong_size_changes_nothing() {
     run.perform(Op::Malloc(6));
     let block = run.held[0].unwrap();
     assert_eq!(run.sequence.free(block.addr, Some(1)), None);
-    assert_eq!(run.sequence.find(block.addr), Found::Resident(6 * UNIT - 6));
+    assert_eq!(run.sequence.find(block.addr), AddressOwner::Resident(6 * UNIT - 6));
     assert_eq!(run.sequence.free(block.addr + UNIT, None), None);
     run.sequence.check().unwrap();
     run.perform(Op::Free(0));

@@ -165,9 +165,9 @@ mod paranoid {
     }
 
     /// A bit of [`HELD`], cleared on drop.
-    struct Held(Rank);
+    struct HeldRank(Rank);
 
-    impl Held {
+    impl HeldRank {
         /// Adds a lock to the locks of the thread.
         ///
         /// # Panics
@@ -197,7 +197,7 @@ mod paranoid {
         }
     }
 
-    impl Drop for Held {
+    impl Drop for HeldRank {
         fn drop(&mut self) {
             HELD.set(HELD.get() & !self.0.bit());
         }
@@ -206,7 +206,7 @@ mod paranoid {
     /// A locked [`Ranked`].
     pub(crate) struct MutexGuard<'a, R: Lock, T> {
         guard: lock_api::MutexGuard<'a, R, T>,
-        _held: Held,
+        _held: HeldRank,
     }
 
     impl<R: Lock, T> Deref for MutexGuard<'_, R, T> {
@@ -229,19 +229,19 @@ mod paranoid {
         }
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, R, T> {
-            let held = Held::add(self.rank);
+            let held = HeldRank::add(self.rank);
             MutexGuard { guard: self.mutex.lock(), _held: held }
         }
 
         pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, R, T>> {
-            let held = Held::add(self.rank);
+            let held = HeldRank::add(self.rank);
             self.mutex.try_lock().map(|guard| MutexGuard { guard, _held: held })
         }
 
         /// Locks beside locks of the same tier; see the namesake without the feature.
         #[cfg(feature = "alloc")]
         pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
-            let held = Held::add_beside(self.rank);
+            let held = HeldRank::add_beside(self.rank);
             MutexGuard { guard: self.mutex.lock(), _held: held }
         }
     }

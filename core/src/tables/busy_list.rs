@@ -16,7 +16,7 @@ use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
 /// A value with its place in the list.
 #[derive(Clone, Copy, Debug)]
-struct Entry<T> {
+struct BusyEntry<T> {
     /// The value; `None` ⟺ the entry is vacant.
     value: Option<T>,
     /// A thread works on the entry. Set ⟹ no other thread takes, moves or removes the entry.
@@ -27,7 +27,7 @@ struct Entry<T> {
     after: u32,
 }
 
-impl<T: Copy + Send + 'static> Vacant for Entry<T> {
+impl<T: Copy + Send + 'static> Vacant for BusyEntry<T> {
     fn vacant(next: u32) -> Self {
         Self { value: None, busy: false, before: NONE, after: next }
     }
@@ -43,7 +43,7 @@ impl<T: Copy + Send + 'static> Vacant for Entry<T> {
 
 /// A list of values, each at work of one thread at most. An entry has the same number as long as it is in the list.
 pub(crate) struct BusyList<T: Copy + Send + 'static, S: Storage> {
-    entries: SlotTable<Entry<T>, S>,
+    entries: SlotTable<BusyEntry<T>, S>,
     /// The entry at the begin, or [`NONE`]. From there, `after` leads through every entry not vacant.
     first: u32,
     /// The entry at the end, or [`NONE`].
@@ -88,7 +88,7 @@ impl<T: Copy + Send + 'static, S: Storage> BusyList<T, S> {
 
     /// Adds a value at the end, and returns the number of the entry. Room was made.
     pub(crate) fn add(&mut self, value: T) -> u32 {
-        let entry = self.entries.insert(Entry { value: Some(value), busy: false, before: NONE, after: NONE });
+        let entry = self.entries.insert(BusyEntry { value: Some(value), busy: false, before: NONE, after: NONE });
         self.link_last(entry);
         entry
     }
@@ -189,7 +189,7 @@ impl<T: Copy + Send + 'static, S: Storage> BusyList<T, S> {
     }
 
     fn unlink(&mut self, entry: u32) {
-        let Entry { before, after, .. } = self.entries[entry];
+        let BusyEntry { before, after, .. } = self.entries[entry];
         if before == NONE {
             self.first = after;
         } else {

@@ -329,7 +329,7 @@ mod growable {
     const CHUNKS: usize = 2048;
 
     /// Entries allocated together.
-    type Chunk<T> = [OnceBox<T>; CHUNK];
+    type TableChunk<T> = [OnceBox<T>; CHUNK];
 
     /// The [`OnceTable`] of [`Growable`]: [`FIRST`] entries in place, and chunks of further
     /// entries, each allocated when its first entry is set.
@@ -338,7 +338,7 @@ mod growable {
         /// Entries 0 to `FIRST − 1`. `malloc` and `free` of most programs touch no other.
         first: [OnceBox<T>; FIRST],
         /// Chunk `n` has the entries from `FIRST + n * CHUNK` on.
-        further: Box<[OnceBox<Chunk<T>>]>,
+        further: Box<[OnceBox<TableChunk<T>>]>,
     }
 
     impl<T> Default for GrowingOnceTable<T> {
@@ -349,7 +349,7 @@ mod growable {
 
     impl<T> GrowingOnceTable<T> {
         /// Returns the chunk of the entry `index ≥ FIRST`, and the entry's place in the chunk.
-        fn chunk_of(&self, index: usize) -> Option<(&OnceBox<Chunk<T>>, usize)> {
+        fn chunk_of(&self, index: usize) -> Option<(&OnceBox<TableChunk<T>>, usize)> {
             // Both callers have compared `index` with `FIRST`, so the difference does not wrap.
             let index = index - FIRST;
             Some((self.further.get(index / CHUNK)?, index % CHUNK))

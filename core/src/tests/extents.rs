@@ -1,7 +1,7 @@
 //! Extents and pins: the memory under blocks, and the pins holding the memory in place.
 
 use crate::allocator::{Allocator, Pages};
-use crate::arena::extents::{Extent, Physical};
+use crate::arena::paging::extents::{Extent, Physical};
 use crate::config::Config;
 use crate::device::simulated::{AddressSpace, Call, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};

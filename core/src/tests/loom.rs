@@ -213,7 +213,7 @@ fn loom_a_block_that_becomes_pending_while_others_settle_still_counts_as_active(
 /// this order. The freeing thread also needs a second fence, to see the thresholds of a thread after the unlock.
 /// Without any of the three fences, the model fails.
 #[test]
-fn loom_a_block_that_becomes_pending_without_the_lock_is_seen_by_who_sets_the_thresholds() {
+fn loom_a_block_made_pending_without_the_lock_is_seen_when_thresholds_are_set() {
     explore(|| {
         let heaps = Heaps::new();
         // The first heap has room for 60 pending bytes: it had so many before.

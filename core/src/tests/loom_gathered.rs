@@ -1,5 +1,5 @@
 //! A model of gathered frees, explored by loom. The queues are the core's own; the steps between the locks follow
-//! `arena/gathered.rs`, over a device without unfinished work.
+//! `arena/waits/gathered.rs`, over a device without unfinished work.
 
 use super::loom::explore;
 use crate::device::Event;
@@ -33,7 +33,7 @@ struct Device {
 }
 
 impl Device {
-    /// `Gathered::add`, of a block just used by the stream.
+    /// `OnDevice::gather`, of a block just used by the stream.
     fn free(&self, block: u32) {
         self.free_of(0, block);
     }
@@ -53,7 +53,7 @@ impl Device {
         }
     }
 
-    /// `Gathered::record_queue`.
+    /// `OnDevice::record_queue`.
     fn record(&self, queue: usize) {
         let begun = self.queues.lock().unwrap().begin_recording(queue);
         if begun.is_none() {
@@ -74,12 +74,12 @@ impl Device {
         self.queues.lock().unwrap().finish_recording(queue, Some(Fence { stream: STREAM, number, event }));
     }
 
-    /// `Gathered::poll_queue`. Checks for each freed block, once, that the event covers the block.
+    /// `OnDevice::poll_queue`. Checks for each freed block, once, that the event covers the block.
     fn poll(&self, queue: usize) -> u32 {
         self.pass(queue, |_heap| true)
     }
 
-    /// `Behind::pass_first`: passes the first event of a queue for the blocks of the heaps with `leaves` true.
+    /// `OnDevice::order_first`: passes the first event of a queue for the blocks of the heaps with `leaves` true.
     fn pass(&self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         let begun = self.queues.lock().unwrap().begin_poll(queue);
         let Some(event) = begun else { return 0 };

@@ -436,7 +436,7 @@ fn another_policy_takes_announcements_and_does_nothing() {
 }
 
 #[test]
-fn an_iteration_in_which_nothing_can_be_planned_is_followed_by_another_that_is_observed() {
+fn an_iteration_that_cannot_be_planned_is_followed_by_an_observed_one() {
     let allocator = planned();
     announce(&allocator);
     let weight = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();

@@ -1,6 +1,6 @@
 //! States taken over from snapshots.
 
-use crate::allocator::{Allocator, Placer};
+use crate::allocator::Allocator;
 use crate::config::Config;
 use crate::device::simulated::{AddressSpace, Call, Failure, Outstanding, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
@@ -240,11 +240,10 @@ fn a_pool_returns_to_an_earlier_state() {
         let earlier = sorted(&allocator);
         program.run(&allocator, &mut held, 200);
         held.into_iter().for_each(|block| allocator.free(block).unwrap());
-        let placer = Placer(&allocator);
         for segment in &earlier {
             for block in segment.blocks.iter().filter(|block| block.state == BlockState::ActiveAllocated) {
-                placer.malloc_at(POOL, block.address, block.size, block.requested_size).unwrap();
-                let again = placer.malloc_at(POOL, block.address, block.size, block.requested_size);
+                allocator.malloc_at(POOL, block.address, block.size, block.requested_size).unwrap();
+                let again = allocator.malloc_at(POOL, block.address, block.size, block.requested_size);
                 assert_eq!(again, Err(Error::SnapshotRefused("the bytes of the block are not free")), "`{config}`");
             }
         }
@@ -276,19 +275,21 @@ fn a_block_is_placed_only_in_free_memory_of_its_pool() {
     let allocator = allocator("");
     let block = allocator.malloc(DEVICE, 3 * MIB, StreamId(1)).unwrap();
     let behind = DevicePtr(block.0 + 4 * MIB);
-    let placer = Placer(&allocator);
     let refused = |why| Err(Error::SnapshotRefused(why));
     let unit = "the address or the size of the block is no multiple of the unit";
-    assert_eq!(placer.malloc_at(PoolId::DEFAULT, block, MIB, MIB), refused("the bytes of the block are not free"));
-    assert_eq!(placer.malloc_at(POOL, behind, MIB, MIB), refused("the block is in another pool"));
+    assert_eq!(allocator.malloc_at(PoolId::DEFAULT, block, MIB, MIB), refused("the bytes of the block are not free"));
+    assert_eq!(allocator.malloc_at(POOL, behind, MIB, MIB), refused("the block is in another pool"));
     assert_eq!(
-        placer.malloc_at(PoolId::DEFAULT, behind, 17 * MIB, MIB),
+        allocator.malloc_at(PoolId::DEFAULT, behind, 17 * MIB, MIB),
         refused("the bytes of the block are not free")
     );
-    assert_eq!(placer.malloc_at(PoolId::DEFAULT, behind, 100, 100), refused(unit));
-    assert_eq!(placer.malloc_at(PoolId::DEFAULT, behind, 512, 513), refused(unit));
-    assert!(matches!(placer.malloc_at(PoolId::DEFAULT, DevicePtr(512), MIB, MIB), Err(Error::InvalidPointer { .. })));
-    placer.malloc_at(PoolId::DEFAULT, behind, 16 * MIB, MIB).unwrap();
+    assert_eq!(allocator.malloc_at(PoolId::DEFAULT, behind, 100, 100), refused(unit));
+    assert_eq!(allocator.malloc_at(PoolId::DEFAULT, behind, 512, 513), refused(unit));
+    assert!(matches!(
+        allocator.malloc_at(PoolId::DEFAULT, DevicePtr(512), MIB, MIB),
+        Err(Error::InvalidPointer { .. })
+    ));
+    allocator.malloc_at(PoolId::DEFAULT, behind, 16 * MIB, MIB).unwrap();
     allocator.check_invariants().unwrap();
     allocator.free(behind).unwrap();
     allocator.free(block).unwrap();

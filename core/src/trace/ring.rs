@@ -64,7 +64,7 @@ impl Record {
     }
 }
 
-/// The capacity of a heap's [`Buffer`], in records.
+/// The capacity of a heap's [`EventBuffer`], in records.
 const BUFFERED: usize = 32;
 
 /// Additional capacity of the ring, in records. [`Ring::lost`] may hide some records; with the
@@ -73,7 +73,7 @@ const SLACK: usize = 32 * BUFFERED;
 
 /// The latest events of a heap, under the heap's lock.
 #[derive(Clone)]
-pub(crate) struct Buffer<S: Storage> {
+pub(crate) struct EventBuffer<S: Storage> {
     /// The records. Allocated with the first recorded event.
     entries: S::Lazy<heapless::Vec<Record, BUFFERED>>,
     /// The time of the latest event. Times grow from event to event, even if the clock stands
@@ -81,7 +81,7 @@ pub(crate) struct Buffer<S: Storage> {
     latest: u64,
 }
 
-impl<S: Storage> Default for Buffer<S> {
+impl<S: Storage> Default for EventBuffer<S> {
     fn default() -> Self {
         Self { entries: S::Lazy::default(), latest: 0 }
     }
@@ -126,7 +126,7 @@ impl<S: Storage> Ring<S> {
     }
 
     /// Moves the records of a buffer into the ring.
-    fn take(&mut self, buffer: &mut Buffer<S>) {
+    fn take(&mut self, buffer: &mut EventBuffer<S>) {
         if !buffer.entries.is_made() {
             return;
         }
@@ -178,7 +178,7 @@ impl<S: Storage> Ring<S> {
     }
 }
 
-impl<S: Storage> Buffer<S> {
+impl<S: Storage> EventBuffer<S> {
     /// Adds an event, at a later tick than the event before. Returns true if the buffer is full;
     /// the caller then moves it to the ring at once, so the buffer always has room for one.
     #[inline(always)]
@@ -250,7 +250,7 @@ impl<R: Lock, S: Storage> Trace<R, S> {
     }
 
     /// Moves the events of a heap into the ring.
-    pub(crate) fn take(&self, buffer: &mut Buffer<S>) {
+    pub(crate) fn take(&self, buffer: &mut EventBuffer<S>) {
         self.ring.lock().take(buffer);
     }
 

@@ -2,9 +2,11 @@
 
 use super::Out;
 use crate::call::make;
-use crate::context;
-use crate::functions::Function;
-use crate::thread;
+use crate::calls::context;
+use crate::process::thread;
+use crate::state::contexts;
+use crate::values::code::Code;
+use crate::values::functions::Function;
 use std::ffi::c_int;
 
 #[unsafe(no_mangle)]
@@ -88,9 +90,9 @@ extern "C" fn cuCtxGetDevice(device: *mut c_int) -> u32 {
         |call| {
             out.check()?;
             if thread::current() == 0 {
-                return Err(crate::code::Code::INVALID_CONTEXT);
+                return Err(Code::INVALID_CONTEXT);
             }
-            context::device_of(&call.state, call.context).map(|index| index as c_int)
+            contexts::device_of(&call.state, call.context).map(|index| index as c_int)
         },
         |value| out.write(value),
     )

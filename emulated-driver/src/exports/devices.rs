@@ -2,10 +2,10 @@
 
 use super::Out;
 use crate::call::make;
-use crate::code::{Answer, Code};
-use crate::device;
-use crate::functions::Function;
-use crate::memory;
+use crate::calls::memory;
+use crate::state::devices;
+use crate::values::code::{Answer, Code};
+use crate::values::functions::Function;
 use std::ffi::{c_char, c_int};
 
 #[unsafe(no_mangle)]
@@ -27,7 +27,7 @@ extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
         &[device as u64, ordinal as u64],
         |call| {
             out.check()?;
-            device::index(&call.state, ordinal).map(|index| index as c_int)
+            devices::index(&call.state, ordinal).map(|index| index as c_int)
         },
         |value| out.write(value),
     )
@@ -41,7 +41,7 @@ extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: 
         &[value as u64, attribute as u64, device as u64],
         |call| {
             out.check()?;
-            device::attribute(&call.state, attribute, device)
+            devices::attribute(&call.state, attribute, device)
         },
         |value| out.write(value),
     )
@@ -52,7 +52,7 @@ extern "C" fn cuDeviceGetName(name: *mut c_char, bytes: c_int, device: c_int) ->
     make(
         Function::cuDeviceGetName,
         &[name as u64, bytes as u64, device as u64],
-        |call| writable(name, bytes).and_then(|()| device::name(&call.state, device)),
+        |call| writable(name, bytes).and_then(|()| devices::name(&call.state, device)),
         |text| write_text(name, bytes, &text),
     )
 }
@@ -62,7 +62,7 @@ extern "C" fn cuDeviceGetPCIBusId(name: *mut c_char, bytes: c_int, device: c_int
     make(
         Function::cuDeviceGetPCIBusId,
         &[name as u64, bytes as u64, device as u64],
-        |call| writable(name, bytes).and_then(|()| device::bus_id(&call.state, device)),
+        |call| writable(name, bytes).and_then(|()| devices::bus_id(&call.state, device)),
         |text| write_text(name, bytes, &text),
     )
 }
@@ -73,7 +73,7 @@ extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> u32 {
     make(
         Function::cuDeviceGetUuid_v2,
         &[uuid as u64, device as u64],
-        |call| out.check().and_then(|()| device::uuid(&call.state, device)),
+        |call| out.check().and_then(|()| devices::uuid(&call.state, device)),
         |value| out.write(value),
     )
 }
@@ -95,7 +95,7 @@ extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int)
     make(
         Function::cuDeviceCanAccessPeer,
         &[can as u64, device as u64, peer as u64],
-        |call| out.check().and_then(|()| device::can_access_peer(&call.state, device, peer)),
+        |call| out.check().and_then(|()| devices::can_access_peer(&call.state, device, peer)),
         |value| out.write(value.into()),
     )
 }

@@ -2,11 +2,10 @@
 
 use super::Out;
 use crate::call::make;
-use crate::capture;
-use crate::code::Code;
-use crate::functions::Function;
-use crate::module;
-use crate::work::Shape;
+use crate::calls::{capture, graph, module};
+use crate::tables::work::Shape;
+use crate::values::code::Code;
+use crate::values::functions::Function;
 use std::ffi::{CStr, c_char, c_int};
 
 /// # Safety
@@ -122,24 +121,24 @@ extern "C" fn cuGraphInstantiateWithFlags(executable: *mut u64, graph: u64, flag
     make(
         Function::cuGraphInstantiateWithFlags,
         &[executable as u64, graph, flags],
-        |call| out.check().and_then(|()| capture::instantiate(call, graph)),
+        |call| out.check().and_then(|()| graph::instantiate(call, graph)),
         |value| out.write(value),
     )
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphLaunch(executable: u64, stream: u64) -> u32 {
-    make(Function::cuGraphLaunch, &[executable, stream], |call| capture::launch(call, executable, stream), drop)
+    make(Function::cuGraphLaunch, &[executable, stream], |call| graph::launch(call, executable, stream), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecDestroy(executable: u64) -> u32 {
-    make(Function::cuGraphExecDestroy, &[executable], |call| capture::destroy_executable(call, executable), drop)
+    make(Function::cuGraphExecDestroy, &[executable], |call| graph::destroy_executable(call, executable), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphDestroy(graph: u64) -> u32 {
-    make(Function::cuGraphDestroy, &[graph], |call| capture::destroy_graph(call, graph), drop)
+    make(Function::cuGraphDestroy, &[graph], |call| graph::destroy_graph(call, graph), drop)
 }
 
 /// # Safety

@@ -2,8 +2,8 @@
 
 use super::Out;
 use crate::call::make;
-use crate::functions::Function;
-use crate::{host, memory, transfer};
+use crate::calls::{host, memory, transfer};
+use crate::values::functions::Function;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32 {

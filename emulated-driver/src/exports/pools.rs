@@ -2,9 +2,9 @@
 
 use super::Out;
 use crate::call::make;
-use crate::code::Code;
-use crate::functions::Function;
-use crate::pool::{self, Properties};
+use crate::calls::pool::{self, MemPoolProps};
+use crate::values::code::Code;
+use crate::values::functions::Function;
 use std::ffi::c_int;
 
 #[unsafe(no_mangle)]
@@ -37,7 +37,7 @@ extern "C" fn cuDeviceSetMemPool(device: c_int, handle: u64) -> u32 {
 /// # Safety
 /// As for the real function: `properties` is null or valid.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemPoolCreate(handle: *mut u64, properties: *const Properties) -> u32 {
+unsafe extern "C" fn cuMemPoolCreate(handle: *mut u64, properties: *const MemPoolProps) -> u32 {
     let out = Out(handle);
     make(
         Function::cuMemPoolCreate,

@@ -2,9 +2,10 @@
 
 use super::Out;
 use crate::call::{Call, make};
-use crate::code::Code;
-use crate::functions::{FUNCTIONS, Function};
-use crate::latch;
+use crate::exit;
+use crate::process::latch;
+use crate::values::code::Code;
+use crate::values::functions::{FUNCTIONS, Function};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 /// `CU_GET_PROC_ADDRESS_SUCCESS`.
@@ -27,7 +28,7 @@ extern "C" fn cuInit(flags: u32) -> u32 {
             if call.state.devices.is_empty() {
                 return Err(Code::NO_DEVICE);
             }
-            latch::ready(call.state.config.fork);
+            latch::ready(call.state.config.fork, exit::at_exit);
             Ok(())
         },
         drop,

@@ -2,14 +2,13 @@
 
 use super::Out;
 use crate::call::make;
-use crate::capture;
-use crate::code::Code;
-use crate::context;
-use crate::event;
-use crate::functions::Function;
-use crate::stream::{self, Kind};
-use crate::transfer;
-use crate::work::{HostFunction, Work};
+use crate::calls::submit::submit;
+use crate::calls::{capture, event, stream};
+use crate::state::{captures, contexts, queues};
+use crate::tables::stream::Kind;
+use crate::tables::work::{HostFunction, Work};
+use crate::values::code::Code;
+use crate::values::functions::Function;
 use std::ffi::{c_int, c_void};
 
 #[unsafe(no_mangle)]
@@ -42,7 +41,7 @@ extern "C" fn cuStreamGetPriority(handle: u64, priority: *mut c_int) -> u32 {
         &[handle, priority as u64],
         |call| {
             out.check()?;
-            let queue = stream::find(&mut call.state, handle, call.context)?;
+            let queue = queues::find(&mut call.state, handle, call.context)?;
             Ok(call.state.streams.queue(queue)?.priority)
         },
         |value| out.write(value),
@@ -57,7 +56,7 @@ extern "C" fn cuStreamGetFlags(handle: u64, flags: *mut u32) -> u32 {
         &[handle, flags as u64],
         |call| {
             out.check()?;
-            let queue = stream::find(&mut call.state, handle, call.context)?;
+            let queue = queues::find(&mut call.state, handle, call.context)?;
             Ok(u32::from(call.state.streams.queue(queue)?.kind == Kind::NonBlocking))
         },
         |value| out.write(value),
@@ -86,12 +85,12 @@ extern "C" fn cuStreamDestroy_v2(handle: u64) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(handle: u64) -> u32 {
-    make(Function::cuStreamSynchronize, &[handle], |call| transfer::synchronize(call, handle), drop)
+    make(Function::cuStreamSynchronize, &[handle], |call| stream::synchronize(call, handle), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamQuery(handle: u64) -> u32 {
-    make(Function::cuStreamQuery, &[handle], |call| transfer::query(call, handle), drop)
+    make(Function::cuStreamQuery, &[handle], |call| stream::query(call, handle), drop)
 }
 
 #[unsafe(no_mangle)]
@@ -112,9 +111,9 @@ extern "C" fn cuStreamGetId(handle: u64, id: *mut u64) -> u32 {
         &[handle, id as u64],
         |call| {
             out.check()?;
-            let queue = stream::find(&mut call.state, handle, call.context)?;
-            context::check(&call.state, call.state.streams.queue(queue)?.context)?;
-            capture::check_wait(&mut call.state, queue)?;
+            let queue = queues::find(&mut call.state, handle, call.context)?;
+            contexts::check(&call.state, call.state.streams.queue(queue)?.context)?;
+            captures::check_wait(&mut call.state, queue)?;
             call.out = Some(queue);
             Ok(queue)
         },
@@ -130,9 +129,9 @@ extern "C" fn cuStreamGetCtx(handle: u64, context: *mut u64) -> u32 {
         &[handle, context as u64],
         |call| {
             out.check()?;
-            let queue = stream::find(&mut call.state, handle, call.context)?;
+            let queue = queues::find(&mut call.state, handle, call.context)?;
             let context = call.state.streams.queue(queue)?.context;
-            context::check(&call.state, context).map(|()| context)
+            contexts::check(&call.state, context).map(|()| context)
         },
         |value| out.write(value),
     )
@@ -206,7 +205,7 @@ extern "C" fn cuLaunchHostFunc(handle: u64, function: Option<HostFunction>, argu
         &[handle, number, argument],
         |call| {
             let function = function.ok_or(Code::INVALID_VALUE)?;
-            capture::submit(call, handle, Work::Call { function, argument })
+            submit(call, handle, Work::Call { function, argument })
         },
         drop,
     )

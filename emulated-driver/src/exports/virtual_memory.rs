@@ -2,9 +2,9 @@
 
 use super::Out;
 use crate::call::make;
-use crate::code::Code;
-use crate::functions::Function;
-use crate::virtual_memory::{self, AccessDescriptor, Properties};
+use crate::calls::virtual_memory::{self, AccessDescriptor, MemAllocationProp};
+use crate::values::code::Code;
+use crate::values::functions::Function;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{IntoRawFd, OwnedFd};
 
@@ -13,7 +13,7 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemGetAllocationGranularity(
     bytes: *mut usize,
-    properties: *const Properties,
+    properties: *const MemAllocationProp,
     option: c_int,
 ) -> u32 {
     let out = Out(bytes);
@@ -60,7 +60,12 @@ extern "C" fn cuMemAddressFree(address: u64, bytes: usize) -> u32 {
 /// # Safety
 /// As for the real function: `properties` is null or valid.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) -> u32 {
+unsafe extern "C" fn cuMemCreate(
+    handle: *mut u64,
+    bytes: usize,
+    properties: *const MemAllocationProp,
+    flags: u64,
+) -> u32 {
     let out = Out(handle);
     make(
         Function::cuMemCreate,

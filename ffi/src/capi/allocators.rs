@@ -6,7 +6,7 @@ use crate::instance::{Instance, unknown_device};
 use crate::marshal::{self, Out, OutStruct, Versioned};
 use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, CACHALOT_ERROR_INVALID_CONFIG, Host, Status};
 use crate::{abi, handle};
-use cachalot_core::{Rehearsal, Segments};
+use cachalot_core::Segments;
 use core::ffi::{c_char, c_int};
 use core::ptr::NonNull;
 use std::ffi::CString;
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn cachalot_device_info(
         let (index, device) = instance.device(device)?;
         device.open()?;
         let memory = device.memory_info()?;
-        Rehearsal::of(&instance.allocator, index)?.note_memory(memory)?;
+        instance.allocator.rehearsal(index)?.note_memory(memory)?;
         out.write(&cachalot_device {
             struct_size: size_of::<cachalot_device>(),
             total_bytes: memory.total,

@@ -9,7 +9,7 @@ use crate::boundary;
 use crate::device::{of_stream, refuse};
 use crate::marshal::{self, Out, OutStruct, Versioned};
 use crate::status::Status;
-use cachalot_core::{Bound, DevicePtr, Forecast, Rehearsal, StreamId};
+use cachalot_core::{Bound, DevicePtr, Forecast, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_int, c_void};
 
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn cachalot_would_fit(
         let (index, device) = instance.device(device)?;
         device.open()?;
         let stream = device.stream_id(CuStream(stream.addr()))?;
-        let fit = Rehearsal::of(&instance.allocator, index)?.would_fit(&sizes, stream)?;
+        let fit = instance.allocator.rehearsal(index)?.would_fit(&sizes, stream)?;
         out.write(&cachalot_fit {
             struct_size: size_of::<cachalot_fit>(),
             served: fit.served,

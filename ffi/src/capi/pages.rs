@@ -45,7 +45,7 @@ pub unsafe extern "C" fn cachalot_maintain(
         let more = (!more.is_null()).then(|| unsafe { Out::new(more, "more") }).transpose()?;
         let (device, _) = instance.device(device)?;
         let left = instance.allocator.pages(device)?.maintain(max_us)?;
-        instance.tuner.idle(&instance.allocator, device)?;
+        instance.be_idle(device)?;
         if let Some(more) = more {
             more.write(c_int::from(left));
         }
@@ -63,7 +63,7 @@ pub extern "C" fn cachalot_maintain_every(
     boundary::with_instance(allocator, |instance| {
         let interval = (interval_us > 0).then(|| Duration::from_micros(interval_us));
         // SAFETY: `cachalot_destroy` stops the thread before it drops the instance.
-        unsafe { instance.upkeep.set(&instance.allocator, &instance.tuner, interval, max_us) }
+        unsafe { instance.upkeep.set(&instance.allocator, (&instance.tuner, &instance.changes), interval, max_us) }
     })
 }
 

@@ -9,10 +9,11 @@ use crate::boundary;
 use crate::device::Device;
 use crate::instance::Instance;
 use crate::lock::HeapLock;
+use crate::log::{self, Level};
 use crate::marshal::{OutStruct, Versioned};
 use crate::status::{Outcome, Status};
 use cachalot_core::{
-    Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking, PoolId, Remaining, Tag,
+    Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking, PoolId, Remaining, StreamId, Tag,
 };
 use cachalot_cuda::CudaDevice;
 use cachalot_cuda::driver::types::CuStream;
@@ -50,12 +51,46 @@ fn mode_of(mode: u32) -> Outcome<(ParkMode, ParkOrder)> {
 fn parking_of(instance: &Instance, device: c_int) -> Outcome<(Parking<'_, Device, HeapLock, Growable>, &Device)> {
     let (index, device) = instance.device(device)?;
     device.open()?;
-    Ok((Parking::of(&instance.allocator, index)?, device))
+    Ok((instance.allocator.parking(index)?, device))
 }
 
 /// Returns the memory of a stream in the default pool.
 fn of_stream(device: &Device, stream: cachalot_stream) -> Outcome<ParkTarget> {
     Ok(ParkTarget::Stream(device.stream_id(CuStream(stream.addr()))?))
+}
+
+/// Parks the memory of a target, and tells the log how much.
+fn park(instance: &Instance, device: c_int, mode: u32, target: impl FnOnce(&Device) -> Outcome<ParkTarget>) -> Outcome {
+    let (parking, on) = parking_of(instance, device)?;
+    let (mode, order) = mode_of(mode)?;
+    let target = target(on)?;
+    parking.park(target, mode, order)?;
+    tell(device, &parking, target, "parked");
+    Ok(())
+}
+
+/// Wakes the memory of a target, and tells the log how much.
+fn wake(instance: &Instance, device: c_int, target: impl FnOnce(&Device) -> Outcome<ParkTarget>) -> Outcome {
+    let (parking, on) = parking_of(instance, device)?;
+    let target = target(on)?;
+    parking.wake(target)?;
+    tell(device, &parking, target, "awake");
+    Ok(())
+}
+
+/// Tells the log the state of a target.
+fn tell(device: c_int, parking: &Parking<'_, Device, HeapLock, Growable>, target: ParkTarget, state: &str) {
+    if log::has(Level::Info)
+        && let Ok(ParkReport { mapped, parked, kept, .. }) = parking.report(target)
+    {
+        let name = match target {
+            ParkTarget::Tag(Tag(tag)) => format!("tag {tag}"),
+            ParkTarget::Stream(StreamId(stream)) => format!("stream {stream:#x}"),
+        };
+        log::info(format_args!(
+            "device {device}: {name} is {state}: {parked} bytes parked, {kept} of them kept by the host, {mapped} bytes mapped"
+        ));
+    }
 }
 
 /// Sets or removes the tag of a private pool.
@@ -69,7 +104,7 @@ pub extern "C" fn cachalot_pool_tag(
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         let pool = PoolId(pool.first, pool.second);
-        Ok(Parking::of(&instance.allocator, device)?.tag_pool(pool, NonZeroU64::new(tag).map(Tag))?)
+        Ok(instance.allocator.parking(device)?.tag_pool(pool, NonZeroU64::new(tag).map(Tag))?)
     })
 }
 
@@ -81,11 +116,7 @@ pub extern "C" fn cachalot_park(
     tag: u64,
     mode: u32,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (parking, _) = parking_of(instance, device)?;
-        let (mode, order) = mode_of(mode)?;
-        Ok(parking.park(ParkTarget::Tag(tag_of(tag)?), mode, order)?)
-    })
+    boundary::with_instance(allocator, |instance| park(instance, device, mode, |_| Ok(ParkTarget::Tag(tag_of(tag)?))))
 }
 
 /// Parks the memory of a stream in the default pool.
@@ -96,20 +127,13 @@ pub extern "C" fn cachalot_park_stream(
     stream: cachalot_stream,
     mode: u32,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (parking, device) = parking_of(instance, device)?;
-        let (mode, order) = mode_of(mode)?;
-        Ok(parking.park(of_stream(device, stream)?, mode, order)?)
-    })
+    boundary::with_instance(allocator, |instance| park(instance, device, mode, |device| of_stream(device, stream)))
 }
 
 /// Wakes the memory of a tag.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_wake(allocator: *const cachalot_allocator, device: c_int, tag: u64) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (parking, _) = parking_of(instance, device)?;
-        Ok(parking.wake(ParkTarget::Tag(tag_of(tag)?))?)
-    })
+    boundary::with_instance(allocator, |instance| wake(instance, device, |_| Ok(ParkTarget::Tag(tag_of(tag)?))))
 }
 
 /// Wakes the memory of a stream in the default pool.
@@ -119,10 +143,7 @@ pub extern "C" fn cachalot_wake_stream(
     device: c_int,
     stream: cachalot_stream,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (parking, device) = parking_of(instance, device)?;
-        Ok(parking.wake(of_stream(device, stream)?)?)
-    })
+    boundary::with_instance(allocator, |instance| wake(instance, device, |device| of_stream(device, stream)))
 }
 
 /// Begins to wake the memory of a tag.

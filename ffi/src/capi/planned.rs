@@ -21,7 +21,7 @@ pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, devic
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         instance.planner.iteration(&instance.allocator, device)?;
-        Ok(instance.tuner.idle(&instance.allocator, device)?)
+        instance.be_idle(device)
     })
 }
 

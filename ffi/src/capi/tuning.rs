@@ -6,7 +6,7 @@ use crate::abi::{
 };
 use crate::boundary;
 use crate::marshal::{OutStruct, Versioned};
-use cachalot_core::{TuneReport, TuneStage, Tuning};
+use cachalot_core::{TuneReport, TuneStage};
 use core::ffi::c_int;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn cachalot_tuned(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        out.write(&described(&Tuning::of(&instance.allocator, device)?.report()?));
+        out.write(&described(&instance.allocator.tuning(device)?.report()?));
         Ok(())
     })
 }

@@ -4,7 +4,7 @@ use super::plugin;
 use crate::abi::{cachalot_pool, cachalot_status};
 use crate::boundary;
 use crate::status::CACHALOT_ERROR_PANIC;
-use cachalot_core::{DevicePtr, Placer, PoolId};
+use cachalot_core::{DevicePtr, PoolId};
 use core::ffi::c_void;
 
 /// Allocates a block at a chosen address, from free memory of a pool.
@@ -19,7 +19,7 @@ pub extern "C" fn cachalot_torch_allocate_at(
         plugin::with_allocator(|instance| {
             let pool = PoolId(pool.first, pool.second);
             let address = DevicePtr(address.addr() as u64);
-            Ok(Placer(&instance.allocator).malloc_at(pool, address, bytes as u64, requested_bytes as u64)?)
+            Ok(instance.allocator.malloc_at(pool, address, bytes as u64, requested_bytes as u64)?)
         })
     })
 }

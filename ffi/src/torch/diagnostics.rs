@@ -2,7 +2,7 @@
 
 use crate::abi::cachalot_status;
 use crate::status::{CACHALOT_ERROR_FORKED, CACHALOT_ERROR_SHUTDOWN, CACHALOT_OK};
-use crate::{handle, last_error, warning};
+use crate::{handle, last_error, log};
 use core::ffi::CStr;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -22,7 +22,7 @@ pub(super) fn report_once(what: &'static str, status: cachalot_status) {
     if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert((what, status)) {
         // SAFETY: the thread's own text, NUL-terminated and valid until the thread's next failure.
         let text = unsafe { CStr::from_ptr(last_error::text()) };
-        warning::warn(format_args!("{what}: {}", text.to_string_lossy()));
+        log::warning(format_args!("{what}: {}", text.to_string_lossy()));
     }
 }
 

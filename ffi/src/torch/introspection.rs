@@ -9,7 +9,7 @@ use crate::abi::{
 use crate::boundary;
 use crate::marshal::Userdata;
 use crate::status::{CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Status};
-use cachalot_core::{BlockState, DevicePtr, EventReports, PoolId, PoolKind, SnapshotSegment};
+use cachalot_core::{BlockState, DevicePtr, PoolId, PoolKind, SnapshotSegment};
 use core::ffi::{c_int, c_void};
 use core::ptr::without_provenance_mut;
 
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn cachalot_torch_on_event(
         plugin::with_allocator(|instance| {
             instance.callbacks.set_event(callback, Userdata(userdata));
             for device in instance.devices() {
-                EventReports::of(&instance.allocator, device)?.set(callback.is_some())?;
+                instance.allocator.report_events(device, callback.is_some())?;
             }
             Ok(())
         })

@@ -97,7 +97,7 @@ pub(super) fn describer() -> Outcome<Describer> {
 unsafe extern "C" fn describe(_: *mut c_void, stack: *mut cachalot_stack, _: cachalot_action) {
     let Some(python) = python() else { return };
     let Some(_locked) = Locked::new(python) else { return };
-    let _error = Error::set_aside(python);
+    let _error = PythonError::set_aside(python);
     // SAFETY: the GIL is held. The frame is borrowed.
     let mut frame = Owned::borrowed(python, unsafe { (python.current_frame)() });
     while let Some(at) = frame {
@@ -210,12 +210,12 @@ struct Text {
 
 /// The thread's Python error, set aside: allocations also happen during error handling. The drop
 /// restores the error.
-struct Error {
+struct PythonError {
     python: &'static Python,
     parts: [*mut Object; 3],
 }
 
-impl Error {
+impl PythonError {
     /// Fetches and clears the thread's error.
     fn set_aside(python: &'static Python) -> Self {
         let mut parts = [null_mut(); 3];
@@ -227,7 +227,7 @@ impl Error {
     }
 }
 
-impl Drop for Error {
+impl Drop for PythonError {
     fn drop(&mut self) {
         let [kind, value, traceback] = self.parts;
         // SAFETY: the GIL is held; the call takes over the three references that were fetched.

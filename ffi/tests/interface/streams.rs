@@ -10,7 +10,7 @@ use std::ptr::without_provenance_mut;
 
 /// The program has announced no capture to the allocator, so no route is in force.
 #[test]
-fn a_block_that_a_capturing_stream_uses_is_accepted_and_comes_back_after_the_capture() {
+fn a_block_used_by_a_capturing_stream_is_accepted_and_freed_after_the_capture() {
     let subject = Subject::plain();
     let block = subject.malloc(5000, stream(1));
     ok(cachalot_record_stream(subject.0, block, stream(2)));

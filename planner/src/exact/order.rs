@@ -23,7 +23,7 @@ pub(super) enum Pick {
 
 /// Sort keys of buffers. Larger values come first.
 #[derive(Clone, Copy)]
-enum Key {
+enum SortKey {
     /// Length of the life (MiniMalloc's W).
     Width,
     /// Length of the life times size (A).
@@ -36,10 +36,10 @@ enum Key {
     Sections,
 }
 
-use Key::{Area, Load, Loads, Sections, Width};
+use SortKey::{Area, Load, Loads, Sections, Width};
 
 /// Sort keys that proved good in practice. The first three are MiniMalloc's.
-const ORDERS: [&[Key]; 9] = [
+const ORDERS: [&[SortKey]; 9] = [
     &[Load, Width, Area],
     &[Width, Area, Load],
     &[Load, Area, Width],
@@ -85,7 +85,7 @@ fn luby(index: u64) -> u64 {
 impl Order {
     /// Builds the order of a run. `load` lists the load of each section.
     pub(super) fn of(run: u64, items: &[Item], load: &[u64]) -> Self {
-        let mut random = Random::new(run);
+        let mut random = OrderRandom::new(run);
         let many = items.len() > MANY;
         // The first runs use the keys unchanged. Later runs draw a list of keys and add noise.
         let plain = run < ORDERS.len() as u64;
@@ -98,7 +98,7 @@ impl Order {
         let noise = if plain { 0.0 } else { [0.02, 0.1, 0.3][random.below(3) as usize] };
         let mut order: Vec<(Vec<f64>, u32)> = Vec::with_capacity(items.len());
         for (number, item) in items.iter().enumerate() {
-            let key = |key: &Key| key.of(item, load) * (1.0 + noise * (random.fraction() - 0.5));
+            let key = |key: &SortKey| key.of(item, load) * (1.0 + noise * (random.fraction() - 0.5));
             order.push((keys.iter().map(key).collect(), number as u32));
         }
         order.sort_by(|one, other| {
@@ -113,7 +113,7 @@ impl Order {
     }
 }
 
-impl Key {
+impl SortKey {
     fn of(self, item: &Item, load: &[u64]) -> f64 {
         let loads = || load[item.span.indices()].iter();
         match self {
@@ -127,9 +127,9 @@ impl Key {
 }
 
 /// Pseudo-random numbers by Vigna's `SplitMix64`.
-struct Random(u64);
+struct OrderRandom(u64);
 
-impl Random {
+impl OrderRandom {
     fn new(seed: u64) -> Self {
         Self(seed)
     }

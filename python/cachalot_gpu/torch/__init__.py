@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ModuleNotFoundError(
-        "cachalot_gpu.torch needs PyTorch with CUDA: pip install 'cachalot-gpu[torch]'", name="torch"
+        "cachalot_gpu.torch needs PyTorch with CUDA: pip install './python[torch]' in a clone of cachalot", name="torch"
     ) from None
 
 from ._forecast import predict

@@ -8,7 +8,7 @@ import threading
 import torch
 
 from .. import _settings, errors
-from . import _installed, _shim
+from . import _installed, _shim, _switch
 
 _SINCE = (2, 8)
 """The first version of PyTorch in which an allocator of pinned memory can be set."""
@@ -35,7 +35,7 @@ def _require_setter() -> None:
         )
 
 
-def enable_pinned(config: str | None = None) -> None:
+def enable_pinned(config: str | None = None, *, strict: bool = True) -> bool:
     """Puts cachalot in the place of PyTorch's allocator of pinned memory, in this process. Works once
     in a process, at any time; memory that was pinned before stays PyTorch's.
 
@@ -48,9 +48,14 @@ def enable_pinned(config: str | None = None) -> None:
     This does not depend on :func:`enable`, and works with PyTorch 2.8 to 2.11, a C++ compiler and CUDA's
     headers.
 
+    With ``CACHALOT_DISABLE``, PyTorch keeps its own allocator, as for :func:`enable`.
+
+    Returns whether cachalot allocates PyTorch's pinned memory.
+
     Args:
         config: settings such as ``"compact:0.1"``, in the syntax of ``PYTORCH_CUDA_ALLOC_CONF``. ``None``
             takes the defaults for host memory, ``"compact:0.01,exact_segments:True"``.
+        strict: whether a failure raises an error, as for :func:`enable`.
 
     Raises:
         AlreadyEnabledError: ``enable_pinned()`` was called before.
@@ -62,16 +67,28 @@ def enable_pinned(config: str | None = None) -> None:
     with _lock:
         if pinned_enabled():
             raise errors.AlreadyEnabledError("cachalot allocates PyTorch's pinned memory already")
-        config = "" if config is None else config
-        _settings.check(config)
-        _require_setter()
+        if _switch.leave_out_if_disabled():
+            return False
         try:
-            built = _shim.pinned()
-        except _shim.NotBuiltError as error:
-            raise errors.CachalotError(f"cachalot cannot allocate PyTorch's pinned memory: {error}") from error
-        _installed.require_gpu()
-        library = ctypes.CDLL(str(built))
-        library.cachalot_torch_install_pinned.restype = ctypes.c_char_p
-        if failure := library.cachalot_torch_install_pinned(_settings.encoded(config)):
-            raise errors.CachalotError(failure.decode(errors="replace").splitlines()[0])
-        _in_place.append(library)
+            _put_in_place("" if config is None else config)
+        except errors.CachalotError as error:
+            if strict:
+                raise
+            _switch.leave_out(str(error))
+        return pinned_enabled()
+
+
+def _put_in_place(config: str) -> None:
+    """Puts cachalot in the place of PyTorch's allocator of pinned memory, as :func:`enable_pinned` says."""
+    _settings.check(config)
+    _require_setter()
+    try:
+        built = _shim.pinned()
+    except _shim.NotBuiltError as error:
+        raise errors.CachalotError(f"cachalot cannot allocate PyTorch's pinned memory: {error}") from error
+    _installed.require_gpu()
+    library = ctypes.CDLL(str(built))
+    library.cachalot_torch_install_pinned.restype = ctypes.c_char_p
+    if failure := library.cachalot_torch_install_pinned(_settings.encoded(config)):
+        raise errors.CachalotError(failure.decode(errors="replace").splitlines()[0])
+    _in_place.append(library)

@@ -10,7 +10,7 @@ import warnings
 import torch
 
 from .. import _library, _settings, errors
-from . import _handle, _installed, _patch, _shim, _whole
+from . import _handle, _installed, _patch, _shim, _switch, _whole
 
 _HOOKS = {
     # PyTorch's setter: the function of the library
@@ -80,7 +80,7 @@ def _plug_in(too_late: str) -> None:
     _in_place.append(plugin)
 
 
-def enable(config: str | None = None, patch: bool = False) -> None:
+def enable(config: str | None = None, patch: bool = False, *, strict: bool = True) -> bool:
     """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device.
     Works once in a process, before the first use of CUDA.
 
@@ -90,6 +90,11 @@ def enable(config: str | None = None, patch: bool = False) -> None:
     (``CUDAPluggableAllocator``), after a warning that says why: pools, trees of captured graphs and
     memory shared between processes then do not work.
 
+    If the environment variable ``CACHALOT_DISABLE`` is set, neither empty nor ``0``, then PyTorch keeps its own
+    allocator, and a warning says so.
+
+    Returns whether cachalot is PyTorch's allocator.
+
     Args:
         config: settings such as ``"policy:caching,expandable_segments:True"``, in the syntax of
             ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else
@@ -98,6 +103,8 @@ def enable(config: str | None = None, patch: bool = False) -> None:
         patch: for the plug-in, whether cachalot's statistics, snapshots, history and memory
             fraction replace PyTorch's, which raise an error under every plug-in. The whole
             allocator needs no patch. The functions of ``cachalot_gpu.torch`` work in either case.
+        strict: whether a failure raises an error. If not, PyTorch keeps its own allocator, a warning gives the reason, and
+            :func:`metrics` has the reason as ``cachalot_left_out``. A second call raises an error in either case.
 
     Raises:
         AlreadyEnabledError: ``enable()`` was called before.
@@ -111,18 +118,31 @@ def enable(config: str | None = None, patch: bool = False) -> None:
             raise errors.AlreadyEnabledError(
                 "cachalot is PyTorch's allocator already; it can be enabled once in a process"
             )
-        if config is not None:
-            _settings.check(config)
-        _installed.require_plugins()
-        too_late = "enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
-        if torch.cuda.is_initialized():
-            raise errors.EnabledTooLateError(too_late)
-        start(config)
+        if _switch.leave_out_if_disabled():
+            return False
         try:
-            _whole.install(too_late)
-        except _shim.NotBuiltError as error:
-            if not os.environ.get("CACHALOT_TORCH_PLUGIN"):
-                warnings.warn(f"cachalot is a plug-in of PyTorch only: {error}", RuntimeWarning, stacklevel=2)
-            _plug_in(too_late)
-            if patch:
-                _patch.put_in_place()
+            _put_in_place(config, patch)
+        except errors.CachalotError as error:
+            if strict:
+                raise
+            _switch.leave_out(str(error))
+        return enabled()
+
+
+def _put_in_place(config: str | None, patch: bool) -> None:
+    """Puts cachalot in the place of PyTorch's allocator, as :func:`enable` says."""
+    if config is not None:
+        _settings.check(config)
+    _installed.require_plugins()
+    too_late = "enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
+    if torch.cuda.is_initialized():
+        raise errors.EnabledTooLateError(too_late)
+    start(config)
+    try:
+        _whole.install(too_late)
+    except _shim.NotBuiltError as error:
+        if not os.environ.get("CACHALOT_TORCH_PLUGIN"):
+            warnings.warn(f"cachalot is a plug-in of PyTorch only: {error}", RuntimeWarning, stacklevel=3)
+        _plug_in(too_late)
+        if patch:
+            _patch.put_in_place()

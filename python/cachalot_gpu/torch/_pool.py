@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .. import _files, errors
-from . import _installed, _plugin, _whole
+from . import _installed, _plugin, _switch, _whole
 
 _kept: list[torch.cuda.memory.CUDAPluggableAllocator] = []
 """The plug-in of every pool. Tensors may live as long as the process, and so must the plug-in."""
@@ -34,7 +34,8 @@ def pool(config: str | None = None, *, use_on_oom: bool = False, no_split: bool 
 
     PyTorch's own allocator still decides about blocks, and all functions of ``torch.cuda.memory``
     work. cachalot decides about segments only (2 MiB, 20 MiB, multiples of 2 MiB). Initialises
-    CUDA. After :func:`enable` as a whole allocator, cachalot decides about blocks, too.
+    CUDA. After :func:`enable` as a whole allocator, cachalot decides about blocks, too. With ``CACHALOT_DISABLE``, the
+    segments come from PyTorch.
 
     Args:
         config: settings for all pools, as for :func:`enable`. ``None`` changes no setting.
@@ -52,8 +53,9 @@ def pool(config: str | None = None, *, use_on_oom: bool = False, no_split: bool 
     # Older versions of PyTorch lack one argument or both, so only those that the caller wants are
     # passed.
     wanted: dict[str, Any] = {name: True for name, on in [("use_on_oom", use_on_oom), ("no_split", no_split)] if on}
-    _plugin.start(config)
+    if not (is_off := _switch.leave_out_if_disabled()):
+        _plugin.start(config)
     torch.cuda.init()
-    if _whole.in_place():
+    if is_off or _whole.in_place():
         return torch.cuda.MemPool(**wanted)
     return torch.cuda.MemPool(_allocator().allocator(), **wanted)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _library
-from . import _handle
+from . import _handle, _switch
 from ._installed import device_index
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def metrics() -> str:
     """Returns the metrics of every device as OpenMetrics text, for Prometheus: memory in total and by
     pool and stream, peaks, totals, limits. A web server sends the text with the type
     ``application/openmetrics-text; version=1.0.0; charset=utf-8``. Before the first allocation the
-    text has no metrics.
+    text has no metrics; where :func:`enable` has left PyTorch its own allocator, the text has the reason.
     """
     parts: list[bytes] = []
     if handle := _handle.peek():
@@ -70,7 +70,7 @@ def metrics() -> str:
             return 0
 
         _library.library().cachalot_metrics(handle, _library.Writer(write), None)
-    return b"".join(parts).decode() or "# EOF\n"
+    return b"".join(parts).decode() or _switch.metrics()
 
 
 def nested_stats(device: Device = None) -> dict[str, Any]:

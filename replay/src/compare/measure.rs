@@ -7,7 +7,7 @@ use cachalot_core::{BlockState, PlannedReport, SnapshotSegment};
 
 /// A program, and the settings of the run.
 #[derive(Debug)]
-pub(super) struct Task<'a> {
+pub(super) struct MeasuredRun<'a> {
     pub(super) program: &'a Program,
     pub(super) settings: Settings,
     /// The device's memory in bytes.
@@ -67,7 +67,7 @@ impl Figures {
 }
 
 /// Runs a program on an allocator with the task's settings.
-pub(super) fn measure(task: &Task<'_>) -> Result<Figures, Refusal> {
+pub(super) fn measure(task: &MeasuredRun<'_>) -> Result<Figures, Refusal> {
     let mut device = SimulatedDevice::new(task.capacity).with_costs(task.costs.clone());
     if task.work_done_at_once {
         device = device.with_work_done_at_once();

@@ -19,7 +19,7 @@ use crate::program::{LeftOut, Settings};
 use crate::replay::{self, ReplayError};
 use crate::trace::{BadInput, Trace};
 use cachalot_core::simulated::DriverCosts;
-use measure::{Task, measure};
+use measure::{MeasuredRun, measure};
 use rayon::prelude::*;
 
 /// Memory of the simulated device in bytes, as of an H200. A higher limit and a size factor above 1 enlarge
@@ -28,7 +28,7 @@ pub const DEVICE_BYTES: u64 = 139 << 30;
 
 /// Options of a comparison.
 #[derive(Debug)]
-pub struct Options {
+pub struct CompareOptions {
     /// The compared contenders.
     pub contenders: Vec<Contender>,
     /// The memory limit in bytes. Replaces the record's own limit.
@@ -69,14 +69,14 @@ pub struct Comparison {
 ///
 /// # Errors
 /// A record without a program that can be run.
-pub fn compare(trace: &Trace, options: &Options) -> Result<Comparison, ReplayError> {
+pub fn compare(trace: &Trace, options: &CompareOptions) -> Result<Comparison, ReplayError> {
     let program = replay::program(trace)?.without(options.left_out).scaled(options.size_factor);
     let passes = options.passes.max(1);
     let factor = options.limit_factor.map(|factor| program.limit_of(factor));
     let limit = factor.or(options.limit).or(trace.limit_bytes());
     let announced = program.announced();
     let measured = |contender: &Contender| {
-        let task = Task {
+        let task = MeasuredRun {
             program: if contender.config.planned().is_some() { &announced } else { &program },
             settings: Settings { config: contender.config.clone(), limit },
             // A larger program on a larger device: what does not fit would say nothing of the policy.

@@ -2,7 +2,7 @@
 //! succeeded.
 
 use super::lines;
-use super::past::{self, Memory, Place};
+use super::past::{self, PastMemory, Placement};
 use crate::memory::Part;
 use cachalot_snapshot::{Event, Snapshot};
 use serde::Serialize;
@@ -67,13 +67,14 @@ pub enum Remedy {
     Defragment,
 }
 
-fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failure {
+fn failure(device: i64, number: usize, event: &Event, memory: &PastMemory) -> Failure {
     let wanted = u64::try_from(event.size).unwrap_or(0);
     let device_free = event.device_free().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
     // If the device had enough memory, a limit refused the request, and only released memory makes
     // room below the limit.
     let left = if device_free >= wanted { 0 } else { device_free };
-    let here = |part: &Part<Place>| part.of.stream == event.stream && part.of.pool.is_none_or(|pool| pool == (0, 0));
+    let here =
+        |part: &Part<Placement>| part.of.stream == event.stream && part.of.pool.is_none_or(|pool| pool == (0, 0));
     let mut failure = Failure {
         device,
         event: number as u64,
@@ -96,14 +97,14 @@ fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failur
     };
     let blocks = memory.ordered();
     for (&address, part) in memory.parts() {
-        let free = Memory::free(&blocks, address, part, false);
+        let free = PastMemory::free(&blocks, address, part, false);
         let all = free.idle.saturating_add(free.holes);
         failure.cached = failure.cached.saturating_add(all);
         failure.if_released = failure.if_released.saturating_add(free.idle);
         if here(part) {
             failure.largest_free_here = failure.largest_free_here.max(free.largest);
             failure.if_in_one_piece = failure.if_in_one_piece.saturating_add(all);
-            let largest = Memory::free(&blocks, address, part, true).largest;
+            let largest = PastMemory::free(&blocks, address, part, true).largest;
             failure.largest_free_if_waited = failure.largest_free_if_waited.max(largest);
         } else {
             failure.largest_free_elsewhere = failure.largest_free_elsewhere.max(free.largest);

@@ -1,6 +1,6 @@
 //! Groups the blocks that are not free by the place of the allocation.
 
-use super::{State, blocks, lines};
+use super::{EndState, blocks, lines};
 use cachalot_snapshot::{Event, Snapshot, Stack};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -41,7 +41,7 @@ impl Group {
 }
 
 /// A block in use or pending.
-pub(super) struct Live<'s> {
+pub(super) struct LiveBlock<'s> {
     pub(super) device: i64,
     pub(super) stack: Option<&'s Stack>,
     pub(super) size: u64,
@@ -70,9 +70,9 @@ fn latest(trace: &[Event], addresses: impl Iterator<Item = u64>) -> HashMap<u64,
 }
 
 /// Returns the blocks of a snapshot that are not free.
-pub(super) fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
+pub(super) fn live(snapshot: &Snapshot) -> Vec<LiveBlock<'_>> {
     let of = |device: i64| snapshot.segments.iter().filter(move |segment| segment.device == device);
-    let used = |segment| blocks(segment).filter(|(_, block)| State::of(block) != State::Free);
+    let used = |segment| blocks(segment).filter(|(_, block)| EndState::of(block) != EndState::Free);
     let traces: Vec<_> = (0..)
         .zip(&snapshot.device_traces)
         .map(|(device, trace)| (&trace[..], latest(trace, of(device).flat_map(used).map(|(address, _)| address))))
@@ -80,18 +80,18 @@ pub(super) fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
     let mut found = Vec::new();
     for segment in &snapshot.segments {
         let trace = usize::try_from(segment.device).ok().and_then(|device| traces.get(device));
-        for (address, block) in blocks(segment).filter(|(_, block)| State::of(block) != State::Free) {
+        for (address, block) in blocks(segment).filter(|(_, block)| EndState::of(block) != EndState::Free) {
             let recorded = trace.and_then(|(trace, latest)| Some((*latest.get(&address)?, *trace)));
             let event = recorded.map(|(at, trace)| &trace[at]);
             let own = block.frames.as_ref().filter(|stack| !stack.is_empty());
             let ends = trace.and_then(|(trace, _)| Some((trace.first()?, trace.last()?)));
             // A block without an event is older than the first event.
             let us = ends.and_then(|(first, last)| Some(last.time_us?.saturating_sub(event.unwrap_or(first).time_us?)));
-            found.push(Live {
+            found.push(LiveBlock {
                 device: segment.device,
                 stack: own.or_else(|| event?.frames.as_ref()),
                 size: block.size,
-                is_pending: State::of(block) == State::Pending,
+                is_pending: EndState::of(block) == EndState::Pending,
                 events: recorded.map(|(at, trace)| (trace.len() - at) as u64),
                 us,
             });
@@ -101,7 +101,7 @@ pub(super) fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
 }
 
 /// Returns the groups in no order.
-pub(super) fn group(found: &[Live<'_>]) -> Vec<Group> {
+pub(super) fn group(found: &[LiveBlock<'_>]) -> Vec<Group> {
     let none = Stack::default();
     let mut groups = HashMap::<&Stack, Group>::new();
     for live in found {
@@ -126,7 +126,7 @@ pub(super) fn group(found: &[Live<'_>]) -> Vec<Group> {
 }
 
 /// Returns the groups with the most bytes.
-pub(super) fn largest(found: &[Live<'_>], most: usize) -> Vec<Group> {
+pub(super) fn largest(found: &[LiveBlock<'_>], most: usize) -> Vec<Group> {
     let mut groups = group(found);
     groups.sort_by(|one, other| (Reverse(one.bytes), &one.stack).cmp(&(Reverse(other.bytes), &other.stack)));
     groups.truncate(most);
@@ -134,7 +134,7 @@ pub(super) fn largest(found: &[Live<'_>], most: usize) -> Vec<Group> {
 }
 
 /// Returns the groups with the oldest blocks. Empty without recorded events.
-pub(super) fn oldest(snapshot: &Snapshot, found: &[Live<'_>], most: usize) -> Vec<Group> {
+pub(super) fn oldest(snapshot: &Snapshot, found: &[LiveBlock<'_>], most: usize) -> Vec<Group> {
     if snapshot.device_traces.iter().all(Vec::is_empty) {
         return Vec::new();
     }

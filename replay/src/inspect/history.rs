@@ -1,7 +1,7 @@
 //! The history of a device: what each event changes, on which stream and in which pool.
 
 use super::Sums;
-use super::past::{self, Memory, Place};
+use super::past::{self, PastMemory, Placement};
 use cachalot_snapshot::{Snapshot, Stack};
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,7 +24,7 @@ pub struct Life<'s> {
     /// Size in bytes. A block freed before the end has the requested size, rounded up to 512.
     pub bytes: u64,
     /// Stream and pool.
-    pub place: Place,
+    pub place: Placement,
     /// Stack of the allocation.
     pub stack: Option<&'s Stack>,
     /// Number of the allocation's event. `None` for an allocation before the first event.
@@ -40,7 +40,7 @@ pub struct Life<'s> {
 /// The memory of a device at the start, and the effect of each event.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    places: Vec<Place>,
+    places: Vec<Placement>,
     /// The memory before the first event, by number of the place.
     start: Vec<Sums>,
     /// The effect of each event and the number of the place.
@@ -49,9 +49,9 @@ pub struct History {
 
 /// The history under construction, from the end backwards.
 struct Backward<'s> {
-    memory: Memory,
-    numbers: HashMap<Place, u32>,
-    places: Vec<Place>,
+    memory: PastMemory,
+    numbers: HashMap<Placement, u32>,
+    places: Vec<Placement>,
     /// The blocks that are not free, by address.
     open: HashMap<u64, Life<'s>>,
 }
@@ -76,7 +76,7 @@ impl History {
             let after = back.sums();
             let place = place
                 .or_else(|| back.place_of(address))
-                .unwrap_or(Place { stream: event.stream, pool: event.pool_id() });
+                .unwrap_or(Placement { stream: event.stream, pool: event.pool_id() });
             let apart = |of: fn(&Sums) -> u64| of(&before).cast_signed().wrapping_sub(of(&after).cast_signed());
             let (reserved, allocated) = (apart(|sums| sums.reserved), apart(|sums| sums.allocated));
             let change = Change { reserved, allocated, pending: apart(|sums| sums.pending) };
@@ -103,7 +103,7 @@ impl History {
     }
 
     /// Returns every stream and pool.
-    pub fn places(&self) -> &[Place] {
+    pub fn places(&self) -> &[Placement] {
         &self.places
     }
 
@@ -145,7 +145,7 @@ impl<'s> Backward<'s> {
     fn open_last(&mut self, snapshot: &'s Snapshot, device: i64) {
         let used: Vec<_> = self.memory.blocks().iter().map(|(&address, block)| (address, block.size)).collect();
         for (address, bytes) in used {
-            let place = self.place_of(address).unwrap_or(Place { stream: 0, pool: None });
+            let place = self.place_of(address).unwrap_or(Placement { stream: 0, pool: None });
             self.open.insert(address, Life { address, bytes, place, stack: None, start: None, freed: None, end: None });
         }
         let segments = snapshot.segments.iter().filter(|segment| segment.device == device);
@@ -161,11 +161,11 @@ impl<'s> Backward<'s> {
     }
 
     /// Returns the place of the segment around an address.
-    fn place_of(&self, address: u64) -> Option<Place> {
+    fn place_of(&self, address: u64) -> Option<Placement> {
         self.memory.part_at(address).map(|part| part.of)
     }
 
-    fn number(&mut self, place: Place) -> u32 {
+    fn number(&mut self, place: Placement) -> u32 {
         let next = self.places.len() as u32;
         let number = *self.numbers.entry(place).or_insert(next);
         if number == next {
@@ -175,7 +175,7 @@ impl<'s> Backward<'s> {
     }
 
     /// Notes a step of a free. The block of a completed free was not known before.
-    fn free(&mut self, address: u64, place: Place, set: impl FnOnce(&mut Life<'s>), number: usize) {
+    fn free(&mut self, address: u64, place: Placement, set: impl FnOnce(&mut Life<'s>), number: usize) {
         let Some(bytes) = self.memory.blocks().get(&address).map(|block| block.size) else { return };
         let none = Life { address, bytes, place, stack: None, start: None, freed: None, end: Some(number) };
         set(self.open.entry(address).or_insert(none));
@@ -183,12 +183,12 @@ impl<'s> Backward<'s> {
 
     /// Returns the memory before the first event, by number of the place.
     fn start(&mut self) -> Vec<Sums> {
-        let mut start = BTreeMap::<Place, Sums>::new();
+        let mut start = BTreeMap::<Placement, Sums>::new();
         for (&address, part) in self.memory.parts() {
             start.entry(part.of).or_default().reserved += part.end - address;
         }
         for (&address, block) in self.memory.blocks() {
-            let sums = start.entry(self.place_of(address).unwrap_or(Place { stream: 0, pool: None })).or_default();
+            let sums = start.entry(self.place_of(address).unwrap_or(Placement { stream: 0, pool: None })).or_default();
             *(if block.pending { &mut sums.pending } else { &mut sums.allocated }) += block.size;
         }
         start.keys().for_each(|&place| {

@@ -1,7 +1,7 @@
 //! What each call stack holds at a time: blocks, and memory reserved from the device.
 
-use super::groups::{Live, live};
-use super::past::{self, Memory};
+use super::groups::{LiveBlock, live};
+use super::past::{self, PastMemory};
 use super::peaks::{self, PeakPlace};
 use super::{At, PeakOf};
 use cachalot_snapshot::{Event, Snapshot, Stack};
@@ -64,7 +64,7 @@ impl<'s> Table<'s> {
         self.0.entry((device, stack)).or_insert(none)
     }
 
-    fn add_blocks(&mut self, found: &[Live<'s>]) {
+    fn add_blocks(&mut self, found: &[LiveBlock<'s>]) {
         for live in found {
             let holding = self.at(live.device, live.stack);
             if live.is_pending {
@@ -78,7 +78,7 @@ impl<'s> Table<'s> {
 
     /// Adds the memory of a device. The latest event before the time that reserved a byte has the
     /// stack of the byte; a byte without an event has the stack of the segment at the end.
-    fn add_segments(&mut self, snapshot: &'s Snapshot, memory: &Memory, device: i64, trace: &'s [Event]) {
+    fn add_segments(&mut self, snapshot: &'s Snapshot, memory: &PastMemory, device: i64, trace: &'s [Event]) {
         let mut left: BTreeMap<u64, u64> = memory.parts().iter().map(|(&start, part)| (start, part.end)).collect();
         for event in trace.iter().rev().filter(|event| matches!(&*event.action, "segment_alloc" | "segment_map")) {
             if left.is_empty() {

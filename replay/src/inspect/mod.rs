@@ -13,7 +13,7 @@ pub use failures::{Failure, Remedy};
 pub use groups::Group;
 pub use history::{Change, History, Life};
 pub use holdings::{Holding, holdings};
-pub use past::Place;
+pub use past::Placement;
 pub use peaks::{Peak, PeakOf};
 pub use segments::SegmentReport;
 pub use totals::Totals;
@@ -56,13 +56,13 @@ pub fn inspect(snapshot: &Snapshot, most: usize) -> Report {
 
 /// The state of a block at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum EndState {
     Held,
     Pending,
     Free,
 }
 
-impl State {
+impl EndState {
     /// Returns the state of a block. An unknown state counts as allocated.
     fn of(block: &Block) -> Self {
         match &*block.state {

@@ -1,13 +1,13 @@
 //! The memory of a device as a snapshot shows it: at the end, and before each event.
 
-use super::{State, blocks};
+use super::{EndState, blocks};
 use crate::memory::{self, Block, Part, SMALL_PAGE};
 use cachalot_core::Config;
 use cachalot_snapshot::{Event, Segment, Snapshot};
 
 /// The stream and the pool of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct Placement {
     /// The stream.
     pub stream: i64,
     /// The pool. `(0, 0)` is the default pool, and `None` is unknown: a segment released before the
@@ -16,7 +16,7 @@ pub struct Place {
 }
 
 /// The memory of a device. The pool of a segment that is gone at the end is unknown.
-pub(super) type Memory = memory::Memory<Place, ()>;
+pub(super) type PastMemory = memory::Memory<Placement, ()>;
 
 /// Returns the size of large pages in expandable segments, from the settings of a snapshot.
 pub(super) fn large_page(snapshot: &Snapshot) -> u64 {
@@ -36,16 +36,16 @@ pub(super) fn page(segment: &Segment, large_page: u64) -> u64 {
 }
 
 /// Returns the memory at the end.
-pub(super) fn at_end(snapshot: &Snapshot, device: i64) -> Memory {
-    let mut memory = Memory::default();
+pub(super) fn at_end(snapshot: &Snapshot, device: i64) -> PastMemory {
+    let mut memory = PastMemory::default();
     let large_page = large_page(snapshot);
     for segment in snapshot.segments.iter().filter(|segment| segment.device == device) {
         let pool = Some(segment.segment_pool_id.unwrap_or_default());
         let end = segment.address.saturating_add(segment.total_size);
         let page = page(segment, large_page);
-        memory.insert(segment.address, Part { end, page, of: Place { stream: segment.stream, pool } });
-        for (address, block) in blocks(segment).filter(|(_, block)| State::of(block) != State::Free) {
-            let pending = State::of(block) == State::Pending;
+        memory.insert(segment.address, Part { end, page, of: Placement { stream: segment.stream, pool } });
+        for (address, block) in blocks(segment).filter(|(_, block)| EndState::of(block) != EndState::Free) {
+            let pending = EndState::of(block) == EndState::Pending;
             memory.set_block(address, Some(Block { size: block.size, pending, of: () }));
         }
     }
@@ -53,12 +53,12 @@ pub(super) fn at_end(snapshot: &Snapshot, device: i64) -> Memory {
 }
 
 /// Returns whether memory of unknown pool belongs to the part of an expandable segment beside it.
-fn takes(one: Place, other: Place) -> bool {
+fn takes(one: Placement, other: Placement) -> bool {
     one.stream == other.stream && other.pool.is_none()
 }
 
 /// Undoes an event.
-pub(super) fn undo(memory: &mut Memory, event: &Event, large_page: u64) {
+pub(super) fn undo(memory: &mut PastMemory, event: &Event, large_page: u64) {
     let (Some(address), Ok(bytes)) = (event.addr, u64::try_from(event.size)) else { return };
     let end = address.saturating_add(bytes);
     match &*event.action {
@@ -68,7 +68,11 @@ pub(super) fn undo(memory: &mut Memory, event: &Event, large_page: u64) {
         "segment_alloc" | "segment_map" => memory.cut(address, end),
         "segment_free" | "segment_unmap" => {
             let page = if event.action == "segment_free" { 0 } else { memory::page_of(bytes, large_page) };
-            memory.map(address, Part { end, page, of: Place { stream: event.stream, pool: event.pool_id() } }, takes);
+            memory.map(
+                address,
+                Part { end, page, of: Placement { stream: event.stream, pool: event.pool_id() } },
+                takes,
+            );
         }
         _ => {}
     }

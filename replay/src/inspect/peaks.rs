@@ -1,7 +1,7 @@
 //! The state of each device at the peaks of reserved memory and of memory in use.
 
-use super::groups::{Group, Live, largest};
-use super::past::{self, Memory};
+use super::groups::{Group, LiveBlock, largest};
+use super::past::{self, PastMemory};
 use crate::memory::Block;
 use cachalot_snapshot::{Event, Snapshot};
 use serde::Serialize;
@@ -72,7 +72,7 @@ pub(super) struct PeakPlace {
 
 /// Calls `visit` with the memory at the peaks of every device with events, the later peak of a
 /// device first.
-pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&Memory, PeakPlace)) {
+pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&PastMemory, PeakPlace)) {
     let large_page = past::large_page(snapshot);
     for (device, trace) in (0..).zip(&snapshot.device_traces).filter(|(_, trace)| !trace.is_empty()) {
         let [reserved, in_use] = highest(snapshot, device, trace);
@@ -94,7 +94,7 @@ pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&Memory, PeakP
 }
 
 /// Returns the bytes of all blocks that are not free.
-fn in_use(memory: &Memory) -> u64 {
+fn in_use(memory: &PastMemory) -> u64 {
     memory.allocated().saturating_add(memory.pending())
 }
 
@@ -122,7 +122,7 @@ fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
     [reserved, in_use]
 }
 
-fn peak(memory: &Memory, snapshot: &Snapshot, place: PeakPlace, most: usize) -> Peak {
+fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, most: usize) -> Peak {
     let PeakPlace { device, of, event } = place;
     let trace = snapshot.device_traces.iter().zip(0..).find(|(_, number)| *number == device);
     let trace: &[Event] = trace.map_or(&[], |(trace, _)| trace);
@@ -146,7 +146,7 @@ fn peak(memory: &Memory, snapshot: &Snapshot, place: PeakPlace, most: usize) -> 
     };
     let blocks = memory.ordered();
     for (&address, part) in memory.parts() {
-        let free = Memory::free(&blocks, address, part, false);
+        let free = PastMemory::free(&blocks, address, part, false);
         peak.hole_segments += u64::from(free.holes > 0);
         peak.releasable_segments += u64::from(free.idle == part.end - address);
         peak.releasable = peak.releasable.saturating_add(free.idle);
@@ -157,7 +157,7 @@ fn peak(memory: &Memory, snapshot: &Snapshot, place: PeakPlace, most: usize) -> 
 }
 
 /// Returns the blocks at a time, with the stacks of the allocations.
-pub(super) fn live<'s>(memory: &Memory, snapshot: &'s Snapshot, place: PeakPlace) -> Vec<Live<'s>> {
+pub(super) fn live<'s>(memory: &PastMemory, snapshot: &'s Snapshot, place: PeakPlace) -> Vec<LiveBlock<'s>> {
     let PeakPlace { device, event: end, .. } = place;
     let trace = usize::try_from(device).map_or(&[][..], |device| &snapshot.device_traces[device]);
     let mut wanted: HashMap<u64, Option<usize>> = memory.blocks().keys().map(|&address| (address, None)).collect();
@@ -179,7 +179,7 @@ pub(super) fn live<'s>(memory: &Memory, snapshot: &'s Snapshot, place: PeakPlace
         let number = wanted.get(&address).copied().flatten();
         let event = number.map(|number| &trace[number]);
         let age = |event: &Event| Some(now?.saturating_sub(event.time_us?));
-        Live {
+        LiveBlock {
             device,
             stack: event.and_then(|event| event.frames.as_ref()).or_else(|| own.get(&address).copied()),
             size: block.size,

@@ -1,7 +1,7 @@
 //! Segments in use with much free memory that cannot be released.
 
-use super::{State, blocks, fragmentation, past};
-use crate::memory::{Free, free_between};
+use super::{EndState, blocks, fragmentation, past};
+use crate::memory::{FreeMemory, free_between};
 use cachalot_snapshot::{Segment, Snapshot};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -54,12 +54,12 @@ fn report(segment: &Segment, large_page: u64) -> SegmentReport {
         blocks_in_use: 0,
     };
     for (_, block) in blocks(segment) {
-        match State::of(block) {
-            State::Held => report.allocated += block.size,
-            State::Pending => report.pending += block.size,
-            State::Free => report.free_blocks += 1,
+        match EndState::of(block) {
+            EndState::Held => report.allocated += block.size,
+            EndState::Pending => report.pending += block.size,
+            EndState::Free => report.free_blocks += 1,
         }
-        report.blocks_in_use += u64::from(State::of(block) != State::Free);
+        report.blocks_in_use += u64::from(EndState::of(block) != EndState::Free);
     }
     let free = free_of(segment, large_page);
     (report.free, report.largest_free) = (free.holes, free.largest_hole);
@@ -69,19 +69,19 @@ fn report(segment: &Segment, large_page: u64) -> SegmentReport {
 
 /// Returns the reserved bytes and the free memory of each segment at the end. Parked memory is not reserved, and
 /// a park gives up what is free.
-pub(crate) fn at_end(snapshot: &Snapshot) -> impl Iterator<Item = (u64, Free)> {
+pub(crate) fn at_end(snapshot: &Snapshot) -> impl Iterator<Item = (u64, FreeMemory)> {
     let large_page = past::large_page(snapshot);
     snapshot.segments.iter().filter_map(move |segment| {
         let reserved = segment.total_size.saturating_sub(segment.parked_size.unwrap_or(0));
         let free = free_of(segment, large_page);
         let (idle, holes) = (free.idle.min(reserved), free.holes.min(reserved));
-        (reserved > 0).then_some((reserved, Free { idle, holes, ..free }))
+        (reserved > 0).then_some((reserved, FreeMemory { idle, holes, ..free }))
     })
 }
 
 /// Returns the free memory of a segment.
-pub(super) fn free_of(segment: &Segment, large_page: u64) -> Free {
-    let used = blocks(segment).filter(|(_, block)| State::of(block) != State::Free);
+pub(super) fn free_of(segment: &Segment, large_page: u64) -> FreeMemory {
+    let used = blocks(segment).filter(|(_, block)| EndState::of(block) != EndState::Free);
     let end = segment.address.saturating_add(segment.total_size);
     let page = past::page(segment, large_page);
     free_between(segment.address, end, page, used.map(|(address, block)| (address, block.size)))

@@ -1,6 +1,6 @@
 //! Totals of each device.
 
-use super::{State, blocks, fragmentation, past};
+use super::{EndState, blocks, fragmentation, past};
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,14 +62,14 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
             totals.reserved_private += reserved;
         }
         for (_, block) in blocks(segment) {
-            match State::of(block) {
-                State::Held => {
+            match EndState::of(block) {
+                EndState::Held => {
                     totals.allocations += 1;
                     totals.allocated += block.size;
                     totals.requested += block.requested_size.unwrap_or(block.size);
                 }
-                State::Pending => totals.pending += block.size,
-                State::Free => {
+                EndState::Pending => totals.pending += block.size,
+                EndState::Free => {
                     totals.free_blocks += 1;
                     totals.cached += block.size;
                     totals.largest_free = totals.largest_free.max(block.size);

@@ -40,7 +40,7 @@ pub struct Solved {
 
 /// Answer to whether a problem fits into a capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum FitAnswer {
     /// A plan fits.
     Fits,
     /// Proven not to fit.
@@ -135,7 +135,7 @@ pub fn fits(
     method: Method,
     deadline: Option<Duration>,
     improved: &mut dyn FnMut(&Plan, u64, &'static str),
-) -> (Solved, Answer) {
+) -> (Solved, FitAnswer) {
     let start = Instant::now();
     let mut solved = match method {
         Method::Portfolio => parallel::fits(problem, capacity, current_num_threads(), deadline, improved).0.into(),
@@ -143,9 +143,9 @@ pub fn fits(
     };
     solved.seconds = start.elapsed().as_secs_f64();
     let answer = match &solved.plan {
-        Some(plan) if plan.peak <= capacity => Answer::Fits,
-        _ if capacity < solved.lower_bound => Answer::DoesNotFit,
-        _ => Answer::NotDecided,
+        Some(plan) if plan.peak <= capacity => FitAnswer::Fits,
+        _ if capacity < solved.lower_bound => FitAnswer::DoesNotFit,
+        _ => FitAnswer::NotDecided,
     };
     (solved, answer)
 }

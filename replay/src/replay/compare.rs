@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Agreement of two sequences of events.
 #[derive(Debug, Default)]
-pub(super) struct Comparison {
+pub(super) struct Agreement {
     /// Number of compared events of the record.
     pub(super) checked: u64,
     /// Number of differing events. An event on only one side counts as a difference.
@@ -25,8 +25,8 @@ pub(super) struct First {
 }
 
 /// Compares a whole record with the trace of a replay.
-pub(super) fn compare(recorded: &[Event], done: &[TraceEntry]) -> Comparison {
-    let mut comparison = Comparison::default();
+pub(super) fn compare(recorded: &[Event], done: &[TraceEntry]) -> Agreement {
+    let mut comparison = Agreement::default();
     let (mut at, mut done) = (0, done);
     while at < recorded.len() || !done.is_empty() {
         let length = through_call(&recorded[at..], |event| event.action.is_call());

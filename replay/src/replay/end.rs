@@ -2,7 +2,7 @@
 
 use super::Simulated;
 use crate::program::DEVICE;
-use crate::trace::{Block, BlockState, Expected, Segment};
+use crate::trace::{BlockState, Expected, ExpectedBlock, Segment};
 use cachalot_core::{BlockState as State, Error, PoolKind, SnapshotSegment};
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ fn segment(segment: &SnapshotSegment) -> Segment {
         blocks: segment
             .blocks
             .iter()
-            .map(|block| Block {
+            .map(|block| ExpectedBlock {
                 address: block.address.0,
                 size: block.size,
                 requested_size: block.requested_size,
@@ -112,7 +112,7 @@ impl SegmentComparison {
         if heads.0 != heads.1 {
             self.note(format!("the segment\n  recorded: {}\n  replayed: {}", or_none(heads.0), or_none(heads.1)));
         }
-        let by_address = |segment: Option<&Segment>| -> BTreeMap<u64, Block> {
+        let by_address = |segment: Option<&Segment>| -> BTreeMap<u64, ExpectedBlock> {
             segment.iter().flat_map(|segment| &segment.blocks).map(|block| (block.address, block.clone())).collect()
         };
         let (recorded, mut replayed) = (by_address(recorded), by_address(replayed));
@@ -155,7 +155,7 @@ fn head(segment: &Segment) -> String {
     )
 }
 
-fn describe(block: &Block) -> String {
+fn describe(block: &ExpectedBlock) -> String {
     let state = match block.state {
         BlockState::ActiveAllocated => "allocated",
         BlockState::ActivePendingFree => "pending",

@@ -37,7 +37,7 @@ const SEEDS: usize = 2;
 const SEED_BYTES: u64 = 8;
 
 /// A live or waiting block of the record.
-pub(super) struct Held {
+pub(super) struct RecordedBlock {
     pub(super) slot: u32,
     /// The stream whose work the block waits for, after the free and before the completion.
     pub(super) waits_for: Option<StreamId>,
@@ -64,7 +64,7 @@ pub(super) struct Follower<'t> {
     pub(super) entries: Vec<TraceEntry>,
     pub(super) ranges: Ranges,
     /// Recorded address → block.
-    pub(super) held: HashMap<u64, Held>,
+    pub(super) held: HashMap<u64, RecordedBlock>,
     vacant_slots: Vec<u32>,
     /// Number of held blocks that wait.
     pub(super) waiting: usize,
@@ -293,7 +293,7 @@ impl<'t> Follower<'t> {
                 self.program.slots += 1;
                 self.program.slots - 1
             });
-            self.held.insert(call.addr, Held { slot, waits_for: None });
+            self.held.insert(call.addr, RecordedBlock { slot, waits_for: None });
             self.perform(Operation::Malloc { bytes, stream, slot })?;
         }
         for stream in found {

@@ -1,6 +1,6 @@
 //! Restores the state in which a record begins, for a record from the middle of a program.
 
-use super::follow::{Follower, Held};
+use super::follow::{Follower, RecordedBlock};
 use crate::program::{DEVICE, Operation};
 use crate::trace::{BlockState, Segment, Start};
 use cachalot_core::{
@@ -32,7 +32,7 @@ impl Follower<'_> {
             self.program.slots += 1;
             self.program.operations.push(Operation::Malloc { bytes, stream, slot });
             self.run.blocks.push(DevicePtr(block.address));
-            self.held.insert(block.address, Held { slot, waits_for: None });
+            self.held.insert(block.address, RecordedBlock { slot, waits_for: None });
         }
         for (_, block) in start.blocks().filter(|(_, block)| block.state == BlockState::ActivePendingFree) {
             self.free_and_wait(block.address)?;

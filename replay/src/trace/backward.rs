@@ -19,14 +19,14 @@
 //! released before the end.
 
 use super::start::Start;
-use super::{Action, Block, BlockState, Event, Expected, Segment};
+use super::{Action, BlockState, Event, Expected, ExpectedBlock, Segment};
 use cachalot_core::config::Policy;
 use cachalot_core::rounding::{SMALL_MAX, SMALL_SEGMENT, round_size};
 use cachalot_core::{Config, PoolKind, UNIT};
 use std::collections::BTreeMap;
 
 /// A block in use or pending.
-struct Live {
+struct EarlierBlock {
     requested: u64,
     pending: bool,
     /// Size in bytes, if known.
@@ -35,7 +35,7 @@ struct Live {
 
 /// A segment, or a mapped part of an expandable segment.
 #[derive(Clone)]
-struct Part {
+struct EarlierPart {
     end: u64,
     stream: u64,
     pool: (u64, u64),
@@ -45,12 +45,12 @@ struct Part {
 }
 
 /// The memory of the device at some time.
-struct Memory<'c> {
+struct EarlierMemory<'c> {
     config: &'c Config,
     /// By address.
-    parts: BTreeMap<u64, Part>,
+    parts: BTreeMap<u64, EarlierPart>,
     /// By address.
-    blocks: BTreeMap<u64, Live>,
+    blocks: BTreeMap<u64, EarlierBlock>,
     /// The latest requested size of each free block, by the end of the block. A request takes the
     /// front of a free block, and the remainder keeps the remembered size, so the end identifies
     /// the block.
@@ -65,14 +65,14 @@ struct Memory<'c> {
 pub(super) fn start(events: &[Event], end: &Expected) -> Result<Start, (usize, String)> {
     // The replay of the record reports an invalid configuration.
     let config = Config::parse(&end.config).unwrap_or_default();
-    let mut memory = Memory::at_end(&end.segments, &config);
+    let mut memory = EarlierMemory::at_end(&end.segments, &config);
     for (number, event) in events.iter().enumerate().rev() {
         memory.undo(event).map_err(|why| (number, why))?;
     }
     Ok(memory.start())
 }
 
-impl<'c> Memory<'c> {
+impl<'c> EarlierMemory<'c> {
     fn at_end(segments: &[Segment], config: &'c Config) -> Self {
         let mut memory = Self { config, parts: BTreeMap::new(), blocks: BTreeMap::new(), remembered: BTreeMap::new() };
         for segment in segments {
@@ -83,14 +83,14 @@ impl<'c> Memory<'c> {
             };
             let Segment { address, total_size, stream, segment_pool_id: pool, is_expandable, .. } = *segment;
             let end = address.saturating_add(total_size);
-            memory.parts.insert(address, Part { end, stream, pool, is_expandable, kind });
+            memory.parts.insert(address, EarlierPart { end, stream, pool, is_expandable, kind });
             for block in &segment.blocks {
                 let (end, requested) = (block.address.saturating_add(block.size), block.requested_size);
                 if block.state == BlockState::Inactive {
                     memory.remembered.insert(end, requested);
                 } else {
                     let pending = block.state == BlockState::ActivePendingFree;
-                    memory.blocks.insert(block.address, Live { requested, pending, size: Some(block.size) });
+                    memory.blocks.insert(block.address, EarlierBlock { requested, pending, size: Some(block.size) });
                 }
             }
         }
@@ -149,7 +149,7 @@ impl<'c> Memory<'c> {
         // The block merged into the surrounding free memory, which remembers the block's request
         // and forgets the earlier request.
         self.remembered.remove(&next);
-        self.blocks.insert(addr, Live { requested: size, pending: true, size: None });
+        self.blocks.insert(addr, EarlierBlock { requested: size, pending: true, size: None });
         let small = self.has_small_heaps() && rounded <= SMALL_MAX;
         if let Some((_, part)) = self.parts.range_mut(..=addr).next_back() {
             part.kind.get_or_insert(if small { PoolKind::Small } else { PoolKind::Large });
@@ -159,7 +159,7 @@ impl<'c> Memory<'c> {
 
     fn undo_obtain(&mut self, addr: u64, end: u64, is_expandable: bool) -> Result<(), String> {
         let found = self.part_around(addr, end).and_then(|(start, _)| Some((start, self.parts.get(&start)?.clone())));
-        let fits = |&(start, ref part): &(u64, Part)| {
+        let fits = |&(start, ref part): &(u64, EarlierPart)| {
             part.is_expandable == is_expandable && (is_expandable || (start, part.end) == (addr, end))
         };
         let Some((start, part)) = found.filter(fits) else {
@@ -170,7 +170,7 @@ impl<'c> Memory<'c> {
         }
         self.parts.remove(&start);
         if start < addr {
-            self.parts.insert(start, Part { end: addr, ..part.clone() });
+            self.parts.insert(start, EarlierPart { end: addr, ..part.clone() });
         }
         // The free memory before the part took over the remembered request of the part, and forgot
         // the own request.
@@ -189,9 +189,9 @@ impl<'c> Memory<'c> {
         }
         let is_expandable = event.action == Action::SegmentUnmap;
         let mut start = addr;
-        let mut part = Part { end, stream: event.stream, pool: (0, 0), is_expandable, kind: None };
+        let mut part = EarlierPart { end, stream: event.stream, pool: (0, 0), is_expandable, kind: None };
         if is_expandable {
-            let alike = |part: &Part| part.is_expandable && part.stream == event.stream;
+            let alike = |part: &EarlierPart| part.is_expandable && part.stream == event.stream;
             let before = self.parts.range(..addr).next_back().filter(|(_, other)| other.end == addr && alike(other));
             if let Some((at, other)) = before.map(|(&at, other)| (at, other.clone())) {
                 (start, part.kind, part.pool) = (at, other.kind, other.pool);
@@ -229,7 +229,7 @@ impl<'c> Memory<'c> {
         for (&address, part) in &self.parts {
             let kind = part.kind.unwrap_or_else(|| self.kind_of(address, part));
             let blocks = self.blocks_of(address, part, kind, &mut start.assumed);
-            let sum = |is: fn(BlockState) -> bool, of: fn(&Block) -> u64| {
+            let sum = |is: fn(BlockState) -> bool, of: fn(&ExpectedBlock) -> u64| {
                 blocks.iter().filter(|block| is(block.state)).map(of).sum()
             };
             start.segments.push(Segment {
@@ -250,7 +250,7 @@ impl<'c> Memory<'c> {
     }
 
     /// Returns the kind of a segment by size, for a segment without later blocks.
-    fn kind_of(&self, address: u64, part: &Part) -> PoolKind {
+    fn kind_of(&self, address: u64, part: &EarlierPart) -> PoolKind {
         let bytes = part.end - address;
         let small = if part.is_expandable {
             !bytes.is_multiple_of(self.config.large_segment_size())
@@ -261,7 +261,7 @@ impl<'c> Memory<'c> {
     }
 
     /// Returns the blocks of a part, including free blocks.
-    fn blocks_of(&self, address: u64, part: &Part, kind: PoolKind, assumed: &mut u64) -> Vec<Block> {
+    fn blocks_of(&self, address: u64, part: &EarlierPart, kind: PoolKind, assumed: &mut u64) -> Vec<ExpectedBlock> {
         let mut blocks = Vec::new();
         let mut at = address;
         let mut live = self.blocks.range(address..part.end).peekable();
@@ -269,7 +269,12 @@ impl<'c> Memory<'c> {
             let next = live.peek().map_or(part.end, |&(&next, _)| next);
             if at < next {
                 let requested_size = self.remembered.get(&next).copied().unwrap_or(0);
-                blocks.push(Block { address: at, size: next - at, requested_size, state: BlockState::Inactive });
+                blocks.push(ExpectedBlock {
+                    address: at,
+                    size: next - at,
+                    requested_size,
+                    state: BlockState::Inactive,
+                });
             }
             let Some((&address, block)) = live.next() else { return blocks };
             let next = live.peek().map_or(part.end, |&(&next, _)| next);
@@ -282,7 +287,7 @@ impl<'c> Memory<'c> {
             let state = if block.pending { BlockState::ActivePendingFree } else { BlockState::ActiveAllocated };
             // The oldest snapshots have no requested sizes.
             let requested_size = if block.requested == 0 { size } else { block.requested };
-            blocks.push(Block { address, size, requested_size, state });
+            blocks.push(ExpectedBlock { address, size, requested_size, state });
             at = address.saturating_add(size);
         }
     }
@@ -299,6 +304,6 @@ impl<'c> Memory<'c> {
 
 /// Returns whether a block may have been requested with `bytes`. An unknown request matches any
 /// size.
-fn is_request(live: &Live, bytes: u64) -> bool {
+fn is_request(live: &EarlierBlock, bytes: u64) -> bool {
     live.requested == bytes || live.requested == 0
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 const MAX_TOTAL_BYTES: u64 = 1 << 61;
 
 /// A block between the events `a` and `c`.
-struct Held {
+struct CheckedBlock {
     size: u64,
     /// Place of the allocation. `None` for a block from before the first event.
     place: Option<Place>,
@@ -22,7 +22,7 @@ struct Held {
     freed: bool,
 }
 
-impl Held {
+impl CheckedBlock {
     /// Describes the origin of the block.
     fn origin(&self) -> String {
         self.place.map_or_else(|| "from before the first event".to_owned(), |place| format!("of {place}"))
@@ -31,9 +31,9 @@ impl Held {
 
 /// The memory of the record after some events.
 #[derive(Default)]
-struct State {
+struct RecordedMemory {
     /// Disjoint blocks by address.
-    blocks: BTreeMap<u64, Held>,
+    blocks: BTreeMap<u64, CheckedBlock>,
     /// Segments between `A` and `F`: address → size.
     segments: BTreeMap<u64, u64>,
     /// Mapped ranges between `M` and `U`, adjacent ranges joined: start → end.
@@ -71,7 +71,7 @@ pub(super) fn check(file: &Path, events: &[Event], start: Option<&Start>) -> Res
 
 /// Finds the first contradiction with the event's place, which is `None` before the first event.
 pub(super) fn walk(events: &[Event], start: Option<&Start>) -> Result<(), (Option<Place>, Contradiction)> {
-    let state = start.map(State::at).transpose();
+    let state = start.map(RecordedMemory::at).transpose();
     let mut state = state.map_err(|what| (None, Contradiction::Events(what)))?.unwrap_or_default();
     events.iter().try_for_each(|event| state.apply(event).map_err(|what| (Some(event.place), what)))
 }
@@ -80,7 +80,7 @@ pub(super) fn walk(events: &[Event], start: Option<&Start>) -> Result<(), (Optio
 const BEGINS_IN_THE_MIDDLE: &str =
     "; if the record begins in the middle of its program, pass a memory snapshot, which holds the final state as well";
 
-impl State {
+impl RecordedMemory {
     /// Returns the state before the first event.
     fn at(start: &Start) -> Result<Self, String> {
         let mut state = Self::default();
@@ -99,7 +99,7 @@ impl State {
         for (_, block) in start.blocks() {
             state.requested = add(state.requested, block.requested_size)?;
             let freed = block.state == BlockState::ActivePendingFree;
-            state.blocks.insert(block.address, Held { size: block.requested_size, place: None, freed });
+            state.blocks.insert(block.address, CheckedBlock { size: block.requested_size, place: None, freed });
         }
         Ok(state)
     }
@@ -145,7 +145,7 @@ impl State {
         }
         let size = end - addr;
         self.requested = add(self.requested, size).map_err(Contradiction::Events)?;
-        self.blocks.insert(addr, Held { size, place: Some(place), freed: false });
+        self.blocks.insert(addr, CheckedBlock { size, place: Some(place), freed: false });
         Ok(())
     }
 

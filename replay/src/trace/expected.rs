@@ -52,12 +52,12 @@ pub struct Segment {
     /// Whether the segment grows by mapping.
     pub is_expandable: bool,
     /// The blocks by address.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<ExpectedBlock>,
 }
 
 /// A block of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Block {
+pub struct ExpectedBlock {
     /// Address of the first byte.
     pub address: u64,
     /// Size in bytes.

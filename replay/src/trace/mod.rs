@@ -16,7 +16,7 @@ mod start;
 
 pub use error::{BadInput, Place};
 pub use event::{Action, Event, Note};
-pub use expected::{Block, BlockState, Expected, Segment};
+pub use expected::{BlockState, Expected, ExpectedBlock, Segment};
 pub use start::Start;
 
 use consistency::Contradiction;

@@ -2,7 +2,7 @@
 //! and settings at the end.
 
 use super::error::describe_io;
-use super::{Action, BadInput, Block, BlockState, Event, Expected, Note, Place, Segment, Trace, open};
+use super::{Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Segment, Trace, open};
 use cachalot_core::MAX_REQUEST;
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
 use std::io::BufRead;
@@ -175,10 +175,10 @@ fn segment(segment: &cachalot_snapshot::Segment) -> Result<Segment, String> {
     let mut blocks = Vec::with_capacity(segment.blocks.len());
     for block in &segment.blocks {
         let (address, requested_size) = (block.address.unwrap_or(at), block.requested_size.unwrap_or(0));
-        blocks.push(Block { address, size: block.size, requested_size, state: state(&block.state)? });
+        blocks.push(ExpectedBlock { address, size: block.size, requested_size, state: state(&block.state)? });
         at = address.saturating_add(block.size);
     }
-    let sum = |is: fn(BlockState) -> bool, of: fn(&Block) -> u64| {
+    let sum = |is: fn(BlockState) -> bool, of: fn(&ExpectedBlock) -> u64| {
         blocks.iter().filter(|block| is(block.state)).map(of).fold(0, u64::saturating_add)
     };
     let is_active = |state| state != BlockState::Inactive;

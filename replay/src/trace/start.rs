@@ -21,7 +21,7 @@ impl Start {
     }
 
     /// Returns all blocks that were not free, with the segments, by address.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = (&Segment, &super::Block)> {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (&Segment, &super::ExpectedBlock)> {
         let blocks = self.segments.iter().flat_map(|segment| segment.blocks.iter().map(move |block| (segment, block)));
         blocks.filter(|(_, block)| block.state != BlockState::Inactive)
     }

@@ -2,9 +2,9 @@
 //! claim about a setting comes from a replay.
 
 use super::{Part, Space};
-use crate::memory::{Free, SMALL_PAGE, free_between};
+use crate::memory::{SMALL_PAGE, Stuck, free_between};
 use crate::program::{Program, Run, Settings, allocator};
-use crate::recorded::Recorded;
+use crate::recorded::RecordedPeaks;
 use crate::replay;
 use crate::trace::Trace;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
@@ -32,23 +32,6 @@ const PLAIN: f64 = 1.03;
 
 /// The policy of cachalot for free memory in one piece: pages from anywhere behind contiguous addresses.
 const ONE_PIECE: &str = "policy:stitched";
-
-/// The memory of a device at some time. Memory in use, in holes and idle add up to reserved memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Stuck {
-    /// Bytes reserved from the device.
-    pub reserved_bytes: u64,
-    /// Bytes of allocated and pending blocks.
-    pub in_use_bytes: u64,
-    /// Free bytes that cannot go back to the device.
-    pub hole_bytes: u64,
-    /// Number of segments with holes.
-    pub hole_segments: u64,
-    /// Bytes of wholly free segments, and of wholly free pages of expandable segments.
-    pub idle_bytes: u64,
-    /// Number of wholly free segments.
-    pub idle_segments: u64,
-}
 
 /// A configuration with less memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -120,40 +103,28 @@ pub struct Question<'a> {
     /// The program's settings.
     pub baseline: &'a Config,
     /// The figures of the recording, if program, limit and settings are as recorded.
-    pub recorded: Option<&'a Recorded>,
+    pub recorded: Option<&'a RecordedPeaks>,
     /// Whether the program's `PyTorch` knows the settings of version 2.11. `None` if unknown.
     pub has_late_keys: Option<bool>,
     /// Whether the limit is a setting, and not the size of a device.
     pub limit_is_setting: bool,
 }
 
-impl Stuck {
-    /// Adds a segment of `bytes` bytes.
-    pub(crate) fn add(&mut self, bytes: u64, free: Free) {
-        let Free { idle, holes, .. } = free;
-        self.reserved_bytes = self.reserved_bytes.saturating_add(bytes);
-        self.in_use_bytes = self.in_use_bytes.saturating_add(bytes.saturating_sub(idle).saturating_sub(holes));
-        self.idle_bytes = self.idle_bytes.saturating_add(idle);
-        self.idle_segments += u64::from(idle == bytes && bytes > 0);
-        self.hole_bytes = self.hole_bytes.saturating_add(holes);
-        self.hole_segments += u64::from(holes > 0);
+/// Returns the memory of an allocator.
+fn stuck_of(segments: &[SnapshotSegment], config: &Config) -> Stuck {
+    let mut stuck = Stuck::default();
+    for segment in segments {
+        let page = match (segment.is_expandable, segment.kind) {
+            (false, _) => 0,
+            (true, PoolKind::Small) => SMALL_PAGE,
+            (true, PoolKind::Large) => config.large_segment_size(),
+        };
+        let used = segment.blocks.iter().filter(|block| block.state != BlockState::Inactive);
+        let used = used.map(|block| (block.address.0, block.size));
+        let (start, bytes) = (segment.address.0, segment.total_size);
+        stuck.add(bytes, free_between(start, start.saturating_add(bytes), page, used));
     }
-
-    fn of(segments: &[SnapshotSegment], config: &Config) -> Self {
-        let mut stuck = Self::default();
-        for segment in segments {
-            let page = match (segment.is_expandable, segment.kind) {
-                (false, _) => 0,
-                (true, PoolKind::Small) => SMALL_PAGE,
-                (true, PoolKind::Large) => config.large_segment_size(),
-            };
-            let used = segment.blocks.iter().filter(|block| block.state != BlockState::Inactive);
-            let used = used.map(|block| (block.address.0, block.size));
-            let (start, bytes) = (segment.address.0, segment.total_size);
-            stuck.add(bytes, free_between(start, start.saturating_add(bytes), page, used));
-        }
-        stuck
-    }
+    stuck
 }
 
 /// Returns the memory at the end of a snapshot, on all devices.
@@ -168,7 +139,7 @@ pub fn at_end(snapshot: &Snapshot) -> Stuck {
 /// Returns the answer of a record about its own settings. Without a replay, if the history is too long or
 /// cannot be replayed, the answer has no advice.
 pub fn answer_of(trace: &Trace) -> Answer {
-    let recorded = Recorded::of(trace);
+    let recorded = RecordedPeaks::of(trace);
     let advised = || {
         if trace.events.len() > MOST_EVENTS {
             return None;
@@ -189,7 +160,7 @@ pub fn answer_of(trace: &Trace) -> Answer {
 }
 
 /// Returns the answer without advice.
-pub fn of_recording(recorded: &Recorded, config: String) -> Answer {
+pub fn of_recording(recorded: &RecordedPeaks, config: String) -> Answer {
     Answer {
         is_recorded: true,
         config,
@@ -316,12 +287,12 @@ fn of_replay(part: &Part, config: &Config, present: &Cost) -> Option<Answer> {
     }
     let mut again = run()?;
     again.perform_all(&operations[..end]).ok()?;
-    let recorded = Recorded {
+    let recorded = RecordedPeaks {
         peak_reserved_bytes: present.reserved_bytes,
         peak_live_bytes: part.program.live_bytes().max().unwrap_or(0),
         ooms: whole.ooms,
         largest_failed_bytes: whole.largest_failed,
-        fullest: Stuck::of(&again.allocator.snapshot(), config),
+        fullest: stuck_of(&again.allocator.snapshot(), config),
         limit_bytes: part.limit,
     };
     Some(Answer { is_recorded: false, ..of_recording(&recorded, String::new()) })

@@ -4,7 +4,8 @@ mod answer;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{Answer, Better, MOST_EVENTS, Question, Rescue, Stuck, answer, answer_of, at_end, of_recording};
+pub use crate::memory::Stuck;
+pub use answer::{Answer, Better, MOST_EVENTS, Question, Rescue, answer, answer_of, at_end, of_recording};
 pub use cachalot_tuner::judge::{Cost, Part, cost};
 pub use cachalot_tuner::tune::{EXPANDABLE, Options, Outcome, Tried};
 pub use cachalot_tuner::{Aim, Budget, HoldBack, Note, Parts, Progress, Summary};

@@ -11,10 +11,10 @@ mod text;
 
 use crate::model::Snapshot;
 use cachalot_core::{
-    Allocator, DeviceIndex, DeviceMemory, Error, Lock, ReclaimStats, Stats, Storage, TuneReport, TuneStage, Tuning,
+    Allocator, DeviceIndex, DeviceMemory, Error, Lock, ReclaimStats, Stats, Storage, TuneReport, TuneStage,
 };
 use figures::Figures;
-use text::{Family, Kind, Text};
+use text::{Family, Kind, MetricsText};
 
 /// The media type of the text, for HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -25,7 +25,7 @@ pub fn of_snapshot(snapshot: &Snapshot) -> String {
     for segment in snapshot.segments.iter().chain(snapshot.host_segments.iter().flatten()) {
         figures.add_segment(segment);
     }
-    let mut text = Text::default();
+    let mut text = MetricsText::default();
     text.gauges(&figures);
     let events = (0..).zip(&snapshot.device_traces).filter(|(_, trace)| !trace.is_empty());
     let events: Vec<(i64, i64)> = events.map(|(device, trace)| (device, trace.len() as i64)).collect();
@@ -54,7 +54,7 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
         figures.devices.entry(device.0.into()).or_default();
         devices.push((i64::from(device.0), allocator.stats(device)?));
     }
-    let mut text = Text::default();
+    let mut text = MetricsText::default();
     text.gauges(&figures);
     for (family, of) in families() {
         let values: Vec<(i64, i64)> = devices.iter().map(|(device, stats)| (*device, of(stats))).collect();
@@ -81,7 +81,7 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
     text.by_device(&gauge("cachalot_leaked_bytes", "bytes", "Memory whose release failed."), &leaked);
     let mut tuned = Vec::new();
     for device in (0..allocator.device_count()).map(DeviceIndex) {
-        let report = Tuning::of(allocator, device)?.report()?;
+        let report = allocator.tuning(device)?.report()?;
         // Devices that are not tuned have no figures.
         tuned.extend((report.stage != TuneStage::Off).then_some((i64::from(device.0), report)));
     }

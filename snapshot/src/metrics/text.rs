@@ -24,7 +24,7 @@ pub(super) struct Family {
 
 /// The text under construction.
 #[derive(Default)]
-pub(super) struct Text(String);
+pub(super) struct MetricsText(String);
 
 /// The families of a device: name, unit, help, figure.
 type OfDevice = (&'static str, &'static str, &'static str, fn(&DeviceFigures) -> u64);
@@ -50,7 +50,7 @@ const PLACE_FAMILIES: [OfPlace; 3] = [
     ("cachalot_pool_pending_bytes", "Memory still used by streams, by pool and stream.", |place| place.pending),
 ];
 
-impl Text {
+impl MetricsText {
     /// Writes the gauges of all figures.
     pub(super) fn gauges(&mut self, figures: &Figures) {
         for (name, unit, help, of) in DEVICE_FAMILIES {

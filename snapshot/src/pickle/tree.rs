@@ -285,7 +285,7 @@ impl<'t: 'de, 'de> Deserializer<'de> for At<'t> {
         match self.node() {
             Some((number, _)) if name == SHARED => {
                 self.tree.count(0)?;
-                visitor.visit_map(Numbered { number: Some(number), value: self })
+                visitor.visit_map(NumberedValue { number: Some(number), value: self })
             }
             Some((_, Node::Event(number))) if name == HARVESTED => visitor.visit_u32(*number),
             _ => visitor.visit_newtype_struct(self),
@@ -346,12 +346,12 @@ impl<'t: 'de, 'de> MapAccess<'de> for Pairs<'t> {
 }
 
 /// A shared value with a number, in the form described at [`SHARED`].
-struct Numbered<'t> {
+struct NumberedValue<'t> {
     number: Option<u32>,
     value: At<'t>,
 }
 
-impl<'t: 'de, 'de> MapAccess<'de> for Numbered<'t> {
+impl<'t: 'de, 'de> MapAccess<'de> for NumberedValue<'t> {
     type Error = Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {

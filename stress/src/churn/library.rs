@@ -20,7 +20,7 @@ pub(super) struct Stream(pub(super) usize);
 
 /// A block's address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Block(usize);
+pub(super) struct BlockAddress(usize);
 
 /// A private pool: device and name.
 #[derive(Clone, Copy, Debug)]
@@ -66,19 +66,19 @@ impl Library {
         without_provenance_mut(self.handle)
     }
 
-    pub(super) fn malloc(&self, device: c_int, bytes: usize, on: Stream) -> Answer<Block> {
+    pub(super) fn malloc(&self, device: c_int, bytes: usize, on: Stream) -> Answer<BlockAddress> {
         let mut block: *mut c_void = null_mut();
         // SAFETY: the variable outlives the call, which writes one address to it.
         let status = unsafe { cachalot_malloc(self.handle(), device, bytes, on.raw(), &raw mut block) };
         accepted("malloc", status)?;
-        Ok(Block(block.addr()))
+        Ok(BlockAddress(block.addr()))
     }
 
-    pub(super) fn free(&self, block: Block) -> Answer {
+    pub(super) fn free(&self, block: BlockAddress) -> Answer {
         accepted("free", cachalot_free(self.handle(), without_provenance_mut(block.0)))
     }
 
-    pub(super) fn record_stream(&self, block: Block, on: Stream) -> Answer {
+    pub(super) fn record_stream(&self, block: BlockAddress, on: Stream) -> Answer {
         let status = cachalot_record_stream(self.handle(), without_provenance_mut(block.0), on.raw());
         accepted("record_stream", status)
     }

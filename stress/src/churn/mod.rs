@@ -32,7 +32,7 @@ pub(crate) fn churn(options: &ChurnOptions) -> ExitCode {
             Ok(scene) => scene,
             Err(error) => {
                 eprintln!("{error}");
-                return ExitCode::from(super::NOT_BEGUN);
+                return ExitCode::from(crate::setup::NOT_BEGUN);
             }
         };
         let progress = Progress::new(name, total, options.bound_kib);

@@ -1,6 +1,6 @@
 //! Phases of the churn: streams, threads with streams of their own, private pools, and blocks.
 
-use super::library::{Answer, Block, Library, PER_THREAD, Pool, Stream};
+use super::library::{Answer, BlockAddress, Library, PER_THREAD, Pool, Stream};
 use super::memory::Progress;
 use super::source::Source;
 use crate::sizes;
@@ -85,7 +85,7 @@ pub(super) fn streams(scene: &Scene, progress: &Progress, _worker: u64) -> Answe
         let device = scene.device(number);
         let stream = scene.source.make(device)?;
         let block = library.malloc(device, BYTES, stream)?;
-        let mut after: Option<(Block, Option<Pool>)> = None;
+        let mut after: Option<(BlockAddress, Option<Pool>)> = None;
         // Five endings of a stream, in turn on every device.
         match number / u64::from(scene.devices) % 5 {
             0 => library.free(block)?,
@@ -127,7 +127,7 @@ pub(super) fn threads(scene: &Scene, progress: &Progress, _worker: u64) -> Answe
     let library = &scene.library;
     let mut held = VecDeque::new();
     while let Some(number) = progress.next()? {
-        let visit = || -> Answer<Option<Block>> {
+        let visit = || -> Answer<Option<BlockAddress>> {
             let (device, permanent) = (scene.device(number), scene.permanent(scene.device(number)));
             let turn = number / u64::from(scene.devices);
             let own = library.malloc(device, BYTES, PER_THREAD)?;

@@ -1,10 +1,18 @@
 //! Cases of the fault sweep: the call that fails, when, how, and with which code.
 
-use super::child::SCENARIOS;
 use crate::options::{Faults, Occurrences, SweepOptions};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
+
+/// Arguments of the small runs. Together the runs make every driver call of the allocator, most of
+/// them more than 200 times.
+pub(super) const SCENARIOS: [&[&str]; 4] = [
+    &[],
+    &["--config", "expandable_segments:True"],
+    &["--config", "policy:stitched,slack:0"],
+    &["--identity", "asked"],
+];
 
 /// Number of calls of each driver function without faults, by scenario.
 pub(super) type Calls = Vec<BTreeMap<String, u64>>;

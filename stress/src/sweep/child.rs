@@ -1,6 +1,6 @@
 //! A small run in a separate process: arguments, and evaluation of the result.
 
-use super::cases::Case;
+use super::cases::{Case, SCENARIOS};
 use super::table::Outcome;
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
 use cachalot_emulated_driver::install::install;
@@ -8,15 +8,6 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-
-/// Arguments of the small runs. Together the runs make every driver call of the allocator, most of
-/// them more than 200 times.
-pub(super) const SCENARIOS: [&[&str]; 4] = [
-    &[],
-    &["--config", "expandable_segments:True"],
-    &["--config", "policy:stitched,slack:0"],
-    &["--identity", "asked"],
-];
 
 /// Arguments common to all runs: small enough for some ten thousand runs.
 const RUN: &str = "--json --ops 1500 --threads 1 --streams 3 --devices 2 --disturb 2 --round 100 --batch 4 --blocks 30 \
@@ -116,7 +107,9 @@ impl Child {
 fn without(output: &Output) -> Result<Without, String> {
     match output.status.code() {
         Some(0) => Ok(Without::Worked),
-        Some(status) if status == i32::from(crate::NOT_BEGUN) && !output.stderr.is_empty() => Ok(Without::Refused),
+        Some(status) if status == i32::from(crate::setup::NOT_BEGUN) && !output.stderr.is_empty() => {
+            Ok(Without::Refused)
+        }
         _ => Err(format!("{}: {}", output.status, text(output))),
     }
 }

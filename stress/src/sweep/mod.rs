@@ -8,7 +8,7 @@ mod table;
 use crate::options::SweepOptions;
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
 use cachalot_emulated_driver::install::built_library;
-use cases::{Calls, Case, cases};
+use cases::{Calls, Case, SCENARIOS, cases};
 use child::{Child, Without};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ pub(crate) fn sweep(options: &SweepOptions) -> ExitCode {
         }
         Err(error) => {
             eprintln!("{error}");
-            ExitCode::from(super::NOT_BEGUN)
+            ExitCode::from(crate::setup::NOT_BEGUN)
         }
     }
 }
@@ -42,7 +42,7 @@ fn begin(options: &SweepOptions) -> Result<(Child, Calls), String> {
     let named = std::env::var_os(LIBRARY_VARIABLE).map(PathBuf::from);
     let library = named.map_or_else(built_library, Ok).map_err(|error| error.to_string())?;
     let child = Child { library, seed: options.seed };
-    let calls = (0..child::SCENARIOS.len()).map(|scenario| child.calls(scenario)).collect::<Result<_, _>>()?;
+    let calls = (0..SCENARIOS.len()).map(|scenario| child.calls(scenario)).collect::<Result<_, _>>()?;
     Ok((child, calls))
 }
 

@@ -1,7 +1,6 @@
 //! Result of a sweep, as a table in Markdown.
 
-use super::cases::{Calls, Case};
-use super::child::SCENARIOS;
+use super::cases::{Calls, Case, SCENARIOS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -20,7 +19,7 @@ pub(super) enum Outcome {
 
 /// The cases of one function in one scenario.
 #[derive(Default, Debug)]
-struct Row {
+struct FunctionRow {
     calls: u64,
     occurrences: BTreeSet<u64>,
     recovered: u64,
@@ -29,7 +28,7 @@ struct Row {
     wrong: u64,
 }
 
-impl Row {
+impl FunctionRow {
     fn cells(&self) -> String {
         let Self { calls, occurrences, recovered, lost, not_reached, wrong } = self;
         let cases = recovered + lost + not_reached + wrong;
@@ -40,7 +39,7 @@ impl Row {
 /// The results of all cases.
 #[derive(Debug)]
 pub(super) struct Table {
-    rows: BTreeMap<(usize, String), Row>,
+    rows: BTreeMap<(usize, String), FunctionRow>,
     done: usize,
 }
 
@@ -50,7 +49,7 @@ impl Table {
         let mut rows = BTreeMap::new();
         for (scenario, functions) in calls.iter().enumerate() {
             for (function, &calls) in functions {
-                rows.insert((scenario, function.clone()), Row { calls, ..Row::default() });
+                rows.insert((scenario, function.clone()), FunctionRow { calls, ..FunctionRow::default() });
             }
         }
         Self { rows, done: 0 }
@@ -77,8 +76,8 @@ impl Table {
         all.wrong == 0 && all.recovered > 0
     }
 
-    fn total(&self) -> Row {
-        self.rows.values().fold(Row::default(), |all, row| Row {
+    fn total(&self) -> FunctionRow {
+        self.rows.values().fold(FunctionRow::default(), |all, row| FunctionRow {
             calls: all.calls + row.calls,
             occurrences: BTreeSet::new(),
             recovered: all.recovered + row.recovered,
@@ -104,7 +103,7 @@ impl fmt::Display for Table {
             }
             writeln!(f, "| `{function}` | {} |", row.cells())?;
         }
-        let Row { calls, recovered, lost, not_reached, wrong, .. } = self.total();
+        let FunctionRow { calls, recovered, lost, not_reached, wrong, .. } = self.total();
         write!(f, "| **all** | {calls} | | {} | {recovered} | {lost} | {not_reached} | {wrong} |", self.done)
     }
 }

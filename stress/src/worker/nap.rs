@@ -3,7 +3,7 @@
 
 use super::Worker;
 use super::park::Wake;
-use cachalot_core::{ParkMode, ParkOrder, ParkTarget, Parking, PoolId, Tag};
+use cachalot_core::{ParkMode, ParkOrder, ParkTarget, PoolId, Tag};
 use std::num::NonZeroU64;
 
 /// Marks the tags of graphs, in contrast to the tags of tenants.
@@ -20,7 +20,7 @@ impl Worker {
         self.tags += 1;
         let tag = Tag(NonZeroU64::new(GRAPHS | u64::from(self.number) << GRAPH_BITS | self.tags)?);
         let index = self.shared.devices[device].index;
-        let tagged = Parking::of(&self.shared.subject, index).and_then(|parking| parking.tag_pool(pool, Some(tag)));
+        let tagged = self.shared.subject.parking(index).and_then(|parking| parking.tag_pool(pool, Some(tag)));
         tagged.inspect_err(|error| self.failed("tag_pool", error)).ok().map(|()| tag)
     }
 

@@ -4,7 +4,7 @@ use super::Worker;
 use super::refusals::Reason::{Capture, Memory, Ordinary, Turn};
 use crate::stage::Device;
 use crate::verdict::Kind;
-use cachalot_core::{Error, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking};
+use cachalot_core::{Error, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget};
 
 /// A call to wake memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ impl Worker {
         let (shared, since) = (self.shared, self.shared.captures.now());
         let Ok(_alone) = shared.untold.try_write() else { return false };
         let what = format!("park of {target:?} with {mode:?} and {order:?}");
-        let parked = Parking::of(&shared.subject, stage.index).and_then(|parking| parking.park(target, mode, order));
+        let parked = shared.subject.parking(stage.index).and_then(|parking| parking.park(target, mode, order));
         let Some(report) = self.report(stage, target) else { return false };
         match parked {
             // A stream without memory in the default pool has nothing to park. It may have got some since.
@@ -49,7 +49,7 @@ impl Worker {
     pub(super) fn wake(&mut self, stage: &Device, target: ParkTarget, step: Wake) -> bool {
         let (shared, since) = (self.shared, self.shared.captures.now());
         let what = format!("{step:?} wake of {target:?}");
-        let woken = Parking::of(&shared.subject, stage.index).and_then(|parking| match step {
+        let woken = shared.subject.parking(stage.index).and_then(|parking| match step {
             Wake::Whole => parking.wake(target),
             Wake::Start => parking.wake_start(target),
             Wake::Wait => parking.wake_wait(target),
@@ -83,7 +83,7 @@ impl Worker {
 
     /// Returns where the memory of `target` is.
     pub(super) fn report(&mut self, stage: &Device, target: ParkTarget) -> Option<ParkReport> {
-        let report = Parking::of(&self.shared.subject, stage.index).and_then(|parking| parking.report(target));
+        let report = self.shared.subject.parking(stage.index).and_then(|parking| parking.report(target));
         report.inspect_err(|error| self.failed("the report of parked memory", error)).ok()
     }
 

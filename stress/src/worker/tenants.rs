@@ -8,9 +8,7 @@ use crate::sizes;
 use crate::stage::{Device, Line};
 use crate::tenant::{State, Tenancy, Tenant};
 use crate::verdict::Kind;
-use cachalot_core::{
-    DevicePtr, Error, Host, MIB, ParkMode, ParkOrder, ParkState, ParkTarget, Parking, Physical, Route,
-};
+use cachalot_core::{DevicePtr, Error, Host, MIB, ParkMode, ParkOrder, ParkState, ParkTarget, Physical, Route};
 use cachalot_cuda::driver::types::CuStream;
 use std::mem;
 use std::ops::Range;
@@ -339,7 +337,7 @@ impl Worker {
     /// by an earlier park.
     fn insist(&mut self, tenancy: &Tenancy, mode: ParkMode) {
         let (target, since) = (tenancy.target, self.shared.captures.now());
-        let parking = match Parking::of(&self.shared.subject, self.stage_of(tenancy).index) {
+        let parking = match self.shared.subject.parking(self.stage_of(tenancy).index) {
             Ok(parking) => parking,
             Err(error) => return self.failed("parking", &error),
         };

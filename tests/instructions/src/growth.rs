@@ -5,8 +5,8 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, MIB, Parking, PoolId, PoolOptions, RangeAllocator as _,
-    RangeId, Route, StreamId, Tag,
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, MIB, PoolId, PoolOptions, RangeAllocator as _, RangeId,
+    Route, StreamId, Tag,
 };
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -127,7 +127,7 @@ impl World {
     fn add_pool(&mut self, tag: Option<NonZeroU64>) -> Result<(), Error> {
         let pool = self.allocator.create_pool(DEVICE, PoolOptions::default())?;
         if let Some(tag) = tag {
-            Parking::of(&self.allocator, DEVICE)?.tag_pool(pool, Some(Tag(tag)))?;
+            self.allocator.parking(DEVICE)?.tag_pool(pool, Some(Tag(tag)))?;
         }
         self.allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(STREAM))?;
         self.blocks.push(self.malloc(BYTES)?);

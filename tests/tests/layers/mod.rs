@@ -10,9 +10,9 @@
 //! arguments. A method call is no import. Code under `#[cfg(test)]` is ignored.
 
 mod check;
-mod document;
+pub(crate) mod document;
 mod imports;
-mod modules;
+pub(crate) mod modules;
 mod paths;
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub(crate) struct Contents {
     pub(crate) file: Module,
     /// Names defined in the module.
     pub(crate) defined: BTreeSet<String>,
+    /// The names of types and traits among them.
+    pub(crate) types: BTreeSet<String>,
     /// Names imported by a `use`, and whether each is visible outside.
     pub(crate) named: Vec<(Named, bool)>,
     /// Paths in the code.
@@ -66,6 +68,7 @@ fn add(modules: &mut Modules, read: Read<'_>, module: Module, file: &Module, ite
             item => {
                 if !attributes(&item).is_some_and(is_test) {
                     contents.defined.extend(name(&item));
+                    contents.types.extend(name(&item).filter(|_| is_type(&item)));
                     contents.paths.extend(paths::paths(item.to_token_stream()));
                 }
             }
@@ -94,6 +97,12 @@ fn attributes(item: &syn::Item) -> Option<&[syn::Attribute]> {
         syn::Item::Use(item) => &item.attrs,
         _ => return None,
     })
+}
+
+/// Returns whether an item defines a type or a trait.
+fn is_type(item: &syn::Item) -> bool {
+    use syn::Item::{Enum, Struct, Trait, Type, Union};
+    matches!(item, Enum(_) | Struct(_) | Trait(_) | Type(_) | Union(_))
 }
 
 /// Returns the name that an item defines.

@@ -22,9 +22,7 @@ mod window;
 
 pub use job::{Finding, Job};
 
-use cachalot_core::{
-    Allocator, Config, DeviceIndex, DeviceMemory, Error, Lock, Storage, TuneReport, TuneStage, Tuning,
-};
+use cachalot_core::{Allocator, Config, DeviceIndex, DeviceMemory, Error, Lock, Storage, TuneReport, TuneStage};
 use job::{Answer, Trial, What, remember};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -130,7 +128,7 @@ impl Tuner {
         allocator: &Allocator<D, R, S>,
         device: DeviceIndex,
     ) -> Result<Option<Job>, Error> {
-        let tuning = Tuning::of(allocator, device)?;
+        let tuning = allocator.tuning(device)?;
         if !tuning.is_possible()? {
             return Ok(None);
         }
@@ -150,7 +148,7 @@ impl Tuner {
         allocator: &Allocator<D, R, S>,
         device: DeviceIndex,
     ) -> Result<Job, Error> {
-        let tuning = Tuning::of(allocator, device)?;
+        let tuning = allocator.tuning(device)?;
         let window = tuning.window()?;
         let is_current = window.serial == self.serial;
         self.serial = window.serial;
@@ -193,7 +191,7 @@ impl Tuner {
         device: DeviceIndex,
         finding: Finding,
     ) -> Result<(), Error> {
-        let tuning = Tuning::of(allocator, device)?;
+        let tuning = allocator.tuning(device)?;
         if !tuning.is_possible()? {
             self.waiting = Some(finding);
             return Ok(());
@@ -260,7 +258,7 @@ impl Tuner {
         device: DeviceIndex,
         trial: Trial,
     ) -> Result<(), Error> {
-        let since = Tuning::of(allocator, device)?.window()?.events.last().map_or(0, |event| event.time_us);
+        let since = allocator.tuning(device)?.window()?.events.last().map_or(0, |event| event.time_us);
         self.phase = Phase::Measuring(Measured { trial, since });
         self.restart(allocator, device)
     }

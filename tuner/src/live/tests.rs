@@ -40,7 +40,7 @@ fn idle(tuner: &mut Tuner, allocator: &OnDevice) -> u32 {
 }
 
 fn report(allocator: &OnDevice) -> TuneReport {
-    Tuning::of(allocator, DEVICE).and_then(|tuning| tuning.report()).expect("the device")
+    allocator.tuning(DEVICE).and_then(|tuning| tuning.report()).expect("the device")
 }
 
 fn in_force(allocator: &OnDevice) -> String {
@@ -163,7 +163,7 @@ fn the_program_has_the_last_word() {
     iterate(&allocator);
     idle(&mut tuner, &allocator);
     assert_eq!((report(&allocator).switches, report(&allocator).is_tuned), (1, true));
-    assert_eq!(Tuning::of(&allocator, DEVICE).and_then(|tuning| tuning.own_config()).expect("the device"), own);
+    assert_eq!(allocator.tuning(DEVICE).and_then(|tuning| tuning.own_config()).expect("the device"), own);
     allocator.configure(&Config::parse("tune:auto").expect("settings"));
     assert!(!report(&allocator).is_tuned);
     iterate(&allocator);

@@ -131,7 +131,7 @@ mod tests {
     use crate::judge::OnDevice;
     use crate::program::{DEVICE, Run, Settings, allocator};
     use cachalot_core::simulated::SimulatedDevice;
-    use cachalot_core::{Config, MIB, Tuning};
+    use cachalot_core::{Config, MIB};
 
     const STREAM: StreamId = StreamId(4);
 
@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn window(allocator: &OnDevice) -> Window {
-        Tuning::of(allocator, DEVICE).and_then(|tuning| tuning.window()).expect("a window")
+        allocator.tuning(DEVICE).and_then(|tuning| tuning.window()).expect("a window")
     }
 
     #[test]

@@ -9,9 +9,9 @@ use super::table::Look;
 use super::variation::Variation;
 use super::{BAD_INPUT, DIFFERENT, bytes};
 use cachalot_core::simulated::DriverCosts;
-use cachalot_replay::compare::{self, Comparison, Configuration, Contender, Options, load_costs, policy_named};
+use cachalot_replay::compare::{self, CompareOptions, Comparison, Configuration, Contender, load_costs, policy_named};
 use cachalot_replay::program::{LeftOut, Operation};
-use cachalot_replay::recorded::Recorded;
+use cachalot_replay::recorded::RecordedPeaks;
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::Trace;
 use cachalot_replay::tune::{self, Answer, Part, Question};
@@ -103,7 +103,7 @@ Examples:
 /// Run recorded programs with every policy and configuration, side by side
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct CompareArgs {
     /// The policies, separated by commas; all without this
     #[arg(long = "policy", value_name = "A,B", value_delimiter = ',', value_parser = policy_named)]
     policies: Vec<&'static str>,
@@ -173,7 +173,7 @@ struct Compared {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &CompareArgs) -> ExitCode {
     let prepared = options(args).and_then(|options| Ok((options, files(args)?)));
     let (options, files) = match prepared {
         Ok(prepared) => prepared,
@@ -218,7 +218,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Prints a line on standard error for each key of a contender that has no effect. A limit of any record counts.
-fn announce_notes(options: &Options, outcomes: &[Vec<Result<Compared, ReplayError>>]) {
+fn announce_notes(options: &CompareOptions, outcomes: &[Vec<Result<Compared, ReplayError>>]) {
     let limited = outcomes.iter().flatten().flatten().any(|trace| trace.comparison.limit.is_some());
     for contender in &options.contenders {
         let notes = contender.config().notes(limited);
@@ -233,12 +233,12 @@ fn draw(file: &Path, compared: &[Compared]) -> Result<(), String> {
     written.map_err(|error| format!("{}: cannot be written: {error}", file.display()))
 }
 
-fn options(args: &Args) -> Result<Options, String> {
+fn options(args: &CompareArgs) -> Result<CompareOptions, String> {
     let costs = match &args.costs {
         Some(file) => load_costs(file).map_err(|error| error.to_string())?,
         None => DriverCosts::h200(),
     };
-    Ok(Options {
+    Ok(CompareOptions {
         contenders: compare::contenders(&args.policies, &args.configurations)?,
         limit: args.limit,
         limit_factor: args.variation.limit_factor,
@@ -253,7 +253,7 @@ fn options(args: &Args) -> Result<Options, String> {
 }
 
 /// Returns the given files, or the shipped files by name.
-fn files(args: &Args) -> Result<Vec<PathBuf>, String> {
+fn files(args: &CompareArgs) -> Result<Vec<PathBuf>, String> {
     if !args.files.is_empty() {
         return Ok(args.files.clone());
     }
@@ -270,7 +270,7 @@ fn files(args: &Args) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Compares every trace of a file.
-fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Result<Compared, ReplayError>> {
+fn compare_file(file: &Path, options: &CompareOptions, progress: &Progress) -> Vec<Result<Compared, ReplayError>> {
     let compare = |trace: &Trace| {
         progress.begin(&trace.name);
         let then = "every contender but the recording is first asked for them, by address";
@@ -286,8 +286,8 @@ fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Resu
 }
 
 /// Runs a program with the recorded settings, and with every contender that has others.
-fn compare_trace(trace: &Trace, options: &Options) -> Result<Compared, ReplayError> {
-    let (recorded, baseline) = (Recorded::of(trace), replay::recorded_config(trace)?);
+fn compare_trace(trace: &Trace, options: &CompareOptions) -> Result<Compared, ReplayError> {
+    let (recorded, baseline) = (RecordedPeaks::of(trace), replay::recorded_config(trace)?);
     let mut contenders = vec![Contender::of(&baseline)];
     let mut places = Vec::new();
     for contender in &options.contenders {
@@ -296,8 +296,12 @@ fn compare_trace(trace: &Trace, options: &Options) -> Result<Compared, ReplayErr
             contenders.push(contender.clone());
         }
     }
-    let own =
-        Options { contenders, limit: options.limit.or(recorded.limit_bytes), costs: options.costs.clone(), ..*options };
+    let own = CompareOptions {
+        contenders,
+        limit: options.limit.or(recorded.limit_bytes),
+        costs: options.costs.clone(),
+        ..*options
+    };
     let mut comparison = compare::compare(trace, &own)?;
     let is_recorded = options.left_out == LeftOut::default()
         && options.passes == 1
@@ -336,7 +340,7 @@ fn compare_trace(trace: &Trace, options: &Options) -> Result<Compared, ReplayErr
 
 impl Compared {
     /// Returns whether a named contender runs out of memory, or without names the first row.
-    fn runs_out(&self, args: &Args) -> bool {
+    fn runs_out(&self, args: &CompareArgs) -> bool {
         let is_named = !args.policies.is_empty() || !args.configurations.is_empty();
         let places = if is_named { self.places.as_slice() } else { &[0] };
         let figures = places.iter().filter_map(|&place| self.comparison.figures[place].as_ref().ok());
@@ -354,7 +358,7 @@ impl Compared {
     }
 }
 
-fn write_tables(compared: &[Compared], options: &Options, args: &Args) -> io::Result<()> {
+fn write_tables(compared: &[Compared], options: &CompareOptions, args: &CompareArgs) -> io::Result<()> {
     if compared.is_empty() {
         return Ok(());
     }

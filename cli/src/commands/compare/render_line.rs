@@ -2,7 +2,7 @@
 
 use super::Compared;
 use crate::commands::answer::Told;
-use crate::commands::replay::Planned;
+use crate::commands::replay::PlannedFigures;
 use cachalot_core::simulated::Call;
 use cachalot_replay::compare::{Contender, Figures, driver_name};
 use serde::{Serialize, Serializer};
@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 /// A trace with a contender.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ContenderLine<'a> {
     schema: u32,
     file: &'a str,
     record: &'a str,
@@ -38,7 +38,7 @@ struct Line<'a> {
     operations: usize,
     limit_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    planned: Option<Planned>,
+    planned: Option<PlannedFigures>,
     /// Only in the line of the first row, about which the answer is.
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<Told>,
@@ -64,8 +64,8 @@ fn line<'a>(
     (number, contender): (usize, &'a Contender),
     figures: &Figures,
     answer: Option<Told>,
-) -> Line<'a> {
-    Line {
+) -> ContenderLine<'a> {
+    ContenderLine {
         schema: crate::commands::SCHEMA,
         file: &trace.file,
         record: &trace.name,
@@ -90,7 +90,7 @@ fn line<'a>(
         fragmentation: figures.fragmentation,
         operations: trace.comparison.operations,
         limit_bytes: trace.comparison.limit,
-        planned: figures.planned.map(Planned::from),
+        planned: figures.planned.map(PlannedFigures::from),
         answer,
     }
 }

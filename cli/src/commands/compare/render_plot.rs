@@ -18,7 +18,7 @@ use plotters::prelude::*;
 use std::cmp::Reverse;
 use std::error::Error;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type PanelArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Width of a panel without the labels.
 const LINES_WIDTH: u32 = 700;
@@ -55,7 +55,7 @@ const WIDEST: u32 = 6;
 const GIB: f64 = (1_u64 << 30) as f64;
 
 /// A line of a panel.
-struct Line<'a> {
+struct PlotLine<'a> {
     curve: &'a Curve,
     /// Number of the line's first contender.
     contender: usize,
@@ -67,7 +67,7 @@ struct Line<'a> {
 pub(super) fn draw(compared: &[Compared]) -> Result<String, Box<dyn Error>> {
     let mut image = String::new();
     {
-        let lines: Vec<Vec<Line<'_>>> = compared.iter().map(lines).collect();
+        let lines: Vec<Vec<PlotLine<'_>>> = compared.iter().map(lines).collect();
         // Every line and the live area have a label.
         let labels = lines.iter().map(Vec::len).max().unwrap_or(0) as u32 + 1;
         let height = PANEL_HEIGHT.max(labels * LABEL_HEIGHT as u32 + FRAME_HEIGHT as u32);
@@ -86,14 +86,14 @@ pub(super) fn draw(compared: &[Compared]) -> Result<String, Box<dyn Error>> {
 }
 
 /// Returns the lines of a trace. Contenders with an equal curve share a line.
-fn lines(trace: &Compared) -> Vec<Line<'_>> {
-    let mut lines: Vec<Line<'_>> = Vec::new();
+fn lines(trace: &Compared) -> Vec<PlotLine<'_>> {
+    let mut lines: Vec<PlotLine<'_>> = Vec::new();
     for (contender, figures) in trace.comparison.figures.iter().enumerate() {
         let Ok(Figures { reserved: curve, .. }) = figures else { continue };
         let name = trace.title(contender);
         match lines.iter_mut().find(|line| line.curve == curve) {
             Some(line) => line.names = format!("{}, {name}", line.names),
-            None => lines.push(Line { curve, contender, names: name }),
+            None => lines.push(PlotLine { curve, contender, names: name }),
         }
     }
     lines
@@ -106,7 +106,7 @@ fn coincide(one: &Curve, other: &Curve, indistinct: u64) -> bool {
     together.count() * 5 >= one.corners().count()
 }
 
-fn draw_panel(area: &Area<'_>, trace: &Compared, lines: &[Line<'_>]) -> Result<(), Box<dyn Error>> {
+fn draw_panel(area: &PanelArea<'_>, trace: &Compared, lines: &[PlotLine<'_>]) -> Result<(), Box<dyn Error>> {
     let comparison = &trace.comparison;
     let highest = lines.iter().map(|line| line.curve.peak()).max().unwrap_or(0).max(comparison.live.peak());
     // A program may hold nothing at all; an axis has a length all the same.
@@ -147,15 +147,15 @@ fn draw_panel(area: &Area<'_>, trace: &Compared, lines: &[Line<'_>]) -> Result<(
     let (_, rows) = chart.plotting_area().get_pixel_range();
     let origin = right.get_base_pixel().1;
     let height = |bytes: u64| rows.end - origin - (bytes as f64 / GIB / top * f64::from(rows.end - rows.start)) as i32;
-    let mut labels: Vec<Label> = lines.iter().map(|line| Label::of(line, height(line.curve.last()))).collect();
+    let mut labels: Vec<EndLabel> = lines.iter().map(|line| EndLabel::of(line, height(line.curve.last()))).collect();
     let live = &comparison.live;
     let (text, bytes) = (value(live, "live: what the program asks for"), live.last());
-    labels.push(Label { text, colour: LIVE, bytes, at: height(bytes) });
+    labels.push(EndLabel { text, colour: LIVE, bytes, at: height(bytes) });
     draw_labels(&right, labels, rows.start - origin..rows.end - origin)
 }
 
 /// The label at the end of a line.
-struct Label {
+struct EndLabel {
     text: String,
     colour: RGBColor,
     /// The amount at the end of the line.
@@ -164,8 +164,8 @@ struct Label {
     at: i32,
 }
 
-impl Label {
-    fn of(line: &Line<'_>, at: i32) -> Self {
+impl EndLabel {
+    fn of(line: &PlotLine<'_>, at: i32) -> Self {
         Self { text: value(line.curve, &line.names), colour: colour(line.contender), bytes: line.curve.last(), at }
     }
 }
@@ -177,7 +177,11 @@ fn value(curve: &Curve, name: &str) -> String {
 }
 
 /// Draws labels as near to their lines as possible without overlap, each with a stroke from the line.
-fn draw_labels(area: &Area<'_>, mut labels: Vec<Label>, rows: std::ops::Range<i32>) -> Result<(), Box<dyn Error>> {
+fn draw_labels(
+    area: &PanelArea<'_>,
+    mut labels: Vec<EndLabel>,
+    rows: std::ops::Range<i32>,
+) -> Result<(), Box<dyn Error>> {
     // By the amount: several may end in one row of pixels.
     labels.sort_by_key(|label| Reverse(label.bytes));
     let mut places: Vec<i32> = Vec::new();

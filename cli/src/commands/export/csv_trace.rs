@@ -1,6 +1,6 @@
 //! A record for `cachalot replay`: the events of a device, with the end of the program beside.
 
-use super::{Failed, written_as_named};
+use super::{ExportFailure, written_as_named};
 use cachalot_replay::trace::{BadInput, Note, Trace};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Writes the events of a device. `OUT.csv` and `OUT.csv.gz` get the end of the program in
 /// `OUT.expected.json.gz` beside, without which a history that begins in the middle of a program
 /// cannot be replayed.
-pub(super) fn export(file: &Path, output: &Path, device: Option<u32>) -> Result<(), Failed> {
+pub(super) fn export(file: &Path, output: &Path, device: Option<u32>) -> Result<(), ExportFailure> {
     let traces = Trace::load(file)?;
     let trace = choose(file, &traces, device)?;
     written_as_named(output, |to| events(to, trace))?;
@@ -19,7 +19,7 @@ pub(super) fn export(file: &Path, output: &Path, device: Option<u32>) -> Result<
 }
 
 /// Returns the record of a device. A record is of device 0, or is named after its device.
-fn choose<'t>(file: &Path, traces: &'t [Trace], device: Option<u32>) -> Result<&'t Trace, Failed> {
+fn choose<'t>(file: &Path, traces: &'t [Trace], device: Option<u32>) -> Result<&'t Trace, ExportFailure> {
     let of = |trace: &Trace| trace.name.rsplit_once('#').map_or("0", |(_, device)| device).parse::<u32>().unwrap_or(0);
     let named: Vec<String> = traces.iter().map(|trace| of(trace).to_string()).collect();
     let what = match (traces, device) {

@@ -49,7 +49,7 @@ Examples:
 #[allow(clippy::doc_markdown, reason = "the help has the text of the comments")]
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct ExportArgs {
     /// The format
     #[arg(long, value_enum, value_name = "FORMAT")]
     to: Format,
@@ -89,42 +89,42 @@ enum Format {
 }
 
 /// The reason why nothing was written.
-enum Failed {
+enum ExportFailure {
     Input(BadInput),
     Output(io::Error),
     /// A complete sentence.
     Refused(String),
 }
 
-impl From<BadInput> for Failed {
+impl From<BadInput> for ExportFailure {
     fn from(error: BadInput) -> Self {
         Self::Input(error)
     }
 }
 
-impl From<io::Error> for Failed {
+impl From<io::Error> for ExportFailure {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &ExportArgs) -> ExitCode {
     match export(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failed::Output(error)) => super::end(0, &Err(super::in_file(&args.output, &error))),
-        Err(Failed::Input(error)) => {
+        Err(ExportFailure::Output(error)) => super::end(0, &Err(super::in_file(&args.output, &error))),
+        Err(ExportFailure::Input(error)) => {
             eprintln!("{error}");
             ExitCode::from(BAD_INPUT)
         }
-        Err(Failed::Refused(why)) => {
+        Err(ExportFailure::Refused(why)) => {
             eprintln!("{why}");
             ExitCode::from(BAD_INPUT)
         }
     }
 }
 
-fn export(args: &Args) -> Result<(), Failed> {
+fn export(args: &ExportArgs) -> Result<(), ExportFailure> {
     let options = [
         ("--at", Format::Pprof, args.at.is_some()),
         ("--device", Format::Csv, args.device.is_some()),
@@ -132,7 +132,9 @@ fn export(args: &Args) -> Result<(), Failed> {
         ("--profile", Format::Perfetto, args.profile.is_some()),
     ];
     if let Some((option, ..)) = options.iter().find(|(_, format, given)| *given && *format != args.to) {
-        return Err(Failed::Refused(format!("{option} is not an option of this format: `cachalot export --help`")));
+        return Err(ExportFailure::Refused(format!(
+            "{option} is not an option of this format: `cachalot export --help`"
+        )));
     }
     if args.to == Format::Csv {
         return csv_trace::export(&args.file, &args.output, args.device);
@@ -197,12 +199,12 @@ fn progress_of(snapshot: &Snapshot) -> Progress {
 /// The times of a device's events in nanoseconds, in order and each at most once: events of one
 /// microsecond follow one another by a nanosecond. Events without times are a microsecond apart,
 /// from 1970 on.
-struct Clock {
+struct EventTimes {
     last: Option<i64>,
     number: i64,
 }
 
-impl Clock {
+impl EventTimes {
     /// Creates the clock of a device.
     const fn new() -> Self {
         Self { last: None, number: 0 }
@@ -229,16 +231,16 @@ fn own_frame(stack: Option<&Stack>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::Clock;
+    use super::EventTimes;
     use cachalot_snapshot::Event;
 
     #[test]
     fn times_never_stand_still() {
         let times = [Some(5), Some(5), Some(4), Some(6), Some(6)];
-        let mut clock = Clock::new();
+        let mut clock = EventTimes::new();
         let found = times.map(|time_us| clock.next(&Event { time_us, ..Event::default() }));
         assert_eq!(found, [5000, 5001, 5002, 6000, 6001]);
-        let mut clock = Clock::new();
+        let mut clock = EventTimes::new();
         assert_eq!([0; 3].map(|_| clock.next(&Event::default())), [0, 1000, 2000]);
     }
 }

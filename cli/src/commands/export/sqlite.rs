@@ -50,7 +50,7 @@ fn fill(file: &Path, snapshot: &Snapshot, name: &str) -> rusqlite::Result<()> {
 
 /// The statements of a database under construction.
 struct Writer<'t> {
-    stacks: Stacks<'t>,
+    stacks: StackTable<'t>,
     segment: Statement<'t>,
     block: Statement<'t>,
     event: Statement<'t>,
@@ -61,7 +61,7 @@ struct Writer<'t> {
 type Known<'s> = HashMap<(i64, u64), &'s Stack>;
 
 /// Writes each stack once.
-struct Stacks<'t> {
+struct StackTable<'t> {
     /// The numbers of stacks by the address of the frames, which stay while the snapshot does.
     by_address: HashMap<usize, i64>,
     by_frames: HashMap<Stack, i64>,
@@ -72,7 +72,7 @@ struct Stacks<'t> {
 impl<'t> Writer<'t> {
     fn new(to: &'t Transaction<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
-            stacks: Stacks {
+            stacks: StackTable {
                 by_address: HashMap::new(),
                 by_frames: HashMap::new(),
                 stack: to.prepare("INSERT INTO stacks VALUES (?1, ?2)")?,
@@ -176,7 +176,7 @@ impl<'t> Writer<'t> {
     }
 }
 
-impl Stacks<'_> {
+impl StackTable<'_> {
     /// Returns the number of a stack, after writing a new stack. `None` without frames.
     fn number(&mut self, stack: Option<&Stack>) -> rusqlite::Result<Option<i64>> {
         let Some(stack) = stack.filter(|stack| !stack.is_empty()) else { return Ok(None) };

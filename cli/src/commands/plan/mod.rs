@@ -8,7 +8,7 @@ mod render_table;
 use super::table::Look;
 use super::{BAD_INPUT, DIFFERENT, bytes};
 use cachalot_planner::{Plan, verify};
-use cachalot_replay::plan::solve::{self, Answer, Method, Solved};
+use cachalot_replay::plan::solve::{self, FitAnswer, Method, Solved};
 use cachalot_replay::plan::{self, Reading, Source, Task};
 use live::Live;
 use std::io::Write;
@@ -70,7 +70,7 @@ Examples:
 /// Plan the memory of programs whose allocations are known in advance
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct PlanArgs {
     #[arg(long, value_name = "NAME", default_value = solve::PORTFOLIO, value_parser = method,
           help = format!("The algorithm: {}", Method::names().collect::<Vec<_>>().join(", ")))]
     algorithm: MethodArg,
@@ -129,16 +129,16 @@ fn section(text: &str) -> Result<Range<u64>, String> {
 }
 
 /// A planned problem.
-struct Planned {
+struct PlannedProblem {
     file: PathBuf,
     task: Task,
     solved: Solved,
     /// The answer to `--capacity`.
-    answer: Option<Answer>,
+    answer: Option<FitAnswer>,
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &PlanArgs) -> ExitCode {
     if args.output.is_some() && args.files.len() > 1 {
         eprintln!("--output takes the plan of one FILE: {} are given", args.files.len());
         return ExitCode::from(BAD_INPUT);
@@ -176,7 +176,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     super::end(status, &written)
 }
 
-fn solve_task(args: &Args, file: &Path, task: Task, status: &mut u8) -> Planned {
+fn solve_task(args: &PlanArgs, file: &Path, task: Task, status: &mut u8) -> PlannedProblem {
     let live = Live::new(&title(file, &task), args.deadline);
     let deadline = Some(args.deadline);
     let mut improved = |plan: &Plan, bound: u64, name: &str| live.improved(plan.peak, bound, name);
@@ -201,10 +201,10 @@ fn solve_task(args: &Args, file: &Path, task: Task, status: &mut u8) -> Planned 
         }
         (None, Some(_)) => {}
     }
-    if answer.is_some_and(|answer| answer != Answer::Fits) {
+    if answer.is_some_and(|answer| answer != FitAnswer::Fits) {
         *status = (*status).max(DIFFERENT);
     }
-    Planned { file: file.to_owned(), task, solved, answer }
+    PlannedProblem { file: file.to_owned(), task, solved, answer }
 }
 
 /// Returns the title of a problem.
@@ -216,7 +216,7 @@ fn title(file: &Path, task: &Task) -> String {
 }
 
 /// Writes the plan of `--output`.
-fn save(args: &Args, planned: &[Planned]) -> Result<(), String> {
+fn save(args: &PlanArgs, planned: &[PlannedProblem]) -> Result<(), String> {
     let Some(file) = &args.output else { return Ok(()) };
     // The devices of a program share a table, with a column for the device. Records have no column
     // for their problem.
@@ -242,7 +242,7 @@ fn save(args: &Args, planned: &[Planned]) -> Result<(), String> {
 }
 
 /// Draws the picture of `--plot`.
-fn draw(args: &Args, planned: &[Planned]) -> Result<(), String> {
+fn draw(args: &PlanArgs, planned: &[PlannedProblem]) -> Result<(), String> {
     let Some(file) = &args.plot else { return Ok(()) };
     let drawn: Vec<_> = planned.iter().filter(|one| one.solved.plan.is_some()).collect();
     if drawn.is_empty() {
@@ -254,10 +254,10 @@ fn draw(args: &Args, planned: &[Planned]) -> Result<(), String> {
 }
 
 /// Returns the text of an answer.
-fn words(answer: Answer) -> &'static str {
+fn words(answer: FitAnswer) -> &'static str {
     match answer {
-        Answer::Fits => "fits",
-        Answer::DoesNotFit => "does not fit",
-        Answer::NotDecided => "not decided",
+        FitAnswer::Fits => "fits",
+        FitAnswer::DoesNotFit => "does not fit",
+        FitAnswer::NotDecided => "not decided",
     }
 }

@@ -1,6 +1,6 @@
 //! The lines of `--json`.
 
-use super::{Planned, words};
+use super::{PlannedProblem, words};
 use crate::commands::{SCHEMA, print};
 use cachalot_planner::operators::{Forward, Lowered};
 use cachalot_replay::plan::Source;
@@ -10,7 +10,7 @@ use std::io;
 
 /// A problem.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ProblemLine<'a> {
     schema: u32,
     file: String,
     part: Option<&'a str>,
@@ -31,14 +31,14 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     held_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    taken: Option<Vec<Entry<'a>>>,
+    taken: Option<Vec<ForwardLine<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<Vec<Entry<'a>>>,
+    refused: Option<Vec<ForwardLine<'a>>>,
 }
 
 /// A forward.
 #[derive(Serialize)]
-struct Entry<'a> {
+struct ForwardLine<'a> {
     operator: String,
     value: &'a str,
     input: &'a str,
@@ -48,7 +48,7 @@ struct Entry<'a> {
 }
 
 /// Prints the line of a problem.
-pub(super) fn write(planned: &Planned, capacity: Option<u64>) -> io::Result<()> {
+pub(super) fn write(planned: &PlannedProblem, capacity: Option<u64>) -> io::Result<()> {
     let (taken, refused) = match &planned.task.source {
         Source::Operators { names, lowered, device } => {
             let (taken, refused) = forwards(names, lowered, *device);
@@ -60,7 +60,7 @@ pub(super) fn write(planned: &Planned, capacity: Option<u64>) -> io::Result<()> 
         Source::Record(recorded) => Some(recorded),
         Source::Table(_) | Source::Operators { .. } => None,
     };
-    let line = Line {
+    let line = ProblemLine {
         schema: SCHEMA,
         file: planned.file.display().to_string(),
         part: Some(planned.task.part.as_str()).filter(|part| !part.is_empty()),
@@ -82,8 +82,8 @@ pub(super) fn write(planned: &Planned, capacity: Option<u64>) -> io::Result<()> 
 }
 
 /// Returns the forwards of a device, taken and refused.
-fn forwards<'a>(names: &'a Names, lowered: &Lowered, device: u32) -> (Vec<Entry<'a>>, Vec<Entry<'a>>) {
-    let entry = |forward: &Forward, why: Option<String>| Entry {
+fn forwards<'a>(names: &'a Names, lowered: &Lowered, device: u32) -> (Vec<ForwardLine<'a>>, Vec<ForwardLine<'a>>) {
+    let entry = |forward: &Forward, why: Option<String>| ForwardLine {
         operator: names.operator(forward.operator),
         value: &names.values[forward.value as usize],
         input: &names.values[forward.input as usize],

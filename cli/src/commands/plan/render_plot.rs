@@ -1,7 +1,7 @@
 //! Draws the picture of `--plot`: a panel for each problem, with every buffer as a rectangle over
 //! time and address.
 
-use super::{Planned, title};
+use super::{PlannedProblem, title};
 use crate::commands::bytes::grouped;
 use cachalot_planner::{Buffer, Plan};
 use plotters::coord::Shift;
@@ -9,7 +9,7 @@ use plotters::prelude::*;
 use std::collections::BTreeMap;
 use std::error::Error;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type PlanArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 const WIDTH: u32 = 1200;
 const PANEL_HEIGHT: u32 = 600;
@@ -44,7 +44,7 @@ const HEADROOM: f64 = 1.02;
 const PEAK: RGBColor = RGBColor(213, 94, 0);
 
 /// Draws the picture as text in SVG.
-pub(super) fn draw(planned: &[&Planned]) -> Result<String, Box<dyn Error>> {
+pub(super) fn draw(planned: &[&PlannedProblem]) -> Result<String, Box<dyn Error>> {
     let mut image = String::new();
     {
         let size = (WIDTH, PANEL_HEIGHT * planned.len() as u32);
@@ -60,9 +60,9 @@ pub(super) fn draw(planned: &[&Planned]) -> Result<String, Box<dyn Error>> {
     Ok(image)
 }
 
-fn draw_panel(area: &Area<'_>, one: &Planned, plan: &Plan) -> Result<(), Box<dyn Error>> {
+fn draw_panel(area: &PlanArea<'_>, one: &PlannedProblem, plan: &Plan) -> Result<(), Box<dyn Error>> {
     let buffers = &one.task.problem.buffers;
-    let time = Time::of(buffers);
+    let time = TimeAxis::of(buffers);
     let (scale, unit) = unit(plan.peak);
     let top = plan.peak as f64 / scale;
     let (peak, bound) = (grouped(plan.peak), grouped(one.solved.lower_bound));
@@ -117,12 +117,12 @@ fn shortened(caption: &str) -> String {
 }
 
 /// The steps of a problem. Endless buffers end a little after all others.
-struct Time {
+struct TimeAxis {
     start: u64,
     end: f64,
 }
 
-impl Time {
+impl TimeAxis {
     fn of(buffers: &[Buffer]) -> Self {
         let start = buffers.iter().map(|buffer| buffer.start).min().unwrap_or(0);
         let ends = buffers.iter().flat_map(|buffer| [buffer.start + 1, buffer.end]);

@@ -2,7 +2,7 @@
 //! refused forwards.
 
 use super::live::gap;
-use super::{Planned, title, words};
+use super::{PlannedProblem, title, words};
 use crate::commands::bytes::{grouped, show};
 use crate::commands::print;
 use crate::commands::table::{Column, Look, Table, column, extra};
@@ -37,7 +37,7 @@ const CAPACITY_COLUMNS: [Column; 8] = [
 ];
 
 /// Prints the table and the lines below.
-pub(super) fn write(planned: &[Planned], look: &Look) -> io::Result<()> {
+pub(super) fn write(planned: &[PlannedProblem], look: &Look) -> io::Result<()> {
     let answers = planned.iter().any(|one| one.answer.is_some());
     let mut table = if answers { Table::new(&CAPACITY_COLUMNS) } else { Table::new(&COLUMNS) };
     for one in planned {
@@ -59,7 +59,7 @@ pub(super) fn write(planned: &[Planned], look: &Look) -> io::Result<()> {
     Ok(())
 }
 
-fn row(one: &Planned) -> Vec<String> {
+fn row(one: &PlannedProblem) -> Vec<String> {
     let bound = one.solved.lower_bound;
     let mut row = vec![title(&one.file, &one.task)];
     row.extend(one.answer.map(|answer| words(answer).to_owned()));
@@ -78,7 +78,7 @@ fn row(one: &Planned) -> Vec<String> {
 
 /// Prints the comparison of a section's plan with the recorded allocator, and the memory outside of
 /// the plan.
-fn outside(one: &Planned, recorded: &Recorded) -> io::Result<()> {
+fn outside(one: &PlannedProblem, recorded: &Recorded) -> io::Result<()> {
     let Recorded { throughout_bytes, outside_bytes, held_bytes, .. } = *recorded;
     print(format_args!("\n{}", title(&one.file, &one.task)))?;
     if let Some(plan) = &one.solved.plan {
@@ -96,7 +96,7 @@ fn outside(one: &Planned, recorded: &Recorded) -> io::Result<()> {
 }
 
 /// Prints the number of taken forwards of a program, and the reason for each refusal.
-fn forwards(one: &Planned, names: &Names, lowered: &Lowered) -> io::Result<()> {
+fn forwards(one: &PlannedProblem, names: &Names, lowered: &Lowered) -> io::Result<()> {
     let (taken, refused) = (lowered.taken.len(), lowered.refused.len());
     print(format_args!("\n{}: {taken} forwards taken, {refused} refused", one.file.display()))?;
     for (forward, why) in &lowered.refused {

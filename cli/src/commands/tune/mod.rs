@@ -9,7 +9,7 @@ use super::{BAD_INPUT, DIFFERENT, bytes};
 use cachalot_core::simulated::DriverCosts;
 use cachalot_replay::compare::load_costs;
 use cachalot_replay::program::{LeftOut, Operation};
-use cachalot_replay::recorded::Recorded;
+use cachalot_replay::recorded::RecordedPeaks;
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::Trace;
 use cachalot_replay::tune::{self, Aim, Answer, Budget, HoldBack, Options, Part, Parts, tune};
@@ -81,7 +81,7 @@ Examples:
 /// Search the best settings for recorded programs, and check them with programs held back
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct TuneArgs {
     /// What to make small
     #[arg(long = "for", value_name = "WHAT", value_enum, default_value_t = For::Memory)]
     aim: For,
@@ -182,7 +182,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     // Reading the files counts.
     let deadline = args.deadline.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let (records, parts, options) = match prepare(args, deadline) {
@@ -222,7 +222,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// A recording, with the program to search with.
-struct Record {
+struct TuneRecord {
     file: String,
     /// The figures of the recording, without advice.
     answer: Answer,
@@ -234,13 +234,13 @@ struct Record {
 }
 
 /// The recordings, their programs divided, and the options.
-type Prepared = (Vec<Record>, Parts, Options);
+type PreparedSearch = (Vec<TuneRecord>, Parts, Options);
 
 /// A failure: the exit status, and lines for the user.
-type Failed = (u8, Vec<String>);
+type TuneFailure = (u8, Vec<String>);
 
 /// Reads the programs and the options. An error has the exit status.
-fn prepare(args: &Args, deadline: Option<Instant>) -> Result<Prepared, Failed> {
+fn prepare(args: &TuneArgs, deadline: Option<Instant>) -> Result<PreparedSearch, TuneFailure> {
     let bad = |complaint: String| (BAD_INPUT, vec![complaint]);
     let baseline = cachalot_core::Config::parse(args.baseline.as_deref().unwrap_or_default());
     let baseline = baseline.map_err(|error| bad(format!("--baseline: {error}")))?;
@@ -281,13 +281,13 @@ fn prepare(args: &Args, deadline: Option<Instant>) -> Result<Prepared, Failed> {
 }
 
 /// Returns the recorded configuration of all records, if there is one.
-fn common_config(records: &[Record]) -> Option<String> {
+fn common_config(records: &[TuneRecord]) -> Option<String> {
     let first = &records.first()?.answer.config;
     records.iter().all(|record| record.answer.config == *first).then(|| first.clone())
 }
 
 /// Reads the programs of files. The programs of a file are of one process.
-fn load(files: &[&PathBuf], args: &Args) -> Result<Vec<Record>, Failed> {
+fn load(files: &[&PathBuf], args: &TuneArgs) -> Result<Vec<TuneRecord>, TuneFailure> {
     let loaded: Vec<_> = files.par_iter().enumerate().map(|(number, file)| load_file(number, file, args)).collect();
     let errors: Vec<&ReplayError> = loaded.iter().filter_map(|loaded| loaded.as_ref().err()).collect();
     if !errors.is_empty() {
@@ -297,12 +297,12 @@ fn load(files: &[&PathBuf], args: &Args) -> Result<Vec<Record>, Failed> {
     Ok(loaded.into_iter().flatten().flatten().collect())
 }
 
-fn load_file(number: usize, file: &Path, args: &Args) -> Result<Vec<Record>, ReplayError> {
+fn load_file(number: usize, file: &Path, args: &TuneArgs) -> Result<Vec<TuneRecord>, ReplayError> {
     let left_out = LeftOut { empty_cache: args.ignore_empty_cache, ..LeftOut::default() };
     let record = |trace: &Trace| {
         let program = replay::program(trace)?;
         let calls = program.operations.iter().filter(|operation| matches!(operation, Operation::EmptyCache)).count();
-        let recorded = Recorded::of(trace);
+        let recorded = RecordedPeaks::of(trace);
         let baseline = if args.baseline.is_none() { Some(replay::recorded_config(trace)?) } else { None };
         let part = Part {
             name: trace.name.clone(),
@@ -311,7 +311,7 @@ fn load_file(number: usize, file: &Path, args: &Args) -> Result<Vec<Record>, Rep
             baseline,
             process: Some(number),
         };
-        Ok(Record {
+        Ok(TuneRecord {
             file: file.display().to_string(),
             answer: tune::of_recording(&recorded, trace.config().to_owned()),
             tells_config: trace.tells_config(),

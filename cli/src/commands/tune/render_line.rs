@@ -1,19 +1,19 @@
 //! The object of `--json`.
 
-use super::{Args, Record};
+use super::{TuneArgs, TuneRecord};
 use cachalot_replay::tune::{Aim, Options, Outcome, Part, Parts, Tried};
 use serde::Serialize;
 use std::io;
 
 /// The whole result.
 #[derive(Serialize)]
-struct Line<'a> {
+struct TuneLine<'a> {
     schema: u32,
     #[serde(rename = "for")]
     aim: Aim,
     seed: u64,
     baseline: Option<&'a str>,
-    recorded: Vec<Recorded<'a>>,
+    recorded: Vec<RecordedLine<'a>>,
     seen: Vec<&'a str>,
     held_back: Vec<&'a str>,
     halves: bool,
@@ -25,7 +25,7 @@ struct Line<'a> {
 
 /// A recording.
 #[derive(Serialize)]
-struct Recorded<'a> {
+struct RecordedLine<'a> {
     file: &'a str,
     record: &'a str,
     config: &'a str,
@@ -34,8 +34,8 @@ struct Recorded<'a> {
     peak_live_bytes: u64,
 }
 
-impl<'a> Recorded<'a> {
-    fn of(record: &'a Record) -> Self {
+impl<'a> RecordedLine<'a> {
+    fn of(record: &'a TuneRecord) -> Self {
         Self {
             file: &record.file,
             record: &record.part.name,
@@ -57,23 +57,23 @@ struct Recommendation<'a> {
 
 /// Prints the object.
 pub(super) fn write(
-    records: &[Record],
+    records: &[TuneRecord],
     parts: &Parts,
     options: &Options,
     outcome: &Outcome,
-    args: &Args,
+    args: &TuneArgs,
 ) -> io::Result<()> {
     let names = |parts: &'_ [Part]| -> Vec<String> { parts.iter().map(|part| part.name.clone()).collect() };
     let (seen, held) = (names(&parts.seen), names(&parts.held));
     let recommended = |variable, number: Option<usize>| {
         number.map(|number| Recommendation { variable, tried: &outcome.tried[number] })
     };
-    let line = Line {
+    let line = TuneLine {
         schema: crate::commands::SCHEMA,
         aim: options.aim,
         seed: options.seed,
         baseline: args.baseline.as_deref(),
-        recorded: records.iter().map(Recorded::of).collect(),
+        recorded: records.iter().map(RecordedLine::of).collect(),
         seen: seen.iter().map(String::as_str).collect(),
         held_back: held.iter().map(String::as_str).collect(),
         halves: parts.halves,

@@ -1,6 +1,6 @@
 //! The result for people: the searched programs, the settings, and the table of candidates.
 
-use super::{Args, Record};
+use super::{TuneArgs, TuneRecord};
 use crate::commands::answer::facts;
 use crate::commands::bytes;
 use crate::commands::table::{Column, Look, Table, column, extra};
@@ -41,7 +41,13 @@ const TIME: [Column; 10] = [
 ];
 
 /// Returns the whole result.
-pub(super) fn text(records: &[Record], parts: &Parts, options: &Options, outcome: &Outcome, args: &Args) -> String {
+pub(super) fn text(
+    records: &[TuneRecord],
+    parts: &Parts,
+    options: &Options,
+    outcome: &Outcome,
+    args: &TuneArgs,
+) -> String {
     let look = &args.look;
     let baseline = baseline(records, args);
     let mut lines: Vec<String> = records.iter().map(|record| look.fold(&held(record, args), 2)).collect();
@@ -63,7 +69,7 @@ pub(super) fn text(records: &[Record], parts: &Parts, options: &Options, outcome
 }
 
 /// Returns the line about a recording.
-fn held(record: &Record, args: &Args) -> String {
+fn held(record: &TuneRecord, args: &TuneArgs) -> String {
     let mut line = format!("{}: {}", record.part.name, facts(&record.answer));
     let calls = bytes::plural(record.emptied as u64, "call");
     match record.emptied {
@@ -79,7 +85,7 @@ fn held(record: &Record, args: &Args) -> String {
 }
 
 /// Returns the name of the baseline.
-fn baseline(records: &[Record], args: &Args) -> String {
+fn baseline(records: &[TuneRecord], args: &TuneArgs) -> String {
     let own = |config: &str| if config.is_empty() { "the default".to_owned() } else { config.to_owned() };
     if let Some(text) = &args.baseline {
         return own(text);

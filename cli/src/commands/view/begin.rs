@@ -1,6 +1,6 @@
 //! The memory of a device before the first event, found by undoing the events, the last event first.
 
-use super::history::{Action, Event, History, Kind, Memory, Origin, Pages, UNKNOWN};
+use super::history::{Action, Event, History, HistoryMemory, Kind, Origin, Pages, UNKNOWN};
 use super::stacks::{BEFORE, NO_STACK};
 use cachalot_replay::memory::{Part, rounded};
 use rustc_hash::FxHashMap;
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 /// The memory before the first event.
 #[derive(Default, Debug)]
 pub(super) struct Begin {
-    pub(super) memory: Memory,
+    pub(super) memory: HistoryMemory,
     /// The sizes of allocated blocks by the number of the event, where the size differs from the
     /// rounded request.
     pub(super) sizes: FxHashMap<u32, u64>,
@@ -68,7 +68,7 @@ impl Begin {
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::{Action, Event, History, Kind, Memory, Names, Origin, UNKNOWN};
+    use super::super::history::{Action, Event, History, HistoryMemory, Kind, Names, Origin, UNKNOWN};
     use super::super::stacks::{BEFORE, NO_STACK, Stacks};
     use super::begin;
     use cachalot_replay::memory::{Block, Part};
@@ -82,7 +82,7 @@ mod tests {
         Block { size, pending: false, of: stack }
     }
 
-    fn history(events: Vec<Event>, end: Option<Memory>) -> History {
+    fn history(events: Vec<Event>, end: Option<HistoryMemory>) -> History {
         History {
             label: String::new(),
             device: 0,
@@ -103,7 +103,7 @@ mod tests {
         // Two blocks were there: one is freed in the record, one stays. A third block is allocated,
         // and larger than its request at the end. The second half of the part is obtained, and
         // memory elsewhere is released.
-        let mut end = Memory::default();
+        let mut end = HistoryMemory::default();
         let of = Origin { stream: 0, pool: 0, expandable: true, kind: Kind::Large, stack: NO_STACK };
         end.insert(0x1000, Part { end: 0x5000, page: 0x1000, of });
         end.set_block(0x1000, Some(block(0x400, NO_STACK)));

@@ -117,7 +117,7 @@ impl Columns {
 }
 
 /// The stacks of a page, the ones with the most memory over time first.
-struct Table<'a> {
+struct PageStacks<'a> {
     /// The numbers on the page by number of the stack.
     numbers: FxHashMap<u32, u32>,
     stacks: &'a Stacks,
@@ -125,7 +125,7 @@ struct Table<'a> {
     shown: Vec<u32>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> PageStacks<'a> {
     fn new(stacks: &'a Stacks, shown: &Shown, failures: &[u32]) -> Self {
         let mut weights: FxHashMap<u32, f64> = FxHashMap::default();
         for life in shown.blocks.iter().chain(&shown.parts) {
@@ -208,7 +208,7 @@ pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer, is_one_o
     let failed = history.events.iter().zip(1..).filter(|(event, _)| event.action == Action::OutOfMemory);
     let failed: Vec<_> = failed.take(super::moments::MOST_FAILURES).collect();
     let failed_stacks: Vec<u32> = failed.iter().map(|(event, _)| event.stack).collect();
-    let table = Table::new(&history.stacks, shown, &failed_stacks);
+    let table = PageStacks::new(&history.stacks, shown, &failed_stacks);
     let mut columns = Columns::default();
     let texts = table.add_to(&mut columns);
     let heaps = heaps(shown);
@@ -240,7 +240,7 @@ pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer, is_one_o
         has_times: history.has_times,
         peaks: shown.peaks,
         answer,
-        heaps: heaps.iter().map(|heap| shown_heap(history, heap)).collect(),
+        heaps: heaps.iter().map(|&heap| shown_heap(history, heap)).collect(),
         pages: [SMALL_PAGE, Pages::of(&history.config).large],
         is_one_of_several,
         failures: failed
@@ -277,7 +277,7 @@ fn heap_of(life: &Life) -> Heap {
 }
 
 /// Returns a heap for the page.
-fn shown_heap(history: &History, &(of, pool, kind): &Heap) -> ShownHeap {
+fn shown_heap(history: &History, (of, pool, kind): Heap) -> ShownHeap {
     let kind = match kind {
         Kind::Unknown => "",
         Kind::Small => "small",

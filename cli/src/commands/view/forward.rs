@@ -57,12 +57,12 @@ pub(super) trait Watch {
     /// A part ends in `state`, or does not end for `u32::MAX`.
     fn part(&mut self, address: u64, part: &Part, state: u32);
     /// State number `state` is complete.
-    fn state(&mut self, state: u32, memory: &Memory);
+    fn state(&mut self, state: u32, memory: &ForwardMemory);
 }
 
 /// The memory in a state.
 #[derive(Default, Debug)]
-pub(super) struct Memory {
+pub(super) struct ForwardMemory {
     parts: BTreeMap<u64, Part>,
     blocks: BTreeMap<u64, Block>,
     pub(super) sums: Sums,
@@ -70,7 +70,7 @@ pub(super) struct Memory {
 
 /// Runs all events of a history.
 pub(super) fn run(events: &[Event], begin: &Begin, pages: Pages, watch: &mut impl Watch) {
-    let mut memory = Memory::default();
+    let mut memory = ForwardMemory::default();
     let born = watch.time(0);
     for (&address, part) in begin.memory.parts() {
         let of = Share { origin: part.of, born, active: 0, idle: 0 };
@@ -96,7 +96,7 @@ pub(super) fn run(events: &[Event], begin: &Begin, pages: Pages, watch: &mut imp
     }
 }
 
-impl Memory {
+impl ForwardMemory {
     fn apply(&mut self, number: u32, event: &Event, begin: &Begin, pages: Pages, watch: &mut impl Watch) {
         let Event { addr, size, stack, .. } = *event;
         let state = number + 1;

@@ -156,7 +156,7 @@ impl Pages {
 }
 
 /// The memory at some time, with the number of each block's stack.
-pub(super) type Memory = memory::Memory<Origin, u32>;
+pub(super) type HistoryMemory = memory::Memory<Origin, u32>;
 
 /// All events of a device, with the memory at the end.
 #[derive(Debug)]
@@ -168,7 +168,7 @@ pub(super) struct History {
     pub(super) config: String,
     pub(super) events: Vec<Event>,
     /// The memory at the end. `None` if the file does not have the end.
-    pub(super) end: Option<Memory>,
+    pub(super) end: Option<HistoryMemory>,
     pub(super) annotations: Vec<Annotation>,
     pub(super) names: Rc<Names>,
     /// The stacks, shared by all devices of a file.

@@ -92,7 +92,7 @@ const SCRIPTS: [&str; 8] = [
 /// Write a page that shows the memory of recorded programs at any moment
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct ViewArgs {
     #[arg(short, long, value_name = "FILE.html", help = "The page; by default the first FILE with the ending .html")]
     output: Option<PathBuf>,
     #[arg(
@@ -133,7 +133,7 @@ struct Source {
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ViewLine<'a> {
     schema: u32,
     file: &'a str,
     label: &'a str,
@@ -143,7 +143,7 @@ struct Line<'a> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &ViewArgs) -> ExitCode {
     let sources = match check_output(args).and_then(|()| sources(args)) {
         Ok(sources) => sources,
         Err((status, complaint)) => {
@@ -164,26 +164,26 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     super::end(0, &printed)
 }
 
-fn print_answer(args: &Args, source: &Source) -> io::Result<()> {
+fn print_answer(args: &ViewArgs, source: &Source) -> io::Result<()> {
     let Source { file, label, device, config, answer, .. } = source;
     if args.json {
-        print(serde_json::to_string(&Line { schema: SCHEMA, file, label, device: *device, config, answer })?)
+        print(serde_json::to_string(&ViewLine { schema: SCHEMA, file, label, device: *device, config, answer })?)
     } else {
         print(format_args!("{label}, device {device}: {}", answer.sentence))
     }
 }
 
 /// Returns the page's file: by default beside the first file.
-fn output(args: &Args) -> PathBuf {
+fn output(args: &ViewArgs) -> PathBuf {
     let beside = || args.files[0].with_file_name(format!("{}.html", base_name(&args.files[0])));
     args.output.clone().unwrap_or_else(beside)
 }
 
 /// A failure: the exit status, and a line for the user.
-type Failed = (u8, String);
+type ViewFailure = (u8, String);
 
 /// Refuses an output that is one of the inputs.
-fn check_output(args: &Args) -> Result<(), Failed> {
+fn check_output(args: &ViewArgs) -> Result<(), ViewFailure> {
     let output = output(args);
     let shown = output.display().to_string();
     let Ok(output) = fs::canonicalize(output) else { return Ok(()) };
@@ -194,7 +194,7 @@ fn check_output(args: &Args) -> Result<(), Failed> {
 }
 
 /// Reads every file, and replays it with every configuration.
-fn sources(args: &Args) -> Result<Vec<Source>, Failed> {
+fn sources(args: &ViewArgs) -> Result<Vec<Source>, ViewFailure> {
     let each = (args.files.len() * (1 + args.configs.len())) as u64;
     let mut sources = Vec::new();
     for file in &args.files {

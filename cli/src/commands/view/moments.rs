@@ -6,7 +6,7 @@
 //! the bounds: 0 for short histories with few enough blocks.
 
 use super::begin::Begin;
-use super::forward::{self, Block, Memory, Part, Share, Sums, Watch};
+use super::forward::{self, Block, ForwardMemory, Part, Share, Sums, Watch};
 use super::history::{Action, Event, Kind, Origin, Pages};
 
 /// Approximate bounds of a page.
@@ -146,7 +146,7 @@ impl Watch for Survey {
 
     fn part(&mut self, _: u64, _: &Part, _: u32) {}
 
-    fn state(&mut self, state: u32, memory: &Memory) {
+    fn state(&mut self, state: u32, memory: &ForwardMemory) {
         let Sums { reserved, active, .. } = memory.sums;
         if reserved > self.most_reserved.0 {
             self.most_reserved = (reserved, state);
@@ -209,7 +209,7 @@ impl Watch for Sampler<'_> {
         }
     }
 
-    fn state(&mut self, state: u32, memory: &Memory) {
+    fn state(&mut self, state: u32, memory: &ForwardMemory) {
         self.most_reserved = self.most_reserved.max(memory.sums.reserved);
         if self.states.get(self.shown.moments.len()) != Some(&state) {
             return;

@@ -1,6 +1,6 @@
 //! Reads histories from snapshots and from records, and makes histories by replay.
 
-use super::history::{Action, Event, History, Kind, Memory, Names, Origin, Pages, UNKNOWN};
+use super::history::{Action, Event, History, HistoryMemory, Kind, Names, Origin, Pages, UNKNOWN};
 use super::stacks::{NO_STACK, Stacks};
 use cachalot_core::{Config, PoolKind, TraceEntry};
 use cachalot_replay::memory::{Block, Part};
@@ -136,7 +136,7 @@ fn of_snapshot(
     let config = snapshot.allocator_settings.and_then(|settings| settings.string);
     let (tells_config, config) = (config.is_some(), config.unwrap_or_default());
     let pages = Pages::of(&config);
-    let mut ends: BTreeMap<i64, Memory> = BTreeMap::new();
+    let mut ends: BTreeMap<i64, HistoryMemory> = BTreeMap::new();
     for segment in &snapshot.segments {
         add(ends.entry(segment.device).or_default(), segment, pages, &mut names, &mut stacks);
     }
@@ -164,7 +164,7 @@ fn of_snapshot(
 }
 
 /// Adds a segment to the memory at the end.
-fn add(end: &mut Memory, segment: &Segment, pages: Pages, names: &mut Names, stacks: &mut Stacks) {
+fn add(end: &mut HistoryMemory, segment: &Segment, pages: Pages, names: &mut Names, stacks: &mut Stacks) {
     let kind = Kind::named(segment.segment_type.as_deref());
     let page = pages.page(segment.total_size, segment.is_expandable.unwrap_or_default(), kind);
     let origin = Origin {
@@ -204,7 +204,7 @@ fn of_record(trace: &Trace, label: &str) -> History {
     };
     let events = trace.events.iter().map(event).collect();
     let end = trace.expected.as_ref().filter(|expected| !expected.segments.is_empty()).map(|expected| {
-        let mut end = Memory::default();
+        let mut end = HistoryMemory::default();
         for segment in &expected.segments {
             add(&mut end, &of_segment(segment), Pages::of(trace.config()), &mut names, &mut stacks);
         }
@@ -240,7 +240,7 @@ fn of_action(action: trace::Action) -> Action {
 
 /// Converts a segment of a record.
 fn of_segment(segment: &trace::Segment) -> Segment {
-    let block = |block: &trace::Block| cachalot_snapshot::Block {
+    let block = |block: &trace::ExpectedBlock| cachalot_snapshot::Block {
         address: Some(block.address),
         size: block.size,
         state: match block.state {
@@ -319,7 +319,7 @@ fn replay_one(
         }
     };
     let events = end.events.iter().map(event).collect();
-    let mut memory = Memory::default();
+    let mut memory = HistoryMemory::default();
     let mut stacks = Stacks::default();
     for segment in &end.segments {
         add(&mut memory, &of_core(segment), Pages::of(name), &mut names, &mut stacks);

@@ -11,7 +11,7 @@ pub(super) const BEFORE: u32 = 1;
 
 /// A stack with the program's description of the event.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct DescribedStack {
     pub(super) stack: Stack,
     /// `user_metadata` and the compilation in progress, or a constant text for special stacks.
     pub(super) note: Option<Box<str>>,
@@ -20,7 +20,7 @@ pub(super) struct Entry {
 /// All stacks of a file.
 #[derive(Debug)]
 pub(super) struct Stacks {
-    entries: Vec<Entry>,
+    entries: Vec<DescribedStack>,
     /// Numbers by the address of the frames and the number of the note. An entry keeps the frames,
     /// and so the address, alive.
     numbers: FxHashMap<(usize, u32), u32>,
@@ -29,7 +29,7 @@ pub(super) struct Stacks {
 
 impl Default for Stacks {
     fn default() -> Self {
-        let special = |note: &str| Entry { stack: Stack::default(), note: Some(note.into()) };
+        let special = |note: &str| DescribedStack { stack: Stack::default(), note: Some(note.into()) };
         let entries = vec![special("no stack recorded"), special("allocated before the first event")];
         Self { entries, numbers: FxHashMap::default(), notes: FxHashMap::default() }
     }
@@ -48,7 +48,7 @@ impl Stacks {
         let next = self.entries.len() as u32;
         let number = *self.numbers.entry((address, note_number)).or_insert(next);
         if number == next {
-            self.entries.push(Entry { stack: stack.cloned().unwrap_or_default(), note: note.map(Into::into) });
+            self.entries.push(DescribedStack { stack: stack.cloned().unwrap_or_default(), note: note.map(Into::into) });
         }
         number
     }
@@ -64,7 +64,7 @@ impl Stacks {
     }
 
     /// Returns the stack with a number.
-    pub(super) fn get(&self, number: u32) -> &Entry {
+    pub(super) fn get(&self, number: u32) -> &DescribedStack {
         &self.entries[number as usize]
     }
 }

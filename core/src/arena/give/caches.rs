@@ -5,11 +5,12 @@
 use crate::arena::give::rules;
 use crate::arena::give::take::give;
 use crate::arena::give::units::{Kind, Unit};
-use crate::arena::{Arena, OnDevice, flags, ranges};
+use crate::arena::{Arena, OnDevice, flags};
 use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::stats::Event;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::{DevicePtr, NO_STREAM};
@@ -104,7 +105,7 @@ pub(in crate::arena) fn destroy_spares<D: DeviceMemory, R: Lock, S: Storage>(
     device: OnDevice<'_, D, R, S>,
 ) -> Result<(), Error> {
     // Asking a device for its virtual memory may open the device.
-    if device.paging.pool.lock().bytes.spare == 0 {
+    if device.paging.bytes().spare == 0 {
         return Ok(());
     }
     device.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares().map(|_any| ()))
@@ -117,8 +118,31 @@ pub(crate) fn release_cached<D: DeviceMemory, R: Lock, S: Storage>(
 ) -> Result<(), Error> {
     // A page with a stale mapping cannot go back to the device.
     let unmapped = device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale());
-    let decommitted = if only.is_none() { ranges::wait(device) } else { Ok(()) };
+    let decommitted = if only.is_none() { device.wait_for_departures() } else { Ok(()) };
     unmapped.and(decommitted).and(empty_heaps(device, only)).and(destroy_spares(device))
+}
+
+/// Releases every wholly free segment for memory that could not be had before, and obtains the memory by `attempt`.
+/// Returns the result of the attempt.
+///
+/// # Errors
+/// Those of the attempt; without memory, the first failure of a release.
+pub(in crate::arena) fn release_and_retry<D: DeviceMemory, R: Lock, S: Storage, T>(
+    device: OnDevice<'_, D, R, S>,
+    attempt: impl FnOnce() -> Result<Option<T>, Error>,
+) -> Result<Option<T>, Error> {
+    // A page with a stale mapping cannot go back to the device for a longer one.
+    device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
+    empty_heaps(device, None)?;
+    device.peaks.device.count(Event::AllocRetry);
+    // Maps spare pages first; those that are left go back to the device.
+    let served = attempt()?;
+    let destroyed = destroy_spares(device);
+    // A failed release is counted as leaked, and must not lose the memory obtained.
+    if served.is_none() {
+        destroyed?;
+    }
+    Ok(served)
 }
 
 /// Releases every wholly free segment: first of the default pool, then of the private pools without users. With
@@ -154,7 +178,7 @@ pub(crate) fn trim<D: DeviceMemory, R: Lock, S: Storage>(
     keep: u64,
 ) -> Result<(), Error> {
     let exceeds = || device.ledger.reserved() > keep;
-    ranges::collect(device, u32::MAX);
+    device.collect_departed(u32::MAX);
     if exceeds() {
         device.release_retired(true)?;
     }

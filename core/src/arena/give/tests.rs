@@ -1,7 +1,7 @@
 use super::units::units_down;
-use crate::allocator::{Allocator, Parking, Tuning};
+use crate::allocator::Allocator;
 use crate::arena::forecast::Forecast;
-use crate::arena::parking::{ParkMode, ParkOrder, ParkTarget};
+use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkTarget};
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::Host;
@@ -94,7 +94,7 @@ fn stats(allocator: &Simulated) -> ReclaimStats {
 }
 
 fn change(allocator: &Simulated, config: &str) {
-    let tuning = Tuning::of(allocator, DEVICE).unwrap();
+    let tuning = allocator.tuning(DEVICE).unwrap();
     let serial = tuning.window().unwrap().serial;
     assert!(tuning.put_in_force(&Config::parse(config).unwrap(), serial, 0).unwrap());
 }
@@ -184,7 +184,7 @@ fn a_change_of_settings_replaces_compact_and_the_threshold_and_keeps_reclaim() {
     let expected = "compact:0.5,reclaim:auto,tune:auto";
     assert_eq!(allocator.config(DEVICE).unwrap(), Config::parse(expected).unwrap());
     assert_eq!(released(&allocator), [60, 100], "whatever the budget is");
-    let report = Tuning::of(&allocator, DEVICE).unwrap().report().unwrap();
+    let report = allocator.tuning(DEVICE).unwrap().report().unwrap();
     assert_eq!((report.retired_bytes, allocator.device(DEVICE).unwrap().calls(Call::Release)), (160 * MIB, 0));
 }
 
@@ -198,7 +198,7 @@ fn retired_segments_count_as_held_and_go_back_with_the_whole_cache_alone() {
     assert_eq!(forecast(&allocator, 70), Forecast::Release(young[0]));
     malloc(&allocator, 70);
     pass(&allocator, 100);
-    let retired = || Tuning::of(&allocator, DEVICE).unwrap().report().unwrap().retired_bytes / MIB;
+    let retired = || allocator.tuning(DEVICE).unwrap().report().unwrap().retired_bytes / MIB;
     assert_eq!((released(&allocator), retired()), ([180, 50].to_vec(), 180));
     allocator.empty_cache(DEVICE).unwrap();
     assert_eq!(retired(), 0);
@@ -208,7 +208,7 @@ fn retired_segments_count_as_held_and_go_back_with_the_whole_cache_alone() {
 fn pages_of_a_heap_asleep_stay_for_the_call_that_parks_or_wakes_it() {
     let allocator = allocator("policy:stitched,slack:0");
     allocator.set_limit(DEVICE, None).unwrap();
-    let (parking, pages) = (Parking::of(&allocator, DEVICE).unwrap(), allocator.pages(DEVICE).unwrap());
+    let (parking, pages) = (allocator.parking(DEVICE).unwrap(), allocator.pages(DEVICE).unwrap());
     let [pinned, kept] = [40, 60].map(|mib| malloc(&allocator, mib));
     pages.pin(pinned).unwrap();
     parking.park(ParkTarget::Stream(STREAM), ParkMode::Drop, ParkOrder::Device).unwrap();

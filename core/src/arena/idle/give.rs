@@ -1,7 +1,8 @@
 //! Gives idle units back: which are worthwhile, and the calls of the device.
 
 use super::budget::{Cost, worth_ms};
-use super::{IdleMemory, Keeper, Round, flags};
+use super::{IdleMemory, Round, flags};
+use crate::arena::OnDevice;
 use crate::arena::give::units::{Kind, Unit, units_down};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -62,42 +63,41 @@ impl Worth<'_> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Gives back every worthwhile unit, within time and budget. Returns whether events were recorded, which will tell
     /// the end of work.
     ///
     /// # Errors
     /// The first error of the device; then nothing more is given back.
-    pub(super) fn give_back(&self, round: &Round) -> Result<bool, Error> {
-        let device = self.device;
+    pub(super) fn give_worthwhile(self, round: &Round) -> Result<bool, Error> {
         round.more.set(false);
         let (mut kept, mut began, mut result) = ([0; 3], false, Ok(()));
-        for used in device.heaps.pairs_of(0) {
+        for used in self.heaps.pairs_of(0) {
             for slot in [PoolKind::Large, PoolKind::Small].map(|kind| used.slot(kind)) {
                 // Nothing is given back while a graph is captured: the driver may refuse, and the capture fail.
                 while result.is_ok()
-                    && !device.flags.has(flags::CAPTURE)
-                    && let Some(chosen) = self.next(slot, round)
+                    && !self.flags.has(flags::CAPTURE)
+                    && let Some(chosen) = self.next_worthwhile(slot, round)
                 {
-                    result = self.give(round, chosen);
+                    result = self.give_chosen(round, chosen);
                 }
                 // What is free now is quiet at one of the next calls.
                 if self.count_kept(slot, round, &mut kept) {
-                    began |= device.begin_epoch(slot, NO_STREAM);
+                    began |= self.begin_epoch(slot, NO_STREAM);
                 }
             }
         }
-        let stats = &mut device.idle.lock().stats;
+        let stats = &mut self.idle.lock().stats;
         [stats.needed_soon, stats.busy, stats.unpaid] = kept;
         result.map(|()| began)
     }
 
     /// The rule of `reclaim:auto`: of the heap in `slot` the largest worthwhile segment, or else neighbouring
     /// worthwhile pages, as long as the time and the budget last.
-    fn next(&self, slot: u32, round: &Round) -> Option<Chosen> {
+    fn next_worthwhile(self, slot: u32, round: &Round) -> Option<Chosen> {
         for kind in [Kind::Segment, Kind::Pages] {
-            match self.choose(kind, slot, round) {
-                Some(Chosen { count: 0, .. }) if !self.has_time(round) => {
+            match self.choose_worthwhile(kind, slot, round) {
+                Some(Chosen { count: 0, .. }) if !self.has_time_left(round) => {
                     round.more.set(true);
                     return None;
                 }
@@ -114,9 +114,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
 
     /// Chooses quiet and worthwhile units of one kind, of the largest free block with one: a segment, or a page and
     /// pages below. The count is 0 if none can be paid.
-    fn choose(&self, kind: Kind, slot: u32, round: &Round) -> Option<Chosen> {
-        let heap = self.device.heaps.lock(slot);
-        let idle = self.device.idle.lock();
+    fn choose_worthwhile(self, kind: Kind, slot: u32, round: &Round) -> Option<Chosen> {
+        let heap = self.heaps.lock(slot);
+        let idle = self.idle.lock();
         let worth = Worth { idle: &idle, round };
         let wanted = |unit: &Unit| unit.is_quiet() && worth.holds(unit);
         let mut units = idle_units(&heap, slot).filter(|unit| unit.kind == kind);
@@ -141,25 +141,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
 
     /// Gives the chosen units back, and accounts for them. Gives nothing back if another thread has used the units
     /// since they were chosen.
-    fn give(&self, round: &Round, chosen: Chosen) -> Result<(), Error> {
-        let device = self.device;
+    fn give_chosen(self, round: &Round, chosen: Chosen) -> Result<(), Error> {
         let Chosen { run, bytes, count, age, cost } = chosen;
-        let Some(taken) = run.take(device)? else { return Ok(()) };
-        let (result, ticks) = device.driver.timed(|| {
-            let mut result = taken.release(device).map(|_bytes| ());
+        let Some(taken) = run.take(self)? else { return Ok(()) };
+        let (result, ticks) = self.driver.timed(|| {
+            let mut result = taken.release(self).map(|_bytes| ());
             if run.kind == Kind::Pages
-                && let Some(mapper) = device.mapper()
+                && let Some(mapper) = self.mapper()
             {
                 // As many as were added: elastic ranges keep their own spare pages. All are tried.
                 (0..count).for_each(|_| result = result.and(mapper.destroy_spare().map(|_any| ())));
             }
             result
         });
-        let us = device.driver.ticks_to_us(ticks);
+        let us = self.driver.ticks_to_us(ticks);
         round.left.set(round.left.get().saturating_sub((us * 1000).max(chosen.give_ns())));
         let excess = round.excess.get();
         round.excess.set(excess.saturating_sub(run.bytes));
-        let mut idle = device.idle.lock();
+        let mut idle = self.idle.lock();
         let IdleMemory { predictor, budget, stats, .. } = &mut *idle;
         budget.spend((us * 1000).saturating_add(cost.obtain.saturating_mul(u64::from(count))));
         stats.driver_us += us;
@@ -174,17 +173,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
     }
 
     /// Returns whether the time of the call lasts for more than the cheapest unit.
-    fn has_time(&self, round: &Round) -> bool {
-        round.left.get() >= 2 * self.device.idle.lock().budget.cost(Kind::Segment, 0).give
+    fn has_time_left(self, round: &Round) -> bool {
+        round.left.get() >= 2 * self.idle.lock().budget.cost(Kind::Segment, 0).give
     }
 
     /// Adds the idle bytes of a heap to `kept`: needed soon, busy and unpaid. Returns whether some may still be in use, and
     /// no event will tell when they are not.
-    fn count_kept(&self, slot: u32, round: &Round, kept: &mut [u64; 3]) -> bool {
-        let device = self.device;
-        let heap = device.heaps.lock(slot);
-        let newest = device.waits.epochs.lock().newest(slot);
-        let idle = device.idle.lock();
+    fn count_kept(self, slot: u32, round: &Round, kept: &mut [u64; 3]) -> bool {
+        let heap = self.heaps.lock(slot);
+        let newest = self.waits.newest_epoch(slot);
+        let idle = self.idle.lock();
         let worth = Worth { idle: &idle, round };
         let mut wants_event = false;
         for unit in idle_units(&heap, slot) {
@@ -202,25 +200,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Keeper<'_, D, R, S> {
 
     /// Returns whether every stream with a pair has finished its work, so the driver frees a segment without a
     /// wait. A device that cannot tell is not asked again. False while a stream captures a graph.
-    fn is_at_rest(&self) -> bool {
-        let device = self.device;
+    fn is_at_rest(self) -> bool {
         // No capture begins while the streams are asked.
-        let Some(_permission) = device.driver.may_record(&device.flags) else { return false };
+        let Some(_permission) = self.driver.may_record(&self.flags) else { return false };
         // The two heaps of a pair have one stream.
-        device.heaps.slot_numbers().filter(|slot| slot % 2 == 0).all(|slot| {
+        self.heaps.slot_numbers().filter(|slot| slot % 2 == 0).all(|slot| {
             let (stream, ended) = {
-                let heap: MutexGuard<'_, R, Heap<S>> = device.heaps.lock(slot);
+                let heap: MutexGuard<'_, R, Heap<S>> = self.heaps.lock(slot);
                 (heap.stream, heap.ended)
             };
             // The handle of an ended stream may not be used.
             if stream == NO_STREAM || ended {
                 return true;
             }
-            match device.call(|memory| memory.is_idle(stream)) {
+            match self.call(|memory| memory.is_idle(stream)) {
                 Ok(Some(idle)) => idle,
                 // Without an answer, the events have told of the work on the segment, which is what can be known.
-                Ok(None) if !device.driver.may_use(stream, NO_STREAM) => true,
-                Ok(None) => device.call(|memory| memory.is_capturing(stream)) == Ok(false),
+                Ok(None) if !self.driver.may_use(stream, NO_STREAM) => true,
+                Ok(None) => self.call(|memory| memory.is_capturing(stream)) == Ok(false),
                 Err(_) => false,
             }
         })

@@ -11,7 +11,7 @@
 //! back. The budget bounds the driver's time
 //! under all predictions: giving back and obtaining again are paid together, when a unit is given back.
 //!
-//! Nothing waits for the device. All work on a unit is known to be complete (arena/quiet.rs). A
+//! Nothing waits for the device. All work on a unit is known to be complete (arena/waits/quiet.rs). A
 //! driver waits for running work of any kind before a free of a segment, so segments go back while all
 //! streams known to the allocator are idle; pages are unmapped at any time. Nothing is given back
 //! while a graph is captured, nor of private pools.
@@ -102,17 +102,7 @@ struct Round {
     more: Cell<bool>,
 }
 
-/// Gives idle memory of a device back.
-pub(crate) struct Keeper<'a, D, R: Lock, S: Storage> {
-    device: OnDevice<'a, D, R, S>,
-}
-
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Keeper<'a, D, R, S> {
-    /// Returns the operations on `device`.
-    pub(crate) fn on(device: OnDevice<'a, D, R, S>) -> Self {
-        Self { device }
-    }
-
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Looks at the heaps of the default pool, and gives back worthwhile units, for about `max_us` microseconds of
     /// driver time. Returns true if the time has ended before all of them were given back. Does nothing unless
     /// the setting is on and the device has a clock.
@@ -120,31 +110,30 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Keeper<'a, D, R, S> {
     /// # Errors
     /// The first error of the device. The bytes of the unit are counted as leaked, and the rest is left to
     /// the next call. [`Error::TableFull`] if a block cannot be cut.
-    pub(crate) fn maintain(&self, max_us: u64) -> Result<bool, Error> {
-        let device = self.device;
-        let Some(share) = device.settings.config.lock().reclaim() else { return Ok(false) };
-        let memory = device.driver.device();
+    pub(crate) fn give_idle_back(self, max_us: u64) -> Result<bool, Error> {
+        let Some(share) = self.settings.config.lock().reclaim() else { return Ok(false) };
+        let memory = self.driver.device();
         let now_us = memory.time_us(memory.ticks());
-        if now_us == 0 || device.flags.has(flags::DIRECT) {
+        if now_us == 0 || self.flags.has(flags::DIRECT) {
             return Ok(false);
         }
         let round = Round {
             now: Moment((now_us / 1000) as u32),
             share,
-            held: device.ledger.reserved(),
+            held: self.ledger.reserved(),
             left: Cell::new(max_us.saturating_mul(1000)),
-            excess: Cell::new(self.excess()),
+            excess: Cell::new(self.idle_excess()),
             blocked: Cell::new(false),
             more: Cell::new(false),
         };
-        if !self.look(&round, now_us) {
+        if !self.look_at_heaps(&round, now_us) {
             return Ok(false);
         }
-        device.poll_epochs();
-        if self.give_back(&round)? {
+        self.poll_epochs();
+        if self.give_worthwhile(&round)? {
             // What was free is quiet at once on a stream without unfinished work.
-            device.poll_epochs();
-            self.give_back(&round)?;
+            self.poll_epochs();
+            self.give_worthwhile(&round)?;
         }
         Ok(round.more.get())
     }
@@ -152,12 +141,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Keeper<'a, D, R, S> {
     /// Returns how many bytes are held beyond the most held before anything was given back, and beyond
     /// the growth of the use since. Where segments have gone, requests obtain segments of different sizes: the memory held could
     /// become more than without the setting.
-    fn excess(&self) -> u64 {
-        let device = self.device;
-        let held = device.ledger.reserved();
-        let most = device.most_with(Stat::ReservedBytes, 0);
-        let live = device.most_live_with(0);
-        let mut idle = device.idle.lock();
+    fn idle_excess(self) -> u64 {
+        let held = self.ledger.reserved();
+        let most = self.most_with(Stat::ReservedBytes, 0);
+        let live = self.most_live_with(0);
+        let mut idle = self.idle.lock();
         if idle.stats.given_back == 0 {
             idle.before = [most, live];
         }
@@ -166,10 +154,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Keeper<'a, D, R, S> {
     }
 
     /// Looks at every heap of the default pool. Returns false if the last look was just before.
-    fn look(&self, round: &Round, now_us: u64) -> bool {
-        let device = self.device;
+    fn look_at_heaps(self, round: &Round, now_us: u64) -> bool {
         let between = {
-            let mut idle = device.idle.lock();
+            let mut idle = self.idle.lock();
             let passed = now_us.saturating_sub(idle.last_us);
             if passed < LOOK_US {
                 return false;
@@ -184,15 +171,15 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Keeper<'a, D, R, S> {
             // What has happened since the last look, happened in the middle on average.
             Moment(round.now.0.wrapping_sub((passed / 2000) as u32))
         };
-        for used in device.heaps.pairs_of(0) {
+        for used in self.heaps.pairs_of(0) {
             for kind in [PoolKind::Large, PoolKind::Small] {
-                let mut heap = device.heaps.lock(used.slot(kind));
+                let mut heap = self.heaps.lock(used.slot(kind));
                 if heap.asleep {
                     continue;
                 }
                 // What is freed from now on has a stamp that no free block has yet.
-                heap.clock = device.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
-                let mut idle = device.idle.lock();
+                heap.clock = self.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
+                let mut idle = self.idle.lock();
                 let IdleMemory { predictor, stats, .. } = &mut *idle;
                 LookedAt(&mut heap).look(round.now, |found| match found {
                     Found::Idle { bytes } => stats.idle += bytes,

@@ -1,7 +1,7 @@
 //! The contents of a simulated device: a number for each physical handle, and the numbers
 //! kept by the host while memory is parked.
 
-use super::{Call, INVALID, NO_MEMORY, SimulatedDevice, State};
+use super::{Call, DeviceState, INVALID, NO_MEMORY, SimulatedDevice};
 use crate::device::{Contents, CopyMark, DeviceResult, Saved};
 use crate::units::DevicePtr;
 use alloc::collections::BTreeMap;
@@ -49,7 +49,7 @@ impl HostMemory {
     }
 }
 
-impl State {
+impl DeviceState {
     /// Returns the number of the handle mapped at exactly the `bytes` from `at` on.
     fn mapped_whole(&self, at: u64, bytes: u64) -> DeviceResult<u64> {
         let mapping = self.mappings.get(&at).filter(|mapping| mapping.0 == bytes && mapping.2);

@@ -1,7 +1,7 @@
 //! The virtual memory of a simulated device: reserved addresses, physical handles, and mappings with access.
 
-use super::{Call, INVALID, SimulatedDevice, State, UNWRITTEN};
-use crate::device::simulated::work::Piece;
+use super::{Call, DeviceState, INVALID, SimulatedDevice, UNWRITTEN};
+use crate::device::simulated::work::PhysicalPart;
 use crate::device::{Descriptor, DeviceError, DeviceResult, ErrorKind, PhysicalHandle, VirtualMemory};
 use crate::units::DevicePtr;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use core::ops::Range;
 
 /// The memory of a physical handle.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Physical {
+pub(super) struct PhysicalMemory {
     /// The size in bytes.
     pub bytes: u64,
     /// The number of mappings.
@@ -20,10 +20,10 @@ pub(super) struct Physical {
     pub contents: u64,
 }
 
-impl State {
+impl DeviceState {
     /// Returns the physical memory under a range of addresses, or `None` if part of the range cannot
     /// be accessed.
-    pub(super) fn pieces(&self, addresses: Range<u64>) -> Option<Vec<Piece>> {
+    pub(super) fn pieces(&self, addresses: Range<u64>) -> Option<Vec<PhysicalPart>> {
         let Range { start: mut at, end } = addresses;
         let mut pieces = Vec::new();
         while at < end {
@@ -119,7 +119,9 @@ impl VirtualMemory for SimulatedDevice {
         state.use_memory(bytes)?;
         state.handles += 1;
         let handle = state.handles;
-        state.physical.insert(handle, Physical { bytes, contents: UNWRITTEN | handle, ..Physical::default() });
+        state
+            .physical
+            .insert(handle, PhysicalMemory { bytes, contents: UNWRITTEN | handle, ..PhysicalMemory::default() });
         Ok(PhysicalHandle(handle))
     }
 
@@ -157,7 +159,7 @@ impl VirtualMemory for SimulatedDevice {
 
     fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        let State { mappings, meter, .. } = &mut *state;
+        let DeviceState { mappings, meter, .. } = &mut *state;
         // The driver sets the access of each mapping by itself.
         meter.charge(Call::SetAccess, mappings.range(at.0..at.0 + bytes).map(|(_, mapping)| mapping.0));
         state.count(Call::SetAccess)?;

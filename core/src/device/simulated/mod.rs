@@ -33,8 +33,8 @@ use costs::Meter;
 pub use costs::{CostPoint, DriverCosts};
 pub use failure::Failure;
 use graph::Graph;
-use mappings::Physical;
-use work::{Place, Streams};
+use mappings::PhysicalMemory;
+use work::{StreamPoint, Streams};
 
 /// The device's resources not released.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -52,7 +52,7 @@ pub struct Outstanding {
 /// A device in memory: a [`DeviceMemory`](crate::device::DeviceMemory) with
 /// [`VirtualMemory`](crate::device::VirtualMemory) and [`Contents`](crate::device::Contents) without hardware.
 #[derive(Debug)]
-pub struct SimulatedDevice(Mutex<State>);
+pub struct SimulatedDevice(Mutex<DeviceState>);
 
 /// The alignment of segments and reservations, in bytes.
 const ALIGNMENT: u64 = 2 << 20;
@@ -69,7 +69,7 @@ const SPAN: u64 = 1 << 40;
 
 /// Everything of a device, under its lock.
 #[derive(Clone, Debug)]
-struct State {
+struct DeviceState {
     /// The device memory in bytes.
     capacity: u64,
     /// The device memory in use, in bytes.
@@ -95,11 +95,11 @@ struct State {
     /// The mappings reported to the program: address → length.
     told: BTreeMap<u64, u64>,
     /// Physical handles by number.
-    physical: BTreeMap<u64, Physical>,
+    physical: BTreeMap<u64, PhysicalMemory>,
     /// The number of the latest handle.
     handles: u64,
     /// Event → its place, once recorded.
-    events: BTreeMap<u64, Option<Place>>,
+    events: BTreeMap<u64, Option<StreamPoint>>,
     /// The number of the latest event.
     events_made: u64,
     /// The streams used so far.
@@ -170,7 +170,7 @@ impl SimulatedDevice {
     /// Creates a device like [`new`](Self::new), with addresses from `space`. Devices in a common space never have an
     /// address in common. A device is out of memory if the space has no addresses left.
     pub fn within(space: impl Into<Space>, capacity: u64) -> Self {
-        Self(Mutex::new(State {
+        Self(Mutex::new(DeviceState {
             capacity,
             used: 0,
             peak: 0,
@@ -353,7 +353,7 @@ impl SimulatedDevice {
     }
 }
 
-impl State {
+impl DeviceState {
     /// Counts a call for `bytes` bytes. Returns the error if the call is to fail.
     fn enter(&mut self, call: Call, bytes: u64) -> DeviceResult<()> {
         self.meter.charge(call, [bytes]);
@@ -431,7 +431,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for DeviceState {
     fn drop(&mut self) {
         for span in self.spans.drain(..) {
             self.space.release_memory(span);

@@ -19,11 +19,11 @@ use core::ops::Range;
 const CAPTURING: DeviceError = DeviceError::new(ErrorKind::NotPermittedInCapture, 900);
 
 /// A position in a stream: all events and work up to the number.
-pub(super) type Place = (StreamId, u64);
+pub(super) type StreamPoint = (StreamId, u64);
 
 /// Part of a physical handle, or of a segment: the number of the handle, and the bytes within. A segment has the
 /// handle 0, and the bytes are addresses.
-pub(super) type Piece = (u64, Range<u64>);
+pub(super) type PhysicalPart = (u64, Range<u64>);
 
 /// The progress of a stream.
 #[derive(Clone, Debug, Default)]
@@ -35,15 +35,15 @@ struct Stream {
     /// The stream is capturing a graph.
     capturing: bool,
     /// The waits: work behind the first place waits for the second place.
-    waits: Vec<(u64, Place)>,
+    waits: Vec<(u64, StreamPoint)>,
 }
 
 /// Incomplete work, and the memory used by the work.
 #[derive(Clone, Debug)]
 struct Work {
-    place: Place,
+    place: StreamPoint,
     addresses: Range<u64>,
-    pieces: Vec<Piece>,
+    pieces: Vec<PhysicalPart>,
 }
 
 impl SimulatedDevice {
@@ -122,12 +122,12 @@ impl Streams {
     }
 
     /// Returns whether all work up to `place` is complete.
-    pub(super) fn is_complete(&self, (stream, place): Place) -> bool {
+    pub(super) fn is_complete(&self, (stream, place): StreamPoint) -> bool {
         self.by_id.get(&stream).is_none_or(|stream| stream.complete >= place)
     }
 
     /// Lets all work up to `place` happen, and all awaited work.
-    pub(super) fn complete(&mut self, place: Place) {
+    pub(super) fn complete(&mut self, place: StreamPoint) {
         let mut pending = vec![place];
         while let Some((stream, place)) = pending.pop() {
             let stream = self.by_id.entry(stream).or_default();
@@ -151,12 +151,12 @@ impl Streams {
     }
 
     /// Returns the last place of a stream.
-    pub(super) fn end(&self, stream: StreamId) -> Place {
+    pub(super) fn end(&self, stream: StreamId) -> StreamPoint {
         (stream, self.by_id.get(&stream).map_or(0, |stream| stream.queued))
     }
 
     /// Returns the first place of a stream not complete, or the last place.
-    pub(super) fn next(&self, stream: StreamId) -> Place {
+    pub(super) fn next(&self, stream: StreamId) -> StreamPoint {
         let next = self.by_id.get(&stream).map_or(0, |stream| stream.queued.min(stream.complete + 1));
         (stream, next)
     }
@@ -165,7 +165,7 @@ impl Streams {
     ///
     /// # Errors
     /// The stream is capturing.
-    pub(super) fn queue(&mut self, stream: StreamId) -> DeviceResult<Place> {
+    pub(super) fn queue(&mut self, stream: StreamId) -> DeviceResult<StreamPoint> {
         let entry = self.by_id.entry(stream).or_default();
         if entry.capturing {
             return Err(CAPTURING);
@@ -181,7 +181,7 @@ impl Streams {
     ///
     /// # Errors
     /// The stream is capturing.
-    pub(super) fn wait(&mut self, stream: StreamId, awaited: Place) -> DeviceResult<()> {
+    pub(super) fn wait(&mut self, stream: StreamId, awaited: StreamPoint) -> DeviceResult<()> {
         let done = self.is_complete(awaited);
         let entry = self.by_id.entry(stream).or_default();
         if entry.capturing {
@@ -218,7 +218,7 @@ impl Streams {
         if self.by_id.values().any(|stream| stream.capturing) {
             return Err(CAPTURING);
         }
-        let ends: Vec<Place> = self.by_id.iter().map(|(&stream, entry)| (stream, entry.queued)).collect();
+        let ends: Vec<StreamPoint> = self.by_id.iter().map(|(&stream, entry)| (stream, entry.queued)).collect();
         ends.into_iter().for_each(|end| self.complete(end));
         Ok(())
     }
@@ -237,7 +237,12 @@ impl Streams {
     ///
     /// # Errors
     /// The stream is capturing.
-    pub(super) fn launch(&mut self, stream: StreamId, addresses: Range<u64>, pieces: Vec<Piece>) -> DeviceResult<bool> {
+    pub(super) fn launch(
+        &mut self,
+        stream: StreamId,
+        addresses: Range<u64>,
+        pieces: Vec<PhysicalPart>,
+    ) -> DeviceResult<bool> {
         let place = self.queue(stream)?;
         let preceding = self.preceding(place);
         let overlaps = |work: &&Work| work.pieces.iter().any(|one| pieces.iter().any(|other| overlap(one, other)));
@@ -263,7 +268,7 @@ impl Streams {
     }
 
     /// Returns the progress of each stream at the beginning of `place`, for all awaited streams.
-    fn preceding(&self, place: Place) -> BTreeMap<StreamId, u64> {
+    fn preceding(&self, place: StreamPoint) -> BTreeMap<StreamId, u64> {
         let mut reached = BTreeMap::new();
         let mut pending = vec![place];
         while let Some((stream, place)) = pending.pop() {
@@ -280,7 +285,7 @@ impl Streams {
 }
 
 /// Returns whether two pieces have a byte in common.
-pub(super) fn overlap(one: &Piece, other: &Piece) -> bool {
+pub(super) fn overlap(one: &PhysicalPart, other: &PhysicalPart) -> bool {
     one.0 == other.0 && one.1.start < other.1.end && other.1.start < one.1.end
 }
 

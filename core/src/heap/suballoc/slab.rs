@@ -56,7 +56,7 @@ const fn group_of(live: u32) -> usize {
 /// A slab. The fields that every operation reads share the first cache line; the bitmap follows.
 #[derive(Clone)]
 #[repr(C, align(64))]
-struct Entry {
+struct SlabEntry {
     /// Address of the first byte.
     base: u64,
     /// Length in bytes; 0 ⟺ the entry is vacant.
@@ -84,7 +84,7 @@ struct Entry {
     words: [u64; WORDS],
 }
 
-impl SegmentEntry for Entry {
+impl SegmentEntry for SlabEntry {
     const VACANT: Self = Self {
         base: 0,
         bytes: 0,
@@ -101,7 +101,7 @@ impl SegmentEntry for Entry {
     };
 }
 
-impl Entry {
+impl SlabEntry {
     /// Cuts a slab without live objects into objects of `size` bytes.
     fn cut(&mut self, size: u64) {
         debug_assert!(self.live == 0 && size <= self.bytes, "the slab is unused and holds an object");
@@ -170,7 +170,7 @@ impl Entry {
 #[derive(Clone)]
 pub(crate) struct Slabs<S: Storage> {
     /// The slabs, by the numbers of their segments.
-    entries: SegmentTable<Entry, S>,
+    entries: SegmentTable<SlabEntry, S>,
     /// Bit `g` of `groups[c]` is set iff `first[c][g]` is not `NONE`.
     groups: [u32; CLASSES],
     /// The first slab of each group, or `NONE`.
@@ -195,7 +195,7 @@ impl<S: Storage> Slabs<S> {
     /// Moves a slab to the group of its present number of live objects, which was `before`.
     #[inline(never)]
     fn regroup(&mut self, segment: u32, before: u32) {
-        let Entry { objects, live, class, next, .. } = self.entries[segment];
+        let SlabEntry { objects, live, class, next, .. } = self.entries[segment];
         if before != objects {
             // Unused slabs are last in group 0, and their order among each other does not matter: a
             // slab just before another unused one stays.
@@ -212,7 +212,7 @@ impl<S: Storage> Slabs<S> {
 
     /// Adds a slab to its group: at the front, or at the back if unused.
     fn enter(&mut self, segment: u32) {
-        let Entry { class, live, .. } = self.entries[segment];
+        let SlabEntry { class, live, .. } = self.entries[segment];
         let (class, group) = (class as usize, group_of(live));
         let first = self.first[class][group];
         if first == NONE {
@@ -231,7 +231,7 @@ impl<S: Storage> Slabs<S> {
 
     /// Removes a slab from the group of `live` live objects.
     fn leave(&mut self, segment: u32, live: u32) {
-        let Entry { prev, next, class, .. } = self.entries[segment];
+        let SlabEntry { prev, next, class, .. } = self.entries[segment];
         let (class, group) = (class as usize, group_of(live));
         if next == segment {
             self.first[class][group] = NONE;
@@ -284,7 +284,7 @@ impl<S: Storage> Slabs<S> {
         // No entry has the number `NONE`, so the bounds check is also the test for an absent slab.
         let slab = self.entries.get_mut(segment)?;
         let number = slab.take_lowest();
-        let Entry { base, live, objects, sub_blocks, .. } = *slab;
+        let SlabEntry { base, live, objects, sub_blocks, .. } = *slab;
         // The group changes when the number of live objects reaches a power of two. The first
         // object is an exception: 0 and 1 share group 0.
         if live == objects || live.is_power_of_two() && live > 1 {
@@ -310,7 +310,7 @@ impl<S: Storage> SubAllocator<S> for Slabs<S> {
     }
 
     fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, size: u64) {
-        self.entries.insert(segment, Entry { base, bytes, ..Entry::VACANT });
+        self.entries.insert(segment, SlabEntry { base, bytes, ..SlabEntry::VACANT });
         self.entries[segment].cut(size);
         self.enter(segment);
     }
@@ -337,7 +337,7 @@ impl<S: Storage> SubAllocator<S> for Slabs<S> {
     fn free(&mut self, sub_block: SubBlock, _size: u64) -> FreeDelta {
         let slab = &mut self.entries[sub_block.segment];
         slab.free(sub_block.number);
-        let Entry { live, objects, sub_blocks, next, .. } = *slab;
+        let SlabEntry { live, objects, sub_blocks, next, .. } = *slab;
         let before = live + 1;
         // The reverse of `take_from`. A slab that becomes unused moves to the back of group 0,
         // unless alone there.

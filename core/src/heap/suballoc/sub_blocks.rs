@@ -13,7 +13,7 @@ use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
 /// A sub-block, live or free.
 #[derive(Clone)]
-pub(crate) struct Entry {
+pub(crate) struct SubBlockEntry {
     /// Address of the first byte.
     pub addr: u64,
     /// The class of the sub-block's size.
@@ -30,7 +30,7 @@ pub(crate) struct Entry {
     pub free: bool,
 }
 
-impl Vacant for Entry {
+impl Vacant for SubBlockEntry {
     fn vacant(next: u32) -> Self {
         Self { addr: 0, class: NONE, chunk: NONE, prev: NONE, next, after: NONE, free: false }
     }
@@ -93,7 +93,7 @@ impl Indexed for Class {
 /// All sub-blocks of a heap, and their classes.
 #[derive(Clone)]
 pub(crate) struct SubBlocks<S: Storage> {
-    table: SlotTable<Entry, S>,
+    table: SlotTable<SubBlockEntry, S>,
     classes: SlotTable<Class, S>,
     by_size: HashIndex<S>,
 }
@@ -134,7 +134,7 @@ impl<S: Storage> SubBlocks<S> {
         // No entry has the number `NONE`, so the bounds check is also the test for an empty list.
         let entry = sub_blocks.get_mut(sub_block as usize)?;
         entry.free = false;
-        let Entry { chunk, next, .. } = *entry;
+        let SubBlockEntry { chunk, next, .. } = *entry;
         let addr = class.addr;
         class.free = next;
         if let Some(next) = sub_blocks.get_mut(next as usize) {
@@ -169,7 +169,7 @@ impl<S: Storage> SubBlocks<S> {
             class
         });
         self.classes[class].count += 1;
-        let sub_block = self.table.insert(Entry { addr, class, chunk, ..Entry::vacant(NONE) });
+        let sub_block = self.table.insert(SubBlockEntry { addr, class, chunk, ..SubBlockEntry::vacant(NONE) });
         if before != NONE {
             self.table[before].after = sub_block;
         }
@@ -178,7 +178,7 @@ impl<S: Storage> SubBlocks<S> {
 
     /// Removes a free sub-block, and returns the sub-block behind in the chunk.
     pub(crate) fn forget(&mut self, sub_block: u32) -> u32 {
-        let Entry { class, prev, next, after, .. } = self.table[sub_block];
+        let SubBlockEntry { class, prev, next, after, .. } = self.table[sub_block];
         if next != NONE {
             self.table[next].prev = prev;
         }
@@ -198,7 +198,7 @@ impl<S: Storage> SubBlocks<S> {
     }
 
     /// Returns the entry of a sub-block, and the sub-block's bytes.
-    pub(crate) fn get(&self, sub_block: u32) -> (&Entry, u64) {
+    pub(crate) fn get(&self, sub_block: u32) -> (&SubBlockEntry, u64) {
         let entry = &self.table[sub_block];
         (entry, self.classes[entry.class].size)
     }

@@ -2,7 +2,7 @@
 
 use super::lanes::Interval;
 use super::tracks::{Slice, Tracks, pointer, text, uint};
-use super::{Clock, frames, name_of};
+use super::{EventTimes, frames, name_of};
 use crate::commands::export::own_frame;
 use cachalot_replay::inspect::Life;
 use cachalot_snapshot::Snapshot;
@@ -50,7 +50,7 @@ impl<'s> Largest<'s> {
     /// Creates a list of up to `most` blocks.
     pub(super) fn new(snapshot: &'s Snapshot, device: i64, most: usize) -> Self {
         let trace = usize::try_from(device).ok().and_then(|device| snapshot.device_traces.get(device));
-        let mut clock = Clock::new();
+        let mut clock = EventTimes::new();
         let times = trace.map_or(Vec::new(), |trace| trace.iter().map(|event| clock.next(event)).collect());
         Self { times, heap: BinaryHeap::new(), most }
     }

@@ -15,8 +15,8 @@ mod lanes;
 mod schema;
 mod tracks;
 
-use super::{Clock, progress_of};
-use cachalot_replay::inspect::{Change, History, Place, Sums};
+use super::{EventTimes, progress_of};
+use cachalot_replay::inspect::{Change, History, Placement, Sums};
 use cachalot_snapshot::{Event, Snapshot};
 use std::io::{self, Write};
 use tracks::{Tracks, text, uint};
@@ -53,7 +53,7 @@ pub(super) fn write(to: &mut dyn Write, snapshot: &Snapshot, name: &str, options
         let marks = tracks.track(Some(parent), "marks", 200)?;
         let mut counters = Counters::new(&mut tracks, parent, &history)?;
         counters.start(&mut tracks, events)?;
-        let mut clock = Clock::new();
+        let mut clock = EventTimes::new();
         for (number, (event, (change, place))) in events.iter().zip(history.steps()).enumerate() {
             let time = clock.next(event);
             counters.change(&mut tracks, time, place, change)?;
@@ -99,7 +99,7 @@ impl Counters {
     /// Writes every value before the first event. The time is that of the first event, or 0.
     fn start(&self, tracks: &mut Tracks<'_>, trace: &[Event]) -> io::Result<()> {
         // A nanosecond earlier, so that the first event's values come afterwards.
-        let time = trace.first().map_or(0, |first| Clock::new().next(first)).saturating_sub(1).max(0);
+        let time = trace.first().map_or(0, |first| EventTimes::new().next(first)).saturating_sub(1).max(0);
         let Sums { reserved, allocated, pending } = self.sums;
         for (track, value) in self.device.into_iter().zip([reserved, allocated, pending]) {
             tracks.value(track, time, value)?;
@@ -151,14 +151,14 @@ fn shown(history: &History) -> Vec<usize> {
     places.sort_by_key(|&place| (std::cmp::Reverse(most[place]), history.places()[place]));
     places.truncate(MOST_PLACES);
     places.sort_by_key(|&place| {
-        let Place { stream, pool } = history.places()[place];
+        let Placement { stream, pool } = history.places()[place];
         (pool, stream)
     });
     places
 }
 
 /// Returns the name of a place.
-fn name_of(place: Place) -> String {
+fn name_of(place: Placement) -> String {
     let pool = match place.pool {
         Some((0, 0)) => "default pool".to_owned(),
         Some((first, second)) => format!("pool {first}.{second}"),

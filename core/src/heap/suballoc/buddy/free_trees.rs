@@ -14,7 +14,7 @@ use core::mem;
 
 /// A segment of the buddy policy.
 #[derive(Clone, Copy)]
-pub(super) struct Arena {
+pub(super) struct BuddySegment {
     /// The address of leaf 0, before the arena. The arena's own leaves begin with [`Tree::first_leaf`].
     pub origin: u64,
     /// Number of free blocks: in the tree, unplanted, or in the remainder.
@@ -25,7 +25,7 @@ pub(super) struct Arena {
     pub tree: Tree,
 }
 
-impl SegmentEntry for Arena {
+impl SegmentEntry for BuddySegment {
     const VACANT: Self = Self { origin: 0, free: 0, live: 0, tree: Tree::NONE };
 }
 
@@ -76,7 +76,7 @@ pub(super) struct FreeTrees<S: Storage> {
     /// Bit `k` is set iff `firsts[k]` is in no tree. Order `k` then has no further free block.
     unplanted: u64,
     /// The arenas, by the numbers of their segments.
-    pub arenas: SegmentTable<Arena, S>,
+    pub arenas: SegmentTable<BuddySegment, S>,
     /// The bits of all arenas. The words of a removed arena are zero, except the first.
     pub words: S::Table<u64>,
     /// For each order, the words of a removed arena, or `NONE`. The first of the words links to the next removed
@@ -119,7 +119,7 @@ impl<S: Storage> FreeTrees<S> {
         }
         let tree = Tree::at(start, order);
         let origin = base.wrapping_sub(tree.first_leaf() * MIN_BLOCK);
-        self.arenas.insert(arena, Arena { origin, free: 1, live: 0, tree });
+        self.arenas.insert(arena, BuddySegment { origin, free: 1, live: 0, tree });
         self.insert(arena, 1, order);
     }
 

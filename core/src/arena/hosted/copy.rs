@@ -1,0 +1,59 @@
+//! A copy of a device's state over another device, on which requests can be tried.
+//!
+//! The copy has every heap, pool, plan, page and pending free of the original, and decides by the code of the
+//! original. Nothing of the original changes, and the device of the original is not called. The copy is the state of a
+//! moment. Operations of further threads at the moment are never finished in the copy: the memory in their hands stays out
+//! of use.
+
+use crate::arena::hosted::standstill::Standstill;
+use crate::arena::idle::IdleMemory;
+use crate::arena::plans::Plans;
+use crate::arena::tracing::History;
+use crate::arena::{Arena, OnDevice, flags};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::page_map::PageMap;
+use crate::sync::{CachePadded, Lock, Rank, Ranked};
+use crate::tables::Storage;
+
+/// A copy of a device's state, and the page map of the copy.
+type Copied<T, R, S> = (Arena<T, R, S>, PageMap<R, S>);
+
+/// Returns the state over `onto`, as device 0 of an allocator, and the page map. Events, physical handles and
+/// addresses are equal to the original's. The copy records no trace.
+///
+/// # Errors
+/// The loss of the context, and [`Error::TableFull`].
+pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
+    device: OnDevice<'_, D, R, S>,
+    onto: T,
+) -> Result<Copied<T, R, S>, Error> {
+    let arena = device.arena;
+    arena.health()?;
+    let held = Standstill::of(device);
+    let pages = device.pages.copy_of(arena.number, &held.page_map)?;
+    let plans = arena.plans.server().zip(held.planner.as_ref());
+    let copy = Arena {
+        driver: arena.driver.for_device(onto),
+        number: 0,
+        settings: arena.settings.duplicate(held.config.clone()),
+        flags: CachePadded(arena.flags.copy(flags::TRACE)),
+        heaps: arena.heaps.copy_of(&held.heaps, &held.ended)?,
+        plans: Plans::of(plans.map(|(server, planner)| server.copy_of(&held.lanes, planner))),
+        paging: held.paging.copy(),
+        waits: held.waits.copy(),
+        idle: Ranked::new(Rank::Idle, IdleMemory::new()),
+        peaks: arena.peaks.copy(*held.peaks),
+        ledger: arena.ledger.copy(),
+        tuning: Ranked::new(Rank::Tuning, held.tuning.clone()),
+        history: History::new(),
+        #[cfg(feature = "paranoid")]
+        schedule: arena.schedule.of_copy(),
+    };
+    drop(held);
+    copy.heaps.list_as_loose();
+    copy.waits.set_flags(&copy.flags);
+    // Counters and peaks were copied at different moments.
+    copy.peaks.device.sum_leases(copy.all_counters());
+    Ok((copy, pages))
+}

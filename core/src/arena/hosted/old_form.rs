@@ -1,0 +1,291 @@
+//! Memory of an old form after a change of the settings: idle segments retire, and idle pages are
+//! unmapped where the device need not be waited for.
+//!
+//! Blocks that other streams use are not free, so their segments are not idle.
+
+use crate::arena::give::caches;
+use crate::arena::give::take::Taken;
+use crate::arena::heaps::pairs::PairUse;
+use crate::arena::hosted::retired::Retired;
+use crate::arena::{OnDevice, flags};
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::sync::Lock;
+use crate::tables::{Lazy, Storage};
+use crate::units::NO_STREAM;
+use alloc::vec::Vec;
+use core::iter::once;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Gives idle memory of the default pool back with the form of earlier settings. Segments go back
+    /// where pages are mapped now, and pages where segments are obtained. With `all`, everything idle goes
+    /// back: sizes are those of earlier settings. Pages go back only at a moment when their stream is
+    /// idle.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn give_old_form_back(self, all: bool) -> Result<(), Error> {
+        let mut released = self.release_retired(false);
+        if self.tuning.lock().has_leftovers && !self.flags.has(flags::CAPTURE) {
+            let mut any = false;
+            for (slot, pair) in self.heaps.heaps_of(once(0), |_| [PoolKind::Large, PoolKind::Small]) {
+                let (maps_pages, is_empty) = {
+                    let heap = self.heaps.lock(slot);
+                    (heap.rules.source.maps_pages(), heap.is_empty())
+                };
+                if all || maps_pages {
+                    self.retire_segments(&pair, slot);
+                }
+                if (all || !maps_pages) && self.is_stream_at_rest(slot) {
+                    released = released.and(caches::unmap_cached(self, slot));
+                }
+                any |= all || !is_empty;
+            }
+            self.tuning.lock().has_leftovers = any;
+            let spares = caches::destroy_spares(self);
+            released = released.and(spares).and(self.release_retired(false));
+        }
+        released
+    }
+
+    /// Returns whether the stream of a heap has no unfinished work, if the heap has pages to give back.
+    fn is_stream_at_rest(self, slot: u32) -> bool {
+        // An epoch that is complete at once.
+        if self.heaps.pages_of(slot).next().is_none() || !self.begin_epoch(slot, NO_STREAM) {
+            return false;
+        }
+        self.poll_epochs();
+        let heap = self.heaps.lock(slot);
+        heap.sets.is_made() && heap.sets.quiet == heap.clock
+    }
+
+    /// Retires the wholly free segments of the heap in `slot`, of a pair in use.
+    fn retire_segments(self, _used: &PairUse<'_, R, S>, slot: u32) {
+        // Kept until the event is recorded: no capture begins in between.
+        let Some(_permission) = self.driver.may_record(&self.flags) else { return };
+        let stream = {
+            let heap = self.heaps.lock(slot);
+            if !self.driver.may_use_stream_of(&heap, NO_STREAM) {
+                return;
+            }
+            heap.stream
+        };
+        let mut segments = Vec::new();
+        for unit in self.heaps.segments_of(slot) {
+            if segments.try_reserve(1).is_err() {
+                break;
+            }
+            // A segment that cannot be taken stays in the heap.
+            if let Ok(Some(Taken { unit, .. })) = unit.take(self) {
+                segments.push((unit.ptr(), unit.bytes));
+            }
+        }
+        if segments.is_empty() {
+            return;
+        }
+        // Recorded last: another thread may have used a segment until it was removed.
+        let fence = self.record_fence(stream, D::record).ok();
+        self.tuning.lock().retired.push(Retired { fence, segments });
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use crate::allocator::Allocator;
+    use crate::arena::tuning::TuneStage;
+    use crate::config::Config;
+    use crate::device::simulated::{Call, Failure, SimulatedDevice};
+    use crate::device::{DeviceError, ErrorKind};
+    use crate::pool::{PoolOptions, Route};
+    use crate::tables::Growable;
+    use crate::trace::Action;
+    use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+
+    const DEVICE: DeviceIndex = DeviceIndex(0);
+    const STREAM: StreamId = StreamId(1);
+
+    type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+    fn allocator(config: &str) -> Simulated {
+        Simulated::new([SimulatedDevice::new(1 << 34)], &parse(config)).unwrap()
+    }
+
+    fn parse(config: &str) -> Config {
+        Config::parse(config).unwrap()
+    }
+
+    fn malloc(allocator: &Simulated, mib: u64) -> DevicePtr {
+        allocator.malloc(DEVICE, mib * MIB, STREAM).unwrap()
+    }
+
+    fn change(allocator: &Simulated, config: &str) -> bool {
+        let tuning = allocator.tuning(DEVICE).unwrap();
+        let serial = tuning.window().unwrap().serial;
+        tuning.put_in_force(&parse(config), serial, 0).unwrap()
+    }
+
+    fn used(allocator: &Simulated) -> u64 {
+        allocator.device(DEVICE).unwrap().used() / MIB
+    }
+
+    #[test]
+    fn settings_of_placement_come_into_force_and_all_others_stay() {
+        let allocator = allocator("tune:auto,per_process_memory_fraction:0.9,max_split_size_mb:64");
+        assert!(change(&allocator, "large_segment_size_mb:32,per_process_memory_fraction:0.1"));
+        let config = allocator.config(DEVICE).unwrap();
+        assert_eq!(config, parse("tune:auto,per_process_memory_fraction:0.9,large_segment_size_mb:32"));
+        let tuning = allocator.tuning(DEVICE).unwrap();
+        assert!(tuning.report().unwrap().is_tuned);
+        assert_eq!(tuning.own_config().unwrap().max_split_size(), Some(64 * MIB));
+        malloc(&allocator, 3);
+        assert_eq!(used(&allocator), 32);
+        // The program's own settings, put in force again, are no longer settings found.
+        assert!(change(&allocator, "max_split_size_mb:64"));
+        assert!(!tuning.report().unwrap().is_tuned);
+    }
+
+    #[test]
+    fn nothing_comes_into_force_where_it_must_not() {
+        let off = allocator("");
+        assert!(!change(&off, "expandable_segments:True"));
+        assert_eq!(off.tuning(DEVICE).unwrap().report().unwrap().stage, TuneStage::Off);
+
+        let tuned = allocator("tune:auto");
+        assert_eq!(tuned.tuning(DEVICE).unwrap().report().unwrap().stage, TuneStage::Recording);
+        tuned.set_caching(DEVICE, false).unwrap();
+        assert!(!change(&tuned, "expandable_segments:True"));
+        tuned.set_caching(DEVICE, true).unwrap();
+        let pool = tuned.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        tuned.begin_capture(DEVICE, pool, Route::All).unwrap();
+        assert!(!change(&tuned, "expandable_segments:True"));
+        tuned.end_capture(DEVICE, pool).unwrap();
+
+        let tuning = tuned.tuning(DEVICE).unwrap();
+        let serial = tuning.window().unwrap().serial;
+        tuned.configure(&parse("tune:auto,max_split_size_mb:64"));
+        assert!(!tuning.put_in_force(&parse("expandable_segments:True"), serial, 0).unwrap(), "settings have changed");
+        assert!(!tuned.config(DEVICE).unwrap().expandable_segments());
+        assert!(change(&tuned, "expandable_segments:True"));
+    }
+
+    #[test]
+    fn the_window_is_no_trace_of_the_program() {
+        let allocator = allocator("tune:auto");
+        let count = || {
+            let mut events = 0;
+            allocator.for_each_trace_entry(DEVICE, |_| events += 1).unwrap();
+            events
+        };
+        let window = || allocator.tuning(DEVICE).unwrap().window().unwrap();
+        let block = malloc(&allocator, 3);
+        assert_eq!((count(), window().events.len()), (0, 2), "a segment and a block");
+        allocator.record_trace(DEVICE, 2).unwrap();
+        allocator.free(block).unwrap();
+        let block = malloc(&allocator, 3);
+        assert_eq!((count(), window().events.len()), (2, 3), "the latest two of a free, its end and a block");
+        allocator.record_trace(DEVICE, 0).unwrap();
+        allocator.free(block).unwrap();
+        assert_eq!((count(), window().events.len()), (0, 2));
+
+        // Private pools are no part of a window.
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        allocator.begin_capture(DEVICE, pool, Route::All).unwrap();
+        let captured = malloc(&allocator, 30);
+        allocator.end_capture(DEVICE, pool).unwrap();
+        assert_eq!((window().events.len(), window().segments.len()), (2, 1));
+        allocator.free(captured).unwrap();
+        allocator.configure(&Config::new());
+        malloc(&allocator, 3);
+        assert_eq!(window().events.len(), 0);
+    }
+
+    #[test]
+    fn memory_of_the_old_form_goes_back_when_the_device_has_finished_with_it() {
+        let allocator = allocator("tune:auto");
+        let device = allocator.device(DEVICE).unwrap();
+        let (stays, idle) = (malloc(&allocator, 40), malloc(&allocator, 60));
+        allocator.free(idle).unwrap();
+        allocator.record_trace(DEVICE, 64).unwrap();
+        assert!(change(&allocator, "expandable_segments:True"));
+        let tuning = allocator.tuning(DEVICE).unwrap();
+        let bytes = || {
+            let report = tuning.report().unwrap();
+            (used(&allocator), report.retired_bytes / MIB, report.given_back_bytes / MIB)
+        };
+        assert_eq!(bytes(), (100, 60, 0), "the work of the stream may use it");
+        let pages = malloc(&allocator, 60);
+        assert_eq!(bytes(), (160, 60, 0), "no request gets it");
+        tuning.give_back().unwrap();
+        assert_eq!(bytes(), (160, 60, 0));
+        device.complete(STREAM);
+        tuning.give_back().unwrap();
+        assert_eq!(bytes(), (100, 0, 60));
+        allocator.check_invariants().unwrap();
+        allocator.free(stays).unwrap();
+        tuning.give_back().unwrap();
+        assert_eq!(bytes(), (100, 40, 60), "a segment goes back later, once it is idle");
+        device.complete(STREAM);
+        tuning.give_back().unwrap();
+        assert_eq!(bytes(), (60, 0, 100));
+        allocator.free(pages).unwrap();
+        assert_eq!(device.calls(Call::Synchronize), 0);
+        let mut actions = alloc::vec::Vec::new();
+        allocator.for_each_trace_entry(DEVICE, |entry| actions.push(entry.action)).unwrap();
+        assert_eq!(actions[0], Action::SettingsChanged);
+        allocator.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn pages_go_back_at_a_moment_when_the_stream_is_idle() {
+        let device = SimulatedDevice::new(1 << 34).with_work_done_at_once();
+        let allocator = Simulated::new([device], &parse("tune:auto,expandable_segments:True")).unwrap();
+        let (stays, idle) = (malloc(&allocator, 40), malloc(&allocator, 60));
+        allocator.free(idle).unwrap();
+        assert!(change(&allocator, ""));
+        assert_eq!(used(&allocator), 40);
+        let later = malloc(&allocator, 60);
+        assert_eq!(used(&allocator), 100, "an ordinary segment");
+        for block in [stays, later] {
+            allocator.free(block).unwrap();
+        }
+        allocator.tuning(DEVICE).unwrap().give_back().unwrap();
+        assert_eq!(used(&allocator), 60, "the rest of the old form, and nothing else");
+    }
+
+    #[test]
+    fn a_request_short_of_memory_gets_what_has_retired() {
+        let allocator = allocator("tune:auto");
+        allocator.set_limit(DEVICE, Some(100 * MIB)).unwrap();
+        let idle = malloc(&allocator, 90);
+        allocator.free(idle).unwrap();
+        assert!(change(&allocator, "expandable_segments:True"));
+        assert_eq!(used(&allocator), 90);
+        let block = malloc(&allocator, 80);
+        assert_eq!(used(&allocator), 80);
+        allocator.free(block).unwrap();
+        allocator.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn what_cannot_retire_stays_or_waits_for_the_cache_to_be_emptied() {
+        for call in [Call::CreateEvent, Call::Record, Call::IsComplete] {
+            let allocator = allocator("tune:auto");
+            let device = allocator.device(DEVICE).unwrap();
+            let idle = malloc(&allocator, 90);
+            allocator.free(idle).unwrap();
+            let error = DeviceError::new(ErrorKind::Other, 7);
+            device.fail(Failure { call, nth: device.calls(call) + 1, persistent: true, error });
+            assert!(change(&allocator, "expandable_segments:True"));
+            device.complete(STREAM);
+            allocator.tuning(DEVICE).unwrap().give_back().unwrap();
+            assert_eq!(used(&allocator), 90, "{call:?}");
+            allocator.check_invariants().unwrap();
+            device.clear_failures();
+            allocator.empty_cache(DEVICE).unwrap();
+            assert_eq!((used(&allocator), allocator.leaked_bytes(DEVICE).unwrap()), (0, 0), "{call:?}");
+            assert_eq!(allocator.tuning(DEVICE).unwrap().report().unwrap().retired_bytes, 0);
+            allocator.check_invariants().unwrap();
+        }
+    }
+}

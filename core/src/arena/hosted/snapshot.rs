@@ -1,0 +1,148 @@
+//! Snapshot of a device: every segment and every block.
+
+use crate::arena::Arena;
+use crate::device::DeviceMemory;
+use crate::heap::Heap;
+use crate::heap::block::{Backing, Block, State};
+use crate::pool::PoolId;
+use crate::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::trace::call_sites::CallSites;
+use crate::units::{DeviceIndex, DevicePtr};
+use alloc::vec::Vec;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Appends every segment of the device to `segments`. Heaps are locked in turn, so the
+    /// snapshot shows no single moment of the whole device while threads allocate.
+    pub(crate) fn snapshot(&self, segments: &mut Vec<SnapshotSegment>) {
+        for slot in self.heaps.slot_numbers() {
+            let mut copied =
+                Copied { device: DeviceIndex(self.number), sites: &self.history.sites, segments: &mut *segments };
+            let heap = self.heaps.lock(slot);
+            let sub_blocks = copied.sub_blocks(&heap);
+            let mut segment = heap.newest;
+            while segment != NONE {
+                if heap.suballocator.is_some() {
+                    copied.add_suballocated(&heap, segment, &sub_blocks);
+                } else {
+                    copied.add_segment(&heap, segment);
+                }
+                segment = heap.segments[segment].next;
+            }
+            let pool = heap.pool as usize;
+            drop(heap);
+            // The registry is locked before heaps, so the pool's name is filled in afterwards.
+            let id = self.heaps.registry.lock().pools.get(pool).map_or(PoolId::DEFAULT, |pool| pool.id);
+            for segment in segments.iter_mut().rev().take_while(|segment| segment.pool == UNNAMED) {
+                segment.pool = id;
+            }
+        }
+    }
+}
+
+/// Placeholder for the pool's name while a heap is locked. The registry must not be locked under a
+/// heap's lock.
+const UNNAMED: PoolId = PoolId(u64::MAX, u64::MAX);
+
+/// The segments of a device copied into a snapshot so far.
+struct Copied<'a, R: Lock> {
+    device: DeviceIndex,
+    sites: &'a CallSites<R>,
+    segments: &'a mut Vec<SnapshotSegment>,
+}
+
+impl<R: Lock> Copied<'_, R> {
+    /// Returns the live and pending sub-blocks of a sub-allocated heap, ordered by address. Returns
+    /// an empty list for a heap without a sub-allocator.
+    fn sub_blocks<S: Storage>(&self, heap: &Heap<S>) -> Vec<SnapshotBlock> {
+        if heap.suballocator.is_none() {
+            return Vec::new();
+        }
+        let mut sub_blocks: Vec<SnapshotBlock> = heap
+            .sub_blocks()
+            .map(|(_, &Block { addr, size, requested, state, .. })| {
+                let live = state == State::Allocated;
+                let state = if live { BlockState::ActiveAllocated } else { BlockState::ActivePendingFree };
+                let address = DevicePtr(addr);
+                SnapshotBlock { address, size, requested_size: requested, state, site: self.sites.block(address) }
+            })
+            .collect();
+        sub_blocks.sort_by_key(|block| block.address);
+        sub_blocks
+    }
+
+    /// Appends a segment of a sub-allocated heap, with the free ranges and the sub-blocks inside.
+    fn add_suballocated<S: Storage>(&mut self, heap: &Heap<S>, segment: u32, sub_blocks: &[SnapshotBlock]) {
+        let Some(suballocator) = &heap.suballocator else { return };
+        let entry = &heap.segments[segment];
+        // `sub_blocks` covers the whole heap in address order: the segment's part is one range.
+        let [from, to] = [entry.base, entry.base + entry.bytes]
+            .map(|addr| sub_blocks.partition_point(|block| block.address < DevicePtr(addr)));
+        let mut blocks = sub_blocks[from..to].to_vec();
+        suballocator.visit_free(segment, &mut |addr, size| {
+            let address = DevicePtr(addr);
+            blocks.push(SnapshotBlock { address, size, requested_size: 0, state: BlockState::Inactive, site: 0 });
+        });
+        blocks.sort_by_key(|block| block.address);
+        self.segments.push(SnapshotSegment {
+            device: self.device,
+            address: DevicePtr(entry.base),
+            total_size: entry.bytes,
+            parked: 0,
+            stream: heap.stream,
+            kind: heap.rules.kind,
+            pool: UNNAMED,
+            is_expandable: false,
+            site: self.sites.segment(DevicePtr(entry.base)),
+            blocks,
+        });
+    }
+
+    /// Appends a segment whose blocks the heap manages. Each mapped part of an expandable segment
+    /// becomes a separate segment of the snapshot.
+    fn add_segment<S: Storage>(&mut self, heap: &Heap<S>, segment: u32) {
+        // True ⟺ the next mapped block starts a new segment of the snapshot.
+        let mut apart = true;
+        let first = self.segments.len();
+        let mut at = heap.segments[segment].first;
+        while at != NONE {
+            let Block { addr, size, requested, state, backing, next, .. } = heap.blocks[at];
+            at = next;
+            let state = match state {
+                State::Allocated => BlockState::ActiveAllocated,
+                State::Pending => BlockState::ActivePendingFree,
+                State::Free => BlockState::Inactive,
+                State::Unmapped | State::Detached | State::Mapping | State::Mapped | State::Stale | State::Lost => {
+                    apart = true;
+                    continue;
+                }
+            };
+            let address = DevicePtr(addr);
+            if core::mem::take(&mut apart) {
+                self.segments.push(SnapshotSegment {
+                    device: self.device,
+                    address,
+                    total_size: 0,
+                    parked: 0,
+                    stream: heap.stream,
+                    kind: heap.rules.kind,
+                    pool: UNNAMED,
+                    is_expandable: backing != Backing::Ordinary,
+                    site: self.sites.segment(address),
+                    blocks: Vec::new(),
+                });
+            }
+            if let Some(segment) = self.segments.last_mut() {
+                segment.total_size += size;
+                let site = if state == BlockState::Inactive { 0 } else { self.sites.block(address) };
+                segment.blocks.push(SnapshotBlock { address, size, requested_size: requested, state, site });
+            }
+        }
+        for segment in &mut self.segments[first..] {
+            let DevicePtr(from) = segment.address;
+            segment.parked = heap.sets.pages.asleep(from, from + segment.total_size);
+        }
+    }
+}

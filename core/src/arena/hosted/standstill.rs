@@ -1,0 +1,63 @@
+//! All locks of a device at once: nothing of the device changes while they are held.
+//!
+//! A call that works on several parts of a device holds the lock of a single part at a time, and the parts agree at every moment:
+//! a wait is counted in the block before the block is queued. Parts read at different moments do not agree. A block
+//! freed between is in a queue, and allocated.
+
+use crate::arena::OnDevice;
+use crate::arena::heaps::copy::LockedHeaps;
+use crate::arena::paging::LockedPaging;
+use crate::arena::tuning::TuningState;
+use crate::arena::waits::LockedWaits;
+use crate::config::Config;
+use crate::device::DeviceMemory;
+use crate::planned::lanes::{Lane, PlanServer};
+use crate::planned::state::PlannerState;
+use crate::sync::{Lock, MutexGuard};
+use crate::tables::Storage;
+use crate::tables::busy_list::BusyList;
+use alloc::vec::Vec;
+
+/// A locked part of a device.
+type Guard<'a, R, T> = MutexGuard<'a, R, T>;
+
+/// The locked parts of a device, in the order of their ranks.
+pub(in crate::arena) struct Standstill<'a, R: Lock, S: Storage> {
+    pub heaps: LockedHeaps<'a, R, S>,
+    /// The configuration in force, which changes only with the registry locked.
+    pub config: Config,
+    /// The lanes of the planned policy, if configured.
+    pub lanes: Vec<Guard<'a, R, Option<Lane>>>,
+    pub paging: LockedPaging<'a, R, S>,
+    pub ended: Guard<'a, R, BusyList<u32, S>>,
+    pub waits: LockedWaits<'a, R, S>,
+    pub planner: Option<Guard<'a, R, PlannerState>>,
+    pub tuning: Guard<'a, R, TuningState>,
+    pub page_map: Guard<'a, R, ()>,
+    pub peaks: Guard<'a, R, u32>,
+}
+
+impl<'a, R: Lock, S: Storage> Standstill<'a, R, S> {
+    /// Takes all locks of a device. Other threads wait for them as long as the returned value lives.
+    pub(in crate::arena) fn of<D: DeviceMemory>(device: OnDevice<'a, D, R, S>) -> Self {
+        let arena = device.arena;
+        // Fields are evaluated from top to bottom.
+        let mut heaps = arena.heaps.lock_registry();
+        let config = arena.settings.copy();
+        let server = arena.plans.server();
+        let lanes = server.map(PlanServer::lock_lanes).unwrap_or_default();
+        arena.heaps.lock_all(&mut heaps);
+        Self {
+            heaps,
+            config,
+            lanes,
+            paging: arena.paging.lock_all(),
+            ended: arena.heaps.lock_ended(),
+            waits: arena.waits.lock_all(),
+            planner: server.map(|server| server.planner.lock_beside()),
+            tuning: arena.tuning.lock_beside(),
+            page_map: device.pages.lock_beside(),
+            peaks: arena.peaks.turn.lock_beside(),
+        }
+    }
+}

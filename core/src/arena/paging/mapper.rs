@@ -1,0 +1,372 @@
+//! Pages and their mappings.
+//!
+//! ```text
+//! new_page ─▶ Batch ─▶ map ─▶ (a heap's range)
+//!    ▲                             │ unmap_pages
+//!    └── spare pages ◀─────────────┘
+//!           └─▶ destroy_spares ─▶ (device)
+//! ```
+//!
+//! The bytes of a page are charged to the ledger from its creation to its destruction. A page or a
+//! mapping that the device failed to remove is counted as leaked, and never used again. No lock is
+//! held across a call to the device.
+
+use crate::arena::OnDevice;
+use crate::arena::paging::virtual_calls::{MappingTime, VirtualCalls};
+use crate::device::{DeviceMemory, DeviceResult, ErrorKind};
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::block::Backing;
+use crate::heap::expandable::Range;
+use crate::heap::home_pages::{HomePage, Stays};
+use crate::heap::stitched::PagedHeap;
+use crate::pages::{Batch, Page, Pages};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::DevicePtr;
+
+/// The virtual memory of one device, and what the allocator does with it.
+pub(crate) struct Mapper<'a, D, R: Lock, S: Storage> {
+    pub(in crate::arena) device: OnDevice<'a, D, R, S>,
+    pub(in crate::arena) memory: VirtualCalls<'a, D, R, S>,
+}
+
+impl<D, R: Lock, S: Storage> Clone for Mapper<'_, D, R, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D, R: Lock, S: Storage> Copy for Mapper<'_, D, R, S> {}
+
+/// Whether the memory limit holds for a new page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::arena) enum Charge {
+    /// The page is not created if the limit does not allow its bytes.
+    WithinLimit,
+    /// The limit was checked before, for the request as a whole.
+    Checked,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+    /// Returns the operations on virtual memory, if the device has any.
+    pub(crate) fn mapper(self) -> Option<Mapper<'a, D, R, S>> {
+        Some(Mapper { device: self, memory: VirtualCalls::of(self)? })
+    }
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
+    /// Adds the time of all further calls to virtual memory to `request`.
+    pub(in crate::arena) fn for_request(self, request: &'a MappingTime) -> Self {
+        Self { memory: self.memory.for_request(request), ..self }
+    }
+
+    /// Returns whether the limit allows `more` mapped bytes. Spare pages do not count: they are
+    /// used, or destroyed first.
+    pub(crate) fn has_room_to_map(&self, more: u64) -> bool {
+        let spare = self.device.paging.pool.lock().bytes.spare;
+        self.device.ledger.has_room_without(spare, more)
+    }
+
+    /// Appends spare pages of at most `longest` bytes each to `batch`, the longest first, as long as
+    /// the batch has no more than `wanted` bytes.
+    pub(in crate::arena) fn take_spares(&self, wanted: u64, longest: u64, batch: &mut Batch) {
+        let mut pages = self.device.paging.pool.lock();
+        while let Some(bytes) = pages.largest_spare(longest.min(wanted - batch.bytes)) {
+            // All pages of one length, without a search for the length between two of them.
+            while bytes <= wanted - batch.bytes
+                && let Some(page) = pages.take_spare(bytes)
+            {
+                pages.append(batch, page);
+            }
+        }
+    }
+
+    /// Creates a page of `bytes`, or takes a spare page of that length, and appends the page to
+    /// `batch`. Returns false if the limit or the device does not allow the bytes.
+    ///
+    /// Spare pages of other lengths are destroyed if the memory is needed.
+    pub(in crate::arena) fn new_page(&self, bytes: u64, charge: Charge, batch: &mut Batch) -> Result<bool, Error> {
+        {
+            let mut pages = self.device.paging.pool.lock();
+            if let Some(page) = pages.take_spare(bytes) {
+                pages.append(batch, page);
+                return Ok(true);
+            }
+            // Before the device is called: nothing is to be undone if the table is full.
+            pages.make_room().map_err(|_| Error::TableFull("pages of memory"))?;
+        }
+        if !self.device.ledger.charge(bytes) {
+            self.destroy_spares()?;
+            if !self.device.ledger.charge(bytes) {
+                if charge == Charge::WithinLimit {
+                    return Ok(false);
+                }
+                self.device.ledger.add(bytes);
+            }
+        }
+        let mut created = self.memory.create(bytes);
+        if matches!(created, Err(error) if error.kind == ErrorKind::OutOfMemory) {
+            match self.destroy_spares() {
+                Ok(true) => created = self.memory.create(bytes),
+                Ok(false) => {}
+                Err(error) => {
+                    self.device.ledger.refund(bytes);
+                    return Err(error);
+                }
+            }
+        }
+        let handle = match created {
+            Ok(handle) => handle,
+            Err(error) => {
+                self.device.ledger.refund(bytes);
+                return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
+            }
+        };
+        let mut pages = self.device.paging.pool.lock();
+        if pages.make_room().is_err() {
+            // Another thread has filled the table since room was made.
+            drop(pages);
+            self.destroy(Page::created(handle, bytes))?;
+            return Err(Error::TableFull("pages of memory"));
+        }
+        let page = pages.add(handle, bytes);
+        pages.append(batch, page);
+        Ok(true)
+    }
+
+    /// Iterates over the pages of a batch: number, copy of the entry, and address. `next` returns the address of the page behind
+    /// one that ends at an address; the page before the first ends at `begin`. The pool is unlocked between two pages.
+    pub(in crate::arena) fn pages_at(
+        &self,
+        batch: &Batch,
+        begin: u64,
+        next: impl Fn(u64) -> u64,
+    ) -> impl Iterator<Item = (u32, Page, DevicePtr)> {
+        let mut end = begin;
+        self.numbers_of(batch).map(move |page| {
+            let entry = self.device.paging.pool.lock()[page];
+            let at = next(end);
+            end = at + entry.bytes;
+            (page, entry, DevicePtr(at))
+        })
+    }
+
+    /// Iterates over the numbers of the pages of a batch. The next number is read before a page is
+    /// handed out, so the caller may put the page into another list.
+    pub(in crate::arena) fn numbers_of(&self, batch: &Batch) -> impl Iterator<Item = u32> {
+        let next = |&page: &u32| self.device.paging.pool.lock().next(page);
+        core::iter::successors((batch.count > 0).then_some(batch.first), next)
+    }
+
+    /// Adds the pages of a batch, mapped from `at` on, to the pages of `heap`. Room was made. The
+    /// pages are `arriving` if their old places are not stale yet.
+    pub(in crate::arena) fn list_batch(&self, heap: &mut Heap<S>, batch: &Batch, at: DevicePtr, arriving: bool) {
+        for (page, Page { bytes, .. }, at) in self.pages_at(batch, at.0, |end| end) {
+            let stays = if arriving { Stays::Arriving } else { Stays::No };
+            heap.sets.pages.insert(HomePage { stays, ..HomePage::new(at.0, bytes, page) });
+        }
+    }
+
+    /// Marks the pages of a batch as home.
+    pub(in crate::arena) fn settle_batch(&self, batch: &Batch) {
+        self.numbers_of(batch).for_each(|page| self.device.paging.pool.lock().settle(page));
+    }
+
+    /// Unmaps the pages at home in `range`, which lies in a detached block of the heap in `slot`,
+    /// and makes the pages spare. No stream uses the range. The bytes of pages whose mapping could
+    /// not be removed are counted as leaked.
+    ///
+    /// # Errors
+    /// The first error of the device, after all pages were tried.
+    pub(in crate::arena) fn unmap_pages(&self, slot: u32, range: Range) -> Result<(), Error> {
+        self.unmap_each(slot, range, Pages::make_spare)
+    }
+
+    /// Unmaps the pages at home in `range`, as [`unmap_pages`](Self::unmap_pages) does, and calls
+    /// `unmapped` with each, which is then moving.
+    pub(in crate::arena) fn unmap_each(
+        &self,
+        slot: u32,
+        range: Range,
+        mut unmapped: impl FnMut(&mut Pages<S>, u32),
+    ) -> Result<(), Error> {
+        let mut result = Ok(());
+        let end = range.at.0 + range.bytes;
+        let mut at = range.at.0;
+        while at < end {
+            let home = {
+                let mut heap = self.device.heaps.lock(slot);
+                let home = heap.sets.pages.remove(at);
+                #[cfg(any(test, feature = "paranoid"))]
+                heap.assert_unused(&home);
+                home
+            };
+            at = home.end();
+            let removed = self.unmap(DevicePtr(home.at), home.bytes);
+            let mut pages = self.device.paging.pool.lock();
+            pages.leave_home(home.page);
+            match removed {
+                Ok(()) => unmapped(&mut pages, home.page),
+                Err(error) => {
+                    // The handle stays with the mapping that could not be removed.
+                    pages.lose(home.page);
+                    self.device.ledger.leak(home.bytes);
+                    result = result.and(Err(error.into()));
+                }
+            }
+        }
+        result
+    }
+
+    /// Removes the mapping of a page whose memory is to go back to the device, as [`unmap`](Self::unmap) does. If the
+    /// device fails, the page stays in use, and the program is told of the page once more.
+    pub(in crate::arena) fn unmap_or_stay(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.unmap(at, bytes).inspect_err(|_| self.device.driver.device().on_map(at, bytes))
+    }
+
+    /// Removes the mapping of one page, of which the program is told before. If the device fails, the addresses are
+    /// never used again.
+    pub(in crate::arena) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.device.driver.device().on_unmap(at, bytes);
+        self.memory.unmap(at, bytes)
+    }
+
+    /// Returns the pages of a batch that was not mapped: to the heaps that they come from, and the
+    /// others to the device. A page of the rest that is stuck in a mapping is counted as leaked.
+    pub(in crate::arena) fn return_batch(&self, batch: &Batch) {
+        for page in self.numbers_of(batch) {
+            let origin = self.return_page(page);
+            if let Some((slot, block)) = origin {
+                PagedHeap(&mut self.device.heaps.lock(slot)).return_block(block);
+            }
+        }
+        // A failed call of the device leaves the bytes counted, and the request reports its own
+        // error.
+        let _counted = self.destroy_spares();
+    }
+
+    /// Marks a page not mapped as home again, and returns its origin; or disposes of the
+    /// page, if it has none.
+    fn return_page(&self, page: u32) -> Option<(u32, u32)> {
+        let mut pages = self.device.paging.pool.lock();
+        let origin = pages[page].origin;
+        if origin.is_some() {
+            pages.settle(page);
+        } else {
+            drop(pages);
+            self.spare_page(page);
+        }
+        origin
+    }
+
+    /// Makes a page spare that came from no heap. A departed page departs again, and a page
+    /// that is stuck in a mapping is counted as leaked.
+    pub(in crate::arena) fn spare_page(&self, page: u32) {
+        let mut pages = self.device.paging.pool.lock();
+        let Page { behind, stuck, bytes, .. } = pages[page];
+        if behind != NONE {
+            pages.depart(page, behind);
+        } else if stuck {
+            self.device.ledger.leak(bytes);
+            pages.lose(page);
+        } else {
+            pages.make_spare(page);
+        }
+    }
+
+    /// Destroys the spare pages without aliases. Returns true if memory went back to the device.
+    ///
+    /// # Errors
+    /// The first error of the device, after all pages were tried.
+    pub(crate) fn destroy_spares(&self) -> Result<bool, Error> {
+        let (mut any, mut result) = (false, Ok(()));
+        loop {
+            match self.destroy_spare() {
+                Ok(true) => any = true,
+                Ok(false) => return result.map(|()| any),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+    }
+
+    /// Destroys one spare page without aliases. Returns false if there is none.
+    pub(in crate::arena) fn destroy_spare(&self) -> Result<bool, Error> {
+        let taken = {
+            let mut pages = self.device.paging.pool.lock();
+            pages.take_destroyable().map(|page| pages.remove(page))
+        };
+        taken.map_or(Ok(false), |page| self.destroy(page).map(|()| true))
+    }
+
+    /// Destroys the handle of a page that is in no table, and refunds the bytes.
+    ///
+    /// # Errors
+    /// The error of the device, after the bytes were counted as leaked.
+    pub(in crate::arena) fn destroy(&self, page: Page) -> Result<(), Error> {
+        let destroyed = self.memory.destroy(page.handle);
+        if destroyed.is_ok() && !page.stuck {
+            self.device.ledger.refund(page.bytes);
+        } else {
+            self.device.ledger.leak(page.bytes);
+        }
+        Ok(destroyed?)
+    }
+
+    /// Takes addresses of the heap in `slot` by `take`. If that returns `None`, reserves a range of
+    /// the length and granule that `range` returns, adds it to the heap and tries again. Returns
+    /// `None` without enough addresses. The heap has room for two blocks and a range.
+    pub(in crate::arena) fn hold_addresses<T>(
+        &self,
+        slot: u32,
+        backing: Backing,
+        range: impl Fn() -> Result<Option<(u64, u64)>, Error>,
+        take: impl Fn(&mut Heap<S>) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut reserved = None;
+        let give_up = |reserved: Option<(DevicePtr, u64, u64)>| {
+            self.unreserve(reserved.map(|(base, bytes, _)| (base, bytes)));
+        };
+        // At most two passes in the common case: search, reserve without the lock, search again.
+        loop {
+            let mut heap = self.device.heaps.lock(slot);
+            if heap.make_room().is_err() || !heap.make_room_for_range() {
+                drop(heap);
+                give_up(reserved);
+                return Err(Error::TableFull("blocks"));
+            }
+            // Another thread may have added a range while the lock was dropped. If the other range
+            // suffices for both threads, the range reserved here is not needed.
+            let mut found = take(&mut heap);
+            if found.is_none()
+                && let Some((base, bytes, granule)) = reserved.take()
+            {
+                heap.add_range(base, bytes, granule, backing);
+                found = take(&mut heap);
+            }
+            drop(heap);
+            if found.is_some() {
+                // Still `Some` only if the reserved range was not needed.
+                give_up(reserved);
+                return Ok(found);
+            }
+            let Some((bytes, granule)) = range()? else { return Ok(None) };
+            match self.memory.reserve(bytes) {
+                Ok(base) => reserved = Some((base, bytes, granule)),
+                Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Releases the addresses of a segment without mapped parts. If the device refuses, the
+    /// addresses are never used again; no memory is lost.
+    pub(in crate::arena) fn unreserve(&self, segment: Option<(DevicePtr, u64)>) {
+        if let Some((base, bytes)) = segment
+            && self.device.health().is_ok()
+        {
+            let _addresses_lost = self.memory.unreserve(base, bytes);
+        }
+    }
+}

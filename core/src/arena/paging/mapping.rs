@@ -1,0 +1,209 @@
+//! The one way in which pages come to new places: a transaction of two guards.
+//!
+//! ```text
+//! Hand                     Mapping
+//! pages taken or created ─▶ mapped, and the program told ─▶ published by the caller ─▶ keep, keep
+//!   │ drop                    │ drop
+//!   ▼                         ▼
+//! back where they were      unmapped; what the device fails to unmap is lost
+//! ```
+//!
+//! An operation that fails returns at once: what it holds is undone, the mapping before the hand. No lock of a heap, of
+//! the ranges or of the pages is held where a guard drops.
+
+use crate::arena::paging::mapper::Mapper;
+use crate::device::{DeviceError, DeviceMemory, ErrorKind};
+use crate::error::Error;
+use crate::page_map::Owner;
+use crate::pages::{Batch, Page};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DevicePtr;
+use core::cell::Cell;
+
+/// Pages in hand. Dropped, they return to the heaps that they come from, and the others to the device.
+pub(in crate::arena) struct Hand<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    mapper: Mapper<'a, D, R, S>,
+    /// The pages, which are moving.
+    pub batch: Batch,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Hand<'a, D, R, S> {
+    /// Returns a hand without pages.
+    pub(in crate::arena) fn empty(mapper: Mapper<'a, D, R, S>) -> Self {
+        Self { mapper, batch: Batch::EMPTY }
+    }
+
+    /// Returns the pages, which the caller has put in their places, or puts there.
+    pub(in crate::arena) fn keep(mut self) -> Batch {
+        core::mem::replace(&mut self.batch, Batch::EMPTY)
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Hand<'_, D, R, S> {
+    fn drop(&mut self) {
+        if self.batch.count > 0 {
+            self.mapper.return_batch(&self.batch);
+        }
+    }
+}
+
+/// The places at which the pages of a batch are mapped.
+pub(in crate::arena) trait Places {
+    /// The end of the page before the first one.
+    fn begin(&self) -> u64;
+
+    /// Returns the address of the page behind the one that ends at `end`.
+    fn next(&self, end: u64) -> u64;
+
+    /// Notes that the device failed to unmap a page: the addresses must not be used again.
+    fn lose(&self, at: DevicePtr, bytes: u64, error: DeviceError);
+}
+
+/// Places one behind the other.
+pub(in crate::arena) struct Row<'c> {
+    /// The first address.
+    pub at: DevicePtr,
+    /// Set if any of the addresses is lost.
+    pub lost: &'c Cell<bool>,
+}
+
+impl Places for Row<'_> {
+    fn begin(&self) -> u64 {
+        self.at.0
+    }
+
+    fn next(&self, end: u64) -> u64 {
+        end
+    }
+
+    fn lose(&self, _: DevicePtr, _: u64, _: DeviceError) {
+        self.lost.set(true);
+    }
+}
+
+/// Pages mapped at new places, accessible, and known to the program. Dropped, the pages are unmapped.
+#[must_use]
+pub(in crate::arena) struct Mapping<'a, P: Places, D: DeviceMemory, R: Lock, S: Storage> {
+    mapper: Mapper<'a, D, R, S>,
+    batch: Batch,
+    places: P,
+    /// The number of pages that are mapped: the first ones.
+    mapped: u32,
+    /// Whether the program was told of the pages.
+    told: bool,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
+    /// Maps the pages of a batch at `places`, makes them accessible, and tells the program of each. Returns `None` if the
+    /// device lacks the memory for the mapping.
+    ///
+    /// # Errors
+    /// The first error of the device.
+    pub(in crate::arena) fn map<P: Places>(
+        &self,
+        batch: &Batch,
+        places: P,
+    ) -> Result<Option<Mapping<'a, P, D, R, S>>, Error> {
+        let mut mapping = Mapping { mapper: *self, batch: *batch, places, mapped: 0, told: false };
+        match self.memory.in_turn(|| mapping.map()) {
+            Ok(()) => {
+                mapping.tell();
+                Ok(Some(mapping))
+            }
+            Err(error) if error.kind == ErrorKind::OutOfMemory => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl<P: Places, D: DeviceMemory, R: Lock, S: Storage> Mapping<'_, P, D, R, S> {
+    /// Maps the pages, and makes them accessible.
+    fn map(&mut self) -> Result<(), DeviceError> {
+        let Mapper { memory, .. } = self.mapper;
+        // Access is set once for each run of pages: one call of the device instead of one a page.
+        let set_access = |at: u64, end: u64| {
+            if at == end { Ok(()) } else { memory.set_access(DevicePtr(at), end - at) }
+        };
+        let (mut run, mut end, mut mapped) = (self.places.begin(), self.places.begin(), 0);
+        let result = self.pages().try_for_each(|(_, page, at)| {
+            if at.0 != end {
+                set_access(run, end)?;
+                run = at.0;
+            }
+            memory.map(at, page.bytes, page.handle)?;
+            (mapped, end) = (mapped + 1, at.0 + page.bytes);
+            Ok(())
+        });
+        self.mapped = mapped;
+        result.and_then(|()| set_access(run, end))
+    }
+
+    /// Tells the program of each page. Nothing is handed out yet, and no lock is held: the program may register the pages.
+    fn tell(&mut self) {
+        self.told = true;
+        for (_, page, at) in self.pages() {
+            self.mapper.device.driver.device().on_map(at, page.bytes);
+        }
+    }
+
+    /// Iterates over the pages: number, copy of the entry, and address.
+    fn pages(&self) -> impl Iterator<Item = (u32, Page, DevicePtr)> {
+        self.mapper.pages_at(&self.batch, self.places.begin(), |end| self.places.next(end))
+    }
+
+    /// Leaves the pages mapped: the caller has published them.
+    pub(in crate::arena) fn keep(mut self) {
+        self.mapped = 0;
+    }
+}
+
+impl<P: Places, D: DeviceMemory, R: Lock, S: Storage> Drop for Mapping<'_, P, D, R, S> {
+    fn drop(&mut self) {
+        let device = self.mapper.device;
+        if self.told && self.mapped > 0 {
+            self.pages().for_each(|(_, page, at)| device.driver.device().on_unmap(at, page.bytes));
+        }
+        for (number, page, at) in self.pages().take(self.mapped as usize) {
+            if let Err(error) = self.mapper.memory.unmap(at, page.bytes) {
+                device.paging.pool.lock().mark_stuck(number);
+                self.places.lose(at, page.bytes, error);
+            }
+        }
+    }
+}
+
+/// Addresses listed in the page map. Dropped, they are listed no longer.
+#[must_use]
+pub(in crate::arena) struct Listed<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    mapper: Mapper<'a, D, R, S>,
+    at: DevicePtr,
+    /// 0 once the addresses stay listed.
+    bytes: u64,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
+    /// Lists addresses as those of the heap in `slot` in the page map.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`].
+    pub(in crate::arena) fn list(&self, slot: u32, at: DevicePtr, bytes: u64) -> Result<Listed<'a, D, R, S>, Error> {
+        self.device.pages.insert(at, bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
+        Ok(Listed { mapper: *self, at, bytes })
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Listed<'_, D, R, S> {
+    /// Leaves the addresses listed.
+    pub(in crate::arena) fn keep(mut self) {
+        self.bytes = 0;
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Listed<'_, D, R, S> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.mapper.device.pages.remove(self.at, self.bytes);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The memory of a device that lies on pages: physical handles, elastic ranges, and what is counted of both.
+//!
+//! ```text
+//! ranges/          stitched/ · expand.rs          parking/           extents.rs
+//! elastic ranges   heaps on pages                 pages given back   what lies under a block
+//!      └────────────────┴──── mapping.rs ──────────────┘             pages at new places, undone unless kept
+//!                             mapper.rs                              pages made, mapped, spare, destroyed
+//!                             virtual_calls.rs                       the calls of the device, counted
+//! ```
+//!
+//! The pages and the ranges are private to this folder. Others ask [`Paging`] for sums.
+
+pub(in crate::arena) mod expand;
+pub(crate) mod extents;
+pub(in crate::arena) mod mapper;
+mod mapping;
+pub(crate) mod parking;
+pub(crate) mod ranges;
+mod stitched;
+pub(in crate::arena) mod virtual_calls;
+
+use crate::arena::paging::ranges::table::RangeTable;
+use crate::pages::{PageBytes, Pages};
+use crate::stats::{HeapCounters, MemoryCallCounters};
+#[cfg(feature = "alloc")]
+use crate::sync::MutexGuard;
+use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, Rank, Ranked, Turn};
+use crate::tables::Storage;
+
+/// The pages of one device.
+pub(crate) struct Paging<R: Lock, S: Storage> {
+    /// The physical handles.
+    pool: Ranked<R, Pages<S>>,
+    /// The elastic ranges.
+    ranges: Ranked<R, RangeTable<S>>,
+    /// The counters of the elastic ranges. Written under their lock.
+    range_counters: HeapCounters,
+    /// Calls to the device's virtual memory.
+    pub calls: MemoryCallCounters,
+    /// Bytes of all pages that have moved. Written by the stitched policy.
+    pub moved_bytes: AtomicU64,
+    /// Number of stale mappings in heaps: old places of pages that have moved. Written under the lock of the heap.
+    stale_mappings: AtomicU32,
+    /// Bytes of all pages that have replaced shorter ones. Written by the stitched policy.
+    pub consolidated_bytes: AtomicU64,
+    /// The most bytes that were pending when a request lacked memory under the stitched policy, which writes the number.
+    most_pending: AtomicU64,
+    /// Taken by the call that parks or wakes memory, or gives up the places of parked memory.
+    parking: Turn,
+}
+
+impl<R: Lock, S: Storage> Paging<R, S> {
+    /// Returns a device without pages.
+    pub(in crate::arena) fn new() -> Self {
+        Self {
+            pool: Ranked::new(Rank::Pages, Pages::default()),
+            ranges: Ranked::new(Rank::Ranges, RangeTable::default()),
+            range_counters: HeapCounters::default(),
+            calls: MemoryCallCounters::new(),
+            moved_bytes: AtomicU64::new(0),
+            stale_mappings: AtomicU32::new(0),
+            consolidated_bytes: AtomicU64::new(0),
+            most_pending: AtomicU64::new(0),
+            parking: Turn::default(),
+        }
+    }
+}
+
+impl<R: Lock, S: Storage> Paging<R, S> {
+    /// Returns the bytes of all pages, by their places.
+    pub(crate) fn bytes(&self) -> PageBytes {
+        self.pool.lock().bytes
+    }
+
+    /// Returns the length of every page in bytes, by handle.
+    #[cfg(feature = "alloc")]
+    pub(in crate::arena) fn lengths(&self) -> alloc::collections::BTreeMap<u64, u64> {
+        self.pool.lock().lengths()
+    }
+
+    /// Returns the counters of the elastic ranges.
+    pub(in crate::arena) fn range_counters(&self) -> &HeapCounters {
+        &self.range_counters
+    }
+
+    /// Checks the pages. Returns their bytes by place.
+    ///
+    /// # Errors
+    /// The invariant that does not hold.
+    pub(in crate::arena) fn check(&self) -> Result<PageBytes, &'static str> {
+        self.pool.lock().check()
+    }
+
+    /// Checks the ranges of a device on which no other operation runs, and the number of `stale` mappings, as counted in
+    /// the heaps. Returns the bytes of the pages in ranges.
+    ///
+    /// # Errors
+    /// The invariant that does not hold.
+    pub(in crate::arena) fn check_ranges(&self, stale: u32) -> Result<u64, &'static str> {
+        if stale != self.stale_mappings.load(Ordering::Relaxed) {
+            return Err("the stale mappings are not those of the heaps");
+        }
+        self.ranges.lock().check(&self.range_counters)
+    }
+}
+
+/// The pages and the ranges of one device, locked.
+#[cfg(feature = "alloc")]
+pub(in crate::arena) struct LockedPaging<'a, R: Lock, S: Storage> {
+    paging: &'a Paging<R, S>,
+    ranges: MutexGuard<'a, R, RangeTable<S>>,
+    pool: MutexGuard<'a, R, Pages<S>>,
+}
+
+#[cfg(feature = "alloc")]
+impl<R: Lock, S: Storage> Paging<R, S> {
+    /// Locks the ranges and the pages.
+    pub(in crate::arena) fn lock_all(&self) -> LockedPaging<'_, R, S> {
+        // Fields are evaluated from top to bottom: in the order of the ranks.
+        LockedPaging { paging: self, ranges: self.ranges.lock_beside(), pool: self.pool.lock_beside() }
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl<R: Lock, S: Storage> LockedPaging<'_, R, S> {
+    /// Returns a copy, whose calls to the device are counted anew.
+    pub(in crate::arena) fn copy(&self) -> Paging<R, S> {
+        let Paging { range_counters, moved_bytes, stale_mappings, consolidated_bytes, most_pending, .. } = self.paging;
+        let count = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
+        Paging {
+            pool: Ranked::new(Rank::Pages, self.pool.clone()),
+            ranges: Ranked::new(Rank::Ranges, self.ranges.clone()),
+            range_counters: range_counters.copy(),
+            calls: MemoryCallCounters::new(),
+            moved_bytes: count(moved_bytes),
+            stale_mappings: AtomicU32::new(stale_mappings.load(Ordering::Relaxed)),
+            consolidated_bytes: count(consolidated_bytes),
+            most_pending: count(most_pending),
+            parking: Turn::default(),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Memory of a heap asleep without a block: the places of parked pages, and pages that stayed awake.
+
+use crate::arena::paging::mapper::Mapper;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::expandable::Range;
+use crate::heap::home_pages::HomePage;
+use crate::pages::{Kept, Pages};
+use crate::stats::Stat;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+    /// Gives up kept contents.
+    pub(super) fn forget(&self, kept: Kept) {
+        if let Kept::Saved(saved) = kept
+            && let Some(contents) = self.device.arena.driver.device().contents()
+        {
+            contents.forget(saved);
+        }
+    }
+
+    /// Gives up the places of freed parked pages in the heap of `slot`, as
+    /// [`give_up_freed`](Self::give_up_freed) does, and unmaps free pages that stayed awake, for example because
+    /// they were pinned at the park. Does nothing if a call parks or wakes memory at the moment. The caller uses the pair.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`]; the first error of the device, after all pages were tried.
+    pub(in crate::arena) fn try_to_give_up_freed(&self, slot: u32) -> Result<(), Error> {
+        let Some(turn) = self.device.arena.paging.parking.try_take() else { return Ok(()) };
+        // The heap may have been woken since the caller looked.
+        if !self.device.heaps.lock(slot).asleep {
+            return Ok(());
+        }
+        let given_up = self.take_left(slot).and(self.give_up_freed(slot));
+        // No park has looked at the pages, and none will before the caller leaves the pair. So the turn can end before
+        // the wait for the device.
+        let detached = self.detach_unmappable(slot);
+        drop(turn);
+        given_up.and(self.unmap_all_detached(slot, detached))
+    }
+
+    /// Gives up the places of pages wholly in blocks freed while parked. A captured graph may
+    /// write to the free memory of a pool in use, which stays.
+    pub(super) fn give_up_freed(&self, slot: u32) -> Result<(), Error> {
+        let device = self.device;
+        let counters = &device.heaps.slot(slot).counters;
+        loop {
+            let mut heap = device.heaps.lock(slot);
+            if heap.retained || heap.is_empty() {
+                return Ok(());
+            }
+            let Some((block, range)) = first_freed(&heap, &device.paging.pool.lock()) else { return Ok(()) };
+            if heap.make_room().is_err() || !heap.make_room_for_range() {
+                return Err(Error::TableFull("blocks"));
+            }
+            let block = heap.detach_range(block, range);
+            counters.undo_down(Stat::ReservedBytes, range.bytes);
+            let end = range.at.0 + range.bytes;
+            while let Some(home) = heap.sets.pages.from(range.at.0).filter(|page| page.at < end) {
+                heap.sets.pages.remove(home.at);
+                let kept = device.paging.pool.lock().remove_asleep(home.page);
+                // The host may take its time: no lock is held. The block is detached, so it stays.
+                drop(heap);
+                self.forget(kept);
+                heap = device.heaps.lock(slot);
+            }
+            let emptied = heap.finish_unmap(block, counters);
+            drop(heap);
+            device.pages.remove(range.at, range.bytes);
+            self.unreserve(emptied);
+        }
+    }
+}
+
+/// Returns the first free block that holds whole pages asleep, and the range of the pages. Pages about to wake do
+/// not count.
+fn first_freed<S: Storage>(heap: &Heap<S>, pages: &Pages<S>) -> Option<(u32, Range)> {
+    let is_parked = |home: &HomePage| home.asleep && home.pins == 0 && pages[home.page].replacement == NONE;
+    let blocks = heap.blocks.entries();
+    let mut free = core::iter::successors(heap.sets.free.last(blocks), |&block| heap.sets.free.previous(block, blocks));
+    free.find_map(|block| Some((block, heap.whole_pages(block, is_parked)?)))
+}

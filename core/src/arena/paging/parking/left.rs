@@ -1,0 +1,87 @@
+//! Pages that a failed wake has left mapped in the places of parked pages, since the device failed to unmap them.
+//!
+//! Nothing else can be mapped there, so the next wake fills the page that it finds. A park, and whatever gives
+//! cached memory back, try to take the page away again.
+
+use super::page_from;
+use crate::arena::paging::mapper::Mapper;
+use crate::device::{Contents, DeviceMemory};
+use crate::error::Error;
+use crate::heap::home_pages::HomePage;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DevicePtr;
+
+/// How often to ask a device that fails whether copies have ended.
+const ASKED: u32 = 16;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+    /// Waits after a failure until no copy is in progress.
+    ///
+    /// # Errors
+    /// The last error, if the device fails each time: copies may be in progress.
+    pub(super) fn end_copies(&self, contents: &dyn Contents) -> Result<(), Error> {
+        let finish = || self.device.call(|_| contents.mark().and_then(|mark| contents.finish(mark)));
+        // An error may be that of an earlier copy, and says nothing of the others.
+        let mut ended = finish();
+        for _ in 1..ASKED {
+            if ended.is_ok() || self.device.health().is_err() {
+                break;
+            }
+            ended = finish();
+        }
+        Ok(ended?)
+    }
+
+    /// Takes away what failed wakes have left mapped in the heap of `slot`, which is asleep.
+    ///
+    /// # Errors
+    /// The first error of the device, after all pages were tried.
+    pub(super) fn take_left(&self, slot: u32) -> Result<(), Error> {
+        let (mut at, mut any, mut result) = (0, false, Ok(()));
+        while let Some(home) = page_from(&self.device.heaps, slot, at) {
+            at = home.end();
+            if !self.is_left(&home) {
+                continue;
+            }
+            if let Some(contents) = self.device.driver.device().contents().filter(|_| !any) {
+                // The wake that left the page may have been unable to wait for its copies.
+                self.end_copies(contents)?;
+            }
+            (any, result) = (true, result.and(self.take_away(home)));
+        }
+        if any { result.and(self.destroy_spares().map(|_| ())) } else { result }
+    }
+
+    /// Returns whether a failed wake has left a page mapped in the place of `home`.
+    pub(super) fn is_left(&self, home: &HomePage) -> bool {
+        home.asleep && self.device.paging.pool.lock().left(home.page).is_some()
+    }
+
+    /// Unmaps the page that is to replace a page asleep, and makes it spare. If the device fails, the page stays for
+    /// the next wake.
+    pub(super) fn take_away(&self, home: HomePage) -> Result<(), Error> {
+        let (at, bytes) = (DevicePtr(home.at), home.bytes);
+        // No lock is held across the call of the device.
+        let is_told = !self.device.paging.pool.lock().is_replacement_stuck(home.page);
+        let unmapped = if is_told { self.unmap_or_stay(at, bytes) } else { self.memory.unmap(at, bytes) };
+        if let Err(error) = unmapped {
+            self.device.paging.pool.lock().leave_replacement(home.page);
+            return Err(error.into());
+        }
+        let replacement = self.device.paging.pool.lock().stay_asleep(home.page);
+        self.spare_page(replacement);
+        Ok(())
+    }
+
+    /// Makes the page that a failed wake has left in the place of `home` ready to be filled.
+    pub(super) fn take_up_left(&self, home: HomePage) -> Result<(), Error> {
+        let (at, bytes) = (DevicePtr(home.at), home.bytes);
+        if self.device.paging.pool.lock().is_replacement_stuck(home.page) {
+            self.memory.in_turn(|| self.memory.set_access(at, bytes))?;
+            self.device.driver.device().on_map(at, bytes);
+        }
+        self.device.paging.pool.lock().begin_to_fill(home.page);
+        Ok(())
+    }
+}

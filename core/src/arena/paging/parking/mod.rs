@@ -1,0 +1,286 @@
+//! Parking: memory not needed for a while goes back to the device, and returns at its old addresses.
+//!
+//! ```text
+//!         park: refuse requests ─▶ wait for work ─▶ save ─▶ unmap, destroy
+//!  awake ──────────────────────────────────────────────────────────────────▶ asleep
+//!    ▲                                                                          │ wake_start:
+//!    │  wake_wait: copies ended, pages replaced                                 │ create, map, copy
+//!    └──────────────────────────────── waking ◀─────────────────────────────────┘
+//! ```
+//!
+//! The heaps of a *target* are parked together: of all pools with a tag, or of a stream in the
+//! default pool. A heap asleep keeps blocks, addresses and the list of pages, and serves no
+//! request; frees go on, since they change only tables. Pages asleep have no memory of the device. Pages
+//! pinned by the program, and ordinary segments, stay awake.
+//!
+//! A thread at a time parks or wakes memory of a device. No lock is held across a call of the device, and
+//! nothing outside the target waits.
+
+mod freed;
+mod left;
+mod remaining;
+mod sleep;
+mod state;
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests;
+mod wake;
+
+pub use remaining::Remaining;
+
+use crate::arena::heaps::pairs::PairUse;
+use crate::arena::heaps::{Heaps, slot_of};
+use crate::arena::paging::mapper::Mapper;
+use crate::arena::{Arena, OnDevice};
+use crate::config::rounding::PoolKind;
+use crate::device::{Contents, DeviceMemory};
+use crate::error::Error;
+use crate::heap::home_pages::HomePage;
+use crate::heap::split_rules::PoolMemory;
+use crate::pool::{PoolId, Tag};
+use crate::sync::{Lock, Taken};
+use crate::tables::{CapacityError, Storage};
+use crate::units::StreamId;
+
+/// Why memory is not parked: nothing of it lies on pages.
+const NO_PAGES: &str = "its blocks lie in ordinary segments, not on pages";
+
+/// Memory to be parked together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParkTarget {
+    /// The private pools with the tag.
+    Tag(Tag),
+    /// The memory of the stream in the default pool.
+    Stream(StreamId),
+}
+
+/// The contents of parked memory after waking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParkMode {
+    /// The contents before. The host keeps a copy while the memory is parked.
+    Keep,
+    /// Anything.
+    Drop,
+    /// Zeroes.
+    Zero,
+}
+
+/// Which work must be complete before memory is parked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParkOrder {
+    /// All work queued on the device's context before the call.
+    Device,
+    /// The work queued before the call on the streams of the parked blocks, and on streams
+    /// recorded as users of blocks. If blocks wait for events, the events of the whole device.
+    Streams,
+}
+
+/// Where the memory of a target is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ParkState {
+    /// On the device.
+    #[default]
+    Awake,
+    /// Parked.
+    Asleep,
+    /// Parked, with the contents being copied back.
+    Waking,
+}
+
+/// The memory of a target, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ParkReport {
+    /// Where the memory is.
+    pub state: ParkState,
+    /// Mapped bytes on the device, of pages at their places and of pages about to wake.
+    pub mapped: u64,
+    /// Bytes parked: addresses without memory.
+    pub parked: u64,
+    /// Bytes of the parked ones of which the host keeps the contents.
+    pub kept: u64,
+    /// Bytes of pinned pages, which are never parked. Part of `mapped`.
+    pub pinned: u64,
+    /// Bytes of ordinary segments, which cannot be parked: obtained before the pool had a tag, or while the
+    /// settings mapped no memory.
+    pub ordinary: u64,
+}
+
+/// Parks and wakes the memory of a target.
+pub(crate) struct Parker<'a, D, R: Lock, S: Storage> {
+    mapper: Mapper<'a, D, R, S>,
+    target: ParkTarget,
+    _turn: Taken<'a>,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
+    /// Returns the operations that park and wake the memory of `target`.
+    ///
+    /// # Errors
+    /// * [`Error::ParkingRefused`]: another call parks or wakes memory of the device, or the device has no
+    ///   virtual memory.
+    /// * [`Error::UnknownTag`].
+    pub(crate) fn of(device: OnDevice<'a, D, R, S>, target: ParkTarget) -> Result<Self, Error> {
+        target.check(&device.heaps)?;
+        let mapper = device.mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
+        let busy = Error::ParkingRefused("another call parks or wakes memory at the moment");
+        let turn = device.arena.paging.parking.try_take().ok_or(busy)?;
+        Ok(Self { mapper, target, _turn: turn })
+    }
+
+    fn device(&self) -> OnDevice<'a, D, R, S> {
+        self.mapper.device
+    }
+
+    fn report(&self) -> ParkReport {
+        ParkReport::of(self.device().arena, self.target)
+    }
+
+    /// Returns whether memory of the target lies on pages, or new memory would.
+    fn uses_pages(&self) -> bool {
+        let (heaps, settings) = (&self.device().arena.heaps, &self.device().arena.settings);
+        let memory = if matches!(self.target, ParkTarget::Tag(_)) { PoolMemory::Parkable } else { PoolMemory::Plain };
+        let by_policy = settings.uses_pages(memory);
+        let (mut any, mut found) = (false, false);
+        for used in self.pairs() {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                let heap = heaps.lock(used.slot(kind));
+                any = true;
+                // The settings may have changed since the heap got its pages.
+                found |= by_policy && heap.rules.source.maps_pages();
+                found |= !heap.is_empty() && heap.sets.pages.from(0).is_some();
+            }
+        }
+        if any { found } else { by_policy }
+    }
+
+    /// Returns the host's memory for contents.
+    fn contents(&self) -> Result<&'a dyn Contents, Error> {
+        let contents = self.device().arena.driver.device().contents();
+        contents.ok_or(Error::ParkingRefused("the host keeps no contents of memory"))
+    }
+
+    /// Iterates over the pairs of the target.
+    fn pairs(&self) -> impl Iterator<Item = PairUse<'a, R, S>> {
+        self.target.pairs(&self.device().arena.heaps)
+    }
+
+    /// Calls `each` with every heap of the target, by slot, until a call fails.
+    fn each_heap(&self, mut each: impl FnMut(u32) -> Result<(), Error>) -> Result<(), Error> {
+        for used in self.pairs() {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                each(used.slot(kind))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with every page of the target for which `wanted` returns true, and the slot of its
+    /// heap, until a call fails. No lock is held in `each`.
+    fn each_page(
+        &self,
+        wanted: impl Fn(&HomePage) -> bool,
+        mut each: impl FnMut(u32, HomePage) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.each_heap(|slot| {
+            let mut at = 0;
+            while let Some(page) = page_from(&self.device().heaps, slot, at) {
+                at = page.end();
+                if wanted(&page) {
+                    each(slot, page)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl ParkTarget {
+    /// Refuses a tag without pools.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTag`].
+    pub(crate) fn check<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>) -> Result<(), Error> {
+        let Self::Tag(tag) = self else { return Ok(()) };
+        heaps.registry.lock().next_tagged(0, tag).map(|_| ()).ok_or(Error::UnknownTag(tag))
+    }
+
+    /// Iterates over the pairs of the target.
+    fn pairs<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>) -> impl Iterator<Item = PairUse<'_, R, S>> {
+        let (tag, stream) = match self {
+            Self::Tag(tag) => (Some(tag), None),
+            Self::Stream(stream) => (None, Some(stream)),
+        };
+        let mut from = 0;
+        let pools = core::iter::from_fn(move || {
+            let pool = heaps.registry.lock().next_tagged(from, tag?)?;
+            from = pool + 1;
+            Some(pool)
+        });
+        pools.flat_map(|pool| heaps.pairs_of(pool)).chain(stream.and_then(|stream| heaps.find_pair(0, stream)))
+    }
+
+    /// Makes the heaps of the target, present and future ones, refuse requests or serve requests again.
+    fn set_asleep<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>, asleep: bool) {
+        let mut registry = heaps.registry.lock();
+        let set = |pair: u32| {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                let mut heap = heaps.slot(slot_of(pair, kind)).heap.lock();
+                let ended = heap.ended;
+                heap.mark(ended, asleep);
+            }
+        };
+        match self {
+            Self::Tag(tag) => {
+                let mut from = 0;
+                while let Some(pool) = registry.next_tagged(from, tag) {
+                    registry.pools[pool as usize].asleep = asleep;
+                    registry.pairs_of(pool).for_each(set);
+                    from = pool + 1;
+                }
+            }
+            // A pair that is in use keeps its stream; without one there is nothing to park.
+            Self::Stream(stream) => heaps.default_pool.streams.get(stream.0).into_iter().for_each(set),
+        }
+    }
+}
+
+/// Returns the first page of the heap in `slot` that begins at `addr` or behind.
+fn page_from<R: Lock, S: Storage>(heaps: &Heaps<R, S>, slot: u32, addr: u64) -> Option<HomePage> {
+    let heap = heaps.lock(slot);
+    if heap.is_empty() { None } else { heap.sets.pages.from(addr) }
+}
+
+impl<D, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Sets or removes the tag of the private pool named `id`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`]; [`Error::Parked`] if the pool is parked, or a pool with `tag`;
+    /// [`Error::ParkingRefused`] for a tag of a pool that places no blocks on pages; [`Error::TableFull`].
+    pub(crate) fn tag_pool(&self, id: PoolId, tag: Option<Tag>) -> Result<(), Error> {
+        let uses_pages = self.settings.uses_pages(PoolMemory::Parkable);
+        self.heaps.tag_pool(id, tag, uses_pages)
+    }
+}
+
+impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Sets or removes the tag of the private pool named `id`. `uses_pages` tells whether pools with tags place blocks
+    /// on pages.
+    ///
+    /// # Errors
+    /// Those of [`Arena::tag_pool`].
+    fn tag_pool(&self, id: PoolId, tag: Option<Tag>, uses_pages: bool) -> Result<(), Error> {
+        let mut registry = self.registry.lock();
+        let pool = registry.private_pool(id)?;
+        if tag.is_some() && (!uses_pages || self.shared_pool(pool).is_supplied()) {
+            return Err(Error::ParkingRefused(NO_PAGES));
+        }
+        let other = tag.and_then(|tag| registry.next_tagged(0, tag));
+        if registry.pools[pool as usize].asleep || other.is_some_and(|other| registry.pools[other as usize].asleep) {
+            return Err(Error::Parked);
+        }
+        let elsewhere = other.is_some_and(|other| registry.pools[other as usize].elsewhere);
+        registry.set_tag(pool, tag).map_err(|CapacityError| Error::TableFull("tags"))?;
+        registry.pools[pool as usize].elsewhere = elsewhere;
+        self.apply_rules(&registry, pool);
+        Ok(())
+    }
+}

@@ -1,0 +1,336 @@
+//! The way to sleep: requests refused, work waited for, contents saved, memory given back.
+//!
+//! Pages are saved and given back in groups. While the host waits for the copy of a group and unmaps the
+//! pages, the next groups are being copied, and the link never rests. The memory of a page goes back only
+//! after the contents are safe. After a failure, parked pages are woken again.
+
+use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, Parker, page_from};
+use crate::config::rounding::PoolKind;
+use crate::device::{CopyMark, DeviceError, DeviceMemory, ErrorKind};
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::home_pages::HomePage;
+use crate::pages::Kept;
+use crate::stats::Stat;
+use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
+use crate::trace::Action;
+use crate::units::{DevicePtr, NO_STREAM, StreamId};
+
+/// How often a park looks whether the requests in progress have left, 20 µs apart: five seconds. A
+/// longer request waits for the program, possibly for the parking thread.
+const LOOKS: u32 = 250_000;
+
+/// Bytes of the pages waited for and unmapped together: 1.2 ms of copying at 51 GiB/s.
+const GROUP: u64 = 64 << 20;
+/// Number of groups whose copies are begun ahead. To unmap a group takes 0.2 ms.
+const GROUPS: usize = 4;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
+    /// Parks the target's memory. Of parked memory, parks the pages that an earlier park left mapped; does nothing if
+    /// there are none.
+    ///
+    /// # Errors
+    /// Everything is awake. If some pages are parked by then, and could not be woken again or have no
+    /// contents to be woken with, the parked pages stay parked, and the rest is mapped. What an earlier park
+    /// parked stays parked.
+    pub(crate) fn park(&self, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
+        let device = self.device();
+        let before = self.report().state;
+        if before == ParkState::Waking || before == ParkState::Asleep && !self.has_rest() {
+            return Ok(());
+        }
+        if !self.uses_pages() {
+            return Err(Error::ParkingRefused(NO_PAGES));
+        }
+        if mode != ParkMode::Drop {
+            self.contents()?;
+        }
+        // From the first park on, the budget of the stitched policy does not count parked blocks.
+        let most = device.peaks.device.most(Stat::AllocatedBytes).max(1);
+        let _since = device.peaks.most_awake.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
+        self.target.set_asleep(&device.heaps, true);
+        let result = self.prepare(order, mode).and_then(|()| self.each_heap(|slot| self.put_to_sleep(slot, mode)));
+        self.in_each_heap(Heap::end_stay);
+        if result.is_err() {
+            self.forget_all();
+            // A second park leaves the state, and what is parked, to the first.
+            if before == ParkState::Awake {
+                if self.report().parked == 0 {
+                    self.target.set_asleep(&device.heaps, false);
+                } else if mode == ParkMode::Keep && device.health().is_ok() {
+                    // What fails again here stays parked, with its contents. Without contents there is no way back.
+                    let _awake = self.wake_wait();
+                }
+            }
+        }
+        if mode == ParkMode::Keep {
+            self.contents()?.end_saves();
+        }
+        result
+    }
+
+    /// Returns whether pages of the target are mapped that the program has not pinned.
+    fn has_rest(&self) -> bool {
+        let mut found = false;
+        let _always = self.each_page(
+            |page| page.is_movable() || self.mapper.is_left(page),
+            |_, _| {
+                found = true;
+                Ok(())
+            },
+        );
+        found
+    }
+
+    /// Waits for the requests in progress and for the work before, and gives the target's cached
+    /// memory back.
+    ///
+    /// Marks what stays mapped on the way: afterwards no further page becomes movable. A block lent at this moment may be
+    /// used and freed by its borrower at any later moment, and a page be unpinned. No wait ends work that the program
+    /// numbers.
+    fn prepare(&self, order: ParkOrder, mode: ParkMode) -> Result<(), Error> {
+        let device = self.device();
+        self.wait_for_requests()?;
+        self.in_each_heap(Heap::keep_lent_pages);
+        self.in_each_heap(Heap::keep_pinned_pages);
+        self.wait_for_work(order)?;
+        device.process_events()?;
+        self.in_each_heap(Heap::keep_pages_of_numbered_work);
+        // A page with a second mapping, at the place that it left, cannot go back to the device.
+        device.wait_for_departures()?;
+        device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
+        self.each_heap(|slot| self.mapper.take_left(slot).and(self.mapper.unmap_cached(slot)))?;
+        self.mapper.destroy_spares()?;
+        if mode == ParkMode::Keep { self.prepare_contents() } else { Ok(()) }
+    }
+
+    /// Calls `act` with every heap of the target, locked.
+    fn in_each_heap(&self, act: impl Fn(&mut Heap<S>)) {
+        let _always = self.each_heap(|slot| {
+            act(&mut self.device().heaps.lock(slot));
+            Ok(())
+        });
+    }
+
+    /// Waits until no further call uses the pairs. Later calls find the heaps asleep.
+    fn wait_for_requests(&self) -> Result<(), Error> {
+        let device = self.device();
+        for used in self.pairs() {
+            let mut looks = 0;
+            while !device.heaps.is_only_user(&used) {
+                if looks == LOOKS {
+                    return Err(Error::ParkingRefused("a request for the memory has been in progress for long"));
+                }
+                looks += 1;
+                device.driver.give_way();
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for all work with the memory.
+    fn wait_for_work(&self, order: ParkOrder) -> Result<(), Error> {
+        let device = self.device();
+        let in_capture = DeviceError::new(ErrorKind::NotPermittedInCapture, 0);
+        // Kept during the wait: no capture begins, which the wait would make invalid.
+        let _permission = self.mapper.may_record().ok_or(in_capture)?;
+        for used in self.pairs() {
+            let stream = device.heaps.lock(used.slot(PoolKind::Small)).stream;
+            if device.driver.may_use(stream, NO_STREAM) && device.call(|memory| memory.is_capturing(stream))? {
+                return Err(in_capture.into());
+            }
+        }
+        if order == ParkOrder::Device || self.has_ended_stream() {
+            return Ok(device.call(D::synchronize_all)?);
+        }
+        self.each_heap(|slot| self.wait_for_streams(slot))
+    }
+
+    /// Waits for the streams that use blocks of the heap in `slot`.
+    ///
+    /// Other threads free blocks in between. A block freed before its users are read is pending when the pending
+    /// blocks are counted, or its own stream is ordered behind the users: the own stream comes last.
+    fn wait_for_streams(&self, slot: u32) -> Result<(), Error> {
+        let device = self.device();
+        let mut last = None;
+        while let Some(other) = self.using_stream(slot, last) {
+            device.call(|memory| memory.synchronize(other))?;
+            last = Some(other);
+        }
+        let (stream, pending) = {
+            let heap = device.heaps.lock(slot);
+            let counters = &device.heaps.slot(slot).counters;
+            (heap.stream, counters.current(Stat::Active) != counters.current(Stat::Allocation))
+        };
+        if pending {
+            device.wait_for_events()?;
+        }
+        Ok(device.call(|memory| memory.synchronize(stream))?)
+    }
+
+    /// Returns whether the handle of a stream may not be used any longer.
+    fn has_ended_stream(&self) -> bool {
+        self.pairs().any(|used| self.device().heaps.lock(used.slot(PoolKind::Small)).ended)
+    }
+
+    /// Returns the lowest stream above `last` that uses a block of the heap in `slot`.
+    fn using_stream(&self, slot: u32, last: Option<StreamId>) -> Option<StreamId> {
+        let device = self.device();
+        let mut heap = device.heaps.lock(slot);
+        if heap.is_empty() { None } else { heap.uses().next_stream(last) }
+    }
+
+    /// Makes the host ready to keep the contents of the target.
+    fn prepare_contents(&self) -> Result<(), Error> {
+        let (mut bytes, mut largest) = (0, 0);
+        self.each_page(HomePage::is_movable, |_, page| {
+            (bytes, largest) = (bytes + page.bytes, page.bytes.max(largest));
+            Ok(())
+        })?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let contents = self.contents()?;
+        self.device().call(|_| contents.prepare(bytes, largest)).map_err(unkept)
+    }
+
+    /// Saves the pages of the heap in `slot` and gives their memory back, group by group:
+    /// while a group is unmapped, the next ones are being copied.
+    fn put_to_sleep(&self, slot: u32, mode: ParkMode) -> Result<(), Error> {
+        let mut saved = 0;
+        let mut groups = heapless::Deque::<(CopyMark, u64, u64), GROUPS>::new();
+        let mut result = Ok(());
+        loop {
+            while !groups.is_full()
+                && let Some(group) = self.save_group(slot, saved, mode)?
+            {
+                saved = group.2;
+                let _room = groups.push_back(group);
+            }
+            let Some((mark, from, end)) = groups.pop_front() else { return result };
+            if mode == ParkMode::Keep {
+                let contents = self.contents()?;
+                self.device().call(|_| contents.finish(mark))?;
+            }
+            let mut at = from;
+            while let Some(page) = page_from(&self.device().heaps, slot, at).filter(|page| page.at < end) {
+                at = page.end();
+                if self.is_parkable(slot, &page) && self.is_ready(page, mode) {
+                    result = result.and(self.unmap_one(slot, page));
+                }
+            }
+            // Nothing more is parked after a failure, since the caller goes back. Without contents the caller
+            // does not, and the pages that can be parked are.
+            if result.is_err() && mode == ParkMode::Keep {
+                return result;
+            }
+        }
+    }
+
+    /// Begins to save pages of the heap in `slot` from `from` on, of [`GROUP`] bytes or a little more.
+    /// Returns a mark behind the copies, and the addresses of the group. `None` behind the last page.
+    fn save_group(&self, slot: u32, from: u64, mode: ParkMode) -> Result<Option<(CopyMark, u64, u64)>, Error> {
+        let device = self.device();
+        let (mut end, mut bytes) = (from, 0);
+        while bytes < GROUP
+            && let Some(page) = page_from(&device.heaps, slot, end)
+        {
+            end = page.end();
+            if !self.is_parkable(slot, &page) {
+                continue;
+            }
+            bytes += page.bytes;
+            let kept = match mode {
+                ParkMode::Keep => {
+                    let contents = self.contents()?;
+                    Kept::Saved(device.call(|_| contents.save(DevicePtr(page.at), page.bytes)).map_err(unkept)?)
+                }
+                ParkMode::Drop => Kept::Nothing,
+                ParkMode::Zero => Kept::Zeroes,
+            };
+            let _nothing = device.paging.pool.lock().keep(page.page, kept);
+        }
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let mark = if mode == ParkMode::Keep {
+            let contents = self.contents()?;
+            device.call(|_| contents.mark())?
+        } else {
+            CopyMark::default()
+        };
+        Ok(Some((mark, from, end)))
+    }
+
+    /// Gives up contents saved for pages awake. Copies in progress end first.
+    fn forget_all(&self) {
+        if let Ok(contents) = self.contents() {
+            // A failed copy is no longer in progress either.
+            let _ended = self.mapper.end_copies(contents);
+        }
+        let _always = self.each_page(
+            |page| !page.asleep,
+            |_, page| {
+                self.stay_awake(page);
+                Ok(())
+            },
+        );
+    }
+
+    /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to a further heap since before
+    /// the park is not the target's. A heap made since, for the first request of a stream that had no memory, is awake.
+    fn is_parkable(&self, slot: u32, page: &HomePage) -> bool {
+        let device = self.device();
+        page.is_movable() && device.heaps.lock(slot).asleep && device.paging.pool.lock().is_home(page.page)
+    }
+
+    /// Returns whether the page may be unmapped: the contents after waking have been noted.
+    fn is_ready(&self, home: HomePage, mode: ParkMode) -> bool {
+        match self.device().arena.paging.pool.lock()[home.page].kept {
+            Kept::Nothing => mode == ParkMode::Drop,
+            Kept::Zeroes => mode == ParkMode::Zero,
+            Kept::Saved(_) => mode == ParkMode::Keep,
+        }
+    }
+
+    /// Unmaps a page, and gives the memory back.
+    fn unmap_one(&self, slot: u32, home: HomePage) -> Result<(), Error> {
+        let device = self.device();
+        if !device.paging.pool.lock().has_one_mapping(home.page) {
+            self.stay_awake(home);
+            return Ok(());
+        }
+        #[cfg(any(test, feature = "paranoid"))]
+        device.heaps.lock(slot).assert_unused(&home);
+        if let Err(error) = self.mapper.unmap_or_stay(DevicePtr(home.at), home.bytes) {
+            self.stay_awake(home);
+            return Err(error.into());
+        }
+        let mut heap = device.heaps.lock(slot);
+        heap.sets.pages.fall_asleep(home.at);
+        device.heaps.slot(slot).counters.down(Stat::ReservedBytes, home.bytes);
+        let page = device.paging.pool.lock().fall_asleep(home.page);
+        if let Some(recorder) = device.tracing() {
+            recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(home.at), home.bytes);
+        }
+        drop(heap);
+        self.mapper.destroy(page)
+    }
+
+    /// Gives up the contents saved for a page to stay mapped.
+    fn stay_awake(&self, home: HomePage) {
+        // The lock ends with this statement.
+        let kept = self.device().arena.paging.pool.lock().keep(home.page, Kept::Nothing);
+        self.mapper.forget(kept);
+    }
+}
+
+/// Returns the error of a park whose contents the host could not keep. To prepare and to save needs memory of the host
+/// only.
+fn unkept(error: DeviceError) -> Error {
+    match error.kind {
+        ErrorKind::OutOfMemory => Error::ParkingRefused("the host lacks the memory for the contents"),
+        _ => error.into(),
+    }
+}

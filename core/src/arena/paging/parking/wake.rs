@@ -1,0 +1,207 @@
+//! The way back: memory created and mapped at the old addresses, and contents copied back.
+//!
+//! Saved contents are kept until the replacement of the page has all of them. A failure before then
+//! takes the replacements away again, and everything is asleep as before.
+
+use super::Parker;
+use crate::arena::give::caches;
+use crate::arena::paging::mapper::Charge;
+use crate::arena::paging::mapping::{Hand, Row};
+use crate::arena::paging::parking::ParkState;
+use crate::device::{CopyMark, DeviceMemory};
+use crate::error::Error;
+use crate::heap::home_pages::HomePage;
+use crate::pages::{Batch, Kept};
+use crate::stats::Stat;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::trace::Action;
+use crate::units::DevicePtr;
+use core::cell::Cell;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
+    /// Maps memory for every parked page, and begins to copy the contents. Does nothing if the target is
+    /// awake, or was begun to be woken.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] and errors of the device. Everything is asleep then.
+    pub(crate) fn wake_start(&self) -> Result<(), Error> {
+        let device = self.device();
+        if self.report().state != ParkState::Asleep {
+            return Ok(());
+        }
+        self.each_heap(|slot| self.mapper.give_up_freed(slot))?;
+        if let Some(stitcher) = device.stitcher() {
+            stitcher.make_room_to_wake(self.report().parked)?;
+        }
+        let begun = self.each_page(|page| page.asleep, |_, page| self.begin_to_wake(page));
+        let begun = begun.and_then(|()| self.mark_copies());
+        if begun.is_err() {
+            self.stay_asleep();
+        }
+        begun
+    }
+
+    /// Waits for the copies that [`wake_start`](Self::wake_start) began, and lets the memory serve again.
+    /// Begins them if they were not begun. Does nothing if the target is awake.
+    ///
+    /// # Errors
+    /// Those of `wake_start`. Everything is asleep then.
+    pub(crate) fn wake_wait(&self) -> Result<(), Error> {
+        let device = self.device();
+        if self.report().state == ParkState::Awake {
+            return Ok(());
+        }
+        self.wake_start()?;
+        if let Err(error) = self.wait_for_copies() {
+            self.stay_asleep();
+            return Err(error);
+        }
+        self.each_page(
+            |page| page.asleep,
+            |slot, page| {
+                self.finish_waking(slot, page);
+                Ok(())
+            },
+        )?;
+        self.target.set_asleep(&device.heaps, false);
+        Ok(())
+    }
+
+    /// Notes in each heap the copies of the heap's contents.
+    fn mark_copies(&self) -> Result<(), Error> {
+        let device = self.device();
+        let Ok(contents) = self.contents() else { return Ok(()) };
+        let mark = device.call(|_| contents.mark())?;
+        self.each_heap(|slot| {
+            let mut heap = device.heaps.lock(slot);
+            if !heap.is_empty() {
+                heap.sets.copied = mark;
+            }
+            Ok(())
+        })
+    }
+
+    /// Waits for the copies noted in the heaps, and for no later ones.
+    fn wait_for_copies(&self) -> Result<(), Error> {
+        let device = self.device();
+        let Ok(contents) = self.contents() else { return Ok(()) };
+        let mut mark = CopyMark::default();
+        self.each_heap(|slot| {
+            let heap = device.heaps.lock(slot);
+            if !heap.is_empty() {
+                mark = mark.max(heap.sets.copied);
+            }
+            Ok(())
+        })?;
+        Ok(device.call(|_| contents.finish(mark))?)
+    }
+
+    /// Maps a replacement of a page asleep, unless an earlier wake has left one, and begins to copy the contents.
+    fn begin_to_wake(&self, home: HomePage) -> Result<(), Error> {
+        let device = self.device();
+        let at = DevicePtr(home.at);
+        let kept = device.paging.pool.lock()[home.page].kept;
+        if self.mapper.is_left(&home) {
+            self.mapper.take_up_left(home)?;
+        } else {
+            self.map_replacement(home)?;
+        }
+        match kept {
+            Kept::Nothing => {}
+            Kept::Zeroes => {
+                let contents = self.contents()?;
+                device.call(|_| contents.zero(at, home.bytes))?;
+            }
+            Kept::Saved(saved) => {
+                let contents = self.contents()?;
+                device.call(|_| contents.restore(saved, at, home.bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps a replacement of a page asleep.
+    fn map_replacement(&self, home: HomePage) -> Result<(), Error> {
+        let (device, bytes) = (self.device(), home.bytes);
+        let mut hand = Hand::empty(self.mapper);
+        if !self.provide(bytes, &mut hand.batch)? {
+            return Err(self.lacks_memory(bytes));
+        }
+        let lost = Cell::new(false);
+        let mapped = self.mapper.map(&hand.batch, Row { at: DevicePtr(home.at), lost: &lost });
+        let result = match mapped {
+            Ok(Some(mapping)) => {
+                mapping.keep();
+                Ok(())
+            }
+            Ok(None) => Err(self.lacks_memory(bytes)),
+            Err(error) => Err(error),
+        };
+        if result.is_ok() || lost.get() {
+            let mut pages = device.paging.pool.lock();
+            pages.begin_to_wake(home.page, hand.keep().first);
+            if result.is_err() {
+                pages.leave_replacement(home.page);
+            }
+        }
+        result
+    }
+
+    /// Provides a page of `bytes`, and releases cached memory elsewhere if the limit or the device does
+    /// not allow the bytes. Returns false if even so the memory does not suffice.
+    fn provide(&self, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
+        if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
+            return Ok(true);
+        }
+        caches::release_cached(self.device(), None)?;
+        self.mapper.new_page(bytes, Charge::WithinLimit, batch)
+    }
+
+    /// Returns the error of a page of `bytes` without memory to wake.
+    fn lacks_memory(&self, bytes: u64) -> Error {
+        Error::OutOfMemory(self.device().memory_report(bytes, bytes, bytes, None))
+    }
+
+    /// Takes the replacements away again, once no copy uses them. A replacement stays for the next wake if the device fails
+    /// to unmap it, or to tell that the copies have ended.
+    fn stay_asleep(&self) {
+        let device = self.device();
+        let have_ended = self.contents().map_or(Ok(()), |contents| self.mapper.end_copies(contents)).is_ok();
+        let _always = self.each_page(
+            |page| page.asleep,
+            |_, home| {
+                if device.paging.pool.lock()[home.page].replacement == NONE {
+                    return Ok(());
+                }
+                if have_ended {
+                    // The caller reports its own error.
+                    let _stays = self.mapper.take_away(home);
+                } else {
+                    device.paging.pool.lock().leave_replacement(home.page);
+                }
+                Ok(())
+            },
+        );
+        let _counted = self.mapper.destroy_spares();
+    }
+
+    /// Puts the replacement of a page in place.
+    fn finish_waking(&self, slot: u32, home: HomePage) {
+        let device = self.device();
+        let slot = device.heaps.slot(slot);
+        let mut heap = device.heaps.lock(slot.number);
+        let (page, kept) = device.paging.pool.lock().wake(home.page);
+        heap.sets.pages.wake(home.at, page);
+        let peaks_stale = slot.counters.up(Stat::ReservedBytes, home.bytes);
+        if let Some(recorder) = device.tracing() {
+            recorder.segment(&mut heap, Action::SegmentMap, 0, DevicePtr(home.at), home.bytes);
+        }
+        drop(heap);
+        if peaks_stale {
+            device.reconcile_peaks(slot);
+        }
+        self.mapper.forget(kept);
+    }
+}

@@ -1,0 +1,270 @@
+//! Committing a part of a range: pages for its gaps, mapped, and usable by later work on a stream.
+//!
+//! Either all steps of a commit succeed, or the range is as before: pages return to where they came
+//! from, and new mappings are removed. Where the device fails to remove a mapping, its addresses are lost: a
+//! commit of them is refused, and nothing else is mapped there.
+
+use super::in_capture;
+use crate::arena::flags;
+use crate::arena::give::caches;
+use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::mapping::{Hand, Places};
+use crate::arena::paging::ranges::table::{Part, Piece};
+use crate::arena::paging::virtual_calls::MappingTime;
+use crate::device::oom::OutOfMemory;
+use crate::device::{DeviceError, DeviceMemory};
+use crate::error::Error;
+use crate::pages::Batch;
+use crate::stats::{Event, Stat};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::{DevicePtr, NO_STREAM, RangeId, StreamId};
+
+/// The gaps of a part of a range, which pages fill. Room for lost pieces is promised.
+struct Gaps<'e, 'a, D, R: Lock, S: Storage> {
+    mapper: &'e Mapper<'a, D, R, S>,
+    part: Part,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Places for Gaps<'_, '_, D, R, S> {
+    fn begin(&self) -> u64 {
+        self.part.begin
+    }
+
+    fn next(&self, end: u64) -> u64 {
+        let gap = self.mapper.device.paging.ranges.lock().gap(self.part, end);
+        gap.expect("the pages fill the gaps").0
+    }
+
+    fn lose(&self, at: DevicePtr, bytes: u64, error: DeviceError) {
+        self.mapper.device.paging.ranges.lock().add_lost(self.part.range, at.0, bytes, error);
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+    /// Gives every page of a part of a range memory that later work on `stream` may use. Pages that
+    /// are committed already stay as they are.
+    ///
+    /// When memory is short, follows the steps of a request: the program's callback, pending frees
+    /// and the cache, the plans.
+    pub(crate) fn commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        if stream == NO_STREAM {
+            return Err(Error::InvalidStream);
+        }
+        let time = MappingTime::default();
+        let timed = self.for_request(&time);
+        let committed = timed.commit_by_steps(id, offset, bytes, stream);
+        time.count(&self.device);
+        committed
+    }
+
+    /// Commits a part by the steps of a request.
+    fn commit_by_steps(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        let device = self.device;
+        let attempt = || self.try_commit(id, offset, bytes, stream);
+        if attempt()? || device.driver.device().on_shortage(bytes) && attempt()? {
+            return Ok(());
+        }
+        let capturing = self.captures(stream)?;
+        if !capturing {
+            device.wait_for_events()?;
+            self.wait_for_departures()?;
+            let releases = device.settings.policy.releases_cache();
+            let again = || Ok(attempt()?.then_some(()));
+            let committed = if releases { caches::release_and_retry(device, again) } else { again() };
+            if committed?.is_some() {
+                return Ok(());
+            }
+            if device.flags.has(flags::PLANNED) {
+                device.give_plans_up()?;
+                if attempt()? {
+                    return Ok(());
+                }
+            }
+        }
+        device.peaks.device.count(Event::OutOfMemory);
+        let report = OutOfMemory { capturing, ..device.memory_report(bytes, bytes, bytes, None) };
+        device.driver.device().on_out_of_memory(&report);
+        Err(Error::OutOfMemory(report))
+    }
+
+    /// Returns whether a capture forbids to wait: the program captures a graph, or `stream` does.
+    fn captures(&self, stream: StreamId) -> Result<bool, Error> {
+        Ok(self.may_record().is_none() || self.device.call(|memory| memory.is_capturing(stream))?)
+    }
+
+    /// Commits a part with the memory at hand. Returns false if the memory does not suffice.
+    fn try_commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<bool, Error> {
+        let (held, part) = self.hold_range(id, offset, Some(bytes))?;
+        self.poll_departures()?;
+        let mut hand = Hand::empty(*self);
+        let committed = self.try_part(part, stream, &mut hand.batch);
+        if matches!(committed, Ok(true)) {
+            let batch = hand.keep();
+            if let Some(stitcher) = self.device.stitcher() {
+                stitcher.leave_origins(&batch);
+            }
+            self.settle_batch(&batch);
+        } else {
+            self.put_part_back(part);
+            drop(hand);
+        }
+        drop(held);
+        committed
+    }
+
+    /// Commits a held part. The pages taken are in `batch`, also after a failure.
+    fn try_part(&self, part: Part, stream: StreamId, batch: &mut Batch) -> Result<bool, Error> {
+        // Kept until all is ordered: no capture begins in between.
+        let permission = self.may_record();
+        let orders = permission.is_some() && !self.device.call(|memory| memory.is_capturing(stream))?;
+        self.clear_part(part, orders)?;
+        if !self.fill_part(part, stream, orders, batch)? {
+            return Ok(false);
+        }
+        // The pages become pieces: mapped ones, or lost ones.
+        if !self.device.paging.ranges.lock().promise_pieces(batch.count) {
+            return Err(Error::TableFull("pieces of ranges"));
+        }
+        let committed = self.map_and_publish(part, stream, orders, batch);
+        self.device.paging.ranges.lock().end_promise(batch.count);
+        committed
+    }
+
+    /// Commits a held part with the pages of a batch, for which room among the pieces is promised. Returns false if the
+    /// device lacks the memory.
+    fn map_and_publish(&self, part: Part, stream: StreamId, orders: bool, batch: &Batch) -> Result<bool, Error> {
+        let Some(mapping) = self.map(batch, Gaps { mapper: self, part })? else { return Ok(false) };
+        self.order_part(part, stream, orders)?;
+        self.order_batch(batch, stream, orders)?;
+        self.publish_part(part, stream, batch)?;
+        mapping.keep();
+        Ok(true)
+    }
+
+    /// Frees the addresses of the part's stale mappings, or takes their pages back: a page
+    /// still at its old place needs no call to the device.
+    ///
+    /// # Errors
+    /// The errors of the device; for a part with lost addresses, the error with which the device failed to unmap them.
+    fn clear_part(&self, part: Part, orders: bool) -> Result<(), Error> {
+        let device = self.device;
+        let mut at = part.begin;
+        loop {
+            let next = device.paging.ranges.lock().piece(part, at);
+            let Some(piece) = next else { return Ok(()) };
+            at = piece.end();
+            if let Some(error) = piece.error() {
+                return Err(error.into());
+            }
+            if !piece.is_stale() {
+                continue;
+            }
+            let complete = device.paging.pool.lock().departures[piece.departure].complete;
+            if !complete && !orders {
+                return Err(in_capture().into());
+            }
+            // A longer page is taken back only where its addresses are not free yet.
+            let is_whole = part.begin <= piece.at && piece.end() <= part.end;
+            if (is_whole || !complete) && self.revive(part, &piece) {
+                continue;
+            }
+            if !complete {
+                // The page serves others, and work still uses it here: nothing else can be mapped.
+                self.wait_for_departure(piece.departure)?;
+            }
+            self.unmap_stale_piece(piece.at)?;
+        }
+    }
+
+    /// Takes the page of a stale piece back, if still departed.
+    fn revive(&self, part: Part, piece: &Piece) -> bool {
+        let mut ranges = self.device.paging.ranges.lock();
+        let revived = self.device.paging.pool.lock().take_back(piece.page, piece.departure);
+        if revived {
+            ranges.change(part, piece.at, |piece| piece.is_revived = true);
+        }
+        revived
+    }
+
+    /// Lists the pages as departed again that [`clear_part`](Self::clear_part) took back.
+    fn put_part_back(&self, part: Part) {
+        let mut ranges = self.device.paging.ranges.lock();
+        let mut at = part.begin;
+        while let Some(piece) = ranges.piece(part, at) {
+            if piece.is_revived {
+                self.device.paging.pool.lock().depart(piece.page, piece.departure);
+                ranges.change(part, piece.at, |piece| piece.is_revived = false);
+            }
+            at = piece.end();
+        }
+    }
+
+    /// Orders later work on `stream` behind the decommits of everything committed again.
+    fn order_part(&self, part: Part, stream: StreamId, orders: bool) -> Result<(), Error> {
+        let (mut at, mut last) = (part.begin, NONE);
+        loop {
+            let next = self.device.paging.ranges.lock().piece(part, at);
+            let Some(piece) = next else { return Ok(()) };
+            let added = piece.bits(part.begin, part.end, self.range_step()) & !piece.mask;
+            if added != 0 && piece.departure != last {
+                self.order_behind_departure(stream, piece.departure, orders)?;
+                last = piece.departure;
+            }
+            at = piece.end();
+        }
+    }
+
+    /// Lists the mapped pages of the batch as pieces, for which room is promised, and marks every step of the part as
+    /// committed.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`]. Nothing has changed then.
+    fn publish_part(&self, part: Part, stream: StreamId, batch: &Batch) -> Result<(), Error> {
+        let (device, step) = (self.device, self.range_step());
+        let mut ranges = device.paging.ranges.lock();
+        if !ranges.note_use(part.range, stream) {
+            return Err(Error::TableFull("streams of ranges"));
+        }
+        let (mut reserved, mut committed, mut at) = (0, 0, part.begin);
+        for page in self.numbers_of(batch) {
+            let bytes = device.paging.pool.lock()[page].bytes;
+            let (begin, _) = ranges.gap(part, at).expect("the pages fill the gaps");
+            // Stale until the steps are set below, which makes all pieces alike.
+            ranges.add_piece(Piece::mapped(part.range, begin, bytes, page));
+            at = begin + bytes;
+        }
+        at = part.begin;
+        while let Some(end) = ranges.change(part, at, |piece| {
+            let added = piece.bits(part.begin, part.end, step) & !piece.mask;
+            reserved += if piece.is_stale() { piece.bytes } else { 0 };
+            committed += u64::from(added.count_ones()) * step;
+            piece.mask |= added;
+            let mut pages = device.paging.pool.lock();
+            if core::mem::take(&mut piece.is_revived) {
+                pages.settle(piece.page);
+                pages.remove_alias(piece.page, false);
+            }
+            let mut over = None;
+            if piece.mask == piece.all_bits(step) && piece.departure != NONE {
+                over = pages.departures.release(piece.departure);
+                piece.departure = NONE;
+            }
+            drop(pages);
+            self.end_departure(over);
+        }) {
+            at = end;
+        }
+        let counters = &device.paging.range_counters;
+        let sums =
+            [(Stat::AllocatedBytes, committed), (Stat::RequestedBytes, committed), (Stat::ReservedBytes, reserved)];
+        let stale = sums.into_iter().fold(false, |stale, (stat, bytes)| counters.up(stat, bytes) | stale);
+        drop(ranges);
+        if batch.count > 0 {
+            device.peaks.device.count(Event::DeviceAlloc);
+        }
+        self.reconcile_ranges(stale);
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! Decommitting parts and releasing ranges: the pages depart behind an event, and serve
+//! requests from then on.
+//!
+//! Nothing waits, and nothing is unmapped at once: the mappings become stale, and are removed when
+//! the event is complete (collect.rs).
+
+use super::{FEW, in_capture};
+use crate::arena::driver::Recording;
+use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::ranges::table::Part;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::stats::{Event, Stat};
+use crate::sync::Lock;
+use crate::tables::slot_table::NONE;
+use crate::tables::{CapacityError, Storage};
+use crate::units::{NO_STREAM, RangeId, StreamId};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+    /// Gives the memory of a part up, behind the present work on `stream`. Uncommitted
+    /// pages stay as they are. A page longer than the part goes once the whole page is given up.
+    pub(crate) fn decommit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        if stream == NO_STREAM {
+            return Err(Error::InvalidStream);
+        }
+        let (held, part) = self.hold_range(id, offset, Some(bytes))?;
+        let departure = if self.has_committed(part) {
+            let _permission = self.must_record()?;
+            self.order_departures(part, stream)?;
+            Some(self.begin_departure(Some(stream))?)
+        } else {
+            None
+        };
+        // Work on the stream may use the rest of the range, whether or not the part has memory.
+        if !self.device.paging.ranges.lock().note_use(part.range, stream) {
+            if let Some(departure) = departure {
+                self.release_departure(departure);
+            }
+            return Err(Error::TableFull("streams of ranges"));
+        }
+        if let Some(departure) = departure {
+            self.give_part_up(part, departure);
+        }
+        drop(held);
+        // Removing mappings can wait, so a failure is counted and is none of the decommit.
+        let _counted = self.collect_stale(FEW);
+        Ok(())
+    }
+
+    /// Releases a range: gives all its memory up behind the present work of every stream that was
+    /// named in a commit or a decommit. The addresses are released once that work is complete.
+    pub(crate) fn release_elastic(&self, id: RangeId) -> Result<(), Error> {
+        let (held, part) = self.hold_range(id, 0, None)?;
+        let permission = self.must_record()?;
+        let departure = if self.has_committed(part) { Some(self.begin_departures(part.range)?) } else { None };
+        drop(permission);
+        if let Some(departure) = departure {
+            self.give_part_up(part, departure);
+        }
+        let device = self.device;
+        let mut ranges = device.paging.ranges.lock();
+        ranges.forget_uses(part.range, None);
+        let range = ranges.range(part.range);
+        range.is_held = false;
+        let ended = core::mem::replace(&mut range.ended, NONE);
+        device.paging.range_counters.down(Stat::Allocation, 1);
+        device.paging.range_counters.down(Stat::Segment, 1);
+        if ended != NONE {
+            self.release_departure(ended);
+        }
+        drop(ranges);
+        drop(held);
+        let _counted = self.collect_stale(FEW);
+        Ok(())
+    }
+
+    /// Keeps the order behind the work of a stream about to be destroyed, for every range used on
+    /// the stream.
+    pub(crate) fn forget_range_stream(&self, stream: StreamId) -> Result<(), Error> {
+        let device = self.device;
+        loop {
+            let next = device.paging.ranges.lock().range_on(stream);
+            let Some(number) = next else { break };
+            let Some((held, _)) = self.try_hold_range(number) else {
+                self.device.driver.give_way();
+                continue;
+            };
+            let ended = device.paging.ranges.lock().range(number).ended;
+            // While a graph is captured no event may be recorded: the work is waited for instead.
+            let departed = self.must_record().and_then(|_permission| {
+                self.order_behind_departure(stream, ended, true)?;
+                self.begin_departure(Some(stream))
+            });
+            let departure = if let Ok(departure) = departed {
+                departure
+            } else {
+                device.call(|memory| memory.synchronize(stream))?;
+                ended
+            };
+            let mut ranges = device.paging.ranges.lock();
+            ranges.range(number).ended = departure;
+            ranges.forget_uses(number, Some(stream));
+            if departure != ended && ended != NONE {
+                self.release_departure(ended);
+            }
+            drop(ranges);
+            drop(held);
+        }
+        device.paging.pool.lock().departures.forget_stream(stream);
+        Ok(())
+    }
+
+    /// Returns whether any step of a part is committed.
+    fn has_committed(&self, part: Part) -> bool {
+        let (step, ranges) = (self.range_step(), self.device.paging.ranges.lock());
+        let mut at = part.begin;
+        while let Some(piece) = ranges.piece(part, at) {
+            if piece.mask & piece.bits(part.begin, part.end, step) != 0 {
+                return true;
+            }
+            at = piece.end();
+        }
+        false
+    }
+
+    /// Orders later work on `stream` behind the earlier decommits of the part's pages: the next
+    /// departure takes their place.
+    fn order_departures(&self, part: Part, stream: StreamId) -> Result<(), Error> {
+        let mut at = part.begin;
+        loop {
+            let next = self.device.paging.ranges.lock().piece(part, at);
+            let Some(piece) = next else { return Ok(()) };
+            if !piece.is_stale() {
+                self.order_behind_departure(stream, piece.departure, true)?;
+            }
+            at = piece.end();
+        }
+    }
+
+    /// Returns permission to record events, valid while the value lives.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotPermittedInCapture`](device::ErrorKind) while a graph is captured.
+    fn must_record(&self) -> Result<Recording<'_>, Error> {
+        self.may_record().ok_or(in_capture().into())
+    }
+
+    /// Records a fence behind the present work on `stream`; `None` means that all work is complete.
+    /// Returns the departure, with a reference. The caller has permission.
+    fn begin_departure(&self, stream: Option<StreamId>) -> Result<u32, Error> {
+        let device = self.device;
+        let fence = stream.map(|stream| device.record_fence(stream, D::record)).transpose()?;
+        let departure = device.paging.pool.lock().departures.add(fence);
+        departure.map_err(|CapacityError| {
+            self.end_departure(fence);
+            Error::TableFull("events of ranges")
+        })
+    }
+
+    /// Waits for the work of every stream with uses of a range that may have gone: no event can be recorded there.
+    fn wait_for_unreported(&self, range: u32) -> Result<(), Error> {
+        let device = self.device;
+        let mut nth = 0;
+        loop {
+            let next = device.paging.ranges.lock().used_by(range, nth);
+            let Some(stream) = next else { return Ok(()) };
+            if device.driver.may_use(stream, NO_STREAM) {
+                nth += 1;
+                continue;
+            }
+            device.call(|memory| memory.synchronize(stream))?;
+            device.paging.ranges.lock().forget_uses(range, Some(stream));
+        }
+    }
+
+    /// Records an event behind the present work of every stream with uses of a range. The first
+    /// stream waits for the rest, so a single event tells of all.
+    fn begin_departures(&self, range: u32) -> Result<u32, Error> {
+        let device = self.device;
+        self.wait_for_unreported(range)?;
+        let (first, ended) = {
+            let mut ranges = device.paging.ranges.lock();
+            (ranges.used_by(range, 0), ranges.range(range).ended)
+        };
+        let Some(first) = first else {
+            // All streams have ended; without a departure, their work was waited for.
+            if ended == NONE {
+                return self.begin_departure(None);
+            }
+            device.paging.pool.lock().departures.hold(ended);
+            return Ok(ended);
+        };
+        self.order_behind_departure(first, ended, true)?;
+        for nth in 1.. {
+            let next = device.paging.ranges.lock().used_by(range, nth);
+            let Some(stream) = next else { break };
+            let departure = self.begin_departure(Some(stream))?;
+            let ordered = self.order_behind_departure(first, departure, true);
+            self.release_departure(departure);
+            ordered?;
+        }
+        self.begin_departure(Some(first))
+    }
+
+    /// Marks every step of a part as given up behind a departure; lists as departed the pages of which no
+    /// step is left. Takes over the reference to the departure.
+    fn give_part_up(&self, part: Part, departure: u32) {
+        let (device, step) = (self.device, self.range_step());
+        let (mut committed, mut reserved, mut at) = (0, 0, part.begin);
+        let mut ranges = device.paging.ranges.lock();
+        while let Some(end) = ranges.change(part, at, |piece| {
+            let removed = piece.mask & piece.bits(part.begin, part.end, step);
+            if removed == 0 {
+                return;
+            }
+            piece.mask &= !removed;
+            committed += u64::from(removed.count_ones()) * step;
+            let mut pages = device.paging.pool.lock();
+            pages.departures.hold(departure);
+            let earlier = core::mem::replace(&mut piece.departure, departure);
+            let over = if earlier == NONE { None } else { pages.departures.release(earlier) };
+            if piece.is_stale() {
+                reserved += piece.bytes;
+                pages.leave_home(piece.page);
+                pages.add_alias(piece.page);
+                pages.depart(piece.page, departure);
+            }
+            drop(pages);
+            self.end_departure(over);
+        }) {
+            at = end;
+        }
+        let counters = &device.paging.range_counters;
+        counters.down(Stat::AllocatedBytes, committed);
+        counters.down(Stat::RequestedBytes, committed);
+        counters.down(Stat::ReservedBytes, reserved);
+        self.release_departure(departure);
+        drop(ranges);
+        if reserved > 0 {
+            device.peaks.device.count(Event::DeviceFree);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The search for the pages of a commit: departed and spare pages first, then new ones within the
+//! limit and the budget, then free pages of heaps.
+
+use crate::arena::paging::mapper::Charge;
+use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::ranges::table::{MOST_STEPS, Part};
+use crate::arena::paging::stitched::{Taker, Wish};
+use crate::config::Policy;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::pages::Batch;
+use crate::pages::departed::Behind;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::StreamId;
+
+/// Divisor of a commit for the length of new pages, so parts can be decommitted.
+const PAGES_OF_COMMIT: u64 = 4;
+
+/// Divisor of the memory held for the length of new pages.
+const PAGES_HELD: u64 = 512;
+
+/// Length of the longest new page, in bytes.
+const LONGEST_PAGE: u64 = 16 << 20;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+    /// Collects pages to fill the gaps of `part`, in the order of the gaps. Returns false if the
+    /// limit or the device does not allow them. With `orders`, pages may be taken whose last work
+    /// `stream` is to be ordered behind.
+    pub(super) fn fill_part(
+        &self,
+        part: Part,
+        stream: StreamId,
+        orders: bool,
+        batch: &mut Batch,
+    ) -> Result<bool, Error> {
+        let mut at = part.begin;
+        loop {
+            let gap = self.device.paging.ranges.lock().gap(part, at);
+            let Some((begin, end)) = gap else { return Ok(true) };
+            if !self.fill_part_to(batch.bytes + (end - begin), part, stream, orders, batch)? {
+                return Ok(false);
+            }
+            at = end;
+        }
+    }
+
+    /// Collects pages until the batch has exactly `wanted` bytes, as [`fill_part`](Self::fill_part) does.
+    fn fill_part_to(
+        &self,
+        wanted: u64,
+        part: Part,
+        stream: StreamId,
+        orders: bool,
+        batch: &mut Batch,
+    ) -> Result<bool, Error> {
+        if orders {
+            self.take_departed(stream, wanted, batch)?;
+        }
+        self.take_spares(wanted, MOST_STEPS * self.range_step(), batch);
+        let bytes = part.end - part.begin;
+        let to_move = wanted.saturating_sub(batch.bytes).saturating_sub(self.allowance(bytes));
+        if orders && to_move > 0 {
+            self.take_free(stream, to_move.next_multiple_of(self.range_step()), batch)?;
+        }
+        let longest = self.new_page_bytes(bytes);
+        while batch.bytes < wanted {
+            if !self.new_page(longest.min(wanted - batch.bytes), Charge::WithinLimit, batch)? {
+                // The limit or the device allows less than the budget: free pages may still do.
+                let before = batch.bytes;
+                if orders {
+                    self.take_free(stream, wanted - batch.bytes, batch)?;
+                }
+                if batch.bytes == before {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes departed pages that fit below `wanted` bytes: first those whose work precedes that of
+    /// `stream` anyway. The caller then calls [`order_batch`](Self::order_batch).
+    pub(in crate::arena) fn take_departed(
+        &self,
+        stream: StreamId,
+        wanted: u64,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        let device = self.device;
+        if device.paging.pool.lock().bytes.departed == 0 {
+            return Ok(());
+        }
+        self.poll_departures()?;
+        let completed_only =
+            matches!(device.settings.policy, Policy::Stitched(options) if options.completed_pages_only);
+        let longest = MOST_STEPS * self.range_step();
+        let mut pages = device.paging.pool.lock();
+        let scopes = if completed_only { [Behind::Complete; 2] } else { [Behind::Stream(stream), Behind::Any] };
+        for behind in scopes {
+            while let Some(page) = pages.take_departed(longest.min(wanted - batch.bytes), behind) {
+                pages.append(batch, page);
+            }
+        }
+        Ok(())
+    }
+
+    /// Orders later work on `stream` behind the departures of the batch's pages, if `orders` permits
+    /// it.
+    pub(in crate::arena) fn order_batch(&self, batch: &Batch, stream: StreamId, orders: bool) -> Result<(), Error> {
+        let mut last = NONE;
+        for page in self.numbers_of(batch) {
+            let behind = self.device.paging.pool.lock()[page].behind;
+            if behind != last {
+                self.order_behind_departure(stream, behind, orders)?;
+                last = behind;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes wholly free pages of heaps, under the stitched policy, of at most `wanted` bytes.
+    fn take_free(&self, stream: StreamId, wanted: u64, batch: &mut Batch) -> Result<(), Error> {
+        let Some(stitcher) = self.device.stitcher() else { return Ok(()) };
+        // The use keeps the pair with the stream.
+        let own = self.device.arena.heaps.find_pair(0, stream);
+        let taker = Taker { stream, own: own.as_ref().map(|own| own.pair) };
+        let end = batch.bytes + wanted;
+        // Every page of a commit is mapped, whichever it is: none is spared by moving fewer.
+        let mut moves = u32::MAX;
+        stitcher.gather(taker, Wish { end, room: end }, &mut moves, batch)
+    }
+
+    /// Returns the bytes of new memory that a commit of `bytes` may add before free pages move.
+    fn allowance(&self, bytes: u64) -> u64 {
+        let ledger = &self.device.arena.ledger;
+        let most = match (ledger.limit_if_set(), self.device.stitcher()) {
+            (Some(limit), _) => limit,
+            (None, Some(stitcher)) => stitcher.most_held(bytes),
+            (None, None) => u64::MAX,
+        };
+        most.saturating_sub(ledger.reserved())
+    }
+
+    /// Returns the length of the new pages of a commit of `bytes`, in bytes.
+    fn new_page_bytes(&self, bytes: u64) -> u64 {
+        let held = self.device.ledger.reserved() / PAGES_HELD;
+        let longest = (bytes / PAGES_OF_COMMIT).min(1 << held.max(1).ilog2()).min(LONGEST_PAGE);
+        (longest / self.range_step() * self.range_step()).max(self.range_step())
+    }
+}

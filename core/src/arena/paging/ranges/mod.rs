@@ -1,0 +1,283 @@
+//! Elastic ranges: addresses, filled with pages by the program part by part, and emptied again, in
+//! the order of the streams.
+//!
+//! ```text
+//! reserve ─▶ | gap ……………………………………………………… |
+//! commit  ─▶ | page | page | page | gap ………… |   departed, spare, free pages of heaps, new ones
+//! decommit ▶ | page | stale …… | page | gap … |   the page is departed: others may use it
+//! collect ─▶ | page | gap ………… | page | gap … |   once the work before the decommit is complete
+//! ```
+//!
+//! Ranges take their pages from the pool of the device, and their bytes count against the limit of the device.
+//! The host waits for the device in two places only: where memory would run out, and where a commit
+//! needs addresses whose old page serves others while work on the old page is unfinished.
+//!
+//! Operations work on a range by turns; a thread waits for the turn.
+//! Committing is in commit.rs, the search for pages in fill.rs, decommitting and releasing in
+//! decommit.rs, and the removal of stale mappings in collect.rs.
+
+mod collect;
+mod commit;
+mod decommit;
+mod fill;
+pub(crate) mod table;
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests;
+
+use crate::arena::OnDevice;
+use crate::arena::driver::Recording;
+use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::ranges::table::Part;
+use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
+use crate::device::{DeviceError, DeviceMemory, ErrorKind};
+use crate::error::Error;
+use crate::stats::Stat;
+use crate::streams::fences::Fence;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::{DevicePtr, MAX_REQUEST, RangeId, StreamId};
+
+/// Number of stale mappings that one decommit or one growth of a heap removes at most: some 0.25 ms
+/// (15 µs each on an H100).
+const FEW: u32 = 16;
+
+/// A reserved elastic range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reservation {
+    /// The number of the range.
+    pub range: RangeId,
+    /// The address of the first byte.
+    pub base: DevicePtr,
+    /// The reserved bytes: the requested bytes, rounded up to whole pages.
+    pub bytes: u64,
+    /// The bytes of a page. Offsets and sizes of parts are multiples of a page.
+    pub page_bytes: u64,
+}
+
+/// A range held by an operation.
+struct Held<'e, 'a, D: DeviceMemory, R: Lock, S: Storage> {
+    mapper: &'e Mapper<'a, D, R, S>,
+    range: u32,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Held<'_, '_, D, R, S> {
+    fn drop(&mut self) {
+        self.mapper.end_hold(self.range);
+    }
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+    /// Returns the operations on virtual memory, for a call that needs them.
+    ///
+    /// # Errors
+    /// [`Error::Device`] of the kind [`ErrorKind::Unsupported`] if the device has no virtual memory.
+    pub(crate) fn require_mapper(self) -> Result<Mapper<'a, D, R, S>, Error> {
+        self.mapper().ok_or(DeviceError::new(ErrorKind::Unsupported, 0).into())
+    }
+
+    /// Removes up to `most` stale mappings of ranges whose work is complete, so their pages are spare. Errors are
+    /// not reported: a mapping that cannot be removed is counted as leaked.
+    pub(crate) fn collect_departed(self, most: u32) {
+        if let Some(mapper) = self.mapper_with_departures() {
+            let _counted = mapper.collect_stale(most);
+        }
+    }
+
+    /// Removes a few stale mappings, as [`collect_departed`](Self::collect_departed) does, before more memory is obtained.
+    pub(crate) fn collect_few_departed(self) {
+        self.collect_departed(FEW);
+    }
+
+    /// Waits for the work before every decommit so far, and removes the stale mappings.
+    ///
+    /// # Errors
+    /// The first error of the device, after all mappings were tried.
+    pub(crate) fn wait_for_departures(self) -> Result<(), Error> {
+        self.mapper_with_departures().map_or(Ok(()), |mapper| mapper.wait_for_departures())
+    }
+
+    /// Keeps the order behind the work of a stream about to be destroyed, for every range used on the
+    /// stream.
+    ///
+    /// # Errors
+    /// The errors of the device.
+    pub(crate) fn forget_range_stream(self, stream: StreamId) -> Result<(), Error> {
+        // The lock's guard must be gone before the device is asked.
+        let none = self.paging.ranges.lock().range_on(stream).is_none();
+        if none { Ok(()) } else { self.require_mapper()?.forget_range_stream(stream) }
+    }
+
+    /// Returns the operations on virtual memory, if any mapping of a range may be stale.
+    fn mapper_with_departures(self) -> Option<Mapper<'a, D, R, S>> {
+        // The lock's guard must be gone before the device is asked.
+        let none = self.paging.pool.lock().departures.is_empty();
+        if none { None } else { self.mapper() }
+    }
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
+    /// Returns the bytes of a page of which offsets and sizes are multiples.
+    fn range_step(&self) -> u64 {
+        SMALL_SEGMENT.next_multiple_of(self.memory.granularity())
+    }
+
+    /// Reserves addresses for `bytes`, rounded up to whole pages. No memory is used.
+    pub(crate) fn reserve_elastic(&self, bytes: u64) -> Result<Reservation, Error> {
+        let page_bytes = self.range_step();
+        if bytes == 0 {
+            return Err(Error::RangeRefused("it has no bytes"));
+        }
+        if bytes >= MAX_REQUEST {
+            return Err(Error::TooLarge(bytes));
+        }
+        let bytes = bytes.next_multiple_of(page_bytes);
+        let device = self.device;
+        if !device.paging.ranges.lock().make_room_for_range() {
+            return Err(Error::TableFull("ranges"));
+        }
+        let base = self.memory.reserve(bytes)?;
+        let mut ranges = device.paging.ranges.lock();
+        if !ranges.make_room_for_range() {
+            // Another thread has filled the table since room was made.
+            drop(ranges);
+            self.unreserve(Some((base, bytes)));
+            return Err(Error::TableFull("ranges"));
+        }
+        let (number, generation) = ranges.add_range(base.0, bytes, page_bytes);
+        let counters = &device.paging.range_counters;
+        let stale = counters.up(Stat::Allocation, 1) | counters.up(Stat::Segment, 1);
+        drop(ranges);
+        self.reconcile_ranges(stale);
+        let range = RangeId(u64::from(generation) << 32 | u64::from(number));
+        Ok(Reservation { range, base, bytes, page_bytes })
+    }
+
+    /// Returns the committed bytes of a range.
+    pub(crate) fn committed_bytes(&self, id: RangeId) -> Result<u64, Error> {
+        let (held, part) = self.hold_range(id, 0, None)?;
+        let (mut bytes, mut at) = (0, part.begin);
+        let ranges = self.device.paging.ranges.lock();
+        while let Some(piece) = ranges.piece(part, at) {
+            bytes += u64::from(piece.mask.count_ones()) * self.range_step();
+            at = piece.end();
+        }
+        drop((ranges, held));
+        Ok(bytes)
+    }
+
+    /// Holds a range, and returns the part with the given offset and size; `None` means the whole
+    /// range. Waits for operations of further threads on the range.
+    fn hold_range(&self, id: RangeId, offset: u64, bytes: Option<u64>) -> Result<(Held<'_, 'a, D, R, S>, Part), Error> {
+        let (number, generation) = (id.0 as u32, (id.0 >> 32) as u32);
+        let step = self.range_step();
+        loop {
+            {
+                let mut ranges = self.device.paging.ranges.lock();
+                let range = ranges.find(number, generation).ok_or(Error::UnknownRange(id))?;
+                let bytes = bytes.unwrap_or(range.bytes);
+                if !offset.is_multiple_of(step) || !bytes.is_multiple_of(step) {
+                    return Err(Error::RangeRefused("offset and bytes must be multiples of the page size"));
+                }
+                if offset > range.bytes || bytes > range.bytes - offset {
+                    return Err(Error::RangeRefused("it ends behind the reserved bytes"));
+                }
+                if !range.is_busy {
+                    range.is_busy = true;
+                    let begin = range.base + offset;
+                    return Ok((
+                        Held { mapper: self, range: number },
+                        Part { range: number, begin, end: begin + bytes },
+                    ));
+                }
+            }
+            self.device.driver.give_way();
+        }
+    }
+
+    /// Holds the range with a number, whether released by the program or not. Returns the whole
+    /// range, or `None` if another operation holds the range.
+    fn try_hold_range(&self, number: u32) -> Option<(Held<'_, 'a, D, R, S>, Part)> {
+        let mut ranges = self.device.paging.ranges.lock();
+        let range = ranges.range(number);
+        if range.is_busy {
+            return None;
+        }
+        range.is_busy = true;
+        let part = Part { range: number, begin: range.base, end: range.base + range.bytes };
+        Some((Held { mapper: self, range: number }, part))
+    }
+
+    /// Ends the hold of a range. Releases the addresses of a range released by the program,
+    /// once no page is mapped in the range.
+    fn end_hold(&self, number: u32) {
+        let mut ranges = self.device.paging.ranges.lock();
+        let range = ranges.range(number);
+        range.is_busy = false;
+        if range.is_held || range.pieces > 0 || range.bytes == 0 {
+            return;
+        }
+        let addresses = (DevicePtr(range.base), range.bytes);
+        let is_lost = range.is_lost;
+        ranges.remove_range(number);
+        drop(ranges);
+        if !is_lost {
+            self.unreserve(Some(addresses));
+        }
+    }
+
+    /// Reconciles the peaks if the counters of the ranges have risen above a threshold. No lock of
+    /// the ranges is held.
+    fn reconcile_ranges(&self, peaks_stale: bool) {
+        if peaks_stale {
+            let device = self.device;
+            device.reconcile_peaks_of((PoolKind::Large, &device.paging.range_counters), None);
+        }
+    }
+
+    /// Returns permission to record events and to order streams, valid while it lives, unless the
+    /// program captures a graph.
+    pub(in crate::arena) fn may_record(&self) -> Option<Recording<'a>> {
+        let arena = self.device.arena;
+        arena.driver.may_record(&arena.flags)
+    }
+
+    /// Orders later work on `stream` behind a departure, unless it is anyway. `orders` tells whether
+    /// the caller has [`may_record`](Self::may_record) and the stream does not capture.
+    ///
+    /// # Errors
+    /// Those of the device; [`ErrorKind::NotPermittedInCapture`] if the order is needed and `orders`
+    /// is false.
+    fn order_behind_departure(&self, stream: StreamId, departure: u32, orders: bool) -> Result<(), Error> {
+        if departure == NONE {
+            return Ok(());
+        }
+        let device = self.device;
+        let entry = device.paging.pool.lock().departures.hold(departure);
+        let ordered = match (entry.fence.filter(|_| !entry.complete), entry.precedes(stream), orders) {
+            (None, ..) | (Some(_), true, true) => Ok(()),
+            (Some(fence), false, true) => device.call(|memory| memory.order_behind(stream, fence.event)),
+            (Some(_), _, false) => Err(in_capture()),
+        };
+        self.release_departure(departure);
+        Ok(ordered?)
+    }
+
+    /// Removes a reference to a departure. May be called with the lock of the ranges held.
+    fn release_departure(&self, departure: u32) {
+        let over = self.device.paging.pool.lock().departures.release(departure);
+        self.end_departure(over);
+    }
+
+    /// Ends the fence of a departure that is over. May be called with the lock of the ranges held.
+    fn end_departure(&self, over: Option<Fence>) {
+        if let Some(fence) = over {
+            self.device.end_fence(fence);
+        }
+    }
+}
+
+/// Returns the error of an operation that a capture does not permit.
+fn in_capture() -> DeviceError {
+    DeviceError::new(ErrorKind::NotPermittedInCapture, 0)
+}

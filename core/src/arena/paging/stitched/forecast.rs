@@ -1,0 +1,90 @@
+//! The forecast of a growth: whether free pages and new memory together would serve a request.
+
+use super::Stitcher;
+use crate::arena::forecast::Forecast;
+use crate::arena::request::Request;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::stitched::{Lacking, PagedHeap, Wanted};
+use crate::pages::counts::PageCounts;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DevicePtr;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+    /// Returns the effect of [`grow`](Self::grow) with `spare` bytes of spare pages, or `None` if `grow` could not
+    /// serve the request. Free pages count whether or not their work is complete: without a moved page, the request
+    /// would wait for the work and use the page anyway.
+    pub(crate) fn forecast(&self, request: &Request, spare: u64) -> Result<Option<Forecast>, Error> {
+        if let Some(ptr) = self.peek_other_heap(request) {
+            return Ok(Some(Forecast::Hit(ptr)));
+        }
+        if let Some(ptr) = self.peek_loan(request, self.allowance(request))? {
+            return Ok(Some(Forecast::Hit(ptr)));
+        }
+        let ledger = &self.device().ledger;
+        let room = ledger.limit().saturating_sub(ledger.reserved());
+        let new = self.new_bytes_beside(request, room, spare)?;
+        Ok(new.is_some_and(|bytes| bytes <= room).then_some(Forecast::Expand))
+    }
+
+    /// Returns the bytes of new memory for a request with at most `room` bytes to obtain: none if another stream
+    /// would lend a block. A request without enough addresses goes on, and fails for want of addresses.
+    pub(crate) fn bytes_to_obtain(&self, request: &Request, room: u64) -> Result<u64, Error> {
+        let bytes = self.new_bytes(request, room)?.unwrap_or(0);
+        let is_lent = bytes > room && self.peek_loan(request, self.allowance(request))?.is_some();
+        Ok(if is_lent { 0 } else { bytes })
+    }
+
+    /// Returns the bytes of new memory needed by [`grow`](Self::grow) for a request: none if a free block or spare
+    /// pages suffice. If the request would need more than `room`, the free pages allowed to move are subtracted.
+    /// Returns `None` without enough addresses.
+    pub(crate) fn new_bytes(&self, request: &Request, room: u64) -> Result<Option<u64>, Error> {
+        let spare = self.device().paging.pool.lock().bytes.spare;
+        self.new_bytes_beside(request, room, spare)
+    }
+
+    /// Returns the bytes of new memory for a request, as [`new_bytes`](Self::new_bytes) does, with `spare` bytes of
+    /// spare pages: the present spare pages, and possibly the departed pages.
+    fn new_bytes_beside(&self, request: &Request, room: u64, spare: u64) -> Result<Option<u64>, Error> {
+        if self.peek_other_heap(request).is_some() {
+            return Ok(Some(0));
+        }
+        let lacking = PagedHeap(&mut self.device().heaps.lock(request.slot)).lacking(request.size);
+        let whole = Lacking { needed: request.size.next_multiple_of(self.step()), beside: 0 };
+        let Lacking { needed, beside } = lacking.unwrap_or(whole);
+        if lacking.is_none() && self.range_to_reserve()? < request.size + self.step() {
+            return Ok(None);
+        }
+        let pages = self.device().paging.pool.lock().bytes;
+        let new = needed.saturating_sub(spare);
+        let may_move = new > room && super::may_move(request);
+        let departed = (pages.spare + pages.departed).saturating_sub(spare);
+        let movable = if may_move { self.movable_bytes(request)?.saturating_sub(beside) + departed } else { 0 };
+        Ok(Some(new.saturating_sub(movable)))
+    }
+
+    /// Returns the free block for a request in the stream's heap of the other kind.
+    fn peek_other_heap(&self, request: &Request) -> Option<DevicePtr> {
+        let other = self.other_heap(request)?;
+        self.device().heaps.lock(other).peek(request.size)
+    }
+
+    /// Returns the bytes of the free pages allowed to move to the heap of a request.
+    fn movable_bytes(&self, request: &Request) -> Result<u64, Error> {
+        let device = self.device();
+        let mut counts = PageCounts::new(self.step());
+        for pair in device.arena.heaps.pairs_of(0) {
+            let stream = device.heaps.lock(super::gather::slots_of(pair.pair)[0]).stream;
+            // Another stream that captures can neither be ordered before the request nor waited for.
+            if pair.pair != request.slot / 2
+                && (!device.driver.may_use(stream, request.stream)
+                    || device.call(|memory| memory.is_capturing(stream))?)
+            {
+                continue;
+            }
+            self.count_free(Wanted::Free, pair.pair, &mut counts);
+        }
+        Ok(counts.bytes())
+    }
+}

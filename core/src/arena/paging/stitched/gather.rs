@@ -1,0 +1,197 @@
+//! The search for free pages: pages of the request's own stream first, then pages of other streams.
+//!
+//! A page of another stream may move once the page's work precedes the request's work: at once if the page is
+//! [quiet](crate::streams::epochs), else behind an event of the page's stream, with the requesting stream ordered
+//! behind the event. The host never waits.
+//!
+//! Private pools neither give nor take pages. A captured graph may write to a pool in use at every
+//! replay, and the last replays may still run, on any stream, when the pool has no users any longer.
+//! Nothing moves between streams while a graph is captured.
+
+use super::Stitcher;
+use crate::arena::heaps::pairs::PairUse;
+use crate::arena::heaps::slot_of;
+use crate::arena::paging::mapping::Hand;
+use crate::arena::request::Request;
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::stitched::{PagedHeap, Wanted};
+use crate::pages::Batch;
+use crate::pages::counts::PageCounts;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::{NO_STREAM, StreamId};
+
+/// The wanted size of a batch, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::arena) struct Wish {
+    /// The sufficient length of the batch.
+    pub end: u64,
+    /// The greatest length of the batch.
+    pub room: u64,
+}
+
+/// The call in need of free pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::arena) struct Taker {
+    /// The stream whose work will use the pages.
+    pub stream: StreamId,
+    /// The taker's pair in the default pool, in use by the caller, if any.
+    pub own: Option<u32>,
+}
+
+impl From<&Request> for Taker {
+    fn from(request: &Request) -> Self {
+        Self { stream: request.stream, own: Some(request.slot / 2) }
+    }
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
+    /// Appends free pages to `batch`: the wanted number or all, but at most `moves` pages. Counts `moves` down.
+    pub(in crate::arena) fn gather(
+        &self,
+        taker: Taker,
+        wish: Wish,
+        moves: &mut u32,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        let end = wish.end;
+        let completed_only = self.options.completed_pages_only;
+        if let Some(own) = taker.own {
+            // No other call may begin an epoch of a stream that only its own requests may use.
+            if completed_only || !self.device().driver.may_use(taker.stream, NO_STREAM) {
+                self.begin_epochs(own, taker.stream);
+            }
+            if completed_only {
+                self.device().poll_epochs();
+            }
+            self.take_from(self.wanted(), own, wish, moves, batch);
+        }
+        if batch.bytes >= end {
+            return Ok(());
+        }
+        self.device().poll_epochs();
+        for other in self.others(taker) {
+            self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
+            if completed_only {
+                // The free pages of this moment are quiet for one of the next requests.
+                self.begin_epochs(other.pair, taker.stream);
+            }
+            if batch.bytes >= end {
+                return Ok(());
+            }
+        }
+        if completed_only {
+            return Ok(());
+        }
+        for other in self.others(taker) {
+            // Kept until the streams are ordered: no capture begins in between.
+            let Some(_permission) = self.device().arena.driver.may_record(&self.device().arena.flags) else { break };
+            self.take_in_order(taker, other.pair, wish, moves, batch)?;
+            if batch.bytes >= end {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes free pages of a pair, as [`take_from`](Self::take_from) does, and orders the requesting stream behind
+    /// the work on the pages. Takes no page from an ended or capturing stream, and no page for a capturing stream.
+    fn take_in_order(
+        &self,
+        taker: Taker,
+        pair: u32,
+        wish: Wish,
+        moves: &mut u32,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        let device = self.device();
+        if !device.driver.may_use_stream_of(&device.arena.heaps.lock(slots_of(pair)[0]), taker.stream) {
+            return Ok(());
+        }
+        // Taken before the event is recorded: a page that is freed later may have later work.
+        let before = *moves;
+        let mut found = Hand::empty(self.mapper);
+        let rest = Wish { end: wish.end - batch.bytes, room: wish.room - batch.bytes };
+        self.take_from(Wanted::Free, pair, rest, moves, &mut found.batch);
+        if found.batch.count == 0 {
+            return Ok(());
+        }
+        match self.order_behind(pair, taker.stream) {
+            Ok(()) => self.device().paging.pool.lock().join(batch, found.keep()),
+            Err(error) => {
+                *moves = before;
+                // A capture that nothing announced: this pair's pages stay where they are.
+                if !error.is_of_capture() {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the movable pages for a request.
+    pub(super) fn free_pages(&self, request: &Request) -> PageCounts {
+        let mut counts = PageCounts::new(self.step());
+        self.count_free(self.wanted(), request.slot / 2, &mut counts);
+        for other in self.others(request.into()) {
+            self.count_free(self.wanted(), other.pair, &mut counts);
+        }
+        counts
+    }
+
+    /// Counts the wanted free pages of a pair of heaps.
+    pub(super) fn count_free(&self, wanted: Wanted, pair: u32, counts: &mut PageCounts) {
+        for slot in slots_of(pair) {
+            PagedHeap(&mut self.device().arena.heaps.lock(slot)).count_free_pages(wanted, counts, self.step());
+        }
+    }
+
+    /// Returns which free pages may move for a request at all.
+    pub(super) fn wanted(&self) -> Wanted {
+        if self.options.completed_pages_only { Wanted::Quiet } else { Wanted::Free }
+    }
+
+    /// Iterates over the pairs whose pages may move for a taker, except for the taker's own pair.
+    pub(super) fn others(&self, taker: Taker) -> impl Iterator<Item = PairUse<'a, R, S>> {
+        self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != taker.own)
+    }
+
+    /// Takes free pages of a pair: the wanted number if the pages suffice.
+    pub(super) fn take_from(&self, wanted: Wanted, pair: u32, wish: Wish, moves: &mut u32, batch: &mut Batch) {
+        let device = self.device();
+        let mut counts = PageCounts::new(self.step());
+        self.count_free(wanted, pair, &mut counts);
+        let mut chosen = counts.choose(wish.end.saturating_sub(batch.bytes), wish.room - batch.bytes, *moves);
+        for slot in slots_of(pair) {
+            let mut heap = device.heaps.lock(slot);
+            PagedHeap(&mut heap).take_pages(wanted, &mut chosen, self.step(), |home, block| {
+                let mut pages = device.paging.pool.lock();
+                pages.begin_move(home.page, slot, block);
+                pages.append(batch, home.page);
+                *moves -= 1;
+            });
+        }
+    }
+
+    /// Orders later work on `stream` behind the present work on the stream of `pair`. The caller has permission to record.
+    pub(super) fn order_behind(&self, pair: u32, stream: StreamId) -> Result<(), Error> {
+        let device = self.device();
+        let other = device.heaps.lock(slots_of(pair)[0]).stream;
+        device.order_behind_stream(stream, other)
+    }
+
+    /// Begins an epoch of both heaps of `pair`, so the present free memory becomes quiet, for a call with the stream
+    /// `named`.
+    pub(super) fn begin_epochs(&self, pair: u32, named: StreamId) {
+        for slot in slots_of(pair) {
+            self.device().begin_epoch(slot, named);
+        }
+    }
+}
+
+/// Returns the slots of the small and the large heap of a pair.
+pub(super) fn slots_of(pair: u32) -> [u32; 2] {
+    [PoolKind::Small, PoolKind::Large].map(|kind| slot_of(pair, kind))
+}

@@ -1,0 +1,128 @@
+//! Free blocks lent to a request by other streams.
+//!
+//! ```text
+//! lender    ── work ── event ┐                                  ┌── work in the block, once it is free
+//! borrower                   └─ wait ── work in the block ── free ── event
+//! ```
+//!
+//! A request beyond the free pages of the request's own stream would take pages of further streams, and map each. A
+//! large enough free block of another stream serves the request in place: the borrowing stream is ordered behind the
+//! lender's work, and nothing is mapped. The block may also lie in parts of pages beside live blocks, although these
+//! pages cannot move.
+//!
+//! The block stays in the heap and the range of the lender, and keeps the borrower until the free, whichever stream
+//! ends in between. The borrower uses the block as if the program had announced the use
+//! ([`record_stream`](crate::Allocator::record_stream)): after the free the block waits for the borrower's work, and
+//! then is the lender's again. For an ended borrower, the device still records an event behind the borrower's work,
+//! as for any stream with an announced use of a live block ([`StreamOrder::record`](crate::StreamOrder::record)).
+//!
+//! Private pools neither lend nor borrow, nothing is lent while a graph is captured, and nothing where pages
+//! move only after their work is complete. A heap asleep lends nothing.
+
+use super::Stitcher;
+use super::gather::slots_of;
+use crate::arena::driver::Recording;
+use crate::arena::flags;
+use crate::arena::request::Request;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::stitched::PagedHeap;
+use crate::heap::uses::LentBlocks;
+use crate::pages::counts::PageCounts;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::{DevicePtr, NO_STREAM};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+    /// Serves a request from a free block of another stream, if the request lacks more than `allowed` bytes of new
+    /// memory and the free pages of the request's own stream. Orders the request's stream behind the lender's work;
+    /// the host does not wait.
+    pub(super) fn borrow(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
+        let device = self.device();
+        // Kept until the streams are ordered: no capture begins in between.
+        let Some(permission) = device.driver.may_record(&device.flags) else { return Ok(None) };
+        let Some(slot) = self.lender(request, allowed)? else { return Ok(None) };
+        // Used, so that the heap keeps its stream.
+        let Some(_used) = device.heaps.enter_pair(slot / 2) else { return Ok(None) };
+        // Taken before the event is recorded: what is freed later may have later work.
+        let Some((ptr, is_quiet)) = self.take_loan(request, slot)? else { return Ok(None) };
+        let lent = if is_quiet { Ok(()) } else { self.order_behind(slot / 2, request.stream) };
+        drop::<Recording<'_>>(permission);
+        match lent {
+            Ok(()) => Ok(Some(ptr)),
+            Err(error) => {
+                // No work uses the block for the request.
+                LentBlocks(&mut device.heaps.lock(slot)).take_back(ptr);
+                device.free(device.heaps.heap_ref(slot), ptr, None)?;
+                // A capture that nothing announced: the lender keeps the block.
+                if error.is_of_capture() { Ok(None) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Returns the address at which another stream would lend memory to a request of up to `allowed`
+    /// bytes of new memory.
+    pub(super) fn peek_loan(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
+        let lender = self.lender(request, allowed)?;
+        Ok(lender.and_then(|slot| self.device().heaps.lock(slot).peek(request.size)))
+    }
+
+    /// Returns the heap to lend to a request: with the smallest sufficient free block.
+    fn lender(&self, request: &Request, allowed: u64) -> Result<Option<u32>, Error> {
+        let device = self.device();
+        if self.options.completed_pages_only || !super::may_move(request) || device.flags.has(flags::CAPTURE) {
+            return Ok(None);
+        }
+        // A borrower that may have gone by the free could not be waited for then.
+        if !device.driver.device().can_order(request.stream) || !device.driver.may_use(request.stream, NO_STREAM) {
+            return Ok(None);
+        }
+        let Some(missing) = self.new_bytes(request, u64::MAX)?.filter(|&bytes| bytes > allowed) else {
+            return Ok(None);
+        };
+        let mut own = PageCounts::new(self.step());
+        self.count_free(self.wanted(), request.slot / 2, &mut own);
+        if missing <= allowed.saturating_add(own.bytes()) {
+            return Ok(None);
+        }
+        let mut best: Option<(u64, u32)> = None;
+        for other in self.others(request.into()) {
+            for slot in slots_of(other.pair) {
+                let (stream, fit) = {
+                    let mut heap = device.heaps.lock(slot);
+                    (heap.stream, PagedHeap(&mut heap).lendable(request.size))
+                };
+                let Some(bytes) = fit.filter(|&bytes| best.is_none_or(|(least, _)| bytes < least)) else { continue };
+                if device.driver.may_use(stream, request.stream)
+                    && !device.call(|memory| memory.is_capturing(stream))?
+                {
+                    best = Some((bytes, slot));
+                }
+            }
+        }
+        // The device is asked as well, for programs that announce no capture.
+        if best.is_none() || device.call(|memory| memory.is_capturing(request.stream))? {
+            return Ok(None);
+        }
+        Ok(best.map(|(_, slot)| slot))
+    }
+
+    /// Allocates a block of the heap in `slot` for a request of another stream, and notes the use. Returns
+    /// also whether the lender's work in the block is known to be complete.
+    fn take_loan(&self, request: &Request, slot: u32) -> Result<Option<(DevicePtr, bool)>, Error> {
+        let device = self.device();
+        let of = device.heaps.slot(slot);
+        let mut heap = device.heaps.lock(slot);
+        // Another thread may have taken the block since, or emptied the heap.
+        if heap.stream == request.stream || PagedHeap(&mut heap).lendable(request.size).is_none() {
+            return Ok(None);
+        }
+        let (served, is_quiet) =
+            PagedHeap(&mut heap).lend(request.size, request.bytes, request.stream, &of.counters)?;
+        if let Some(recorder) = device.tracing() {
+            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
+        }
+        drop(heap);
+        Ok(Some((device.reconcile(of, served), is_quiet)))
+    }
+}

@@ -1,0 +1,317 @@
+//! The stitched policy: growth of a heap from pages that lie free elsewhere, before new memory.
+//!
+//! ```text
+//! grow ─▶ a free block of the stream's other heap fits ─▶ done
+//!   └─▶ hold unmapped addresses ──▶ spare pages, and new ones within the budget ─┐
+//!         └─▶ budget spent: wholly free pages of this stream, then of others ─────┤
+//!                                              map all, set access once, extend ◀─┘
+//! ```
+//!
+//! A moving page is mapped a second time, in the heap of the request, and the old mapping becomes stale. Nothing
+//! waits: work on the page's own stream precedes the work of the request in stream order, and for pages of other
+//! streams the requesting stream is ordered behind the page's stream. A stale mapping is removed once the work on the
+//! old addresses is complete (stale.rs). Only wholly free pages move, so no two live blocks ever see a page through
+//! two mappings, and a live block never moves.
+//!
+//! The budget is in budget.rs, the search for pages in gather.rs, blocks of other streams in lend.rs, giving memory back in
+//! maintain.rs, and the replacement of short pages in consolidate.rs.
+
+mod budget;
+mod consolidate;
+mod forecast;
+mod gather;
+mod lend;
+mod maintain;
+mod pending;
+mod stale;
+
+pub(in crate::arena) use gather::{Taker, Wish};
+
+use crate::arena::OnDevice;
+use crate::arena::driver::memory_info;
+use crate::arena::paging::mapper::{Charge, Mapper};
+use crate::arena::paging::mapping::{Hand, Row};
+use crate::arena::paging::virtual_calls::MappingTime;
+use crate::arena::request::Request;
+use crate::config::{Policy, Stitched};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::block::Backing;
+use crate::heap::split_rules::Source;
+use crate::heap::stitched::{HeldRoom, PagedHeap};
+use crate::pages::Batch;
+use crate::stats::Event;
+use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
+use crate::trace::Action;
+use crate::units::DevicePtr;
+use core::cell::Cell;
+
+/// Length of a range of addresses, as a multiple of the device's memory. A used-up range is replaced, and released
+/// once nothing in the range is mapped. With 4, an 80 GiB device has room for hundreds of heaps in the 128 TiB of
+/// addresses of a process.
+const RANGE_TIMES_DEVICE: u64 = 4;
+
+/// The stitched policy of a device: the operations that map and move pages.
+pub(crate) struct Stitcher<'a, D, R: Lock, S: Storage> {
+    mapper: Mapper<'a, D, R, S>,
+    pub(in crate::arena) options: Stitched,
+}
+
+/// Unmapped addresses of a heap, held for a request. The drop returns the addresses to the heap. Lost addresses are
+/// never used.
+struct Room<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    mapper: Mapper<'a, D, R, S>,
+    slot: u32,
+    held: HeldRoom,
+    /// Whether the device failed to unmap a page in the room.
+    lost: Cell<bool>,
+    kept: bool,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Room<'_, D, R, S> {
+    /// Returns the room, which the caller makes part of the heap.
+    fn keep(mut self) -> HeldRoom {
+        self.kept = true;
+        self.held
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Room<'_, D, R, S> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let emptied = {
+            let mut heap = self.mapper.device.heaps.lock(self.slot);
+            let mut paged = PagedHeap(&mut heap);
+            if self.lost.get() {
+                paged.lose_room(self.held);
+            }
+            paged.release_room(self.held)
+        };
+        self.mapper.unreserve(emptied);
+    }
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+    /// Returns the operations of the stitched policy, if the policy is in force and the device has virtual memory.
+    pub(crate) fn stitcher(self) -> Option<Stitcher<'a, D, R, S>> {
+        let Policy::Stitched(options) = self.settings.policy else { return None };
+        // Asking a device that no request has reached yet may open the device.
+        if !self.driver.has_virtual_memory() {
+            return None;
+        }
+        Some(Stitcher { mapper: self.mapper()?, options })
+    }
+
+    /// Returns the operations of the stitched policy, if the request's heap consists of pages.
+    pub(crate) fn stitcher_of(self, request: &Request) -> Option<Stitcher<'a, D, R, S>> {
+        self.stitcher().filter(|_| self.heaps.source(request) == Source::Stitched)
+    }
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
+    /// Adds the time of all further calls to virtual memory to `request`.
+    pub(crate) fn for_request(self, request: &'a MappingTime) -> Self {
+        Self { mapper: self.mapper.for_request(request), ..self }
+    }
+
+    fn device(&self) -> OnDevice<'a, D, R, S> {
+        self.mapper.device
+    }
+
+    /// Returns the length of which the sizes of pages are multiples, in bytes.
+    fn step(&self) -> u64 {
+        crate::config::rounding::SMALL_SEGMENT.next_multiple_of(self.mapper.memory.granularity())
+    }
+
+    /// Serves a request without a fitting free block in the request's heap. Returns `None` if neither free pages nor
+    /// the limit and the device allow the growth.
+    pub(crate) fn grow(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if let Some(ptr) = self.search_other_heap(request)? {
+            return Ok(Some(ptr));
+        }
+        self.unmap_some_stale(request);
+        let allowed = self.allowance(request);
+        if let Some(ptr) = self.borrow(request, allowed)? {
+            return Ok(Some(ptr));
+        }
+        let served = self.grow_with_pending(request, allowed)?;
+        if served.is_some() || allowed == 0 {
+            return Ok(served);
+        }
+        // The limit or the device allows less than the budget: free pages may still do.
+        self.grow_with_pending(request, 0)
+    }
+
+    /// Extends the request's heap as [`grow_within`](Self::grow_within) does, after pending memory has
+    /// become free where new memory would exceed `allowed` bytes.
+    fn grow_with_pending(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
+        match self.use_pending(request, allowed)? {
+            Some(ptr) => Ok(Some(ptr)),
+            None => self.grow_within(request, allowed),
+        }
+    }
+
+    /// Serves a request from the stream's heap of the other kind, which costs nothing.
+    fn search_other_heap(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let Some(slot) = self.other_heap(request) else { return Ok(None) };
+        self.device().search(&Request { slot, mapping: MappingTime::default(), ..*request })
+    }
+
+    /// Returns the slot of the stream's heap of the other kind, if the heap may serve the request.
+    fn other_heap(&self, request: &Request) -> Option<u32> {
+        let serves = request.pool == 0 && !self.device().heaps.lock(request.slot).rules.no_split();
+        // The small heap of a pair has an even slot, and the large heap the slot behind.
+        serves.then_some(request.slot ^ 1)
+    }
+
+    /// Extends the request's heap, with at most `allowed` bytes of new memory as long as free pages
+    /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice.
+    fn grow_within(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
+        let Some(held) = self.hold_room(request)? else { return Ok(None) };
+        let room = Room { mapper: self.mapper, slot: request.slot, held, lost: Cell::new(false), kept: false };
+        let mut hand = Hand::empty(self.mapper);
+        if !self.provide(request, &held, allowed, &mut hand.batch)? {
+            return Ok(None);
+        }
+        self.extend(request, room, hand)
+    }
+
+    /// Collects pages of at least `needed` bytes: spare pages, free pages of the request's stream and of other
+    /// streams, and new pages. Returns false if the limit or the device does not allow the rest.
+    fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
+        let HeldRoom { needed, room, .. } = *held;
+        self.mapper.take_spares(needed, u64::MAX, batch);
+        // The permission is kept until the pages are ordered: no capture begins in between. Only
+        // departed pages have a departure.
+        if may_move(request)
+            && let Some(_permission) = self.mapper.may_record()
+        {
+            self.mapper.take_departed(request.stream, needed, batch)?;
+            self.mapper.order_batch(batch, request.stream, true)?;
+        }
+        let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
+        let mut count = 0;
+        let to_move = missing(batch).saturating_sub(allowed);
+        if to_move > 0 && may_move(request) {
+            let mut moves = self.most_moves(request, to_move, room);
+            let before = batch.count;
+            let wanted = Wish { end: batch.bytes + to_move, room };
+            self.gather(request.into(), wanted, &mut moves, batch)?;
+            count = batch.count - before;
+        }
+        let sizes = self.new_page_sizes(request, missing(batch), allowed, count);
+        while batch.bytes < needed {
+            let bytes = sizes.min(missing(batch));
+            if !self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Detaches unmapped addresses of the request's heap, for the bytes missing in the heap. Reserves a new range if
+    /// no range has the addresses. Returns `None` without enough addresses.
+    fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
+        // The choice of pages may have more bytes than wanted, by less than the largest page.
+        let spare_room = self.device().paging.pool.lock().largest.max(self.step());
+        let range = || {
+            let bytes = self.range_to_reserve()?;
+            Ok((bytes >= request.size + self.step()).then_some((bytes, self.step())))
+        };
+        let hold = |heap: &mut Heap<S>| PagedHeap(heap).hold_room(request.size, spare_room);
+        self.mapper.hold_addresses(request.slot, Backing::Stitched, range, hold)
+    }
+
+    /// Returns the length of a new range of addresses, in bytes.
+    fn range_to_reserve(&self) -> Result<u64, Error> {
+        let total = memory_info(self.device().arena)?.total;
+        Ok(total.saturating_mul(RANGE_TIMES_DEVICE).next_multiple_of(self.step()))
+    }
+
+    /// Maps the pages in the held room, and serves the request from the room. Returns `None` if the device lacks
+    /// memory for the mapping. On `Ok(None)` and on errors nothing is mapped.
+    fn extend(
+        &self,
+        request: &Request,
+        room: Room<'_, D, R, S>,
+        hand: Hand<'_, D, R, S>,
+    ) -> Result<Option<DevicePtr>, Error> {
+        let (device, batch) = (self.device(), hand.batch);
+        let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(room.held, batch.bytes);
+        let listed = self.mapper.list(request.slot, at, batch.bytes)?;
+        let Some(mapping) = self.mapper.map(&batch, Row { at, lost: &room.lost })? else { return Ok(None) };
+        let slot = device.heaps.slot(request.slot);
+        let mut heap = device.heaps.lock(request.slot);
+        // Room was made before the lock was dropped; other calls may have used the room since.
+        if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
+            return Err(Error::TableFull("blocks"));
+        }
+        mapping.keep();
+        listed.keep();
+        hand.keep();
+        // Another request must not move the pages again before their old places are stale.
+        self.mapper.list_batch(&mut heap, &batch, at, true);
+        let extended = PagedHeap(&mut heap).extend(room.keep(), batch.bytes, &slot.counters);
+        device.peaks.device.count(Event::DeviceAlloc);
+        if let Some(recorder) = device.tracing() {
+            recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes);
+        }
+        // Served under the lock that extended the heap: no other request can take the block first.
+        let mut served = heap.allocate_from(extended.value, request.size, request.bytes, &slot.counters);
+        if let Some(recorder) = device.tracing() {
+            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
+        }
+        drop(heap);
+        self.finish_moves(request.slot, &batch, at);
+        served.peaks_stale |= extended.peaks_stale;
+        Ok(Some(device.reconcile(slot, served)))
+    }
+
+    /// Leaves the old places of the batch's pages stale. The pages lie from `at` on in the heap of
+    /// `slot`, and may move again afterwards.
+    fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
+        let device = self.device();
+        self.leave_origins(batch);
+        device.paging.pool.lock().count_meetings(batch);
+        self.mapper.settle_batch(batch);
+        let mut heap = device.heaps.lock(slot);
+        let mut at = at.0;
+        let end = at + batch.bytes;
+        while at < end
+            && let Some(page) = heap.sets.pages.from(at)
+        {
+            heap.sets.pages.arrive(page.at);
+            at = page.end();
+        }
+    }
+
+    /// Leaves the old places of the batch's pages stale.
+    pub(in crate::arena) fn leave_origins(&self, batch: &Batch) {
+        let device = self.device();
+        let mut moved = 0;
+        for page in self.mapper.numbers_of(batch) {
+            let origin = device.paging.pool.lock().count_alias_of_origin(page);
+            let Some((from, block)) = origin else { continue };
+            let counters = &device.heaps.slot(from).counters;
+            let mut heap = device.heaps.lock(from);
+            let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
+            device.paging.stale_mappings.fetch_add(1, Ordering::Relaxed);
+            if let Some(recorder) = device.tracing() {
+                recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes);
+            }
+            drop(heap);
+            moved += bytes;
+        }
+        device.paging.moved_bytes.fetch_add(moved, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether pages may move for a request: never into a private pool, and not while the request's stream
+/// captures a graph. The graph would write to the pages at every replay.
+fn may_move(request: &Request) -> bool {
+    request.pool == 0 && !request.capturing
+}

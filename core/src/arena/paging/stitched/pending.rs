@@ -1,0 +1,54 @@
+//! Pending memory in the place of growth beyond the budget.
+//!
+//! A pending block is no longer the program's, so the block does not count as live: the budget leaves little room for
+//! pending blocks beside the peak of live memory. A request beyond the budget has the streams of pending blocks
+//! ordered behind the blocks' uses first, until the free pages suffice (see [`behind`](crate::arena::waits::behind)).
+
+use super::Stitcher;
+use crate::arena::request::Request;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DevicePtr;
+
+/// The state of a request after a passed event.
+enum Progress {
+    /// A freed block has served the request.
+    Served(DevicePtr),
+    /// Free pages and the allowed new memory suffice for the request.
+    Suffices,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+    /// Makes pending memory free for a request with `allowed` bytes of new memory: the oldest memory first, until the
+    /// request lacks nothing. Serves the request if a freed block is large enough. Does nothing if the request lacks
+    /// nothing, or where pages move only after their work is complete.
+    pub(super) fn use_pending(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
+        if self.options.completed_pages_only || !super::may_move(request) {
+            return Ok(None);
+        }
+        let device = self.mapper.device;
+        if !device.has_pending() || self.suffices(request, allowed)? {
+            return Ok(None);
+        }
+        let progress = device.order_events(request, || {
+            if let Some(ptr) = self.device().search(request)? {
+                return Ok(Some(Progress::Served(ptr)));
+            }
+            if let Some(ptr) = self.search_other_heap(request)? {
+                return Ok(Some(Progress::Served(ptr)));
+            }
+            Ok(self.suffices(request, allowed)?.then_some(Progress::Suffices))
+        })?;
+        match progress {
+            Some(Progress::Served(ptr)) => Ok(Some(ptr)),
+            Some(Progress::Suffices) | None => Ok(None),
+        }
+    }
+
+    /// Returns whether free pages and `allowed` bytes of new memory suffice for a request.
+    fn suffices(&self, request: &Request, allowed: u64) -> Result<bool, Error> {
+        Ok(self.new_bytes(request, allowed)?.is_none_or(|bytes| bytes <= allowed))
+    }
+}

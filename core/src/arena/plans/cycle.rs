@@ -1,0 +1,164 @@
+//! Moves the planned policy on at each announcement of an iteration.
+//!
+//! ```text
+//! Waiting ── announce ─▶ Observing ── announce ─▶ Observed ── observed() ─▶ Planning
+//!                            ▲                                                  │ adopt_plans()
+//!                            └── announce, bad plans ── Serving ◀── announce ── Ready
+//! ```
+//!
+//! The phase is kept in the planner's state, under the lock `planner`. An announcement with slow
+//! work to do takes the phase out, leaves [`Phase::Switching`] in place, and works without the lock.
+//! An announcement that finds [`Phase::Switching`] does nothing. Plans that are given up during a
+//! switch stay given up.
+//!
+//! `planner` is never held while a heap, a lane or another lock of the allocator is taken.
+
+use crate::arena::plans::switch::PlanSwitch;
+use crate::arena::{OnDevice, flags};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::planned::lanes::PlanServer;
+use crate::planned::recorder::Log;
+use crate::planned::state::{Phase, Prepared};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::StreamId;
+use alloc::vec::Vec;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Ends an iteration and begins the next; see
+    /// [`Allocator::iteration`](crate::Allocator::iteration).
+    pub(crate) fn iteration(self) -> Result<(), Error> {
+        self.plan_switch().map_or(Ok(()), |switch| switch.announce())
+    }
+
+    /// Gives up the plans in force, and discards observations and plans not yet in force. The next
+    /// announcement begins an observed iteration.
+    pub(crate) fn give_plans_up(self) -> Result<(), Error> {
+        self.plan_switch().map_or(Ok(()), |switch| switch.give_up())
+    }
+
+    /// Ends the lane of a destroyed stream, and discards observations and plans that involve the
+    /// stream.
+    pub(crate) fn forget_stream(self, stream: StreamId) -> Result<(), Error> {
+        self.plan_switch().map_or(Ok(()), |switch| switch.forget_stream(stream))
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
+    /// Ends an iteration and begins the next.
+    fn announce(&self) -> Result<(), Error> {
+        self.device.health()?;
+        // Frees first, so that blocks whose events are complete return to the lanes before the
+        // lanes restart.
+        let polled = if self.device.flags.has(flags::CAPTURE) { Ok(()) } else { self.device.process_events() };
+        let phase = {
+            let mut planner = self.server.planner.lock();
+            planner.report.announced += 1;
+            match &mut planner.phase {
+                Phase::Observed(_) | Phase::Planning | Phase::Switching => return polled,
+                // Putting plans in force calls the device, which could invalidate the capture.
+                Phase::Ready(_) if self.device.flags.has(flags::CAPTURE) => return polled,
+                // This thread alone works on the phase now: every other announcement finds
+                // `Switching`.
+                phase => core::mem::replace(phase, Phase::Switching),
+            }
+        };
+        let (next, turned) = match phase {
+            Phase::Observing(log) => (finish_observation(self.server, log), Ok(())),
+            Phase::Ready(prepared) => self.begin_serving(prepared),
+            // `restart_lanes` runs at every announcement, so it must come first in the condition.
+            // During a capture the plans stay even if they are bad: ending a lane releases memory.
+            Phase::Serving
+                if !self.server.restart_lanes(&self.device.heaps) || self.device.flags.has(flags::CAPTURE) =>
+            {
+                (Phase::Serving, Ok(()))
+            }
+            Phase::Serving => {
+                let ended = self.end_lanes();
+                self.server.planner.lock().report.given_up += 1;
+                (Phase::Observing(Log::default()), ended)
+            }
+            _ => (Phase::Observing(Log::default()), Ok(())),
+        };
+        polled.and(turned).and(self.enter_phase(next))
+    }
+
+    /// Ends a switch of phases: `next` is the phase from here on. If another thread gave the plans up
+    /// during the switch, `next` is dropped, and the lanes that the switch began end.
+    fn enter_phase(&self, next: Phase) -> Result<(), Error> {
+        {
+            let mut planner = self.server.planner.lock();
+            if matches!(planner.phase, Phase::Switching) {
+                // Under the lock: a flag set before another thread gives up would outlive the log.
+                self.device.flags.set(flags::OBSERVED, matches!(next, Phase::Observing(_)));
+                planner.phase = next;
+                return Ok(());
+            }
+        }
+        self.end_lanes()
+    }
+
+    /// Puts the plans in force if there is memory, and leaves them for the next announcement
+    /// otherwise.
+    fn begin_serving(&self, prepared: Vec<Prepared>) -> (Phase, Result<(), Error>) {
+        let begun = self.begin_lanes(&prepared);
+        let mut planner = self.server.planner.lock();
+        match begun {
+            Ok(true) => {
+                planner.report.plans += 1;
+                planner.report.peak_bytes = prepared.iter().map(|prepared| prepared.peak).sum();
+                planner.report.lower_bound_bytes = prepared.iter().map(|prepared| prepared.lower_bound).sum();
+                planner.bad = 0;
+                // `sums` takes the lock itself. Counts of earlier plans are part of the sums: judge
+                // later iterations by the difference from here.
+                drop(planner);
+                let baseline = self.server.sums();
+                self.server.planner.lock().baseline = baseline;
+                (Phase::Serving, Ok(()))
+            }
+            begun => {
+                planner.report.no_memory += 1;
+                (Phase::Ready(prepared), begun.map(|_| ()))
+            }
+        }
+    }
+
+    /// Gives up the plans in force, and discards observations and plans not yet in force. The next
+    /// announcement begins an observed iteration.
+    fn give_up(&self) -> Result<(), Error> {
+        // Also makes `adopt_plans` refuse plans for an observation made before.
+        {
+            let mut planner = self.server.planner.lock();
+            planner.phase = Phase::Waiting;
+            self.device.flags.set(flags::OBSERVED, false);
+        }
+        self.end_lanes()
+    }
+
+    /// Ends the lane of a destroyed stream, and discards observations and plans that involve the
+    /// stream.
+    fn forget_stream(&self, stream: StreamId) -> Result<(), Error> {
+        {
+            let mut planner = self.server.planner.lock();
+            let known = planner.streams.contains(&stream);
+            match &mut planner.phase {
+                // The number may come to name another stream: the log would mix the two.
+                Phase::Observing(log) if log.knows(stream) => log.invalidate(),
+                phase @ (Phase::Observed(_) | Phase::Planning | Phase::Ready(_)) if known => *phase = Phase::Waiting,
+                _ => {}
+            }
+        }
+        self.end_lane_of(stream)
+    }
+}
+
+/// Ends the observation if the log can be planned, and observes the next iteration otherwise.
+fn finish_observation<R: Lock>(server: &PlanServer<R>, log: Log) -> Phase {
+    let mut planner = server.planner.lock();
+    // Tells plans for this observation from plans that arrive late for an earlier one.
+    planner.serial += 1;
+    let Some(observed) = log.finish(planner.serial) else { return Phase::Observing(Log::default()) };
+    planner.streams = observed.streams.iter().map(|stream| stream.stream).collect();
+    Phase::Observed(observed)
+}

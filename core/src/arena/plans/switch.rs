@@ -1,0 +1,176 @@
+//! Puts plans in force and gives plans up.
+//!
+//! A plan in force is a lane: an entry in the table of lanes, a private pool known to no program,
+//! and one segment in the *home* heap of the lane's stream in that pool. After the end of a plan,
+//! the home heap keeps the blocks in use and caches the rest of the segment.
+
+use crate::arena::give::caches;
+use crate::arena::heaps::Heaps;
+use crate::arena::obtain::undo_allocation;
+use crate::arena::plans::delegate_all;
+use crate::arena::{OnDevice, flags};
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::page_map::{LaneRef, Owner};
+use crate::planned::LANES;
+use crate::planned::lanes::{Lane, PlanServer};
+use crate::planned::sequence::Sequence;
+use crate::planned::state::Prepared;
+use crate::pool::{PoolId, PoolOptions};
+use crate::stats::Event;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::trace::Action;
+use crate::units::{DevicePtr, MIB, StreamId};
+
+/// Unit of the length of a lane's segment, in bytes: a page of the page map, and the unit in which
+/// known devices obtain memory.
+const SEGMENT_GRAIN: u64 = 2 * MIB;
+
+/// The switch between plans and heaps, on a device with the planned policy.
+pub(in crate::arena) struct PlanSwitch<'a, D, R: Lock, S: Storage> {
+    pub device: OnDevice<'a, D, R, S>,
+    pub server: &'a PlanServer<R>,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+    /// Returns the switch, if the configuration has the planned policy.
+    pub(in crate::arena) fn plan_switch(self) -> Option<PlanSwitch<'a, D, R, S>> {
+        Some(PlanSwitch { device: self, server: self.arena.plans.server()? })
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
+    /// Begins a lane, with a segment, for each prepared stream. Returns false, and begins no lane,
+    /// if the device or the limit has too little memory.
+    ///
+    /// Releases the cache first. The plans replace most of the cached memory, and holding both
+    /// would double the use of memory.
+    pub(in crate::arena) fn begin_lanes(&self, prepared: &[Prepared]) -> Result<bool, Error> {
+        caches::release_cached(self.device, None)?;
+        for (number, prepared) in prepared.iter().enumerate().take(LANES) {
+            let begun = self.begin_lane(number, prepared);
+            if !matches!(begun, Ok(true)) {
+                // All lanes or none: the plans are one decision, and are baseline together.
+                return self.end_lanes().and(begun);
+            }
+        }
+        self.device.flags.set(flags::PLANNED, true);
+        Ok(true)
+    }
+
+    /// Begins the lane `number` in a new private pool. Returns false if there is no memory.
+    fn begin_lane(&self, number: usize, prepared: &Prepared) -> Result<bool, Error> {
+        let bytes = prepared.peak.next_multiple_of(SEGMENT_GRAIN);
+        let pool = create_planned_pool(&self.device.heaps)?;
+        let begun = self.begin_lane_in(number, prepared, pool, bytes);
+        if !matches!(begun, Ok(true)) {
+            self.device.heaps.release_pool(pool)?;
+        }
+        begun
+    }
+
+    /// Begins the lane `number` with a segment of `bytes` in `pool`. Returns false if there is no
+    /// memory. On failure nothing of the lane is left.
+    fn begin_lane_in(&self, number: usize, prepared: &Prepared, pool: PoolId, bytes: u64) -> Result<bool, Error> {
+        debug_assert_eq!(bytes % SEGMENT_GRAIN, 0, "the segment ends on a page");
+        // The pair stays in use until the segment keeps it from becoming vacant.
+        let pair = self.device.heaps.use_pair(self.device.heaps.private_pool(pool)?, prepared.stream)?;
+        let home = pair.slot(PoolKind::Large);
+        // Everything that can fail cheaply comes before the device call: room in the tables, the
+        // limit.
+        self.device.heaps.lock(home).make_room_for_plan()?;
+        if !self.device.ledger.charge(bytes) {
+            return Ok(false);
+        }
+        // From now on frees find the lane by address, although the program holds no address yet.
+        let owner = Owner::Lane(LaneRef { device: self.device.number, lane: number as u32 });
+        let Some(base) = self.device.allocate_charged(bytes, None, owner)? else { return Ok(false) };
+        let slot = self.device.heaps.slot(home);
+        let mut heap = self.device.heaps.lock(home);
+        // The heap was unlocked during the device call, and empty heaps may drop their tables. Make
+        // room again under the lock that uses it.
+        if let Err(full) = heap.make_room_for_plan() {
+            drop(heap);
+            undo_allocation(self.device, base, bytes)?;
+            return Err(full.into());
+        }
+        self.device.peaks.device.count(Event::DeviceAlloc);
+        if let Some(recorder) = self.device.tracing() {
+            recorder.segment(&mut heap, Action::SegmentAlloc, 0, base, bytes);
+        }
+        let begun = heap.begin_plan(base, bytes, &slot.counters);
+        let oversize = heap.rules.max_split;
+        drop(heap);
+        self.device.reconcile(slot, begun);
+        let sequence = Sequence::new(base.0, &prepared.steps);
+        let lane = Lane { stream: prepared.stream, sequence, home, pool, base: base.0, bytes, oversize };
+        *self.server.lane_slots[number].lane.lock() = Some(lane);
+        // Last: requests of the stream find the lane from here on, and the lane is complete.
+        self.server.assign(number, Some(prepared.stream));
+        Ok(true)
+    }
+
+    /// Ends every lane, and returns the first error. A lane stays if the home heap has no room for
+    /// the blocks.
+    pub(in crate::arena) fn end_lanes(&self) -> Result<(), Error> {
+        let mut ended = Ok(());
+        for number in 0..LANES {
+            let lane = self.end_lane(number);
+            ended = ended.and(lane);
+        }
+        self.device.flags.set(flags::PLANNED, false);
+        ended
+    }
+
+    /// Ends the lane of a stream, if any.
+    pub(in crate::arena) fn end_lane_of(&self, stream: StreamId) -> Result<(), Error> {
+        let of_stream = |number: &usize| {
+            self.server.lane_slots[*number].lane.lock().as_ref().is_some_and(|lane| lane.stream == stream)
+        };
+        (0..LANES).find(of_stream).map_or(Ok(()), |number| self.end_lane(number))
+    }
+
+    /// Ends a lane: hands the blocks in use and the pages to the home heap, and releases the
+    /// segment if no block is in use. A segment with blocks in use becomes part of the cache.
+    fn end_lane(&self, number: usize) -> Result<(), Error> {
+        let lane_slot = &self.server.lane_slots[number];
+        let mut guard = lane_slot.lane.lock();
+        let Some(lane) = guard.as_mut() else { return Ok(()) };
+        // Can fail for want of table entries, so this comes before anything that cannot be undone.
+        let peaks_stale = delegate_all(&self.device.heaps, lane_slot, lane)?;
+        let Lane { home, pool, base, bytes, .. } = *lane;
+        self.device.heaps.lock(home).end_plan();
+        // A thread that has read the old owner waits for the lane's lock, finds no lane, and reads
+        // the page map again. So the map must change before the lock is released.
+        self.device.pages.change(DevicePtr(base), bytes, Owner::Heap(self.device.heaps.heap_ref(home)));
+        self.server.assign(number, None);
+        let ended = guard.take();
+        drop(guard);
+        if let Some(lane) = ended {
+            lane.add_to(&mut self.server.planner.lock().report);
+        }
+        if peaks_stale {
+            self.device.reconcile_peaks(self.device.heaps.slot(home));
+        }
+        // Releasing the pool makes its empty pairs vacant. The use keeps this pair until the
+        // segment is released, so that `home` cannot become the heap of another stream.
+        let _used = self.device.heaps.enter_pair(home / 2);
+        self.device.heaps.release_pool(pool)?;
+        caches::release_heap(self.device, home)
+    }
+}
+
+/// Makes the private pool of a lane, under a name reserved for plans.
+fn create_planned_pool<R: Lock, S: Storage>(heaps: &Heaps<R, S>) -> Result<PoolId, Error> {
+    // The pool of an ended lane may still exist for the blocks in its segment: take the next
+    // name.
+    let mut name = PoolId(crate::planned::POOLS, 0);
+    loop {
+        match heaps.create_pool(Some(name), PoolOptions::default()) {
+            Err(Error::PoolExists(_)) => name.1 += 1,
+            made => return made,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Reuse of a block by the graph that uses the block, before the capture of the graph ends
+//! (`graph_capture_record_stream_reuse`).
+//!
+//! ```text
+//! own stream   malloc ── fork ────────── free ─────────── join ── malloc: behind the mark, the same block
+//! user stream              └── use ── work ──┴ mark ────────┘
+//! ```
+//!
+//! A captured event can neither be queried nor waited for. But the graph tells what comes before what: at
+//! the free of a block, the work that its own stream and all its user streams have captured is marked. When
+//! all that the own stream will capture comes behind the mark, a new use of the block does so, too.
+//!
+//! The decisions are those of PyTorch's allocator (2.10 and 2.11). A block of which a user stream does not
+//! capture stays deferred until the capture ends. Uses announced before the capture are taken to be complete:
+//! `torch.cuda.graph` waits for the device before it begins a capture.
+//!
+//! A stream whose end the host does not [report](crate::device::StreamOrder::reports_end) may be gone at the free, and is
+//! not asked: the block stays deferred.
+
+use crate::arena::{OnDevice, flags};
+use crate::device::{CaptureMark, DeviceMemory};
+use crate::streams::deferred::EndOfUses;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::{NO_STREAM, StreamId};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Returns whether the setting is on and a graph is being captured.
+    pub(in crate::arena) fn may_reuse_in_graph(self) -> bool {
+        let both = flags::REUSES | flags::CAPTURE;
+        self.flags.load() & both == both
+    }
+
+    /// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the block's
+    /// own stream and all its user streams capture one graph. The caller keeps the mark with the block.
+    pub(in crate::arena) fn mark_end_in_graph(self, slot: u32, block: u32) -> Option<EndOfUses> {
+        let device = self;
+        if !self.may_reuse_in_graph() {
+            return None;
+        }
+        // A pending block is in no set, so only this call changes its list of uses.
+        let (own, mut next) = {
+            let heap = device.heaps.lock(slot);
+            (heap.stream, heap.blocks[block].uses)
+        };
+        let mut mark = self.mark_captured(own, None)?;
+        while next != NONE {
+            let streams = device.heaps.lock(slot).uses().next_streams(&mut next);
+            for stream in streams {
+                mark = self.mark_captured(stream, Some(mark))?;
+            }
+        }
+        Some(EndOfUses { mark, own })
+    }
+
+    /// Marks what `stream` has captured, in addition to what `mark` marks. `None` if the order is not known: the stream
+    /// captures no graph or another one, may be gone, or the device fails. `mark` is removed then, and the block waits for
+    /// the end of the capture.
+    fn mark_captured(self, stream: StreamId, mark: Option<CaptureMark>) -> Option<CaptureMark> {
+        let device = self;
+        if !device.driver.may_use(stream, NO_STREAM) {
+            mark.inspect(|&mark| device.driver.device().remove_mark(mark));
+            return None;
+        }
+        device.call(|device| device.mark_capture(stream, mark)).ok()?
+    }
+
+    /// Frees the deferred blocks of `stream` behind whose uses comes all that the stream, which is capturing,
+    /// captures from now on.
+    pub(in crate::arena) fn free_ordered_in_graph(self, stream: StreamId) {
+        let device = self;
+        if !device.flags.has(flags::REUSES) || !device.flags.has(flags::DEFERRED) {
+            return;
+        }
+        let mut next = device.waits.deferred.lock().list.take_first(|block| block.is_marked_on(stream));
+        while let Some(taken) = next {
+            let entry = device.waits.deferred.lock().list[taken];
+            let mark = entry.end.expect("a marked block was taken").mark;
+            let is_behind = device.call(|device| device.is_behind(stream, mark)).unwrap_or(false);
+            let mut blocks = device.waits.deferred.lock();
+            next = blocks.list.take_after(taken, |block| block.is_marked_on(stream));
+            if !is_behind {
+                blocks.list.keep(taken);
+                continue;
+            }
+            blocks.list.remove(taken);
+            device.flags.follow_deferred(&blocks);
+            drop(blocks);
+            device.driver.device().remove_mark(mark);
+            // The graph orders all uses before the next one: no event is needed.
+            let mut heap = device.heaps.lock(entry.heap);
+            heap.uses().clear(entry.block);
+            device.free_if_unused(entry.heap, heap, entry.block);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Waits for events before blocks used by several streams become free.
+//!
+//! A block has its *own* stream, and *user* streams: streams announced for the block by
+//! [`Allocator::record_stream`](crate::Allocator::record_stream). When the program frees a block
+//! with user streams, the block is *pending*. The allocator records an event on each user stream.
+//! The block becomes free when all events are complete.
+//!
+//! ```text
+//!               no capture                          every event complete
+//! free ─ pend ─────────────▶ events in the queues ──────────────────────▶ block free
+//!          │                        ▲
+//!          │ a graph is captured    │ the capture has ended
+//!          └──────────▶ deferred ───┘
+//! ```
+//!
+//! Recording an event on a stream during a capture would add the event to the graph. Until the
+//! capture ends, the block is deferred instead and keeps its list of user streams.
+//!
+//! While [`flags::GATHERS`] is set, gathered.rs takes the place of `pend`: one event covers several
+//! blocks, and only a request that no free block can serve asks after events. A block whose uses have
+//! events of their own waits in ordered.rs.
+//!
+//! No lock is held across a call to the device. The lock of the event queues and the lock of a
+//! heap are never held together.
+
+use crate::arena::waits::deferred::Recorded;
+use crate::arena::{Arena, OnDevice, flags};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::uses::Events;
+use crate::stats;
+use crate::streams::deferred::Deferred;
+use crate::streams::frontier::FRONTIER_BIT;
+use crate::streams::groups::GroupSet;
+use crate::sync::{Lock, MutexGuard};
+use crate::tables::slot_table::NONE;
+use crate::tables::{CapacityError, Storage};
+use crate::units::StreamId;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
+    ///
+    /// Records the events now, unless the uses have theirs, or defers the recording during a capture.
+    /// On an error the free is undone: the block is allocated again, with all user streams.
+    pub(crate) fn wait_for_uses(
+        self,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+        site: u32,
+    ) -> Result<(), Error> {
+        let recorded = heap.uses().events(block);
+        let waiting = if recorded == Events::None && !self.may_reuse_in_graph() {
+            self.wait_from_now(slot, heap, block, site)
+        } else {
+            drop(heap);
+            self.follow_pending(slot);
+            self.wait_by_events(slot, block, recorded, site)
+        };
+        if waiting.is_err() {
+            let mut heap = self.heaps.lock(slot);
+            // No event of the block is queued any longer, so only the frontier's bit can be set
+            // here. A free at a count fails as a whole, so the bit goes too.
+            debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
+            heap.blocks[block].events = 0;
+            heap.undo_free(block, &self.heaps.slot(slot).counters);
+        }
+        waiting
+    }
+
+    /// Lets a pending block wait by the events of the uses, or by the graph being captured; else as
+    /// [`wait_from_now`](Self::wait_from_now) does.
+    fn wait_by_events(self, slot: u32, block: u32, recorded: Events, site: u32) -> Result<(), Error> {
+        match recorded {
+            Events::All if !self.is_captured(&mut self.heaps.lock(slot), block) => {
+                return self.wait_for_uses_so_far(slot, block, site);
+            }
+            Events::All | Events::Some => self.end_use_fences(slot, block),
+            Events::None => {
+                if let Some(end) = self.mark_end_in_graph(slot, block) {
+                    let deferred = self.defer(Deferred::marked(slot, block, end), site);
+                    return deferred.inspect_err(|_| self.driver.device().remove_mark(end.mark));
+                }
+            }
+        }
+        self.wait_from_now(slot, self.heaps.lock(slot), block, site)
+    }
+
+    /// Lets a pending block wait for what its user streams have to do now. Unlocks the heap, and then follows the
+    /// pending block in the peaks.
+    fn wait_from_now(
+        self,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+        site: u32,
+    ) -> Result<(), Error> {
+        if self.flags.has(flags::GATHERS) && !self.is_captured(&mut heap, block) {
+            return self.gather(slot, heap, block, site);
+        }
+        if let Some(_permission) = self.driver.may_record(&self.flags) {
+            return match self.record_events(slot, heap, block, Some(site))? {
+                Recorded::All => Ok(()),
+                // The program captures without `begin_capture`, so no flag told of the capture.
+                Recorded::Capturing(stream) => self.defer(Deferred::new(slot, block, Some(stream)), site),
+            };
+        }
+        drop(heap);
+        self.follow_pending(slot);
+        self.defer(Deferred::new(slot, block, None), site)
+    }
+
+    /// Records an event on every user stream of a pending block. Afterwards the events alone decide
+    /// when the block becomes free, and the block forgets the user streams. Unlocks the heap, and then follows
+    /// the pending block in the peaks.
+    ///
+    /// If a recording fails, the block waits for no event and keeps the user streams. `requested`
+    /// is the call site of the free, traced here once the free can no longer fail; `None` if the
+    /// free is traced already.
+    pub(in crate::arena) fn record_events(
+        self,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+        requested: Option<u32>,
+    ) -> Result<Recorded, Error> {
+        self.health()?;
+        // A pending block is in no set, so only this call changes its list of uses. The list can be
+        // walked in parts, with the heap unlocked in between for the device calls.
+        let mut next = heap.blocks[block].uses;
+        // The waits are counted before they are queued: a thread that polls a queue may find the
+        // event complete at once, and decrements the count.
+        let group_of = |stream| self.waits.queues.of(stream);
+        let mut streams = heap.uses().begin_waits(block, &mut next, group_of);
+        drop(heap);
+        self.follow_pending(slot);
+        loop {
+            for (queued, &stream) in streams.iter().enumerate() {
+                match self.record_wait(stream, slot, block) {
+                    Ok(()) => {}
+                    Err(error) => {
+                        self.cancel_events(slot, block, (streams.len() - queued) as u32);
+                        return if error.is_of_capture() { Ok(Recorded::Capturing(stream)) } else { Err(error) };
+                    }
+                }
+            }
+            let mut heap = self.heaps.lock(slot);
+            if next == NONE {
+                self.end_uses(slot, heap, block, requested);
+                return Ok(Recorded::All);
+            }
+            streams = heap.uses().begin_waits(block, &mut next, group_of);
+        }
+    }
+
+    /// Forgets the user streams of a pending block, whose events are queued. Frees the block if all of
+    /// them are complete. `requested` as for [`record_events`](Self::record_events). Unlocks the heap.
+    pub(in crate::arena) fn end_uses(
+        self,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+        requested: Option<u32>,
+    ) {
+        if let Some(site) = requested
+            && let Some(recorder) = self.tracing()
+        {
+            recorder.free_requested(&mut heap, block, site);
+        }
+        // Until here `uses` kept the block pending, even if all its events were complete already.
+        // Dropping the uses and the check must therefore happen under one lock.
+        heap.uses().clear(block);
+        // Mostly an event was recorded a moment ago.
+        if heap.blocks[block].events == 0 {
+            self.free_if_unused(slot, heap, block);
+        }
+    }
+
+    /// Frees every block whose events are complete, after recording the events deferred by a
+    /// capture that has ended. Does not wait.
+    pub(crate) fn process_events(self) -> Result<(), Error> {
+        self.health()?;
+        // A full table is no error here: the blocks stay deferred until other events are complete.
+        // Poll even if a recording failed, so that one failure holds up no other block.
+        let recorded = self.record_deferred().and_then(|_all| self.record_open());
+        recorded
+            .map(|_finished| ())
+            .and(self.poll_queues(self.flags.waiting(), None, false).map(|_finished| ()))
+            .and(self.poll_ordered().map(|_ended| ()))
+    }
+
+    /// Waits until no event is pending, and frees all blocks behind the events. Blocks deferred
+    /// behind a stream that still captures stay pending. Counts as a synchronisation of all
+    /// streams.
+    pub(crate) fn wait_for_events(self) -> Result<(), Error> {
+        self.peaks.device.count(stats::Event::SyncAllStreams);
+        if !self.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
+            return Ok(());
+        }
+        self.health()?;
+        let ordered = self.wait_for_ordered();
+        self.wait_for_queues().and(ordered)
+    }
+
+    /// Waits until no event is queued, and frees all blocks behind the events.
+    fn wait_for_queues(self) -> Result<(), Error> {
+        loop {
+            let recorded = self.record_deferred();
+            let gathered = self.record_open();
+            let waiting = self.flags.waiting();
+            let waited = self.poll_queues(waiting, None, true);
+            let waited = gathered.and(waited).map(|_finished| ());
+            match recorded {
+                // The table of events was full. The wait has completed some, so there is room now.
+                Ok(false) if waiting != GroupSet::default() && waited.is_ok() => {}
+                // The table is full although no event is queued: further rounds cannot help.
+                Ok(false) => return waited.and(Err(Error::TableFull("events"))),
+                recorded => return recorded.map(|_all| ()).and(waited),
+            }
+        }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Returns whether a graph being captured uses a pending block on a further stream. The graph orders the use,
+    /// which needs no event, and may do other work beside it until the capture ends.
+    fn is_captured(&self, heap: &mut Heap<S>, block: u32) -> bool {
+        self.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
+    }
+
+    /// Cancels the waits of a block, of which `unqueued` are counted and not queued, and returns when
+    /// none is left.
+    ///
+    /// An event being polled or recorded by another thread stays queued. If the event is complete,
+    /// the other thread decrements the block's count; if not, the next round cancels the event.
+    pub(in crate::arena) fn cancel_events(&self, slot: u32, block: u32, unqueued: u32) {
+        let mut cancelled = unqueued;
+        loop {
+            let groups = {
+                let mut heap = self.heaps.lock(slot);
+                if heap.uses().end_waits(block, cancelled) == 0 {
+                    return;
+                }
+                heap.waiting()
+            };
+            cancelled = 0;
+            for group in groups.iter() {
+                let mut order = self.waits.queues.lock(group);
+                cancelled += order.cancel(slot, block);
+                self.flags.follow(group, &order);
+            }
+            if cancelled == 0 {
+                self.driver.give_way();
+            }
+        }
+    }
+
+    /// Records a fence behind the announced work of `stream`, and queues a block with the fence.
+    fn record_wait(&self, stream: StreamId, slot: u32, block: u32) -> Result<(), Error> {
+        let fence = self.record_fence(stream, D::record_announced)?;
+        let group = self.waits.queues.of(stream);
+        let mut order = self.waits.queues.lock(group);
+        let queued = order.push(fence, slot, block);
+        self.flags.follow(group, &order);
+        drop(order);
+        queued.map_err(|CapacityError| {
+            self.end_fence(fence);
+            Error::TableFull("events")
+        })
+    }
+}

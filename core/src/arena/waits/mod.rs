@@ -1,0 +1,121 @@
+//! What waits for the device: blocks that other streams use, and epochs of heaps.
+//!
+//! ```text
+//! a use of a block has         at the free, the block waits                      table
+//! no fence                     behind a fence recorded then or later             streams/event_queue.rs: by stream
+//! a fence of its own           for this fence                                    streams/ordered.rs: by heap and use
+//! no fence yet: a capture      for the end of the capture                        streams/deferred.rs
+//! a number of the program      for the safe frontier                             streams/frontier.rs: by count
+//! ```
+//!
+//! A free ends in [`events`], which chooses the table. A request finds pending memory by [`search`], with more effort on
+//! each rung of the ladder. A wait ends in [`finish`]: with the last one, the block becomes free.
+
+mod behind;
+mod capture_reuse;
+pub(in crate::arena) mod deferred;
+mod events;
+pub(in crate::arena) mod fences;
+mod finish;
+mod free_at;
+mod gathered;
+mod ordered;
+mod polls;
+mod quiet;
+pub(in crate::arena) mod search;
+
+use crate::arena::flags::Flags;
+use crate::streams::deferred::DeferredBlocks;
+use crate::streams::epochs::Epochs;
+use crate::streams::frontier::Frontier;
+use crate::streams::groups::Groups;
+use crate::streams::ordered::OrderedBlocks;
+use crate::sync::{Lock, Rank, Ranked};
+use crate::tables::Storage;
+#[cfg(feature = "alloc")]
+use crate::{streams::event_queue::EventQueues, sync::MutexGuard};
+#[cfg(feature = "alloc")]
+use alloc::vec::Vec;
+
+/// What waits for one device.
+pub(crate) struct Waits<R: Lock, S: Storage> {
+    /// Blocks that wait for fences recorded at their frees, and the events of all fences.
+    queues: Groups<R, S>,
+    /// Blocks whose fences cannot be recorded yet.
+    deferred: Ranked<R, DeferredBlocks<S>>,
+    /// Freed blocks whose uses have fences.
+    ordered: Ranked<R, OrderedBlocks<S>>,
+    /// Fences that tell which free blocks the device has finished with.
+    epochs: Ranked<R, Epochs<S>>,
+    /// Blocks that wait for the safe frontier.
+    frontier: Ranked<R, Frontier<S>>,
+}
+
+impl<R: Lock, S: Storage> Waits<R, S> {
+    /// Returns a device for which nothing waits.
+    pub(in crate::arena) fn new() -> Self {
+        Self {
+            queues: Groups::new(),
+            deferred: Ranked::new(Rank::Deferred, DeferredBlocks::default()),
+            ordered: Ranked::new(Rank::Ordered, OrderedBlocks::default()),
+            epochs: Ranked::new(Rank::Epochs, Epochs::default()),
+            frontier: Ranked::new(Rank::Frontier, Frontier::default()),
+        }
+    }
+}
+
+impl<R: Lock, S: Storage> Waits<R, S> {
+    /// Returns the stamp of the newest unfinished epoch of the heap in `slot`: free blocks with an earlier stamp become quiet
+    /// without a further fence. 0 without an unfinished epoch.
+    pub(in crate::arena) fn newest_epoch(&self, slot: u32) -> u64 {
+        self.epochs.lock().newest(slot)
+    }
+
+    /// Sets the flags of what waits now.
+    pub(in crate::arena) fn set_flags(&self, flags: &Flags) {
+        for group in 0..self.queues.count() {
+            flags.follow(group, &self.queues.lock(group));
+        }
+        flags.follow_deferred(&self.deferred.lock());
+        flags.follow_ordered(&self.ordered.lock());
+    }
+}
+
+/// All that waits for one device, locked.
+#[cfg(feature = "alloc")]
+pub(in crate::arena) struct LockedWaits<'a, R: Lock, S: Storage> {
+    queues: Vec<MutexGuard<'a, R, EventQueues<S>>>,
+    deferred: MutexGuard<'a, R, DeferredBlocks<S>>,
+    ordered: MutexGuard<'a, R, OrderedBlocks<S>>,
+    epochs: MutexGuard<'a, R, Epochs<S>>,
+    frontier: MutexGuard<'a, R, Frontier<S>>,
+}
+
+#[cfg(feature = "alloc")]
+impl<R: Lock, S: Storage> Waits<R, S> {
+    /// Locks all that waits.
+    pub(in crate::arena) fn lock_all(&self) -> LockedWaits<'_, R, S> {
+        // Fields are evaluated from top to bottom: in the order of the ranks.
+        LockedWaits {
+            queues: self.queues.lock_all(),
+            deferred: self.deferred.lock_beside(),
+            ordered: self.ordered.lock_beside(),
+            epochs: self.epochs.lock_beside(),
+            frontier: self.frontier.lock_beside(),
+        }
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl<R: Lock, S: Storage> LockedWaits<'_, R, S> {
+    /// Returns a copy, on which no thread works.
+    pub(in crate::arena) fn copy(&self) -> Waits<R, S> {
+        Waits {
+            queues: Groups::copy_of(&self.queues),
+            deferred: Ranked::new(Rank::Deferred, self.deferred.clone()),
+            ordered: Ranked::new(Rank::Ordered, self.ordered.clone()),
+            epochs: Ranked::new(Rank::Epochs, self.epochs.clone()),
+            frontier: Ranked::new(Rank::Frontier, self.frontier.clone()),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Quiet memory: begins epochs of heaps, polls the events, and moves the mark below which a heap's
+//! free blocks are no longer used by any work of the device.
+//!
+//! Nothing here waits for the device. A failed call leaves blocks busy that may be quiet, and is no
+//! error of the request: the request is then served without those blocks. A lost context is noted,
+//! so the next call to the device reports it.
+
+use crate::arena::Arena;
+use crate::device::DeviceMemory;
+use crate::streams::epochs::Epoch;
+use crate::sync::{Lock, Ordering};
+use crate::tables::{Lazy, Storage};
+use crate::units::StreamId;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Begins an epoch of the heap in `slot`: once the event is complete, all blocks that are free
+    /// now are quiet. Returns false, and begins none, while a graph is captured, if the stream has
+    /// ended or captures, if the stream may have gone and is not the stream `named` by the call
+    /// ([`reports_end`](crate::device::StreamOrder::reports_end)), if
+    /// [`MAX_UNFINISHED`](crate::streams::epochs::MAX_UNFINISHED) epochs of
+    /// the heap are unfinished, or if the device refuses. The caller uses the pair.
+    pub(crate) fn begin_epoch(&self, slot: u32, named: StreamId) -> bool {
+        // Kept until the event is recorded: no capture begins in between.
+        let Some(_permission) = self.driver.may_record(&self.flags) else { return false };
+        if !self.waits.epochs.lock().has_room(slot) {
+            return false;
+        }
+        let epoch = {
+            let mut heap = self.heaps.lock(slot);
+            if !self.driver.may_use_stream_of(&heap, named) {
+                return false;
+            }
+            // The count of the pool never decreases and is the clock of a heap that changes hands,
+            // so a stamp is unique in the pool, and later blocks never have an earlier one.
+            heap.clock = self.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
+            Epoch { slot, pool: heap.pool, stream: heap.stream, stamp: heap.clock }
+        };
+        let Ok(fence) = self.record_fence(epoch.stream, D::record) else { return false };
+        let begun = self.waits.epochs.lock().begin(epoch, fence);
+        if begun.is_err() {
+            self.end_fence(fence);
+        }
+        begun.is_ok()
+    }
+
+    /// Polls the events of all unfinished epochs, and moves [`Sets::quiet`](crate::heap::sets::Sets::quiet)
+    /// up to the epochs whose events are complete.
+    pub(crate) fn poll_epochs(&self) {
+        let mut next = self.waits.epochs.lock().first_to_poll();
+        while let Some((entry, epoch, fence)) = next {
+            let complete = self.call(|device| device.is_complete(fence.event));
+            if complete == Ok(true) {
+                let mut heap = self.heaps.lock(epoch.slot);
+                // The heap may belong to another stream by now: the event says nothing of its work.
+                // A heap without tables has no block.
+                if (heap.stream, heap.pool) == (epoch.stream, epoch.pool) && heap.sets.is_made() {
+                    heap.sets.quiet = heap.sets.quiet.max(epoch.stamp);
+                }
+            }
+            // An event that cannot be polled would be polled for ever: its epoch is given up.
+            let is_over = complete != Ok(false);
+            next = self.waits.epochs.lock().poll_next(entry, is_over);
+            if is_over {
+                self.end_fence(fence);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use crate::allocator::Allocator;
+    use crate::config::Config;
+    use crate::config::rounding::PoolKind;
+    use crate::device::simulated::{Call, Failure, SimulatedDevice};
+    use crate::device::{DeviceError, ErrorKind};
+    use crate::pool::{PoolOptions, Route};
+    use crate::streams::epochs::MAX_UNFINISHED;
+    use crate::tables::Growable;
+    use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+
+    const DEVICE: DeviceIndex = DeviceIndex(0);
+    const STREAM: StreamId = StreamId(1);
+
+    type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+    /// An allocator, and a large block of stream 1.
+    fn with_block() -> (Simulated, DevicePtr) {
+        let allocator = Simulated::new([SimulatedDevice::new(1 << 30)], &Config::default()).unwrap();
+        let block = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
+        (allocator, block)
+    }
+
+    /// The slot of stream 1's large heap.
+    fn slot(allocator: &Simulated) -> u32 {
+        allocator.arena(DEVICE).unwrap().heaps.find_pair(0, STREAM).unwrap().slot(PoolKind::Large)
+    }
+
+    /// Whether the only free block of stream 1's large heap is quiet.
+    fn is_quiet(allocator: &Simulated) -> bool {
+        let heap = allocator.arena(DEVICE).unwrap().heaps.lock(slot(allocator));
+        let block = heap.sets.free.last(heap.blocks.entries()).expect("a free block");
+        heap.blocks[block].freed_at < heap.sets.quiet
+    }
+
+    #[test]
+    fn a_block_is_quiet_once_an_event_recorded_after_its_free_is_complete() {
+        let (allocator, block) = with_block();
+        let device = allocator.device(DEVICE).unwrap();
+        let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
+        assert!(arena.begin_epoch(slot, STREAM), "an epoch before the free");
+        allocator.free(block).unwrap();
+        device.complete(STREAM);
+        arena.poll_epochs();
+        assert!(!is_quiet(&allocator), "the event precedes the last work on the block");
+        assert!(arena.begin_epoch(slot, STREAM));
+        arena.poll_epochs();
+        assert!(!is_quiet(&allocator), "the event is pending");
+        device.complete(STREAM);
+        arena.poll_epochs();
+        assert!(is_quiet(&allocator));
+        assert_eq!(device.calls(Call::CreateEvent), 1, "the second epoch uses the first event again");
+        assert_eq!(device.calls(Call::Wait) + device.calls(Call::Synchronize), 0);
+    }
+
+    #[test]
+    fn no_epoch_begins_during_a_capture_nor_on_an_ended_stream_nor_beyond_the_bound() {
+        let (allocator, block) = with_block();
+        let device = allocator.device(DEVICE).unwrap();
+        let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(2))).unwrap();
+        assert!(!arena.begin_epoch(slot, STREAM), "a graph is captured on another stream");
+        allocator.end_capture(DEVICE, pool).unwrap();
+        device.set_capturing(STREAM, true);
+        assert!(!arena.begin_epoch(slot, STREAM), "the stream captures, which nothing announced");
+        device.set_capturing(STREAM, false);
+        for _ in 0..MAX_UNFINISHED {
+            assert!(arena.begin_epoch(slot, STREAM));
+        }
+        assert!(!arena.begin_epoch(slot, STREAM), "as many epochs as may be unfinished");
+        device.complete(STREAM);
+        arena.poll_epochs();
+        allocator.stream_destroyed(DEVICE, STREAM).unwrap();
+        let recorded = device.calls(Call::Record);
+        assert!(!arena.begin_epoch(slot, STREAM), "the stream has ended");
+        assert_eq!(device.calls(Call::Record), recorded);
+        allocator.free(block).unwrap();
+    }
+
+    #[test]
+    fn a_failed_call_begins_no_epoch_or_ends_one_and_leaves_blocks_busy() {
+        let (allocator, block) = with_block();
+        let device = allocator.device(DEVICE).unwrap();
+        let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
+        allocator.free(block).unwrap();
+        let error = DeviceError::new(ErrorKind::Other, 7);
+        for call in [Call::CreateEvent, Call::Record, Call::IsComplete] {
+            let nth = device.calls(call) + 1;
+            device.fail(Failure { call, nth, persistent: false, error });
+            assert_eq!(arena.begin_epoch(slot, STREAM), call == Call::IsComplete);
+            device.complete(STREAM);
+            arena.poll_epochs();
+            assert!(!is_quiet(&allocator), "{call:?} failed");
+            assert_eq!(allocator.arena(DEVICE).unwrap().waits.epochs.lock().newest(slot), 0, "{call:?} failed");
+        }
+        assert!(arena.begin_epoch(slot, STREAM));
+        device.complete(STREAM);
+        arena.poll_epochs();
+        assert!(is_quiet(&allocator));
+    }
+
+    #[test]
+    fn an_epoch_says_nothing_of_a_heap_that_has_changed_hands() {
+        let (allocator, block) = with_block();
+        let device = allocator.device(DEVICE).unwrap();
+        let (arena, old) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
+        assert!(arena.begin_epoch(old, STREAM));
+        allocator.stream_destroyed(DEVICE, STREAM).unwrap();
+        allocator.free(block).unwrap();
+        allocator.empty_cache(DEVICE).unwrap();
+        let other = allocator.malloc(DEVICE, 40 * MIB, StreamId(9)).unwrap();
+        allocator.free(other).unwrap();
+        let heap = |slot| allocator.arena(DEVICE).unwrap().heaps.lock(slot);
+        assert_eq!(heap(old).stream, StreamId(9), "the heap has changed hands");
+        device.complete(STREAM);
+        arena.poll_epochs();
+        assert_eq!(heap(old).sets.quiet, 0);
+        assert_eq!(allocator.arena(DEVICE).unwrap().waits.epochs.lock().newest(old), 0);
+    }
+}

@@ -1,0 +1,56 @@
+//! The search for pending memory: the one way from a request to the blocks that wait for the device.
+//!
+//! ```text
+//! effort    what may happen                                            host waits
+//! Ask       the device is asked which uses are complete; open frees    no
+//!           get their events
+//! Order     a stream is ordered behind uses that have fences           no
+//! Wait      the events complete, one after the other                   yes
+//! ```
+//!
+//! Each effort ends at the first block that serves the request. Under `stitched`, pages of other heaps serve as well:
+//! [`order_events`](OnDevice::order_events) orders their streams.
+
+use crate::arena::OnDevice;
+use crate::arena::request::Request;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DevicePtr;
+
+/// What a search for pending memory may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::arena) enum Effort {
+    /// Ask the device which uses are complete.
+    Ask,
+    /// Ask, and order the stream of the request behind uses that are not complete.
+    Order,
+    /// Wait for all uses.
+    Wait,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Serves a request that no free block could serve, from blocks that wait for the device. Without a serving
+    /// block, all blocks are free after [`Effort::Wait`] whose uses no capture holds up.
+    ///
+    /// # Errors
+    /// The first error of the device.
+    pub(in crate::arena) fn search_pending(
+        self,
+        request: &Request,
+        effort: Effort,
+    ) -> Result<Option<DevicePtr>, Error> {
+        match effort {
+            Effort::Ask => self.search_gathered(request),
+            Effort::Order => self.search_ordered(request),
+            Effort::Wait => {
+                let served = self.search_event_by_event(request)?;
+                if served.is_none() {
+                    self.wait_for_events()?;
+                }
+                Ok(served)
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The memory behind the devices: pages of a file, addresses, and memory of other processes.
+
+pub(crate) mod pages;
+pub(crate) mod sharing;
+pub(crate) mod space;

@@ -1,0 +1,137 @@
+//! Stream capture: records work instead of running the work, and builds the graph.
+//!
+//! A capture begins on one stream, the origin. Another stream joins by waiting for an event
+//! recorded in the capture, and must be joined back before the end. Each stream has a frontier: the
+//! predecessors of the stream's next node. A mistake invalidates the capture: every call on the
+//! capture answers `STREAM_CAPTURE_INVALIDATED` until the origin ends the capture.
+
+use crate::call::Call;
+use crate::process::thread;
+use crate::state::captures::implicit;
+use crate::state::{contexts, queues};
+use crate::tables::capture::{Capture, GLOBAL, Graph, RELAXED, is_joined};
+use crate::tables::stream::Kind;
+use crate::values::code::{Answer, Code};
+use std::collections::BTreeMap;
+
+/// `CU_STREAM_CAPTURE_STATUS_*`.
+const STATUS_NONE: i32 = 0;
+const STATUS_ACTIVE: i32 = 1;
+const STATUS_INVALIDATED: i32 = 2;
+/// The handles of nodes: above those of other objects, 2^24 nodes for each capture.
+const NODES: u64 = 0x6000_0000_0000;
+
+/// Returns the handle of a node of a capture under way.
+fn handle_of(id: u64, node: usize) -> u64 {
+    NODES + ((id << 24) + node as u64) * 8
+}
+
+/// `cuStreamBeginCapture_v2`.
+pub(crate) fn begin(call: &mut Call, stream: u64, mode: i32) -> Answer<()> {
+    if !(GLOBAL..=RELAXED).contains(&mode) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let queue = queues::find(&mut call.state, stream, call.context)?;
+    let state = &mut *call.state;
+    let its = state.streams.queue(queue)?;
+    contexts::check(state, its.context)?;
+    if its.kind == Kind::Legacy {
+        state.answers.outcome("begin_legacy")?;
+    }
+    if its.capture.is_some() {
+        state.answers.outcome("begin_twice")?;
+    }
+    state.captures_made += 1;
+    let id = state.captures_made;
+    let frontiers = BTreeMap::from([(queue, Vec::new())]);
+    let thread = thread::number();
+    let capture =
+        Capture { origin: queue, thread, mode, valid: true, nodes: Vec::new(), frontiers, shown: BTreeMap::new() };
+    state.captures.insert(id, capture);
+    state.streams.queue_mut(queue)?.capture = Some(id);
+    call.out = Some(id);
+    Ok(())
+}
+
+/// `cuStreamEndCapture`.
+pub(crate) fn end(call: &mut Call, stream: u64) -> Answer<u64> {
+    let queue = queues::find(&mut call.state, stream, call.context)?;
+    let state = &mut *call.state;
+    let Some(id) = state.streams.queue(queue)?.capture else {
+        state.answers.outcome("end_idle")?;
+        return Err(Code::ILLEGAL_STATE);
+    };
+    let capture = state.captures.get_mut(&id).ok_or(Code::ILLEGAL_STATE)?;
+    if capture.origin != queue {
+        capture.valid = false;
+        return Err(Code::STREAM_CAPTURE_UNMATCHED);
+    }
+    if capture.mode != RELAXED && capture.thread != thread::number() {
+        return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
+    }
+    let joined = is_joined(capture);
+    let valid = capture.valid;
+    let Some(capture) = state.captures.remove(&id) else { return Err(Code::ILLEGAL_STATE) };
+    for &member in capture.frontiers.keys() {
+        if let Ok(queue) = state.streams.queue_mut(member) {
+            queue.capture = None;
+        }
+    }
+    if !valid {
+        return Err(Code::STREAM_CAPTURE_INVALIDATED);
+    }
+    if !joined {
+        return Err(Code::STREAM_CAPTURE_UNJOINED);
+    }
+    let graph = state.graphs.add(Graph { nodes: capture.nodes });
+    call.made("graph", graph);
+    Ok(graph)
+}
+
+/// `cuStreamIsCapturing` and the first half of `cuStreamGetCaptureInfo`: returns status and id, and
+/// breaks no capture.
+pub(crate) fn status(call: &mut Call, stream: u64) -> Answer<(i32, u64)> {
+    let number = queues::find(&mut call.state, stream, call.context)?;
+    let queue = call.state.streams.queue(number)?;
+    contexts::check(&call.state, queue.context)?;
+    if queue.kind == Kind::Legacy && !implicit(&call.state, number).is_empty() {
+        return Err(Code::STREAM_CAPTURE_IMPLICIT);
+    }
+    let capture = queue.capture.and_then(|id| call.state.captures.get(&id).map(|capture| (id, capture)));
+    let answer = match capture {
+        None => (STATUS_NONE, 0),
+        Some((id, capture)) if capture.valid => (STATUS_ACTIVE, id),
+        Some((id, _)) => (STATUS_INVALIDATED, id),
+    };
+    call.out = Some(answer.0 as u64);
+    Ok(answer)
+}
+
+/// The second half of `cuStreamGetCaptureInfo`: returns the address and the number of the nodes behind which the
+/// next work of a capturing stream will come. Valid until the next such call for the stream.
+pub(crate) fn shown_frontier(call: &mut Call, stream: u64) -> Answer<(*const u64, usize)> {
+    let number = queues::find(&mut call.state, stream, call.context)?;
+    let id = call.state.streams.queue(number)?.capture;
+    let Some((id, capture)) = id.and_then(|id| Some((id, call.state.captures.get_mut(&id)?))) else {
+        return Ok((std::ptr::null(), 0));
+    };
+    let frontier = capture.frontiers.get(&number).into_iter().flatten();
+    let handles: Box<[u64]> = frontier.map(|&node| handle_of(id, node)).collect();
+    let shown = capture.shown.entry(number).or_default();
+    *shown = handles;
+    Ok((shown.as_ptr(), shown.len()))
+}
+
+/// `cuGraphNodeGetDependencies`: returns the handles of the nodes right before a node of a capture under way.
+pub(crate) fn predecessors(call: &Call, node: u64) -> Answer<Vec<u64>> {
+    let place = node.checked_sub(NODES).filter(|place| place % 8 == 0).ok_or(Code::INVALID_VALUE)? / 8;
+    let (id, number) = (place >> 24, (place & 0xff_ffff) as usize);
+    let capture = call.state.captures.get(&id).ok_or(Code::INVALID_VALUE)?;
+    let node = capture.nodes.get(number).ok_or(Code::INVALID_VALUE)?;
+    Ok(node.after.iter().map(|&before| handle_of(id, before)).collect())
+}
+
+/// `cuThreadExchangeStreamCaptureMode`.
+pub(crate) fn exchange_mode(mode: i32) -> Answer<i32> {
+    if (GLOBAL..=RELAXED).contains(&mode) { Ok(thread::exchange_capture_mode(mode)) } else { Err(Code::INVALID_VALUE) }
+}

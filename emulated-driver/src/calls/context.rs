@@ -1,0 +1,172 @@
+//! Contexts: the primary context of each device, created contexts, and each thread's stack of contexts.
+
+use crate::call::Call;
+use crate::process::thread;
+use crate::state::contexts::{self, PRIMARY_BASE, STRIDE};
+use crate::state::driver::State;
+use crate::state::{captures, devices, pools, queues, regions};
+use crate::tables::context::Context;
+use crate::values::code::{Answer, Code};
+
+/// The first created context's handle.
+const CREATED_BASE: u64 = 0x5d00_0000_0000;
+
+/// `cuDevicePrimaryCtxRetain`.
+pub(crate) fn retain(call: &mut Call, device: i32) -> Answer<u64> {
+    let index = devices::index(&call.state, device)?;
+    if let Some(code) = call.state.devices[index].lost {
+        return Err(code);
+    }
+    let handle = PRIMARY_BASE + index as u64 * STRIDE;
+    let made = call.state.contexts.entry(handle).and_modify(|context| context.retains += 1);
+    made.or_insert_with(|| Context::new(index));
+    call.made("primary context", handle);
+    Ok(handle)
+}
+
+/// `cuDevicePrimaryCtxRelease_v2`: the last release ends the context with all objects.
+pub(crate) fn release(call: &mut Call, device: i32) -> Answer<()> {
+    let index = devices::index(&call.state, device)?;
+    let handle = PRIMARY_BASE + index as u64 * STRIDE;
+    let context = call.state.contexts.get_mut(&handle).ok_or(Code::INVALID_CONTEXT)?;
+    context.retains -= 1;
+    if context.retains == 0 {
+        end(call, handle);
+    }
+    Ok(())
+}
+
+/// `cuCtxCreate_v2`: the new context becomes current.
+pub(crate) fn create(call: &mut Call, device: i32) -> Answer<u64> {
+    let index = devices::index(&call.state, device)?;
+    if let Some(code) = call.state.devices[index].lost {
+        return Err(code);
+    }
+    let last = call.state.contexts.range(CREATED_BASE..).next_back();
+    let handle = last.map_or(CREATED_BASE, |(&handle, _)| handle + STRIDE);
+    if !thread::push(handle) {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    call.state.contexts.insert(handle, Context::new(index));
+    call.made("context", handle);
+    Ok(handle)
+}
+
+/// `cuCtxDestroy_v2`. The handle may remain on stacks of other threads, whose calls are then
+/// refused.
+pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
+    if handle < CREATED_BASE || !call.state.contexts.contains_key(&handle) {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    if call.context == handle {
+        thread::pop();
+    }
+    end(call, handle);
+    Ok(())
+}
+
+/// `cuCtxPushCurrent_v2`.
+pub(crate) fn push(call: &Call, handle: u64) -> Answer<()> {
+    if handle == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    known(call, handle)?;
+    if thread::push(handle) { Ok(()) } else { Err(Code::INVALID_VALUE) }
+}
+
+/// `cuCtxPopCurrent_v2`.
+pub(crate) fn pop() -> Answer<u64> {
+    thread::pop().ok_or(Code::INVALID_CONTEXT)
+}
+
+/// `cuCtxSetCurrent`; 0 leaves the thread without a context.
+pub(crate) fn set_current(call: &Call, handle: u64) -> Answer<()> {
+    if handle != 0 {
+        known(call, handle)?;
+    }
+    thread::set_current(handle);
+    Ok(())
+}
+
+/// `cuCtxEnablePeerAccess`: gives the current context's device access to the peer's memory, present
+/// and future.
+pub(crate) fn enable_peer(call: &mut Call, peer: u64, flags: u32) -> Answer<()> {
+    if flags != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    known(call, peer)?;
+    let own = call.context;
+    let devices = (contexts::device_of(&call.state, own)?, contexts::device_of(&call.state, peer)?);
+    if !devices::can_access_peer(&call.state, devices.0 as i32, devices.1 as i32)? {
+        return Err(Code::PEER_ACCESS_UNSUPPORTED);
+    }
+    let context = call.state.contexts.get_mut(&own).ok_or(Code::INVALID_CONTEXT)?;
+    if !context.peers.insert(peer) {
+        return Err(Code::PEER_ACCESS_ALREADY_ENABLED);
+    }
+    regions::share(&mut call.state, peer, devices.0, true)
+}
+
+/// `cuCtxDisablePeerAccess`.
+pub(crate) fn disable_peer(call: &mut Call, peer: u64) -> Answer<()> {
+    let own = call.context;
+    let device = contexts::device_of(&call.state, own)?;
+    let context = call.state.contexts.get_mut(&own).ok_or(Code::INVALID_CONTEXT)?;
+    if !context.peers.remove(&peer) {
+        return Err(Code::PEER_ACCESS_NOT_ENABLED);
+    }
+    regions::share(&mut call.state, peer, device, false)
+}
+
+/// `cuCtxSynchronize`: waits for all work queued in a context so far.
+pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
+    captures::check_context_wait(&mut call.state, handle)?;
+    let marks = call.state.streams.ends_of_context(handle);
+    call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
+    pools::after_wait(&mut call.state);
+    contexts::check(&call.state, handle)
+}
+
+/// Checks that a handle names a context that may be made current. A primary context need not be
+/// retained.
+fn known(call: &Call, handle: u64) -> Answer<()> {
+    let alive = call.state.contexts.contains_key(&handle) || contexts::primary_of(&call.state, handle).is_some();
+    if alive { Ok(()) } else { Err(Code::INVALID_CONTEXT) }
+}
+
+/// Ends a context after the work is done, with all streams, events, modules and memory.
+fn end(call: &mut Call, handle: u64) {
+    let marks = call.state.streams.ends_of_context(handle);
+    call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
+    let state = &mut *call.state;
+    state.contexts.remove(&handle);
+    for context in state.contexts.values_mut() {
+        context.peers.remove(&handle);
+    }
+    let of_context = |queue: &u64| state.streams.queue(*queue).is_ok_and(|queue| queue.context == handle);
+    let streams: Vec<u64> =
+        state.streams.handles.iter().filter(|(_, queue)| of_context(queue)).map(|(handle, _)| handle).collect();
+    for stream in streams {
+        let _gone = state.streams.handles.remove(stream);
+    }
+    let queues: Vec<u64> =
+        state.streams.queues.iter().filter(|(_, queue)| queue.context == handle).map(|(&queue, _)| queue).collect();
+    for queue in queues {
+        queues::close(state, queue);
+    }
+    let events: Vec<u64> =
+        state.events.iter().filter(|(_, event)| event.context == handle).map(|(event, _)| event).collect();
+    for event in events {
+        let _gone = state.events.remove(event);
+    }
+    free_all(state, handle);
+    call.changed();
+}
+
+/// Frees all memory of an ending context.
+fn free_all(state: &mut State, context: u64) {
+    regions::give_back_all(state, context);
+    pools::give_back_all(state, context);
+    state.host_memory.forget_all(context);
+    regions::release_all(state, context);
+}

@@ -1,0 +1,128 @@
+//! Events: created, recorded, waited for, compared.
+
+use crate::call::Call;
+use crate::state::driver::State;
+use crate::state::{captures, contexts, pools, queues, threads};
+use crate::tables::event::{Event, Point};
+use crate::tables::stream::Mark;
+use crate::tables::work::{Stamp, Work};
+use crate::values::code::{Answer, Code};
+use std::sync::Arc;
+
+/// All valid flags: blocking synchronization, no timing, interprocess.
+const FLAGS: u32 = 7;
+/// `CU_EVENT_DISABLE_TIMING`.
+const WITHOUT_TIMING: u32 = 2;
+
+/// `cuEventCreate`.
+pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
+    // An interprocess event must be without timing.
+    if flags & !FLAGS != 0 || flags & 6 == 4 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let stamp = (flags & WITHOUT_TIMING == 0).then(Stamp::default);
+    let event = Event { context: call.context, point: Point::Never, stamp };
+    let handle = call.state.events.add(event);
+    call.made("event", handle);
+    Ok(handle)
+}
+
+/// `cuEventDestroy_v2`. Work that waits for the event's last point continues to wait for the point.
+pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
+    let context = find(&call.state, handle)?.context;
+    contexts::check(&call.state, context)?;
+    call.state.events.remove(handle).map(drop)
+}
+
+/// `cuEventRecord`.
+pub(crate) fn record(call: &mut Call, handle: u64, stream: u64) -> Answer<()> {
+    let queue = queues::find(&mut call.state, stream, call.context)?;
+    let event = find(&call.state, handle)?;
+    let its = call.state.streams.queue(queue)?;
+    if event.context != its.context {
+        return Err(Code::INVALID_HANDLE);
+    }
+    contexts::check(&call.state, its.context)?;
+    let timed = event.stamp.is_some();
+    let stamp = timed.then(Stamp::default);
+    let point = if let Some(id) = captures::of_queue(&mut call.state, queue)? {
+        Point::Captured(id, captures::frontier(&call.state, id, queue))
+    } else {
+        let work = stamp.as_ref().map_or(Work::Nothing, |stamp| Work::Stamp(Arc::clone(stamp)));
+        threads::push(&mut call.state, queue, work, Vec::new())?;
+        Point::At(call.state.streams.end_of(queue))
+    };
+    let event = call.state.events.get_mut(handle)?;
+    (event.point, event.stamp) = (point, stamp);
+    Ok(())
+}
+
+/// `cuEventQuery`.
+pub(crate) fn query(call: &mut Call, handle: u64) -> Answer<()> {
+    match waitable(&mut call.state, handle)? {
+        Some(mark) if !call.state.streams.reached(mark) => Err(Code::NOT_READY),
+        _ => Ok(()),
+    }
+}
+
+/// `cuEventSynchronize`.
+pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
+    if let Some(mark) = waitable(&mut call.state, handle)? {
+        let context = find(&call.state, handle)?.context;
+        call.wait(|state| state.streams.reached(mark));
+        pools::after_wait(&mut call.state);
+        contexts::check(&call.state, context)?;
+    }
+    Ok(())
+}
+
+/// `cuEventElapsedTime`: milliseconds between two recorded events with timing.
+pub(crate) fn elapsed(call: &mut Call, from: u64, to: u64) -> Answer<f32> {
+    let mut times = Vec::new();
+    for handle in [from, to] {
+        let mark = waitable(&mut call.state, handle)?.ok_or(Code::INVALID_HANDLE)?;
+        let stamp = find(&call.state, handle)?.stamp.clone().ok_or(Code::INVALID_HANDLE)?;
+        times.push((mark, stamp));
+    }
+    let reached = times.iter().all(|&(mark, _)| call.state.streams.reached(mark));
+    let (from, to) = (times[0].1.get(), times[1].1.get());
+    match (reached, from, to) {
+        (true, Some(&from), Some(&to)) => {
+            let forward = to.saturating_duration_since(from).as_secs_f32();
+            Ok(1e3 * (forward - from.saturating_duration_since(to).as_secs_f32()))
+        }
+        // Work dropped by a broken context has no time.
+        (true, ..) => Err(Code::INVALID_HANDLE),
+        (false, ..) => Err(Code::NOT_READY),
+    }
+}
+
+/// `cuStreamWaitEvent`.
+pub(crate) fn make_stream_wait(call: &mut Call, stream: u64, handle: u64, flags: u32) -> Answer<()> {
+    if flags != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let queue = queues::find(&mut call.state, stream, call.context)?;
+    let event = find(&call.state, handle)?;
+    contexts::check(&call.state, event.context)?;
+    let point = event.point.clone();
+    captures::wait(&mut call.state, queue, &point)
+}
+
+/// Returns the event of a live handle.
+pub(crate) fn find(state: &State, handle: u64) -> Answer<&Event> {
+    state.refuse_retired("event", &state.events, handle);
+    state.events.get(handle).map_err(|code| state.answers.outcome("event_unknown").err().unwrap_or(code))
+}
+
+/// Returns the mark of an event, or `None` if the event was never recorded. A query is unsafe
+/// during captures, and above all if the event belongs to a capture.
+fn waitable(state: &mut State, handle: u64) -> Answer<Option<Mark>> {
+    let event = find(state, handle)?;
+    contexts::check(state, event.context)?;
+    match event.point {
+        Point::Never => captures::check_unsafe(state).map(|()| None),
+        Point::At(mark) => captures::check_unsafe(state).map(|()| Some(mark)),
+        Point::Captured(id, _) => captures::check_event(state, id).map(|()| None),
+    }
+}

@@ -1,0 +1,95 @@
+//! Pinned memory of the host: registered by the program, or allocated by the driver.
+//!
+//! A copy from or to pinned memory touches the memory when the copy runs, not when it is queued. Neither
+//! the end of a registration nor a free waits for queued work, so a copy that is too late reads or writes
+//! memory that is no longer there.
+
+use crate::call::Call;
+use crate::state::contexts;
+use crate::tables::host::{Pinned, unmap};
+use crate::values::code::{Answer, Code};
+use std::ffi::c_void;
+
+/// Page size of the host.
+const PAGE: u64 = 4096;
+/// `CU_MEMHOSTREGISTER_PORTABLE`, `_DEVICEMAP`, `_IOMEMORY` and `_READ_ONLY`.
+const REGISTER_FLAGS: u32 = 0xf;
+/// `CU_MEMHOSTALLOC_PORTABLE`, `_DEVICEMAP` and `_WRITECOMBINED`.
+const ALLOC_FLAGS: u32 = 0x7;
+
+/// `cuMemHostRegister_v2`.
+pub(crate) fn register(call: &mut Call, start: u64, bytes: u64, flags: u32) -> Answer<()> {
+    if start == 0 || bytes == 0 || flags & !REGISTER_FLAGS != 0 || !is_mapped(start, bytes) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let end = start.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
+    let (context, ranges) = (call.context, &mut call.state.host_memory);
+    if ranges.overlapping(start, end).is_some() {
+        return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    ranges.ranges.insert(start, Pinned { context, bytes, own: false });
+    Ok(())
+}
+
+/// `cuMemHostUnregister`.
+pub(crate) fn unregister(call: &mut Call, start: u64) -> Answer<()> {
+    let range = call.state.host_memory.ranges.get(&start).filter(|range| !range.own).copied();
+    let range = range.ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?;
+    contexts::check(&call.state, range.context)?;
+    call.state.host_memory.ranges.remove(&start);
+    Ok(())
+}
+
+/// `cuMemHostAlloc`.
+pub(crate) fn allocate(call: &mut Call, bytes: u64, flags: u32) -> Answer<u64> {
+    if bytes == 0 || flags & !ALLOC_FLAGS != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let bytes = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
+    let start = map(bytes).ok_or(Code::OUT_OF_MEMORY)?;
+    let context = call.context;
+    call.state.host_memory.ranges.insert(start, Pinned { context, bytes, own: true });
+    call.made("host memory", start);
+    Ok(start)
+}
+
+/// `cuMemFreeHost`.
+pub(crate) fn free(call: &mut Call, start: u64) -> Answer<()> {
+    let range = call.state.host_memory.ranges.get(&start).filter(|range| range.own).copied();
+    let range = range.ok_or(Code::INVALID_VALUE)?;
+    contexts::check(&call.state, range.context)?;
+    call.state.host_memory.ranges.remove(&start);
+    unmap(start, range.bytes);
+    Ok(())
+}
+
+/// `cuMemHostGetDevicePointer_v2`: the host's own address, as with unified addressing.
+pub(crate) fn device_address(call: &Call, at: u64, flags: u32) -> Answer<u64> {
+    if flags != 0 || call.state.host_memory.overlapping(at, at.saturating_add(1)).is_none() {
+        return Err(Code::INVALID_VALUE);
+    }
+    Ok(at)
+}
+
+/// Returns whether the process has mapped every page of a range.
+fn is_mapped(start: u64, bytes: u64) -> bool {
+    let first = start - start % PAGE;
+    let Some(length) = (start % PAGE).checked_add(bytes) else { return false };
+    let Ok(pages) = usize::try_from(length.div_ceil(PAGE)) else { return false };
+    // One byte for each page, for at most 1 TiB: the emulated driver serves small tests.
+    if pages > 1 << 28 {
+        return false;
+    }
+    let mut present = vec![0_u8; pages];
+    // SAFETY: the call only looks at the range, and the vector has a byte for each page.
+    unsafe { libc::mincore(first as *mut c_void, length as usize, present.as_mut_ptr()) == 0 }
+}
+
+/// Maps memory.
+fn map(bytes: u64) -> Option<u64> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps no other
+    // mapping.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, protection, flags, -1, 0) };
+    (start != libc::MAP_FAILED).then_some(start as u64)
+}

@@ -1,0 +1,199 @@
+//! Modules and kernels: shared objects of the host, whose functions run on the threads of the
+//! streams.
+//!
+//! The image for `cuModuleLoadData` is the text `CACHALOT-EMULATED <path>`. A kernel `k` is a pair
+//! of symbols: `k`, called with pointers to the arguments, the number of blocks and the threads of
+//! a block, and `const unsigned k_params`, the number of arguments, each of 8 bytes. An optional
+//! `const unsigned long k_addresses` is a mask of the arguments with device addresses. Without the
+//! mask, every argument equal to a present or former device address counts as an address. Addresses
+//! are translated to the device's view before the call.
+//!
+//! An object that exports `cachalot_host_kernel_named` has `__global__` functions, compiled for the
+//! host with `cachalot_host_kernels.h` of the emulated runtime. The exported function finds a
+//! kernel with the argument sizes by the mangled name.
+
+use super::submit::submit;
+use crate::call::Call;
+use crate::state::run;
+use crate::tables::module::{Kernel, Module};
+use crate::tables::work::{Arguments, GlobalKernel, KernelCode, PlainKernel, Shape, Work};
+use crate::values::code::{Answer, Code};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{CStr, c_char};
+use std::sync::Arc;
+
+/// Prefix of an image.
+const PREFIX: &[u8] = b"CACHALOT-EMULATED ";
+/// Variable with the path of the object, for images without a path.
+const FALLBACK_VARIABLE: &str = "CACHALOT_HOST_KERNELS";
+/// Object for the loader if neither the image nor the variable names a path.
+const FALLBACK_OBJECT: &str = "libcachalot_host_kernels.so";
+/// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK` of every emulated device.
+const MAX_BLOCK: u64 = 1024;
+/// Name of the object's function that finds a `__global__` function.
+const FINDER: &[u8] = b"cachalot_host_kernel_named\0";
+
+/// A `__global__` function of a host object, as declared in `cachalot_host_kernels.h`.
+#[repr(C)]
+struct HostKernel {
+    name: *const c_char,
+    run: GlobalKernel,
+    count: u32,
+    sizes: *const u32,
+    addresses: u64,
+}
+
+/// `cuModuleLoadData`.
+///
+/// # Safety
+/// `image` is null or points to an image.
+pub(crate) unsafe fn load(call: &mut Call, image: *const c_char) -> Answer<u64> {
+    // SAFETY: guaranteed by the caller.
+    let path = unsafe { path_of(image) }?;
+    // Unlocked, because a thread that holds the loader's own lock may wait for the driver's
+    // lock.
+    let object = call.state.unlocked(|| open(&path))?;
+    let handle = call.state.modules.add(Module { object: Arc::new(object) });
+    call.made("module", handle);
+    Ok(handle)
+}
+
+/// `cuModuleUnload`.
+pub(crate) fn unload(call: &mut Call, module: u64) -> Answer<()> {
+    let module = call.state.modules.remove(module)?;
+    // Work queued earlier may still run the object's code.
+    std::mem::forget(module.object);
+    Ok(())
+}
+
+/// `cuModuleGetFunction`.
+pub(crate) fn function(call: &mut Call, module: u64, name: &CStr) -> Answer<u64> {
+    let object = Arc::clone(&call.state.modules.get(module)?.object);
+    let function = call.state.unlocked(|| find(object, name))?;
+    Ok(call.state.functions.add(function))
+}
+
+/// Loads an object, and passes the object a function that breaks a context.
+fn open(path: &str) -> Answer<Library> {
+    // SAFETY: loading runs the object's initializers. The program has named the object.
+    let object = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+    let object = object.map_err(|_| Code::FILE_NOT_FOUND)?;
+    // SAFETY: the contract between kernels and the driver gives the symbol the type.
+    let set_raise = unsafe { object.get::<unsafe extern "C" fn(extern "C" fn(u32))>(b"cachalot_host_set_raise\0") };
+    if let Ok(set_raise) = set_raise {
+        // SAFETY: the object has asked for the function, which lives as long as the process.
+        unsafe { set_raise(cachalot_emulated_raise) };
+    }
+    Ok(object)
+}
+
+/// Finds a kernel in an object: a `__global__` function, or a pair of symbols.
+fn find(object: Arc<Library>, name: &CStr) -> Answer<Kernel> {
+    // SAFETY: the contract gives the symbol the type.
+    let named = unsafe { object.get::<unsafe extern "C" fn(*const c_char) -> *const HostKernel>(FINDER) };
+    if let Ok(named) = named {
+        // SAFETY: the function takes a C string.
+        let found = unsafe { named(name.as_ptr()) };
+        // SAFETY: null, or a description with the lifetime of the object.
+        let found = unsafe { found.as_ref() }.ok_or(Code::NOT_FOUND)?;
+        // SAFETY: the description has `count` sizes.
+        let sizes = unsafe { std::slice::from_raw_parts(found.sizes, found.count as usize) };
+        let sizes = sizes.iter().map(|&bytes| bytes as usize).collect();
+        let code = KernelCode::Global(found.run);
+        return Ok(Kernel { code, sizes, addresses: found.addresses, _object: object });
+    }
+    find_pair(object, name)
+}
+
+/// Finds a kernel as a pair of symbols.
+fn find_pair(object: Arc<Library>, name: &CStr) -> Answer<Kernel> {
+    let beside = |suffix: &str| [name.to_bytes(), suffix.as_bytes(), b"\0"].concat();
+    // SAFETY: the contract gives a kernel's symbol the type.
+    let kernel = *unsafe { object.get::<PlainKernel>(name.to_bytes_with_nul()) }.map_err(|_| Code::NOT_FOUND)?;
+    // SAFETY: the contract gives the symbol the type.
+    let params = unsafe { object.get::<*const u32>(&*beside("_params")) }.map_err(|_| Code::NOT_FOUND)?;
+    // SAFETY: the symbol is a constant of the type in a loaded object.
+    let params = unsafe { **params } as usize;
+    // SAFETY: as for the number of parameters.
+    let addresses = unsafe { object.get::<*const u64>(&*beside("_addresses")) };
+    // SAFETY: as above, if present.
+    let addresses = addresses.map_or(u64::MAX, |mask| unsafe { **mask });
+    let (code, sizes) = (KernelCode::Plain(kernel), vec![size_of::<u64>(); params].into());
+    Ok(Kernel { code, sizes, addresses, _object: object })
+}
+
+/// `cuLaunchKernel`.
+///
+/// # Safety
+/// `params` is null or points to a pointer for each of the kernel's parameters, and each pointer
+/// has as many readable bytes as the parameter.
+pub(crate) unsafe fn launch(
+    call: &mut Call,
+    function: u64,
+    shape: Shape,
+    stream: u64,
+    params: *const *const u8,
+) -> Answer<()> {
+    let Kernel { code, sizes, addresses, .. } = call.state.functions.get(function)?.clone();
+    let volume = |sizes: [u32; 3]| sizes.iter().try_fold(1_u64, |all, &size| all.checked_mul(size.into()));
+    let grid = volume(shape.grid).and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid > 0);
+    let block = volume(shape.block).filter(|&block| block > 0 && block <= MAX_BLOCK);
+    if grid.is_none() || block.is_none() || (!sizes.is_empty() && params.is_null()) {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: guaranteed by the caller.
+    let arguments = unsafe { read_arguments(&sizes, params) };
+    submit(call, stream, Work::Kernel { code, arguments, addresses, shape })
+}
+
+/// Copies arguments of the given sizes.
+///
+/// # Safety
+/// `params` points to a pointer for each size, to as many readable bytes.
+unsafe fn read_arguments(sizes: &[usize], params: *const *const u8) -> Arguments {
+    let mut slots = Vec::new();
+    let mut starts = Vec::new();
+    for (index, &bytes) in sizes.iter().enumerate() {
+        let start = slots.len();
+        slots.resize(start + bytes.div_ceil(size_of::<u128>()), 0_u128);
+        // SAFETY: guaranteed by the caller.
+        let param = unsafe { *params.wrapping_add(index) };
+        let to = slots[start..].as_mut_ptr().cast();
+        // SAFETY: guaranteed by the caller for the source. The slots have room for the bytes.
+        unsafe { std::ptr::copy_nonoverlapping(param, to, bytes) };
+        starts.push(start);
+    }
+    Arguments { slots: slots.into(), starts: starts.into() }
+}
+
+/// Returns the path of an image's object.
+///
+/// # Safety
+/// `image` is null or points to an image. The image is read up to a NUL or the first byte outside
+/// the format.
+unsafe fn path_of(image: *const c_char) -> Answer<String> {
+    if image.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    for (index, &expected) in PREFIX.iter().enumerate() {
+        // SAFETY: every earlier byte was part of the image and not the end.
+        let byte = unsafe { *image.wrapping_add(index) };
+        if byte.cast_unsigned() != expected {
+            return Err(Code::INVALID_IMAGE);
+        }
+    }
+    // SAFETY: an image with the prefix is a NUL-terminated text.
+    let rest = unsafe { CStr::from_ptr(image.wrapping_add(PREFIX.len())) };
+    let path = rest.to_str().map_err(|_| Code::INVALID_IMAGE)?;
+    if path.is_empty() {
+        return Ok(std::env::var(FALLBACK_VARIABLE).unwrap_or_else(|_| FALLBACK_OBJECT.to_owned()));
+    }
+    Ok(path.to_owned())
+}
+
+/// Called by a host kernel to break the kernel's context, as a trap does on a device. Does nothing
+/// outside of a kernel.
+#[unsafe(no_mangle)]
+extern "C" fn cachalot_emulated_raise(code: u32) {
+    run::raise(Code(code));
+}

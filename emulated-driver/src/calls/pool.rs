@@ -1,0 +1,207 @@
+//! Stream-ordered memory: `cuMemAllocAsync`, `cuMemFreeAsync`, and the pools.
+//!
+//! An allocation returns an address at once. In the order of the stream, a piece of work at the
+//! allocation maps the memory for the device, and a piece of work at the free unmaps the memory.
+//! Work that uses the memory too early or too late is killed, if the memory has separate pages.
+//!
+//! Freed memory is reused at once on the stream of the free, and on further streams after the free
+//! is done. A pool keeps the memory of completed frees. Every wait releases the memory above the
+//! threshold.
+
+use crate::call::Call;
+use crate::state::devices::{self, MEMORY_POOLS};
+use crate::state::pools::{settle, take, trim};
+use crate::state::{captures, contexts, queues, regions, threads};
+use crate::tables::pool::Freed;
+use crate::tables::work::Work;
+use crate::values::code::{Answer, Code};
+
+/// `CU_MEMPOOL_ATTR_*`: the switches are 1 to 3.
+const RELEASE_THRESHOLD: i32 = 4;
+const RESERVED_CURRENT: i32 = 5;
+const RESERVED_HIGH: i32 = 6;
+const USED_CURRENT: i32 = 7;
+const USED_HIGH: i32 = 8;
+
+/// `CUmemPoolProps`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemPoolProps {
+    kind: i32,
+    handle_types: i32,
+    location_kind: i32,
+    location: i32,
+    security: u64,
+    max_bytes: u64,
+    reserved: [u8; 56],
+}
+
+const _: () = assert!(size_of::<MemPoolProps>() == 88);
+
+/// `cuDeviceGetDefaultMemPool`.
+pub(crate) fn default_of(call: &Call, device: i32) -> Answer<u64> {
+    supported(call)?;
+    Ok(call.state.pools.defaults[devices::index(&call.state, device)?])
+}
+
+/// `cuDeviceGetMemPool`.
+pub(crate) fn current_of(call: &Call, device: i32) -> Answer<u64> {
+    supported(call)?;
+    Ok(call.state.pools.current[devices::index(&call.state, device)?])
+}
+
+/// `cuDeviceSetMemPool`.
+pub(crate) fn set_current(call: &mut Call, device: i32, handle: u64) -> Answer<()> {
+    supported(call)?;
+    let index = devices::index(&call.state, device)?;
+    let pools = &mut call.state.pools;
+    let number = pools.number(handle)?;
+    if pools.pool(number)?.device != index {
+        return Err(Code::INVALID_VALUE);
+    }
+    pools.current[index] = handle;
+    Ok(())
+}
+
+/// `cuMemPoolCreate`.
+pub(crate) fn create(call: &mut Call, properties: &MemPoolProps) -> Answer<u64> {
+    const PINNED: i32 = 1;
+    const OF_DEVICE: i32 = 1;
+    supported(call)?;
+    if properties.kind != PINNED || properties.location_kind != OF_DEVICE {
+        return Err(Code::INVALID_VALUE);
+    }
+    let device = devices::index(&call.state, properties.location).map_err(|_| Code::INVALID_VALUE)?;
+    if properties.handle_types != 0 || properties.max_bytes != 0 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    let handle = call.state.pools.add(device);
+    call.made("pool", handle);
+    Ok(handle)
+}
+
+/// `cuMemPoolDestroy`. Memory in use stays until the free.
+pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
+    let pools = &mut call.state.pools;
+    let number = pools.number(handle)?;
+    if pools.defaults.contains(&handle) {
+        return Err(Code::INVALID_VALUE);
+    }
+    pools.handles.remove(handle)?;
+    let pool = pools.pool(number)?;
+    pool.destroyed = true;
+    pool.threshold = 0;
+    let device = pool.device;
+    if pools.current[device] == handle {
+        pools.current[device] = pools.defaults[device];
+    }
+    settle(&mut call.state);
+    trim(&mut call.state, number, 0);
+    Ok(())
+}
+
+/// `cuMemPoolGetAttribute`.
+pub(crate) fn attribute(call: &mut Call, handle: u64, attribute: i32) -> Answer<u64> {
+    settle(&mut call.state);
+    let number = call.state.pools.number(handle)?;
+    let reserved = regions::reserved_by(&call.state, number);
+    let pool = call.state.pools.pool(number)?;
+    match attribute {
+        1..=3 => Ok(pool.switches[attribute as usize - 1]),
+        RELEASE_THRESHOLD => Ok(pool.threshold),
+        RESERVED_CURRENT => Ok(reserved),
+        RESERVED_HIGH => Ok(pool.reserved_high),
+        USED_CURRENT => Ok(pool.used),
+        USED_HIGH => Ok(pool.used_high),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
+/// Returns whether an attribute is a switch of 4 bytes.
+pub(crate) fn is_switch(attribute: i32) -> bool {
+    (1..RELEASE_THRESHOLD).contains(&attribute)
+}
+
+/// `cuMemPoolSetAttribute`. The only valid value for a peak is 0, which resets the peak to the
+/// present amount.
+pub(crate) fn set_attribute(call: &mut Call, handle: u64, attribute: i32, value: u64) -> Answer<()> {
+    settle(&mut call.state);
+    let number = call.state.pools.number(handle)?;
+    let reserved = regions::reserved_by(&call.state, number);
+    let pool = call.state.pools.pool(number)?;
+    match (attribute, value) {
+        (1..=3, _) => pool.switches[attribute as usize - 1] = u64::from(value != 0),
+        (RELEASE_THRESHOLD, _) => pool.threshold = value,
+        (RESERVED_HIGH, 0) => pool.reserved_high = reserved,
+        (USED_HIGH, 0) => pool.used_high = pool.used,
+        _ => return Err(Code::INVALID_VALUE),
+    }
+    Ok(())
+}
+
+/// `cuMemPoolTrimTo`.
+pub(crate) fn trim_to(call: &mut Call, handle: u64, kept_bytes: u64) -> Answer<()> {
+    let number = call.state.pools.number(handle)?;
+    settle(&mut call.state);
+    trim(&mut call.state, number, kept_bytes);
+    Ok(())
+}
+
+/// `cuMemAllocAsync`, and `cuMemAllocFromPoolAsync` with a pool's handle. 0 bytes are the null
+/// address.
+pub(crate) fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u64) -> Answer<u64> {
+    supported(call)?;
+    let queue = queues::find(&mut call.state, stream, call.context)?;
+    let state = &mut *call.state;
+    let (context, device) = {
+        let its = state.streams.queue(queue)?;
+        (its.context, its.device)
+    };
+    contexts::check(state, context)?;
+    if captures::of_queue(state, queue)?.is_some() {
+        // Allocations inside a graph are not emulated.
+        return Err(Code::NOT_SUPPORTED);
+    }
+    let number = state.pools.number(pool.unwrap_or(state.pools.current[device]))?;
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let of_device = state.pools.pool(number)?.device;
+    if of_device != device {
+        // Another device's pool needs cuMemPoolSetAccess, which is not emulated.
+        return Err(Code::NOT_SUPPORTED);
+    }
+    let (address, span) = take(state, number, context, queue, bytes)?;
+    threads::push(state, queue, Work::Expose(span), Vec::new())?;
+    let reserved = regions::reserved_by(state, number);
+    let pool = state.pools.pool(number)?;
+    pool.used += bytes;
+    pool.used_high = pool.used_high.max(pool.used);
+    pool.reserved_high = pool.reserved_high.max(reserved);
+    call.made("allocation", address);
+    Ok(address)
+}
+
+/// `cuMemFreeAsync`: of a pool's memory, and of `cuMemAlloc`'s.
+pub(crate) fn free(call: &mut Call, address: u64, stream: u64) -> Answer<()> {
+    let queue = queues::find(&mut call.state, stream, call.context)?;
+    let state = &mut *call.state;
+    contexts::check(state, state.streams.queue(queue)?.context)?;
+    if address == 0 {
+        return Ok(());
+    }
+    let allocation = *state.memory.allocations.get(&address).ok_or(Code::INVALID_VALUE)?;
+    if captures::of_queue(state, queue)?.is_some() {
+        return Err(Code::INVALID_VALUE);
+    }
+    state.memory.allocations.remove(&address);
+    threads::push(state, queue, Work::Withdraw(allocation.span(address)), Vec::new())?;
+    let done = state.streams.end_of(queue);
+    state.pools.freed.push(Freed { address, allocation, queue, done });
+    Ok(())
+}
+
+/// Checks that the devices have pools.
+fn supported(call: &Call) -> Answer<()> {
+    if devices::all_have(&call.state, MEMORY_POOLS) { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
+}

@@ -1,0 +1,318 @@
+//! Virtual memory: reserved addresses and physical memory, joined by mappings.
+//!
+//! A mapping alone gives no device access. `cuMemSetAccess` maps the memory into the named device's
+//! view of the addresses (see `space`), where the device's kernels look. Memory created for export can
+//! be mapped in another process, too (see `sharing`).
+
+use crate::backing::pages::{Extent, PAGE, POISON_NEW};
+use crate::backing::sharing::{self, Imported};
+use crate::backing::space::DeviceAccess;
+use crate::call::Call;
+use crate::state::devices::{self, HANDLE_TYPE_POSIX_FD, VIRTUAL_MEMORY_MANAGEMENT};
+use crate::state::driver::State;
+use crate::state::physical;
+use crate::tables::virtual_memory::{Mapping, Physical};
+use crate::values::code::{Answer, Code};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// Page size of the host. A reservation may have any multiple of `HOST_PAGE`.
+const HOST_PAGE: u64 = 4096;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+const TYPE_PINNED: i32 = 1;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const LOCATION_DEVICE: i32 = 1;
+/// `CU_MEM_HANDLE_TYPE_NONE`.
+const HANDLE_NONE: i32 = 0;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const HANDLE_POSIX_FD: i32 = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_NONE`.
+const ACCESS_NONE: i32 = 0;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READ`.
+const ACCESS_READ: i32 = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const ACCESS_READ_WRITE: i32 = 3;
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Location {
+    kind: i32,
+    id: i32,
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AccessDescriptor {
+    location: Location,
+    flags: i32,
+}
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemAllocationProp {
+    kind: i32,
+    handle_types: i32,
+    location: Location,
+    metadata: u64,
+    flags: [u8; 8],
+}
+
+const _: () = assert!(size_of::<AccessDescriptor>() == 12 && size_of::<MemAllocationProp>() == 32);
+
+/// `cuMemGetAllocationGranularity`.
+pub(crate) fn granularity(call: &Call, properties: &MemAllocationProp) -> Answer<u64> {
+    supported(call)?;
+    checked(call, properties).map(|_| PAGE)
+}
+
+/// `cuMemAddressReserve`.
+pub(crate) fn reserve(call: &mut Call, bytes: u64, alignment: u64, hint: u64, flags: u64) -> Answer<u64> {
+    supported(call)?;
+    let bad_alignment = alignment != 0 && !alignment.is_power_of_two();
+    if flags != 0 || bytes == 0 || !bytes.is_multiple_of(HOST_PAGE) || bad_alignment {
+        return Err(Code::INVALID_VALUE);
+    }
+    if !bytes.is_multiple_of(PAGE) {
+        call.state.answers.outcome("reserve_unaligned")?;
+    }
+    let taken = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
+    let base = call.state.space().take(taken, alignment.max(1), hint)?;
+    call.state.virtual_memory.reservations.insert(base, bytes);
+    call.made("reservation", base);
+    Ok(base)
+}
+
+/// `cuMemAddressFree`.
+pub(crate) fn unreserve(call: &mut Call, base: u64, bytes: u64) -> Answer<()> {
+    supported(call)?;
+    let state = &mut *call.state;
+    if state.virtual_memory.reservations.get(&base) != Some(&bytes) {
+        return state.answers.outcome("address_free_unknown");
+    }
+    if state.virtual_memory.is_taken(base, base + bytes) {
+        return state.answers.outcome("address_free_mapped");
+    }
+    state.virtual_memory.reservations.remove(&base);
+    state.space().give(base, bytes.next_multiple_of(PAGE));
+    Ok(())
+}
+
+/// `cuMemCreate`.
+pub(crate) fn create(call: &mut Call, bytes: u64, properties: &MemAllocationProp, flags: u64) -> Answer<u64> {
+    supported(call)?;
+    let device = checked(call, properties)?;
+    if flags != 0 || bytes == 0 || !bytes.is_multiple_of(PAGE) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let exportable = properties.handle_types == HANDLE_POSIX_FD;
+    let state = &mut *call.state;
+    if let Some(code) = state.devices[device].lost {
+        return Err(code);
+    }
+    physical::collect(state);
+    if !state.devices[device].has_room(bytes) {
+        return Err(Code::OUT_OF_MEMORY);
+    }
+    let extents = state.devices[device].pages.take(bytes).ok_or(Code::OUT_OF_MEMORY)?;
+    state.devices[device].pages.poison(&extents, 0, bytes, POISON_NEW);
+    Ok(add(call, device, extents, None, exportable))
+}
+
+/// Adds physical memory. Returns the handle.
+fn add(call: &mut Call, device: usize, extents: Vec<Extent>, imported: Option<Imported>, exportable: bool) -> u64 {
+    let bytes = extents.iter().map(|extent| extent.bytes).sum();
+    let exports = Vec::new();
+    let physical = Physical { device, bytes, extents, imported, exportable, exports, held: true, mappings: 0 };
+    let memory = &mut call.state.virtual_memory;
+    memory.made += 1;
+    memory.physical.insert(memory.made, physical);
+    let handle = memory.handles.add(memory.made);
+    call.made("physical memory", handle);
+    handle
+}
+
+/// `cuMemExportToShareableHandle`.
+pub(crate) fn export(call: &mut Call, handle: u64, kind: i32, flags: u64) -> Answer<OwnedFd> {
+    supported(call)?;
+    if kind != HANDLE_POSIX_FD || flags != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let State { virtual_memory, devices, answers, .. } = &mut *call.state;
+    let number = virtual_memory.handles.get(handle).ok().copied();
+    let Some(physical) = number.and_then(|number| virtual_memory.physical.get_mut(&number)) else {
+        answers.outcome("export_unknown")?;
+        return Err(Code::INVALID_VALUE);
+    };
+    if !physical.exportable {
+        answers.outcome("export_untyped")?;
+    }
+    let (export, descriptor) = sharing::export(physical.device, &physical.extents, physical.file(devices).as_fd())?;
+    physical.exports.push(export);
+    call.out = Some(descriptor.as_raw_fd() as u64);
+    Ok(descriptor)
+}
+
+/// `cuMemImportFromShareableHandle`.
+pub(crate) fn import(call: &mut Call, descriptor: i32, kind: i32) -> Answer<u64> {
+    supported(call)?;
+    if kind != HANDLE_POSIX_FD {
+        return Err(Code::INVALID_VALUE);
+    }
+    let Some(import) = sharing::import(descriptor) else {
+        call.state.answers.outcome("import_unknown")?;
+        return Err(Code::INVALID_VALUE);
+    };
+    let device = devices::index(&call.state, import.device)?;
+    // A real driver exports no imported memory again.
+    Ok(add(call, device, import.extents, Some(import.source), false))
+}
+
+/// `cuMemRelease`.
+pub(crate) fn release(call: &mut Call, handle: u64) -> Answer<()> {
+    supported(call)?;
+    let Ok(number) = call.state.virtual_memory.handles.remove(handle) else {
+        return call.state.answers.outcome("release_unknown");
+    };
+    if let Some(physical) = call.state.virtual_memory.physical.get_mut(&number) {
+        physical.held = false;
+    }
+    physical::drop_unused(&mut call.state, number);
+    Ok(())
+}
+
+/// `cuMemMap`.
+pub(crate) fn map(call: &mut Call, at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Answer<()> {
+    supported(call)?;
+    let state = &mut *call.state;
+    let memory = &mut state.virtual_memory;
+    let number = *memory.handles.get(handle).map_err(|_| Code::INVALID_VALUE)?;
+    let physical = memory.physical.get(&number).ok_or(Code::INVALID_VALUE)?;
+    let aligned = at.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
+    if flags != 0 || bytes == 0 || !aligned || !offset.is_multiple_of(PAGE) {
+        return Err(Code::INVALID_VALUE);
+    }
+    if offset != 0 || bytes != physical.bytes {
+        return state.answers.outcome("map_part");
+    }
+    if !memory.is_reserved(at, bytes) || memory.is_taken(at, at + bytes) {
+        return state.answers.outcome("map_taken");
+    }
+    memory.mappings.insert(at, Mapping { bytes, physical: number, users: BTreeMap::new() });
+    if let Some(physical) = memory.physical.get_mut(&number) {
+        physical.mappings += 1;
+    }
+    Ok(())
+}
+
+/// `cuMemUnmap`. Does not wait: work that still uses the range is killed.
+pub(crate) fn unmap(call: &mut Call, at: u64, bytes: u64) -> Answer<()> {
+    supported(call)?;
+    let state = &mut *call.state;
+    if bytes == 0 || !at.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
+        return Err(Code::INVALID_VALUE);
+    }
+    if !state.virtual_memory.is_reserved(at, bytes) {
+        return state.answers.outcome("unmap_unreserved");
+    }
+    let Ok((found, covered)) = state.virtual_memory.inside(at, bytes) else {
+        return state.answers.outcome("unmap_partial");
+    };
+    if !covered {
+        state.answers.outcome("unmap_gap")?;
+    }
+    for start in found {
+        let Some(mapping) = state.virtual_memory.mappings.remove(&start) else { continue };
+        for &user in mapping.users.keys() {
+            state.space().unmap(user, start, mapping.bytes);
+        }
+        state.space().unmap_host(start, mapping.bytes);
+        if let Some(physical) = state.virtual_memory.physical.get_mut(&mapping.physical) {
+            physical.mappings -= 1;
+        }
+        physical::drop_unused(state, mapping.physical);
+    }
+    Ok(())
+}
+
+/// `cuMemSetAccess`: checks all descriptors before applying the first.
+pub(crate) fn set_access(call: &mut Call, at: u64, bytes: u64, wanted: &[AccessDescriptor]) -> Answer<()> {
+    supported(call)?;
+    let state = &mut *call.state;
+    let Ok((found, covered)) = state.virtual_memory.inside(at, bytes) else {
+        return state.answers.outcome("access_partial");
+    };
+    if !covered || bytes == 0 {
+        return state.answers.outcome("access_gap");
+    }
+    let mut changes = Vec::new();
+    for descriptor in wanted {
+        if descriptor.location.kind != LOCATION_DEVICE {
+            return Err(Code::INVALID_VALUE);
+        }
+        // An absent device is an invalid value here, although `cuMemCreate` has a special code
+        // for an absent device.
+        let device = devices::index(state, descriptor.location.id).map_err(|_| Code::INVALID_VALUE)?;
+        let access = match descriptor.flags {
+            ACCESS_NONE => None,
+            ACCESS_READ => Some(DeviceAccess::Read),
+            ACCESS_READ_WRITE => Some(DeviceAccess::ReadWrite),
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        changes.push((device, access));
+    }
+    if changes.is_empty() {
+        return Err(Code::INVALID_VALUE);
+    }
+    for start in found {
+        for &(device, access) in &changes {
+            change_access(state, start, device, access)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets one device's access to a mapping. `None` removes the access.
+fn change_access(state: &mut State, start: u64, device: usize, access: Option<DeviceAccess>) -> Answer<()> {
+    let State { virtual_memory, devices, space, .. } = state;
+    let (Some(space), Some(mapping)) = (space, virtual_memory.mappings.get_mut(&start)) else {
+        return Err(Code::INVALID_VALUE);
+    };
+    let Some(access) = access else {
+        if mapping.users.remove(&device).is_some() {
+            space.unmap(device, start, mapping.bytes);
+        }
+        return Ok(());
+    };
+    if mapping.users.insert(device, access) == Some(access) {
+        return Ok(());
+    }
+    let physical = &virtual_memory.physical[&mapping.physical];
+    let descriptor = physical.file(devices).as_raw_fd();
+    let mapped = space.map(device, start, descriptor, &physical.extents, access);
+    if mapped.is_err() {
+        mapping.users.remove(&device);
+    }
+    mapped
+}
+
+/// Checks that the devices have virtual memory.
+fn supported(call: &Call) -> Answer<()> {
+    let has = devices::all_have(&call.state, VIRTUAL_MEMORY_MANAGEMENT);
+    if has { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
+}
+
+/// Returns the device of properties, if valid.
+fn checked(call: &Call, properties: &MemAllocationProp) -> Answer<usize> {
+    if properties.kind != TYPE_PINNED || properties.location.kind != LOCATION_DEVICE {
+        return Err(Code::INVALID_VALUE);
+    }
+    match properties.handle_types {
+        HANDLE_NONE => {}
+        HANDLE_POSIX_FD if devices::all_have(&call.state, HANDLE_TYPE_POSIX_FD) => {}
+        _ => return Err(Code::NOT_SUPPORTED),
+    }
+    devices::index(&call.state, properties.location.id)
+}

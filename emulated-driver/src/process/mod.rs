@@ -1,0 +1,5 @@
+//! What belongs to the process and to its threads: locks, threads, the final states.
+
+pub(crate) mod latch;
+pub(crate) mod sync;
+pub(crate) mod thread;

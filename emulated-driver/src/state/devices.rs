@@ -1,0 +1,90 @@
+//! Names and attributes of the devices.
+
+use super::driver::State;
+use crate::values::code::{Answer, Code};
+
+/// The attributes of the emulated device that are not 0. They are those of a GPU of the Hopper family that programs ask for.
+const ATTRIBUTES: &[(i32, i32)] = &[
+    (1, 1024),
+    (2, 1024),
+    (3, 1024),
+    (4, 64),
+    (5, i32::MAX),
+    (6, 65_535),
+    (7, 65_535),
+    (8, 49_152),
+    (10, 32),
+    (14, 512),
+    (MULTIPROCESSOR_COUNT, 4),
+    (PCI_BUS_ID, 0),
+    (40, 1),
+    (41, 1),
+    (COMPUTE_CAPABILITY_MAJOR, 9),
+    (VIRTUAL_MEMORY_MANAGEMENT, 1),
+    (HANDLE_TYPE_POSIX_FD, 1),
+    (MEMORY_POOLS, 1),
+];
+
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+const MULTIPROCESSOR_COUNT: i32 = 16;
+/// `CU_DEVICE_ATTRIBUTE_PCI_BUS_ID`: the device's ordinal plus one.
+const PCI_BUS_ID: i32 = 33;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
+const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
+/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
+pub(crate) const VIRTUAL_MEMORY_MANAGEMENT: i32 = 102;
+/// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`.
+pub(crate) const HANDLE_TYPE_POSIX_FD: i32 = 103;
+/// `CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED`.
+pub(crate) const MEMORY_POOLS: i32 = 115;
+/// The highest attribute in CUDA 13.0's header. A higher number is refused.
+const LAST_ATTRIBUTE: i32 = 148;
+
+/// Returns the index of a `CUdevice`.
+pub(crate) fn index(state: &State, device: i32) -> Answer<usize> {
+    usize::try_from(device).ok().filter(|&index| index < state.devices.len()).ok_or(Code::INVALID_DEVICE)
+}
+
+/// Returns an attribute of a device.
+pub(crate) fn attribute(state: &State, attribute: i32, device: i32) -> Answer<i32> {
+    let ordinal = index(state, device)? as i32;
+    if !(1..=LAST_ATTRIBUTE).contains(&attribute) {
+        return Err(Code::INVALID_VALUE);
+    }
+    if let Some(&changed) = state.config.attributes.get(&attribute) {
+        return Ok(changed);
+    }
+    if attribute == PCI_BUS_ID {
+        return Ok(ordinal + 1);
+    }
+    Ok(ATTRIBUTES.iter().find(|entry| entry.0 == attribute).map_or(0, |entry| entry.1))
+}
+
+/// Returns whether every device has an attribute.
+pub(crate) fn all_have(state: &State, wanted: i32) -> bool {
+    state.config.attributes.get(&wanted).is_none_or(|&value| value != 0)
+}
+
+/// Returns the device's name.
+pub(crate) fn name(state: &State, device: i32) -> Answer<String> {
+    index(state, device).map(|ordinal| format!("Emulated device {ordinal}"))
+}
+
+/// Formats domain, bus and device number for `cuDeviceGetPCIBusId`.
+pub(crate) fn bus_id(state: &State, device: i32) -> Answer<String> {
+    index(state, device).map(|ordinal| format!("0000:{:02X}:00.0", ordinal + 1))
+}
+
+/// Returns a UUID, different for each device.
+pub(crate) fn uuid(state: &State, device: i32) -> Answer<[u8; 16]> {
+    let ordinal = index(state, device)?;
+    let mut bytes = *b"cachalot-emu-00\0";
+    bytes[15] = ordinal as u8;
+    Ok(bytes)
+}
+
+/// Returns whether a device may get access to another device's memory.
+pub(crate) fn can_access_peer(state: &State, device: i32, peer: i32) -> Answer<bool> {
+    let (device, peer) = (index(state, device)?, index(state, peer)?);
+    Ok(device != peer && state.answers.number("can_access_peer") != 0)
+}

@@ -1,0 +1,226 @@
+//! Memory taken from a device and given back: whole regions, and parts of shared pages. Serves
+//! `cuMemAlloc` and the pools of stream-ordered memory.
+
+use super::contexts;
+use super::driver::State;
+use super::physical;
+use crate::backing::pages::{PAGE, POISON_FREED, POISON_NEW};
+use crate::backing::space::DeviceAccess;
+use crate::tables::memory::{Allocation, Region};
+use crate::tables::work::Span;
+use crate::values::code::{Answer, Code};
+use crate::values::ranges::Ranges;
+
+/// Alignment of every allocated address, as with real devices.
+pub(crate) const ALIGNMENT: u64 = 512;
+/// Allocations below `SMALL` bytes share pages.
+const SMALL: u64 = PAGE;
+
+/// Returns the device in whose view work of `device` uses `[address, address + bytes)`: the owner
+/// of an allocation, or for mapped memory a device with the needed access to the whole range.
+///
+/// # Errors
+/// `INVALID_VALUE` if part of the range is no memory, or no device has access.
+pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize, needed: DeviceAccess) -> Answer<usize> {
+    let end = address.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
+    if let Some((start, allocation)) = state.memory.containing(address) {
+        let inside = end <= start + allocation.bytes;
+        let owner = contexts::device_of(state, allocation.context)?;
+        return if inside { Ok(owner) } else { Err(Code::INVALID_VALUE) };
+    }
+    let others = (0..state.devices.len()).filter(|&other| other != device);
+    std::iter::once(device)
+        .chain(others)
+        .find(|&device| state.virtual_memory.is_accessible(address, end, device, needed))
+        .ok_or(Code::INVALID_VALUE)
+}
+
+/// Gives `device` access to all memory of a context, or removes the access.
+pub(crate) fn share(state: &mut State, context: u64, device: usize, on: bool) -> Answer<()> {
+    let Some(space) = &state.space else { return Err(Code::NOT_INITIALIZED) };
+    let its = |region: &Region| region.context == context && region.pool.is_none();
+    for (&address, region) in state.memory.regions.iter().filter(|(_, region)| its(region)) {
+        if on {
+            let descriptor = state.devices[region.device].pages.descriptor();
+            space.map(device, address, descriptor, &region.extents, DeviceAccess::ReadWrite)?;
+        } else {
+            space.unmap(device, address, region.bytes);
+        }
+    }
+    Ok(())
+}
+
+/// Releases the memory of the allocations of an ending context.
+pub(crate) fn give_back_all(state: &mut State, context: u64) {
+    let its = state.memory.allocations.iter().filter(|(_, allocation)| allocation.context == context);
+    let its: Vec<(u64, Allocation)> = its.map(|(&address, &allocation)| (address, allocation)).collect();
+    for (address, allocation) in its {
+        state.memory.allocations.remove(&address);
+        give_back(state, address, allocation);
+    }
+}
+
+/// Releases the regions that an ending context has left.
+pub(crate) fn release_all(state: &mut State, context: u64) {
+    let left = state.memory.regions.iter().filter(|(_, region)| region.context == context);
+    let left: Vec<u64> = left.map(|(&start, _)| start).collect();
+    for region in left {
+        release(state, region);
+    }
+}
+
+/// Returns the bytes of the regions of a pool.
+pub(crate) fn reserved_by(state: &State, pool: u64) -> u64 {
+    let its = state.memory.regions.values().filter(|region| region.pool == Some(pool));
+    its.map(|region| region.bytes).sum()
+}
+
+/// Returns the pool's idle region with the earliest release. An idle region has no allocation.
+pub(crate) fn oldest_idle(state: &State, pool: u64) -> Option<u64> {
+    let idle = state.memory.regions.iter().filter(|(_, region)| region.pool == Some(pool) && region.users == 0);
+    idle.min_by_key(|(_, region)| region.returned).map(|(&start, _)| start)
+}
+
+/// Returns the size of an allocation on the device: whole pages, or a part of a shared page.
+pub(crate) fn taken_by(bytes: u64) -> Answer<u64> {
+    bytes.checked_next_multiple_of(if bytes < SMALL { ALIGNMENT } else { PAGE }).ok_or(Code::OUT_OF_MEMORY)
+}
+
+/// Takes memory for a context, from the pool if given. The memory is usable after [`expose`].
+pub(crate) fn take(state: &mut State, context: u64, pool: Option<u64>, bytes: u64) -> Answer<(u64, Span)> {
+    let taken = taken_by(bytes)?;
+    let (region, address) = if bytes < SMALL {
+        take_part(state, context, pool, taken)?
+    } else {
+        let idle = state.memory.regions.iter().filter(|(_, region)| {
+            let whole = region.bytes == taken && region.parts.is_none();
+            pool.is_some() && region.pool == pool && region.context == context && region.users == 0 && whole
+        });
+        let newest = idle.max_by_key(|(_, region)| region.returned).map(|(&start, _)| start);
+        let start = newest.map_or_else(|| obtain(state, context, pool, taken), Ok)?;
+        (start, start)
+    };
+    if let Some(region) = state.memory.regions.get_mut(&region) {
+        region.users += 1;
+    }
+    let allocation = Allocation { context, bytes, taken, region, pool };
+    state.memory.allocations.insert(address, allocation);
+    Ok((address, allocation.span(address)))
+}
+
+/// Maps a part of a region for every device with access, filled with the poison of new memory. A
+/// part of a shared page is mapped already.
+pub(crate) fn expose(state: &mut State, span: Span) -> Answer<()> {
+    let region = state.memory.regions.get(&span.region).ok_or(Code::UNKNOWN)?;
+    if region.parts.is_none() {
+        show(state, span.region)?;
+    }
+    let region = &state.memory.regions[&span.region];
+    state.devices[region.device].pages.poison(&region.extents, span.offset, span.bytes, POISON_NEW);
+    Ok(())
+}
+
+/// Unmaps a part of a region from every device. A part of a shared page stays mapped and is filled
+/// with the poison of freed memory.
+pub(crate) fn withdraw(state: &mut State, span: Span) {
+    let Some(region) = state.memory.regions.get(&span.region) else { return };
+    if region.parts.is_some() {
+        state.devices[region.device].pages.poison(&region.extents, span.offset, span.bytes, POISON_FREED);
+    } else {
+        state.space().unmap_all(span.region, span.bytes);
+    }
+}
+
+/// Copies the present contents of device memory, without waiting for work and without access
+/// rights.
+pub(crate) fn peek(state: &State, address: u64, into: &mut [u8]) -> Answer<()> {
+    let end = address.checked_add(into.len() as u64).ok_or(Code::INVALID_VALUE)?;
+    let region = state.memory.regions.range(..=address).next_back();
+    if let Some((&start, region)) = region.filter(|(start, region)| end <= *start + region.bytes) {
+        state.devices[region.device].pages.read(&region.extents, address - start, into);
+        return Ok(());
+    }
+    state.virtual_memory.peek(&state.devices, address, into)
+}
+
+/// Takes a part of a page shared by small allocations of a context and pool. Returns the page and
+/// the part.
+fn take_part(state: &mut State, context: u64, pool: Option<u64>, taken: u64) -> Answer<(u64, u64)> {
+    let shared = state.memory.regions.iter_mut();
+    let mut shared = shared.filter(|(_, region)| region.context == context && region.pool == pool);
+    let found = shared.find_map(|(&start, region)| Some((start, region.parts.as_mut()?.take(taken, ALIGNMENT)?)));
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    let start = obtain(state, context, pool, PAGE)?;
+    show(state, start).inspect_err(|_| release(state, start))?;
+    let mut parts = Ranges::new(start, PAGE);
+    parts.set_quarantine(state.memory.quarantine);
+    let address = parts.take(taken, ALIGNMENT).ok_or(Code::UNKNOWN)?;
+    state.memory.regions.get_mut(&start).ok_or(Code::UNKNOWN)?.parts = Some(parts);
+    Ok((start, address))
+}
+
+/// Allocates a region, not yet mapped for any device.
+fn obtain(state: &mut State, context: u64, pool: Option<u64>, bytes: u64) -> Answer<u64> {
+    let device = contexts::device_of(state, context)?;
+    physical::collect(state);
+    if !state.devices[device].has_room(bytes) {
+        return Err(Code::OUT_OF_MEMORY);
+    }
+    let extents = state.devices[device].pages.take(bytes).ok_or(Code::OUT_OF_MEMORY)?;
+    let address = match state.space().take(bytes, PAGE, 0) {
+        Ok(address) => address,
+        Err(code) => {
+            state.devices[device].pages.give(&extents);
+            return Err(code);
+        }
+    };
+    let region = Region { context, device, pool, bytes, extents, parts: None, users: 0, returned: 0 };
+    state.memory.regions.insert(address, region);
+    Ok(address)
+}
+
+/// Maps a region for the owning device. Without a pool, also for every device with access to the
+/// context's memory.
+fn show(state: &mut State, start: u64) -> Answer<()> {
+    let region = state.memory.regions.get(&start).ok_or(Code::UNKNOWN)?;
+    let peers = if region.pool.is_none() { contexts::accessors(state, region.context) } else { Vec::new() };
+    let space = state.space.as_ref().ok_or(Code::NOT_INITIALIZED)?;
+    let descriptor = state.devices[region.device].pages.descriptor();
+    for user in peers.into_iter().chain([region.device]) {
+        space.map(user, start, descriptor, &region.extents, DeviceAccess::ReadWrite)?;
+    }
+    Ok(())
+}
+
+/// Releases the memory of a freed allocation: to the shared page, to the pool, or to the device.
+pub(crate) fn give_back(state: &mut State, address: u64, allocation: Allocation) {
+    // A region without a pool or parts is unmapped by its release.
+    if allocation.pool.is_some() || allocation.taken < SMALL {
+        withdraw(state, allocation.span(address));
+    }
+    if let Some(number) = allocation.pool {
+        state.pools.given_back(number, allocation.bytes);
+    }
+    let memory = &mut state.memory;
+    let Some(region) = memory.regions.get_mut(&allocation.region) else { return };
+    if let Some(parts) = &mut region.parts {
+        parts.give(address, allocation.taken);
+    }
+    region.users -= 1;
+    memory.returned += 1;
+    region.returned = memory.returned;
+    if region.users == 0 && region.pool.is_none() {
+        release(state, allocation.region);
+    }
+}
+
+/// Releases a region to the device.
+pub(crate) fn release(state: &mut State, start: u64) {
+    if let Some(region) = state.memory.regions.remove(&start) {
+        state.space().unmap_all(start, region.bytes);
+        state.space().give(start, region.bytes);
+        state.devices[region.device].pages.give(&region.extents);
+    }
+}

@@ -1,0 +1,74 @@
+//! Runs the tasks of a piece of work on the calling thread.
+
+use super::contexts;
+use super::driver::driver;
+use super::regions;
+use crate::process::thread;
+use crate::tables::work::{KernelCode, Shape, Task};
+use crate::values::code::Code;
+use std::ffi::c_void;
+use std::time::Instant;
+
+/// Runs the tasks on the calling thread, for a stream of `context`. The state must not be locked.
+pub(crate) fn run(tasks: Vec<Task>, context: u64) {
+    thread::running_for(context, || tasks.into_iter().for_each(run_one));
+}
+
+/// Runs a task.
+fn run_one(task: Task) {
+    match task {
+        Task::Fill { at, bytes, value } => {
+            // SAFETY: the range was device memory when queued, and lies outside every Rust
+            // object. If the program has freed the memory since, the following fault is the purpose
+            // of the library.
+            unsafe { libc::memset(at as *mut c_void, i32::from(value), bytes) };
+        }
+        Task::Copy { to, from, bytes, kept } => {
+            // SAFETY: as for a fill. The caller guarantees host ranges, as with the real
+            // function.
+            unsafe { libc::memmove(to as *mut c_void, from as *const c_void, bytes) };
+            drop(kept);
+        }
+        Task::Stamp(stamp) => {
+            stamp.get_or_init(Instant::now);
+        }
+        Task::Expose(span) => {
+            let exposed = regions::expose(&mut driver().state.lock(), span);
+            exposed.expect("the system maps what it gave");
+        }
+        Task::Withdraw(span) => regions::withdraw(&mut driver().state.lock(), span),
+        Task::Call { function, argument } => {
+            // SAFETY: the caller of cuLaunchHostFunc guarantees a function that takes the
+            // argument.
+            thread::as_host_function(|| unsafe { function(argument as *mut c_void) });
+        }
+        Task::Kernel { code, mut slots, starts, shape } => {
+            let first = slots.as_mut_ptr();
+            let mut pointers: Vec<*mut c_void> = starts.iter().map(|&start| first.wrapping_add(start).cast()).collect();
+            let Shape { grid, block } = shape;
+            match code {
+                KernelCode::Plain(kernel) => {
+                    let (blocks, threads) = (grid.iter().product(), block.iter().product());
+                    // SAFETY: the object that defines the kernel has declared the number of
+                    // 8-byte arguments.
+                    unsafe { kernel(pointers.as_mut_ptr(), blocks, threads) };
+                }
+                KernelCode::Global(kernel) => {
+                    let sizes = [grid, block].concat();
+                    // SAFETY: the object that defines the kernel has declared the sizes of the
+                    // arguments.
+                    unsafe { kernel(pointers.as_mut_ptr(), sizes.as_ptr()) };
+                }
+            }
+        }
+        Task::Fail(code) => raise(code),
+    }
+}
+
+/// Breaks the context whose work the calling thread runs, as does a faulting kernel.
+pub(crate) fn raise(code: Code) {
+    let driver = driver();
+    let mut state = driver.state.lock();
+    contexts::break_down(&mut state, thread::running(), code);
+    driver.progress.notify_all();
+}

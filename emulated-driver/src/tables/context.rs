@@ -1,0 +1,25 @@
+//! Contexts: the primary context of each device, and created contexts.
+
+use crate::values::code::Code;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A context.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) device: usize,
+    /// Number of retains of a primary context. 1 for a created context.
+    pub(crate) retains: u64,
+    /// The first unrecoverable error of the context's work. Every later call answers the error.
+    pub(crate) sticky: Option<Code>,
+    /// The queues of the legacy stream (key `None`) and of the threads' own default streams.
+    pub(crate) own_queues: BTreeMap<Option<u32>, u64>,
+    /// Contexts whose memory the device may access.
+    pub(crate) peers: BTreeSet<u64>,
+}
+
+impl Context {
+    /// Creates a context without work.
+    pub(crate) fn new(device: usize) -> Self {
+        Self { device, retains: 1, sticky: None, own_queues: BTreeMap::new(), peers: BTreeSet::new() }
+    }
+}

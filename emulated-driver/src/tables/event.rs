@@ -1,0 +1,24 @@
+//! Events: named points in the order of a stream.
+
+use crate::tables::stream::Mark;
+use crate::tables::work::Stamp;
+
+/// The point of an event's latest record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Point {
+    /// Never recorded. The event counts as complete.
+    Never,
+    /// A point in the order of a queue.
+    At(Mark),
+    /// A point inside a capture: the capture's id, and the preceding nodes.
+    Captured(u64, Vec<usize>),
+}
+
+/// An event.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) context: u64,
+    pub(crate) point: Point,
+    /// The time at which the point was reached. `None` for an event without timing.
+    pub(crate) stamp: Option<Stamp>,
+}

@@ -1,0 +1,174 @@
+//! The log: a line for each event that an operator asks about later, on the standard error or in a file.
+//!
+//! `CACHALOT_LOG` has the form `LEVEL` or `LEVEL:FILE`. A level includes the levels before it:
+//!
+//! ```text
+//! off       nothing
+//! error     requests that fail for lack of memory
+//! warning   settings without effect, fallbacks, failed operations without a status
+//! info      allocators, parked memory, plans, settings found by `tune:auto`
+//! ```
+//!
+//! Without the variable, warnings go to the standard error, behind the name of the library: no status tells them. With the
+//! variable, each line begins with the time in UTC and the process. A line is written by a single call, so the lines of several processes in one file stay
+//! whole. The variable is read once.
+
+use core::fmt::{Arguments, Display};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+/// The variable of the environment.
+const VARIABLE: &str = "CACHALOT_LOG";
+
+/// How much an event matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Level {
+    /// The program lacks memory.
+    Error,
+    /// The library does other than asked.
+    Warning,
+    /// The library has changed what it holds or how it decides.
+    Info,
+}
+
+/// The levels by name; `None` is no log.
+const LEVELS: [(&str, Option<Level>); 4] =
+    [("off", None), ("error", Some(Level::Error)), ("warning", Some(Level::Warning)), ("info", Some(Level::Info))];
+
+/// The log of the process.
+#[derive(Debug)]
+struct Log {
+    /// The highest level to be written.
+    most: Option<Level>,
+    /// Where lines go; the standard error, if there is none.
+    file: Option<File>,
+    /// Whether the variable is set. Lines then begin with the time and the process.
+    is_set: bool,
+}
+
+impl Log {
+    /// The log of a process without the variable.
+    const DEFAULT: Self = Self { most: Some(Level::Warning), file: None, is_set: false };
+
+    /// Returns the log that the variable describes.
+    ///
+    /// # Errors
+    /// A sentence that names the mistake.
+    fn parse(text: &str) -> Result<Self, String> {
+        let (level, path) = text.split_once(':').map_or((text, None), |(level, path)| (level, Some(path)));
+        let named = LEVELS.iter().find(|(name, _)| *name == level);
+        let Some(&(_, most)) = named else {
+            return Err(format!("{VARIABLE}: {level} is no level: off, error, warning or info, and :FILE behind it"));
+        };
+        let open = |path| OpenOptions::new().create(true).append(true).open(path);
+        let file =
+            path.map(open).transpose().map_err(|error| format!("{VARIABLE}: {}: {error}", path.unwrap_or("")))?;
+        Ok(Self { most, file, is_set: true })
+    }
+
+    /// Returns the log of the environment. A mistake in the variable is told in the log without the variable.
+    fn of_environment() -> Self {
+        let Some(text) = std::env::var_os(VARIABLE) else { return Self::DEFAULT };
+        Self::parse(&text.to_string_lossy()).unwrap_or_else(|mistake| {
+            Self::DEFAULT.write(Level::Warning, format_args!("{mistake}"));
+            Self::DEFAULT
+        })
+    }
+
+    /// Returns whether lines of the level are written.
+    fn has(&self, level: Level) -> bool {
+        // A status tells the program of an error: without the variable, a log of errors is not wanted.
+        self.most.is_some_and(|most| level <= most) && (self.is_set || level == Level::Warning)
+    }
+
+    /// Returns a line.
+    fn line(&self, level: Level, text: Arguments<'_>) -> String {
+        if !self.is_set {
+            return format!("cachalot: {text}\n");
+        }
+        let name = LEVELS.iter().find(|(_, named)| *named == Some(level)).map_or("", |(name, _)| name);
+        let now = humantime::format_rfc3339_millis(SystemTime::now());
+        // An event is a line: a report of several lines becomes one.
+        let text = text.to_string().trim_end().replace('\n', " ");
+        format!("{now} cachalot[{}] {name}: {text}\n", std::process::id())
+    }
+
+    /// Writes a line, if the log has the level.
+    fn write(&self, level: Level, text: Arguments<'_>) {
+        if !self.has(level) {
+            return;
+        }
+        let line = self.line(level, text);
+        // A failure to write a line cannot be reported either.
+        let _ = match self.file.as_ref() {
+            // A reference to a file is a writer.
+            Some(mut file) => file.write_all(line.as_bytes()),
+            None => std::io::stderr().write_all(line.as_bytes()),
+        };
+    }
+}
+
+/// Returns the log of the process.
+fn log() -> &'static Log {
+    static LOG: OnceLock<Log> = OnceLock::new();
+    LOG.get_or_init(Log::of_environment)
+}
+
+/// Returns whether lines of the level are written, for callers whose text is dear.
+pub(crate) fn has(level: Level) -> bool {
+    log().has(level)
+}
+
+/// Logs a request that failed for lack of memory.
+pub(crate) fn error(text: impl Display) {
+    log().write(Level::Error, format_args!("{text}"));
+}
+
+/// Logs what the library does other than asked.
+pub(crate) fn warning(text: impl Display) {
+    log().write(Level::Warning, format_args!("{text}"));
+}
+
+/// Logs a change in what the library holds or how it decides.
+pub(crate) fn info(text: impl Display) {
+    log().write(Level::Info, format_args!("{text}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Level, Log};
+
+    #[test]
+    fn a_level_includes_the_more_urgent_ones() {
+        let log = Log::parse("warning").unwrap();
+        assert_eq!([Level::Error, Level::Warning, Level::Info].map(|level| log.has(level)), [true, true, false]);
+        assert!(!Log::parse("off").unwrap().has(Level::Error) && Log::parse("info").unwrap().has(Level::Info));
+        assert!(Log::DEFAULT.has(Level::Warning) && !Log::DEFAULT.has(Level::Info));
+    }
+
+    #[test]
+    fn a_mistake_is_named() {
+        let mistake = |text| Log::parse(text).unwrap_err();
+        assert_eq!(mistake("loud"), "CACHALOT_LOG: loud is no level: off, error, warning or info, and :FILE behind it");
+        assert!(mistake("info:/nowhere/at/all").starts_with("CACHALOT_LOG: /nowhere/at/all: No such file"));
+    }
+
+    #[test]
+    fn lines_are_added_to_the_file_with_time_process_and_level() {
+        let folder = std::env::temp_dir().join(format!("cachalot-log-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("a:b.log");
+        for number in 0..2 {
+            let log = Log::parse(&format!("info:{}", path.display())).unwrap();
+            log.write(Level::Info, format_args!("line {number}"));
+        }
+        let written = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let behind = format!(" cachalot[{}] info: line ", std::process::id());
+        let lines: Vec<_> = written.lines().map(|line| line.split_once(&behind).expect("a whole line")).collect();
+        assert_eq!(lines.iter().map(|line| line.1).collect::<Vec<_>>(), ["0", "1"]);
+        assert!(lines.iter().all(|(time, _)| time.len() == "2026-01-01T00:00:00.000Z".len() && time.ends_with('Z')));
+    }
+}

@@ -1,0 +1,74 @@
+//! Limits the length of the names of tests. A name says the behaviour that the test checks, and a list of
+//! tests is read line by line.
+
+use proc_macro2::{TokenStream, TokenTree};
+use std::ffi::OsStr;
+use std::path::Path;
+use walkdir::{DirEntry, WalkDir};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// The greatest length of a test's name, in characters.
+const LONGEST: usize = 80;
+
+/// Adds the names of the functions with `#[test]` in a file, also in the arguments of macros, which a parser
+/// does not read.
+fn tests(tokens: TokenStream, found: &mut Vec<String>) {
+    let (mut is_test, mut is_name) = (false, false);
+    let mut before = None;
+    for token in tokens {
+        match &token {
+            TokenTree::Group(group) => {
+                let is_attribute = matches!(&before, Some(TokenTree::Punct(punct)) if punct.as_char() == '#');
+                is_test |= is_attribute && group.stream().to_string() == "test";
+                tests(group.stream(), found);
+            }
+            TokenTree::Ident(ident) if is_name => {
+                found.push(ident.to_string());
+                (is_test, is_name) = (false, false);
+            }
+            TokenTree::Ident(ident) => is_name = is_test && ident == "fn",
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+        before = Some(token);
+    }
+}
+
+/// Returns the names of the tests in a file.
+fn tests_of(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    tests(text.parse().unwrap_or_else(|error| panic!("{error}")), &mut found);
+    found
+}
+
+/// Returns whether the walk enters a folder: neither build outputs nor hidden folders, such as `.tools`.
+fn is_entered(entry: &DirEntry) -> bool {
+    let name = entry.file_name().to_string_lossy();
+    entry.depth() == 0 || !name.starts_with('.') && name != "target"
+}
+
+#[test]
+fn names_of_tests_are_short() {
+    let (mut count, mut long) = (0, Vec::new());
+    for entry in WalkDir::new(ROOT).into_iter().filter_entry(is_entered) {
+        let entry = entry.expect("the tree is readable");
+        if entry.path().extension() != Some(OsStr::new("rs")) || !entry.file_type().is_file() {
+            continue;
+        }
+        let text = std::fs::read_to_string(entry.path()).expect("Rust is text");
+        let names = tests_of(&text);
+        count += names.len();
+        let file = entry.path().strip_prefix(ROOT).unwrap_or(Path::new("")).display();
+        let over = names.iter().filter(|name| name.chars().count() > LONGEST);
+        long.extend(over.map(|name| format!("{file}: {name} ({})", name.chars().count())));
+    }
+    assert!(count > 1000, "{count} tests were found");
+    assert!(long.is_empty(), "names of more than {LONGEST} characters:\n{}", long.join("\n"));
+}
+
+#[test]
+fn tests_are_found_in_modules_and_in_macros() {
+    let text = "fn no() {} #[test] fn a() {} mod m { #[test] #[ignore = \"slow\"] fn b() { fn no() {} } }\n\
+                macro! { #[test] fn c(x in 0..1) {} } #[cfg(test)] fn no() {} /// Doc.\n#[test] pub fn d() {}";
+    assert_eq!(tests_of(text), ["a", "b", "c", "d"]);
+}

@@ -1,0 +1,62 @@
+//! Refuses types that hold nothing but a device.
+//!
+//! Such a type is a second name for [`OnDevice`], and hides from a reader which operation works on what. An operation on a
+//! device is a method of `OnDevice`, of `Arena` or of `Mapper`. A type beside them holds something of its own: a target, a
+//! turn, memory in hand.
+
+use std::path::Path;
+use syn::visit::{self, Visit};
+use walkdir::WalkDir;
+
+/// The types that give access to all of a device.
+const DEVICES: [&str; 3] = ["OnDevice", "Arena", "Mapper"];
+
+/// The types of a file that hold nothing but a device.
+#[derive(Default)]
+struct Views(Vec<String>);
+
+impl Visit<'_> for Views {
+    fn visit_item_struct(&mut self, item: &syn::ItemStruct) {
+        let names = item.fields.iter().map(|field| last_name(&field.ty).unwrap_or_default());
+        let held: Vec<_> = names.filter(|name| name != "PhantomData").collect();
+        if matches!(&held[..], [name] if DEVICES.contains(&name.as_str())) {
+            self.0.push(item.ident.to_string());
+        }
+        visit::visit_item_struct(self, item);
+    }
+}
+
+/// Returns the last name in the path of a type, through references.
+fn last_name(of: &syn::Type) -> Option<String> {
+    match of {
+        syn::Type::Reference(reference) => last_name(&reference.elem),
+        syn::Type::Path(path) => path.path.segments.last().map(|last| last.ident.to_string()),
+        _ => None,
+    }
+}
+
+fn views_in(source: &str) -> Vec<String> {
+    let mut views = Views::default();
+    views.visit_file(&syn::parse_file(source).expect("the file is Rust"));
+    views.0
+}
+
+#[test]
+fn no_type_of_the_core_holds_nothing_but_a_device() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src"));
+    let mut found = Vec::new();
+    for file in WalkDir::new(folder).into_iter().map(|entry| entry.expect("the folder can be read")) {
+        if file.path().extension().is_some_and(|extension| extension == "rs") {
+            let source = std::fs::read_to_string(file.path()).expect("the file can be read");
+            found.extend(views_in(&source).into_iter().map(|name| format!("{}: {name}", file.path().display())));
+        }
+    }
+    assert!(found.is_empty(), "these types hold nothing but a device:\n{}", found.join("\n"));
+}
+
+#[test]
+fn a_second_name_for_a_device_is_found_and_a_type_with_a_target_is_not() {
+    let source = "struct Giver<'a, D>(pub OnDevice<'a, D>); struct Seen<'a> { arena: &'a Arena, of: PhantomData<u8> }
+        struct Parker<'a, D> { mapper: Mapper<'a, D>, target: u32 }";
+    assert_eq!(views_in(source), ["Giver", "Seen"]);
+}
