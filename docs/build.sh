@@ -23,7 +23,7 @@ rm -rf "$source" "$root/docs/book"
 mkdir -p "$source/src"
 cp "$root/docs/book.toml" "$source/"
 cd "$root"
-git ls-files --cached --others --exclude-standard -- '*.md' docs/pictures 'tests/results/*.svg' docs/operators.schema.json include examples ffi/torch LICENSE-MIT LICENSE-APACHE |
+git ls-files --cached --others --exclude-standard -- '*.md' docs/pictures 'tests/results/*.svg' 'docs/*.schema.json' include examples ffi/torch LICENSE-MIT LICENSE-APACHE |
   while read -r file; do
     if [ -f "$file" ] && [ "$file" != docs/SUMMARY.md ]; then
       mkdir -p "$source/src/$(dirname "$file")"

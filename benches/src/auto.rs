@@ -132,7 +132,7 @@ fn in_force(allocator: &OnDevice) -> Result<String, cachalot_core::Error> {
 /// # Errors
 /// A refused call of the allocator, as a text.
 pub fn best_static(name: &str, programs: &[&Program], extent: AutoExtent) -> Result<(String, Figures), String> {
-    let part = |program: &&Program| Part { name: name.to_owned(), program: Program::clone(program), limit: None };
+    let part = |program: &&Program| Part { name: name.to_owned(), program: Program::clone(program), ..Part::default() };
     let mut distinct: Vec<&Program> = Vec::new();
     for program in programs {
         if !distinct.iter().any(|known| std::ptr::eq(*known, *program)) {

@@ -263,6 +263,7 @@ fn devices_of_a_snapshot_are_replayed_apart() {
     let finished = replay(&write(&folder("devices"), "two.pickle", pickle));
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
     let lines = finished.json();
-    let figures: Vec<_> = lines.iter().map(|line| (line["trace"].as_str(), line["peak_live_bytes"].as_u64())).collect();
+    let figures: Vec<_> =
+        lines.iter().map(|line| (line["record"].as_str(), line["peak_live_bytes"].as_u64())).collect();
     assert_eq!(figures, [(Some("two#0"), Some(8)), (Some("two#2"), Some(16))]);
 }

@@ -28,7 +28,7 @@ fn every_command_takes_a_history_that_begins_in_the_middle_and_says_so() {
     for (arguments, then) in [
         (&["replay", "--check"][..], "replayed from that state, worked out from the final one"),
         (&["replay", "--config", "expandable_segments:True"], "they are first requested, by address"),
-        (&["compare", "--policy", "caching"], "every allocator is first asked for them, by address"),
+        (&["compare", "--policy", "caching"], "every contender but the recording is first asked for them, by address"),
         (&["plan"], "planned as if allocated first"),
         (&["snapshot", "-o", written.to_str().expect("text")], "the events are those from there on"),
     ] {

@@ -121,8 +121,7 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
         "42.9 %",
         "8.00 MiB  in 1 block, the largest 8.00 MiB; the oldest 8.0 ms old\n              model.py:3 forward\n",
         "Out of memory on device 0 (event 9): 24.00 MiB wanted on stream default",
-        "Enough would have been: to release wholly free segments; a free block of another stream or pool; free memory in one \
-         piece, as expandable segments can have it.",
+        "2 requests failed, the largest of 24.00 MiB; enough would have been memory of 94.00 MiB instead of 71.00 MiB, or free",
     ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
@@ -276,19 +275,25 @@ fn the_answer_comes_first() {
     let answer = finished.output.split("\n\n").next().expect("a paragraph");
     let words = answer.split_whitespace().collect::<Vec<_>>().join(" ");
     // As in the page of `view`, whose sentence is about the recorded peak as well.
-    let stuck = "91 % of what is reserved at the peak is free but stuck: 4.02 GiB in 49 segments, 26 of them idle; ";
-    assert!(words.starts_with(stuck), "{words}");
-    assert!(words.ends_with("` would have held 2.37 GiB instead of 4.32 GiB."), "{words}");
+    let expected = "4.42 GiB were reserved at the peak, for at most 2.21 GiB live (utilisation 50.1 %); \
+                    `expandable_segments:True` would have saved 2.04 GiB of it (46.3 %). A replay with the recorded settings \
+                    holds 4.32 GiB, because it has other addresses. When the most was in use, 232.98 MiB were stuck in holes \
+                    of 32 segments.";
+    assert_eq!(words, expected);
     let line = &cachalot(["inspect".into(), "--json".into(), file]).json()[0];
     let told = &line["answers"][0];
     assert_eq!((&told["record"], &told["sentence"]), (&"multistream_prefetch__stacks".into(), &words.as_str().into()));
-    let peak = &line["peaks"].as_array().expect("a list")[0];
-    assert_eq!(peak["of"], "reserved");
-    for (stuck, peak_of) in [("reserved_bytes", "reserved"), ("hole_bytes", "in_holes"), ("idle_bytes", "releasable")] {
-        assert_eq!(told["stuck"][stuck], peak[peak_of], "{stuck}");
-    }
-    for (stuck, peak_of) in [("hole_segments", "hole_segments"), ("idle_segments", "releasable_segments")] {
-        assert_eq!(told["stuck"][stuck], peak[peak_of], "{stuck}");
+    let [reserved, in_use] = line["peaks"].as_array().expect("a list").as_slice() else { panic!("{line}") };
+    assert_eq!((&reserved["of"], &in_use["of"]), (&json!("reserved"), &json!("in_use")));
+    assert_eq!(told["peak_reserved_bytes"], reserved["reserved"]);
+    for (stuck, peak_of) in [
+        ("reserved_bytes", "reserved"),
+        ("hole_bytes", "in_holes"),
+        ("idle_bytes", "releasable"),
+        ("hole_segments", "hole_segments"),
+        ("idle_segments", "releasable_segments"),
+    ] {
+        assert_eq!(told["fullest"][stuck], in_use[peak_of], "{stuck}");
     }
 }
 
@@ -299,6 +304,8 @@ fn without_a_history_the_answer_is_about_the_end() {
         {"address": 1049600, "size": 3072, "requested_size": 0, "state": "inactive"}]}"#;
     let content = format!(r#"{{"segments": [{segment}], "device_traces": []}}"#);
     let finished = cachalot(["inspect".into(), write(&folder("end"), "end.json", content)]);
-    let first = finished.output.lines().next().expect("a line");
-    assert_eq!(first, "75 % of what is reserved at the end is free but stuck: 3.00 KiB in 1 segment.");
+    let first = finished.output.split("\n\n").next().expect("a paragraph").replace('\n', " ");
+    let expected =
+        "4.00 KiB are reserved at the end, and 1.00 KiB of it in use; 3.00 KiB (75 %) are stuck in holes of 1 segment.";
+    assert_eq!(first, expected);
 }

@@ -8,8 +8,10 @@ use std::fs;
 use std::path::PathBuf;
 
 /// The keys of a line of `--json`, in order.
-const KEYS: [&str; 16] = [
-    "trace",
+const KEYS: [&str; 18] = [
+    "schema",
+    "file",
+    "record",
     "policy",
     "allocations",
     "checked",
@@ -60,7 +62,7 @@ fn every_trace_is_repeated_without_a_mismatch() {
     let lines = finished.json();
     assert_eq!(lines.len(), described.len());
     for line in &lines {
-        let name = line["trace"].as_str().expect("a name");
+        let name = line["record"].as_str().expect("a name");
         assert_eq!((number(line, "mismatches"), number(line, "stats_mismatches")), (0, 0), "{name}");
         assert_eq!(number(line, "stats_checked"), STATISTICS, "{name}");
         assert!(number(line, "checked") > 3 * number(line, "allocations"), "{name}");
@@ -87,7 +89,7 @@ fn a_snapshot_is_repeated_with_the_segments_at_its_end() {
     assert_eq!(lines.len(), 2);
     for (line, (name, events)) in lines.iter().zip([("mlp_seed__stacks", 220), ("multistream_prefetch__stacks", 25447)])
     {
-        assert_eq!(line["trace"], name);
+        assert_eq!(line["record"], name);
         assert_eq!(number(line, "mismatches"), 0);
         // The segments and blocks of the snapshot come on top of the events.
         assert!(number(line, "checked") > events, "{line}");
@@ -140,7 +142,7 @@ fn files_are_recognised_by_their_content() {
     let snapshot = write(&folder, "snapshot.bin", compressed);
     let finished = replay(&["--check", "--json"], [csv, snapshot]);
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
-    let names: Vec<Value> = finished.json().iter().map(|line| line["trace"].clone()).collect();
+    let names: Vec<Value> = finished.json().iter().map(|line| line["record"].clone()).collect();
     assert_eq!(names, ["plain.log", "snapshot.bin"]);
 }
 

@@ -23,7 +23,7 @@ fn every_record_is_repeated_without_a_mismatch() {
     let lines = finished.json();
     assert_eq!(lines.len(), names.len());
     for (line, name) in lines.iter().zip(names) {
-        assert_eq!(line["trace"], name);
+        assert_eq!(line["record"], name);
         assert_eq!((&line["mismatches"], &line["stats_mismatches"]), (&0.into(), &0.into()), "{name}");
         assert!(line["checked"].as_u64() > line["allocations"].as_u64(), "{name}");
         assert_eq!(line["stats_checked"], 122, "{name}");

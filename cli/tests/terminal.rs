@@ -206,8 +206,11 @@ fn shells_and_man_know_every_command() {
         assert!(place.join(format!("{name}.1")).exists(), "{name}.1");
     }
     assert!(!place.join("cachalot-help.1").exists(), "the command for help needs no page");
-    let nowhere = cachalot(["man".into(), "--into".into(), place.join("none")]);
-    assert!(nowhere.status == 2 && nowhere.errors.contains("none/cachalot.1: "), "{}", nowhere.errors);
+    let made = place.join("made/for/them");
+    assert_eq!(cachalot(["man".into(), "--into".into(), made.clone()]).status, 0);
+    assert!(made.join("cachalot-view.1").exists());
+    let nowhere = cachalot(["man".into(), "--into".into(), place.join("cachalot.1")]);
+    assert!(nowhere.status == 2 && nowhere.errors.contains("cachalot.1: "), "{}", nowhere.errors);
 }
 
 /// The page with the documented output.

@@ -96,17 +96,28 @@ fn the_page_agrees_with_inspect() {
         let page = view(&folder.join("page.html"), &[&file]);
         let [data] = sources(&page).try_into().unwrap_or_else(|_| panic!("{name}: one device"));
         let (answer, total) = (&data.header["answer"], &report["totals"][0]);
-        let peak = &report["peaks"][0];
-        assert_eq!(answer["reserved"], peak["reserved"], "{name}");
-        assert_eq!(answer["in_holes"], peak["in_holes"], "{name}");
-        assert_eq!(answer["idle"], peak["releasable"], "{name}");
+        let (told, peaks) = (&report["answers"][0], report["peaks"].as_array().expect("a list"));
+        assert_eq!(answer["peak_reserved_bytes"], peaks[0]["reserved"], "{name}");
+        let peak = &peaks[peaks.len() - 1];
+        let fullest = &answer["fullest"];
+        for (key, of) in [
+            ("reserved_bytes", "reserved"),
+            ("hole_bytes", "in_holes"),
+            ("hole_segments", "hole_segments"),
+            ("idle_bytes", "releasable"),
+            ("idle_segments", "releasable_segments"),
+        ] {
+            assert_eq!((&fullest[key], &told["fullest"][key]), (&peak[of], &peak[of]), "{name}: {key}");
+        }
         assert_eq!(answer["events"], total["events"], "{name}");
-        assert_eq!(answer["better"], report["answers"][0]["better"], "{name}");
-        improved += u32::from(answer["better"].is_object());
+        assert_eq!(answer["of_record"]["better"], told["better"], "{name}");
+        let sentence = told["sentence"].as_str().expect("a sentence");
+        assert!(answer["sentence"].as_str().is_some_and(|text| text.starts_with(sentence)), "{name}");
+        improved += u32::from(told["better"].is_object());
         let sum = |one: &Value, other: &Value| one.as_u64().expect("bytes") + other.as_u64().expect("bytes");
         let in_use = sum(&peak["allocated"], &peak["pending"]);
-        assert_eq!(answer["active"], in_use, "{name}");
-        assert_eq!(data.active(data.header["peaks"][0].as_i64().expect("a moment")), in_use, "{name}");
+        assert_eq!(fullest["in_use_bytes"], in_use, "{name}");
+        assert_eq!(data.active(data.header["peaks"][1].as_i64().expect("a moment")), in_use, "{name}");
         let last = data.summed("moment_state").len() as i64 - 1;
         assert_eq!(data.active(last), sum(&total["allocated"], &total["pending"]), "{name} at the end");
         assert_eq!(
@@ -134,9 +145,8 @@ fn a_label_is_text_and_not_html() {
     let page = view(&folder.join("page.html"), &[&file]);
     assert!(page.contains("<title>&lt;b&gt;&amp;.json</title>"));
     assert_eq!(
-        sources(&page)[0].header["answer"]["text"],
-        "Nothing of what is reserved at the end is free but stuck, \
-        and 100 % (512 B) in 1 segment can be released."
+        sources(&page)[0].header["answer"]["sentence"],
+        "512 B are reserved at the end, and 0 B of it in use; 512 B (100 %) are idle, and can be released."
     );
 }
 
@@ -156,7 +166,7 @@ fn each_device_and_each_configuration_is_a_source() {
     assert_eq!(at_end(&sources[0]), at_end(&sources[1]));
     let stacks = |data: &Data| data.columns["stack_length"].iter().filter(|&&length| length > 0).count();
     assert!(stacks(&sources[1]) > 5, "{}", stacks(&sources[1]));
-    let text = sources[3].header["answer"]["text"].as_str().expect("text");
+    let text = sources[3].header["answer"]["sentence"].as_str().expect("text");
     assert!(
         text.starts_with(
             "With expandable_segments:True, the peak is 5.17 GiB instead of 15.73 GiB (−10.56 GiB −67.1 %). "
@@ -177,11 +187,12 @@ fn each_device_of_a_snapshot_is_a_source() {
     let folder = folder("devices");
     let page = view(&folder.join("page.html"), &[&write(&folder, "made.json", snapshot.to_string())]);
     let sources = sources(&page);
-    let of = |key: &str| sources.iter().map(|data| data.header["answer"][key].clone()).collect::<Vec<_>>();
+    let peak = |data: &Data| data.header["answer"]["peak_reserved_bytes"].clone();
+    let in_use = |data: &Data| data.header["answer"]["fullest"]["in_use_bytes"].clone();
     let devices: Vec<_> = sources.iter().map(|data| data.header["device"].clone()).collect();
     assert_eq!(devices, [0, 1, 2]);
     assert_eq!(
-        (of("reserved"), of("active")),
+        (sources.iter().map(peak).collect::<Vec<_>>(), sources.iter().map(in_use).collect::<Vec<_>>()),
         (vec![json!(512), json!(2048), json!(1024)], vec![json!(512), json!(0), json!(1024)])
     );
 }
@@ -217,7 +228,7 @@ fn failures_notes_and_marks_are_there() {
     assert_eq!(header["marks"], json!([{"moment": 1, "text": "## forward ##"}, {"moment": 3, "text": "epoch 2"}]));
     assert_eq!(header["notes"]["0"], "no stack recorded");
     assert!(header["notes"].as_object().expect("notes").values().any(|note| note == "step 1, compile 0/0"), "{header}");
-    assert_eq!(header["answer"]["failures"], 1);
+    assert_eq!(header["answer"]["ooms"], 1);
 }
 
 #[test]
@@ -227,12 +238,17 @@ fn what_is_printed_is_the_answer() {
     let finished = cachalot(arguments);
     assert_eq!(
         finished.output,
-        "gpt2_varlen__oom.csv.gz, device 0: 4 % of what is reserved at the peak is free but stuck: 298.14 MiB in 144 \
-         segments, 1 of them idle; `expandable_segments:True` would have failed 0 requests instead of 1, and held \
-         8.88 GiB. The peak of 7.85 GiB was at event 5,745 of 7,375. A request of 1.26 GiB failed.\n"
+        "gpt2_varlen__oom.csv.gz, device 0: 7.85 GiB were reserved at the peak, for at most 7.56 GiB live (utilisation \
+         96.3 %). A request of 1.26 GiB failed; enough would have been a limit of 9.12 GiB instead of 9.00 GiB, or \
+         `expandable_segments:True`, with 8.88 GiB reserved, or free memory in one piece (cachalot's \
+         `policy:stitched`), with 8.86 GiB reserved. When the most was in use, 278.14 MiB were stuck in holes of 143 \
+         segments. The peak was at event 5,745 of 7,375.\n"
     );
     let [line] = json_of(&[&arguments[..], &[Path::new("--json")]].concat()).try_into().expect("one line");
-    assert_eq!((&line["label"], &line["answer"]["hole_segments"]), (&json!("gpt2_varlen__oom.csv.gz"), &json!(143)));
+    assert_eq!(
+        (&line["label"], &line["answer"]["fullest"]["hole_segments"]),
+        (&json!("gpt2_varlen__oom.csv.gz"), &json!(143))
+    );
 }
 
 #[test]

@@ -26,6 +26,7 @@
 //! diff        the difference of two snapshots
 //! inspect     reports on snapshots
 //! program     the calls implied by a record
+//! recorded    what a recording held, by its events
 //! plan        problems for the planner, and solving them on every core
 //! trace       records: CSV, pickles, JSON
 //! memory      the memory of a device at any time of a history
@@ -40,6 +41,7 @@ pub mod memory;
 pub mod plan;
 pub mod predict;
 pub mod program;
+pub mod recorded;
 pub mod replay;
 pub mod snapshot;
 pub mod trace;

@@ -4,8 +4,9 @@
 //! The memory serves every reader of a history. `P` is the reader's value for a part (stream, pool, stack),
 //! and `B` the reader's value for a block.
 
-use cachalot_core::UNIT;
+use cachalot_core::{MIB, UNIT};
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// A segment, or a mapped part of a segment.
@@ -13,6 +14,9 @@ use std::collections::BTreeMap;
 pub struct Part<P> {
     /// Address behind the last byte.
     pub end: u64,
+    /// Size of the pages of an expandable segment, which go back to the device one by one. 0 for a segment
+    /// that is released as a whole.
+    pub page: u64,
     /// The reader's value.
     pub of: P,
 }
@@ -41,13 +45,88 @@ pub struct Memory<P, B> {
     pending: u64,
 }
 
-/// Free memory between two used blocks.
+/// The free memory of a part, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Hole {
-    /// Size in bytes.
-    pub bytes: u64,
-    /// Whether the hole is a whole part.
-    pub whole: bool,
+pub struct FreeMemory {
+    /// Free memory that can go back to the device: a wholly free part, or wholly free pages.
+    pub idle: u64,
+    /// Free memory beside blocks, which cannot go back.
+    pub holes: u64,
+    /// The largest piece of `holes`.
+    pub largest_hole: u64,
+    /// The largest free piece, idle or not.
+    pub largest: u64,
+}
+
+/// The memory of a device at some time. Memory in use, in holes and idle add up to reserved memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Stuck {
+    /// Bytes reserved from the device.
+    pub reserved_bytes: u64,
+    /// Bytes of allocated and pending blocks.
+    pub in_use_bytes: u64,
+    /// Free bytes that cannot go back to the device.
+    pub hole_bytes: u64,
+    /// Number of segments with holes.
+    pub hole_segments: u64,
+    /// Bytes of wholly free segments, and of wholly free pages of expandable segments.
+    pub idle_bytes: u64,
+    /// Number of wholly free segments.
+    pub idle_segments: u64,
+}
+
+impl Stuck {
+    /// Adds a segment of `bytes` bytes.
+    pub(crate) fn add(&mut self, bytes: u64, free: FreeMemory) {
+        let FreeMemory { idle, holes, .. } = free;
+        self.reserved_bytes = self.reserved_bytes.saturating_add(bytes);
+        self.in_use_bytes = self.in_use_bytes.saturating_add(bytes.saturating_sub(idle).saturating_sub(holes));
+        self.idle_bytes = self.idle_bytes.saturating_add(idle);
+        self.idle_segments += u64::from(idle == bytes && bytes > 0);
+        self.hole_bytes = self.hole_bytes.saturating_add(holes);
+        self.hole_segments += u64::from(holes > 0);
+    }
+}
+
+/// Size of the pages of small blocks in an expandable segment.
+pub const SMALL_PAGE: u64 = 2 * MIB;
+
+/// Returns the size of the pages that an event maps or unmaps: a number of large pages, or small pages.
+pub fn page_of(bytes: u64, large_page: u64) -> u64 {
+    if bytes.is_multiple_of(large_page.max(1)) { large_page } else { SMALL_PAGE }
+}
+
+/// Adds up the free memory of a part from the places of the blocks, by address.
+pub fn free_between(start: u64, end: u64, page: u64, blocks: impl Iterator<Item = (u64, u64)>) -> FreeMemory {
+    let mut free = FreeMemory::default();
+    let mut at = start;
+    let mut gap = |from: u64, to: u64| {
+        if from >= to {
+            return;
+        }
+        free.largest = free.largest.max(to - from);
+        // The gap without its wholly free pages is a piece on the left and a piece on the right.
+        let (first, last) = match page {
+            _ if from == start && to == end => (from, to),
+            0 => (to, to),
+            _ => {
+                let first = start.saturating_add((from - start).div_ceil(page).saturating_mul(page));
+                (first, start + (to - start) / page * page)
+            }
+        };
+        let pieces = if first < last { [first - from, to - last] } else { [to - from, 0] };
+        free.idle = free.idle.saturating_add(last.saturating_sub(first));
+        for piece in pieces {
+            free.holes = free.holes.saturating_add(piece);
+            free.largest_hole = free.largest_hole.max(piece);
+        }
+    };
+    for (address, bytes) in blocks {
+        gap(at, address.min(end));
+        at = at.max(address.saturating_add(bytes));
+    }
+    gap(at, end);
+    free
 }
 
 impl<P, B> Default for Memory<P, B> {
@@ -134,6 +213,36 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         }
     }
 
+    /// Adds a part in the place of all memory there. A part with pages is joined with a neighbour whose value
+    /// `takes` the new value, and gets that value.
+    pub fn map(&mut self, mut address: u64, mut part: Part<P>, takes: impl Fn(P, P) -> bool)
+    where
+        P: PartialEq,
+    {
+        if part.end <= address {
+            return;
+        }
+        self.cut(address, part.end);
+        if part.page > 0 {
+            let below = self.parts.range(..address).next_back().map(|(&start, &other)| (start, other));
+            let below = below.filter(|(_, other)| other.end == address);
+            let above = self.parts.get(&part.end).map(|&other| (part.end, other));
+            let mut is_alone = true;
+            for (start, other) in below.into_iter().chain(above).filter(|(_, other)| other.page > 0) {
+                // The value of memory that was there before stays.
+                if part.of != other.of && !(is_alone && takes(other.of, part.of)) {
+                    continue;
+                }
+                self.parts.remove(&start);
+                self.reserved = self.reserved.saturating_sub(other.end - start);
+                address = address.min(start);
+                part = Part { end: part.end.max(other.end), page: other.page, of: other.of };
+                is_alone = false;
+            }
+        }
+        self.insert(address, part);
+    }
+
     /// Removes a range from all overlapping parts.
     pub fn cut(&mut self, address: u64, end: u64) {
         let mut reserved = self.reserved;
@@ -191,29 +300,22 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         self.set_block(address, Some(Block { size: rounded(bytes), pending: true, of }));
     }
 
-    /// Returns the holes of a part. `blocks` comes from [`ordered`](Self::ordered). With `pending`, pending
-    /// blocks count as holes.
-    pub fn holes(blocks: &BTreeMap<u64, Block<B>>, address: u64, part: &Part<P>, pending: bool) -> Vec<Hole> {
-        let (mut holes, mut at) = (Vec::new(), address);
-        for (&start, block) in blocks.range(address..part.end.max(address)) {
-            if block.pending && pending {
-                continue;
-            }
-            if start > at {
-                holes.push(Hole { bytes: start - at, whole: false });
-            }
-            at = at.max(start.saturating_add(block.size));
-        }
-        if at < part.end {
-            holes.push(Hole { bytes: part.end - at, whole: at == address });
-        }
-        holes
+    /// Returns the free memory of a part. `blocks` comes from [`ordered`](Self::ordered). With `pending`,
+    /// pending blocks count as free.
+    pub fn free(blocks: &BTreeMap<u64, Block<B>>, address: u64, part: &Part<P>, pending: bool) -> FreeMemory {
+        // The block before the part may reach into the part.
+        let before =
+            blocks.range(..address).next_back().filter(|(start, block)| start.saturating_add(block.size) > address);
+        let within = before.into_iter().chain(blocks.range(address..part.end.max(address)));
+        let used = within.filter(|(_, block)| !(pending && block.pending)).map(|(&start, block)| (start, block.size));
+        free_between(address, part.end, part.page, used)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Block, Hole, Memory, Part, rounded};
+    use super::{Block, FreeMemory, Memory, Part, SMALL_PAGE, free_between, page_of, rounded};
+    use cachalot_core::MIB;
 
     #[test]
     fn a_request_is_rounded_up_to_512_bytes() {
@@ -221,9 +323,9 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_holes_follow_every_change() {
+    fn sums_and_free_memory_follow_every_change() {
         let mut memory = Memory::<(), ()>::default();
-        memory.insert(4096, Part { end: 16384, of: () });
+        memory.insert(4096, Part { end: 16384, page: 0, of: () });
         memory.cut(8192, 12288);
         let parts: Vec<_> = memory.parts().iter().map(|(&start, part)| (start, part.end)).collect();
         assert_eq!((parts, memory.reserved()), (vec![(4096, 8192), (12288, 16384)], 8192));
@@ -231,13 +333,46 @@ mod tests {
         memory.undo_free_completed(6144, 700, ());
         assert_eq!((memory.allocated(), memory.pending()), (512, 1024));
         let (part, blocks) = (*memory.part_at(5000).expect("a part"), memory.ordered());
-        let hole = |bytes| Hole { bytes, whole: false };
-        let holes = |pending| Memory::<(), ()>::holes(&blocks, 4096, &part, pending);
-        assert_eq!(holes(false), [hole(512), hole(1024), hole(1024)]);
-        assert_eq!(holes(true), [hole(512), hole(3072)]);
+        let free = |pending| Memory::<(), ()>::free(&blocks, 4096, &part, pending);
+        assert_eq!(free(false), FreeMemory { idle: 0, holes: 2560, largest_hole: 1024, largest: 1024 });
+        assert_eq!(free(true), FreeMemory { idle: 0, holes: 3584, largest_hole: 3072, largest: 3072 });
+        let whole = Memory::<(), ()>::free(&blocks, 12288, &memory.parts()[&12288], false);
+        assert_eq!(whole, FreeMemory { idle: 4096, largest: 4096, ..FreeMemory::default() });
         memory.undo_free_requested(6144, 700, ());
         assert_eq!((memory.allocated(), memory.pending()), (1536, 0));
         assert_eq!(memory.undo_alloc(6144).map(|block| block.size), Some(1024));
         assert!(memory.part_at(8192).is_none() && memory.part_at(12288).is_some());
+    }
+
+    #[test]
+    fn free_pages_are_idle_and_the_rest_of_a_gap_is_in_holes() {
+        // Pages of 100 from 1000 to 1600; blocks at 1050..1120 and 1450..1500.
+        let free = free_between(1000, 1600, 100, [(1050, 70), (1450, 50)].into_iter());
+        assert_eq!(free, FreeMemory { idle: 200 + 100, holes: 50 + 80 + 50, largest_hole: 80, largest: 330 });
+        // A gap within a page is a hole, and a gap over a page's edge too.
+        assert_eq!(free_between(0, 200, 100, [(0, 60), (140, 60)].into_iter()).holes, 80);
+        assert_eq!(free_between(0, 200, 100, std::iter::empty()).idle, 200);
+        assert_eq!(
+            [20 * MIB, 40 * MIB, 2 * MIB, 22 * MIB].map(|bytes| page_of(bytes, 20 * MIB)),
+            [20 * MIB, 20 * MIB, SMALL_PAGE, SMALL_PAGE]
+        );
+    }
+
+    #[test]
+    fn mapped_pages_join_their_neighbours_and_no_strangers() {
+        let mut memory = Memory::<u8, ()>::default();
+        let same = |one: u8, other: u8| one == other;
+        for (address, of) in [(0, 1), (200, 1), (100, 1), (300, 2)] {
+            memory.map(address, Part { end: address + 100, page: 100, of }, same);
+        }
+        let parts: Vec<_> = memory.parts().iter().map(|(&start, part)| (start, part.end, part.of)).collect();
+        assert_eq!((parts, memory.reserved()), (vec![(0, 300, 1), (300, 400, 2)], 400));
+        // A block over two parts leaves neither idle.
+        memory.cut(100, 200);
+        memory.map(100, Part { end: 200, page: 100, of: 3 }, same);
+        memory.set_block(50, Some(Block { size: 100, pending: false, of: () }));
+        let blocks = memory.ordered();
+        let part = memory.parts()[&100];
+        assert_eq!(Memory::<u8, ()>::free(&blocks, 100, &part, false).holes, 50);
     }
 }

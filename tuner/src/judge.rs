@@ -54,7 +54,7 @@ pub enum Unfinished {
 }
 
 /// A program with its memory limit.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Part {
     /// Name of the record.
     pub name: String,
@@ -62,6 +62,10 @@ pub struct Part {
     pub program: Program,
     /// The memory limit in bytes. `None` without a limit.
     pub limit: Option<u64>,
+    /// The configuration that gains of this program are measured against. `None` for the search's baseline.
+    pub baseline: Option<Config>,
+    /// The number of the process. Programs of one process stay together in a division.
+    pub process: Option<usize>,
 }
 
 /// Runs a program once, on an empty allocator. Asks `stop` now and then.

@@ -8,7 +8,7 @@
 //!
 //! let malloc = Operation::Malloc { bytes: 5 << 20, stream: StreamId::DEFAULT, slot: 0 };
 //! let program = Program { operations: vec![malloc, Operation::Free { slot: 0 }], slots: 1 };
-//! let part = Part { name: "one block".to_owned(), program, limit: None };
+//! let part = Part { name: "one block".to_owned(), program, limit: None, ..Part::default() };
 //! let costs = cachalot_core::simulated::DriverCosts::h200();
 //! let cost = cost(&part, &Config::new(), &costs, &|| false).expect("it fits");
 //! assert_eq!(cost.reserved_bytes, 20 << 20);

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 /// Options of a search.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own, and they combine freely")]
 pub struct Options {
     /// The quantity to minimise.
     pub aim: Aim,
@@ -16,7 +17,7 @@ pub struct Options {
     pub budget: Budget,
     /// The largest part by which a recommendation may make a program worse.
     pub most_harm: f64,
-    /// The configuration to compare with.
+    /// The configuration to compare with, for programs without a baseline of their own.
     pub baseline: String,
     /// Source of all random choices.
     pub seed: u64,
@@ -33,6 +34,8 @@ pub struct Options {
     pub living: bool,
     /// Whether the device has virtual memory. Without virtual memory no segment is expandable.
     pub has_virtual_memory: bool,
+    /// Whether the settings of `PyTorch` 2.11 are searched for `PyTorch`'s own allocator.
+    pub has_late_keys: bool,
     /// Cost of the driver's calls.
     pub costs: DriverCosts,
 }
@@ -51,6 +54,7 @@ impl Default for Options {
             torch_only: false,
             living: false,
             has_virtual_memory: true,
+            has_late_keys: true,
             costs: DriverCosts::h200(),
         }
     }
@@ -63,6 +67,9 @@ pub struct Tried {
     pub config: String,
     /// Whether `PyTorch`'s own allocator understands the configuration.
     pub is_of_torch: bool,
+    /// The first version of `PyTorch` that takes the configuration. `None` for every supported version, and for
+    /// a configuration of cachalot.
+    pub needs_pytorch: Option<&'static str>,
     /// Figures of the seen programs.
     pub seen: Summary,
     /// Figures of the programs held back, if the candidate was checked.

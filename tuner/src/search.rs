@@ -26,6 +26,9 @@ const PROPOSALS: usize = 200;
 /// Least gain of an added setting, as a natural logarithm.
 const WORTH: f64 = 0.001;
 
+/// Least gain of a setting that earlier versions of `PyTorch` refuse, as a natural logarithm.
+const WORTH_A_VERSION: f64 = 0.03;
+
 /// Least gain per unit of the other resource, both as natural logarithms.
 const EXCHANGE: f64 = 0.001;
 
@@ -107,7 +110,9 @@ impl<'a> Search<'a> {
         baseline: &Config,
     ) -> Result<Self, String> {
         let measure = |list: &[Part]| {
-            run_all(list, &[baseline], options, runner, None).remove(0).map_err(|(part, error)| match error {
+            let pairs: Vec<_> = list.iter().map(|part| (part.baseline.as_ref().unwrap_or(baseline), part)).collect();
+            let costs: Costs = run_pairs(&pairs, options, runner, None).into_iter().collect();
+            costs.map_err(|(part, error)| match error {
                 Unfinished::Refused(at, why) => format!("{part}: the baseline refused call {}: {why}", at + 1),
                 Unfinished::Stopped => format!("{part}: the search was abandoned"),
             })
@@ -245,7 +250,11 @@ impl<'a> Search<'a> {
     fn ranking(&self, space: Space) -> Vec<usize> {
         let mut numbers: Vec<usize> = (0..self.entries.len()).collect();
         numbers.retain(|&at| !space.is_torch() || self.entries[at].candidate.is_of_torch());
-        numbers.sort_by(|&one, &other| order(&self.entries[one], &self.entries[other]));
+        let price = |entry: &Entry| match entry.candidate.needs_pytorch() {
+            Some(_) if space.is_torch() => entry.price + WORTH_A_VERSION,
+            _ => entry.price,
+        };
+        numbers.sort_by(|&one, &other| order(&self.entries[one], &self.entries[other], price));
         numbers
     }
 
@@ -305,13 +314,18 @@ impl<'a> Search<'a> {
         for best in self.best.into_iter().flatten() {
             self.entries[best].note = Note::Best;
         }
-        let is_baseline = |entry: &Entry| entry.text == self.options.baseline;
+        let is_of = |part: &Part, entry: &Entry| match &part.baseline {
+            Some(own) => *own == entry.config,
+            None => entry.text == self.options.baseline,
+        };
+        let is_baseline = |entry: &Entry| self.parts.seen.iter().chain(&self.parts.held).all(|part| is_of(part, entry));
         let mut ranking: Vec<usize> = (0..self.entries.len()).filter(|&at| !is_baseline(&self.entries[at])).collect();
-        ranking.sort_by(|&one, &other| order(&self.entries[one], &self.entries[other]));
+        ranking.sort_by(|&one, &other| order(&self.entries[one], &self.entries[other], |entry| entry.price));
         let has_held = !self.parts.held.is_empty();
         let mut tried = vec![Tried {
             config: self.options.baseline.clone(),
             is_of_torch: self.entries.iter().any(|entry| is_baseline(entry) && entry.candidate.is_of_torch()),
+            needs_pytorch: None,
             seen: summary(&self.base, &self.base, aim),
             held_back: has_held.then(|| summary(&self.base_held, &self.base_held, aim)),
             note: Note::Baseline,
@@ -322,6 +336,7 @@ impl<'a> Search<'a> {
             Tried {
                 config: entry.text.clone(),
                 is_of_torch: entry.candidate.is_of_torch(),
+                needs_pytorch: entry.candidate.needs_pytorch().filter(|_| entry.candidate.is_of_torch()),
                 seen: summary(&entry.seen, &self.base, aim),
                 held_back: held.map(|held| summary(held, &self.base_held, aim)),
                 note: entry.note,
@@ -333,12 +348,12 @@ impl<'a> Search<'a> {
 }
 
 /// Orders by: harm, budget, failed requests, score with prices, text.
-fn order(one: &Entry, other: &Entry) -> Ordering {
+fn order(one: &Entry, other: &Entry, price: impl Fn(&Entry) -> f64) -> Ordering {
     let key = |entry: &Entry| {
         let ooms: u64 = entry.seen.iter().map(|cost| cost.ooms).sum();
         (entry.note == Note::Worse, entry.note == Note::OverBudget, ooms)
     };
-    let prices = one.price.total_cmp(&other.price);
+    let prices = price(one).total_cmp(&price(other));
     key(one).cmp(&key(other)).then(prices).then_with(|| one.text.cmp(&other.text))
 }
 
@@ -353,21 +368,30 @@ fn run_all(
     runner: &dyn Runner,
     deadline: Option<Instant>,
 ) -> Vec<Costs> {
+    let pairs: Vec<_> = configs.iter().flat_map(|&config| parts.iter().map(move |part| (config, part))).collect();
+    let mut costs = run_pairs(&pairs, options, runner, deadline);
+    configs.iter().map(|_| costs.drain(..parts.len()).collect()).collect()
+}
+
+/// Runs each program with its configuration.
+fn run_pairs(
+    pairs: &[(&Config, &Part)],
+    options: &Options,
+    runner: &dyn Runner,
+    deadline: Option<Instant>,
+) -> Vec<Result<Cost, (String, Unfinished)>> {
     // The baseline has no deadline, and every search can be abandoned.
     let is_abandoned = || options.abandoned.as_ref().is_some_and(|flag| flag.load(Relaxed));
     let stop = || is_abandoned() || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-    let pairs: Vec<(&Config, &Part)> =
-        configs.iter().flat_map(|&config| parts.iter().map(move |part| (config, part))).collect();
     let found: Vec<Mutex<Option<Result<Cost, Unfinished>>>> = pairs.iter().map(|_| Mutex::new(None)).collect();
     runner.run(pairs.len(), &|at| {
         let (config, part) = pairs[at];
         let cost = cost(part, config, &options.costs, &stop);
         *found[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(cost);
     });
-    let costs = found.into_iter().zip(&pairs).map(|(found, (_, part))| {
+    let costs = found.into_iter().zip(pairs).map(|(found, (_, part))| {
         let cost = found.into_inner().unwrap_or_else(PoisonError::into_inner);
         cost.unwrap_or(Err(Unfinished::Stopped)).map_err(|error| (part.name.clone(), error))
     });
-    let mut costs: Vec<Result<Cost, (String, Unfinished)>> = costs.collect();
-    configs.iter().map(|_| costs.drain(..parts.len()).collect()).collect()
+    costs.collect()
 }

@@ -103,6 +103,8 @@ pub struct Space {
     pub has_limit: bool,
     /// Whether the device has virtual memory, which expandable segments need.
     pub has_virtual_memory: bool,
+    /// Whether the settings of `PyTorch` 2.11 are searched for `PyTorch`'s own allocator.
+    pub has_late_keys: bool,
 }
 
 /// A policy with a value for some settings. The default value of a setting is left out.
@@ -154,6 +156,17 @@ impl Candidate {
         self.settings.len() + usize::from(self.policy != DEFAULT_POLICY)
     }
 
+    /// Returns the first version of `PyTorch` that takes the candidate: earlier versions stop at an unknown key.
+    /// `None` for every supported version.
+    pub fn needs_pytorch(&self) -> Option<&'static str> {
+        let has = |key: &str| self.settings.iter().any(|(known, _)| *known == key);
+        match () {
+            () if has(LARGE_SEGMENT.key) => Some("2.11"),
+            () if has(MAX_ROUNDING.key) => Some("2.6"),
+            () => None,
+        }
+    }
+
     /// Returns whether `PyTorch`'s own allocator understands the candidate.
     pub(crate) fn is_of_torch(&self) -> bool {
         let known = |key: &str| TORCH.settings.iter().any(|setting| setting.key == key);
@@ -192,7 +205,8 @@ impl Space {
 
     /// Returns whether a setting of the realm can have an effect.
     fn has(self, key: &str) -> bool {
-        (self.has_limit || key != COLLECTION.key) && (self.has_virtual_memory || key != EXPANDABLE.key)
+        let is_known = !self.is_torch() || self.has_late_keys || key != LARGE_SEGMENT.key;
+        is_known && (self.has_limit || key != COLLECTION.key) && (self.has_virtual_memory || key != EXPANDABLE.key)
     }
 
     /// Returns whether only `PyTorch`'s own settings are searched.
@@ -285,7 +299,7 @@ mod tests {
 
     #[test]
     fn only_known_settings_are_pytorchs() {
-        let torch = Space { realm: Realm::Torch, has_limit: true, has_virtual_memory: true };
+        let torch = Space { realm: Realm::Torch, has_limit: true, has_virtual_memory: true, has_late_keys: true };
         assert!(torch.first().iter().all(Candidate::is_of_torch));
         let mut random = Rng::with_seed(1);
         let parents = torch.first();
@@ -299,7 +313,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_nothing_is_collected() {
-        let space = Space { realm: Realm::Torch, has_limit: false, has_virtual_memory: true };
+        let space = Space { realm: Realm::Torch, has_limit: false, has_virtual_memory: true, has_late_keys: true };
         let (parents, mut random) = (space.first(), Rng::with_seed(7));
         let children = (0..300).map(|at| space.propose(&parents[at % 3], &parents[(at + 1) % 3], &mut random));
         assert!(children.chain(space.first()).all(|one| !one.text().contains(COLLECTION.key)));
@@ -307,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_living_allocator_keeps_its_policy_and_its_other_settings() {
-        let space = Space { realm: Realm::Living, has_limit: false, has_virtual_memory: false };
+        let space = Space { realm: Realm::Living, has_limit: false, has_virtual_memory: false, has_late_keys: true };
         let (parents, mut random) = (space.first(), Rng::with_seed(3));
         let base = Config::parse("per_process_memory_fraction:0.5,max_split_size_mb:64,large_segment_size_mb:32");
         let base = base.expect("a configuration");

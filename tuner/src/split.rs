@@ -29,8 +29,8 @@ pub struct Parts {
 
 impl Parts {
     /// Divides programs into seen and held-back programs. Two programs are of one family if the first begins
-    /// with all requests of the second, such as records of a program under different settings. A family stays
-    /// together.
+    /// with all requests of the second, such as records of a program under different settings. The programs of
+    /// a process, such as the devices of a training run, are of one family as well. A family stays together.
     pub fn divide(programs: Vec<Part>, hold: HoldBack, seed: u64) -> Self {
         match hold {
             HoldBack::From(first) => {
@@ -41,11 +41,14 @@ impl Parts {
             HoldBack::Later => Self::halved(programs),
             HoldBack::Half => {
                 let families = families(&programs);
-                let count = families.iter().max().map_or(0, |last| last + 1);
+                let mut known = families.clone();
+                known.sort_unstable();
+                known.dedup();
+                let count = known.len();
                 if count < 2 {
                     return Self::halved(programs);
                 }
-                let mut order: Vec<usize> = (0..count).collect();
+                let mut order = known;
                 Rng::with_seed(seed).shuffle(&mut order);
                 let is_seen = |family: usize| order[..count.div_ceil(2)].contains(&family);
                 let (searched, rest): (Vec<_>, Vec<_>) =
@@ -81,9 +84,15 @@ fn families(programs: &[Part]) -> Vec<usize> {
             let common = own.len().min(other.len());
             own[..common] == other[..common]
         };
-        let known = requests[..at].iter().position(begins).map(|other| families[other]);
+        let process = programs[at].process;
+        let is_beside = |other: usize| process.is_some() && programs[other].process == process;
+        let alike: Vec<usize> = (0..at).filter(|&other| is_beside(other) || begins(&requests[other])).collect();
         let next = families.iter().max().map_or(0, |last| last + 1);
-        families.push(known.unwrap_or(next));
+        let family = alike.first().map_or(next, |&first| families[first]);
+        // A program that is like two families makes them one.
+        let joined: Vec<usize> = alike.iter().map(|&other| families[other]).collect();
+        families.iter_mut().filter(|known| joined.contains(known)).for_each(|known| *known = family);
+        families.push(family);
     }
     families
 }
@@ -105,7 +114,7 @@ mod tests {
     fn part(name: &str, sizes: impl IntoIterator<Item = u64>) -> Part {
         let malloc = |bytes| Operation::Malloc { bytes, stream: StreamId::DEFAULT, slot: 0 };
         let operations = sizes.into_iter().flat_map(|bytes| [malloc(bytes), Operation::Free { slot: 0 }]).collect();
-        Part { name: name.to_owned(), program: Program { operations, slots: 1 }, limit: None }
+        Part { name: name.to_owned(), program: Program { operations, slots: 1 }, ..Part::default() }
     }
 
     fn names(parts: &[Part]) -> Vec<&str> {
@@ -125,6 +134,19 @@ mod tests {
         let all: Vec<_> =
             (0..20).map(|seed| names(&Parts::divide(programs(), HoldBack::Half, seed).seen).len()).collect();
         assert!(all.iter().any(|&count| count != all[0]), "the seed chooses: {all:?}");
+    }
+
+    #[test]
+    fn the_devices_of_a_process_are_one_program() {
+        let of = |process: usize, part: Part| Part { process: Some(process), ..part };
+        let ranks = || vec![of(0, part("r#0", 1..40)), of(0, part("r#1", 2..41)), of(0, part("r#2", 3..42))];
+        let parts = Parts::divide(ranks(), HoldBack::Half, 0);
+        assert_eq!((parts.seen.len(), parts.held.len(), parts.halves), (3, 3, true));
+        let others = || [ranks(), vec![of(1, part("other", 9..50))]].concat();
+        for seed in 0..10 {
+            let parts = Parts::divide(others(), HoldBack::Half, seed);
+            assert_eq!(parts.seen.len().min(parts.held.len()), 1, "seed {seed}");
+        }
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub fn tune(
 ) -> Result<Outcome, String> {
     let baseline = Config::parse(&options.baseline).map_err(|error| error.to_string())?;
     let has_limit = parts.seen.iter().chain(&parts.held).any(|part: &Part| part.limit.is_some());
-    let torch = Space { realm: Realm::Torch, has_limit, has_virtual_memory: options.has_virtual_memory };
+    let Options { has_virtual_memory, has_late_keys, .. } = *options;
+    let torch = Space { realm: Realm::Torch, has_limit, has_virtual_memory, has_late_keys };
     let mut search = Search::new(parts, options, runner, &baseline)?;
     let whole = options.deadline;
     if options.living {

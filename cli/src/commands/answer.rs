@@ -1,70 +1,149 @@
-//! The sentence that a report opens with: how much memory is stuck, and which setting would help.
+//! The sentence that every report opens with: what was reserved and live at most, and what a setting would
+//! have saved.
 
 use super::bytes::{plural, show};
-use cachalot_replay::tune::{Answer, Better, Stuck};
+use cachalot_replay::tune::{Answer, Better, Rescue, Stuck};
 use serde::Serialize;
 
 /// An answer as an object of `--json`.
 #[derive(Serialize)]
 pub(crate) struct Told {
     pub(crate) sentence: String,
-    pub(crate) stuck: Stuck,
-    pub(crate) better: Option<Better>,
+    #[serde(flatten)]
+    pub(crate) answer: Answer,
+    saved_bytes: u64,
 }
 
 impl From<&Answer> for Told {
     fn from(answer: &Answer) -> Self {
-        Self { sentence: sentence(answer), stuck: answer.peak, better: answer.better.clone() }
-    }
-}
-
-/// Returns the answer in a sentence. When the peak was reached, no free block was of use to the
-/// request, so all free memory counts as stuck.
-pub(crate) fn sentence(answer: &Answer) -> String {
-    let Stuck { hole_bytes, hole_segments, idle_bytes, idle_segments, .. } = answer.peak;
-    let all = (hole_bytes + idle_bytes, hole_segments + idle_segments);
-    let stuck = stuck(answer.peak.reserved_bytes, all.0, &plural(all.1, "segment"), "at the peak");
-    let idle = if idle_segments == 0 { String::new() } else { format!(", {idle_segments} of them idle") };
-    format!("{stuck}{idle}; {}.", advice(answer.better.as_ref()))
-}
-
-/// Returns the clause on the setting that would have held less.
-pub(crate) fn advice(better: Option<&Better>) -> String {
-    let Some(better) = better else {
-        return "no setting of PyTorch's allocator that was tried would have held 2 % less".to_owned();
-    };
-    let Better { config, ooms, instead_of_ooms, .. } = better;
-    let (less, present) = (show(better.reserved_bytes), show(better.instead_of_bytes));
-    if ooms < instead_of_ooms {
-        return format!("`{config}` would have failed {ooms} requests instead of {instead_of_ooms}, and held {less}");
-    }
-    format!("`{config}` would have held {less} instead of {present}")
-}
-
-/// Returns what is known without a history. Idle segments can be released, and are not stuck.
-pub(crate) fn sentence_at_end(end: &Stuck) -> String {
-    let stuck = stuck(end.reserved_bytes, end.hole_bytes, &plural(end.hole_segments, "segment"), "at the end");
-    match end.idle_segments {
-        0 => format!("{stuck}."),
-        some => format!("{stuck}{}.", releasable(end.reserved_bytes, end.idle_bytes, &plural(some, "segment"))),
-    }
-}
-
-/// Returns the clause on wholly free memory, in so many `segments`, that can be released.
-pub(crate) fn releasable(reserved: u64, bytes: u64, segments: &str) -> String {
-    format!(", and {} ({}) in {segments} can be released", share(bytes, reserved), show(bytes))
-}
-
-/// Returns the clause on free memory, in so many `segments`, that cannot be used.
-pub(crate) fn stuck(reserved: u64, bytes: u64, segments: &str, when: &str) -> String {
-    match (reserved, bytes) {
-        (0, _) => format!("Nothing is reserved {when}"),
-        (_, 0) => format!("Nothing of what is reserved {when} is free but stuck"),
-        _ => {
-            let (share, all) = (share(bytes, reserved), show(bytes));
-            format!("{share} of what is reserved {when} is free but stuck: {all} in {segments}")
+        let saved = |better: &Better| answer.peak_reserved_bytes.saturating_sub(better.peak_reserved_bytes);
+        Self {
+            sentence: sentence(answer),
+            answer: answer.clone(),
+            saved_bytes: answer.better.as_ref().map_or(0, saved),
         }
     }
+}
+
+/// Returns the answer in a few sentences.
+pub(crate) fn sentence(answer: &Answer) -> String {
+    // What would have served a failed request has the settings.
+    let advice = if answer.rescues.is_empty() { format!("; {}", advice(answer)) } else { String::new() };
+    let mut text = format!("{}{advice}.", facts(answer));
+    for more in [rescue(answer), replayed(answer), stuck(&answer.fullest)].into_iter().flatten() {
+        text.push(' ');
+        text.push_str(&more);
+        text.push('.');
+    }
+    text
+}
+
+/// Returns the clause on reserved and live memory.
+pub(crate) fn facts(answer: &Answer) -> String {
+    let Answer { peak_reserved_bytes: reserved, peak_live_bytes: live, .. } = *answer;
+    if reserved == 0 {
+        return "Nothing was reserved".to_owned();
+    }
+    let utilisation = live as f64 / reserved as f64 * 100.0;
+    let (reserved, live) = (show(reserved), show(live));
+    let whose = if answer.is_recorded { "" } else { "In the replay, " };
+    format!("{whose}{reserved} were reserved at the peak, for at most {live} live (utilisation {utilisation:.1} %)")
+}
+
+/// Returns the clause on the setting that would have saved memory.
+fn advice(answer: &Answer) -> String {
+    if answer.replayed_bytes.is_none() {
+        return "the history is too long, or cannot be replayed, so no setting was tried".to_owned();
+    }
+    let present = if answer.config.is_empty() { String::new() } else { format!(" instead of `{}`", answer.config) };
+    let Some(better) = &answer.better else {
+        return format!("no setting of PyTorch's allocator that was tried would have saved 2 % or more{present}");
+    };
+    let Better { config, needs_pytorch, peak_reserved_bytes: less, ooms } = better;
+    let setting = if config.is_empty() { "the default settings".to_owned() } else { format!("`{config}`") };
+    let needs = needs_pytorch.map_or(String::new(), |version| format!(" (PyTorch {version} or later)"));
+    let setting = format!("{setting}{needs}{present}");
+    if *ooms < answer.ooms {
+        let failed = plural(*ooms, "request");
+        return format!("{setting} would have failed {failed} instead of {}, and held {}", answer.ooms, show(*less));
+    }
+    let saved = answer.peak_reserved_bytes.saturating_sub(*less);
+    let share = saved as f64 / answer.peak_reserved_bytes.max(1) as f64 * 100.0;
+    format!("{setting} would have saved {} of it ({share:.1} %)", show(saved))
+}
+
+/// Returns the sentence on failed requests, and on what would have served them.
+pub(crate) fn rescue(answer: &Answer) -> Option<String> {
+    if answer.ooms == 0 {
+        return None;
+    }
+    let largest = show(answer.largest_failed_bytes);
+    let failed = match answer.ooms {
+        1 => format!("A request of {largest} failed"),
+        many => format!("{many} requests failed, the largest of {largest}"),
+    };
+    if answer.replayed_bytes.is_none() {
+        return Some(failed);
+    }
+    let ways: Vec<String> = answer.rescues.iter().map(way).collect();
+    Some(match ways.as_slice() {
+        [] => format!("{failed}; nothing that was tried would have been enough: the program has to use less memory"),
+        ways => format!("{failed}; enough would have been {}", ways.join(", or ")),
+    })
+}
+
+/// Returns a change in words.
+fn way(rescue: &Rescue) -> String {
+    match rescue {
+        Rescue::Limit { limit_bytes, instead_of_bytes, is_setting } => {
+            let what = if *is_setting { "a limit" } else { "memory" };
+            format!("{what} of {} instead of {}", show(*limit_bytes), show(*instead_of_bytes))
+        }
+        Rescue::Setting(better) => {
+            let needs = better.needs_pytorch.map_or(String::new(), |version| format!(" (PyTorch {version} or later)"));
+            format!("`{}`{needs}, with {} reserved", better.config, show(better.peak_reserved_bytes))
+        }
+        Rescue::OnePiece { config, peak_reserved_bytes } => {
+            let reserved = show(*peak_reserved_bytes);
+            format!("free memory in one piece (cachalot's `{config}`), with {reserved} reserved")
+        }
+    }
+}
+
+/// Returns the sentence on a replay that holds other memory than the recording.
+fn replayed(answer: &Answer) -> Option<String> {
+    let replayed = answer.replayed_bytes.filter(|&bytes| answer.is_recorded && answer.ooms == 0 && bytes > 0)?;
+    let apart = replayed.abs_diff(answer.peak_reserved_bytes) as f64;
+    (apart > 0.005 * answer.peak_reserved_bytes as f64).then(|| {
+        format!("A replay with the recorded settings holds {}, because it has other addresses", show(replayed))
+    })
+}
+
+/// Returns the sentence on free memory that could not go back to the device.
+fn stuck(fullest: &Stuck) -> Option<String> {
+    let Stuck { hole_bytes, hole_segments, .. } = *fullest;
+    (hole_bytes > 0).then(|| {
+        let (holes, segments) = (show(hole_bytes), plural(hole_segments, "segment"));
+        format!("When the most was in use, {holes} were stuck in holes of {segments}")
+    })
+}
+
+/// Returns what is known without a history. Idle memory can be released, and is not stuck.
+pub(crate) fn sentence_at_end(end: &Stuck) -> String {
+    let Stuck { reserved_bytes: reserved, in_use_bytes, hole_bytes, hole_segments, idle_bytes, .. } = *end;
+    if reserved == 0 {
+        return "Nothing is reserved at the end.".to_owned();
+    }
+    let mut text = format!("{} are reserved at the end, and {} of it in use", show(reserved), show(in_use_bytes));
+    if hole_bytes > 0 {
+        let segments = plural(hole_segments, "segment");
+        text =
+            format!("{text}; {} ({}) are stuck in holes of {segments}", show(hole_bytes), share(hole_bytes, reserved));
+    }
+    if idle_bytes > 0 {
+        text = format!("{text}; {} ({}) are idle, and can be released", show(idle_bytes), share(idle_bytes, reserved));
+    }
+    text + "."
 }
 
 fn share(bytes: u64, of: u64) -> String {
@@ -74,43 +153,84 @@ fn share(bytes: u64, of: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{sentence, sentence_at_end};
-    use cachalot_replay::tune::{Answer, Better, Stuck};
+    use cachalot_replay::tune::{Answer, Better, Rescue, Stuck};
 
     const GIB: u64 = 1 << 30;
 
-    #[test]
-    fn a_sentence_has_the_evidence_and_the_setting() {
-        let stuck = Stuck { reserved_bytes: 20 * GIB, hole_bytes: 8 * GIB, hole_segments: 38, ..Stuck::default() };
-        let config = "expandable_segments:True".to_owned();
-        let better =
-            Some(Better { config, reserved_bytes: 11 * GIB, instead_of_bytes: 20 * GIB, ooms: 0, instead_of_ooms: 0 });
-        assert_eq!(
-            sentence(&Answer { peak: stuck, better: better.clone() }),
-            "40 % of what is reserved at the peak is free but stuck: 8.00 GiB in 38 segments; \
-             `expandable_segments:True` would have held 11.00 GiB instead of 20.00 GiB."
-        );
-        let idle = Stuck { idle_bytes: 5 * GIB, idle_segments: 2, ..stuck };
-        let text = sentence(&Answer { peak: idle, better: better.clone() });
-        assert!(text.starts_with("65 % of what is reserved at the peak is free but stuck: 13.00 GiB in 40 segments, "));
-        assert!(text.contains("40 segments, 2 of them idle; `expandable"), "{text}");
-        let failing = better.map(|better| Better { instead_of_ooms: 6, ..better });
-        let fewer = sentence(&Answer { peak: stuck, better: failing });
-        assert!(fewer.ends_with("True` would have failed 0 requests instead of 6, and held 11.00 GiB."), "{fewer}");
-        let none = sentence(&Answer { peak: Stuck { hole_bytes: 0, hole_segments: 0, ..stuck }, better: None });
-        assert!(
-            none.starts_with("Nothing of what is reserved at the peak is free but stuck; no setting of "),
-            "{none}"
-        );
-        assert!(none.ends_with(" that was tried would have held 2 % less."));
+    fn answer(better: Option<Better>) -> Answer {
+        Answer {
+            is_recorded: true,
+            config: String::new(),
+            peak_reserved_bytes: 20 * GIB,
+            peak_live_bytes: 5 * GIB,
+            replayed_bytes: Some(20 * GIB),
+            fullest: Stuck { hole_bytes: GIB, hole_segments: 1, ..Stuck::default() },
+            better,
+            ooms: 0,
+            largest_failed_bytes: 0,
+            rescues: Vec::new(),
+        }
+    }
+
+    fn better(config: &str, needs_pytorch: Option<&'static str>, ooms: u64) -> Better {
+        Better { config: config.to_owned(), needs_pytorch, peak_reserved_bytes: 11 * GIB, ooms }
     }
 
     #[test]
-    fn without_a_history_there_is_the_first_half() {
-        let end = Stuck { reserved_bytes: 2 * GIB, hole_bytes: GIB, hole_segments: 1, ..Stuck::default() };
-        let text = "50 % of what is reserved at the end is free but stuck: 1.00 GiB in 1 segment";
-        assert_eq!(sentence_at_end(&end), format!("{text}."));
-        let idle = sentence_at_end(&Stuck { idle_bytes: GIB / 2, idle_segments: 3, ..end });
-        assert_eq!(idle, format!("{text}, and 25 % (512.00 MiB) in 3 segments can be released."));
+    fn a_sentence_has_the_figures_and_the_setting() {
+        let facts = "20.00 GiB were reserved at the peak, for at most 5.00 GiB live (utilisation 25.0 %)";
+        let stuck = "When the most was in use, 1.00 GiB were stuck in holes of 1 segment.";
+        let plain = answer(Some(better("expandable_segments:True", None, 0)));
+        let saved = "would have saved 9.00 GiB of it (45.0 %).";
+        assert_eq!(sentence(&plain), format!("{facts}; `expandable_segments:True` {saved} {stuck}"));
+        let late = answer(Some(better("large_segment_size_mb:12", Some("2.11"), 0)));
+        let needs = "`large_segment_size_mb:12` (PyTorch 2.11 or later)";
+        assert_eq!(sentence(&late), format!("{facts}; {needs} {saved} {stuck}"));
+        let default = Answer { config: "max_split_size_mb:32".to_owned(), ..answer(Some(better("", None, 0))) };
+        let instead = "the default settings instead of `max_split_size_mb:32`";
+        assert_eq!(sentence(&default), format!("{facts}; {instead} {saved} {stuck}"));
+        let none = Answer { fullest: Stuck::default(), ..answer(None) };
+        let no = "no setting of PyTorch's allocator that was tried would have saved 2 % or more.";
+        assert_eq!(sentence(&none), format!("{facts}; {no}"));
+        let other = Answer { replayed_bytes: Some(19 * GIB), ..none };
+        assert!(sentence(&other).contains("A replay with the recorded settings holds 19.00 GiB, "));
+    }
+
+    #[test]
+    fn what_would_have_served_a_request_comes_in_order() {
+        let setting = better("expandable_segments:True", None, 0);
+        let limit = Rescue::Limit { limit_bytes: 22 * GIB, instead_of_bytes: 21 * GIB, is_setting: true };
+        let in_one_piece = Rescue::OnePiece { config: "policy:stitched", peak_reserved_bytes: GIB };
+        let failed = Answer {
+            ooms: 1,
+            largest_failed_bytes: 3 * GIB,
+            rescues: vec![limit, Rescue::Setting(setting.clone()), in_one_piece],
+            ..answer(Some(setting))
+        };
+        let text = sentence(&failed);
+        let way = "A request of 3.00 GiB failed; enough would have been a limit of 22.00 GiB instead of 21.00 GiB, \
+                   or `expandable_segments:True`, with 11.00 GiB reserved, or free memory in one piece (cachalot's \
+                   `policy:stitched`), with 1.00 GiB reserved.";
+        assert!(text.contains(way) && !text.contains("would have saved"), "{text}");
+        let lost = Answer { rescues: Vec::new(), ooms: 2, ..failed };
+        assert!(sentence(&lost).contains("2 requests failed, the largest of 3.00 GiB; nothing that was tried "));
+    }
+
+    #[test]
+    fn without_a_history_the_end_is_described() {
+        let end = Stuck {
+            reserved_bytes: 2 * GIB,
+            in_use_bytes: GIB,
+            hole_bytes: GIB / 2,
+            hole_segments: 1,
+            idle_bytes: GIB / 2,
+            idle_segments: 3,
+        };
+        assert_eq!(
+            sentence_at_end(&end),
+            "2.00 GiB are reserved at the end, and 1.00 GiB of it in use; 512.00 MiB (25 %) are stuck in holes of 1 \
+             segment; 512.00 MiB (25 %) are idle, and can be released."
+        );
         assert_eq!(sentence_at_end(&Stuck::default()), "Nothing is reserved at the end.");
     }
 }

@@ -3,7 +3,7 @@
 use super::bytes::{difference, parse, plural, show};
 use super::inspect::{INDENT, StackArgs, StackPrinter, load};
 use super::table::{Column, Look, Table, column, extra};
-use super::{BAD_INPUT, DIFFERENT, print};
+use super::{BAD_INPUT, DIFFERENT, SCHEMA, print};
 use cachalot_replay::diff::{DeviceGrowth, Diff, HeldMemory, Share, StackGrowth, diff};
 use cachalot_replay::inspect::{At, Sums};
 use cachalot_replay::trace::BadInput;
@@ -29,8 +29,8 @@ free               memory of the cache
 --fail-above is for continuous integration: exits with 1 if the reserved memory
 of a device, or its allocated and pending memory together, grew by more.
 
---json prints an object with before, after, at, devices, stacks (every changed
-stack with all frames), failed; sizes in bytes.
+--json prints an object with schema, before, after, at, devices, stacks (every
+changed stack with all frames), failed; sizes in bytes.
 
 Exits with 1 for growth above --fail-above, and with 2 for invalid input.";
 
@@ -96,6 +96,7 @@ impl From<Time> for At {
 /// The output of `--json`.
 #[derive(Serialize)]
 struct DiffLine<'a> {
+    schema: u32,
     before: &'a str,
     after: &'a str,
     at: Time,
@@ -119,7 +120,14 @@ pub(crate) fn run(args: &DiffArgs) -> ExitCode {
     let failed = failed(&difference, args.fail_above);
     let written = if args.json {
         let (before, after) = (args.before.to_string_lossy(), args.after.to_string_lossy());
-        let line = DiffLine { before: &before, after: &after, at: args.at, diff: &difference, failed: &failed };
+        let line = DiffLine {
+            schema: SCHEMA,
+            before: &before,
+            after: &after,
+            at: args.at,
+            diff: &difference,
+            failed: &failed,
+        };
         serde_json::to_string(&line).map_err(io::Error::from).and_then(print)
     } else {
         print(text(&difference, args).trim_end())

@@ -1,13 +1,13 @@
 //! `cachalot inspect`: reports on memory snapshots.
 
-use super::answer::{Told, sentence_at_end};
+use super::answer::{Told, rescue, sentence_at_end};
 use super::bytes::{duration, plural, show};
 use super::progress::Progress;
 use super::table::{Column, Look, Table, column, extra};
-use super::{BAD_INPUT, print};
+use super::{BAD_INPUT, SCHEMA, print};
 use cachalot_replay::inspect::{self, Failure, Group, Peak, PeakOf, Remedy, Report, SegmentReport, Totals};
 use cachalot_replay::trace::{BadInput, Trace, snapshot};
-use cachalot_replay::tune::{self, Answer, Stuck};
+use cachalot_replay::tune::{self, Stuck};
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -19,23 +19,25 @@ const LONG_ABOUT: &str = "\
 Report on memory snapshots of PyTorch and cachalot: pickles and JSON, compressed
 or not
 
-The report opens with a sentence: how much of what was reserved at the peak was
-free but stuck, that is, of no use to the request for which more was reserved;
-and the setting of PyTorch's allocator with which the recorded history would
-have held the least. The history is replayed with the recorded settings and with
-a few others, unless it has some million events. Without a history, the sentence
-is about the end: what is stuck in segments with blocks in use.
+The report opens with a sentence: what was reserved and live at most, and the
+setting of PyTorch's allocator that would have saved some of it. The history is
+replayed with the recorded settings and with a few others, unless it has some
+million events. Without a history, the sentence is about the end: what is in
+use, stuck in holes, and idle.
 
 The report has the totals of each device at the end, and at the peaks if events
 were recorded; the call stacks of all blocks not free, by bytes and then by age;
 the segments in use with the most free memory, which the process cannot release
 while a segment is in use; and for each failed request the changes with which
-the request would have succeeded. Stacks and ages are shown as far as recorded.
+the request would have succeeded. StackPrinter and ages are shown as far as recorded.
 
 pending            freed by the program, and still used by other streams
-idle               wholly free segments, which can be released
-in holes           free memory of segments in use; fragmented is the share
-                   outside the largest hole
+in use             allocated or pending
+idle               wholly free segments, and wholly free pages of expandable
+                   segments, which can be released
+in holes           all other free memory; fragmented is the share outside the
+                   largest hole. Allocated, pending, idle and in holes add up to
+                   reserved
 wanted             the block for a failed request: the requested size, rounded
 here, elsewhere    on the request's stream outside of private pools; on other
                    streams and in private pools
@@ -49,8 +51,8 @@ missing            bytes that no change of the allocator could have found: the
 Free memory before the end is reconstructed backwards. A block freed since then
 counts with the requested size, rounded up to 512 bytes.
 
---json prints an object for each file with file, answers (record, sentence,
-stuck, better), totals, peaks, largest, oldest, segments, failures; sizes in
+--json prints an object for each file with schema, file, answers (with record,
+sentence, better, rescues; about a record without a history end), totals, peaks, largest, oldest, segments, failures; sizes in
 bytes.
 
 Exits with 2 for invalid input.";
@@ -81,9 +83,8 @@ const TOTALS: [Column; 15] = [
 ];
 
 /// The columns of the peaks.
-const PEAKS: [Column; 10] = [
-    column("peak of"),
-    extra("device"),
+const PEAKS: [Column; 9] = [
+    column("device, peak of"),
     extra("at event"),
     extra("before the end"),
     column("reserved"),
@@ -134,19 +135,38 @@ pub(crate) struct InspectArgs {
 /// A line of `--json`.
 #[derive(Serialize)]
 struct InspectLine<'a> {
+    schema: u32,
     file: &'a str,
     answers: &'a [OfRecord],
     #[serde(flatten)]
     report: &'a Report,
 }
 
-/// The sentence about a record, or about a snapshot without events.
+/// The answer of a record, or of a snapshot without events.
 #[derive(Serialize)]
 struct OfRecord {
     /// Name of the record. `None` without events that can be replayed.
     record: Option<String>,
+    device: Option<i64>,
+    /// Whether the record has its settings.
+    tells_config: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sentence: Option<String>,
     #[serde(flatten)]
-    told: Told,
+    told: Option<Told>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end: Option<Stuck>,
+}
+
+impl OfRecord {
+    /// Returns the sentence, with the record's name if there are several.
+    fn text(&self, several: bool) -> String {
+        let of = self.record.as_ref().filter(|_| several).map_or(String::new(), |record| format!("{record}: "));
+        let sentence = self.told.as_ref().map(|told| &told.sentence).or(self.sentence.as_ref());
+        let settings =
+            if self.tells_config { "" } else { " The snapshot does not tell its settings: the defaults are assumed." };
+        format!("{of}{}{settings}", sentence.map_or("", String::as_str))
+    }
 }
 
 /// Runs the command.
@@ -156,7 +176,7 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
         match load(file) {
             Ok(snapshot) => {
                 let report = inspect::inspect(&snapshot, args.most);
-                let told = told(file, &snapshot, &report.peaks);
+                let told = told(file, &snapshot);
                 let name = file.to_string_lossy();
                 let text = if args.json { json(&name, &told, &report) } else { Ok(text(&name, &told, &report, args)) };
                 written = written.and(text.and_then(print));
@@ -179,61 +199,55 @@ pub(crate) fn load(file: &Path) -> Result<Snapshot, BadInput> {
     loaded
 }
 
-/// Returns a sentence for each record of a snapshot: about the recorded peak, and the setting that a replay finds. Without
-/// a history that can be replayed, a sentence about the end.
-fn told(file: &Path, snapshot: &Snapshot, peaks: &[Peak]) -> Vec<OfRecord> {
+/// Returns the answer of each record of a snapshot. Without a history, a sentence about the end.
+fn told(file: &Path, snapshot: &Snapshot) -> Vec<OfRecord> {
     let traces = Trace::of_snapshot(file, snapshot).unwrap_or_default();
     let progress = Progress::new(traces.len() as u64);
     progress.begin("replaying");
-    let answers = traces.iter().filter_map(|trace| {
+    let answers = traces.iter().map(|trace| {
         let answer = tune::answer_of(trace);
         progress.advance(1);
-        let recorded = peaks.iter().find(|peak| peak.device == trace.device && peak.of != PeakOf::Allocated);
-        let answer = answer.map(|answer| Answer { peak: recorded.map_or(answer.peak, stuck), ..answer })?;
-        Some(OfRecord { record: Some(trace.name.clone()), told: Told::from(&answer) })
+        OfRecord {
+            record: Some(trace.name.clone()),
+            device: Some(trace.device),
+            tells_config: trace.tells_config(),
+            sentence: None,
+            told: Some(Told::from(&answer)),
+            end: None,
+        }
     });
     let told: Vec<OfRecord> = answers.collect();
     progress.finish();
     if !told.is_empty() {
         return told;
     }
-    let stuck = tune::stuck(snapshot);
-    vec![OfRecord { record: None, told: Told { sentence: sentence_at_end(&stuck), stuck, better: None } }]
-}
-
-/// Returns the free memory of a device at a recorded peak.
-fn stuck(peak: &Peak) -> Stuck {
-    Stuck {
-        reserved_bytes: peak.reserved,
-        hole_bytes: peak.in_holes,
-        hole_segments: peak.hole_segments,
-        idle_bytes: peak.releasable,
-        idle_segments: peak.releasable_segments,
-    }
+    let end = tune::at_end(snapshot);
+    let sentence = Some(sentence_at_end(&end));
+    vec![OfRecord { record: None, device: None, tells_config: true, sentence, told: None, end: Some(end) }]
 }
 
 fn json(file: &str, answers: &[OfRecord], report: &Report) -> io::Result<String> {
-    serde_json::to_string(&InspectLine { file, answers, report }).map_err(io::Error::from)
+    serde_json::to_string(&InspectLine { schema: SCHEMA, file, answers, report }).map_err(io::Error::from)
 }
 
 fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -> String {
     let look = &args.look;
     let shown = StackPrinter { shown: &args.stacks, look };
     let mut text = String::new();
-    for OfRecord { record, told: Told { sentence, .. } } in answers {
-        let of = record.as_ref().filter(|_| answers.len() > 1).map_or(String::new(), |record| format!("{record}: "));
-        let _ = writeln!(text, "{}", look.fold(&format!("{of}{sentence}"), 0));
+    for answer in answers {
+        let _ = writeln!(text, "{}", look.fold(&answer.text(answers.len() > 1), 0));
     }
     let _ = write!(text, "\n{file}\n\n{}\n", totals(&report.totals).render(look));
     if !report.peaks.is_empty() {
         let _ = write!(text, "\nAt the peaks\n\n{}\n", peaks(&report.peaks).render(look));
         for peak in &report.peaks {
-            let of = named(peak.of);
-            shown.groups(
-                &mut text,
-                &format!("Blocks not free at the peak of {of} on device {}", peak.device),
-                &peak.largest,
-            );
+            let of = match peak.of {
+                PeakOf::Reserved => "the peak of reserved memory",
+                PeakOf::InUse => "the peak of memory in use",
+                PeakOf::Both => "both peaks",
+            };
+            let title = format!("Blocks not free at {of} on device {}", peak.device);
+            shown.groups(&mut text, &title, &peak.largest);
         }
     }
     shown.groups(
@@ -251,7 +265,8 @@ fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -
         );
     }
     for failure in &report.failures {
-        describe(&mut text, failure, &shown);
+        let answer = answers.iter().find(|answer| answer.device == Some(failure.device));
+        describe(&mut text, failure, answer.and_then(|answer| answer.told.as_ref()), &shown);
     }
     text
 }
@@ -260,8 +275,8 @@ fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -
 fn named(of: PeakOf) -> &'static str {
     match of {
         PeakOf::Reserved => "reserved",
-        PeakOf::Allocated => "allocated",
-        PeakOf::Both => "reserved, allocated",
+        PeakOf::InUse => "in use",
+        PeakOf::Both => "both",
     }
 }
 
@@ -269,8 +284,7 @@ fn peaks(peaks: &[Peak]) -> Table {
     let mut table = Table::new(&PEAKS);
     for peak in peaks {
         table.row(vec![
-            named(peak.of).to_owned(),
-            peak.device.to_string(),
+            format!("{}, {}", peak.device, named(peak.of)),
             peak.event.to_string(),
             peak.before_end_us.map_or_else(String::new, duration),
             show(peak.reserved),
@@ -373,7 +387,7 @@ impl StackPrinter<'_> {
             return;
         }
         let _ = writeln!(text, "\n{title}");
-        for group in groups {
+        for group in &self.merged(groups) {
             let blocks = plural(group.blocks, "block");
             let mut line = format!("{:>12}  in {blocks}, the largest {}", show(group.bytes), show(group.largest));
             match group.pending {
@@ -390,6 +404,20 @@ impl StackPrinter<'_> {
             let _ = writeln!(text, "\n{}", self.look.fold(&line, INDENT));
             self.stack(text, &group.stack);
         }
+    }
+
+    /// Merges groups whose stacks are shown alike, into the place of the first.
+    fn merged(&self, groups: &[Group]) -> Vec<Group> {
+        let mut merged: Vec<(String, Group)> = Vec::new();
+        for group in groups {
+            let mut shown = String::new();
+            self.stack(&mut shown, &group.stack);
+            match merged.iter_mut().find(|(known, _)| *known == shown) {
+                Some((_, known)) => known.add(group),
+                None => merged.push((shown, group.clone())),
+            }
+        }
+        merged.into_iter().map(|(_, group)| group).collect()
     }
 
     /// Writes the lines of a stack: frames outside of `PyTorch` if there are any.
@@ -418,7 +446,7 @@ pub(crate) fn is_of_torch(line: &str) -> bool {
     line.starts_with("torch/") || line.contains("/torch/")
 }
 
-fn describe(text: &mut String, failure: &Failure, shown: &StackPrinter<'_>) {
+fn describe(text: &mut String, failure: &Failure, told: Option<&Told>, shown: &StackPrinter<'_>) {
     let Failure { device, event, wanted, .. } = *failure;
     let _ = writeln!(
         text,
@@ -445,14 +473,18 @@ fn describe(text: &mut String, failure: &Failure, shown: &StackPrinter<'_>) {
             let _ = writeln!(text, "            {what:<30} {:>12}", show(bytes));
         }
     }
+    // What was tried by replay comes before what the memory at the failure suggests.
+    if let Some(tried) = told.filter(|told| told.answer.replayed_bytes.is_some()).and_then(|told| rescue(&told.answer))
+    {
+        let _ = writeln!(text, "{}", shown.look.fold(&format!("{tried}."), 2));
+        return;
+    }
     let remedies: Vec<_> = failure.remedies.iter().map(|&remedy| advice(remedy)).collect();
-    match remedies.as_slice() {
-        [] if failure.missing > 0 => text.push_str("Only a program with less memory in use would have succeeded.\n"),
-        [] => text.push_str("No single change would have been enough.\n"),
-        _ => {
-            let enough = format!("Enough would have been: {}.", remedies.join("; "));
-            let _ = writeln!(text, "{}", shown.look.fold(&enough, 2));
-        }
+    if remedies.is_empty() {
+        text.push_str("No single change would have been enough.\n");
+    } else {
+        let enough = format!("Enough by these figures: {}.", remedies.join("; "));
+        let _ = writeln!(text, "{}", shown.look.fold(&enough, 2));
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct ManArgs {
     /// The command to explain; by default `cachalot` itself
     #[arg(value_name = "COMMAND", conflicts_with = "into")]
     command: Option<String>,
-    /// Write every page into the existing folder FOLDER
+    /// Write every page into the folder FOLDER, and make the folder if needed
     #[arg(long, value_name = "FOLDER")]
     into: Option<PathBuf>,
 }
@@ -56,6 +56,9 @@ pub(crate) fn man(args: &ManArgs, command: Command) -> ExitCode {
     let mut command = command.disable_help_subcommand(true);
     command.build();
     if let Some(folder) = &args.into {
+        if let Err(error) = fs::create_dir_all(folder) {
+            return super::end(0, &Err(in_file(folder, &error)));
+        }
         let written = once(&command).chain(command.get_subcommands()).try_for_each(|one| {
             let file = folder.join(format!("{}.1", one.get_display_name().unwrap_or(one.get_name())));
             fs::write(&file, page(one)?).map_err(|error| in_file(&file, &error))

@@ -19,8 +19,12 @@ pub(crate) mod variation;
 pub(crate) mod view;
 
 use cachalot_replay::replay::ReplayError;
+use cachalot_replay::trace::Trace;
 use std::io::{self, Write};
 use std::process::ExitCode;
+
+/// The version of all objects of `--json`. A change that breaks readers raises the number.
+pub(crate) const SCHEMA: u32 = 1;
 
 /// Exit status for an expectation that does not hold.
 pub(crate) const DIFFERENT: u8 = 1;
@@ -48,9 +52,10 @@ fn print(lines: impl std::fmt::Display) -> io::Result<()> {
 
 /// Prints a line on standard error for a record that begins in the middle of the program: the state
 /// at the start, and the consequence.
-fn announce_start(file: &std::path::Path, start: Option<&str>, then: &str) {
-    if let Some(start) = start {
-        eprintln!("{}: {start}; {then}", file.display());
+fn announce_start(trace: &Trace, then: &str) {
+    if let Some(start) = &trace.start {
+        let device = if trace.name.contains('#') { format!(": device {}", trace.device) } else { String::new() };
+        eprintln!("{}{device}: {start}; {then}", trace.file.display());
     }
 }
 

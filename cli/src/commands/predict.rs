@@ -2,12 +2,13 @@
 
 use super::progress::Progress;
 use super::table::{Column, Look, Table, column, extra};
-use super::{BAD_INPUT, bytes};
+use super::{BAD_INPUT, DIFFERENT, SCHEMA, bytes};
 use cachalot_core::Config;
 use cachalot_core::config::PLANNED;
 use cachalot_replay::compare::{self, Configuration, Contender, policy_named};
 use cachalot_replay::predict::{self, Prediction, Scaled};
 use cachalot_replay::program::{LeftOut, Program};
+use cachalot_replay::recorded::RecordedPeaks;
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::{BadInput, Trace};
 use rayon::prelude::*;
@@ -22,8 +23,10 @@ Predict the peak of reserved memory before anything runs
 A FILE is a record, as for `compare`, or a list of requests: CSV with the header
 `request,block,size,stream`, with `a` for a request and `f` for a free. `python
 -m cachalot_gpu.predict` writes such a list on a machine without a GPU. The
-program runs under every policy but `planned`, for which a program announces its
-iterations, and goes on after a request that runs out of memory.
+program runs with its recorded settings and calls, and under every policy but
+`planned`, for which a program announces its iterations. It goes on after a
+request that runs out of memory. With the recorded batch and limit, the first
+row is the recording itself.
 
 --batch-scale 2 doubles the batch. With one record, a rule decides which sizes
 grow. A block that is alive at the end of the record, or for half of the record,
@@ -41,12 +44,14 @@ first           the number of the first of them, and the largest
 The device's context, the libraries' code and memory that does not come from the
 allocator are left out.
 
---json prints an object for each file and contender with file, policy, config,
-batch_scale, scaled_requests, fixed_requests, limit_bytes, peak_allocated_bytes,
+--json prints a line with an object for each record and contender, with schema,
+file, record, is_recorded, tells_config, policy, config, batch_scale, scaled_requests, fixed_requests, limit_bytes, peak_allocated_bytes,
 peak_reserved_bytes, ooms, largest_failed_bytes, first_failed_request.
 
 Exits with 2 for input that cannot be used, and with 1 if an allocator refused a
-call for another reason than lack of memory.";
+call for another reason than lack of memory. With --fail-on-oom, the status is
+also 1 if a contender of --policy or --config runs out of memory, or without
+both the first row.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -92,6 +97,12 @@ pub(crate) struct PredictArgs {
     /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
+    /// Leave out the recorded calls that empty the cache
+    #[arg(long)]
+    ignore_empty_cache: bool,
+    /// Exit with 1 if a named contender, or without names the first row, runs out of memory
+    #[arg(long)]
+    fail_on_oom: bool,
     /// Print a JSON object a line instead of tables
     #[arg(long)]
     json: bool,
@@ -103,22 +114,41 @@ pub(crate) struct PredictArgs {
 
 /// A program to predict, with its name and limit.
 struct Named {
+    file: String,
     name: String,
     program: Program,
     limit: Option<u64>,
+    /// What is known of the recording. `None` for a list of requests.
+    record: Option<PredictRecord>,
+}
+
+/// A recording behind a program.
+struct PredictRecord {
+    config: Config,
+    tells_config: bool,
+    recorded: RecordedPeaks,
 }
 
 /// A program with its predictions, in the order of the contenders.
 struct Predicted {
     named: Named,
     scaled: Scaled,
+    contenders: Vec<Contender>,
+    /// Whether each contender was named.
+    is_named: Vec<bool>,
+    /// Whether the first prediction has the peak of the recording.
+    is_recorded: bool,
     predictions: Vec<Prediction>,
 }
 
 /// A line of `--json`.
 #[derive(Serialize)]
 struct PredictLine<'a> {
+    schema: u32,
     file: &'a str,
+    record: &'a str,
+    is_recorded: bool,
+    tells_config: Option<bool>,
     policy: &'static str,
     config: &'a str,
     batch_scale: f64,
@@ -166,10 +196,13 @@ pub(crate) fn run(args: &PredictArgs) -> ExitCode {
         progress.advance(1);
     }
     progress.finish();
+    if args.fail_on_oom && predicted.iter().any(Predicted::runs_out) {
+        status = status.max(DIFFERENT);
+    }
     let mut written = Ok(());
     for (number, one) in predicted.iter().enumerate() {
         let gap = if number > 0 && !args.json { "\n" } else { "" };
-        let text = if args.json { lines(one, args, &contenders) } else { Ok(text(one, args, &contenders)) };
+        let text = if args.json { lines(one, args) } else { Ok(text(one, args)) };
         written = written.and(text.and_then(|text| super::print(format_args!("{gap}{text}"))));
     }
     super::end(status, &written)
@@ -197,53 +230,102 @@ fn predict_file(file: &Path, args: &PredictArgs, contenders: &[Contender]) -> Re
             }
             _ => predict::by_rule(&named.program, args.batch_scale),
         };
+        let (contenders, is_named) = own_contenders(&named, args, contenders);
         let predictions = contenders.par_iter().map(|contender| {
-            let comma = if contender.text.is_empty() { "" } else { "," };
-            let text = format!("policy:{}{comma}{}", contender.policy, contender.text);
-            let config = Config::parse(&text).map_err(|error| input(file, error.to_string()))?;
-            predict::predict(&named.program, &predict::settings(&config, named.limit)).map_err(|error| {
-                let what = format!("{text} refused a call: {error}");
+            predict::predict(&named.program, &predict::settings(contender.config(), named.limit)).map_err(|error| {
+                let what = format!("{} refused a call: {error}", title(contender));
                 ReplayError::Refused(BadInput::whole(file, what))
             })
         });
-        let predictions = predictions.collect::<Result<_, _>>()?;
-        Ok(Predicted { named, scaled, predictions })
+        let mut predictions: Vec<Prediction> = predictions.collect::<Result<_, _>>()?;
+        let is_same = (args.batch_scale - 1.0).abs() < f64::EPSILON && !args.ignore_empty_cache;
+        let record = named.record.as_ref().filter(|record| is_same && record.recorded.limit_bytes == named.limit);
+        let is_recorded = record.is_some();
+        if let Some(record) = record {
+            predictions[0].peak_reserved_bytes = record.recorded.peak_reserved_bytes;
+            predictions[0].ooms = record.recorded.ooms;
+            predictions[0].largest_failed_bytes = record.recorded.largest_failed_bytes;
+        }
+        Ok(Predicted { named, scaled, contenders, is_named, is_recorded, predictions })
     };
     programs.map(predict).collect()
 }
 
+/// Returns the contenders for a program, and whether each was named: the recorded settings first, then all
+/// contenders with others.
+fn own_contenders(named: &Named, args: &PredictArgs, contenders: &[Contender]) -> (Vec<Contender>, Vec<bool>) {
+    let has_names = !args.policies.is_empty() || !args.configurations.is_empty();
+    let Some(record) = &named.record else {
+        let is_named = (0..contenders.len()).map(|at| has_names || at == 0).collect();
+        return (contenders.to_vec(), is_named);
+    };
+    let is_own = |contender: &&Contender| *contender.config() == record.config;
+    let others = contenders.iter().filter(|contender| !is_own(contender));
+    let all: Vec<Contender> = std::iter::once(Contender::of(&record.config)).chain(others.cloned()).collect();
+    let first = !has_names || contenders.iter().any(|contender| is_own(&contender));
+    let is_named = (0..all.len()).map(|at| if at == 0 { first } else { has_names }).collect();
+    (all, is_named)
+}
+
+impl Predicted {
+    /// Returns whether a named contender runs out of memory.
+    fn runs_out(&self) -> bool {
+        self.predictions.iter().zip(&self.is_named).any(|(prediction, is_named)| *is_named && prediction.ooms > 0)
+    }
+
+    /// Returns the name of a contender.
+    fn title(&self, number: usize) -> String {
+        let whose = match (number, &self.named.record, self.is_recorded) {
+            (0, Some(_), true) => " (recorded)",
+            (0, Some(_), false) => " (recorded settings)",
+            _ => "",
+        };
+        format!("{}{whose}", title(&self.contenders[number]))
+    }
+}
+
+/// Returns the name of a contender: the policy, and the configuration if not empty.
+fn title(contender: &Contender) -> String {
+    let space = if contender.text.is_empty() { "" } else { " " };
+    format!("{}{space}{}", contender.policy, contender.text)
+}
+
 /// Reads the programs of a record, or of a list of requests.
 fn load(file: &Path, args: &PredictArgs) -> Result<Vec<Named>, ReplayError> {
-    let is_list = std::fs::File::open(file).ok().is_some_and(|mut opened| {
-        let mut start = [0; 8];
-        io::Read::read_exact(&mut opened, &mut start).is_ok() && predict::is_list(&start)
-    });
-    if is_list {
-        let cannot = |error: io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
-        let bytes = std::fs::read(file).map_err(cannot).map_err(ReplayError::Input)?;
-        let program = predict::read(file, &bytes).map_err(ReplayError::Input)?;
-        let name = file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
-        return Ok(vec![Named { name, program, limit: args.limit }]);
+    let shown = file.display().to_string();
+    if let Some(program) = predict::load(file).map_err(ReplayError::Input)? {
+        let name = cachalot_replay::trace::base_name(file);
+        return Ok(vec![Named { file: shown, name, program, limit: args.limit, record: None }]);
     }
     let named = |trace: &Trace| {
-        let start = trace.start.as_ref().map(ToString::to_string);
-        super::announce_start(file, start.as_deref(), "every allocator is first asked for them, by address");
-        let program = replay::program(trace)?.without(LeftOut { empty_cache: true, ..LeftOut::default() });
-        Ok(Named { name: trace.name.clone(), program, limit: args.limit.or(trace.limit_bytes()) })
+        super::announce_start(trace, "every contender but the recording is first asked for them, by address");
+        let left_out = LeftOut { empty_cache: args.ignore_empty_cache, ..LeftOut::default() };
+        let program = replay::program(trace)?.without(left_out);
+        let recorded = RecordedPeaks::of(trace);
+        let limit = args.limit.or(recorded.limit_bytes);
+        let (config, tells_config) = (replay::recorded_config(trace)?, trace.tells_config());
+        let record = Some(PredictRecord { config, tells_config, recorded });
+        Ok(Named { file: shown.clone(), name: trace.name.clone(), program, limit, record })
     };
     Trace::load(file).map_err(ReplayError::Input)?.iter().map(named).collect()
 }
 
-fn lines(predicted: &Predicted, args: &PredictArgs, contenders: &[Contender]) -> io::Result<String> {
-    let lines = contenders.iter().zip(&predicted.predictions).map(|(contender, &prediction)| {
+fn lines(predicted: &Predicted, args: &PredictArgs) -> io::Result<String> {
+    let named = &predicted.named;
+    let all = predicted.contenders.iter().zip(&predicted.predictions).enumerate();
+    let lines = all.map(|(number, (contender, &prediction))| {
         let line = PredictLine {
-            file: &predicted.named.name,
+            schema: SCHEMA,
+            file: &named.file,
+            record: &named.name,
+            is_recorded: number == 0 && predicted.is_recorded,
+            tells_config: named.record.as_ref().map(|record| record.tells_config),
             policy: contender.policy,
             config: &contender.text,
             batch_scale: args.batch_scale,
             scaled_requests: predicted.scaled.requests,
             fixed_requests: predicted.scaled.fixed,
-            limit_bytes: predicted.named.limit,
+            limit_bytes: named.limit,
             prediction,
         };
         serde_json::to_string(&line).map_err(io::Error::from)
@@ -251,8 +333,8 @@ fn lines(predicted: &Predicted, args: &PredictArgs, contenders: &[Contender]) ->
     Ok(lines.collect::<io::Result<Vec<_>>>()?.join("\n"))
 }
 
-fn text(predicted: &Predicted, args: &PredictArgs, contenders: &[Contender]) -> String {
-    let Predicted { named, scaled, predictions } = predicted;
+fn text(predicted: &Predicted, args: &PredictArgs) -> String {
+    let Predicted { named, scaled, predictions, .. } = predicted;
     let all = scaled.requests + scaled.fixed;
     let mut head = format!("{}: {} requests", named.name, bytes::grouped(all));
     if (args.batch_scale - 1.0).abs() > f64::EPSILON {
@@ -262,13 +344,18 @@ fn text(predicted: &Predicted, args: &PredictArgs, contenders: &[Contender]) -> 
     if let Some(limit) = named.limit {
         head = format!("{head}, limit {}", bytes::show(limit));
     }
+    if args.ignore_empty_cache {
+        head.push_str(", without calls of empty_cache()");
+    }
+    if named.record.as_ref().is_some_and(|record| !record.tells_config) {
+        head.push_str("; the record does not tell its settings, and the defaults are assumed");
+    }
     let mut table = Table::new(&COLUMNS);
-    for (number, (contender, prediction)) in contenders.iter().zip(predictions).enumerate() {
-        let space = if contender.text.is_empty() { "" } else { " " };
+    for (number, prediction) in predictions.iter().enumerate() {
         let (peak, first) = (prediction.peak_reserved_bytes, predictions[0].peak_reserved_bytes);
         let largest = prediction.largest_failed_bytes;
         table.row(vec![
-            format!("{}{space}{}", contender.policy, contender.text),
+            predicted.title(number),
             bytes::show(prediction.peak_allocated_bytes),
             bytes::show(peak),
             if number == 0 { String::new() } else { bytes::difference(first, peak) },

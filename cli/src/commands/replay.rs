@@ -4,7 +4,7 @@ use super::progress::Progress;
 use super::settings::Settings;
 use super::table::{Column, Look, Table, column, extra};
 use super::variation::{self, Variation};
-use super::{DIFFERENT, bytes};
+use super::{DIFFERENT, SCHEMA, bytes};
 use cachalot_core::PlannedReport;
 use cachalot_replay::program::DriverTime;
 use cachalot_replay::replay::{self, Checked, Failed, Options, Outcome, ReplayError};
@@ -37,7 +37,8 @@ plan            bytes of the plan of the planned policy; the columns behind it
                 count requests that were served from the plan, that outlive an
                 iteration, and that deviate from the plan in one of four ways
 
---json prints an object for each record with all figures, and every statistic.
+--json prints an object for each record with schema, file, record, all figures,
+and every statistic.
 
 Exits with 2 for input that cannot be used, else with 1 if a decision differs,
 an allocator refused a call, or a request ran out of memory that the recorded
@@ -58,9 +59,6 @@ pub(crate) struct ReplayArgs {
     settings: Settings,
     #[command(flatten)]
     variation: Variation,
-    /// Leave out the recorded calls that empty the cache
-    #[arg(long)]
-    ignore_empty_cache: bool,
     #[command(flatten)]
     look: Look,
     /// Compare every address, segment, final block and final statistic with the record
@@ -86,7 +84,9 @@ pub(crate) struct ReplayArgs {
 /// A line of `--json`.
 #[derive(Serialize)]
 struct ReplayLine<'a> {
-    trace: &'a str,
+    schema: u32,
+    file: String,
+    record: &'a str,
     policy: &'static str,
     allocations: u64,
     checked: u64,
@@ -271,7 +271,7 @@ impl<'a> Report<'a> {
                 limit: args.settings.limit,
                 variation: replay::Variation {
                     passes: args.variation.passes,
-                    left_out: args.variation.left_out(args.ignore_empty_cache),
+                    left_out: args.variation.left_out(),
                     limit_factor: args.variation.limit_factor,
                 },
                 check: args.check,
@@ -288,15 +288,14 @@ impl<'a> Report<'a> {
     fn replay(&mut self, trace: &Trace) {
         self.progress.begin(&trace.name);
         self.announce_notes(trace);
-        let start = trace.start.as_ref().map(ToString::to_string);
         let then = if self.options.follows() {
             "replayed from that state, worked out from the final one"
         } else {
             "they are first requested, by address"
         };
-        self.progress.suspend(|| super::announce_start(&trace.file, start.as_deref(), then));
+        self.progress.suspend(|| super::announce_start(trace, then));
         match replay::replay(trace, &self.options) {
-            Ok(outcome) => self.show(&trace.name, &outcome),
+            Ok(outcome) => self.show(trace, &outcome),
             Err(error) => self.complain(&error),
         }
     }
@@ -317,7 +316,8 @@ impl<'a> Report<'a> {
         self.progress.suspend(|| eprintln!("{error}"));
     }
 
-    fn show(&mut self, name: &str, outcome: &Outcome) {
+    fn show(&mut self, trace: &Trace, outcome: &Outcome) {
+        let name = &trace.name;
         if let Some(Checked { first: Some(first), .. }) = &outcome.checked {
             self.status = self.status.max(DIFFERENT);
             self.progress.suspend(|| eprintln!("{first}"));
@@ -327,7 +327,7 @@ impl<'a> Report<'a> {
             self.progress.suspend(|| eprintln!("{name}: {}", complaint(&outcome.failed)));
         }
         if self.args.json {
-            let line = line(name, outcome);
+            let line = line(trace, outcome);
             let json = serde_json::to_string(&line).map_err(io::Error::from);
             let written = json.and_then(|json| writeln!(io::stdout().lock(), "{json}"));
             let before = std::mem::replace(&mut self.written, Ok(()));
@@ -357,10 +357,12 @@ fn complaint(failed: &Failed) -> String {
     )
 }
 
-fn line<'a>(trace: &'a str, outcome: &'a Outcome) -> ReplayLine<'a> {
+fn line<'a>(trace: &'a Trace, outcome: &'a Outcome) -> ReplayLine<'a> {
     let checked = outcome.checked.as_ref();
     ReplayLine {
-        trace,
+        schema: SCHEMA,
+        file: trace.file.display().to_string(),
+        record: &trace.name,
         policy: outcome.policy,
         allocations: outcome.allocations,
         checked: checked.map_or(0, |checked| checked.decisions),

@@ -34,8 +34,7 @@ pub(crate) fn run(args: &SnapshotArgs) -> ExitCode {
     let Settings { limit, .. } = args.settings;
     let options = Options { config: args.settings.config(), limit, ..Options::default() };
     let end = |trace: &Trace| {
-        let start = trace.start.as_ref().map(ToString::to_string);
-        super::announce_start(&trace.file, start.as_deref(), "the events are those from there on");
+        super::announce_start(trace, "the events are those from there on");
         replay::end(trace, &options)
     };
     let ends = Trace::load(&args.file).map_err(ReplayError::Input).and_then(|traces| traces.iter().map(end).collect());

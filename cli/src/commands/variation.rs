@@ -16,6 +16,9 @@ pub(crate) struct Variation {
     /// Serve the requests of captured graphs from the default pool
     #[arg(long)]
     ignore_captures: bool,
+    /// Leave out the recorded calls that empty the cache
+    #[arg(long)]
+    pub(crate) ignore_empty_cache: bool,
     /// The memory limit as a multiple of the program's peak of requested bytes, such as 1.05
     #[arg(long, value_name = "FACTOR", value_parser = factor, conflicts_with = "limit")]
     pub(crate) limit_factor: Option<f64>,
@@ -23,7 +26,8 @@ pub(crate) struct Variation {
 
 impl Variation {
     /// Returns the recorded calls to leave out.
-    pub(crate) fn left_out(&self, empty_cache: bool) -> LeftOut {
+    pub(crate) fn left_out(&self) -> LeftOut {
+        let empty_cache = self.ignore_empty_cache;
         LeftOut { empty_cache, record_stream: self.ignore_record_stream, captures: self.ignore_captures }
     }
 }

@@ -63,6 +63,18 @@ impl Contender {
         Self::new(policy.unwrap_or(POLICIES[0]), &text)
     }
 
+    /// Returns a configuration as a contender.
+    pub fn of(config: &Config) -> Self {
+        let text = config.to_string();
+        let text = text.split(',').filter(|part| !part.starts_with(PREFIX)).collect::<Vec<_>>().join(",");
+        Self { policy: config.policy_name(), text, config: config.clone() }
+    }
+
+    /// Returns the configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     fn new(policy: &'static str, text: &str) -> Result<Self, String> {
         let comma = if text.is_empty() { "" } else { "," };
         let config = Config::parse(&format!("{PREFIX}{policy}{comma}{text}")).map_err(|error| error.to_string())?;

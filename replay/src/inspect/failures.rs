@@ -97,22 +97,17 @@ fn failure(device: i64, number: usize, event: &Event, memory: &PastMemory) -> Fa
     };
     let blocks = memory.ordered();
     for (&address, part) in memory.parts() {
-        for hole in PastMemory::holes(&blocks, address, part, false) {
-            failure.cached = failure.cached.saturating_add(hole.bytes);
-            if hole.whole {
-                failure.if_released = failure.if_released.saturating_add(hole.bytes);
-            }
-            if here(part) {
-                failure.largest_free_here = failure.largest_free_here.max(hole.bytes);
-                failure.if_in_one_piece = failure.if_in_one_piece.saturating_add(hole.bytes);
-            } else {
-                failure.largest_free_elsewhere = failure.largest_free_elsewhere.max(hole.bytes);
-            }
-        }
+        let free = PastMemory::free(&blocks, address, part, false);
+        let all = free.idle.saturating_add(free.holes);
+        failure.cached = failure.cached.saturating_add(all);
+        failure.if_released = failure.if_released.saturating_add(free.idle);
         if here(part) {
-            let largest =
-                PastMemory::holes(&blocks, address, part, true).iter().map(|hole| hole.bytes).max().unwrap_or(0);
+            failure.largest_free_here = failure.largest_free_here.max(free.largest);
+            failure.if_in_one_piece = failure.if_in_one_piece.saturating_add(all);
+            let largest = PastMemory::free(&blocks, address, part, true).largest;
             failure.largest_free_if_waited = failure.largest_free_if_waited.max(largest);
+        } else {
+            failure.largest_free_elsewhere = failure.largest_free_elsewhere.max(free.largest);
         }
     }
     let ways = [
@@ -129,6 +124,7 @@ fn failure(device: i64, number: usize, event: &Event, memory: &PastMemory) -> Fa
 
 pub(super) fn failures(snapshot: &Snapshot) -> Vec<Failure> {
     let mut failures = Vec::new();
+    let large_page = past::large_page(snapshot);
     for (device, trace) in (0..).zip(&snapshot.device_traces) {
         if !trace.iter().any(|event| event.action == "oom") {
             continue;
@@ -139,7 +135,7 @@ pub(super) fn failures(snapshot: &Snapshot) -> Vec<Failure> {
             if event.action == "oom" {
                 failures.push(failure(device, number, event, &memory));
             }
-            past::undo(&mut memory, event);
+            past::undo(&mut memory, event, large_page);
         }
         failures[first..].reverse();
     }

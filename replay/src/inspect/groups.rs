@@ -28,6 +28,18 @@ pub struct Group {
     pub oldest_us: Option<i64>,
 }
 
+impl Group {
+    /// Adds the blocks of another group.
+    pub fn add(&mut self, other: &Self) {
+        self.blocks += other.blocks;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.pending = self.pending.saturating_add(other.pending);
+        self.largest = self.largest.max(other.largest);
+        self.oldest_events = self.oldest_events.zip(other.oldest_events).map(|(one, other)| one.max(other));
+        self.oldest_us = self.oldest_us.max(other.oldest_us);
+    }
+}
+
 /// A block in use or pending.
 pub(super) struct LiveBlock<'s> {
     pub(super) device: i64,

@@ -45,7 +45,7 @@ pub fn holdings(snapshot: &Snapshot, at: At) -> Vec<Holding<'_>> {
             table.add_segments(snapshot, &past::at_end(snapshot, device), device, trace(device));
         }
     } else {
-        let other = if at == At::Reserved { PeakOf::Allocated } else { PeakOf::Reserved };
+        let other = if at == At::Reserved { PeakOf::InUse } else { PeakOf::Reserved };
         peaks::at_peaks(snapshot, |memory, place| {
             let PeakPlace { device, of, event } = place;
             if of != other {

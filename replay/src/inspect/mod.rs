@@ -18,6 +18,8 @@ pub use peaks::{Peak, PeakOf};
 pub use segments::SegmentReport;
 pub use totals::Totals;
 
+pub(crate) use segments::at_end as segments_at_end;
+
 use cachalot_snapshot::{Block, Segment, Snapshot, Stack};
 use serde::Serialize;
 
@@ -87,7 +89,7 @@ pub enum At {
     End,
     /// The first peak of reserved memory. Devices without events are left out.
     Reserved,
-    /// The first peak of allocated memory. Devices without events are left out.
+    /// The first peak of memory in use: allocated or pending. Devices without events are left out.
     Allocated,
 }
 
@@ -112,7 +114,7 @@ pub(crate) fn held(snapshot: &Snapshot, at: At) -> (Vec<(i64, Sums)>, Vec<Group>
         let totals = totals::totals(snapshot).into_iter().map(of).collect();
         return (totals, groups::group(&groups::live(snapshot)));
     }
-    let other = if at == At::Reserved { PeakOf::Allocated } else { PeakOf::Reserved };
+    let other = if at == At::Reserved { PeakOf::InUse } else { PeakOf::Reserved };
     let mut peaks = peaks::peaks(snapshot, usize::MAX);
     peaks.retain(|peak| peak.of != other);
     let of = |peak: &Peak| {

@@ -1,4 +1,4 @@
-//! The state of each device at the peaks of reserved and of allocated memory.
+//! The state of each device at the peaks of reserved memory and of memory in use.
 
 use super::groups::{Group, LiveBlock, largest};
 use super::past::{self, PastMemory};
@@ -26,11 +26,11 @@ pub struct Peak {
     pub allocated: u64,
     /// Memory freed by the program and still in use on other streams.
     pub pending: u64,
-    /// Memory of wholly free segments, which could be released.
+    /// Memory of wholly free segments, and of wholly free pages of expandable segments, which could be released.
     pub releasable: u64,
     /// Number of wholly free segments.
     pub releasable_segments: u64,
-    /// Free memory in segments in use.
+    /// All other free memory.
     pub in_holes: u64,
     /// Number of segments in use with free memory.
     pub hole_segments: u64,
@@ -46,8 +46,8 @@ pub struct Peak {
 pub enum PeakOf {
     /// Bytes reserved from the device.
     Reserved,
-    /// Bytes of allocated blocks.
-    Allocated,
+    /// Bytes of blocks that are not free: allocated or pending.
+    InUse,
     /// Both, at a common time.
     Both,
 }
@@ -57,7 +57,7 @@ pub enum PeakOf {
 pub(super) fn peaks(snapshot: &Snapshot, most: usize) -> Vec<Peak> {
     let mut peaks = Vec::new();
     at_peaks(snapshot, |memory, place| peaks.push(peak(memory, snapshot, place, most)));
-    peaks.sort_by_key(|peak| (peak.device, peak.of == PeakOf::Allocated));
+    peaks.sort_by_key(|peak| (peak.device, peak.of == PeakOf::InUse));
     peaks
 }
 
@@ -73,38 +73,45 @@ pub(super) struct PeakPlace {
 /// Calls `visit` with the memory at the peaks of every device with events, the later peak of a
 /// device first.
 pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&PastMemory, PeakPlace)) {
+    let large_page = past::large_page(snapshot);
     for (device, trace) in (0..).zip(&snapshot.device_traces).filter(|(_, trace)| !trace.is_empty()) {
-        let [reserved, allocated] = highest(snapshot, device, trace);
-        let mut wanted = if reserved == 0 || reserved == allocated {
-            vec![(allocated, PeakOf::Both)]
+        let [reserved, in_use] = highest(snapshot, device, trace);
+        let mut wanted = if reserved == 0 || reserved == in_use {
+            vec![(in_use, PeakOf::Both)]
         } else {
-            vec![(reserved, PeakOf::Reserved), (allocated, PeakOf::Allocated)]
+            vec![(reserved, PeakOf::Reserved), (in_use, PeakOf::InUse)]
         };
         // Events are undone from the end, so the later peak comes first.
         wanted.sort_by_key(|&(event, _)| Reverse(event));
         let mut memory = past::at_end(snapshot, device);
         let mut at = trace.len();
         for (event, of) in wanted {
-            trace[event..at].iter().rev().for_each(|event| past::undo(&mut memory, event));
+            trace[event..at].iter().rev().for_each(|event| past::undo(&mut memory, event, large_page));
             at = event;
             visit(&memory, PeakPlace { device, of, event });
         }
     }
 }
 
-/// Returns the number of events before the first peak of reserved memory, and of allocated memory.
+/// Returns the bytes of all blocks that are not free.
+fn in_use(memory: &PastMemory) -> u64 {
+    memory.allocated().saturating_add(memory.pending())
+}
+
+/// Returns the number of events before the first peak of reserved memory, and of memory in use.
 fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
+    let large_page = past::large_page(snapshot);
     let mut memory = past::at_end(snapshot, device);
-    let mut found = [(memory.reserved(), trace.len()), (memory.allocated(), trace.len())];
+    let mut found = [(memory.reserved(), trace.len()), (in_use(&memory), trace.len())];
     for (number, event) in trace.iter().enumerate().rev() {
-        past::undo(&mut memory, event);
-        for (best, now) in found.iter_mut().zip([memory.reserved(), memory.allocated()]) {
+        past::undo(&mut memory, event, large_page);
+        for (best, now) in found.iter_mut().zip([memory.reserved(), in_use(&memory)]) {
             if now >= best.0 {
                 *best = (now, number);
             }
         }
     }
-    let [(_, mut reserved), (_, allocated)] = found;
+    let [(_, mut reserved), (_, in_use)] = found;
     // Memory is reserved for a request, which follows in the trace.
     while reserved > 0 && trace.get(reserved).is_some_and(|event| event.action.starts_with("segment_")) {
         reserved += 1;
@@ -112,7 +119,7 @@ fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
     if reserved > 0 && trace.get(reserved).is_some_and(|event| event.action == "alloc") {
         reserved += 1;
     }
-    [reserved, allocated]
+    [reserved, in_use]
 }
 
 fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, most: usize) -> Peak {
@@ -139,17 +146,12 @@ fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, most: usize)
     };
     let blocks = memory.ordered();
     for (&address, part) in memory.parts() {
-        let holes = PastMemory::holes(&blocks, address, part, false);
-        peak.hole_segments += u64::from(holes.iter().any(|hole| !hole.whole));
-        for hole in holes {
-            if hole.whole {
-                peak.releasable = peak.releasable.saturating_add(hole.bytes);
-                peak.releasable_segments += 1;
-            } else {
-                peak.in_holes = peak.in_holes.saturating_add(hole.bytes);
-                peak.largest_hole = peak.largest_hole.max(hole.bytes);
-            }
-        }
+        let free = PastMemory::free(&blocks, address, part, false);
+        peak.hole_segments += u64::from(free.holes > 0);
+        peak.releasable_segments += u64::from(free.idle == part.end - address);
+        peak.releasable = peak.releasable.saturating_add(free.idle);
+        peak.in_holes = peak.in_holes.saturating_add(free.holes);
+        peak.largest_hole = peak.largest_hole.max(free.largest_hole);
     }
     peak
 }

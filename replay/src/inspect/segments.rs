@@ -1,6 +1,7 @@
-//! Segments in use with much free memory, which cannot be released.
+//! Segments in use with much free memory that cannot be released.
 
-use super::{EndState, blocks, fragmentation};
+use super::{EndState, blocks, fragmentation, past};
+use crate::memory::{FreeMemory, free_between};
 use cachalot_snapshot::{Segment, Snapshot};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -24,11 +25,11 @@ pub struct SegmentReport {
     pub allocated: u64,
     /// Bytes still in use on other streams.
     pub pending: u64,
-    /// Free bytes.
+    /// Free bytes that cannot be released while the segment is in use: all but wholly free pages.
     pub free: u64,
     /// Number of free blocks.
     pub free_blocks: u64,
-    /// Bytes of the largest free block.
+    /// Bytes of the largest piece of `free`.
     pub largest_free: u64,
     /// Fraction of the free memory outside the largest block, 0 to 1.
     pub fragmentation: f64,
@@ -36,7 +37,7 @@ pub struct SegmentReport {
     pub blocks_in_use: u64,
 }
 
-fn report(segment: &Segment) -> SegmentReport {
+fn report(segment: &Segment, large_page: u64) -> SegmentReport {
     let mut report = SegmentReport {
         device: segment.device,
         address: segment.address,
@@ -56,21 +57,40 @@ fn report(segment: &Segment) -> SegmentReport {
         match EndState::of(block) {
             EndState::Held => report.allocated += block.size,
             EndState::Pending => report.pending += block.size,
-            EndState::Free => {
-                report.free += block.size;
-                report.free_blocks += 1;
-                report.largest_free = report.largest_free.max(block.size);
-            }
+            EndState::Free => report.free_blocks += 1,
         }
         report.blocks_in_use += u64::from(EndState::of(block) != EndState::Free);
     }
+    let free = free_of(segment, large_page);
+    (report.free, report.largest_free) = (free.holes, free.largest_hole);
     report.fragmentation = fragmentation(report.largest_free, report.free);
     report
 }
 
+/// Returns the reserved bytes and the free memory of each segment at the end. Parked memory is not reserved, and
+/// a park gives up what is free.
+pub(crate) fn at_end(snapshot: &Snapshot) -> impl Iterator<Item = (u64, FreeMemory)> {
+    let large_page = past::large_page(snapshot);
+    snapshot.segments.iter().filter_map(move |segment| {
+        let reserved = segment.total_size.saturating_sub(segment.parked_size.unwrap_or(0));
+        let free = free_of(segment, large_page);
+        let (idle, holes) = (free.idle.min(reserved), free.holes.min(reserved));
+        (reserved > 0).then_some((reserved, FreeMemory { idle, holes, ..free }))
+    })
+}
+
+/// Returns the free memory of a segment.
+pub(super) fn free_of(segment: &Segment, large_page: u64) -> FreeMemory {
+    let used = blocks(segment).filter(|(_, block)| EndState::of(block) != EndState::Free);
+    let end = segment.address.saturating_add(segment.total_size);
+    let page = past::page(segment, large_page);
+    free_between(segment.address, end, page, used.map(|(address, block)| (address, block.size)))
+}
+
 /// Returns the segments in use with the most free memory.
 pub(super) fn fragmented(snapshot: &Snapshot, most: usize) -> Vec<SegmentReport> {
-    let mut reports: Vec<_> = snapshot.segments.iter().map(report).collect();
+    let large_page = past::large_page(snapshot);
+    let mut reports: Vec<_> = snapshot.segments.iter().map(|segment| report(segment, large_page)).collect();
     reports.retain(|report| report.blocks_in_use > 0 && report.free > 0);
     reports.sort_by_key(|report| (Reverse(report.free), report.device, report.address));
     reports.truncate(most);

@@ -1,6 +1,6 @@
 //! Totals of each device.
 
-use super::{EndState, blocks, fragmentation};
+use super::{EndState, blocks, fragmentation, past};
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,13 +32,13 @@ pub struct Totals {
     pub free_blocks: u64,
     /// Bytes of the largest free block.
     pub largest_free: u64,
-    /// Free bytes of segments in use.
+    /// Free bytes that cannot be released.
     pub in_holes: u64,
-    /// The largest free block of a segment in use.
+    /// The largest piece of `in_holes`.
     pub largest_hole: u64,
-    /// Fraction of the free memory in segments in use outside the largest block, 0 to 1.
+    /// Fraction of `in_holes` outside the largest piece, 0 to 1.
     pub fragmentation: f64,
-    /// Bytes of wholly free segments, which could be released.
+    /// Bytes of wholly free segments, and of wholly free pages of expandable segments, which could be released.
     pub releasable: u64,
     /// Number of streams with segments.
     pub streams: u64,
@@ -48,6 +48,7 @@ pub struct Totals {
 
 pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
     let mut devices = BTreeMap::<i64, (Totals, BTreeSet<i64>)>::new();
+    let large_page = past::large_page(snapshot);
     let host = snapshot.host_segments.iter().flatten();
     for segment in snapshot.segments.iter().chain(host) {
         let (totals, streams) = devices.entry(segment.device).or_default();
@@ -60,9 +61,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
         if segment.segment_pool_id.is_some_and(|pool| pool != (0, 0)) {
             totals.reserved_private += reserved;
         }
-        let (mut in_use, mut free, mut largest) = (false, 0, 0);
         for (_, block) in blocks(segment) {
-            in_use |= EndState::of(block) != EndState::Free;
             match EndState::of(block) {
                 EndState::Held => {
                     totals.allocations += 1;
@@ -74,17 +73,14 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
                     totals.free_blocks += 1;
                     totals.cached += block.size;
                     totals.largest_free = totals.largest_free.max(block.size);
-                    free += block.size;
-                    largest = largest.max(block.size);
                 }
             }
         }
-        if in_use {
-            totals.in_holes += free;
-            totals.largest_hole = totals.largest_hole.max(largest);
-        } else {
-            totals.releasable += reserved;
-        }
+        let free = super::segments::free_of(segment, large_page);
+        // What is parked is not reserved, and was free or is asleep.
+        totals.in_holes += free.holes.min(reserved);
+        totals.largest_hole = totals.largest_hole.max(free.largest_hole.min(reserved));
+        totals.releasable += free.idle.min(reserved);
     }
     for (device, events) in (0..).zip(&snapshot.device_traces) {
         if !events.is_empty() {

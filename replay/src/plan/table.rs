@@ -58,9 +58,6 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, B
             buffer_lines.push(number);
         }
     }
-    if planned.is_empty() {
-        return Err(BadInput::at(file, 1, "the table holds no buffers"));
-    }
     let problem = Problem { buffers, ..Problem::default() };
     if !problem.buffers.is_empty() {
         problem.check().map_err(|error| whole(file, &problem, &buffer_lines, &error))?;

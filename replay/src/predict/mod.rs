@@ -3,7 +3,7 @@
 mod requests;
 mod scale;
 
-pub use requests::{is_list, read};
+pub use requests::{is_list, load, read};
 pub use scale::{Scaled, by_records, by_rule};
 
 use crate::program::{Program, Run, Settings, allocator};

@@ -6,9 +6,11 @@
 //! free. `size` and `stream` of a free are ignored and may be empty.
 
 use crate::program::{Operation, Program};
-use crate::trace::BadInput;
+use crate::trace::error::describe_io;
+use crate::trace::{BadInput, open};
 use cachalot_core::{MAX_REQUEST, StreamId};
 use std::collections::HashMap;
+use std::io::{BufRead, Read};
 use std::path::Path;
 
 /// The first line of a list.
@@ -17,6 +19,21 @@ const HEADER: [&str; 4] = ["request", "block", "size", "stream"];
 /// Returns whether the bytes of a file begin as a list of requests.
 pub fn is_list(bytes: &[u8]) -> bool {
     bytes.starts_with(b"request,")
+}
+
+/// Reads a file that is a list of requests. `None` for any other file.
+///
+/// # Errors
+/// The file cannot be read, or the first unusable line of a list, and the reason.
+pub fn load(file: &Path) -> Result<Option<Program>, BadInput> {
+    let mut content = open::decompressed(file)?;
+    let cannot = |error: std::io::Error| BadInput::whole(file, describe_io(&error));
+    if !is_list(content.fill_buf().map_err(cannot)?) {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    content.read_to_end(&mut bytes).map_err(cannot)?;
+    read(file, &bytes).map(Some)
 }
 
 /// Reads a list of requests.

@@ -149,6 +149,14 @@ impl Outcome {
     }
 }
 
+/// Returns the configuration of the recorded program.
+///
+/// # Errors
+/// A recorded configuration that cannot be used.
+pub fn recorded_config(trace: &Trace) -> Result<Config, ReplayError> {
+    Ok(recorded_settings(trace)?.config)
+}
+
 /// Returns the settings of the recorded program.
 fn recorded_settings(trace: &Trace) -> Result<Settings, ReplayError> {
     let config = Config::parse(trace.config()).map_err(|error| {

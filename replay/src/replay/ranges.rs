@@ -145,6 +145,8 @@ mod tests {
             events: events.to_vec(),
             start,
             expected: None,
+            device_free: None,
+            has_late_keys: None,
         };
         Ranges::of(&trace, &Settings { config: Config::default(), limit: None })
     }

@@ -12,6 +12,9 @@ use std::path::Path;
 pub struct Expected {
     /// The configuration string; empty for the default configuration.
     pub config: String,
+    /// Whether the record does not tell the configuration.
+    #[serde(skip)]
+    pub config_is_unknown: bool,
     /// The memory limit in bytes, if any.
     pub limit_bytes: Option<u64>,
     /// The error that ended the program, if any.

@@ -40,6 +40,10 @@ pub struct Trace {
     pub start: Option<Start>,
     /// The recorded end of the run, if known.
     pub expected: Option<Expected>,
+    /// Free bytes of the device at the first failed request, if the record tells.
+    pub device_free: Option<u64>,
+    /// Whether the recorded PyTorch knows the settings of version 2.11. `None` if the record does not tell.
+    pub has_late_keys: Option<bool>,
 }
 
 impl Trace {
@@ -86,7 +90,7 @@ impl Trace {
     }
 
     /// Returns the record of `device` from events that were read one by one. `segments` are those of
-    /// the end, and `config` is empty if unknown.
+    /// the end.
     ///
     /// # Errors
     /// If there are no events, or the data contradicts itself.
@@ -94,7 +98,7 @@ impl Trace {
         file: &Path,
         device: i64,
         events: Vec<Event>,
-        config: String,
+        config: Option<String>,
         segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>,
     ) -> Result<Self, BadInput> {
         let mut trace = snapshot::trace(file, base_name(file), device, events, config, segments)?;
@@ -148,7 +152,17 @@ impl Trace {
         let traces = match format {
             Format::Csv => {
                 let events = csv_record::read(file, reader)?;
-                vec![Self { name, file: file.to_owned(), device: 0, events, start: None, expected: None }]
+                let (start, expected, device_free, has_late_keys) = (None, None, None, None);
+                vec![Self {
+                    name,
+                    file: file.to_owned(),
+                    device: 0,
+                    events,
+                    start,
+                    expected,
+                    device_free,
+                    has_late_keys,
+                }]
             }
             Format::Snapshot => snapshot::read(file, &name, reader)?,
         };
@@ -161,14 +175,22 @@ impl Trace {
         self.expected.as_ref().map_or("", |expected| &expected.config)
     }
 
+    /// Returns whether the record tells the configuration.
+    pub fn tells_config(&self) -> bool {
+        self.expected.as_ref().is_some_and(|expected| !expected.config_is_unknown)
+    }
+
     /// Returns the memory limit of the program in bytes. `None` without a limit, and if unknown.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.expected.as_ref().and_then(|expected| expected.limit_bytes)
     }
 }
 
-/// Returns the file name without the extensions of the format.
-fn base_name(file: &Path) -> String {
+/// Returns the file name without the extensions of the format, or `stdin` for the standard input.
+pub fn base_name(file: &Path) -> String {
+    if open::is_standard_input(file) {
+        return "stdin".to_owned();
+    }
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     [".csv", ".pickle", ".pkl", ".json"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
@@ -185,5 +207,6 @@ mod tests {
         assert_eq!(base_name(Path::new("run__stacks.pickle.gz")), "run__stacks");
         assert_eq!(base_name(Path::new("run.csv")), "run");
         assert_eq!(base_name(Path::new("run.txt")), "run.txt");
+        assert_eq!(base_name(Path::new("-")), "stdin");
     }
 }

@@ -6,6 +6,7 @@ use flate2::read::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// The format of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,9 +38,31 @@ const MOST_EXPANSION: u64 = 128;
 /// Number of decompressed bytes allowed for every compressed file.
 const SOME_BYTES: u64 = 64 << 20;
 
-/// Opens a file for reading, and decompresses a compressed file.
+/// The file name that stands for the standard input.
+const STANDARD_INPUT: &str = "-";
+
+/// Returns whether a file is the standard input.
+pub(crate) fn is_standard_input(file: &Path) -> bool {
+    file.as_os_str() == STANDARD_INPUT
+}
+
+/// Returns the whole standard input. Several readers may need the beginning, so the bytes are read once and kept.
+fn standard_input(file: &Path) -> Result<&'static [u8], BadInput> {
+    static BYTES: OnceLock<Result<Vec<u8>, String>> = OnceLock::new();
+    let bytes = BYTES.get_or_init(|| {
+        let mut bytes = Vec::new();
+        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes).map_err(|error| error.to_string())
+    });
+    bytes.as_deref().map_err(|error| BadInput::whole(file, format!("cannot be read: {error}")))
+}
+
+/// Opens a file for reading, and decompresses a compressed file. `-` is the standard input.
 pub(crate) fn decompressed(file: &Path) -> Result<Box<dyn BufRead>, BadInput> {
     let cannot = |error: io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
+    if is_standard_input(file) {
+        let bytes = standard_input(file)?;
+        return decompress(file, bytes.len() as u64, bytes);
+    }
     let raw = File::open(file).map_err(cannot)?;
     let bytes = raw.metadata().map_err(cannot)?.len();
     decompress(file, bytes, BufReader::new(raw))
@@ -51,6 +74,9 @@ pub(crate) fn decompressed_watched<'r>(
     file: &Path,
     watch: impl FnMut(u64) + 'r,
 ) -> Result<Box<dyn BufRead + 'r>, BadInput> {
+    if is_standard_input(file) {
+        return decompressed(file);
+    }
     let cannot = |error: io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
     let raw = File::open(file).map_err(cannot)?;
     let bytes = raw.metadata().map_err(cannot)?.len();

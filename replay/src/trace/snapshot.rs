@@ -116,7 +116,8 @@ pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead + '_>) -> Re
 /// Returns a record for every device with events.
 pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec<Trace>, BadInput> {
     let settings = snapshot.allocator_settings.as_ref();
-    let config = settings.and_then(|settings| settings.string.clone()).unwrap_or_default();
+    let config = settings.and_then(|settings| settings.string.clone());
+    let has_late_keys = has_late_keys(snapshot);
     let several = snapshot.device_traces.iter().filter(|entries| !entries.is_empty()).count() > 1;
     let mut traces = Vec::new();
     for (device, entries) in (0..).zip(&snapshot.device_traces) {
@@ -126,7 +127,12 @@ pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec
         }
         let name = if several { format!("{name}#{device}") } else { name.to_owned() };
         let own = snapshot.segments.iter().filter(|segment| segment.device == device);
-        traces.push(trace(file, name, device, events, config.clone(), own)?);
+        let device_free = entries.iter().find(|entry| entry.action == "oom").and_then(|entry| {
+            let bytes = entry.device_free()?;
+            u64::try_from(bytes).ok()
+        });
+        let trace = trace(file, name, device, events, config.clone(), own)?;
+        traces.push(Trace { device_free, has_late_keys, ..trace });
     }
     if traces.is_empty() {
         return Err(BadInput::whole(file, "the snapshot holds no events: its memory history was not recorded"));
@@ -140,14 +146,26 @@ pub(super) fn trace<'s>(
     name: String,
     device: i64,
     events: Vec<Event>,
-    config: String,
+    config: Option<String>,
     segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>,
 ) -> Result<Trace, BadInput> {
     let segments = segments.map(segment).collect::<Result<Vec<_>, _>>();
     let mut segments = segments.map_err(|what| BadInput::whole(file, what))?;
     segments.sort_by_key(|segment| segment.address);
-    let expected = Some(Expected { config, segments, ..Expected::default() });
-    Ok(Trace { name, file: file.to_owned(), device, events, start: None, expected })
+    let (config_is_unknown, config) = (config.is_none(), config.unwrap_or_default());
+    let expected = Some(Expected { config, config_is_unknown, segments, ..Expected::default() });
+    let (file, start, device_free, has_late_keys) = (file.to_owned(), None, None, None);
+    Ok(Trace { name, file, device, events, start, expected, device_free, has_late_keys })
+}
+
+/// Returns whether the `PyTorch` of a snapshot knows the settings of version 2.11, as far as the keys of the
+/// snapshot tell: events have their pool since 2.12, and snapshots have pinned host memory since 2.10.
+pub fn has_late_keys<Segments, Traces>(snapshot: &Snapshot<Segments, Traces>) -> Option<bool> {
+    let settings = snapshot.allocator_settings.as_ref()?;
+    if settings.max_cached_size.is_some() || settings.max_round_threshold.is_some() {
+        return Some(true);
+    }
+    snapshot.host_segments.is_none().then_some(false)
 }
 
 /// Converts a segment, and fills in values missing in old versions. The device becomes 0, because a

@@ -1,15 +1,17 @@
-//! The answer in one sentence: how much reserved memory is free but stuck, and which setting would
-//! have held less.
+//! The answer about a program: the peaks of reserved and of live memory, and the setting with the best saving. Every
+//! claim about a setting comes from a replay.
 
 use super::{Part, Space};
+use crate::memory::{SMALL_PAGE, Stuck, free_between};
 use crate::program::{Program, Run, Settings, allocator};
+use crate::recorded::RecordedPeaks;
 use crate::replay;
 use crate::trace::Trace;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
-use cachalot_core::{BlockState, Config, SnapshotSegment};
+use cachalot_core::{BlockState, Config, PoolKind, SnapshotSegment};
 use cachalot_snapshot::Snapshot;
-use cachalot_tuner::Realm;
-use cachalot_tuner::judge::{DEVICE_BYTES, cost};
+use cachalot_tuner::judge::{Cost, DEVICE_BYTES, cost};
+use cachalot_tuner::{Candidate, Realm};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -21,136 +23,250 @@ const MOST_OPERATIONS: usize = 8_000_000;
 /// least three times.
 pub const MOST_EVENTS: usize = MOST_OPERATIONS / 2;
 
-/// A setting is worth a sentence if the peak falls below this part of the present peak.
+/// A setting is advised if the peak falls below a part of the present peak.
 const WORTH: f64 = 0.98;
 
-/// Free memory of a device at some time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Stuck {
-    /// Bytes reserved from the device.
-    pub reserved_bytes: u64,
-    /// Free bytes in segments with blocks in use, which cannot be released.
-    pub hole_bytes: u64,
-    /// Number of segments with blocks in use and free bytes.
-    pub hole_segments: u64,
-    /// Bytes of wholly free segments. When the peak was reached, no free block was of use to the
-    /// request.
-    pub idle_bytes: u64,
-    /// Number of wholly free segments.
-    pub idle_segments: u64,
-}
+/// A simpler setting is advised up to a multiple of the lowest peak. So is the present setting, in the place of a
+/// setting for later versions of `PyTorch`.
+const PLAIN: f64 = 1.03;
+
+/// The policy of cachalot for free memory in one piece: pages from anywhere behind contiguous addresses.
+const ONE_PIECE: &str = "policy:stitched";
 
 /// A configuration with less memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Better {
     /// The configuration string.
     pub config: String,
+    /// The first version of `PyTorch` with all keys of the configuration. `None` for all supported versions.
+    pub needs_pytorch: Option<&'static str>,
     /// Peak of reserved memory in bytes.
-    pub reserved_bytes: u64,
-    /// Peak of reserved memory with the present settings, in bytes.
-    pub instead_of_bytes: u64,
+    pub peak_reserved_bytes: u64,
     /// Number of requests that run out of memory.
     pub ooms: u64,
-    /// Number of requests that run out of memory with the present settings.
-    pub instead_of_ooms: u64,
 }
 
-/// The answer of a record about the record's settings.
+/// A change with which every failed request is served, found by replay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+pub enum Rescue {
+    /// More memory.
+    Limit {
+        /// The least sufficient limit in bytes.
+        limit_bytes: u64,
+        /// The present limit in bytes.
+        instead_of_bytes: u64,
+        /// Whether the present limit is a setting, and not the size of the device.
+        is_setting: bool,
+    },
+    /// A setting of `PyTorch`'s allocator.
+    Setting(Better),
+    /// Free memory in one piece: a policy of cachalot that needs no free block of the request's size.
+    OnePiece {
+        /// The configuration string.
+        config: &'static str,
+        /// Peak of reserved memory in bytes.
+        peak_reserved_bytes: u64,
+    },
+}
+
+/// The answer of a program about its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// Memory at the peak of reserved memory.
-    pub peak: Stuck,
-    /// The setting with the lowest peak, if the gain is 2 % or more.
+    /// Whether the figures come from a recording, and not from a replay.
+    pub is_recorded: bool,
+    /// The settings of the program.
+    pub config: String,
+    /// Peak of reserved memory in bytes.
+    pub peak_reserved_bytes: u64,
+    /// Peak of the requested bytes of all live blocks.
+    pub peak_live_bytes: u64,
+    /// Peak of reserved memory in a replay with the program's settings. `None` without a replay.
+    pub replayed_bytes: Option<u64>,
+    /// The memory when the most was in use.
+    pub fullest: Stuck,
+    /// The advised setting, if the gain is 2 % or more, or fewer requests fail.
     pub better: Option<Better>,
+    /// Number of requests that ran out of memory.
+    pub ooms: u64,
+    /// Size of the largest failed request in bytes.
+    pub largest_failed_bytes: u64,
+    /// The changes with which no request fails, in the order in which they were tried.
+    pub rescues: Vec<Rescue>,
 }
 
-impl Stuck {
-    /// Adds a segment of which `free` bytes are free.
-    fn add(&mut self, bytes: u64, free: u64) {
-        self.reserved_bytes += bytes;
-        if free == bytes {
-            self.idle_bytes += bytes;
-            self.idle_segments += 1;
-        } else if free > 0 {
-            self.hole_bytes += free;
-            self.hole_segments += 1;
-        }
-    }
-
-    fn of(segments: &[SnapshotSegment]) -> Self {
-        let mut stuck = Self::default();
-        for segment in segments {
-            let free = segment.blocks.iter().filter(|block| block.state == BlockState::Inactive);
-            stuck.add(segment.total_size, free.map(|block| block.size).sum());
-        }
-        stuck
-    }
+/// A program with the settings in question.
+#[derive(Debug)]
+pub struct Question<'a> {
+    /// The program with its limit.
+    pub part: &'a Part,
+    /// The program's settings.
+    pub baseline: &'a Config,
+    /// The figures of the recording, if program, limit and settings are as recorded.
+    pub recorded: Option<&'a RecordedPeaks>,
+    /// Whether the program's `PyTorch` knows the settings of version 2.11. `None` if unknown.
+    pub has_late_keys: Option<bool>,
+    /// Whether the limit is a setting, and not the size of a device.
+    pub limit_is_setting: bool,
 }
 
-/// Returns the free memory at the end of a snapshot, on all devices.
-pub fn stuck(snapshot: &Snapshot) -> Stuck {
+/// Returns the memory of an allocator.
+fn stuck_of(segments: &[SnapshotSegment], config: &Config) -> Stuck {
     let mut stuck = Stuck::default();
-    for segment in &snapshot.segments {
-        let free = segment.blocks.iter().filter(|block| &*block.state == "inactive");
-        let free: u64 = free.map(|block| block.size).sum();
-        // Parked memory is not reserved, and a park gives up what is free.
-        let reserved = segment.total_size.saturating_sub(segment.parked_size.unwrap_or(0));
-        if reserved > 0 {
-            stuck.add(reserved, free.min(reserved));
-        }
+    for segment in segments {
+        let page = match (segment.is_expandable, segment.kind) {
+            (false, _) => 0,
+            (true, PoolKind::Small) => SMALL_PAGE,
+            (true, PoolKind::Large) => config.large_segment_size(),
+        };
+        let used = segment.blocks.iter().filter(|block| block.state != BlockState::Inactive);
+        let used = used.map(|block| (block.address.0, block.size));
+        let (start, bytes) = (segment.address.0, segment.total_size);
+        stuck.add(bytes, free_between(start, start.saturating_add(bytes), page, used));
     }
     stuck
 }
 
-/// Returns the answer of a record, from a replay with the recorded settings. `None` if the history is too
-/// long or cannot be replayed.
-pub fn answer_of(trace: &Trace) -> Option<Answer> {
-    if trace.events.len() > MOST_EVENTS {
-        return None;
+/// Returns the memory at the end of a snapshot, on all devices.
+pub fn at_end(snapshot: &Snapshot) -> Stuck {
+    let mut stuck = Stuck::default();
+    for totals in crate::inspect::segments_at_end(snapshot) {
+        stuck.add(totals.0, totals.1);
     }
-    let baseline = Config::parse(trace.config()).ok()?;
-    let program = replay::program(trace).ok()?;
-    let part = Part { name: trace.name.clone(), program, limit: trace.limit_bytes() };
-    answer(&part, &baseline, &DriverCosts::h200())
+    stuck
 }
 
-/// Runs the program with its present settings and with the first candidates of a search. Returns the best.
-/// `None` if the program is too long or cannot be run with its settings.
+/// Returns the answer of a record about its own settings. Without a replay, if the history is too long or
+/// cannot be replayed, the answer has no advice.
+pub fn answer_of(trace: &Trace) -> Answer {
+    let recorded = RecordedPeaks::of(trace);
+    let advised = || {
+        if trace.events.len() > MOST_EVENTS {
+            return None;
+        }
+        let baseline = Config::parse(trace.config()).ok()?;
+        let program = replay::program(trace).ok()?;
+        let part = Part { name: trace.name.clone(), program, limit: recorded.limit_bytes, ..Part::default() };
+        let question = Question {
+            part: &part,
+            baseline: &baseline,
+            recorded: Some(&recorded),
+            has_late_keys: trace.has_late_keys,
+            limit_is_setting: trace.limit_bytes().is_some(),
+        };
+        answer(&question, &DriverCosts::h200())
+    };
+    advised().unwrap_or_else(|| of_recording(&recorded, trace.config().to_owned()))
+}
+
+/// Returns the answer without advice.
+pub fn of_recording(recorded: &RecordedPeaks, config: String) -> Answer {
+    Answer {
+        is_recorded: true,
+        config,
+        peak_reserved_bytes: recorded.peak_reserved_bytes,
+        peak_live_bytes: recorded.peak_live_bytes,
+        replayed_bytes: None,
+        fullest: recorded.fullest,
+        better: None,
+        ooms: recorded.ooms,
+        largest_failed_bytes: recorded.largest_failed_bytes,
+        rescues: Vec::new(),
+    }
+}
+
+/// Runs the program with its settings and with the first candidates of a search, and advises a setting. `None`
+/// if the program is too long or cannot be run with its settings.
 ///
 /// A program of more than 8 million operations over all candidates is only run with
 /// `expandable_segments:True`, and a still longer program not at all.
-pub fn answer(part: &Part, baseline: &Config, costs: &DriverCosts) -> Option<Answer> {
+pub fn answer(question: &Question<'_>, costs: &DriverCosts) -> Option<Answer> {
+    let Question { part, baseline, .. } = *question;
     let length = part.program.operations.len();
-    let mut candidates =
-        Space { realm: Realm::Torch, has_limit: part.limit.is_some(), has_virtual_memory: true }.first();
+    let space = Space {
+        realm: Realm::Torch,
+        has_limit: part.limit.is_some(),
+        has_virtual_memory: true,
+        has_late_keys: question.has_late_keys != Some(false),
+    };
+    let mut candidates = space.first();
+    // A setting that the program has is no advice.
+    candidates.retain(|candidate| candidate.config().is_some_and(|config| config != *baseline));
     if (candidates.len() + 2) * length > MOST_OPERATIONS {
         candidates.retain(|candidate| candidate.text() == super::EXPANDABLE);
     }
     if (candidates.len() + 2) * length > MOST_OPERATIONS {
         return None;
     }
-    let never = || false;
-    let present = cost(part, baseline, costs, &never).ok()?;
-    let measured = |candidate: super::Candidate| {
-        let cost = cost(part, &candidate.config()?, costs, &never).ok()?;
-        Some((cost.ooms, cost.reserved_bytes, candidate.count(), candidate.text()))
+    let run = |config: &Config, limit: Option<u64>| {
+        let part = Part { limit, ..part.clone() };
+        cost(&part, config, costs, &|| false).ok()
     };
-    let best = candidates.into_par_iter().filter_map(measured).min();
-    let better = best.filter(|&(ooms, bytes, ..)| {
-        ooms < present.ooms || (ooms == present.ooms && (bytes as f64) < present.reserved_bytes as f64 * WORTH)
-    });
-    let better = better.map(|(ooms, reserved_bytes, _, config)| Better {
-        config,
-        reserved_bytes,
-        instead_of_bytes: present.reserved_bytes,
-        ooms,
-        instead_of_ooms: present.ooms,
-    });
-    Some(Answer { peak: at_peak(part, baseline)?, better })
+    let present = run(baseline, part.limit)?;
+    let mut found = match question.recorded {
+        Some(recorded) => of_recording(recorded, String::new()),
+        None => of_replay(part, baseline, &present)?,
+    };
+    found.config = baseline.to_string();
+    found.replayed_bytes = Some(present.reserved_bytes);
+    let measured = |candidate: &Candidate| Some((candidate.clone(), run(&candidate.config()?, part.limit)?));
+    let measured: Vec<(Candidate, Cost)> = candidates.par_iter().filter_map(measured).collect();
+    found.better = advised(&measured, &found, present.ooms);
+    if found.ooms > 0 {
+        found.rescues = rescues(question, &found, run);
+    }
+    Some(found)
 }
 
-/// Returns the memory when the most was reserved, just after the request.
-fn at_peak(part: &Part, config: &Config) -> Option<Stuck> {
+/// Returns the setting with the fewest failed requests and then the least memory. A simpler setting, or one for
+/// every version of `PyTorch`, is preferred if its peak is less than 3 % higher.
+fn advised(measured: &[(Candidate, Cost)], found: &Answer, present_ooms: u64) -> Option<Better> {
+    // The gain holds beside the recording, and beside its replay at other addresses.
+    let peak = found.peak_reserved_bytes.min(found.replayed_bytes.unwrap_or(u64::MAX)) as f64;
+    let ooms = found.ooms.min(present_ooms);
+    let gains = |(candidate, cost): &&(Candidate, Cost)| {
+        let worth = if candidate.needs_pytorch().is_some() { peak / PLAIN } else { peak * WORTH };
+        cost.ooms < ooms || (cost.ooms == ooms && (cost.reserved_bytes as f64) < worth)
+    };
+    let gaining: Vec<&(Candidate, Cost)> = measured.iter().filter(gains).collect();
+    let least = gaining.iter().map(|(_, cost)| (cost.ooms, cost.reserved_bytes)).min()?;
+    let near = gaining
+        .into_iter()
+        .filter(|(_, cost)| cost.ooms == least.0 && cost.reserved_bytes as f64 <= least.1 as f64 * PLAIN);
+    let order = |(candidate, cost): &&(Candidate, Cost)| {
+        (candidate.needs_pytorch().is_some(), candidate.count(), cost.reserved_bytes, candidate.text())
+    };
+    let (candidate, cost) = near.min_by_key(order)?;
+    Some(Better {
+        config: candidate.text(),
+        needs_pytorch: candidate.needs_pytorch(),
+        peak_reserved_bytes: cost.reserved_bytes,
+        ooms: cost.ooms,
+    })
+}
+
+/// Tries to serve every request: a higher limit, the advised setting, memory in one piece.
+fn rescues(question: &Question<'_>, found: &Answer, run: impl Fn(&Config, Option<u64>) -> Option<Cost>) -> Vec<Rescue> {
+    let Question { part, baseline, limit_is_setting: is_setting, .. } = *question;
+    let mut rescues = Vec::new();
+    if let Some(instead_of_bytes) = part.limit
+        && let Some(free) = run(baseline, None).filter(|cost| cost.ooms == 0)
+        && run(baseline, Some(free.reserved_bytes)).is_some_and(|cost| cost.ooms == 0)
+        && free.reserved_bytes > instead_of_bytes
+    {
+        rescues.push(Rescue::Limit { limit_bytes: free.reserved_bytes, instead_of_bytes, is_setting });
+    }
+    rescues.extend(found.better.clone().filter(|better| better.ooms == 0).map(Rescue::Setting));
+    let config = Config::parse(ONE_PIECE).ok().filter(|config| config != baseline);
+    let in_one_piece = config.and_then(|config| run(&config, part.limit)).filter(|cost| cost.ooms == 0);
+    rescues.extend(
+        in_one_piece.map(|cost| Rescue::OnePiece { config: ONE_PIECE, peak_reserved_bytes: cost.reserved_bytes }),
+    );
+    rescues
+}
+
+/// Returns the figures of a replay.
+fn of_replay(part: &Part, config: &Config, present: &Cost) -> Option<Answer> {
     let run = || {
         let device = SimulatedDevice::new(DEVICE_BYTES.max(part.limit.unwrap_or(0)));
         device.set_patience(0);
@@ -158,22 +274,33 @@ fn at_peak(part: &Part, config: &Config) -> Option<Stuck> {
         allocator(device, &settings).map(Run::new).ok()
     };
     let Program { operations, .. } = &part.program;
-    let (mut whole, mut peak, mut end) = (run()?, 0, 0);
+    let (mut whole, mut most, mut end) = (run()?, 0, 0);
     for (at, &operation) in operations.iter().enumerate() {
         whole.perform(operation).ok()?;
-        let used = whole.device().used();
-        if used > peak {
-            (peak, end) = (used, at + 1);
+        if operation.is_request() {
+            let stats = whole.allocator.stats(crate::program::DEVICE).ok()?;
+            let in_use = stats.active_bytes().current.unsigned_abs();
+            if in_use > most {
+                (most, end) = (in_use, at + 1);
+            }
         }
     }
     let mut again = run()?;
     again.perform_all(&operations[..end]).ok()?;
-    Some(Stuck::of(&again.allocator.snapshot()))
+    let recorded = RecordedPeaks {
+        peak_reserved_bytes: present.reserved_bytes,
+        peak_live_bytes: part.program.live_bytes().max().unwrap_or(0),
+        ooms: whole.ooms,
+        largest_failed_bytes: whole.largest_failed,
+        fullest: stuck_of(&again.allocator.snapshot(), config),
+        limit_bytes: part.limit,
+    };
+    Some(Answer { is_recorded: false, ..of_recording(&recorded, String::new()) })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Stuck, stuck};
+    use super::{Stuck, at_end};
     use cachalot_snapshot::{Block, Segment, Snapshot};
 
     #[test]
@@ -190,7 +317,9 @@ mod tests {
             segment(Some(10), vec![block(7, "active_allocated"), block(3, "inactive")]),
             segment(Some(8), vec![block(10, "active_allocated")]),
         ];
-        let found = stuck(&Snapshot { segments, ..Snapshot::default() });
-        assert_eq!(found, Stuck { reserved_bytes: 12, hole_bytes: 4, hole_segments: 1, ..Stuck::default() });
+        let found = at_end(&Snapshot { segments, ..Snapshot::default() });
+        let expected =
+            Stuck { reserved_bytes: 12, in_use_bytes: 8, hole_bytes: 4, hole_segments: 1, ..Stuck::default() };
+        assert_eq!(found, expected);
     }
 }

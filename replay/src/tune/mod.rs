@@ -4,12 +4,13 @@ mod answer;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{Answer, Better, MOST_EVENTS, Stuck, answer, answer_of, stuck};
-pub use cachalot_tuner::judge::{Cost, Part};
+pub use crate::memory::Stuck;
+pub use answer::{Answer, Better, MOST_EVENTS, Question, Rescue, answer, answer_of, at_end, of_recording};
+pub use cachalot_tuner::judge::{Cost, Part, cost};
 pub use cachalot_tuner::tune::{EXPANDABLE, Options, Outcome, Tried};
 pub use cachalot_tuner::{Aim, Budget, HoldBack, Note, Parts, Progress, Summary};
 
-use cachalot_tuner::{Candidate, Runner, Space};
+use cachalot_tuner::{Runner, Space};
 use rayon::prelude::*;
 
 /// Runs the jobs of a round on every core.

@@ -13,7 +13,7 @@ fn malloc(bytes: u64, slot: u32) -> Operation {
 }
 
 fn part(name: &str, operations: Vec<Operation>, slots: u32) -> Part {
-    Part { name: name.to_owned(), program: Program { operations, slots }, limit: None }
+    Part { name: name.to_owned(), program: Program { operations, slots }, ..Part::default() }
 }
 
 /// Returns steps with three growing blocks. By default each block needs its own segment. Expandable segments
@@ -152,23 +152,34 @@ fn gains_are_beside_the_baseline_that_is_given() {
 #[test]
 fn an_answer_names_the_setting_that_holds_less() {
     let costs = DriverCosts::h200();
-    let answer = |part: &Part| answer(part, &Config::new(), &costs).expect("an answer");
+    let baseline = Config::new();
+    let answer = |part: &Part| {
+        let (recorded, has_late_keys, limit_is_setting) = (None, None, false);
+        let question = Question { part, baseline: &baseline, recorded, has_late_keys, limit_is_setting };
+        answer(&question, &costs).expect("an answer")
+    };
     let growing = answer(&growing("a", 20, 8));
     let better = growing.better.expect("a better setting");
     assert!(better.config.contains(EXPANDABLE), "{better:?}");
     // Three blocks of 40, 42, … 54 MiB by default, and three of 54 MiB, in pages, at the best.
-    assert_eq!(better.instead_of_bytes, 3 * (40..=54).step_by(2).sum::<u64>() * MIB);
-    assert!((162 * MIB..182 * MIB).contains(&better.reserved_bytes), "{better:?}");
-    assert_eq!((growing.peak.reserved_bytes, growing.peak.hole_bytes), (better.instead_of_bytes, 0));
-    let idle = (growing.peak.idle_bytes, growing.peak.idle_segments);
+    assert_eq!(growing.peak_reserved_bytes, 3 * (40..=54).step_by(2).sum::<u64>() * MIB);
+    assert!((162 * MIB..182 * MIB).contains(&better.peak_reserved_bytes), "{better:?}");
+    assert_eq!((growing.fullest.reserved_bytes, growing.fullest.hole_bytes), (growing.peak_reserved_bytes, 0));
+    let idle = (growing.fullest.idle_bytes, growing.fullest.idle_segments);
     assert_eq!(idle, (3 * (40..54).step_by(2).sum::<u64>() * MIB, 21));
 
     // A segment of 20 MiB with a block of 2 MiB, whatever the setting.
     let small = answer(&part("c", vec![malloc(2 * MIB, 0)], 1));
-    let stuck = Stuck { reserved_bytes: 20 * MIB, hole_bytes: 18 * MIB, hole_segments: 1, ..Stuck::default() };
+    let stuck = Stuck {
+        reserved_bytes: 20 * MIB,
+        in_use_bytes: 2 * MIB,
+        hole_bytes: 18 * MIB,
+        hole_segments: 1,
+        ..Stuck::default()
+    };
     assert_eq!(
-        (small.peak, small.better.map(|better| better.config)),
-        (stuck, Some(format!("{EXPANDABLE},large_segment_size_mb:12")))
+        (small.fullest, small.better.map(|better| (better.config, better.needs_pytorch))),
+        (stuck, Some((format!("{EXPANDABLE},large_segment_size_mb:12"), Some("2.11"))))
     );
     assert_eq!(answer(&odd("b")).better, None);
 }

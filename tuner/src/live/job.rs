@@ -98,7 +98,7 @@ impl Job {
         let deadline = self.limits.time.map(|time| begin + time);
         let stop = || abandoned.load(Ordering::Relaxed);
         let Self { seen: Seen { program, requests, reserved_bytes }, config, limit, serial, .. } = self;
-        let whole = Part { name: String::new(), program, limit };
+        let whole = Part { program, limit, ..Part::default() };
         let costs = DriverCosts::h200();
         let (answer, candidates) = match self.what {
             What::Search(taken_back) => {

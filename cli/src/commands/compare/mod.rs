@@ -8,13 +8,13 @@ use super::progress::Progress;
 use super::table::Look;
 use super::variation::Variation;
 use super::{BAD_INPUT, DIFFERENT, bytes};
-use cachalot_core::Config;
-use cachalot_core::config::PLANNED;
 use cachalot_core::simulated::DriverCosts;
 use cachalot_replay::compare::{self, CompareOptions, Comparison, Configuration, Contender, load_costs, policy_named};
+use cachalot_replay::program::{LeftOut, Operation};
+use cachalot_replay::recorded::RecordedPeaks;
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::Trace;
-use cachalot_replay::tune::{self, Answer, Part};
+use cachalot_replay::tune::{self, Answer, Part, Question};
 use rayon::prelude::*;
 use std::fs;
 use std::io::{self, Write};
@@ -37,14 +37,18 @@ and captured graphs (one private pool). A freed block that other streams still
 use is theirs until the record says that it was complete. The program goes on
 after a request that runs out of memory.
 
-The first sentence about a program says how much of what the first contender
-reserves at the peak is free but stuck, that is, of no use to the request for
-which more was reserved; and which setting of PyTorch's allocator would have
-held the least. A few settings are tried, whatever the contenders.
+The first row is the recording: its settings, its calls of empty_cache(), its
+peaks. With an option that changes the program or the limit, the first row is a
+replay with the recorded settings.
+
+The first sentence about a program says what was reserved and live at most, and
+which setting of PyTorch's allocator would have saved some of it. A few settings
+are tried, whatever the contenders. A simpler setting is preferred if it holds
+less than 3 % more.
 
 peak reserved   bytes held from the device, which gives exactly what is asked
                 for: a driver rounds small requests up to pages
-to the first    the difference of peak reserved to the first contender
+to the first    the difference of peak reserved to the first row
 utilisation     peak live / peak reserved
 peak live       bytes that the program asked for and holds
 driver calls    allocations, frees, calls for mappings, and others (events,
@@ -73,18 +77,21 @@ half from a plan, made in plan_deadline_ms: its bytes, ns/op and fragmentation
 are those of the second half. The figures of the other policies are those of
 the whole program.
 
---json prints an object for each trace and contender with trace, policy, config,
-utilisation, peak_live_bytes, peak_reserved_bytes, device_calls and
+--json prints an object for each record and contender with schema, file, record,
+is_recorded (whether the peaks and ooms are those of the recording), tells_config
+(whether the record has its settings), policy, config, utilisation, peak_live_bytes, peak_reserved_bytes, device_calls and
 driver_us_by_call (by the driver's names), driver_us, allocations, passes,
 cold_us_per_allocation, steady_us_per_allocation (null for one pass),
 longest_stall_us, ns_per_op, ooms, largest_failed_bytes, fragmentation,
 operations, limit_bytes (null for none), and for the planned policy planned. The
-object of the first contender also has answer (sentence, stuck, better), unless
+object of the first row also has answer (with sentence, better, rescues), unless
 the program is too long.
 
 Exits with 2 for input that cannot be used, else with 1 if an allocator refused
 a call for another reason than lack of memory. A contender that runs out of
-memory is a result, and the status stays 0.";
+memory is a result, and the status stays 0. With --fail-on-oom the status is 1
+if a contender of --policy or --config runs out of memory, or without both the
+first row.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -111,9 +118,9 @@ pub(crate) struct CompareArgs {
     /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
-    /// Empty the cache where the recorded program did
+    /// Exit with 1 if a named contender, or without names the first row, runs out of memory
     #[arg(long)]
-    empty_cache: bool,
+    fail_on_oom: bool,
     #[command(flatten)]
     variation: Variation,
     /// What the driver's calls cost, instead of the table of an H200
@@ -149,9 +156,19 @@ enum View {
 
 /// A compared trace.
 struct Compared {
+    file: String,
     name: String,
     comparison: Comparison,
-    /// The answer for the first contender. `None` if the program is too long for an answer.
+    /// The contenders of the figures: first the recorded settings.
+    contenders: Vec<Contender>,
+    /// The number of the figures for each named contender. A contender with the recorded settings has number 0.
+    places: Vec<usize>,
+    /// Whether the first figures are those of the recording.
+    is_recorded: bool,
+    tells_config: bool,
+    /// Number of recorded calls that empty the cache, and whether they are made.
+    emptied: (usize, bool),
+    /// The answer for the first row. `None` if the program is too long for an answer.
     answer: Option<Answer>,
 }
 
@@ -187,13 +204,12 @@ pub(crate) fn run(args: &CompareArgs) -> ExitCode {
         status = status.max(DIFFERENT);
         eprintln!("{error}");
     }
-    let written = if args.json {
-        render_line::write(&compared, &options.contenders)
-    } else {
-        write_tables(&compared, &options, args)
-    };
+    if args.fail_on_oom && compared.iter().any(|trace| trace.runs_out(args)) {
+        status = status.max(DIFFERENT);
+    }
+    let written = if args.json { render_line::write(&compared) } else { write_tables(&compared, &options, args) };
     if let Some(file) = args.plot.as_ref().filter(|_| !compared.is_empty())
-        && let Err(complaint) = draw(file, &compared, &options.contenders)
+        && let Err(complaint) = draw(file, &compared)
     {
         eprintln!("{complaint}");
         status = BAD_INPUT;
@@ -205,22 +221,14 @@ pub(crate) fn run(args: &CompareArgs) -> ExitCode {
 fn announce_notes(options: &CompareOptions, outcomes: &[Vec<Result<Compared, ReplayError>>]) {
     let limited = outcomes.iter().flatten().flatten().any(|trace| trace.comparison.limit.is_some());
     for contender in &options.contenders {
-        let config = config(contender);
-        let notes = config.iter().flat_map(|config| config.notes(limited));
+        let notes = contender.config().notes(limited);
         notes.for_each(|note| eprintln!("note: {}: {note}", title(contender)));
     }
 }
 
-/// Returns the configuration of a contender.
-fn config(contender: &Contender) -> Option<Config> {
-    let comma = if contender.text.is_empty() { "" } else { "," };
-    Config::parse(&format!("policy:{}{comma}{}", contender.policy, contender.text)).ok()
-}
-
 /// Draws the picture of `--plot`.
-fn draw(file: &Path, compared: &[Compared], contenders: &[Contender]) -> Result<(), String> {
-    let image = render_plot::draw(compared, contenders)
-        .map_err(|error| format!("{}: cannot be drawn: {error}", file.display()))?;
+fn draw(file: &Path, compared: &[Compared]) -> Result<(), String> {
+    let image = render_plot::draw(compared).map_err(|error| format!("{}: cannot be drawn: {error}", file.display()))?;
     let written = cachalot_atomic_file::write(file, |to| to.write_all(image.as_bytes()));
     written.map_err(|error| format!("{}: cannot be written: {error}", file.display()))
 }
@@ -234,7 +242,7 @@ fn options(args: &CompareArgs) -> Result<CompareOptions, String> {
         contenders: compare::contenders(&args.policies, &args.configurations)?,
         limit: args.limit,
         limit_factor: args.variation.limit_factor,
-        left_out: args.variation.left_out(!args.empty_cache),
+        left_out: args.variation.left_out(),
         size_factor: 1.0,
         passes: args.variation.passes.unwrap_or(1),
         repeat: args.repeat,
@@ -265,12 +273,9 @@ fn files(args: &CompareArgs) -> Result<Vec<PathBuf>, String> {
 fn compare_file(file: &Path, options: &CompareOptions, progress: &Progress) -> Vec<Result<Compared, ReplayError>> {
     let compare = |trace: &Trace| {
         progress.begin(&trace.name);
-        let start = trace.start.as_ref().map(ToString::to_string);
-        let then = "every allocator is first asked for them, by address";
-        progress.suspend(|| super::announce_start(file, start.as_deref(), then));
-        let comparison = compare::compare(trace, options)?;
-        let answer = answer(trace, options, comparison.limit)?;
-        Ok(Compared { name: trace.name.clone(), comparison, answer })
+        let then = "every contender but the recording is first asked for them, by address";
+        progress.suspend(|| super::announce_start(trace, then));
+        compare_trace(trace, options)
     };
     let outcomes = match Trace::load(file) {
         Ok(traces) => traces.iter().map(compare).collect(),
@@ -280,14 +285,77 @@ fn compare_file(file: &Path, options: &CompareOptions, progress: &Progress) -> V
     outcomes
 }
 
-/// Replays a program with the settings of the first contender, and with a few others.
-fn answer(trace: &Trace, options: &CompareOptions, limit: Option<u64>) -> Result<Option<Answer>, ReplayError> {
+/// Runs a program with the recorded settings, and with every contender that has others.
+fn compare_trace(trace: &Trace, options: &CompareOptions) -> Result<Compared, ReplayError> {
+    let (recorded, baseline) = (RecordedPeaks::of(trace), replay::recorded_config(trace)?);
+    let mut contenders = vec![Contender::of(&baseline)];
+    let mut places = Vec::new();
+    for contender in &options.contenders {
+        places.push(if *contender.config() == baseline { 0 } else { contenders.len() });
+        if places.last() != Some(&0) {
+            contenders.push(contender.clone());
+        }
+    }
+    let own = CompareOptions {
+        contenders,
+        limit: options.limit.or(recorded.limit_bytes),
+        costs: options.costs.clone(),
+        ..*options
+    };
+    let mut comparison = compare::compare(trace, &own)?;
+    let is_recorded = options.left_out == LeftOut::default()
+        && options.passes == 1
+        && comparison.limit == recorded.limit_bytes
+        && baseline.planned().is_none();
+    if let Some(Ok(first)) = comparison.figures.first_mut().filter(|_| is_recorded) {
+        first.peak_reserved_bytes = recorded.peak_reserved_bytes;
+        first.peak_live_bytes = recorded.peak_live_bytes;
+        first.ooms = recorded.ooms;
+        first.largest_failed_bytes = recorded.largest_failed_bytes;
+    }
+    let program = replay::program(trace)?;
+    let calls = program.operations.iter().filter(|operation| matches!(operation, Operation::EmptyCache)).count();
+    let part = Part { program: program.without(own.left_out), limit: comparison.limit, ..Part::default() };
+    let question = Question {
+        part: &part,
+        baseline: &baseline,
+        recorded: is_recorded.then_some(&recorded),
+        has_late_keys: trace.has_late_keys,
+        limit_is_setting: options.limit.or(trace.limit_bytes()).is_some(),
+    };
     // A plan begins in the middle of a program, so its peak is not that of the program.
-    let Some(first) = options.contenders.first().filter(|first| first.policy != PLANNED) else { return Ok(None) };
-    let Some(config) = config(first) else { return Ok(None) };
-    let program = replay::program(trace)?.without(options.left_out);
-    let part = Part { name: trace.name.clone(), program, limit };
-    Ok(tune::answer(&part, &config, &options.costs))
+    let answer = if baseline.planned().is_some() { None } else { tune::answer(&question, &own.costs) };
+    Ok(Compared {
+        file: trace.file.display().to_string(),
+        name: trace.name.clone(),
+        comparison,
+        contenders: own.contenders,
+        places,
+        is_recorded,
+        tells_config: trace.tells_config(),
+        emptied: (calls, !own.left_out.empty_cache),
+        answer,
+    })
+}
+
+impl Compared {
+    /// Returns whether a named contender runs out of memory, or without names the first row.
+    fn runs_out(&self, args: &CompareArgs) -> bool {
+        let is_named = !args.policies.is_empty() || !args.configurations.is_empty();
+        let places = if is_named { self.places.as_slice() } else { &[0] };
+        let figures = places.iter().filter_map(|&place| self.comparison.figures[place].as_ref().ok());
+        figures.map(|figures| figures.ooms).sum::<u64>() > 0
+    }
+
+    /// Returns the name of a contender.
+    fn title(&self, number: usize) -> String {
+        let whose = match (number, self.is_recorded) {
+            (0, true) => " (recorded)",
+            (0, false) => " (recorded settings)",
+            _ => "",
+        };
+        format!("{}{whose}", title(&self.contenders[number]))
+    }
 }
 
 fn write_tables(compared: &[Compared], options: &CompareOptions, args: &CompareArgs) -> io::Result<()> {
@@ -296,7 +364,7 @@ fn write_tables(compared: &[Compared], options: &CompareOptions, args: &CompareA
     }
     let (contenders, look) = (&options.contenders, &args.look);
     let view = if args.variation.passes.is_some() { View::Passes } else { View::Once };
-    super::print(render_table::each(compared, contenders, view, look))?;
+    super::print(render_table::each(compared, view, look))?;
     if compared.len() > 1 {
         super::print(format_args!("\n{}", render_table::all(compared, contenders, view, look)))?;
     }

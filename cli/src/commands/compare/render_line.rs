@@ -11,7 +11,11 @@ use std::io::{self, Write};
 /// A trace with a contender.
 #[derive(Serialize)]
 struct ContenderLine<'a> {
-    trace: &'a str,
+    schema: u32,
+    file: &'a str,
+    record: &'a str,
+    is_recorded: bool,
+    tells_config: bool,
     policy: &'static str,
     config: &'a str,
     utilisation: f64,
@@ -35,19 +39,19 @@ struct ContenderLine<'a> {
     limit_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     planned: Option<PlannedFigures>,
-    /// Only in the line of the first contender, about which the answer is.
+    /// Only in the line of the first row, about which the answer is.
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<Told>,
 }
 
 /// Prints a line for each trace and contender.
-pub(super) fn write(compared: &[Compared], contenders: &[Contender]) -> io::Result<()> {
+pub(super) fn write(compared: &[Compared]) -> io::Result<()> {
     let mut output = io::stdout().lock();
     for trace in compared {
-        for (number, (contender, figures)) in contenders.iter().zip(&trace.comparison.figures).enumerate() {
+        for (number, (contender, figures)) in trace.contenders.iter().zip(&trace.comparison.figures).enumerate() {
             if let Ok(figures) = figures {
                 let answer = trace.answer.as_ref().filter(|_| number == 0).map(Told::from);
-                serde_json::to_writer(&mut output, &line(trace, contender, figures, answer))?;
+                serde_json::to_writer(&mut output, &line(trace, (number, contender), figures, answer))?;
                 writeln!(output)?;
             }
         }
@@ -57,12 +61,16 @@ pub(super) fn write(compared: &[Compared], contenders: &[Contender]) -> io::Resu
 
 fn line<'a>(
     trace: &'a Compared,
-    contender: &'a Contender,
+    (number, contender): (usize, &'a Contender),
     figures: &Figures,
     answer: Option<Told>,
 ) -> ContenderLine<'a> {
     ContenderLine {
-        trace: &trace.name,
+        schema: crate::commands::SCHEMA,
+        file: &trace.file,
+        record: &trace.name,
+        is_recorded: number == 0 && trace.is_recorded,
+        tells_config: trace.tells_config,
         policy: contender.policy,
         config: &contender.text,
         utilisation: figures.utilisation(),

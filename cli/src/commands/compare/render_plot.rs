@@ -10,9 +10,9 @@
 //!            operations
 //! ```
 
-use super::{Compared, title};
+use super::Compared;
 use crate::commands::bytes;
-use cachalot_replay::compare::{Contender, Curve, Figures};
+use cachalot_replay::compare::{Curve, Figures};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::cmp::Reverse;
@@ -64,10 +64,10 @@ struct PlotLine<'a> {
 }
 
 /// Draws the picture as text in SVG.
-pub(super) fn draw(compared: &[Compared], contenders: &[Contender]) -> Result<String, Box<dyn Error>> {
+pub(super) fn draw(compared: &[Compared]) -> Result<String, Box<dyn Error>> {
     let mut image = String::new();
     {
-        let lines: Vec<Vec<PlotLine<'_>>> = compared.iter().map(|trace| lines(trace, contenders)).collect();
+        let lines: Vec<Vec<PlotLine<'_>>> = compared.iter().map(lines).collect();
         // Every line and the live area have a label.
         let labels = lines.iter().map(Vec::len).max().unwrap_or(0) as u32 + 1;
         let height = PANEL_HEIGHT.max(labels * LABEL_HEIGHT as u32 + FRAME_HEIGHT as u32);
@@ -86,11 +86,11 @@ pub(super) fn draw(compared: &[Compared], contenders: &[Contender]) -> Result<St
 }
 
 /// Returns the lines of a trace. Contenders with an equal curve share a line.
-fn lines<'a>(trace: &'a Compared, contenders: &[Contender]) -> Vec<PlotLine<'a>> {
-    let mut lines: Vec<PlotLine<'a>> = Vec::new();
+fn lines(trace: &Compared) -> Vec<PlotLine<'_>> {
+    let mut lines: Vec<PlotLine<'_>> = Vec::new();
     for (contender, figures) in trace.comparison.figures.iter().enumerate() {
         let Ok(Figures { reserved: curve, .. }) = figures else { continue };
-        let name = title(&contenders[contender]);
+        let name = trace.title(contender);
         match lines.iter_mut().find(|line| line.curve == curve) {
             Some(line) => line.names = format!("{}, {name}", line.names),
             None => lines.push(PlotLine { curve, contender, names: name }),

@@ -89,21 +89,32 @@ const PASSES_SUMMARY_COLUMNS: [Column; 11] = [
 ];
 
 /// Returns the tables of all traces, each with the trace's name above and the best contender below.
-pub(super) fn each(compared: &[Compared], contenders: &[Contender], view: View, look: &Look) -> String {
+pub(super) fn each(compared: &[Compared], view: View, look: &Look) -> String {
     let mut text = String::new();
     for trace in compared {
         let live = trace.comparison.live.peak();
         let (operations, live) = (bytes::grouped(trace.comparison.operations as u64), bytes::show(live));
         let mut head = format!("{}: {operations} operations, {live} live at the peak", trace.name);
+        match trace.emptied {
+            (0, _) => {}
+            (calls, true) => _ = write!(head, ", {} of empty_cache()", bytes::plural(calls as u64, "call")),
+            (calls, false) => _ = write!(head, ", without {} of empty_cache()", bytes::plural(calls as u64, "call")),
+        }
         if let Some(limit) = trace.comparison.limit {
             let _ = write!(head, ", limit {}", bytes::show(limit));
         }
-        if let Some(answer) = &trace.answer {
-            let _ = writeln!(text, "{}{}", gap(&text), look.fold(&sentence(answer), 0));
+        if !trace.tells_config {
+            head.push_str("; the record does not tell its settings, and the defaults are assumed");
         }
-        let (head, table) = (look.fold(&head, 2), one(trace, contenders, view).render(look));
+        if let Some(answer) = &trace.answer {
+            // An answer is about one pass, and a table in passes about all.
+            let whose = if view == View::Passes { "In the first pass, " } else { "In the replay, " };
+            let sentence = sentence(answer).replacen("In the replay, ", whose, 1);
+            let _ = writeln!(text, "{}{}", gap(&text), look.fold(&sentence, 0));
+        }
+        let (head, table) = (look.fold(&head, 2), one(trace, view).render(look));
         let _ = write!(text, "{}{head}\n\n{table}\n", gap(&text));
-        if let Some(advice) = advice(trace, contenders) {
+        if let Some(advice) = advice(trace) {
             let _ = writeln!(text, "\n{advice}");
         }
     }
@@ -116,20 +127,20 @@ fn gap(text: &str) -> &'static str {
     if text.is_empty() { "" } else { "\n" }
 }
 
-fn one(trace: &Compared, contenders: &[Contender], view: View) -> Table {
+fn one(trace: &Compared, view: View) -> Table {
     let mut table = match view {
         View::Once => Table::new(&COLUMNS),
         View::Passes => Table::new(&PASSES_COLUMNS),
     };
     let first = trace.comparison.figures.first().and_then(|figures| figures.as_ref().ok());
-    for (contender, figures) in contenders.iter().zip(&trace.comparison.figures) {
-        let mut row = vec![title(contender)];
+    for (number, figures) in trace.comparison.figures.iter().enumerate() {
+        let mut row = vec![trace.title(number)];
         if let Ok(figures) = figures {
             row.extend(cells(figures, first, view));
         }
         table.row(row);
     }
-    if let Some(best) = best(trace, contenders) {
+    if let Some(best) = best(trace) {
         table.mark(best);
     }
     table
@@ -161,10 +172,10 @@ fn cells(figures: &Figures, first: Option<&Figures>, view: View) -> Vec<String> 
 
 /// Returns the contender with the fewest failed requests. Among equals the least peak of reserved memory
 /// decides, and then the least driver time.
-fn best(trace: &Compared, contenders: &[Contender]) -> Option<usize> {
+fn best(trace: &Compared) -> Option<usize> {
     let ran =
         trace.comparison.figures.iter().enumerate().filter_map(|(at, figures)| Some((at, figures.as_ref().ok()?)));
-    let candidates = ran.filter(|&(at, _)| contenders[at].policy != YARDSTICK);
+    let candidates = ran.filter(|&(at, _)| trace.contenders[at].policy != YARDSTICK);
     let order = |(_, one): &(usize, &Figures), (_, other): &(usize, &Figures)| {
         let memory = (one.ooms, one.peak_reserved_bytes).cmp(&(other.ooms, other.peak_reserved_bytes));
         memory.then(one.driver_us().total_cmp(&other.driver_us()))
@@ -173,13 +184,13 @@ fn best(trace: &Compared, contenders: &[Contender]) -> Option<usize> {
 }
 
 /// Returns a line that compares the best contender with the first. `None` if the first contender is the best.
-fn advice(trace: &Compared, contenders: &[Contender]) -> Option<String> {
-    let best = best(trace, contenders).filter(|&best| best > 0)?;
+fn advice(trace: &Compared) -> Option<String> {
+    let best = best(trace).filter(|&best| best > 0)?;
     let (Ok(first), Ok(figures)) = (&trace.comparison.figures[0], &trace.comparison.figures[best]) else { return None };
     let memory = bytes::difference(first.peak_reserved_bytes, figures.peak_reserved_bytes);
     let time = (figures.driver_us() - first.driver_us()) / 1000.0;
     let sign = if time < 0.0 { '−' } else { '+' };
-    let mut line = format!("* against {}: {memory}, {sign}{:.2} ms of driver calls", title(&contenders[0]), time.abs());
+    let mut line = format!("* against {}: {memory}, {sign}{:.2} ms of driver calls", trace.title(0), time.abs());
     if first.ooms > figures.ooms {
         let _ = write!(line, ", {} OOMs instead of {}", figures.ooms, first.ooms);
     }
@@ -193,13 +204,12 @@ pub(super) fn all(compared: &[Compared], contenders: &[Contender], view: View, l
         View::Passes => Table::new(&PASSES_SUMMARY_COLUMNS),
     };
     let mut standings = Vec::new();
-    for (number, contender) in contenders.iter().enumerate() {
-        let figures: Vec<&Figures> =
-            compared.iter().filter_map(|trace| trace.comparison.figures[number].as_ref().ok()).collect();
-        let mut row = vec![title(contender), figures.len().to_string()];
+    for (number, (title, place, is_yardstick)) in rows(contenders).enumerate() {
+        let figures: Vec<&Figures> = compared.iter().filter_map(|trace| figures_of(trace, place)).collect();
+        let mut row = vec![title, figures.len().to_string()];
         if !figures.is_empty() {
             row.extend(summary(&figures, view));
-            if figures.len() == compared.len() && contender.policy != YARDSTICK {
+            if figures.len() == compared.len() && !is_yardstick {
                 standings.push((number, failed(&figures), mean_utilisation(&figures)));
             }
         }
@@ -215,6 +225,19 @@ pub(super) fn all(compared: &[Compared], contenders: &[Contender], view: View, l
         View::Passes => "utilisation: geometric mean; cold, steady: of all allocations; ns/op: median",
     };
     format!("All {} traces ({means})\n\n{}", compared.len(), table.render(look))
+}
+
+/// Returns the rows over all traces: the recorded settings, and each named contender with its number.
+fn rows(contenders: &[Contender]) -> impl Iterator<Item = (String, Option<usize>, bool)> {
+    let named = contenders.iter().enumerate();
+    let named = named.map(|(at, contender)| (title(contender), Some(at), contender.policy == YARDSTICK));
+    std::iter::once(("recorded settings".to_owned(), None, false)).chain(named)
+}
+
+/// Returns the figures of a named contender, or of the first row.
+fn figures_of(trace: &Compared, contender: Option<usize>) -> Option<&Figures> {
+    let place = contender.map_or(0, |contender| trace.places[contender]);
+    trace.comparison.figures[place].as_ref().ok()
 }
 
 fn mean_utilisation(figures: &[&Figures]) -> f64 {
@@ -243,19 +266,17 @@ fn summary(figures: &[&Figures], view: View) -> Vec<String> {
 
 /// Returns a line for each contender, with the traces in which the contender ran out of memory.
 pub(super) fn failures(compared: &[Compared], contenders: &[Contender]) -> String {
-    let line = |(number, contender): (usize, &Contender)| {
-        let failed = compared
-            .iter()
-            .filter(|trace| trace.comparison.figures[number].as_ref().is_ok_and(|figures| figures.ooms > 0));
+    let line = |(title, place, _): (String, Option<usize>, bool)| {
+        let failed = compared.iter().filter(|trace| figures_of(trace, place).is_some_and(|figures| figures.ooms > 0));
         let names: Vec<&str> = failed.map(|trace| trace.name.as_str()).collect();
-        let (title, count, all) = (title(contender), names.len(), compared.len());
+        let (count, all) = (names.len(), compared.len());
         match count {
             0 => format!("{title}: no trace of {all} runs out of memory"),
             1 => format!("{title}: 1 trace of {all} runs out of memory: {}", names[0]),
             _ => format!("{title}: {count} traces of {all} run out of memory: {}", names.join(", ")),
         }
     };
-    contenders.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
+    rows(contenders).map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the calls of each column, and the number of all remaining calls.

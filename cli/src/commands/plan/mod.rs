@@ -44,7 +44,7 @@ peak          bytes of the plan
 lower bound   bytes that every plan needs
 gap           peak / lower bound - 1; `optimal` if no plan can be better
 
---json prints an object for each problem with file, part (null where a file is
+--json prints an object for each problem with schema, file, part (null where a file is
 one problem), algorithm (which found the plan), buffers, peak_bytes,
 lower_bound_bytes, optimal, seconds; with --capacity also capacity_bytes and
 answer (fits, does not fit, not decided; peak_bytes is null without a plan); for
@@ -150,7 +150,9 @@ pub(crate) fn run(args: &PlanArgs) -> ExitCode {
         match plan::load(file, &reading) {
             Ok(tasks) => {
                 for task in tasks {
-                    super::announce_start(file, task.start.as_deref(), "planned as if allocated first");
+                    if let Some(start) = &task.start {
+                        eprintln!("{}: {start}; planned as if allocated first", file.display());
+                    }
                     let one = solve_task(args, file, task, &mut status);
                     if args.json {
                         written = written.and_then(|()| render_line::write(&one, args.capacity));

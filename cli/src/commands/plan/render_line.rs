@@ -1,7 +1,7 @@
 //! The lines of `--json`.
 
 use super::{PlannedProblem, words};
-use crate::commands::print;
+use crate::commands::{SCHEMA, print};
 use cachalot_planner::operators::{Forward, Lowered};
 use cachalot_replay::plan::Source;
 use cachalot_replay::plan::operators::Names;
@@ -11,6 +11,7 @@ use std::io;
 /// A problem.
 #[derive(Serialize)]
 struct ProblemLine<'a> {
+    schema: u32,
     file: String,
     part: Option<&'a str>,
     algorithm: &'static str,
@@ -60,6 +61,7 @@ pub(super) fn write(planned: &PlannedProblem, capacity: Option<u64>) -> io::Resu
         Source::Table(_) | Source::Operators { .. } => None,
     };
     let line = ProblemLine {
+        schema: SCHEMA,
         file: planned.file.display().to_string(),
         part: Some(planned.task.part.as_str()).filter(|part| !part.is_empty()),
         algorithm: planned.solved.algorithm,

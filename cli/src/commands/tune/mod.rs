@@ -8,10 +8,11 @@ use super::table::Look;
 use super::{BAD_INPUT, DIFFERENT, bytes};
 use cachalot_core::simulated::DriverCosts;
 use cachalot_replay::compare::load_costs;
-use cachalot_replay::program::LeftOut;
+use cachalot_replay::program::{LeftOut, Operation};
+use cachalot_replay::recorded::RecordedPeaks;
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::Trace;
-use cachalot_replay::tune::{Aim, Budget, HoldBack, Options, Part, Parts, tune};
+use cachalot_replay::tune::{self, Aim, Answer, Budget, HoldBack, Options, Part, Parts, tune};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,8 +22,10 @@ const LONG_ABOUT: &str = "\
 Search the best settings for your own recorded programs
 
 The search runs the programs with many candidates, a policy with settings, on
-all cores and without a GPU, as `compare` does. The first search tries what
-PyTorch's own allocator understands (as of PyTorch 2.11), and the second all
+all cores and without a GPU, as `compare` does. Gains are measured against each
+recording's own settings and calls of empty_cache(). The first search tries what
+PyTorch's own allocator understands (as of PyTorch 2.11; a key that an earlier
+version refuses has to gain 3 % more, and is marked), and the second all
 policies of cachalot but `planned`, for which a program announces its
 iterations. The last lines to print are the settings themselves: a value of
 PYTORCH_CUDA_ALLOC_CONF for PyTorch, and of CACHALOT_CONF for cachalot.
@@ -31,7 +34,8 @@ A part of the programs is held back: the search does not see it. A candidate is
 recommended only if no program, seen or held back, becomes worse by more than
 1 % (--most-harm), fails more requests, or exceeds the budget; in a program
 seen, less than a segment more (20 MiB) is no harm. Of several programs, half
-are held back; records of one program under different settings stay together.
+are held back; records of one program under different settings stay together,
+and so do the devices of one snapshot.
 Of a single program, the later part is held back: the program is cut between
 two iterations, and the later part begins with requests for what is live there.
 --held-back names the programs to hold back.
@@ -56,9 +60,11 @@ note         baseline: what others are measured against; best; over budget;
 Equal files, options and seeds lead to equal results, unless --deadline ends the
 search: the best found so far is printed then.
 
---json prints one object with for, seed, baseline, seen, held_back, halves,
+--json prints one object with schema, for, seed, baseline (null for the recorded
+settings), recorded (each record with file, record, config, tells_config,
+peak_reserved_bytes, peak_live_bytes), seen, held_back, halves,
 stopped_at_deadline, torch, cachalot (null without a recommendation), and tried
-with all candidates: config, is_of_torch, note, seen and held_back, each with
+with all candidates: config, is_of_torch, needs_pytorch, note, seen and held_back, each with
 memory_change, time_change, worst_change, reserved_bytes, us_per_request, ooms,
 programs.
 
@@ -91,9 +97,9 @@ pub(crate) struct TuneArgs {
     /// Most percent by which a recommendation may make a program worse
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
     most_harm: f64,
-    /// The configuration that gains are measured against, instead of the defaults
-    #[arg(long, value_name = "STRING", default_value = "", hide_default_value = true)]
-    baseline: String,
+    /// The configuration that gains are measured against, instead of the recorded settings
+    #[arg(long, value_name = "STRING")]
+    baseline: Option<String>,
     /// A program to hold back, any number of times; all other programs are searched
     #[arg(long, value_name = "FILE", conflicts_with = "hold_back")]
     held_back: Vec<PathBuf>,
@@ -112,9 +118,9 @@ pub(crate) struct TuneArgs {
     /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
-    /// Empty the cache where the recorded program did
+    /// Leave out the recorded calls that empty the cache
     #[arg(long)]
-    empty_cache: bool,
+    ignore_empty_cache: bool,
     /// What the driver's calls cost, instead of the table of an H200
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
@@ -179,7 +185,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     // Reading the files counts.
     let deadline = args.deadline.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
-    let (parts, options) = match prepare(args, deadline) {
+    let (records, parts, options) = match prepare(args, deadline) {
         Ok(prepared) => prepared,
         Err((status, complaints)) => {
             complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
@@ -208,32 +214,52 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
         }
     };
     let written = if args.json {
-        render_line::write(&parts, &options, &outcome)
+        render_line::write(&records, &parts, &options, &outcome, args)
     } else {
-        super::print(render_text::text(&parts, &options, &outcome, args.most, &args.look))
+        super::print(render_text::text(&records, &parts, &options, &outcome, args))
     };
     super::end(0, &written)
 }
 
+/// A recording, with the program to search with.
+struct TuneRecord {
+    file: String,
+    /// The figures of the recording, without advice.
+    answer: Answer,
+    tells_config: bool,
+    has_late_keys: Option<bool>,
+    /// Number of recorded calls that empty the cache.
+    emptied: usize,
+    part: Part,
+}
+
+/// The recordings, their programs divided, and the options.
+type PreparedSearch = (Vec<TuneRecord>, Parts, Options);
+
+/// A failure: the exit status, and lines for the user.
+type TuneFailure = (u8, Vec<String>);
+
 /// Reads the programs and the options. An error has the exit status.
-fn prepare(args: &TuneArgs, deadline: Option<Instant>) -> Result<(Parts, Options), (u8, Vec<String>)> {
+fn prepare(args: &TuneArgs, deadline: Option<Instant>) -> Result<PreparedSearch, TuneFailure> {
     let bad = |complaint: String| (BAD_INPUT, vec![complaint]);
-    let baseline = cachalot_core::Config::parse(&args.baseline);
+    let baseline = cachalot_core::Config::parse(args.baseline.as_deref().unwrap_or_default());
     let baseline = baseline.map_err(|error| bad(format!("--baseline: {error}")))?;
     let costs = match &args.costs {
         Some(file) => load_costs(file).map_err(|error| bad(error.to_string()))?,
         None => DriverCosts::h200(),
     };
-    let seen = load(&args.files, args)?;
-    let held = load(&args.held_back, args)?;
+    let files: Vec<&PathBuf> = args.files.iter().chain(&args.held_back).collect();
+    let records = load(&files, args)?;
+    let first_held = records.iter().position(|record| record.part.process >= Some(args.files.len()));
+    let programs: Vec<Part> = records.iter().map(|record| record.part.clone()).collect();
     let division = match args.hold_back {
-        _ if !held.is_empty() => HoldBack::From(seen.len()),
+        _ if first_held.is_some() => HoldBack::From(first_held.unwrap_or_default()),
         Hold::Half => HoldBack::Half,
         Hold::Later => HoldBack::Later,
     };
-    let limited = seen.iter().chain(&held).any(|part| part.limit.is_some());
+    let limited = programs.iter().any(|part| part.limit.is_some());
     baseline.notes(limited).for_each(|note| eprintln!("note: --baseline: {note}"));
-    let parts = Parts::divide([seen, held].concat(), division, args.seed);
+    let parts = Parts::divide(programs, division, args.seed);
     let aim = match args.aim {
         For::Memory => Aim::Memory,
         For::Time => Aim::Time,
@@ -242,7 +268,8 @@ fn prepare(args: &TuneArgs, deadline: Option<Instant>) -> Result<(Parts, Options
         aim,
         budget: Budget { us_per_request: args.time_budget, memory_factor: args.memory_budget },
         most_harm: args.most_harm / 100.0,
-        baseline: args.baseline.clone(),
+        baseline: args.baseline.clone().or_else(|| common_config(&records)).unwrap_or_default(),
+        has_late_keys: records.iter().all(|record| record.has_late_keys != Some(false)),
         seed: args.seed,
         trials: args.trials as usize,
         deadline,
@@ -250,12 +277,18 @@ fn prepare(args: &TuneArgs, deadline: Option<Instant>) -> Result<(Parts, Options
         costs,
         ..Options::default()
     };
-    Ok((parts, options))
+    Ok((records, parts, options))
 }
 
-/// Reads the programs of files.
-fn load(files: &[PathBuf], args: &TuneArgs) -> Result<Vec<Part>, (u8, Vec<String>)> {
-    let loaded: Vec<_> = files.par_iter().map(|file| load_file(file, args)).collect();
+/// Returns the recorded configuration of all records, if there is one.
+fn common_config(records: &[TuneRecord]) -> Option<String> {
+    let first = &records.first()?.answer.config;
+    records.iter().all(|record| record.answer.config == *first).then(|| first.clone())
+}
+
+/// Reads the programs of files. The programs of a file are of one process.
+fn load(files: &[&PathBuf], args: &TuneArgs) -> Result<Vec<TuneRecord>, TuneFailure> {
+    let loaded: Vec<_> = files.par_iter().enumerate().map(|(number, file)| load_file(number, file, args)).collect();
     let errors: Vec<&ReplayError> = loaded.iter().filter_map(|loaded| loaded.as_ref().err()).collect();
     if !errors.is_empty() {
         let status = errors.iter().map(|error| super::status_of(error)).max().unwrap_or(BAD_INPUT);
@@ -264,11 +297,28 @@ fn load(files: &[PathBuf], args: &TuneArgs) -> Result<Vec<Part>, (u8, Vec<String
     Ok(loaded.into_iter().flatten().flatten().collect())
 }
 
-fn load_file(file: &Path, args: &TuneArgs) -> Result<Vec<Part>, ReplayError> {
-    let left_out = LeftOut { empty_cache: !args.empty_cache, ..LeftOut::default() };
-    let part = |trace: &Trace| {
-        let program = replay::program(trace)?.without(left_out);
-        Ok(Part { name: trace.name.clone(), program, limit: args.limit.or(trace.limit_bytes()) })
+fn load_file(number: usize, file: &Path, args: &TuneArgs) -> Result<Vec<TuneRecord>, ReplayError> {
+    let left_out = LeftOut { empty_cache: args.ignore_empty_cache, ..LeftOut::default() };
+    let record = |trace: &Trace| {
+        let program = replay::program(trace)?;
+        let calls = program.operations.iter().filter(|operation| matches!(operation, Operation::EmptyCache)).count();
+        let recorded = RecordedPeaks::of(trace);
+        let baseline = if args.baseline.is_none() { Some(replay::recorded_config(trace)?) } else { None };
+        let part = Part {
+            name: trace.name.clone(),
+            program: program.without(left_out),
+            limit: args.limit.or(recorded.limit_bytes),
+            baseline,
+            process: Some(number),
+        };
+        Ok(TuneRecord {
+            file: file.display().to_string(),
+            answer: tune::of_recording(&recorded, trace.config().to_owned()),
+            tells_config: trace.tells_config(),
+            has_late_keys: trace.has_late_keys,
+            emptied: calls,
+            part,
+        })
     };
-    Trace::load(file).map_err(ReplayError::Input)?.iter().map(part).collect()
+    Trace::load(file).map_err(ReplayError::Input)?.iter().map(record).collect()
 }

@@ -1,5 +1,6 @@
 //! The object of `--json`.
 
+use super::{TuneArgs, TuneRecord};
 use cachalot_replay::tune::{Aim, Options, Outcome, Part, Parts, Tried};
 use serde::Serialize;
 use std::io;
@@ -7,10 +8,12 @@ use std::io;
 /// The whole result.
 #[derive(Serialize)]
 struct TuneLine<'a> {
+    schema: u32,
     #[serde(rename = "for")]
     aim: Aim,
     seed: u64,
-    baseline: &'a str,
+    baseline: Option<&'a str>,
+    recorded: Vec<RecordedLine<'a>>,
     seen: Vec<&'a str>,
     held_back: Vec<&'a str>,
     halves: bool,
@@ -18,6 +21,30 @@ struct TuneLine<'a> {
     torch: Option<Recommendation<'a>>,
     cachalot: Option<Recommendation<'a>>,
     tried: &'a [Tried],
+}
+
+/// A recording.
+#[derive(Serialize)]
+struct RecordedLine<'a> {
+    file: &'a str,
+    record: &'a str,
+    config: &'a str,
+    tells_config: bool,
+    peak_reserved_bytes: u64,
+    peak_live_bytes: u64,
+}
+
+impl<'a> RecordedLine<'a> {
+    fn of(record: &'a TuneRecord) -> Self {
+        Self {
+            file: &record.file,
+            record: &record.part.name,
+            config: &record.answer.config,
+            tells_config: record.tells_config,
+            peak_reserved_bytes: record.answer.peak_reserved_bytes,
+            peak_live_bytes: record.answer.peak_live_bytes,
+        }
+    }
 }
 
 /// A recommended candidate.
@@ -29,16 +56,24 @@ struct Recommendation<'a> {
 }
 
 /// Prints the object.
-pub(super) fn write(parts: &Parts, options: &Options, outcome: &Outcome) -> io::Result<()> {
+pub(super) fn write(
+    records: &[TuneRecord],
+    parts: &Parts,
+    options: &Options,
+    outcome: &Outcome,
+    args: &TuneArgs,
+) -> io::Result<()> {
     let names = |parts: &'_ [Part]| -> Vec<String> { parts.iter().map(|part| part.name.clone()).collect() };
     let (seen, held) = (names(&parts.seen), names(&parts.held));
     let recommended = |variable, number: Option<usize>| {
         number.map(|number| Recommendation { variable, tried: &outcome.tried[number] })
     };
     let line = TuneLine {
+        schema: crate::commands::SCHEMA,
         aim: options.aim,
         seed: options.seed,
-        baseline: &options.baseline,
+        baseline: args.baseline.as_deref(),
+        recorded: records.iter().map(RecordedLine::of).collect(),
         seen: seen.iter().map(String::as_str).collect(),
         held_back: held.iter().map(String::as_str).collect(),
         halves: parts.halves,

@@ -1,5 +1,7 @@
 //! The result for people: the searched programs, the settings, and the table of candidates.
 
+use super::{TuneArgs, TuneRecord};
+use crate::commands::answer::facts;
 use crate::commands::bytes;
 use crate::commands::table::{Column, Look, Table, column, extra};
 use cachalot_replay::tune::{Aim, Cost, EXPANDABLE, Note, Options, Outcome, Part, Parts, Summary, Tried};
@@ -39,21 +41,57 @@ const TIME: [Column; 10] = [
 ];
 
 /// Returns the whole result.
-pub(super) fn text(parts: &Parts, options: &Options, outcome: &Outcome, most: usize, look: &Look) -> String {
-    let mut lines = searched(parts, outcome, look);
+pub(super) fn text(
+    records: &[TuneRecord],
+    parts: &Parts,
+    options: &Options,
+    outcome: &Outcome,
+    args: &TuneArgs,
+) -> String {
+    let look = &args.look;
+    let baseline = baseline(records, args);
+    let mut lines: Vec<String> = records.iter().map(|record| look.fold(&held(record, args), 2)).collect();
+    lines.push(String::new());
+    lines.extend(searched(parts, outcome, look));
     let torch = outcome.torch.map(|number| &outcome.tried[number]);
-    lines.extend(recommendation("PyTorch's allocator", TORCH, torch, options, look));
+    lines.extend(recommendation(("PyTorch's allocator", TORCH), torch, options, &baseline, look));
     let mut best = torch;
     if !options.torch_only {
         best = outcome.cachalot.map(|number| &outcome.tried[number]);
-        lines.extend(recommendation("cachalot", CACHALOT, best, options, look));
+        lines.extend(recommendation(("cachalot", CACHALOT), best, options, &baseline, look));
     }
     if best.is_none() {
         lines.extend(refused(parts, options, outcome).map(|line| format!("\n{}", look.fold(&line, 2))));
     }
     lines.push(String::new());
-    lines.push(table(outcome, options, most).render(look));
+    lines.push(table(outcome, options, &baseline, args.most).render(look));
     lines.join("\n")
+}
+
+/// Returns the line about a recording.
+fn held(record: &TuneRecord, args: &TuneArgs) -> String {
+    let mut line = format!("{}: {}", record.part.name, facts(&record.answer));
+    let calls = bytes::plural(record.emptied as u64, "call");
+    match record.emptied {
+        0 => {}
+        _ if args.ignore_empty_cache => line = format!("{line}; searched without {calls} of empty_cache()"),
+        _ => line = format!("{line}; {calls} of empty_cache()"),
+    }
+    match record.answer.config.as_str() {
+        _ if !record.tells_config => line + "; the record does not tell its settings, and the defaults are assumed",
+        "" => line,
+        config => format!("{line}; recorded with {config}"),
+    }
+}
+
+/// Returns the name of the baseline.
+fn baseline(records: &[TuneRecord], args: &TuneArgs) -> String {
+    let own = |config: &str| if config.is_empty() { "the default".to_owned() } else { config.to_owned() };
+    if let Some(text) = &args.baseline {
+        return own(text);
+    }
+    let first = records.first().map_or("", |record| &record.answer.config);
+    if records.iter().all(|record| record.answer.config == first) { own(first) } else { "as recorded".to_owned() }
 }
 
 /// Returns lines with the names of the searched and the held-back programs.
@@ -78,9 +116,19 @@ fn searched(parts: &Parts, outcome: &Outcome, look: &Look) -> Vec<String> {
 }
 
 /// Returns the lines of a recommendation.
-fn recommendation(whom: &str, variable: &str, best: Option<&Tried>, options: &Options, look: &Look) -> Vec<String> {
-    let baseline = if options.baseline.is_empty() { "the default settings" } else { options.baseline.as_str() };
+fn recommendation(
+    (whom, variable): (&str, &str),
+    best: Option<&Tried>,
+    options: &Options,
+    baseline: &str,
+    look: &Look,
+) -> Vec<String> {
     let Some(best) = best else {
+        let baseline = match baseline {
+            "as recorded" => "the recorded settings",
+            "the default" => "the default settings",
+            config => config,
+        };
         let none = format!("For {whom}: nothing better than {baseline} was found");
         return vec![String::new(), look.fold(&none, 2)];
     };
@@ -98,7 +146,12 @@ fn recommendation(whom: &str, variable: &str, best: Option<&Tried>, options: &Op
         Aim::Memory => format!("{:.2}\u{a0}µs of {other} a request", best.seen.us_per_request),
         Aim::Time => format!("{} {other}", percent(best.seen.memory_change).replace(' ', "\u{a0}")),
     };
-    vec![String::new(), look.fold(&format!("{line}, with {cost}"), 2), format!("\n  {variable}={}", best.config)]
+    let mut lines =
+        vec![String::new(), look.fold(&format!("{line}, with {cost}"), 2), format!("\n  {variable}={}", best.config)];
+    if let Some(version) = best.needs_pytorch.filter(|_| variable == TORCH) {
+        lines.push(look.fold(&format!("\n  PyTorch {version} or later: earlier versions stop at an unknown key"), 2));
+    }
+    lines
 }
 
 /// Returns a line with the largest gain of a refused candidate, and the reason for the refusal.
@@ -144,7 +197,7 @@ fn changes(summary: &Summary, aim: Aim) -> (f64, f64) {
     }
 }
 
-fn table(outcome: &Outcome, options: &Options, most: usize) -> Table {
+fn table(outcome: &Outcome, options: &Options, baseline: &str, most: usize) -> Table {
     let mut table = Table::new(match options.aim {
         Aim::Memory => &MEMORY,
         Aim::Time => &TIME,
@@ -165,15 +218,19 @@ fn table(outcome: &Outcome, options: &Options, most: usize) -> Table {
         if Some(number) == recommended {
             table.mark(rows);
         }
-        table.row(cells(tried, options.aim));
+        table.row(cells(tried, options.aim, baseline));
         rows += 1;
     }
     table
 }
 
-fn cells(tried: &Tried, aim: Aim) -> Vec<String> {
+fn cells(tried: &Tried, aim: Aim, baseline: &str) -> Vec<String> {
     let Tried { seen, held_back, .. } = tried;
-    let name = if tried.config.is_empty() { "the default".to_owned() } else { tried.config.clone() };
+    let name = match tried.config.as_str() {
+        _ if tried.note == Note::Baseline => baseline.to_owned(),
+        "" => "the default".to_owned(),
+        config => config.to_owned(),
+    };
     let (first, other) = changes(seen, aim);
     let held = held_back.as_ref();
     let worst = held.map_or(seen.worst_change, |held| held.worst_change.max(seen.worst_change));

@@ -1,6 +1,6 @@
 //! The memory of a device before the first event, found by undoing the events, the last event first.
 
-use super::history::{Action, Event, History, HistoryMemory, Origin, UNKNOWN};
+use super::history::{Action, Event, History, HistoryMemory, Kind, Origin, Pages, UNKNOWN};
 use super::stacks::{BEFORE, NO_STACK};
 use cachalot_replay::memory::{Part, rounded};
 use rustc_hash::FxHashMap;
@@ -20,9 +20,10 @@ pub(super) struct Begin {
 /// Finds the memory before the first event from the memory at the end.
 pub(super) fn begin(history: &History) -> Begin {
     let Some(memory) = history.end.clone() else { return Begin::default() };
+    let pages = Pages::of(&history.config);
     let mut begin = Begin { memory, ..Begin::default() };
     for (number, event) in history.events.iter().enumerate().rev() {
-        begin.undo(number as u32, event);
+        begin.undo(number as u32, event, pages);
     }
     for stack in begin.memory.kept_mut().filter(|stack| **stack == NO_STACK) {
         *stack = BEFORE;
@@ -31,7 +32,7 @@ pub(super) fn begin(history: &History) -> Begin {
 }
 
 impl Begin {
-    fn undo(&mut self, number: u32, event: &Event) {
+    fn undo(&mut self, number: u32, event: &Event, pages: Pages) {
         let Event { addr, size, .. } = *event;
         let end = addr.saturating_add(size);
         match event.action {
@@ -55,7 +56,10 @@ impl Begin {
                 let before = self.memory.parts().range(..addr).next_back().map(|(_, part)| *part);
                 let alike = before.filter(|part| expandable && part.end == addr && part.of.stream == stream);
                 let pool = if pool == UNKNOWN { alike.map_or(UNKNOWN, |part| part.of.pool) } else { pool };
-                self.memory.insert(addr, Part { end, of: Origin { stream, pool, expandable, stack: BEFORE } });
+                let kind = alike.map_or_else(|| Kind::of(size, expandable, pages), |part| part.of.kind);
+                let page = alike.map_or_else(|| pages.page(size, expandable, kind), |part| part.page);
+                let of = Origin { stream, pool, expandable, kind, stack: BEFORE };
+                self.memory.insert(addr, Part { end, page, of });
             }
             Action::OutOfMemory | Action::Mark | Action::Snapshot | Action::Unknown => {}
         }
@@ -64,7 +68,7 @@ impl Begin {
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::{Action, Event, History, HistoryMemory, Names, Origin, UNKNOWN};
+    use super::super::history::{Action, Event, History, HistoryMemory, Kind, Names, Origin, UNKNOWN};
     use super::super::stacks::{BEFORE, NO_STACK, Stacks};
     use super::begin;
     use cachalot_replay::memory::{Block, Part};
@@ -90,6 +94,7 @@ mod tests {
             stacks: Rc::new(Stacks::default()),
             has_times: false,
             answer: None,
+            tells_config: true,
         }
     }
 
@@ -99,7 +104,8 @@ mod tests {
         // and larger than its request at the end. The second half of the part is obtained, and
         // memory elsewhere is released.
         let mut end = HistoryMemory::default();
-        end.insert(0x1000, Part { end: 0x5000, of: Origin { stream: 0, pool: 0, expandable: true, stack: NO_STACK } });
+        let of = Origin { stream: 0, pool: 0, expandable: true, kind: Kind::Large, stack: NO_STACK };
+        end.insert(0x1000, Part { end: 0x5000, page: 0x1000, of });
         end.set_block(0x1000, Some(block(0x400, NO_STACK)));
         end.set_block(0x3000, Some(block(0x2000, NO_STACK)));
         let events = vec![

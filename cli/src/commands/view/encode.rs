@@ -9,11 +9,12 @@
 //! entries of each column, in order.
 
 use super::answer::Answer;
-use super::history::{Action, History, UNKNOWN};
+use super::history::{Action, History, Kind, Pages, UNKNOWN};
 use super::moments::{Life, Shown};
 use super::stacks::{BEFORE, NO_STACK, Stacks};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use cachalot_replay::memory::SMALL_PAGE;
 use cachalot_snapshot::Frame;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -48,8 +49,12 @@ struct Header<'a> {
     /// Peak moments of reserved memory and of memory in use.
     peaks: [u32; 2],
     answer: &'a Answer,
-    /// Stream and pool of each heap. The pool is absent if unknown.
-    heaps: Vec<(String, Option<(u64, u64)>)>,
+    /// Stream, pool and kind of each heap. The pool is absent if unknown, and the kind is empty.
+    heaps: Vec<ShownHeap>,
+    /// The sizes of small and of large pages in expandable segments.
+    pages: [u64; 2],
+    /// Whether the file has several devices.
+    is_one_of_several: bool,
     failures: Vec<Failure>,
     marks: Vec<Mark<'a>>,
     texts: Vec<&'a str>,
@@ -195,7 +200,7 @@ fn stream(history: &History, number: u16) -> String {
 }
 
 /// Encodes what a page shows of a history.
-pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer) -> io::Result<String> {
+pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer, is_one_of_several: bool) -> io::Result<String> {
     let moment_of = |state: u32| {
         let after = shown.moments.partition_point(|moment| moment.state < state);
         after.min(shown.moments.len().saturating_sub(1))
@@ -215,7 +220,7 @@ pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer) -> io::R
         columns.add_differences(names[3], lives.iter().map(|life| life.address));
         columns.add(names[4], lives.iter().map(|life| life.bytes));
         columns.add(names[5], lives.iter().map(|life| table.number(life.stack).into()));
-        let heap = |life: &Life| heaps.binary_search(&(life.stream, life.pool)).unwrap_or(0) as u64;
+        let heap = |life: &Life| heaps.iter().position(|heap| *heap == heap_of(life)).unwrap_or(0) as u64;
         columns.add(names[6], lives.iter().map(|life| heap(life) * 2 + u64::from(life.expandable)));
     };
     add(
@@ -235,10 +240,9 @@ pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer) -> io::R
         has_times: history.has_times,
         peaks: shown.peaks,
         answer,
-        heaps: heaps
-            .iter()
-            .map(|&(of, pool)| (stream(history, of), history.names.pools.get(usize::from(pool)).copied()))
-            .collect(),
+        heaps: heaps.iter().map(|&heap| shown_heap(history, heap)).collect(),
+        pages: [SMALL_PAGE, Pages::of(&history.config).large],
+        is_one_of_several,
         failures: failed
             .iter()
             .map(|&(event, state)| Failure {
@@ -262,11 +266,30 @@ pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer) -> io::R
     Ok(STANDARD.encode(packed.finish()?))
 }
 
-/// Returns stream and pool of every block and part, in order. An unknown pool is the last.
-fn heaps(shown: &Shown) -> Vec<(u16, u16)> {
-    let mut heaps: Vec<(u16, u16)> =
-        shown.blocks.iter().chain(&shown.parts).map(|life| (life.stream, life.pool)).collect();
-    heaps.sort_unstable_by_key(|&(stream, pool)| (stream, pool == UNKNOWN, pool));
+/// Stream, pool and kind for the page.
+type ShownHeap = (String, Option<(u64, u64)>, &'static str);
+
+/// Stream, pool and kind.
+type Heap = (u16, u16, Kind);
+
+fn heap_of(life: &Life) -> Heap {
+    (life.stream, life.pool, life.kind)
+}
+
+/// Returns a heap for the page.
+fn shown_heap(history: &History, (of, pool, kind): Heap) -> ShownHeap {
+    let kind = match kind {
+        Kind::Unknown => "",
+        Kind::Small => "small",
+        Kind::Large => "large",
+    };
+    (stream(history, of), history.names.pools.get(usize::from(pool)).copied(), kind)
+}
+
+/// Returns the heap of every block and part, in order. An unknown pool is the last.
+fn heaps(shown: &Shown) -> Vec<Heap> {
+    let mut heaps: Vec<Heap> = shown.blocks.iter().chain(&shown.parts).map(heap_of).collect();
+    heaps.sort_unstable_by_key(|&(stream, pool, kind)| (stream, pool == UNKNOWN, pool, kind));
     heaps.dedup();
     heaps
 }

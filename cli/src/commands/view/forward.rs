@@ -4,7 +4,7 @@
 //! and part of the device's memory when it ends.
 
 use super::begin::Begin;
-use super::history::{Action, Event, Origin, UNKNOWN};
+use super::history::{Action, Event, Kind, Origin, Pages, UNKNOWN};
 use cachalot_replay::memory::{self, rounded};
 use std::collections::BTreeMap;
 
@@ -19,6 +19,8 @@ pub(super) struct Share {
     pub(super) born: u32,
     /// Bytes of the part's blocks that are not free.
     active: u64,
+    /// Bytes of the part that can go back to the device.
+    idle: u64,
 }
 
 /// A block that is not free, with the place that it has now.
@@ -28,6 +30,7 @@ pub(super) struct Block {
     pub(super) stack: u32,
     pub(super) stream: u16,
     pub(super) pool: u16,
+    pub(super) kind: Kind,
     /// The time of the start, in the terms of the watch.
     pub(super) born: u32,
     /// The time of the free by the program, or `u32::MAX`.
@@ -41,7 +44,7 @@ pub(super) struct Sums {
     pub(super) reserved: u64,
     /// Blocks that are not free: allocated or pending.
     pub(super) active: u64,
-    /// Free memory of parts that also have blocks in use, so that the part cannot be released.
+    /// Free memory that cannot go back to the device: outside of wholly free parts and pages.
     pub(super) holes: u64,
 }
 
@@ -66,22 +69,23 @@ pub(super) struct ForwardMemory {
 }
 
 /// Runs all events of a history.
-pub(super) fn run(events: &[Event], begin: &Begin, watch: &mut impl Watch) {
+pub(super) fn run(events: &[Event], begin: &Begin, pages: Pages, watch: &mut impl Watch) {
     let mut memory = ForwardMemory::default();
     let born = watch.time(0);
     for (&address, part) in begin.memory.parts() {
-        let part = Part { end: part.end, of: Share { origin: part.of, born, active: 0 } };
+        let of = Share { origin: part.of, born, active: 0, idle: 0 };
+        let part = Part { end: part.end, page: part.page, of };
         memory.obtain(address, part, 0, watch);
     }
     for (&address, block) in begin.memory.blocks() {
-        let (stream, pool) = memory.owner(address, 0, UNKNOWN);
+        let (stream, pool, kind) = memory.owner(address, 0, UNKNOWN);
         let freed = if block.pending { born } else { u32::MAX };
-        let block = Block { size: block.size, stack: block.of, stream, pool, born, freed };
+        let block = Block { size: block.size, stack: block.of, stream, pool, kind, born, freed };
         memory.allocate(address, block, 0, watch);
     }
     watch.state(0, &memory);
     for (number, event) in (0_u32..).zip(events) {
-        memory.apply(number, event, begin, watch);
+        memory.apply(number, event, begin, pages, watch);
         watch.state(number + 1, &memory);
     }
     for (&address, block) in &memory.blocks {
@@ -93,15 +97,15 @@ pub(super) fn run(events: &[Event], begin: &Begin, watch: &mut impl Watch) {
 }
 
 impl ForwardMemory {
-    fn apply(&mut self, number: u32, event: &Event, begin: &Begin, watch: &mut impl Watch) {
+    fn apply(&mut self, number: u32, event: &Event, begin: &Begin, pages: Pages, watch: &mut impl Watch) {
         let Event { addr, size, stack, .. } = *event;
         let state = number + 1;
         match event.action {
             Action::Alloc => {
                 let size = begin.sizes.get(&number).copied().unwrap_or_else(|| rounded(size));
                 let stack = begin.stacks.get(&number).copied().unwrap_or(stack);
-                let (stream, pool) = self.owner(addr, event.stream, event.pool);
-                let block = Block { size, stack, stream, pool, born: watch.time(state), freed: u32::MAX };
+                let (stream, pool, kind) = self.owner(addr, event.stream, event.pool);
+                let block = Block { size, stack, stream, pool, kind, born: watch.time(state), freed: u32::MAX };
                 self.allocate(addr, block, state, watch);
             }
             Action::FreeRequested => {
@@ -113,9 +117,10 @@ impl ForwardMemory {
             Action::Obtain { expandable } => {
                 let Event { stream, pool, .. } = *event;
                 let end = addr.saturating_add(size);
-                let origin = Origin { stream, pool, expandable, stack };
-                let of = Share { origin, born: watch.time(state), active: 0 };
-                self.obtain(addr, Part { end, of }, state, watch);
+                let kind = Kind::of(size, expandable, pages);
+                let origin = Origin { stream, pool, expandable, kind, stack };
+                let of = Share { origin, born: watch.time(state), active: 0, idle: 0 };
+                self.obtain(addr, Part { end, page: pages.page(size, expandable, kind), of }, state, watch);
             }
             Action::Release { .. } => self.release(addr, addr.saturating_add(size), state, watch),
             Action::OutOfMemory | Action::Mark | Action::Snapshot | Action::Unknown => {}
@@ -128,40 +133,75 @@ impl ForwardMemory {
         (part.end > address).then_some((start, *part))
     }
 
-    /// Returns stream and pool of a block: those of the part, or those of the event.
-    fn owner(&self, address: u64, stream: u16, pool: u16) -> (u16, u16) {
+    /// Returns stream, pool and kind of a block: those of the part, or those of the event.
+    fn owner(&self, address: u64, stream: u16, pool: u16) -> (u16, u16, Kind) {
         match self.part_at(address) {
             Some((_, part)) => {
-                let Origin { stream, pool: own, .. } = part.of.origin;
-                (stream, if pool == UNKNOWN { own } else { pool })
+                let Origin { stream, pool: own, kind, .. } = part.of.origin;
+                (stream, if pool == UNKNOWN { own } else { pool }, kind)
             }
-            None => (stream, pool),
+            None => (stream, pool, Kind::Unknown),
         }
     }
 
-    /// Changes the bytes in use of the part around an address.
-    fn account(&mut self, address: u64, change: impl FnOnce(u64) -> u64) {
-        let Some((&start, part)) = self.parts.range_mut(..=address).next_back() else { return };
-        if part.end <= address {
-            return;
+    /// Returns the bytes of the pages that a block touches and no other block does. The block is not
+    /// in the memory, and its part begins at `start`.
+    fn own_pages(&self, address: u64, size: u64, start: u64, part: &Part) -> u64 {
+        let page = part.page;
+        if page == 0 || size == 0 {
+            return 0;
         }
+        let end = address.saturating_add(size).min(part.end);
+        // The pages before `first` and from `last` on belong to no byte of the block alone.
+        let (mut first, mut last) = ((address - start) / page, (end - start).div_ceil(page));
+        let before = self.blocks.range(..address).next_back();
+        let reach = before.map_or(0, |(&other, block)| other.saturating_add(block.size));
+        if reach > start.saturating_add(first.saturating_mul(page)) {
+            first += 1;
+        }
+        let behind = self.blocks.range(end.max(address)..).next().map(|(&other, _)| other);
+        if last > first && behind.is_some_and(|other| other < start.saturating_add(last.saturating_mul(page))) {
+            last -= 1;
+        }
+        // A part of a page at the end is never idle alone.
+        last.min((part.end - start) / page).saturating_sub(first).saturating_mul(page)
+    }
+
+    /// Changes the bytes in use of the part around a block that is not in the memory, and the part's
+    /// idle bytes.
+    fn account(&mut self, address: u64, size: u64, is_used: bool) {
+        let Some((start, found)) = self.part_at(address) else { return };
+        let pages = self.own_pages(address, size, start, &found);
+        let Some(part) = self.parts.get_mut(&start) else { return };
         let before = holes(start, part);
-        part.of.active = change(part.of.active);
+        let length = part.end - start;
+        let Share { active, idle, .. } = &mut part.of;
+        if part.page > 0 && *active == 0 {
+            *idle = length / part.page * part.page;
+        }
+        if is_used {
+            (*active, *idle) = (active.saturating_add(size), idle.saturating_sub(pages));
+        } else {
+            (*active, *idle) = (active.saturating_sub(size), idle.saturating_add(pages));
+        }
+        if *active == 0 || part.page == 0 {
+            *idle = if *active == 0 { length } else { 0 };
+        }
         self.sums.holes = self.sums.holes.saturating_sub(before).saturating_add(holes(start, part));
     }
 
     fn allocate(&mut self, address: u64, block: Block, state: u32, watch: &mut impl Watch) {
         // Of a contradictory record, the later event holds.
         self.free(address, state, watch);
+        self.account(address, block.size, true);
         self.blocks.insert(address, block);
         self.sums.active = self.sums.active.saturating_add(block.size);
-        self.account(address, |active| active.saturating_add(block.size));
     }
 
     fn free(&mut self, address: u64, state: u32, watch: &mut impl Watch) {
         let Some(block) = self.blocks.remove(&address) else { return };
         self.sums.active = self.sums.active.saturating_sub(block.size);
-        self.account(address, |active| active.saturating_sub(block.size));
+        self.account(address, block.size, false);
         watch.block(address, &block, state);
     }
 
@@ -181,17 +221,21 @@ impl ForwardMemory {
             self.remove(start, state, watch);
             address = address.min(start);
             part.end = part.end.max(other.end);
+            part.page = other.page;
             let (origin, other) = (&mut part.of.origin, other.of.origin);
             if origin.pool == UNKNOWN || other.pool != UNKNOWN {
                 origin.pool = other.pool;
             }
-            origin.stack = other.stack;
+            (origin.stack, origin.kind) = (other.stack, other.kind);
         }
         self.insert(address, part);
     }
 
     fn insert(&mut self, address: u64, mut part: Part) {
-        part.of.active = self.blocks.range(address..part.end).map(|(_, block)| block.size).fold(0, u64::saturating_add);
+        let blocks = || self.blocks.range(address..part.end).map(|(&start, block)| (start, block.size));
+        let active = blocks().map(|(_, size)| size).fold(0, u64::saturating_add);
+        let idle = memory::free_between(address, part.end, part.page, blocks()).idle;
+        (part.of.active, part.of.idle) = (active, idle);
         self.sums.reserved = self.sums.reserved.saturating_add(part.end - address);
         self.sums.holes = self.sums.holes.saturating_add(holes(address, &part));
         self.parts.insert(address, part);
@@ -237,7 +281,7 @@ impl ForwardMemory {
     }
 }
 
-/// Returns the free bytes of a part with blocks in use.
+/// Returns the free bytes of a part that cannot go back to the device.
 fn holes(start: u64, part: &Part) -> u64 {
-    if part.of.active == 0 { 0 } else { (part.end - start).saturating_sub(part.of.active) }
+    (part.end - start).saturating_sub(part.of.active).saturating_sub(part.of.idle)
 }

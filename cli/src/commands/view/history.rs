@@ -1,6 +1,8 @@
 //! The history of a device, in a form small enough for 10 million events.
 
 use super::stacks::Stacks;
+use cachalot_core::Config;
+use cachalot_core::config::POLICIES;
 use cachalot_replay::memory;
 use cachalot_replay::tune::Answer;
 use cachalot_snapshot::Annotation;
@@ -91,7 +93,66 @@ pub(super) struct Origin {
     /// The pool, or [`UNKNOWN`].
     pub(super) pool: u16,
     pub(super) expandable: bool,
+    pub(super) kind: Kind,
     pub(super) stack: u32,
+}
+
+/// What the blocks of a segment are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) enum Kind {
+    #[default]
+    Unknown,
+    /// Blocks of at most 1 MiB.
+    Small,
+    /// All larger blocks.
+    Large,
+}
+
+impl Kind {
+    /// Returns the kind of memory that an event obtains or releases.
+    pub(super) fn of(bytes: u64, expandable: bool, pages: Pages) -> Self {
+        match pages.tell_kinds {
+            false => Self::Unknown,
+            true if expandable && memory::page_of(bytes, pages.large) == pages.large => Self::Large,
+            true if expandable || bytes == memory::SMALL_PAGE => Self::Small,
+            true => Self::Large,
+        }
+    }
+
+    /// Returns the kind with a name in a snapshot.
+    pub(super) fn named(name: Option<&str>) -> Self {
+        match name {
+            Some("small") => Self::Small,
+            Some("large") => Self::Large,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// The sizes of memory from the device, from the configuration of a program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Pages {
+    /// The size of large pages.
+    pub(super) large: u64,
+    /// Whether the size of a segment tells the kind: under the caching policy.
+    tell_kinds: bool,
+}
+
+impl Pages {
+    pub(super) fn of(config: &str) -> Self {
+        let config = Config::parse(config).unwrap_or_default();
+        Self { large: config.large_segment_size(), tell_kinds: config.policy_name() == POLICIES[0] }
+    }
+
+    /// Returns the size of a segment's pages, or 0 for a segment that is released as a whole.
+    pub(super) fn page(self, bytes: u64, expandable: bool, kind: Kind) -> u64 {
+        match (expandable, kind) {
+            (false, _) => 0,
+            (true, Kind::Small) => memory::SMALL_PAGE,
+            (true, Kind::Large) => self.large,
+            (true, Kind::Unknown) => memory::page_of(bytes, self.large),
+        }
+    }
 }
 
 /// The memory at some time, with the number of each block's stack.
@@ -114,7 +175,9 @@ pub(super) struct History {
     pub(super) stacks: Rc<Stacks>,
     /// Whether times are recorded.
     pub(super) has_times: bool,
-    /// What a replay of the record tells. `None` without events, for a record that is too long or
-    /// cannot be replayed, and for a replay.
+    /// What the record tells. `None` without events, for a record that is too long or contradicts
+    /// itself, and for a replay.
     pub(super) answer: Option<Answer>,
+    /// Whether the file tells the configuration.
+    pub(super) tells_config: bool,
 }

@@ -21,11 +21,12 @@ mod stacks;
 
 use super::bytes;
 use super::progress::Progress;
-use super::{BAD_INPUT, print};
+use super::{BAD_INPUT, SCHEMA, print};
 use answer::Answer;
 use cachalot_core::Config;
 use cachalot_replay::replay::ReplayError;
-use history::History;
+use cachalot_replay::trace::base_name;
+use history::{History, Pages};
 use moments::Limits;
 use serde::Serialize;
 use std::fs;
@@ -42,18 +43,19 @@ segments with their blocks at any moment; and each failed request with the
 memory at this time. Stacks can be searched, and two files or two
 configurations compared side by side.
 
-in holes   free memory of segments in use
-idle       wholly free segments, which can be released
-stuck      free at the peak, and of no use to the request: in holes, or idle
+idle       wholly free segments, and wholly free pages of expandable segments,
+           which can be released
+in holes   all other free memory. In use, in holes and idle add up to reserved
 
 A page has at most 131,072 moments. Of a longer history each moment stands for
 several events, and shows the state among them with the most memory in use.
 
-The page opens with a sentence on stuck memory, and on the setting of PyTorch's
-allocator with which the recorded history would have held the least. The history
-is replayed for it, unless it has some million events. The sentence is also
-printed. --json prints an object for each file, device and configuration with
-label, device, config, answer (with text and better); sizes in bytes.
+The page opens at the moment of most memory in use, with a sentence on what was
+reserved and live at most, and on the setting of PyTorch's allocator that would
+have saved some of it. The history is replayed for it, unless it has some million
+events. The sentence is also printed. --json prints an object for each file,
+device and configuration with schema, file, label, device, config, answer (with
+sentence, of_record, rescue, fullest); sizes in bytes.
 
 Exits with 2 for invalid input, else with 1 if an allocator refused a call for
 another reason than lack of memory.";
@@ -91,8 +93,8 @@ const SCRIPTS: [&str; 8] = [
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
 pub(crate) struct ViewArgs {
-    #[arg(short, long, value_name = "FILE.html", help = "The page")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "FILE.html", help = "The page; by default the first FILE with the ending .html")]
+    output: Option<PathBuf>,
     #[arg(
         long = "config",
         value_name = "STRING",
@@ -121,6 +123,7 @@ fn named_config(text: &str) -> Result<(String, Config), String> {
 
 /// A device of a file, as data of the page.
 struct Source {
+    file: String,
     label: String,
     device: i64,
     config: String,
@@ -131,6 +134,8 @@ struct Source {
 /// A line of `--json`.
 #[derive(Serialize)]
 struct ViewLine<'a> {
+    schema: u32,
+    file: &'a str,
     label: &'a str,
     device: i64,
     config: &'a str,
@@ -146,21 +151,32 @@ pub(crate) fn run(args: &ViewArgs) -> ExitCode {
             return ExitCode::from(status);
         }
     };
-    let written = cachalot_atomic_file::write(&args.output, |file| write_page(io::BufWriter::new(file), &sources));
+    let output = output(args);
+    let written = cachalot_atomic_file::write(&output, |file| write_page(io::BufWriter::new(file), &sources));
     if let Err(error) = written {
-        eprintln!("{}: cannot be written: {error}", args.output.display());
+        eprintln!("{}: cannot be written: {error}", output.display());
         return ExitCode::from(BAD_INPUT);
     }
-    super::end(0, &sources.iter().try_for_each(|source| print_answer(args, source)))
+    let mut printed = sources.iter().try_for_each(|source| print_answer(args, source));
+    if args.output.is_none() && !args.json {
+        printed = printed.and_then(|()| print(format_args!("written to {}", output.display())));
+    }
+    super::end(0, &printed)
 }
 
 fn print_answer(args: &ViewArgs, source: &Source) -> io::Result<()> {
-    let Source { label, device, config, answer, .. } = source;
+    let Source { file, label, device, config, answer, .. } = source;
     if args.json {
-        print(serde_json::to_string(&ViewLine { label, device: *device, config, answer })?)
+        print(serde_json::to_string(&ViewLine { schema: SCHEMA, file, label, device: *device, config, answer })?)
     } else {
-        print(format_args!("{label}, device {device}: {}", answer.text))
+        print(format_args!("{label}, device {device}: {}", answer.sentence))
     }
+}
+
+/// Returns the page's file: by default beside the first file.
+fn output(args: &ViewArgs) -> PathBuf {
+    let beside = || args.files[0].with_file_name(format!("{}.html", base_name(&args.files[0])));
+    args.output.clone().unwrap_or_else(beside)
 }
 
 /// A failure: the exit status, and a line for the user.
@@ -168,9 +184,11 @@ type ViewFailure = (u8, String);
 
 /// Refuses an output that is one of the inputs.
 fn check_output(args: &ViewArgs) -> Result<(), ViewFailure> {
-    let Ok(output) = fs::canonicalize(&args.output) else { return Ok(()) };
+    let output = output(args);
+    let shown = output.display().to_string();
+    let Ok(output) = fs::canonicalize(output) else { return Ok(()) };
     if args.files.iter().any(|file| fs::canonicalize(file).is_ok_and(|file| file == output)) {
-        return Err((BAD_INPUT, format!("{}: the output would replace an input", args.output.display())));
+        return Err((BAD_INPUT, format!("{shown}: the output would replace an input")));
     }
     Ok(())
 }
@@ -188,14 +206,17 @@ fn sources(args: &ViewArgs) -> Result<Vec<Source>, ViewFailure> {
         let in_file = |error: io::Error| (BAD_INPUT, format!("{}: {error}", file.display()));
         let own: Vec<Source> = recorded
             .iter()
-            .map(|history| source_of(history, share, None).map_err(in_file))
+            .map(|history| source_of(file, history, recorded.len() > 1, share, None).map_err(in_file))
             .collect::<Result<_, _>>()?;
         let mut replays = Vec::new();
         for (name, config) in &args.configs {
             let of_replay = |error: ReplayError| (super::status_of(&error), error.to_string());
             for history in source::replay(file, &recorded, config, name, args.limit).map_err(of_replay)? {
                 let other = own.iter().find(|other| other.device == history.device);
-                replays.push(source_of(&history, share, other.map(|other| &other.answer)).map_err(in_file)?);
+                replays.push(
+                    source_of(file, &history, recorded.len() > 1, share, other.map(|other| &other.answer))
+                        .map_err(in_file)?,
+                );
             }
         }
         sources.extend(own);
@@ -216,17 +237,24 @@ fn load(file: &Path) -> Result<Vec<History>, String> {
 
 /// Builds the data of a device, one of `share` that fill a page. The answer of a replay has the
 /// difference from `recorded`.
-fn source_of(history: &History, share: u64, recorded: Option<&Answer>) -> io::Result<Source> {
+fn source_of(
+    file: &Path,
+    history: &History,
+    is_one_of_several: bool,
+    share: u64,
+    recorded: Option<&Answer>,
+) -> io::Result<Source> {
     let begin = begin::begin(history);
     let mut limits = Limits { moments: MOST_MOMENTS, blocks: MOST_BLOCKS / share };
     loop {
-        let shown = moments::shown(&history.events, &begin, limits);
+        let shown = moments::shown(&history.events, &begin, Pages::of(&history.config), limits);
         let answer = answer::answer(history, &shown, recorded);
-        let data = encode::encode(history, &shown, &answer)?;
+        let data = encode::encode(history, &shown, &answer, is_one_of_several)?;
         // Fewer blocks need fewer moments. Without blocks, only the names are left.
         if data.len() as u64 <= MOST_BYTES as u64 / share || limits.blocks == 0 {
             let History { label, device, config, .. } = history;
-            return Ok(Source { label: label.clone(), device: *device, config: config.clone(), answer, data });
+            let (file, label, config) = (file.display().to_string(), label.clone(), config.clone());
+            return Ok(Source { file, label, device: *device, config, answer, data });
         }
         limits.blocks /= 2;
     }

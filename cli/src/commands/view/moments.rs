@@ -7,7 +7,7 @@
 
 use super::begin::Begin;
 use super::forward::{self, Block, ForwardMemory, Part, Share, Sums, Watch};
-use super::history::{Action, Event, Origin};
+use super::history::{Action, Event, Kind, Origin, Pages};
 
 /// Approximate bounds of a page.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,7 @@ pub(super) struct Life {
     pub(super) stack: u32,
     pub(super) stream: u16,
     pub(super) pool: u16,
+    pub(super) kind: Kind,
     /// The first moment.
     pub(super) birth: u32,
     /// The first moment after the end. The number of moments for no end.
@@ -56,19 +57,19 @@ pub(super) struct Shown {
     pub(super) parts: Vec<Life>,
     /// The moment with the most reserved memory, and with the most memory in use.
     pub(super) peaks: [u32; 2],
-    /// The number of parts with holes, and of wholly free parts, at the peak of reserved memory.
+    /// The number of parts with holes, and of wholly free parts, when the most was in use.
     pub(super) free_parts: [u64; 2],
     /// Events for each moment.
     pub(super) step: u32,
 }
 
 /// Chooses the moments of a history, and finds all blocks at them.
-pub(super) fn shown(events: &[Event], begin: &Begin, limits: Limits) -> Shown {
+pub(super) fn shown(events: &[Event], begin: &Begin, pages: Pages, limits: Limits) -> Shown {
     let mut survey = Survey::new(events.len() as u32, limits.moments);
-    forward::run(events, begin, &mut survey);
+    forward::run(events, begin, pages, &mut survey);
     let (states, step) = survey.choose(events, limits.blocks);
     let mut sampler = Sampler::new(&states, survey.reserved_peak(events));
-    forward::run(events, begin, &mut sampler);
+    forward::run(events, begin, pages, &mut sampler);
     let mut shown = sampler.shown;
     let end = shown.moments.len() as u32;
     for life in shown.blocks.iter_mut().chain(&mut shown.parts) {
@@ -189,21 +190,21 @@ impl Watch for Sampler<'_> {
     }
 
     fn block(&mut self, address: u64, block: &Block, state: u32) {
-        let &Block { size: bytes, stack, stream, pool, born: birth, freed } = block;
+        let &Block { size: bytes, stack, stream, pool, kind, born: birth, freed } = block;
         let death = self.death(state);
         if birth < death {
-            let life = Life { address, bytes, stack, stream, pool, birth, death, freed, expandable: false };
+            let life = Life { address, bytes, stack, stream, pool, kind, birth, death, freed, expandable: false };
             self.shown.blocks.push(life);
         }
     }
 
     fn part(&mut self, address: u64, part: &Part, state: u32) {
-        let &Part { end, of: Share { origin, born: birth, .. } } = part;
-        let Origin { stream, pool, expandable, stack } = origin;
+        let &Part { end, of: Share { origin, born: birth, .. }, .. } = part;
+        let Origin { stream, pool, expandable, kind, stack } = origin;
         let death = self.death(state);
         if birth < death {
             let bytes = end - address;
-            let life = Life { address, bytes, stack, stream, pool, birth, death, freed: death, expandable };
+            let life = Life { address, bytes, stack, stream, pool, kind, birth, death, freed: death, expandable };
             self.shown.parts.push(life);
         }
     }
@@ -216,11 +217,11 @@ impl Watch for Sampler<'_> {
         let sums = memory.sums;
         if state == self.reserved_peak {
             self.shown.peaks[0] = self.next();
-            self.shown.free_parts = memory.free_parts();
         }
-        if sums.active > self.most_active {
+        if sums.active > self.most_active || self.shown.moments.is_empty() {
             self.most_active = sums.active;
             self.shown.peaks[1] = self.next();
+            self.shown.free_parts = memory.free_parts();
         }
         self.shown.moments.push(Moment { state, sums, most_reserved: self.most_reserved });
         self.most_reserved = sums.reserved;
@@ -230,10 +231,15 @@ impl Watch for Sampler<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::begin::Begin;
-    use super::super::history::{Action, Event, UNKNOWN};
-    use super::{Limits, Shown, shown};
-    use cachalot_replay::memory::rounded;
+    use super::super::history::{Action, Event, Pages, UNKNOWN};
+    use super::{Limits, Shown};
+    use cachalot_replay::memory::{SMALL_PAGE, free_between, rounded};
     use std::collections::BTreeMap;
+
+    /// Chooses the moments of a program with pages of 1 MiB or 20 MiB.
+    fn shown(events: &[Event], begin: &Begin, limits: Limits) -> Shown {
+        super::shown(events, begin, Pages::of(""), limits)
+    }
 
     const ALL: Limits = Limits { moments: 1 << 17, blocks: u64::MAX };
 
@@ -291,9 +297,9 @@ mod tests {
             let parts = shown.parts.iter().filter(|life| life.birth <= moment && moment < life.death);
             let reserved: u64 = parts.map(|life| life.bytes).sum();
             assert_eq!(at.sums.reserved, reserved);
-            let holes = if expected.is_empty() { 0 } else { reserved - at.sums.active };
-            // All parts are joined.
-            assert_eq!(at.sums.holes, holes);
+            // All parts are joined into one, with pages of 2 MiB.
+            let free = free_between(1 << 30, (1 << 30) + reserved, SMALL_PAGE, expected.into_iter());
+            assert_eq!(at.sums.holes, free.holes);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Reads histories from snapshots and from records, and makes histories by replay.
 
-use super::history::{Action, Event, History, HistoryMemory, Names, Origin, UNKNOWN};
+use super::history::{Action, Event, History, HistoryMemory, Kind, Names, Origin, Pages, UNKNOWN};
 use super::stacks::{NO_STACK, Stacks};
-use cachalot_core::{Config, TraceEntry};
+use cachalot_core::{Config, PoolKind, TraceEntry};
 use cachalot_replay::memory::{Block, Part};
 use cachalot_replay::replay::{self, Options, ReplayError};
 use cachalot_replay::trace::{self, BadInput, BlockState, Note, Place, Trace, snapshot};
@@ -15,10 +15,13 @@ use std::rc::Rc;
 /// Returns the history of every device of a file, a snapshot or a record. `watch` gets the number of
 /// bytes after each read, and `begin` is called before the program of a history is replayed.
 pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Result<Vec<History>, BadInput> {
-    let label = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    let label = match file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned() {
+        name if name == "-" => trace::base_name(file),
+        name => name,
+    };
     let answer = |trace: &Trace| {
         begin();
-        tune::answer_of(trace)
+        Some(tune::answer_of(trace))
     };
     if snapshot::is_record(file)? {
         let history = |trace: &Trace| History { answer: answer(trace), ..of_record(trace, &label) };
@@ -27,12 +30,16 @@ pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Res
     let (mut names, mut stacks) = (Names::default(), Stacks::default());
     let read = snapshot::load_with(file, watch, |event| of_event(&event, &mut names, &mut stacks))?;
     let settings = read.allocator_settings.as_ref();
-    let config = settings.and_then(|settings| settings.string.clone()).unwrap_or_default();
+    let config = settings.and_then(|settings| settings.string.clone());
+    let has_late_keys = snapshot::has_late_keys(&read);
     let answers: Vec<_> = (0..)
         .zip(&read.device_traces)
         .map(|(device, events)| {
             let segments = read.segments.iter().filter(|segment| segment.device == device);
-            answer(&trace(file, device, events, &names, config.clone(), segments)?)
+            let failed = events.iter().find(|event| event.action == Action::OutOfMemory);
+            let device_free = failed.map(|event| event.addr).filter(|&free| free != u64::MAX);
+            let trace = trace(file, device, events, &names, config.clone(), segments)?;
+            answer(&Trace { device_free, has_late_keys, ..trace })
         })
         .collect();
     let mut histories = of_snapshot(read, &label, names, stacks);
@@ -50,7 +57,7 @@ fn trace<'s>(
     device: i64,
     events: &[Event],
     names: &Names,
-    config: String,
+    config: Option<String>,
     segments: impl Iterator<Item = &'s Segment>,
 ) -> Option<Trace> {
     if events.is_empty() || events.len() > tune::MOST_EVENTS {
@@ -126,10 +133,12 @@ fn of_snapshot(
     mut names: Names,
     mut stacks: Stacks,
 ) -> Vec<History> {
-    let config = snapshot.allocator_settings.and_then(|settings| settings.string).unwrap_or_default();
+    let config = snapshot.allocator_settings.and_then(|settings| settings.string);
+    let (tells_config, config) = (config.is_some(), config.unwrap_or_default());
+    let pages = Pages::of(&config);
     let mut ends: BTreeMap<i64, HistoryMemory> = BTreeMap::new();
     for segment in &snapshot.segments {
-        add(ends.entry(segment.device).or_default(), segment, &mut names, &mut stacks);
+        add(ends.entry(segment.device).or_default(), segment, pages, &mut names, &mut stacks);
     }
     let mut events: BTreeMap<i64, Vec<Event>> = (0..).zip(snapshot.device_traces).collect();
     events.retain(|device, events| !events.is_empty() || ends.contains_key(device));
@@ -148,21 +157,25 @@ fn of_snapshot(
         annotations: annotations.iter().filter(|mark| mark.device == device).cloned().collect(),
         names: Rc::clone(&names),
         stacks: Rc::clone(&stacks),
+        tells_config,
         answer: None,
     };
     events.into_iter().map(history).collect()
 }
 
 /// Adds a segment to the memory at the end.
-fn add(end: &mut HistoryMemory, segment: &Segment, names: &mut Names, stacks: &mut Stacks) {
+fn add(end: &mut HistoryMemory, segment: &Segment, pages: Pages, names: &mut Names, stacks: &mut Stacks) {
+    let kind = Kind::named(segment.segment_type.as_deref());
+    let page = pages.page(segment.total_size, segment.is_expandable.unwrap_or_default(), kind);
     let origin = Origin {
+        kind,
         stream: names.stream(segment.stream),
         pool: segment.segment_pool_id.map_or(UNKNOWN, |pool| names.pool(pool)),
         expandable: segment.is_expandable.unwrap_or_default(),
         stack: stacks.number(segment.frames.as_ref(), None),
     };
     let behind = segment.address.saturating_add(segment.total_size);
-    end.insert(segment.address, Part { end: behind, of: origin });
+    end.insert(segment.address, Part { end: behind, page, of: origin });
     let mut at = segment.address;
     for block in &segment.blocks {
         // The oldest snapshots have no addresses of blocks.
@@ -193,7 +206,7 @@ fn of_record(trace: &Trace, label: &str) -> History {
     let end = trace.expected.as_ref().filter(|expected| !expected.segments.is_empty()).map(|expected| {
         let mut end = HistoryMemory::default();
         for segment in &expected.segments {
-            add(&mut end, &of_segment(segment), &mut names, &mut stacks);
+            add(&mut end, &of_segment(segment), Pages::of(trace.config()), &mut names, &mut stacks);
         }
         end
     });
@@ -207,6 +220,7 @@ fn of_record(trace: &Trace, label: &str) -> History {
         names: Rc::new(names),
         stacks: Rc::new(stacks),
         has_times: false,
+        tells_config: trace.tells_config(),
         answer: None,
     }
 }
@@ -242,6 +256,7 @@ fn of_segment(segment: &trace::Segment) -> Segment {
         total_size: segment.total_size,
         stream: segment.stream.cast_signed(),
         segment_pool_id: Some(segment.segment_pool_id),
+        segment_type: Some(segment.segment_type.clone().into()),
         is_expandable: Some(segment.is_expandable),
         blocks: segment.blocks.iter().map(block).collect(),
         ..Segment::default()
@@ -307,7 +322,7 @@ fn replay_one(
     let mut memory = HistoryMemory::default();
     let mut stacks = Stacks::default();
     for segment in &end.segments {
-        add(&mut memory, &of_core(segment), &mut names, &mut stacks);
+        add(&mut memory, &of_core(segment), Pages::of(name), &mut names, &mut stacks);
     }
     Ok(History {
         label: format!("{} · {name}", recorded.label),
@@ -319,6 +334,7 @@ fn replay_one(
         names: Rc::new(names),
         stacks: Rc::clone(&recorded.stacks),
         has_times: recorded.has_times,
+        tells_config: true,
         answer: None,
     })
 }
@@ -349,6 +365,7 @@ fn of_core(segment: &cachalot_core::SnapshotSegment) -> Segment {
         total_size: segment.total_size,
         stream: segment.stream.0.cast_signed(),
         segment_pool_id: Some((segment.pool.0, segment.pool.1)),
+        segment_type: Some(if segment.kind == PoolKind::Small { "small" } else { "large" }.into()),
         is_expandable: Some(segment.is_expandable),
         blocks: segment.blocks.iter().map(block).collect(),
         ..Segment::default()

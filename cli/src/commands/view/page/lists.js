@@ -85,8 +85,8 @@ function failureFacts(source, failure) {
   const elsewhere = segments.filter((segment) => !here.includes(segment));
   const sum = (all, of) => all.reduce((total, segment) => total + of(segment), 0);
   const free = sum(segments, (segment) => segment.free);
-  const idle = sum(segments.filter((segment) => segment.used === 0), (segment) => segment.free);
-  const [largest, other] = [largestHole(source, here), largestHole(source, elsewhere)];
+  const idle = sum(segments, (segment) => segment.idle);
+  const [largest, other] = [largestFree(here), largestFree(elsewhere)];
   const pending = source.pending[failure.moment];
   // A replayed program does not know the memory of the device, and names a huge amount.
   const device = failure.device_free !== null && failure.device_free < 2 ** 45 ? failure.device_free : null;
@@ -106,10 +106,9 @@ function failureFacts(source, failure) {
     [left + sum(here, (segment) => segment.free) >= failure.bytes,
       "free memory in one piece, as expandable_segments:True can have it"],
   ].filter(([holds]) => holds).map(([, way]) => way);
-  const missing = failure.bytes - left - free - pending;
-  const answer = ways.length > 0 ? `Enough would have been: ${ways.join("; ")}.`
-    : missing > 0 ? `${bytes(missing)} were missing: only a program with less memory in use would have succeeded.`
-      : "No single change would have been enough.";
+  // What was tried by replay comes before what the memory at the failure suggests.
+  const answer = source.answer.rescue ? `${source.answer.rescue}.`
+    : ways.length > 0 ? `Enough by these figures: ${ways.join("; ")}.` : "No single change would have been enough.";
   return { facts, answer };
 }
 
@@ -124,7 +123,8 @@ function fillFailures(place, panels, go) {
     return element("article", { className: "failure" },
       element("h3", {}, `A request of ${bytes(failure.bytes)} failed on ${streamName(failure.stream)}${name}`),
       element("p", {}, panel.source.line(failure.stack)),
-      element("table", {}, ...rows), element("p", {}, answer), button);
+      element("table", {}, ...rows),
+      element("p", {}, ...answer.split("`").map((part, at) => (at % 2 ? element("code", {}, part) : part))), button);
   }));
   place.replaceChildren(...cards.slice(0, 50));
   place.closest("section").hidden = cards.length === 0;

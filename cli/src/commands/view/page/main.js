@@ -97,10 +97,10 @@ function drawMap(panel) {
     return element("span", {}, mark, text);
   };
   panel.key.replaceChildren(
-    chip(colours.states[2], "in holes: free, in a segment in use", 0.4),
-    chip(colours.others, "idle: a wholly free segment", 0.5),
+    chip(colours.states[2], "in holes: free beside blocks in use", 0.7),
+    chip(colours.others, "idle: a wholly free segment or page", 0.5),
     element("span", {}, `a row is ${bytes(panel.map.row)}`),
-    element("span", {}, `largest hole ${bytes(largestHole(source, segments))}`),
+    element("span", {}, `largest hole ${bytes(largestHole(segments))}`),
   );
 }
 
@@ -294,13 +294,15 @@ function show(numbers) {
 function answerOf(source) {
   const { answer } = source;
   const sentence = element("p", { className: "sentence" });
-  // The share that is stuck stands out.
-  const [, before, share, after] = answer.text.match(/^(.*?)([\d.]+ %(?= of what))(.*)$/s) ?? [null, answer.text, "", ""];
-  sentence.append(before, element("b", {}, share),
-    ...after.split("`").map((part, at) => (at % 2 ? element("code", {}, part) : part)));
+  const codes = (text) => text.split("`").map((part, at) => (at % 2 ? element("code", {}, part) : part));
+  // What a setting would have saved stands out, or the utilisation.
+  const [, before, share, after] = answer.sentence.match(/^(.*?would have saved )([\d.]+ [KMGT]?i?B)(.*)$/s)
+    ?? answer.sentence.match(/^(.*?utilisation )([\d.]+ %)(.*)$/s) ?? [null, answer.sentence, "", ""];
+  sentence.append(...codes(before), element("b", {}, share), ...codes(after));
+  const { fullest } = answer;
   const tiles = [
-    ["reserved at the peak", answer.reserved], ["in use then", answer.active], ["in holes then", answer.in_holes],
-    ["idle then", answer.idle], ["most in use", answer.most_active],
+    ["reserved at the peak", answer.peak_reserved_bytes], ["most in use", fullest.in_use_bytes],
+    ["in holes then", fullest.hole_bytes], ["idle then", fullest.idle_bytes], ["reserved then", fullest.reserved_bytes],
   ].map(([name, value]) => element("li", {}, element("b", {}, bytes(value)), element("span", {}, name)));
   tiles.push(element("li", {}, element("b", {}, grouped(source.events)), element("span", {}, "events")));
   const step = source.step > 1 ? ` · each moment shows the most memory in use of ${source.step} events` : "";
@@ -445,7 +447,7 @@ async function start() {
     script.remove();
   }
   const labels = new Set(shown.sources.map((source) => source.label));
-  const largest = (of) => shown.sources.indexOf(of.reduce((one, other) => (other.answer.reserved > one.answer.reserved ? other : one)));
+  const largest = (of) => shown.sources.indexOf(of.reduce((one, other) => (other.answer.peak_reserved_bytes > one.answer.peak_reserved_bytes ? other : one)));
   const ofLabel = (label) => shown.sources.filter((source) => source.label === label);
   listen();
   $("loading").remove();

@@ -62,19 +62,20 @@ class MemoryMap {
       heap.segments.push(segment);
       heap.bytes += segment.end - segment.start;
       heap.used += segment.used;
-      heap[segment.used > 0 ? "holes" : "idle"] += segment.free;
+      heap.holes += segment.holes;
+      heap.idle += segment.idle;
     }
     return [...heaps.values()].sort((one, other) => other.bytes - one.bytes);
   }
 
   heading(context, colours, heap, top, width) {
-    const [stream, pool] = this.source.heapNames[heap.number];
+    const [stream, pool, kind] = this.source.heapNames[heap.number];
     const y = top + HEADING - 6;
     context.textBaseline = "alphabetic";
     context.textAlign = "left";
     context.font = colours.bold;
     context.fillStyle = colours.ink;
-    const name = `${stream}, ${pool}`;
+    const name = `${stream}, ${pool}${kind ? `, ${kind} blocks` : ""}`;
     context.fillText(name, 0, y);
     const shift = context.measureText(name).width + 10;
     context.font = colours.font;
@@ -89,11 +90,17 @@ class MemoryMap {
   /** Draws a segment with its blocks. */
   segment(context, colours, patterns, { segment, offset, top, colourOf, selected }) {
     const { blocks } = this.source;
-    const length = segment.end - segment.start;
-    const free = segment.used > 0 ? colours.states[2] : patterns.idle;
-    context.globalAlpha = segment.used > 0 ? 0.38 : 0.5;
-    this.fill(context, top, offset, length, free);
-    context.globalAlpha = 1;
+    const piece = (from, to, colour, alpha) => {
+      context.globalAlpha = alpha;
+      if (to > from) this.fill(context, top, offset + from - segment.start, to - from, colour);
+      context.globalAlpha = 1;
+    };
+    for (const { from, to, first, last, idle } of segment.gaps) {
+      const [left, right] = idle > 0 ? [first, last] : [to, to];
+      piece(from, left, colours.states[2], 0.7);
+      piece(left, right, patterns.idle, 0.5);
+      piece(right, to, colours.states[2], 0.7);
+    }
     for (const block of segment.blocks) {
       const start = offset + blocks.address[block] - segment.start;
       const colour = colourOf(block);
@@ -152,16 +159,13 @@ class MemoryMap {
   }
 }
 
-/** Returns the largest hole of segments, as bytes. */
-function largestHole(source, segments) {
-  let largest = 0;
-  for (const segment of segments) {
-    let at = segment.start;
-    for (const block of segment.blocks) {
-      largest = Math.max(largest, source.blocks.address[block] - at);
-      at = source.blocks.address[block] + source.blocks.bytes[block];
-    }
-    largest = Math.max(largest, segment.end - at);
-  }
-  return largest;
+/** Returns the largest hole of segments: free memory that cannot go back to the device, in one piece. */
+function largestHole(segments) {
+  const pieces = ({ from, to, first, last, idle }) => (idle > 0 ? [first - from, to - last] : [to - from]);
+  return segments.reduce((most, segment) => Math.max(most, ...segment.gaps.flatMap(pieces)), 0);
+}
+
+/** Returns the largest free piece of segments, whether it can go back to the device or not. */
+function largestFree(segments) {
+  return segments.reduce((most, segment) => Math.max(most, ...segment.gaps.map(({ from, to }) => to - from)), 0);
 }

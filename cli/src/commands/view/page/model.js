@@ -17,7 +17,7 @@ class Source {
   constructor(data) {
     const columns = data.columns;
     Object.assign(this, data);
-    this.name = `${data.label}${data.device === 0 ? "" : ` · device ${data.device}`}`;
+    this.name = `${data.label}${data.is_one_of_several ? ` · device ${data.device}` : ""}`;
     this.count = columns.moment_state.length;
     this.state = columns.moment_state;
     this.time = data.has_times ? columns.moment_time : null;
@@ -29,7 +29,7 @@ class Source {
     this.active = this.sum(this.blocks, () => true);
     this.pending = this.sum(this.blocks, () => true, (block) => this.blocks.freed[block]);
     this.prepareStacks(columns);
-    this.heapNames = data.heaps.map(([stream, pool]) => [streamName(stream), poolName(pool)]);
+    this.heapNames = data.heaps.map(([stream, pool, kind]) => [streamName(stream), poolName(pool), kind]);
     this.groups = {};
   }
 
@@ -142,7 +142,7 @@ class Source {
   /** Returns the name of the group of a stack, or of a stream with a pool. */
   nameOf(kind, item) {
     if (kind === "stream") return this.heapNames[item][0];
-    if (kind === "pool") return this.heapNames[item][1];
+    if (kind === "pool") return [this.heapNames[item][1], this.heapNames[item][2]].filter((part) => part).join(", ");
     return kind === "line" ? this.line(item) : this.stackName(item);
   }
 
@@ -267,10 +267,37 @@ class Source {
         used += blocks.bytes[held[next]];
         inside.push(held[next++]);
       }
-      const free = Math.max(0, end - start - used);
-      segments.push({ part, start, end, heap: parts.heap[part], blocks: inside, used, free });
+      const segment = { part, start, end, heap: parts.heap[part], blocks: inside, used };
+      segment.gaps = this.gaps(segment);
+      const sum = (key) => segment.gaps.reduce((total, gap) => total + gap[key], 0);
+      [segment.idle, segment.holes] = [sum("idle"), sum("holes")];
+      segment.free = segment.idle + segment.holes;
+      segments.push(segment);
     }
     return segments.sort((one, other) => one.heap - other.heap || one.start - other.start);
+  }
+
+  /** Returns the gaps between the blocks of a segment: ends, the wholly free pages inside, and the bytes that can and
+      cannot go back to the device. */
+  gaps({ part, start, end, heap, blocks }) {
+    const isSmall = this.heapNames[heap][2] === "small";
+    const page = this.parts.expandable[part] ? this.pages[isSmall ? 0 : 1] : end - start;
+    const gaps = [];
+    const add = (from, to) => {
+      if (from >= to) return;
+      const first = start + Math.ceil((from - start) / page) * page;
+      const last = start + Math.floor((to - start) / page) * page;
+      const idle = Math.max(0, last - first);
+      gaps.push({ from, to, first, last, idle, holes: to - from - idle });
+    };
+    let at = start;
+    for (const block of blocks) {
+      const address = this.blocks.address[block];
+      add(at, Math.min(address, end));
+      at = Math.max(at, address + this.blocks.bytes[block]);
+    }
+    add(at, end);
+    return gaps;
   }
 
   /** Returns the first moment at or after a number of events. */

@@ -3,7 +3,7 @@
 class Panel {
   constructor(source) {
     this.source = source;
-    this.moment = source.peaks[0];
+    this.moment = source.peaks[1];
     this.hover = null;
     const canvas = (className, label) => {
       const made = element("canvas", { className, tabIndex: className === "chart" ? 0 : -1 });
@@ -116,10 +116,11 @@ function tipOfChart(panel) {
 
 function tipOfMap(panel, { segment, block, address }) {
   const { source } = panel;
-  const [stream, pool] = source.heapNames[segment.heap];
-  const rows = [[theme().ink, `segment of ${stream}, ${pool}`, segment.end - segment.start]];
-  const free = segment.used > 0 ? "in holes of this segment" : "idle";
-  if (segment.free > 0) rows.push([theme().states[2], free, segment.free]);
+  const [stream, pool, kind] = source.heapNames[segment.heap];
+  const of = `${stream}, ${pool}${kind ? `, ${kind} blocks` : ""}`;
+  const rows = [[theme().ink, `segment of ${of}`, segment.end - segment.start]];
+  if (segment.holes > 0) rows.push([theme().states[2], "in holes of this segment", segment.holes]);
+  if (segment.idle > 0) rows.push([theme().others, "idle in this segment", segment.idle]);
   if (block === null) return [`free at 0x${Math.floor(address).toString(16)}`, rows];
   const { blocks } = source;
   rows.unshift([theme().accent, source.line(blocks.stack[block]), blocks.bytes[block]]);

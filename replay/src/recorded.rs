@@ -1,0 +1,170 @@
+//! What a recording held: sums of its events, without a replay.
+
+use crate::memory::{self, Memory, Part, SMALL_PAGE, Stuck};
+use crate::trace::{Action, BlockState, Event, ExpectedBlock, Segment, Trace};
+use cachalot_core::Config;
+use std::collections::{HashMap, HashSet};
+
+/// What a recording held from the device, and for the program.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordedPeaks {
+    /// Peak of the bytes reserved from the device.
+    pub peak_reserved_bytes: u64,
+    /// Peak of the requested bytes of all live blocks.
+    pub peak_live_bytes: u64,
+    /// Number of failed requests.
+    pub ooms: u64,
+    /// Size of the largest failed request in bytes.
+    pub largest_failed_bytes: u64,
+    /// The memory when the most was in use, for the first time.
+    pub fullest: Stuck,
+    /// The memory limit in bytes: the recorded limit, or the limit implied by the first failed request.
+    pub limit_bytes: Option<u64>,
+}
+
+/// The memory of a record. A part has the number of its stream.
+struct RecordFold<'t> {
+    memory: Memory<u64, ()>,
+    /// The sizes of blocks that are allocated at the end, by the number of the request's event.
+    sizes: HashMap<usize, u64>,
+    events: &'t [Event],
+    large_page: u64,
+}
+
+impl RecordedPeaks {
+    /// Adds up the events of a record.
+    pub fn of(trace: &Trace) -> Self {
+        let fold = || RecordFold::begin(trace);
+        let mut recorded = Self { limit_bytes: trace.limit_bytes(), ..Self::default() };
+        let (mut walk, mut live) = (fold(), trace.start.as_ref().map_or(0, crate::trace::Start::live_bytes));
+        let in_use = |walk: &RecordFold<'_>| walk.memory.allocated() + walk.memory.pending();
+        let (mut most, mut fullest, mut refused_at) = (in_use(&walk), 0, None);
+        recorded.peak_reserved_bytes = walk.memory.reserved();
+        recorded.peak_live_bytes = live;
+        for (number, event) in trace.events.iter().enumerate() {
+            walk.apply(number);
+            match event.action {
+                Action::Alloc => live += event.size,
+                Action::FreeRequested => live -= event.size,
+                Action::OutOfMemory => {
+                    recorded.ooms += 1;
+                    recorded.largest_failed_bytes = recorded.largest_failed_bytes.max(event.size);
+                    refused_at.get_or_insert((walk.memory.reserved(), event.size));
+                }
+                _ => {}
+            }
+            recorded.peak_reserved_bytes = recorded.peak_reserved_bytes.max(walk.memory.reserved());
+            recorded.peak_live_bytes = recorded.peak_live_bytes.max(live);
+            if in_use(&walk) > most {
+                (most, fullest) = (in_use(&walk), number + 1);
+            }
+        }
+        let mut again = fold();
+        (0..fullest).for_each(|number| again.apply(number));
+        recorded.fullest = again.stuck();
+        if let (None, Some((reserved, wanted))) = (recorded.limit_bytes, refused_at) {
+            // A device with enough free memory refused for a limit, which lies above all that was held.
+            let left = trace.device_free.filter(|&free| free < wanted).unwrap_or(0);
+            recorded.limit_bytes = Some(recorded.peak_reserved_bytes.max(reserved.saturating_add(left)));
+        }
+        recorded
+    }
+}
+
+impl<'t> RecordFold<'t> {
+    fn begin(trace: &'t Trace) -> Self {
+        let config = Config::parse(trace.config()).unwrap_or_default();
+        let mut fold = Self {
+            memory: Memory::default(),
+            sizes: sizes(trace),
+            events: &trace.events,
+            large_page: config.large_segment_size(),
+        };
+        let freed = freed(trace);
+        for segment in trace.start.iter().flat_map(|start| &start.segments) {
+            let end = segment.address.saturating_add(segment.total_size);
+            let page = fold.page(segment);
+            fold.memory.insert(segment.address, Part { end, page, of: segment.stream });
+            for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
+                let pending = block.state == BlockState::ActivePendingFree;
+                let size = freed.get(&block.address).copied().unwrap_or(block.size);
+                fold.memory.set_block(block.address, Some(memory::Block { size, pending, of: () }));
+            }
+        }
+        fold
+    }
+
+    fn page(&self, segment: &Segment) -> u64 {
+        match (segment.is_expandable, segment.segment_type.as_str()) {
+            (false, _) => 0,
+            (true, "small") => SMALL_PAGE,
+            (true, _) => self.large_page,
+        }
+    }
+
+    /// Makes the changes of event number `number`.
+    fn apply(&mut self, number: usize) {
+        let Event { action, addr, size, stream, .. } = self.events[number];
+        let end = addr.saturating_add(size);
+        match action {
+            Action::Alloc => {
+                let size = self.sizes.get(&number).copied().unwrap_or_else(|| memory::rounded(size));
+                self.memory.set_block(addr, Some(memory::Block { size, pending: false, of: () }));
+            }
+            Action::FreeRequested => {
+                let block = self.memory.blocks().get(&addr).copied();
+                self.memory.set_block(addr, block.map(|block| memory::Block { pending: true, ..block }));
+            }
+            Action::FreeCompleted => _ = self.memory.set_block(addr, None),
+            Action::SegmentAlloc => self.memory.map(addr, Part { end, page: 0, of: stream }, |_, _| false),
+            Action::SegmentMap => {
+                let page = memory::page_of(size, self.large_page);
+                self.memory.map(addr, Part { end, page, of: stream }, |_, _| false);
+            }
+            Action::SegmentFree | Action::SegmentUnmap => self.memory.cut(addr, end),
+            Action::OutOfMemory => {}
+        }
+    }
+
+    /// Returns the free memory.
+    fn stuck(&self) -> Stuck {
+        let blocks = self.memory.ordered();
+        let mut stuck = Stuck::default();
+        for (&address, part) in self.memory.parts() {
+            stuck.add(part.end - address, Memory::free(&blocks, address, part, false));
+        }
+        stuck
+    }
+}
+
+/// Returns the sizes of blocks that are allocated at the end, by the number of the request's event. A history
+/// has only the requested sizes.
+fn sizes(trace: &Trace) -> HashMap<usize, u64> {
+    let segments = trace.expected.iter().flat_map(|expected| &expected.segments);
+    let used = segments.flat_map(|segment| &segment.blocks).filter(|block| block.state != BlockState::Inactive);
+    let mut left: HashMap<u64, u64> = used.map(|&ExpectedBlock { address, size, .. }| (address, size)).collect();
+    let mut sizes = HashMap::new();
+    for (number, event) in trace.events.iter().enumerate().rev().filter(|(_, event)| event.action == Action::Alloc) {
+        if left.is_empty() {
+            break;
+        }
+        if let Some(size) = left.remove(&event.addr) {
+            sizes.insert(number, size);
+        }
+    }
+    sizes
+}
+
+/// Returns the sizes of blocks from before the first event that are freed later, by address. As every block that is
+/// freed, such a block counts with the rounded request.
+fn freed(trace: &Trace) -> HashMap<u64, u64> {
+    let mut held: HashSet<u64> =
+        trace.start.iter().flat_map(crate::trace::Start::blocks).map(|(_, block)| block.address).collect();
+    let mut freed = HashMap::new();
+    for event in &trace.events {
+        if event.action == Action::FreeCompleted && held.remove(&event.addr) {
+            freed.insert(event.addr, memory::rounded(event.size));
+        }
+    }
+    freed
+}
