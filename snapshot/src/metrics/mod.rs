@@ -10,9 +10,7 @@ mod figures;
 mod text;
 
 use crate::model::Snapshot;
-use cachalot_core::{
-    Allocator, DeviceIndex, DeviceMemory, Error, Lock, Statistic, StatisticKind, Stats, Storage,
-};
+use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Statistic, StatisticKind, Stats, Storage};
 use figures::Figures;
 use text::{Family, Kind, MetricsText};
 
