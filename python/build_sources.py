@@ -14,7 +14,7 @@ from setuptools.errors import ExecError
 
 import build_native
 
-BUILT = ("cachalot", "cachalot-cli")
+BUILT = ("cachalot-library", "cachalot-cli")
 
 LEFT_OUT = ("tests/", "examples/", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json")
 """What cargo lists for a package and a build does not need: programs on the crate, and files that
