@@ -290,7 +290,8 @@ c10::DataPtr Whole::allocateWithAddress(size_t bytes, void *address) {
   constexpr size_t UNIT = 512;
   const size_t rounded = (bytes + UNIT - 1) / UNIT * UNIT;
   void *block = obtain(device, [&] {
-    require(cachalot_torch_allocate_at(segment.pool, address, rounded, bytes));
+    TORCH_CHECK(cachalot_torch_allocate_at(segment.pool, address, rounded, bytes) == CACHALOT_OK, "no block of ",
+                rounded, " bytes can begin at ", address, ": ", cachalot_last_error());
     return address;
   });
   return {block, block, delete_block, on};
