@@ -187,8 +187,8 @@ print(told[0].message, "|", State.plugin is not None)
         whole = {"CACHALOT_TORCH_PLUGIN": ""}
         wanted = r"cachalot is a plug-in of PyTorch only: {} \| True"
         self.prints(program.format("2.11.0+cu130"), wanted.format("this PyTorch has no headers"), **whole)
-        for version in ("2.5.1+cu124", "2.12.0", "3.0.0a0+git1"):
-            unknown = rf"the interface of PyTorch {version.replace('+', '.')} is unknown: 2\.6 to 2\.11 are known"
+        for version in ("2.5.1+cu124", "2.16.0", "3.0.0a0+git1"):
+            unknown = rf"the interface of PyTorch {version.replace('+', '.')} is unknown: 2\.6 to 2\.15 are known, .*"
             self.prints(program.format(version), wanted.format(unknown), **whole)
 
     def test_a_setting_without_effect_is_a_warning_at_the_line_of_the_caller(self) -> None:
@@ -223,8 +223,11 @@ print(cachalot_gpu.torch.pinned_enabled())
         for version in ("2.5.1+cu124", "2.7.1"):
             wanted = rf"too old: PyTorch {version.replace('+', '.')} sets no allocator of pinned memory: 2\.8 or later"
             self.prints(program.format(version), wanted + ".*\nFalse")
-        unknown = r"not built: .*the interface of PyTorch 2\.12\.0 is unknown: 2\.8 to 2\.11 are known"
-        self.prints(program.format("2.12.0"), unknown + "\nFalse")
+        unknown = (
+            r"not built: .*the interface of PyTorch 2\.16\.0 is unknown: 2\.8 to 2\.15 are known, "
+            r"install one of them: pip install 'torch>=2\.8,<2\.16'"
+        )
+        self.prints(program.format("2.16.0"), unknown + "\nFalse")
         self.prints(program.format("2.11.0+cu130"), "not built: .*this PyTorch has no headers\nFalse")
         mistake = 'cachalot_gpu.torch.enable_pinned("compact:much")'
         self.prints(f"try:\n    {mistake}\nexcept ValueError as error:\n    print(error)", ".*only a number from 0 to 1")

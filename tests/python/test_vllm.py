@@ -170,7 +170,7 @@ class Vllm(unittest.TestCase):
         with (
             mock.patch.multiple(self.own._own, enabled=lambda: True),
             mock.patch.object(self.own._whole, "in_place", lambda: False),
-            self.assertRaisesRegex(cachalot_gpu.CachalotError, "2.6 to 2.11"),
+            self.assertRaisesRegex(cachalot_gpu.CachalotError, "2.6 to 2.15"),
         ):
             self.own.register()
         self.assertEqual(sys.modules["vllm.device_allocator.cumem"].CuMemAllocator.get_instance(), "theirs")

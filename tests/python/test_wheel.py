@@ -98,7 +98,7 @@ class Wheel(unittest.TestCase):
         for name in ("LICENSE-MIT", "LICENSE-APACHE"):
             self.assertEqual(INSTALLED.read_text(f"licenses/{name}"), (ROOT / name).read_text())
         self.assertEqual(metadata.get_all("Provides-Extra"), ["torch"])
-        self.assertEqual(INSTALLED.requires, ['torch>=2.2; extra == "torch"'])
+        self.assertEqual(INSTALLED.requires, ['torch<2.16,>=2.6; extra == "torch"'])
 
     def test_it_fits_every_python(self) -> None:
         tag = re.search(r"^Tag: (.+)", INSTALLED.read_text("WHEEL"), re.MULTILINE)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the shim with the whole allocator against the headers of several versions of PyTorch, and prints a table.
+# Compiles the shim, the whole allocator and the allocator of pinned memory against the headers of several versions of
+# PyTorch, and prints a table.
 #
 #   tests/pytorch/versions.sh [VERSION ...]     # such as 2.11; default: every version that whole/versions.hpp names
 #
@@ -10,7 +11,7 @@ cd "$(dirname "$0")/../.."
 store=$PWD/target/pytorch-headers
 compiler=${CXX:-c++}
 versions=("$@")
-[ $# -gt 0 ] || versions=(2.6 2.7 2.8 2.9 2.10 2.11)
+[ $# -gt 0 ] || versions=(2.6 2.7 2.8 2.9 2.10 2.11 2.12 2.13 2.14 2.15)
 command -v "$compiler" >/dev/null || { echo "skipped: there is no C++ compiler $compiler"; exit 0; }
 
 # fetch FOLDER PATTERN REQUIREMENT: unpacks the files of a wheel that match the pattern, once.
@@ -35,12 +36,12 @@ PYTHON
 }
 
 mkdir -p "$store"
-printf '| PyTorch | shim | whole allocator |\n|---|---|---|\n'
+printf '| PyTorch | shim | whole allocator | pinned memory |\n|---|---|---|---|\n'
 failed=0
 for version in "${versions[@]}"; do
   torch=$store/torch-$version
   if ! fetch "$torch" 'torch/(include/|version\.py)' "torch==$version.*"; then
-    printf '| %s | not found | not found |\n' "$version"
+    printf '| %s | not found | not found | not found |\n' "$version"
     continue
   fi
   # The headers of the CUDA with which the version was built.
@@ -58,7 +59,12 @@ for version in "${versions[@]}"; do
   esac
   full=$(sed -n "s/^__version__ = '\(.*\)'$/\1/p" "$torch/torch/version.py")
   row="| $full |"
-  for source in ffi/torch/shim.cpp ffi/torch/whole/allocator.cpp; do
+  for source in ffi/torch/shim.cpp ffi/torch/whole/allocator.cpp ffi/torch/pinned/allocator.cpp; do
+    # Older versions set no allocator of pinned memory.
+    if [[ $source == */pinned/* && $version =~ ^2\.[67](\.|$) ]]; then
+      row+=" none |"
+      continue
+    fi
     if "$compiler" -std=c++20 -O2 -fPIC -fvisibility=hidden -Wall -Wextra -Werror -DCACHALOT_WITH_TORCH -I include \
       -isystem "$torch/torch/include" "${cuda[@]}" -c "$source" -o "$store/object.o" 2>"$store/errors.txt"; then
       row+=" compiled |"

@@ -16,8 +16,8 @@
 /* The installed version as one number: 211 is 2.11. */
 #define CACHALOT_TORCH (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
 
-#if CACHALOT_TORCH < 208 || CACHALOT_TORCH > 211
-#error "the allocator of pinned memory is written for PyTorch 2.8 to 2.11"
+#if CACHALOT_TORCH < 208 || CACHALOT_TORCH > 215
+#error "the allocator of pinned memory is written for PyTorch 2.8 to 2.15"
 #endif
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -25,6 +25,10 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+
+#if CACHALOT_TORCH >= 214
+#include "history.hpp"
+#endif
 
 #include <chrono>
 #include <cstring>
@@ -64,6 +68,9 @@ class Pinned final : public at::HostAllocator {
   /* The segments obtained so far, to tell which request has obtained one. */
   std::atomic<uint64_t> obtained{0};
   Captured<Pool, c10::Stream> captured;
+#if CACHALOT_TORCH >= 214
+  PinnedHistory history;
+#endif
 
   static void delete_block(void *block) { in_place->free(block); }
 
@@ -107,10 +114,24 @@ class Pinned final : public at::HostAllocator {
     }
   }
 
+  /* Frees a block of the program. A graph may keep it. */
   void free(void *block) {
-    if (block == nullptr || captured.keep(block)) {
+    if (block == nullptr) {
       return;
     }
+#if CACHALOT_TORCH >= 214
+    history.free_requested(block);
+#endif
+    if (!captured.keep(block)) {
+      give_back(block);
+    }
+  }
+
+  void give_back(void *block) {
+#if CACHALOT_TORCH >= 214
+    /* Before the next request can get the block. */
+    history.free_completed(block);
+#endif
     const cachalot_status status = cachalot_free(find(), block);
     /* The memory of a child, and of a process that ends, is the system's. */
     const bool over = status == CACHALOT_ERROR_FORKED || status == CACHALOT_ERROR_SHUTDOWN;
@@ -132,7 +153,7 @@ class Pinned final : public at::HostAllocator {
       }
     }
     for (void *const block : blocks) {
-      free(block);
+      give_back(block);
     }
   }
 
@@ -154,7 +175,12 @@ class Pinned final : public at::HostAllocator {
       if (took > SHORT_US) {
         count_segment(bytes, took);
       }
-      captured.note(block, [] { return c10::cuda::getCurrentCUDAStream().unwrap(); });
+      const Pool pool = captured.note(block, [] { return c10::cuda::getCurrentCUDAStream().unwrap(); });
+#if CACHALOT_TORCH >= 214
+      history.allocated(block, bytes, pool);
+#else
+      static_cast<void>(pool);
+#endif
     }
     return {block, block, &delete_block, at::DeviceType::CPU};
   }
@@ -255,6 +281,17 @@ class Pinned final : public at::HostAllocator {
   void release_pool(c10::MempoolId_t pool) override {
     TORCH_CHECK(captured.release(pool), "the pool was never captured into");
   }
+#endif
+
+#if CACHALOT_TORCH >= 214
+  void record_history(bool on, CreateContextFn gather, size_t entries, RecordContext when, bool clear) override {
+    history.record(on, gather, entries, when, clear);
+  }
+  bool is_history_enabled() const override { return history.is_recording(); }
+  std::vector<at::HostSegmentInfo> get_segments() override { return history.segments(); }
+  std::vector<TraceEntry> get_traces() override { return history.traces(); }
+  void record_external_register(void *memory, size_t bytes) override { history.registered(memory, bytes); }
+  void record_external_unregister(void *memory) override { history.unregistered(memory); }
 #endif
 };
 

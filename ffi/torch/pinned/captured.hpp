@@ -1,6 +1,6 @@
 /*
- * Blocks that were requested while a graph was captured. A replay of the graph copies from and to them again, so a block
- * that was used is kept until the graph's pool is released.
+ * Blocks that were requested while a graph was captured. A replay of the graph copies from and to them again, so a
+ * block that was used is kept until the graph's pool is released.
  */
 #pragma once
 
@@ -82,19 +82,21 @@ class Captured {
     return true;
   }
 
-  /* Notes a new block, requested while `stream` was current. The stream is asked for only during a capture. */
-  void note(void *block, const std::function<Stream()> &stream) {
+  /* Notes a new block, requested while `stream` was current, and returns the pool that it belongs to: Pool{} outside of
+   * a capture. The stream is asked for only during a capture. */
+  Pool note(void *block, const std::function<Stream()> &stream) {
     if (!any()) {
-      return;
+      return Pool{};
     }
     const std::lock_guard<std::mutex> lock(mutex);
     for (const auto &[pool, filter] : captures) {
       if (filter(stream())) {
         live.insert_or_assign(block, Block{pool, false});
         count();
-        return;
+        return pool;
       }
     }
+    return Pool{};
   }
 
   /* Notes a use of a block, and returns true. Returns false for a block that was not requested in a capture. */

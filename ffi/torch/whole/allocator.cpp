@@ -1,12 +1,13 @@
 /*
  * PyTorch's CUDA allocator, every method of it, over the library: c10::cuda::CUDACachingAllocator::CUDAAllocator.
  *
- * Compiled with ../shim.cpp for the installed PyTorch, against PyTorch's and CUDA's headers. cachalot_torch_install puts
- * the allocator in place, before PyTorch has used its own.
+ * Compiled with ../shim.cpp for the installed PyTorch, against PyTorch's and CUDA's headers. cachalot_torch_install
+ * puts the allocator in place, before PyTorch has used its own.
  */
 #include "history.hpp"
 #include "library.hpp"
 #include "pools.hpp"
+#include "private_reserved.hpp"
 #include "settings.hpp"
 #include "sharing.hpp"
 #include "uncached.hpp"
@@ -51,15 +52,25 @@ class Whole final : public interface::CUDAAllocator {
   /* The fractions as they were given, from which the last digits of a limit in bytes cannot be computed. */
   std::unordered_map<DeviceIndex, std::pair<uint64_t, double>> fractions;
   std::vector<interface::OutOfMemoryObserver> observers;
+#if CACHALOT_TORCH >= 212
+  std::vector<interface::OomRejectionObserver> rejection_observers;
+#endif
+#if CACHALOT_TORCH >= 213
+  PrivateReserved private_reserved;
+#endif
 
   static void delete_block(void *block);
   static int on_shortage(void *userdata, int device, size_t bytes);
   static void on_out_of_memory(void *userdata, const cachalot_oom_report *report);
   static uint64_t limit_of(DeviceIndex device, uint64_t *total);
 
+  template <typename Obtain>
+  void *obtain(DeviceIndex device, const Obtain &block_of_library);
   void *request(size_t bytes, DeviceIndex device, cudaStream_t stream);
+  void tell_of_rejection(size_t bytes, DeviceIndex device);
   interface::SnapshotInfo take_snapshot(const MempoolId_t &pool, bool with_traces);
-  void retain_pool(DeviceIndex device, const MempoolId_t &pool, std::shared_ptr<interface::CUDAAllocator> own_allocator);
+  void retain_pool(DeviceIndex device, const MempoolId_t &pool,
+                   std::shared_ptr<interface::CUDAAllocator> own_allocator);
   void empty(const MempoolId_t &pool);
 
  public:
@@ -73,6 +84,9 @@ class Whole final : public interface::CUDAAllocator {
   c10::DeleterFnPtr raw_deleter() const override { return delete_block; }
   void *raw_alloc(size_t bytes) override;
   void *raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
+#if CACHALOT_TORCH >= 213
+  c10::DataPtr allocateWithAddress(size_t bytes, void *address) override;
+#endif
   void raw_delete(void *block) override;
   void copy_data(void *to, const void *from, std::size_t bytes) const override;
   void *getBaseAllocation(void *block, size_t *bytes) override;
@@ -97,9 +111,9 @@ class Whole final : public interface::CUDAAllocator {
 #endif
 
   /* Statistics, snapshots and history */
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override { return device_stats(device); }
-  void resetAccumulatedStats(DeviceIndex device) override { require(cachalot_reset_accumulated(handle(), device)); }
-  void resetPeakStats(DeviceIndex device) override { require(cachalot_reset_peaks(handle(), device)); }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override;
+  void resetAccumulatedStats(DeviceIndex device) override;
+  void resetPeakStats(DeviceIndex device) override;
 #if CACHALOT_TORCH >= 211
   interface::SnapshotInfo snapshot(MempoolId_t pool = {0, 0}, bool include_traces = true) override {
     return take_snapshot(pool, include_traces);
@@ -135,12 +149,23 @@ class Whole final : public interface::CUDAAllocator {
   void setUserMetadata(const std::string &metadata) override { of_thread().user_metadata = metadata; }
   std::string getUserMetadata() override { return of_thread().user_metadata; }
 #endif
+#if CACHALOT_TORCH >= 212
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *address) override;
+#endif
+#if CACHALOT_TORCH >= 214
+  bool supportsUserMetadata() override { return true; }
+  void annotateMemory(const void *block, const std::string &text) override;
+#endif
   void attachOutOfMemoryObserver(interface::OutOfMemoryObserver observer) override;
+#if CACHALOT_TORCH >= 212
+  void attachOomRejectionObserver(interface::OomRejectionObserver observer) override;
+#endif
   void attachAllocatorTraceTracker(interface::AllocatorTraceTracker tracker) override {
     history.track(std::move(tracker));
   }
 
-  /* Pools */
+  /* Pools. The library asks the driver which streams are captured, so markCaptureBegin and markCaptureEnd of 2.13 and
+   * later tell it nothing. */
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
     cachalot_torch_begin_pool(device, pool, std::move(filter));
   }
@@ -196,14 +221,13 @@ Whole *Whole::in_place = nullptr;
 
 /* ---- Memory ---- */
 
-void *Whole::request(size_t bytes, DeviceIndex device, cudaStream_t stream) {
-  if (!enabled) {
-    return uncached.allocate(bytes);
-  }
+/* Takes a block of the library, and tells PyTorch of it. */
+template <typename Obtain>
+void *Whole::obtain(DeviceIndex device, const Obtain &block_of_library) {
   void *block = nullptr;
   {
     const History::Gathered gathered(history, RecordContext::STATE);
-    block = cachalot_torch_alloc(bytes, device, stream);
+    block = block_of_library();
     if (gathered) {
       cachalot_block described = CACHALOT_BLOCK_INIT;
       require(cachalot_base_of(handle(), block, &described));
@@ -219,6 +243,18 @@ void *Whole::request(size_t bytes, DeviceIndex device, cudaStream_t stream) {
     (*interpreter)->trace_gpu_memory_allocation(c10::DeviceType::CUDA, reinterpret_cast<uintptr_t>(block));
   }
   return block;
+}
+
+void *Whole::request(size_t bytes, DeviceIndex device, cudaStream_t stream) {
+  if (!enabled) {
+    return uncached.allocate(bytes);
+  }
+  try {
+    return obtain(device, [&] { return cachalot_torch_alloc(bytes, device, stream); });
+  } catch (const Rejected &) {
+    tell_of_rejection(bytes, device);
+    throw;
+  }
 }
 
 c10::DataPtr Whole::allocate(size_t bytes) {
@@ -239,6 +275,29 @@ void *Whole::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   return bytes == 0 ? nullptr : request(bytes, current_device(), stream);
 }
 
+#if CACHALOT_TORCH >= 213
+/* The place of a tensor that a graph left, for example: free memory of the current stream, in the pool that has it. */
+c10::DataPtr Whole::allocateWithAddress(size_t bytes, void *address) {
+  const DeviceIndex device = current_device();
+  const c10::Device on(c10::DeviceType::CUDA, device);
+  if (bytes == 0) {
+    return {nullptr, nullptr, delete_block, on};
+  }
+  const cachalot_torch_segment segment = segment_at(address).head;
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device);
+  TORCH_CHECK(segment.device == device && stream_handle(segment.stream_id) == stream, "the memory at ", address,
+              " belongs to another device or stream than the current one");
+  constexpr size_t UNIT = 512;
+  const size_t rounded = (bytes + UNIT - 1) / UNIT * UNIT;
+  void *block = obtain(device, [&] {
+    TORCH_CHECK(cachalot_torch_allocate_at(segment.pool, address, rounded, bytes) == CACHALOT_OK, "no block of ",
+                rounded, " bytes can begin at ", address, ": ", cachalot_last_error());
+    return address;
+  });
+  return {block, block, delete_block, on};
+}
+#endif
+
 void Whole::raw_delete(void *block) {
   if (block == nullptr || uncached.release(block)) {
     return;
@@ -247,8 +306,7 @@ void Whole::raw_delete(void *block) {
     (*interpreter)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA, reinterpret_cast<uintptr_t>(block));
   }
   cachalot_block described = CACHALOT_BLOCK_INIT;
-  const bool profiled =
-      c10::memoryProfilingEnabled() && cachalot_base_of(handle(), block, &described) == CACHALOT_OK;
+  const bool profiled = c10::memoryProfilingEnabled() && cachalot_base_of(handle(), block, &described) == CACHALOT_OK;
   exported.forget(block);
   {
     const History::Gathered gathered(history, RecordContext::ALL);
@@ -366,6 +424,28 @@ std::vector<interface::StreamSegmentSize> Whole::getExpandableSegmentSizes(Devic
 
 /* ---- Statistics, snapshots and history ---- */
 
+c10::CachingDeviceAllocator::DeviceStats Whole::getDeviceStats(DeviceIndex device) {
+  auto stats = device_stats(device);
+#if CACHALOT_TORCH >= 213
+  private_reserved.read(device, stats);
+#endif
+  return stats;
+}
+
+void Whole::resetAccumulatedStats(DeviceIndex device) {
+  require(cachalot_reset_accumulated(handle(), device));
+#if CACHALOT_TORCH >= 213
+  private_reserved.reset_accumulated(device);
+#endif
+}
+
+void Whole::resetPeakStats(DeviceIndex device) {
+  require(cachalot_reset_peaks(handle(), device));
+#if CACHALOT_TORCH >= 213
+  private_reserved.reset_peaks(device);
+#endif
+}
+
 /* Notes the turn in which a segment was obtained, where the version of PyTorch has a place for it: NCCL registers the
  * segments of a pool in this order, which must be the same in all processes. */
 template <typename Info>
@@ -430,19 +510,71 @@ void Whole::popCompileContext() {
 }
 #endif
 
+#if CACHALOT_TORCH >= 212
+std::shared_ptr<c10::GatheredContext> Whole::getContextForPointer(const void *address) {
+  cachalot_block block = CACHALOT_BLOCK_INIT;
+  return cachalot_base_of(handle(), address, &block) == CACHALOT_OK ? history.of_block(block.base) : nullptr;
+}
+#endif
+
+#if CACHALOT_TORCH >= 214
+void Whole::annotateMemory(const void *address, const std::string &text) {
+  cachalot_block block = CACHALOT_BLOCK_INIT;
+  TORCH_CHECK(cachalot_base_of(handle(), address, &block) == CACHALOT_OK && block.base == address,
+              "no block begins at ", address);
+  if (history.is_recording()) {
+    const Segment segment = segment_at(address);
+    const History::Gathered gathered(history, RecordContext::ALLOC);
+    history.annotate(segment, block, text);
+  }
+}
+#endif
+
 void Whole::attachOutOfMemoryObserver(interface::OutOfMemoryObserver observer) {
   const std::lock_guard<std::mutex> lock(mutex);
   observers.push_back(std::move(observer));
+}
+
+#if CACHALOT_TORCH >= 212
+void Whole::attachOomRejectionObserver(interface::OomRejectionObserver observer) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  rejection_observers.push_back(std::move(observer));
+}
+#endif
+
+/* Tells of a request that was rejected. The error of the request reaches the program, whatever an observer does. */
+void Whole::tell_of_rejection(size_t bytes, DeviceIndex device) {
+#if CACHALOT_TORCH >= 212
+  std::vector<interface::OomRejectionObserver> told;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    told = rejection_observers;
+  }
+  cachalot_device info = CACHALOT_DEVICE_INIT;
+  if (told.empty() || cachalot_device_info(handle(), device, &info) != CACHALOT_OK) {
+    return;
+  }
+  for (const auto &observer : told) {
+    try {
+      observer(device, bytes, info.reserved_bytes, info.total_bytes);
+    } catch (const std::exception &error) {
+      TORCH_WARN("an observer of rejected requests has failed: ", error.what());
+    }
+  }
+#else
+  static_cast<void>(bytes);
+  static_cast<void>(device);
+#endif
 }
 
 void Whole::on_out_of_memory(void *userdata, const cachalot_oom_report *report) {
   auto &whole = *static_cast<Whole *>(userdata);
   /* No exception may pass through the library. */
   try {
-    c10::reportOutOfMemoryToProfiler(
-        static_cast<int64_t>(report->block_bytes), static_cast<size_t>(report->allocated_bytes),
-        static_cast<size_t>(report->reserved_bytes),
-        c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(report->device)));
+    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(report->block_bytes),
+                                     static_cast<size_t>(report->allocated_bytes),
+                                     static_cast<size_t>(report->reserved_bytes),
+                                     c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(report->device)));
     std::vector<interface::OutOfMemoryObserver> told;
     {
       const std::lock_guard<std::mutex> lock(whole.mutex);
@@ -474,6 +606,9 @@ int Whole::on_shortage(void *, int, size_t) {
 void Whole::retain_pool(DeviceIndex device, const MempoolId_t &pool,
                         std::shared_ptr<interface::CUDAAllocator> own_allocator) {
   require(cachalot_pool_retain(handle(), device, library_pool(pool), 0));
+#if CACHALOT_TORCH >= 213
+  private_reserved.expect();
+#endif
   if (own_allocator == nullptr || own_allocator.get() == this) {
     return;
   }

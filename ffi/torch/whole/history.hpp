@@ -7,6 +7,7 @@
 #pragma once
 
 #include "library.hpp"
+#include "ring.hpp"
 
 #include <c10/util/ApproximateClock.h>
 
@@ -18,46 +19,6 @@
 
 namespace cachalot_torch {
 
-/* The latest values, up to a number that may change. */
-template <typename Value>
-class Ring {
-  std::vector<Value> values;
-  size_t oldest = 0;
-  size_t capacity = 1;
-
- public:
-  void clear() {
-    values.clear();
-    oldest = 0;
-  }
-
-  /* Changes the capacity. A smaller ring loses its oldest values. */
-  void resize(size_t most) {
-    std::rotate(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(oldest), values.end());
-    oldest = 0;
-    capacity = std::max<size_t>(most, 1);
-    if (values.size() > capacity) {
-      values.erase(values.begin(), values.end() - static_cast<std::ptrdiff_t>(capacity));
-    }
-  }
-
-  void push(Value value) {
-    if (values.size() < capacity) {
-      values.push_back(std::move(value));
-    } else {
-      values[oldest] = std::move(value);
-      oldest = (oldest + 1) % capacity;
-    }
-  }
-
-  /* Copies the values, oldest first. */
-  std::vector<Value> copy() const {
-    std::vector<Value> all(values.begin() + static_cast<std::ptrdiff_t>(oldest), values.end());
-    all.insert(all.end(), values.begin(), values.begin() + static_cast<std::ptrdiff_t>(oldest));
-    return all;
-  }
-};
-
 /* What the calling thread adds to its events. */
 struct OfThread {
   Context context;
@@ -68,6 +29,12 @@ struct OfThread {
 inline OfThread &of_thread() {
   thread_local OfThread state;
   return state;
+}
+
+/* The innermost compilation of the calling thread. */
+inline std::string compile_context() {
+  const auto &contexts = of_thread().compile_contexts;
+  return contexts.empty() ? "N/A" : contexts.top();
 }
 
 /* A history's arguments, as recordHistory gets them. */
@@ -136,6 +103,10 @@ class History {
   void track(interface::AllocatorTraceTracker tracker);
   /* Tells of a block that was allocated: it may have split its segment. */
   void note(const cachalot_block &block);
+#if CACHALOT_TORCH >= 214
+  /* Adds an entry with a text about a live block. */
+  void annotate(const Segment &segment, const cachalot_block &block, const std::string &text);
+#endif
   Context of_block(const void *block);
   Context of_segment(const void *base);
   /* The entries of every device, and the annotations. Then adds an entry that marks the snapshot. */
@@ -144,14 +115,6 @@ class History {
  private:
   void listen();
 };
-
-/* The names by which skip_actions leaves events out. */
-inline const char *action_name(TraceEntry::Action action) {
-  constexpr std::array<const char *, 9> names{"alloc",       "free_requested", "free_completed",
-                                              "segment_alloc", "segment_free",   "segment_map",
-                                              "segment_unmap", "snapshot",       "oom"};
-  return names[static_cast<size_t>(action)];
-}
 
 inline TraceEntry::Action action_of(cachalot_action action) {
   switch (action) {
@@ -230,12 +193,10 @@ inline void History::add(const cachalot_torch_event &event) {
   if (recorded.when < RecordContext::ALLOC) {
     context = nullptr;
   }
-  const OfThread &thread = of_thread();
-  const std::string compiled = thread.compile_contexts.empty() ? "N/A" : thread.compile_contexts.top();
   push(static_cast<DeviceIndex>(event.device),
        trace_entry(action_of(event.action), static_cast<DeviceIndex>(event.device), event.address, event.bytes,
                    stream_handle(event.stream_id), {event.pool.first, event.pool.second}, c10::getApproximateTime(),
-                   {std::move(context), compiled, thread.user_metadata}));
+                   {std::move(context), compile_context(), of_thread().user_metadata}));
 }
 
 /* Lets the library report events exactly while something listens. */
@@ -303,6 +264,16 @@ inline void History::track(interface::AllocatorTraceTracker tracker) {
   }
   listen();
 }
+
+#if CACHALOT_TORCH >= 214
+inline void History::annotate(const Segment &segment, const cachalot_block &block, const std::string &text) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto device = static_cast<DeviceIndex>(block.device);
+  push(device, trace_entry(TraceEntry::ANNOTATE, device, reinterpret_cast<size_t>(block.base), block.bytes,
+                           stream_handle(block.stream_id), {segment.head.pool.first, segment.head.pool.second},
+                           c10::getApproximateTime(), {of_thread().context, compile_context(), text}));
+}
+#endif
 
 inline Context History::of_block(const void *block) {
   const std::lock_guard<std::mutex> lock(mutex);

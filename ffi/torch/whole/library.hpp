@@ -65,6 +65,18 @@ inline std::vector<Segment> segments_of(DeviceIndex device, const MempoolId_t &p
   return found;
 }
 
+/* The segment with the byte at an address. */
+inline Segment segment_at(const void *address) {
+  const auto *const at = static_cast<const char *>(address);
+  for (Segment &segment : segments()) {
+    const auto *const base = static_cast<const char *>(segment.head.base);
+    if (base <= at && at < base + segment.head.bytes) {
+      return std::move(segment);
+    }
+  }
+  TORCH_CHECK(false, "no memory of the allocator is at ", address);
+}
+
 /* The statistics of a device by their names in torch.cuda.memory_stats(). */
 using Named = std::unordered_map<std::string, int64_t>;
 
@@ -110,6 +122,9 @@ inline c10::CachingDeviceAllocator::DeviceStats device_stats(DeviceIndex device)
   stats.num_sync_all_streams = named["num_sync_all_streams"];
   stats.num_device_alloc = named["num_device_alloc"];
   stats.num_device_free = named["num_device_free"];
+#if CACHALOT_TORCH >= 212
+  stats.num_oom_rejections = named["num_oom_rejections"];
+#endif
   stats.max_split_size = named["max_split_size"];
   return stats;
 }

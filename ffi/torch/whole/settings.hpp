@@ -87,6 +87,11 @@ inline interface::AllocatorConfigInfo describe_settings() {
 #if CACHALOT_TORCH >= 209
   info.graph_capture_record_stream_reuse = setting(text, "graph_capture_record_stream_reuse") == "True";
 #endif
+#if CACHALOT_TORCH >= 213
+  using Accelerator = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  info.max_round_threshold = Accelerator::pinned_max_round_threshold();
+  info.max_cached_size = Accelerator::pinned_max_cached_size();
+#endif
   info.last_allocator_settings = text;
   info.roundup_power2_divisions = divisions(setting(text, "roundup_power2_divisions"));
   return info;

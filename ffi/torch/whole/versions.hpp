@@ -12,8 +12,8 @@
 /* The installed version as one number: 211 is 2.11. */
 #define CACHALOT_TORCH (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
 
-#if CACHALOT_TORCH < 206 || CACHALOT_TORCH > 211
-#error "the whole allocator is written for PyTorch 2.6 to 2.11"
+#if CACHALOT_TORCH < 206 || CACHALOT_TORCH > 215
+#error "the whole allocator is written for PyTorch 2.6 to 2.15"
 #endif
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -34,6 +34,13 @@ using c10::CachingDeviceAllocator::AnnotationEntry;
 using interface::AnnotationEntry;
 #endif
 using Context = std::shared_ptr<c10::GatheredContext>;
+
+/* The names by which skip_actions leaves events out. */
+inline const char *action_name(TraceEntry::Action action) {
+  constexpr const char *names[] = {"alloc",       "free_requested", "free_completed", "segment_alloc", "segment_free",
+                                   "segment_map", "segment_unmap",  "snapshot",       "oom",           "annotate"};
+  return names[static_cast<size_t>(action)];
+}
 
 /* What a trace entry says besides the event itself. Versions before 2.8 have neither pools nor texts there, and 2.8 and
  * 2.9 have no metadata. */

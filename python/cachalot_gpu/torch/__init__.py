@@ -12,7 +12,7 @@ from cachalot.
 
 The functions for statistics, limits and snapshots have the names, arguments and results of those in
 ``torch.cuda``, which work as well where cachalot is PyTorch's whole allocator (PyTorch 2.6 to
-2.11).
+2.15).
 """
 
 try:

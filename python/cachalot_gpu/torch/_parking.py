@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .. import _library, errors
-from . import _handle, _whole
+from . import _handle, _shim, _whole
 from ._installed import device_index
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def tag_pool(pool: tuple[int, int], tag: str, device: Device = None) -> None:
 def require() -> None:
     """Raises an error unless cachalot is PyTorch's whole allocator, which tags need."""
     if not _whole.in_place():
-        raise errors.CachalotError("tags need enable(), and PyTorch 2.6 to 2.11 with a C++ compiler")
+        raise errors.CachalotError(f"tags need enable(), and PyTorch {_shim.WHOLE_VERSIONS} with a C++ compiler")
 
 
 def _give(pool: tuple[int, int], tag: str, index: int) -> None:

@@ -45,7 +45,7 @@ def enable_pinned(config: str | None = None, *, strict: bool = True) -> bool:
     before. The memory lies on the NUMA node of the GPU that is in use at the first request. A forked
     child does not have it: workers of a ``DataLoader`` must not read pinned tensors of the parent.
 
-    This does not depend on :func:`enable`, and works with PyTorch 2.8 to 2.11, a C++ compiler and CUDA's
+    This does not depend on :func:`enable`, and works with PyTorch 2.8 to 2.15, a C++ compiler and CUDA's
     headers.
 
     With ``CACHALOT_DISABLE``, PyTorch keeps its own allocator, as for :func:`enable`.

@@ -87,7 +87,7 @@ def enable(config: str | None = None, patch: bool = False, *, strict: bool = Tru
     """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device.
     Works once in a process, before the first use of CUDA.
 
-    With PyTorch 2.6 to 2.11 and a C++ compiler, cachalot implements the whole interface of
+    With PyTorch 2.6 to 2.15 and a C++ compiler, cachalot implements the whole interface of
     PyTorch's allocator, and everything in ``torch.cuda`` works as before. Otherwise, or if the environment
     variable ``CACHALOT_TORCH_PLUGIN`` is ``1``, cachalot is a plug-in of PyTorch
     (``CUDAPluggableAllocator``), after a warning that says why: pools, trees of captured graphs and

@@ -24,10 +24,12 @@ from .. import _files, _library
 
 _COMPILERS = ("c++", "g++", "clang++")
 _TIMEOUT_S = 300
-_WHOLE_SINCE, _WHOLE_UNTIL = (2, 6), (2, 11)
+_WHOLE_SINCE, _WHOLE_UNTIL = (2, 6), (2, 15)
 """The versions of PyTorch for which the whole allocator is written."""
-_PINNED_SINCE, _PINNED_UNTIL = (2, 8), (2, 11)
+_PINNED_SINCE, _PINNED_UNTIL = (2, 8), (2, 15)
 """The versions of PyTorch for which the allocator of pinned memory is written."""
+WHOLE_VERSIONS = f"{'.'.join(map(str, _WHOLE_SINCE))} to {'.'.join(map(str, _WHOLE_UNTIL))}"
+"""The versions of the whole allocator in words."""
 
 
 class NotBuiltError(Exception):
@@ -123,8 +125,11 @@ def _require_interface(since: tuple[int, int], until: tuple[int, int], header: s
     there."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if not since <= version <= until:
-        first, last = (".".join(map(str, bound)) for bound in (since, until))
-        raise NotBuiltError(f"the interface of PyTorch {torch.__version__} is unknown: {first} to {last} are known")
+        first, last, next_one = (".".join(map(str, bound)) for bound in (since, until, (until[0], until[1] + 1)))
+        raise NotBuiltError(
+            f"the interface of PyTorch {torch.__version__} is unknown: {first} to {last} are known, "
+            f"install one of them: pip install 'torch>={first},<{next_one}'"
+        )
     if not (_torch_home() / "include" / header).is_file():
         raise NotBuiltError("this PyTorch has no headers")
     _library.library()  # whose functions the file calls
