@@ -1344,10 +1344,10 @@ CACHALOT_API cachalot_status cachalot_reset_peaks(const cachalot_allocator *allo
 /** Sets the accumulated statistics (`allocated` and `freed`) and the counts of events to 0. */
 CACHALOT_API cachalot_status cachalot_reset_accumulated(const cachalot_allocator *allocator, int device);
 
-/** Writes the metrics of every device as OpenMetrics 1.0 text: memory in total and by pool and stream, peaks, totals,
- * limits. Every family has its type, unit and help. The text is that of `cachalot export --to openmetrics`, and more.
- * `write` gets parts of up to 64 KiB. Heaps are read in turn and every block is visited, so the call takes about
- * as long as a snapshot without its history. Its media type is
+/** Writes the metrics of every device as OpenMetrics 1.0 text: the version, the settings in force, the GPU's UUID, memory
+ * in total and by pool and stream, peaks, totals, limits. Every family has its type and help, and a unit unless it is an
+ * `info`. The text is that of `cachalot export --to openmetrics`, and more. `write` gets parts of up to 64 KiB. Heaps are
+ * read in turn and every block is visited, so the call takes about as long as a snapshot without its history. Its media type is
  * "application/openmetrics-text; version=1.0.0; charset=utf-8".
  *   - Errors: STOPPED. */
 CACHALOT_API cachalot_status cachalot_metrics(const cachalot_allocator *allocator, cachalot_writer write,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds what a release uploads to PyPI, and tests the wheel: the source distribution, and from it a wheel for every Linux
-# with glibc 2.17 or later.
+# with glibc 2.17 or later, both with the licences of the crates in them, and the wheel's bill of materials.
 #
 #   python/release.sh OUT
 #
@@ -11,7 +11,10 @@ out=$(readlink -f "$1")
 cd "$(dirname "$0")"
 tools=$(../scripts/setup/manylinux.sh)
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" LICENSE-THIRD-PARTY.txt' EXIT
+# The wheel has the notices among its licences, and the bill of materials lies beside it.
+../scripts/release/notices.py "$work/notices" cachalot-library cachalot-cli
+cp "$work/notices/THIRD-PARTY.txt" LICENSE-THIRD-PARTY.txt
 (
   eval "$tools"
   python3 -c "from setuptools import build_meta; build_meta.build_sdist('$work')" >"$work/log" || { cat "$work/log" && exit 1; }
@@ -22,4 +25,5 @@ trap 'rm -rf "$work"' EXIT
 )
 ../tests/python/run.sh "$work"/repaired/*.whl
 mv "$work"/*.tar.gz "$work"/repaired/*.whl "$out"
+mv "$work/notices/sbom.cdx.json" "$out/cachalot_gpu.cdx.json"
 ls -l "$out"

@@ -52,6 +52,8 @@ pub struct CudaDevice {
     pub(crate) context: Context,
     /// The driver's handle of the device.
     pub(crate) device: CuDevice,
+    /// The UUID of the GPU, or of the MIG instance. `None` iff the driver does not tell.
+    uuid: Option<[u8; 16]>,
     /// Whether the device retains the primary context, and `close` must release the context.
     retained: AtomicBool,
     /// Whether bytes may be kept for the device, and `close` must free the bytes.
@@ -110,6 +112,7 @@ impl CudaDevice {
             Ok(virtual_memory) => Ok(Self {
                 context,
                 device,
+                uuid: driver.uuid(device),
                 retained: AtomicBool::new(retained),
                 has_bytes: AtomicBool::new(true),
                 streams: options.streams,
@@ -320,6 +323,10 @@ impl Segments for CudaDevice {
     /// process ids.
     fn process_use(&self) -> Option<u64> {
         self.memory_users().ok()?.own()
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        self.uuid
     }
 
     fn supplies(&self, _: PoolId) -> bool {

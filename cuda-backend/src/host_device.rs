@@ -141,6 +141,10 @@ impl Segments for HostDevice {
         host_memory::of_process()
     }
 
+    fn uuid(&self) -> Option<[u8; 16]> {
+        None
+    }
+
     fn supplies(&self, _: PoolId) -> bool {
         false
     }

@@ -90,6 +90,17 @@ impl Gate {
 }
 
 #[test]
+fn a_gpu_has_a_uuid() {
+    let Some((device, _turn)) = device("the UUID of a driver") else { return };
+    let uuid = device.uuid().expect("told since CUDA 11.4");
+    assert_ne!(uuid, [0; 16]);
+    if device.driver().is_emulated() {
+        assert_eq!(uuid, *b"cachalot-emu-00\0");
+    }
+    assert_eq!(device.close(), Ok(()));
+}
+
+#[test]
 fn memory_is_obtained_and_released() {
     let Some((device, _turn)) = device("memory on a driver") else { return };
     let before = device.memory_info().expect("told");

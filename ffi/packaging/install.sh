@@ -88,6 +88,16 @@ put 644 "$here/cachalot-targets.cmake" "$libdir/cmake/cachalot/cachalot-targets.
 for file in README.md LICENSE-MIT LICENSE-APACHE; do
   put 644 "$crate/$file" "share/doc/cachalot/$file"
 done
+# The licences of the crates in the libraries. Cargo and the repository know them; a package of the crate alone does not.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if said=$(python3 "$crate/../scripts/release/notices.py" "$work" 2>&1); then
+  for file in THIRD-PARTY.txt sbom.cdx.json; do
+    put 644 "$work/$file" "share/doc/cachalot/$file"
+  done
+else
+  echo "left out: THIRD-PARTY.txt and sbom.cdx.json, which need python3, cargo and the repository: ${said##*$'\n'}" >&2
+fi
 put 755 "$here/uninstall.sh" share/cachalot/uninstall.sh
 printf '%s\n' "${installed[@]}" share/cachalot/manifest.txt >"$to/share/cachalot/manifest.txt"
 echo "cachalot $version: $to" >&2

@@ -9,7 +9,7 @@ use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
     CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Error, Host, MemoryInfo, OutOfMemory, PoolId,
-    StreamId, TraceEntry,
+    Segments, StreamId, TraceEntry,
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::result::CuResult;
@@ -193,6 +193,14 @@ impl ForwardSegments for Device {
         match &self.backing {
             Backing::Lazy(later) if later.opened().is_none() => later.unopened_memory(),
             _ => self.inner()?.memory_info(),
+        }
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        // A device that is not open stays so.
+        match &self.backing {
+            Backing::Lazy(later) => later.opened()?.uuid(),
+            _ => self.inner().ok()?.uuid(),
         }
     }
 

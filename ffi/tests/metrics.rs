@@ -7,10 +7,11 @@ use crate::common::subject::Subject;
 use crate::common::{output, root, scratch, skip};
 use cachalot::capi::cachalot_metrics;
 use cachalot::core_api::config::{PLANNED, POLICIES};
-use cachalot::core_api::{Statistic, StatisticKind, TuneStage};
+use cachalot::core_api::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
+use cachalot::core_api::{DeviceResult, Statistic, StatisticKind, TuneStage};
 use cachalot::prelude::*;
 use cachalot::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
-use cachalot::{SimulatedDevice, metrics};
+use cachalot::{Growable, HeapLock, SimulatedDevice, metrics};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::process::Command;
 use std::ptr::null_mut;
@@ -136,6 +137,48 @@ fn metrics_have_every_statistic_in_use() {
     }
 }
 
+/// A simulated device with a UUID.
+struct Named(SimulatedDevice);
+
+impl Forwarder for Named {
+    type Inner = SimulatedDevice;
+
+    fn inner(&self) -> DeviceResult<&SimulatedDevice> {
+        Ok(&self.0)
+    }
+}
+
+impl ForwardSegments for Named {
+    fn uuid(&self) -> Option<[u8; 16]> {
+        Some(*b"\x01cachalot-uuid-\xff")
+    }
+}
+
+impl ForwardStreamOrder for Named {}
+impl ForwardHost for Named {}
+
+/// The version, and for each device the settings in force. A GPU has a UUID, and no other device has.
+#[test]
+fn metrics_name_the_version_the_settings_and_the_gpu() {
+    let version = concat!("cachalot_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1\n");
+    let allocator = busy("policy:stitched");
+    let text = metrics(&allocator).expect("metrics");
+    assert!(text.contains(version), "{text}");
+    for device in ["0", "1"] {
+        let labels = format!("device=\"{device}\",policy=\"stitched\",settings=\"policy:stitched\"");
+        assert!(text.contains(&format!("cachalot_device_info{{{labels}}} 1\n")), "{text}");
+    }
+    let allocator = Allocator::<_, HeapLock, Growable>::new([Named(SimulatedDevice::new(MIB))], &Config::new());
+    let allocator = allocator.expect("the configuration is valid");
+    allocator.configure(&Config::parse("roundup_power2_divisions:[256:1,>:4],max_split_size_mb:64").expect("settings"));
+    let text = metrics(&allocator).expect("metrics");
+    let settings = allocator.config(DEVICE).expect("a device").to_string();
+    let uuid = "01636163-6861-6c6f-742d-757569642dff";
+    let labels = format!("device=\"0\",policy=\"caching\",settings=\"{settings}\",uuid=\"{uuid}\"");
+    assert!(settings.contains("max_split_size_mb:64"), "{settings}");
+    assert!(text.contains(&format!("cachalot_device_info{{{labels}}} 1\n")), "{text}");
+}
+
 #[test]
 fn prometheus_reads_the_metrics() {
     let Some(readers) = std::env::var_os("CACHALOT_READERS") else {
@@ -155,6 +198,8 @@ fn prometheus_reads_the_metrics() {
     let read: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let families = text.lines().filter(|line| line.starts_with("# TYPE")).count();
     assert_eq!(read.as_object().map(serde_json::Map::len), Some(families));
+    let device = &read["cachalot_device"];
+    assert_eq!((&device["type"], &device["samples"][1]["labels"]["device"]), (&"info".into(), &"1".into()));
     let served = &read["cachalot_served_blocks"];
     assert_eq!((&served["type"], &served["unit"]), (&"counter".into(), &"blocks".into()));
     assert_eq!(served["samples"][0]["value"], 40.0);

@@ -115,6 +115,9 @@ fn the_manifest_lists_every_file_and_uninstalling_leaves_nothing() {
     install(&prefix, &[]);
     let manifest = std::fs::read_to_string(prefix.join("share/cachalot/manifest.txt")).expect("it is there");
     assert_eq!(manifest.lines().map(str::to_owned).collect::<BTreeSet<_>>(), files(&prefix));
+    // The notices need a Python.
+    let has_notices = prefix.join("share/doc/cachalot/THIRD-PARTY.txt").is_file();
+    assert_eq!(has_notices, output(Command::new("python3").arg("--version")).is_some());
     for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
         assert!(prefix.join("share/doc/cachalot").join(file).is_file(), "{file}");
     }

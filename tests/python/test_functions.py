@@ -220,6 +220,9 @@ class Figures(unittest.TestCase):
             ("peak_reserved_bytes", cachalot_gpu.torch.max_memory_reserved()),
         ]:
             self.assertIn(f'cachalot_{name}{{device="0"}} {value}', lines)
+        self.assertIn(f'cachalot_build_info{{version="{cachalot_gpu.__version__}"}} 1', lines)
+        info = next(line for line in lines if line.startswith('cachalot_device_info{device="0",'))
+        self.assertRegex(info, r',uuid="[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"\} 1$')
 
     def test_the_pages(self) -> None:
         kinds = ("reserve", "unreserve", "create", "destroy", "map", "set_access", "unmap", "export_fd")

@@ -6,6 +6,7 @@ mod initializers;
 mod ladder_steps;
 mod layers;
 mod markdown_links;
+mod notices;
 mod results_csv;
 mod source_map;
 mod statistics_page;

@@ -15,7 +15,8 @@ def main():
         families = list(text_string_to_metric_families(file.read()))
     report = {}
     for family in families:
-        assert family.type in ("gauge", "counter") and family.unit and family.documentation, family
+        assert family.type in ("gauge", "counter", "info") and family.documentation, family
+        assert bool(family.unit) == (family.type != "info"), family
         assert family.name not in report, f"{family.name} twice"
         samples = [{"name": sample.name, "labels": sample.labels, "value": sample.value} for sample in family.samples]
         report[family.name] = {"type": family.type, "unit": family.unit, "samples": samples}

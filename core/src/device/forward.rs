@@ -151,6 +151,7 @@ forwarding! {
     }
     certain {
         process_use() -> Option<u64>;
+        uuid() -> Option<[u8; 16]>;
         supplies(pool: PoolId) -> bool;
         virtual_memory() -> Option<&dyn VirtualMemory>;
         contents() -> Option<&dyn Contents>;

@@ -35,6 +35,10 @@ pub trait Segments: Send + Sync {
     /// the device cannot tell. Appears in out-of-memory reports.
     fn process_use(&self) -> Option<u64>;
 
+    /// Returns the UUID of the GPU, in the order of printing. `None` if the memory is no GPU's, or the device cannot
+    /// tell. Appears in metrics. Must not call the driver.
+    fn uuid(&self) -> Option<[u8; 16]>;
+
     /// Returns whether [`obtain_for`](Self::obtain_for) allocates the segments of a private pool. The heaps of the
     /// pool then map no pages: under the stitched policy the heaps place blocks like under the caching policy. Called
     /// without a lock at each request led into the pool by a route. Must not call the allocator. A new answer
@@ -72,6 +76,10 @@ impl Segments for Bare {
     }
 
     fn process_use(&self) -> Option<u64> {
+        None
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
         None
     }
 

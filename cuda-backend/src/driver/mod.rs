@@ -22,7 +22,7 @@ use result::CuResult;
 use std::path::Path;
 use std::sync::OnceLock;
 use table::Table;
-use types::CuDevice;
+use types::{CuDevice, CuUuid};
 
 /// The environment variable that names the driver's library, in place of `libcuda.so.1`.
 pub const LIBRARY_VARIABLE: &str = "CACHALOT_LIBCUDA";
@@ -165,6 +165,14 @@ impl Driver {
             code = unsafe { self.table.device_total_mem(&raw mut bytes, device) };
         }
         if code.is_success() { Ok(bytes as u64) } else { Err(code) }
+    }
+
+    /// Returns the UUID of a device, or of the MIG instance that the device is. `None` if the driver does not tell.
+    pub(crate) fn uuid(&self, device: CuDevice) -> Option<[u8; 16]> {
+        let mut uuid = CuUuid::default();
+        // SAFETY: `uuid` outlives the call, which writes 16 bytes to it.
+        let code = unsafe { self.table.device_get_uuid(&raw mut uuid, device) };
+        code.is_success().then(|| uuid.bytes.map(|byte| byte as u8))
     }
 
     /// Describes a code by the driver's name and text, or by the number alone if the driver does not

@@ -30,6 +30,12 @@ fn only_code_2_is_out_of_memory() {
     }
 }
 
+/// The table of the fake driver lacks the entry point.
+#[test]
+fn a_driver_without_uuids_has_devices_without() {
+    assert_eq!(device().uuid(), None);
+}
+
 #[test]
 fn misaligned_memory_is_freed_and_refused() {
     let device = device();

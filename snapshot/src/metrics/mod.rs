@@ -1,6 +1,6 @@
 //! Metrics in the text form of `OpenMetrics` 1.0: of a snapshot, and of a living allocator.
 //!
-//! Every family has its type, unit and help. The text ends with `# EOF`. A pool is named
+//! Every family has its type and help, and a unit unless it is an `info`. The text ends with `# EOF`. A pool is named
 //! `0.0` as in a trace, a stream by its number in hexadecimal, and pinned host memory is the
 //! device −1.
 //!
@@ -10,7 +10,9 @@ mod figures;
 mod text;
 
 use crate::model::Snapshot;
-use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Statistic, StatisticKind, Stats, Storage};
+use cachalot_core::{
+    Allocator, DeviceIndex, DeviceMemory, Error, Lock, Segments, Statistic, StatisticKind, Stats, Storage,
+};
 use figures::Figures;
 use text::{Family, Kind, MetricsText};
 
@@ -53,6 +55,7 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
         devices.push((i64::from(device.0), allocator.stats(device)?));
     }
     let mut text = MetricsText::default();
+    build_and_devices(&mut text, allocator)?;
     text.gauges(&figures);
     for (family, of) in families() {
         let values: Vec<(i64, i64)> = devices.iter().map(|(device, stats)| (*device, of(stats))).collect();
@@ -77,6 +80,35 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
         }
     }
     Ok(text.end())
+}
+
+/// Writes the version of the library, and the settings in force and the GPU of every device.
+fn build_and_devices<D: DeviceMemory, R: Lock, S: Storage>(
+    text: &mut MetricsText,
+    allocator: &Allocator<D, R, S>,
+) -> Result<(), Error> {
+    let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    text.infos("cachalot_build", "Version of cachalot.", &[version]);
+    let mut devices = Vec::new();
+    for device in (0..allocator.device_count()).map(DeviceIndex) {
+        let config = allocator.config(device)?;
+        let mut labels = vec![
+            ("device", device.0.to_string()),
+            ("policy", config.policy_name().to_owned()),
+            ("settings", config.to_string()),
+        ];
+        let uuid = allocator.device(device).and_then(Segments::uuid);
+        labels.extend(uuid.map(|uuid| ("uuid", hyphenated(uuid))));
+        devices.push(labels);
+    }
+    text.infos("cachalot_device", "Policy, settings in force and UUID of the GPU.", &devices);
+    Ok(())
+}
+
+/// Returns a UUID as `nvidia-smi -L` prints it behind `GPU-` or `MIG-`.
+fn hyphenated(uuid: [u8; 16]) -> String {
+    let digits = format!("{:032x}", u128::from_be_bytes(uuid));
+    [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]).join("-")
 }
 
 /// The figure of a family, from the statistics of a device.

@@ -10,11 +10,13 @@ pub(super) enum Kind {
     Gauge,
     /// A sum that only grows.
     Counter,
+    /// Labels without a value.
+    Info,
 }
 
 /// Metrics of one name.
 pub(super) struct Family<'a> {
-    /// The name, which ends with the unit.
+    /// The name, which ends with the unit, if there is one.
     pub(super) name: &'a str,
     pub(super) kind: Kind,
     pub(super) unit: &'static str,
@@ -78,6 +80,16 @@ impl MetricsText {
         }
     }
 
+    /// Writes a family of labels, with one set of names and values for each sample.
+    pub(super) fn infos(&mut self, name: &str, help: &'static str, samples: &[Vec<(&str, String)>]) {
+        self.head(&Family { name, kind: Kind::Info, unit: "", help });
+        for sample in samples {
+            let labels: Vec<_> =
+                sample.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
+            self.line(format_args!("{name}_info{{{}}} 1", labels.join(",")));
+        }
+    }
+
     /// Writes the last line, and returns the text.
     pub(super) fn end(mut self) -> String {
         self.line(format_args!("# EOF"));
@@ -87,14 +99,39 @@ impl MetricsText {
     fn head(&mut self, family: &Family<'_>) {
         let Family { name, kind, unit, help } = *family;
         debug_assert!(name.ends_with(unit) && !name.ends_with("_total"), "{name} is no name of a family of {unit}");
-        let kind = if kind == Kind::Counter { "counter" } else { "gauge" };
+        let kind = match kind {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+            Kind::Info => "info",
+        };
         self.line(format_args!("# TYPE {name} {kind}"));
-        self.line(format_args!("# UNIT {name} {unit}"));
+        if !unit.is_empty() {
+            self.line(format_args!("# UNIT {name} {unit}"));
+        }
         self.line(format_args!("# HELP {name} {help}"));
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
         // A string takes every line.
         let _ = writeln!(self.0, "{line}");
+    }
+}
+
+/// Returns the value of a label with the escapes of `OpenMetrics`.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_labels_are_escaped() {
+        let mut text = MetricsText::default();
+        text.infos("of_test", "A test.", &[vec![("a", "\\ \" \n n".to_owned()), ("b", String::new())]]);
+        let wanted =
+            "# TYPE of_test info\n# HELP of_test A test.\nof_test_info{a=\"\\\\ \\\" \\n n\",b=\"\"} 1\n# EOF\n";
+        assert_eq!(text.end(), wanted);
     }
 }

@@ -44,6 +44,10 @@ impl Segments for SimulatedDevice {
         None
     }
 
+    fn uuid(&self) -> Option<[u8; 16]> {
+        None
+    }
+
     fn supplies(&self, pool: PoolId) -> bool {
         self.0.lock().supplied_pools.contains(&pool)
     }
