@@ -109,14 +109,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// None for an existing device.
     pub fn stats(&self) -> Result<PageStats, Error> {
         let arena = self.allocator.arena(self.device)?;
-        let (clock, pool) = (arena.driver.device(), arena.paging.bytes());
+        let pool = arena.paging.bytes();
         let mut stats = PageStats {
             mapped: pool.home,
             spare: pool.spare + pool.departed + pool.waking,
             parked: pool.asleep,
             moved: arena.paging.moved_bytes.load(Ordering::Relaxed),
             consolidated: arena.paging.consolidated_bytes.load(Ordering::Relaxed),
-            calls: arena.paging.calls.calls(clock.ticks(), |ticks| clock.time_us(ticks)),
+            calls: arena.driver.in_us(&arena.paging.calls),
             stalls: arena.paging.calls.stalls(),
             longest_stall_us: arena.paging.calls.longest_us(),
             ..PageStats::default()

@@ -4,6 +4,7 @@ use crate::arena::flags::Flags;
 use crate::arena::{Arena, flags};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, MemoryInfo};
 use crate::heap::Heap;
+use crate::stats::{MemoryCallCounters, MemoryCalls};
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering, Taken, Turn};
 use crate::tables::Storage;
 use crate::units::{NO_STREAM, StreamId};
@@ -145,6 +146,11 @@ impl<D: DeviceMemory> Driver<D> {
         // The device converts points in time only, not differences.
         let now = self.device.ticks();
         self.device.time_us(now.saturating_add(ticks)).saturating_sub(self.device.time_us(now))
+    }
+
+    /// Returns the calls that `counters` have counted, with times in microseconds.
+    pub(crate) fn in_us(&self, counters: &MemoryCallCounters) -> MemoryCalls {
+        counters.calls(self.device.ticks(), |ticks| self.device.time_us(ticks))
     }
 
     /// Returns whether the device has answered that it has virtual memory.
