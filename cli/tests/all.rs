@@ -5,6 +5,7 @@ mod browser;
 mod common;
 mod compare;
 mod diff;
+mod documents;
 mod expansion;
 mod export;
 mod histories;
