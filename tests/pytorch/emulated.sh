@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Runs PyTorch's CUDA build on the emulated driver, with cachalot as its allocator: everything that needs no kernel.
+#
+#   tests/pytorch/emulated.sh [VERSION]      # 2.11 or later, which use CUDA 13; default: 2.15
+#
+# Needs no GPU. Installs PyTorch and CUDA's libraries from the Python package index into
+# target/pytorch-emulated/VERSION, 5 GB each. The requests, copies, streams, events and graphs of PyTorch reach the
+# emulated driver by the emulated runtime in the place of NVIDIA's.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+version=${1:-2.15}
+root=$PWD
+built=${CARGO_TARGET_DIR:-$root/target}
+home=$root/target/pytorch-emulated/$version
+python=$home/environment/bin/python
+sources=$root/tests/pytorch/emulated
+
+[[ $version =~ ^2\.(1[1-9]|[2-9][0-9])$ ]] || { echo "the emulated runtime is CUDA 13's, which PyTorch 2.11 and later use"; exit 2; }
+
+# PyTorch, and cachalot with the library of this workspace.
+cargo build --locked -q -p cachalot-emulated-driver -p cachalot-emulated-runtime -p cachalot-library -p cachalot-cli
+[ -x "$python" ] || python3 -m venv "$home/environment"
+pip=("$python" -m pip --quiet --disable-pip-version-check)
+"${pip[@]}" install --no-compile "torch==$version.*" numpy 'setuptools>=77.0.3'
+CACHALOT_LIBRARY=$built/debug/libcachalot.so CACHALOT_COMMAND=$built/debug/cachalot \
+  "${pip[@]}" install --no-build-isolation --no-deps --no-compile --force-reinstall ./python
+site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+headers=(-isystem "$site/nvidia/cu13/include" -isystem "$site/triton/backends/nvidia/include")
+
+# The emulated runtime, with the functions that only PyTorch needs. Those that nobody calls answer "not supported".
+"$built/debug/emulated-driver" install "$home/cuda" >/dev/null
+"$built/debug/emulated-runtime" install "$home/cuda" >/dev/null
+cc -O1 -Wall -Wextra -Werror -c -fPIC "${headers[@]}" "$sources/runtime.c" -o "$home/runtime.o"
+{
+  nm -D --defined-only "$home/cuda/libcudart.so.13"
+  nm --defined-only "$home/runtime.o"
+} | awk '{print $3}' | sort -u >"$home/present"
+for library in "$site"/torch/lib/*.so "$site"/nvidia/*/lib/*.so.*; do nm -D --undefined-only "$library"; done |
+  sed -n 's/.* \(_*cuda[A-Za-z0-9_]*\)@libcudart.*/\1/p' | sort -u | comm -23 - "$home/present" >"$home/absent"
+mapfile -t absent < <(sed 's/.*/-Wl,--defsym=&=not_emulated/' "$home/absent")
+cc -shared "$home/runtime.o" "${absent[@]}" -o "$home/libtorch_on_emulated.so" -ldl
+
+# The driver, behind a library with the function that only PyTorch needs. Two libraries need two names.
+mkdir -p "$home/driver"
+sed 's/libcuda\.so\.1/libcudb.so.1/g' "$home/cuda/libcuda.so.1" >"$home/driver/libcudb.so.1"
+cc -shared -fPIC -Wall -Wextra -Werror "${headers[@]}" "$sources/driver.c" -Wl,-soname,libcuda.so.1 \
+  -Wl,--no-as-needed -L"$home/driver" -l:libcudb.so.1 -Wl,-rpath,'$ORIGIN' -o "$home/driver/libcuda.so.1"
+
+c++ -std=c++20 -O1 -Wall -fPIC -shared -isystem "$site/torch/include" "${headers[@]}" "$sources/observers.cpp" \
+  -o "$home/libobservers.so" -L "$site/torch/lib" -lc10_cuda -lc10
+export CACHALOT_TEST_OBSERVERS=$home/libobservers.so
+
+export CACHALOT_LIBCUDA=$home/driver/libcuda.so.1 CACHALOT_CACHE=$home/cache
+export CACHALOT_EMU_MEMORY=$((4 << 30)) CACHALOT_EMU_DEVICES=1 PYTHONDONTWRITEBYTECODE=1
+failed=0
+
+# on_emulated TEST ...: runs tests in a process of their own.
+on_emulated() {
+  echo "-- PyTorch $version, ${CACHALOT_TEST_CONFIG:-policy:caching}: $*"
+  LD_LIBRARY_PATH=$home/driver LD_PRELOAD=$home/libtorch_on_emulated.so:$home/cuda/libcudart.so.13 \
+    timeout 900 "$python" "$sources/run.py" "$@" || failed=1
+}
+
+for config in policy:caching policy:caching,expandable_segments:True policy:stitched policy:bfc; do
+  CACHALOT_TEST_CONFIG=$config on_emulated test_interface
+done
+on_emulated test_memory test_settings test_streams test_graphs test_snapshots
+exit $failed
