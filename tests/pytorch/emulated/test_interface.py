@@ -253,16 +253,18 @@ class Later(Case):
         finally:
             cachalot.configure("throw_on_cudamalloc_oom:False,per_process_memory_fraction:1.0")
 
+    told = (ctypes.c_int64 * 4)()
+    """What an observer of rejected requests writes, to the end of the process."""
+
     @since(2, 12)
     def test_an_observer_of_rejections(self) -> None:
-        told = (ctypes.c_int64 * 4)()
-        observers().observe_rejections(told)
+        observers().observe_rejections(self.told)
         cachalot.configure("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.01")
         try:
             reserved, total = torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[1]
             with self.assertRaises(torch.OutOfMemoryError):
                 block(total // 50)
-            self.assertEqual(list(told), [0, total // 50, reserved, total])
+            self.assertEqual(list(self.told), [0, total // 50, reserved, total])
         finally:
             cachalot.configure("throw_on_cudamalloc_oom:False,per_process_memory_fraction:1.0")
 
