@@ -64,7 +64,7 @@ pub trait Host: Send + Sync {
     fn on_unmap(&self, at: DevicePtr, bytes: u64);
 
     /// Tells the host of an event as it happens, while the events of the device are
-    /// [reported](crate::EventReports). `pool` is the pool of the block or segment. The time of
+    /// [reported](crate::Allocator::report_events). `pool` is the pool of the block or segment. The time of
     /// `entry` is 0.
     ///
     /// Called on the thread whose call causes the event, under a heap's lock: must not block, and
