@@ -7,10 +7,9 @@
 //! A type has a destructor if a source file of the same crate implements `Drop` for the type. An argument counts as such a
 //! value if it names the type, or a variable of the same function whose initial value names the type.
 
+use super::rust_files::{self, last_name, name_of_type};
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 use syn::visit::{self, Visit};
-use walkdir::WalkDir;
 
 /// The types with a destructor, by their last name.
 #[derive(Default)]
@@ -87,14 +86,6 @@ impl Visit<'_> for Names {
     }
 }
 
-fn last_name(path: &syn::Path) -> Option<String> {
-    path.segments.last().map(|segment| segment.ident.to_string())
-}
-
-fn name_of_type(of: &syn::Type) -> Option<String> {
-    if let syn::Type::Path(path) = of { last_name(&path.path) } else { None }
-}
-
 /// Returns the calls of `then_some` with a destructor in the `sources` of a crate, each behind the name of its source.
 fn misused(sources: &[(String, syn::File)]) -> Vec<String> {
     let mut destructors = Destructors::default();
@@ -110,17 +101,8 @@ fn misused(sources: &[(String, syn::File)]) -> Vec<String> {
 
 #[test]
 fn then_some_makes_no_value_with_a_destructor() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let folders = WalkDir::new(&root).into_iter().filter_entry(|entry| {
-        let name = entry.file_name().to_string_lossy();
-        entry.depth() == 0 || !(name.starts_with('.') || name == "target")
-    });
-    let entries = folders.map(|entry| entry.expect("it can be read"));
-    let files = entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "rs"));
     let mut crates = HashMap::<String, Vec<_>>::new();
-    for entry in files {
-        let path = entry.path().strip_prefix(&root).expect("it lies below the root");
-        let text = std::fs::read_to_string(entry.path()).expect("Rust is text");
+    for (path, text) in rust_files::below("") {
         let folder = path.iter().next().expect("it has a name").display().to_string();
         let source = (path.display().to_string(), syn::parse_file(&text).expect("the file compiles"));
         crates.entry(folder).or_default().push(source);

@@ -8,6 +8,7 @@ mod layers;
 mod markdown_links;
 mod notices;
 mod results_csv;
+mod rust_files;
 mod source_map;
 mod statistics_page;
 mod test_names;

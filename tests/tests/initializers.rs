@@ -5,10 +5,11 @@
 //!
 //! To rewrite the macros: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house initializers`.
 
+use super::rust_files;
 use cachalot_tests::generated;
 use quote::ToTokens;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include/cachalot.h");
 const BEGIN: &str =
@@ -18,21 +19,14 @@ const END: &str = "\n/* ---- The library ---- */";
 /// Maximum number of columns of a line in the header.
 const COLUMNS: usize = 120;
 
-/// Returns the Rust files of the C interface.
-fn sources() -> impl Iterator<Item = PathBuf> {
-    let files = walkdir::WalkDir::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../ffi/src"));
-    let files = files.into_iter().map(|entry| entry.expect("the folder can be read").into_path());
-    files.filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
-}
-
-fn items_of(path: &Path) -> Vec<syn::Item> {
-    let text = std::fs::read_to_string(path).expect("the file can be read");
-    syn::parse_file(&text).expect("Rust").items
+/// Returns the items of the Rust files at or below a path of the project.
+fn items_of(path: &str) -> impl Iterator<Item = syn::Item> {
+    rust_files::below(path).flat_map(|(_, text)| syn::parse_file(&text).expect("Rust").items)
 }
 
 /// Returns the names of the structures whose size the library reads.
 fn versioned() -> BTreeSet<String> {
-    let impls = sources().flat_map(|path| items_of(&path)).filter_map(|item| match item {
+    let impls = items_of("ffi/src").filter_map(|item| match item {
         syn::Item::Impl(of) if of.trait_.as_ref().is_some_and(|(path, _)| path.is_ident("Versioned")) => {
             Some(of.self_ty.to_token_stream().to_string())
         }
@@ -50,7 +44,7 @@ struct Structures {
 impl Structures {
     fn of_library() -> Self {
         let (mut fields, mut order) = (BTreeMap::new(), Vec::new());
-        for item in items_of(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../ffi/src/abi.rs"))) {
+        for item in items_of("ffi/src/abi.rs") {
             let syn::Item::Struct(of) = item else { continue };
             order.push(of.ident.to_string());
             fields.insert(of.ident.to_string(), of.fields.into_iter().collect());

@@ -1,12 +1,8 @@
 //! Limits the length of the names of tests. A name says the behaviour that the test checks, and a list of
 //! tests is read line by line.
 
+use super::rust_files;
 use proc_macro2::{TokenStream, TokenTree};
-use std::ffi::OsStr;
-use std::path::Path;
-use walkdir::{DirEntry, WalkDir};
-
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The greatest length of a test's name, in characters.
 const LONGEST: usize = 80;
@@ -41,24 +37,13 @@ fn tests_of(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns whether the walk enters a folder: neither build outputs nor hidden folders, such as `.tools`.
-fn is_entered(entry: &DirEntry) -> bool {
-    let name = entry.file_name().to_string_lossy();
-    entry.depth() == 0 || !name.starts_with('.') && name != "target"
-}
-
 #[test]
 fn names_of_tests_are_short() {
     let (mut count, mut long) = (0, Vec::new());
-    for entry in WalkDir::new(ROOT).into_iter().filter_entry(is_entered) {
-        let entry = entry.expect("the tree is readable");
-        if entry.path().extension() != Some(OsStr::new("rs")) || !entry.file_type().is_file() {
-            continue;
-        }
-        let text = std::fs::read_to_string(entry.path()).expect("Rust is text");
+    for (path, text) in rust_files::below("") {
         let names = tests_of(&text);
         count += names.len();
-        let file = entry.path().strip_prefix(ROOT).unwrap_or(Path::new("")).display();
+        let file = path.display();
         let over = names.iter().filter(|name| name.chars().count() > LONGEST);
         long.extend(over.map(|name| format!("{file}: {name} ({})", name.chars().count())));
     }

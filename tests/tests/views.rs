@@ -4,9 +4,8 @@
 //! device is a method of `OnDevice`, of `Arena` or of `Mapper`. A type beside them holds something of its own: a target, a
 //! turn, memory in hand.
 
-use std::path::Path;
+use super::rust_files::{self, name_of_type};
 use syn::visit::{self, Visit};
-use walkdir::WalkDir;
 
 /// The types that give access to all of a device.
 const DEVICES: [&str; 3] = ["OnDevice", "Arena", "Mapper"];
@@ -17,7 +16,7 @@ struct Views(Vec<String>);
 
 impl Visit<'_> for Views {
     fn visit_item_struct(&mut self, item: &syn::ItemStruct) {
-        let names = item.fields.iter().map(|field| last_name(&field.ty).unwrap_or_default());
+        let names = item.fields.iter().map(|field| name_behind_references(&field.ty).unwrap_or_default());
         let held: Vec<_> = names.filter(|name| name != "PhantomData").collect();
         if matches!(&held[..], [name] if DEVICES.contains(&name.as_str())) {
             self.0.push(item.ident.to_string());
@@ -27,12 +26,8 @@ impl Visit<'_> for Views {
 }
 
 /// Returns the last name in the path of a type, through references.
-fn last_name(of: &syn::Type) -> Option<String> {
-    match of {
-        syn::Type::Reference(reference) => last_name(&reference.elem),
-        syn::Type::Path(path) => path.path.segments.last().map(|last| last.ident.to_string()),
-        _ => None,
-    }
+fn name_behind_references(of: &syn::Type) -> Option<String> {
+    if let syn::Type::Reference(reference) = of { name_behind_references(&reference.elem) } else { name_of_type(of) }
 }
 
 fn views_in(source: &str) -> Vec<String> {
@@ -43,14 +38,10 @@ fn views_in(source: &str) -> Vec<String> {
 
 #[test]
 fn no_type_of_the_core_holds_nothing_but_a_device() {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src"));
-    let mut found = Vec::new();
-    for file in WalkDir::new(folder).into_iter().map(|entry| entry.expect("the folder can be read")) {
-        if file.path().extension().is_some_and(|extension| extension == "rs") {
-            let source = std::fs::read_to_string(file.path()).expect("the file can be read");
-            found.extend(views_in(&source).into_iter().map(|name| format!("{}: {name}", file.path().display())));
-        }
-    }
+    let files = rust_files::below("core/src");
+    let found: Vec<_> = files
+        .flat_map(|(path, text)| views_in(&text).into_iter().map(move |name| format!("{}: {name}", path.display())))
+        .collect();
     assert!(found.is_empty(), "these types hold nothing but a device:\n{}", found.join("\n"));
 }
 

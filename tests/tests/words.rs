@@ -4,13 +4,10 @@
 //! Of the words in the docs of hashbrown, smallvec, `parking_lot_core` and crossbeam, 3 to 5 %
 //! point. A single limit holds for every folder of Rust sources.
 
+use super::rust_files;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use walkdir::{DirEntry, WalkDir};
-
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The largest share of pointing words in the docs of a folder, in percent.
 const LIMIT: f64 = 4.0;
@@ -64,22 +61,11 @@ impl Count {
     }
 }
 
-/// Returns whether the walk enters a folder: neither build outputs nor hidden folders, such as `.tools`.
-fn is_entered(entry: &DirEntry) -> bool {
-    let name = entry.file_name().to_string_lossy();
-    entry.depth() == 0 || !name.starts_with('.') && name != "target"
-}
-
 /// Counts the docs of every Rust file of the tree, by folder. The folders are relative to the root.
 fn folders() -> BTreeMap<PathBuf, Count> {
     let mut counts = BTreeMap::<_, Count>::new();
-    for entry in WalkDir::new(ROOT).into_iter().filter_entry(is_entered) {
-        let entry = entry.expect("it can be read");
-        if entry.path().extension() != Some(OsStr::new("rs")) || !entry.file_type().is_file() {
-            continue;
-        }
-        let folder = entry.path().parent().and_then(|folder| folder.strip_prefix(ROOT).ok()).expect("below the root");
-        let text = std::fs::read_to_string(entry.path()).expect("Rust is text");
+    for (path, text) in rust_files::below("") {
+        let folder = path.parent().expect("a file lies in a folder");
         counts.entry(folder.to_owned()).or_default().add(Count::of(&text));
     }
     counts
