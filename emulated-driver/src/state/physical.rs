@@ -1,4 +1,4 @@
-//! Physical memory of `cuMemCreate` that nobody uses any more.
+//! The end of physical memory of `cuMemCreate`: once it has no handle, no mapping and no other process that uses it.
 
 use super::driver::State;
 use crate::backing::sharing::Export;

@@ -158,8 +158,9 @@ pub(super) fn trace<'s>(
     Ok(Trace { name, file, device, events, start, expected, device_free, has_late_keys })
 }
 
-/// Returns whether the `PyTorch` of a snapshot knows the settings of version 2.11, as far as the keys of the
-/// snapshot tell: events have their pool since 2.12, and snapshots have pinned host memory since 2.10.
+/// Returns whether the `PyTorch` that wrote a snapshot accepts the settings of version 2.11. It does if the snapshot
+/// has a later setting. It does not if the snapshot has no pinned host memory, which snapshots have since 2.10. `None`
+/// if the keys of the snapshot do not tell.
 pub fn has_late_keys<Segments, Traces>(snapshot: &Snapshot<Segments, Traces>) -> Option<bool> {
     let settings = snapshot.allocator_settings.as_ref()?;
     if settings.max_cached_size.is_some() || settings.max_round_threshold.is_some() {
