@@ -62,9 +62,7 @@ impl<R: Lock, S: Storage> Waits<R, S> {
             frontier: Ranked::new(Rank::Frontier, Frontier::default()),
         }
     }
-}
 
-impl<R: Lock, S: Storage> Waits<R, S> {
     /// Returns the stamp of the newest unfinished epoch of the heap in `slot`: free blocks with an earlier stamp become quiet
     /// without a further fence. 0 without an unfinished epoch.
     pub(in crate::arena) fn newest_epoch(&self, slot: u32) -> u64 {
