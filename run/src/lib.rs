@@ -1,0 +1,16 @@
+//! What a library in front of the CUDA driver decides: which memory is served, how much a process
+//! and its group may hold, and who holds it.
+//!
+//! ```text
+//! serve      requests and frees of a program that calls the driver
+//! charge     the driver's memory calls, counted against a limit and booked
+//! group      a limit that several processes share
+//! ledger     who asked for each piece of the device's memory
+//! options    what `cachalot run` passes to the program's process
+//! ```
+//!
+//! The crate `cachalot-front` exports the driver's functions and calls this crate.
+
+pub mod options;
+
+pub use options::Options;

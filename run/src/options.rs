@@ -1,0 +1,87 @@
+//! What `cachalot run` passes to the program's process, in one environment variable.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The environment variable that carries the options, as JSON.
+pub const VARIABLE: &str = "CACHALOT_RUN";
+
+/// Options of a process that `cachalot run` started.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// Serve nothing: count and record only.
+    pub observe: bool,
+    /// Settings of the allocator, in the syntax of its configuration. Empty: the default settings.
+    pub settings: String,
+    /// `cuMemFree` waits for the device, as the driver's does.
+    pub sync_free: bool,
+    /// Memory that is given out again is cleared first.
+    pub zero: bool,
+    /// Greatest number of bytes that the process, or its group, may hold. `None`: no limit.
+    pub limit: Option<u64>,
+    /// The group of processes that shares the limit.
+    pub group: Option<GroupOptions>,
+    /// The file to record the program's requests in.
+    pub record: Option<PathBuf>,
+    /// Find the caller of each served request too, and not only of each call of the driver.
+    pub ledger: bool,
+}
+
+/// The place of a process in a group.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupOptions {
+    /// The name of the group.
+    pub name: String,
+    /// Bytes that this process may always hold, whatever others ask for.
+    #[serde(default)]
+    pub low: u64,
+    /// Greatest number of bytes that this process may hold. `None`: the limit of the group.
+    #[serde(default)]
+    pub max: Option<u64>,
+    /// The share of this process beside the weights of the others. 100 by default.
+    #[serde(default = "default_weight")]
+    pub weight: u32,
+}
+
+/// The weight of a process that names none.
+const fn default_weight() -> u32 {
+    100
+}
+
+impl Options {
+    /// Reads the options of this process from its environment. `None`: the process was not started
+    /// by `cachalot run`.
+    ///
+    /// # Errors
+    /// The text of the mistake, if the variable holds no options.
+    pub fn of_environment() -> Result<Option<Self>, String> {
+        match std::env::var(VARIABLE) {
+            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| format!("{VARIABLE}: {error}")),
+            Err(std::env::VarError::NotPresent) => Ok(None),
+            Err(error) => Err(format!("{VARIABLE}: {error}")),
+        }
+    }
+
+    /// Returns the value of [`VARIABLE`] for a process with these options.
+    ///
+    /// # Panics
+    /// Never: the options consist of texts and numbers.
+    pub fn to_variable(&self) -> String {
+        serde_json::to_string(self).expect("texts and numbers")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GroupOptions, Options};
+
+    #[test]
+    fn options_survive_the_environment() {
+        let group = GroupOptions { name: "a".into(), low: 1 << 30, max: None, weight: 50 };
+        let options = Options { zero: true, limit: Some(12 << 30), group: Some(group), ..Options::default() };
+        assert_eq!(serde_json::from_str::<Options>(&options.to_variable()).unwrap(), options);
+        assert!(serde_json::from_str::<Options>(r#"{"unknown":1}"#).is_err());
+    }
+}
