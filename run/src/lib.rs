@@ -12,5 +12,6 @@
 //! The crate `cachalot-front` exports the driver's functions and calls this crate.
 
 pub mod options;
+pub mod real;
 
 pub use options::Options;
