@@ -11,6 +11,8 @@
 //!
 //! The crate `cachalot-front` exports the driver's functions and calls this crate.
 
+pub mod group;
 pub mod options;
+pub mod shared;
 
 pub use options::Options;
