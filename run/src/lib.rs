@@ -11,7 +11,9 @@
 //!
 //! The crate `cachalot-front` exports the driver's functions and calls this crate.
 
+pub mod group;
 pub mod options;
 pub mod real;
+pub mod shared;
 
 pub use options::Options;

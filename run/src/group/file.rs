@@ -1,0 +1,387 @@
+//! A group's shared file, and this process's entry in the file.
+
+use super::failure::{GroupError, Holder, Reason, Refusal};
+use super::layout::{FORM, Figures, MAGIC, NONE, OWNERS, State, Terms};
+use super::lock::Held;
+use super::{Budget, Uuid, shares, subtract};
+use crate::options::GroupOptions;
+use crate::shared::form;
+use crate::shared::process::{self, Identity};
+use memmap2::MmapMut;
+use std::ffi::CString;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+/// The start of the name of every group's file.
+pub(super) const PREFIX: &str = "group-";
+
+/// Bytes of the file.
+pub(super) const BYTES: u64 = size_of::<State>() as u64;
+
+/// Attempts to open a file that others remove at the same time.
+const ATTEMPTS: u32 = 100;
+
+/// This process in a group.
+pub(super) struct Membership {
+    name: String,
+    path: PathBuf,
+    file: Mapped,
+    /// The number of this process's entry.
+    me: usize,
+    /// The process that joined. A forked child has another id.
+    pid: u32,
+}
+
+/// A mapped file.
+pub(super) struct Mapped {
+    map: MmapMut,
+    /// The number of the file in its file system.
+    inode: (u64, u64),
+}
+
+impl Mapped {
+    /// Maps a file of [`BYTES`] bytes.
+    fn new(file: &File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        // SAFETY: other processes change the mapping, which is read and written through atomics and a
+        // mutex only. The user alone may make the file shorter, and no program of ours does.
+        let map = unsafe { MmapMut::map_mut(file) }?;
+        assert!(map.len() as u64 == BYTES, "the length was checked, or set");
+        Ok(Self { map, inode: (found.dev(), found.ino()) })
+    }
+
+    pub(super) fn state(&self) -> &State {
+        // SAFETY: the mapping has the bytes of a state, begins at a page, and lives as long as `self`.
+        // Every bit pattern is a state: the words are atomic, and the mutex is only passed on.
+        unsafe { &*self.map.as_ptr().cast::<State>() }
+    }
+}
+
+/// Checks a group's name, which becomes a part of a file's name.
+fn check_name(name: &str) -> Result<(), GroupError> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let begins = name.starts_with(|letter: char| letter.is_ascii_alphanumeric());
+    if begins && name.len() <= 64 && name.bytes().all(is_plain) {
+        Ok(())
+    } else {
+        Err(GroupError::Name(name.to_owned()))
+    }
+}
+
+/// Checks what a process asks for, as far as no other process decides.
+fn terms(options: &GroupOptions, limit: Option<u64>) -> Result<Terms, GroupError> {
+    let &GroupOptions { low, max, weight, .. } = options;
+    let fault = |text: &str| Err(GroupError::Terms(text.to_owned()));
+    if weight == 0 {
+        return fault("the weight of a process in a group is at least 1");
+    }
+    if max.is_some_and(|max| low > max) {
+        return fault("a process's `low` is at most its `max`");
+    }
+    if limit.is_some_and(|limit| low > limit) {
+        return fault("a process's `low` is at most the group's limit");
+    }
+    Ok(Terms { low, max: max.unwrap_or(NONE), weight: weight.into() })
+}
+
+impl Membership {
+    /// Joins a group whose file lies in a folder. See [`Group::join`](super::Group::join).
+    pub(super) fn join(
+        folder: &Path,
+        options: &GroupOptions,
+        limit: Option<u64>,
+        device: Uuid,
+    ) -> Result<Self, GroupError> {
+        check_name(&options.name)?;
+        let terms = terms(options, limit)?;
+        let name = options.name.clone();
+        let path = folder.join(format!("{PREFIX}{name}-{device}"));
+        let in_file = |error| GroupError::File(path.clone(), error);
+        let caller = Identity::of_caller().map_err(in_file)?;
+        for _ in 0..ATTEMPTS {
+            let Some(file) = open(&path, device).map_err(in_file)? else { continue };
+            let held = file.state().lock.take().map_err(|fault| GroupError::Lock(name.clone(), fault))?;
+            if file.state().gone.load(Ordering::Relaxed) != 0 {
+                // The process that removes the file was killed before it did.
+                unlink(&path, &file, &held);
+                continue;
+            }
+            let me = enter(&file, &name, caller, terms, limit)?;
+            drop(held);
+            return Ok(Self { name, path, file, me, pid: caller.pid });
+        }
+        Err(in_file(io::Error::other("other processes remove the file again and again")))
+    }
+
+    fn state(&self) -> &State {
+        self.file.state()
+    }
+
+    /// Returns whether the calling process is a forked child of the process that joined.
+    fn is_forked(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    fn refuse(&self, bytes: u64, reason: Reason) -> Refusal {
+        Refusal { bytes, available: 0, reason }
+    }
+
+    /// See [`Group::reserve`](super::Group::reserve).
+    pub(super) fn reserve(&self, bytes: u64) -> Result<(), Refusal> {
+        let group = || self.name.clone();
+        if self.is_forked() {
+            return Err(self.refuse(bytes, Reason::Forked { group: group(), parent: self.pid }));
+        }
+        let state = self.state();
+        let held = state.lock.take();
+        let held = held.map_err(|fault| self.refuse(bytes, Reason::Lock { group: group(), fault }))?;
+        #[cfg(test)]
+        super::faults::reach(super::faults::Point::Locked);
+        let limit = state.limit().unwrap_or(u64::MAX);
+        // The dead are looked for only where their shares matter.
+        let fits = bytes <= self.room(limit) || {
+            sweep(state, &held);
+            bytes <= self.room(limit)
+        };
+        let mine = &state.entries[self.me];
+        if !fits {
+            mine.want.store(bytes, Ordering::Relaxed);
+            return Err(self.refusal(bytes, limit));
+        }
+        mine.held.fetch_add(bytes, Ordering::AcqRel);
+        #[cfg(test)]
+        super::faults::reach(super::faults::Point::Counted);
+        mine.want.store(0, Ordering::Relaxed);
+        drop(held);
+        Ok(())
+    }
+
+    /// Returns the bytes that this process may still take.
+    fn room(&self, limit: u64) -> u64 {
+        let (owners, me) = self.owners();
+        shares::room(limit, &owners, me)
+    }
+
+    /// Returns the figures of all owners, and the number of this process among them.
+    fn owners(&self) -> (Vec<Figures>, usize) {
+        let state = self.state();
+        // The file is foreign data: this process's entry counts even if another has freed the entry.
+        let is_owned = |at: &usize| *at == self.me || state.entries[*at].owner().is_some();
+        let owned: Vec<usize> = (0..OWNERS).filter(is_owned).collect();
+        let me = owned.iter().position(|&at| at == self.me).unwrap_or_default();
+        (owned.into_iter().map(|at| state.entries[at].figures()).collect(), me)
+    }
+
+    /// Describes who holds what.
+    fn refusal(&self, bytes: u64, limit: u64) -> Refusal {
+        let state = self.state();
+        let available = self.room(limit);
+        let Figures { held, max, .. } = state.entries[self.me].figures();
+        let group = self.name.clone();
+        if held.saturating_add(bytes) > max {
+            return Refusal { bytes, available, reason: Reason::Max { group, max, held } };
+        }
+        let mut holders: Vec<Holder> = state
+            .owned()
+            .filter_map(|at| {
+                let entry = &state.entries[at];
+                let Figures { held, low, .. } = entry.figures();
+                Some(Holder { pid: entry.owner()?.pid, program: entry.program(), held, low })
+            })
+            .collect();
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.held));
+        Refusal { bytes, available, reason: Reason::Limit { group, limit, holders } }
+    }
+
+    /// See [`Group::give_back`](super::Group::give_back).
+    pub(super) fn give_back(&self, bytes: u64) {
+        if !self.is_forked() {
+            // Without the lock: a sum that is read meanwhile is too great, and never too small.
+            subtract(&self.state().entries[self.me].held, bytes);
+        }
+    }
+
+    /// See [`Group::budget`](super::Group::budget).
+    pub(super) fn budget(&self) -> Option<Budget> {
+        let state = self.state();
+        let limit = state.limit()?;
+        // Without the lock, the dead stay counted until the next call.
+        if !self.is_forked()
+            && let Ok(held) = state.lock.take()
+        {
+            sweep(state, &held);
+        }
+        let (owners, me) = self.owners();
+        Some(Budget {
+            limit: limit.min(owners[me].max),
+            held_by_all: owners.iter().fold(0, |sum, owner| sum.saturating_add(owner.held)),
+            held_by_this: owners[me].held,
+            available: shares::room(limit, &owners, me),
+        })
+    }
+
+    /// See [`Group::owed`](super::Group::owed).
+    pub(super) fn owed(&self) -> u64 {
+        let state = self.state();
+        let Some(limit) = state.limit() else { return 0 };
+        let is_wanted = |at: usize| at != self.me && state.entries[at].want.load(Ordering::Relaxed) != 0;
+        // The usual case takes no lock.
+        if self.is_forked() || !state.owned().any(is_wanted) {
+            return 0;
+        }
+        if let Ok(held) = state.lock.take() {
+            sweep(state, &held);
+        }
+        let (owners, me) = self.owners();
+        shares::owed(limit, &owners, me)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
+        // A process that ends without this has its entry taken by the next process that needs its
+        // share.
+        if let Ok(held) = self.state().lock.take() {
+            self.state().entries[self.me].clear();
+            sweep(self.state(), &held);
+            if self.state().owned().next().is_none() {
+                self.state().gone.store(1, Ordering::Relaxed);
+                unlink(&self.path, &self.file, &held);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership").field("path", &self.path).field("me", &self.me).finish_non_exhaustive()
+    }
+}
+
+/// Frees the entries of owners that have died.
+fn sweep(state: &State, _: &Held<'_>) {
+    let caller = std::process::id();
+    for at in state.owned() {
+        let dead = |owner: Identity| owner.pid != caller && !owner.is_alive();
+        if state.entries[at].owner().is_some_and(dead) {
+            state.entries[at].clear();
+            #[cfg(test)]
+            super::faults::reach(super::faults::Point::Swept);
+        }
+    }
+}
+
+/// Gives the caller an entry. The caller holds the lock.
+fn enter(file: &Mapped, name: &str, caller: Identity, terms: Terms, limit: Option<u64>) -> Result<usize, GroupError> {
+    let state = file.state();
+    for at in state.owned() {
+        // An entry of the caller's id is of a program before an `exec`, or of a second join.
+        if state.entries[at].owner().is_some_and(|owner| !owner.is_alive()) {
+            state.entries[at].clear();
+        }
+    }
+    let owners: Vec<Figures> = state.owned().map(|at| state.entries[at].figures()).collect();
+    let sum = |of: fn(&Figures) -> u64| owners.iter().map(of).fold(0_u64, u64::saturating_add);
+    let present = if owners.is_empty() { None } else { state.limit() };
+    if let Some(named) = limit {
+        let holds = present;
+        let is_other = holds.is_some_and(|holds| holds != named) || sum(|owner| owner.held) > named;
+        if is_other {
+            return Err(GroupError::OtherLimit { group: name.to_owned(), named, holds });
+        }
+    }
+    let limit = limit.or(present);
+    let others = sum(|owner| owner.low);
+    if let Some(limit) = limit.filter(|&limit| others.saturating_add(terms.low) > limit) {
+        return Err(GroupError::Low { group: name.to_owned(), low: terms.low, others, limit });
+    }
+    let free = (0..OWNERS).find(|&at| state.entries[at].owner().is_none());
+    let me = free.ok_or_else(|| GroupError::Full(name.to_owned()))?;
+    state.limit.store(limit.unwrap_or(NONE), Ordering::Relaxed);
+    state.entries[me].take(caller, &process::program(caller.pid), terms);
+    Ok(me)
+}
+
+/// Opens the file of a group, or creates the file. `None`: another process removed or created the
+/// file meanwhile.
+fn open(path: &Path, device: Uuid) -> io::Result<Option<Mapped>> {
+    match form::open(path, BYTES, true) {
+        Ok(file) => {
+            let file = Mapped::new(&file)?;
+            check(file.state(), device)?;
+            Ok(Some(file))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create(path, device),
+        Err(error) => Err(error),
+    }
+}
+
+/// Checks the words of a file that do not change.
+fn check(state: &State, device: Uuid) -> io::Result<()> {
+    let read = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Acquire);
+    let fault = if read(&state.magic) != MAGIC || read(&state.length) != BYTES {
+        "is no file of a group"
+    } else if read(&state.form) != FORM {
+        "was made by a program with another C library, or by another version of cachalot"
+    } else if read(&state.namespace) != process::namespace()? {
+        // There, other processes have the ids of the owners, and nobody could tell who is dead.
+        "was made in a container with process ids of its own"
+    } else if Uuid::of_words([read(&state.uuid[0]), read(&state.uuid[1])]) != device {
+        "is of another device"
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidData, fault))
+}
+
+/// Creates the file of a group. The file gets its name once it is complete. `None`: another process
+/// was first.
+fn create(path: &Path, device: Uuid) -> io::Result<Option<Mapped>> {
+    let folder = path.parent().expect("the path has a folder");
+    let options = libc::O_TMPFILE | libc::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(options).open(folder)?;
+    file.set_len(BYTES)?;
+    let mapped = Mapped::new(&file)?;
+    let state = mapped.state();
+    let [low, high] = device.to_words();
+    let words = [
+        (&state.form, FORM),
+        (&state.length, BYTES),
+        (&state.namespace, process::namespace()?),
+        (&state.uuid[0], low),
+        (&state.uuid[1], high),
+        (&state.limit, NONE),
+    ];
+    words.iter().for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
+    state.lock.initialise().map_err(|fault| io::Error::other(fault.to_string()))?;
+    state.magic.store(MAGIC, Ordering::Release);
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no NUL");
+    let to = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: both texts outlive the call.
+    let code =
+        unsafe { libc::linkat(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) };
+    if code == 0 {
+        return Ok(Some(mapped));
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::AlreadyExists { Ok(None) } else { Err(error) }
+}
+
+/// Removes the name of a file, unless another file has the name by now. Only the holder of the
+/// file's lock removes the name, so the name cannot pass to another file in between.
+fn unlink(path: &Path, file: &Mapped, _: &Held<'_>) {
+    let is_same = |found: fs::Metadata| (found.dev(), found.ino()) == file.inode;
+    if fs::symlink_metadata(path).is_ok_and(is_same) {
+        // A file that stays says that it is gone, and the next process removes it.
+        let _ = fs::remove_file(path);
+    }
+}

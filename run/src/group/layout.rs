@@ -1,0 +1,154 @@
+//! The shared file of a group: a header, and an entry for each owner.
+//!
+//! ```text
+//! magic form length namespace uuid limit gone | mutex | entry 0 | entry 1 | …
+//! ```
+//!
+//! There is no stored sum. Each owner's bytes are one atomic word, and the sum is computed from the
+//! entries, so no moment exists at which a killed process leaves a sum that its entries contradict.
+
+use super::lock::Lock;
+use crate::shared::form;
+use crate::shared::process::Identity;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The first word of the file: `CACHGRP1`.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHGRP1");
+
+/// The form of the file. Processes whose C library has another mutex cannot share the file.
+pub(super) const FORM: u64 =
+    1 | (size_of::<libc::pthread_mutex_t>() as u64) << 16 | (size_of::<usize>() as u64) << 32 | LIBRARY << 48;
+
+/// The C library, which gives the mutex its form.
+const LIBRARY: u64 = if cfg!(target_env = "musl") { 2 } else { 1 };
+
+/// Greatest number of owners in a group.
+pub(super) const OWNERS: usize = 512;
+
+/// A bound that does not exist.
+pub(super) const NONE: u64 = u64::MAX;
+
+/// The shared file.
+#[repr(C, align(128))]
+pub(super) struct State {
+    /// [`MAGIC`], written last.
+    pub(super) magic: AtomicU64,
+    /// [`FORM`].
+    pub(super) form: AtomicU64,
+    /// Bytes of the file.
+    pub(super) length: AtomicU64,
+    /// The namespace of the owners' process ids.
+    pub(super) namespace: AtomicU64,
+    /// The device.
+    pub(super) uuid: [AtomicU64; 2],
+    /// Greatest number of bytes of all owners together, or [`NONE`]. Written under the lock.
+    pub(super) limit: AtomicU64,
+    /// 1 if the file leaves, or has left, its folder. Written under the lock.
+    pub(super) gone: AtomicU64,
+    /// Held by a process that reserves, joins or leaves.
+    pub(super) lock: Lock,
+    pub(super) entries: [Entry; OWNERS],
+}
+
+/// One owner.
+#[repr(C, align(128))]
+pub(super) struct Entry {
+    /// The process id, or 0 for a free entry. Written under the lock, after the other words at a
+    /// join.
+    pub(super) pid: AtomicU64,
+    pub(super) start: AtomicU64,
+    pub(super) image: AtomicU64,
+    /// Bytes held. Grows under the lock only, and shrinks at any time.
+    pub(super) held: AtomicU64,
+    /// Bytes that are kept for the owner.
+    pub(super) low: AtomicU64,
+    /// Greatest number of bytes of the owner, or [`NONE`].
+    pub(super) max: AtomicU64,
+    pub(super) weight: AtomicU64,
+    /// Bytes of the last refused reservation, or 0.
+    pub(super) want: AtomicU64,
+    /// The program's name.
+    pub(super) program: [AtomicU64; 4],
+}
+
+/// What an owner may hold, as named at its join.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Terms {
+    pub(super) low: u64,
+    pub(super) max: u64,
+    pub(super) weight: u64,
+}
+
+/// The figures of an owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Figures {
+    pub(super) held: u64,
+    pub(super) low: u64,
+    pub(super) max: u64,
+    pub(super) weight: u64,
+    pub(super) want: u64,
+}
+
+impl Entry {
+    /// Returns the owner, or `None` for a free entry.
+    pub(super) fn owner(&self) -> Option<Identity> {
+        let pid = self.pid.load(Ordering::Acquire);
+        (pid != 0).then(|| Identity {
+            pid: pid as u32,
+            start: self.start.load(Ordering::Relaxed),
+            image: self.image.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Returns the figures. Another process may have written them, so every value is possible.
+    pub(super) fn figures(&self) -> Figures {
+        Figures {
+            held: self.held.load(Ordering::Acquire),
+            low: self.low.load(Ordering::Relaxed),
+            max: self.max.load(Ordering::Relaxed),
+            weight: self.weight.load(Ordering::Relaxed).clamp(1, u64::from(u32::MAX)),
+            want: self.want.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the program's name.
+    pub(super) fn program(&self) -> String {
+        form::unpack(self.program.iter().map(|word| word.load(Ordering::Relaxed)))
+    }
+
+    /// Gives a free entry to an owner. The caller holds the lock.
+    pub(super) fn take(&self, owner: Identity, program: &str, terms: Terms) {
+        let words = [
+            (&self.start, owner.start),
+            (&self.image, owner.image),
+            (&self.held, 0),
+            (&self.low, terms.low),
+            (&self.max, terms.max),
+            (&self.weight, terms.weight),
+            (&self.want, 0),
+        ];
+        words.iter().for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
+        for (word, part) in self.program.iter().zip(form::pack::<4>(program)) {
+            word.store(part, Ordering::Relaxed);
+        }
+        // Last: a process that is killed before leaves a free entry.
+        self.pid.store(owner.pid.into(), Ordering::Release);
+    }
+
+    /// Frees the entry. The caller holds the lock.
+    pub(super) fn clear(&self) {
+        self.pid.store(0, Ordering::Release);
+    }
+}
+
+impl State {
+    /// Returns the limit, or `None` if there is no limit.
+    pub(super) fn limit(&self) -> Option<u64> {
+        Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit != NONE)
+    }
+
+    /// Returns the numbers of the entries with an owner.
+    pub(super) fn owned(&self) -> impl Iterator<Item = usize> {
+        (0..OWNERS).filter(|&at| self.entries[at].pid.load(Ordering::Acquire) != 0)
+    }
+}

@@ -1,0 +1,249 @@
+//! One process, and several members of a group within one process.
+
+use super::{Budget, Group, GroupError, Uuid, watch};
+use crate::options::GroupOptions;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use tempfile::TempDir;
+
+const GIB: u64 = 1 << 30;
+const DEVICE: Uuid = Uuid([7; 16]);
+
+fn options(name: &str) -> GroupOptions {
+    GroupOptions { name: name.to_owned(), low: 0, max: None, weight: 100 }
+}
+
+fn join(place: &TempDir, options: &GroupOptions, limit: Option<u64>) -> Result<Group, GroupError> {
+    Group::join_in(place.path(), options, limit, DEVICE)
+}
+
+#[test]
+fn a_process_alone_keeps_its_limit() {
+    let group = Group::alone(Some(10));
+    group.reserve(6).unwrap();
+    let refusal = group.reserve(5).unwrap_err();
+    assert_eq!(refusal.available, 4);
+    assert_eq!(refusal.to_string(), "5 B more do not fit: this process holds 6 B of its limit of 10 B");
+    assert_eq!(group.budget(), Some(Budget { limit: 10, held_by_all: 6, held_by_this: 6, available: 4 }));
+    group.give_back(6);
+    group.reserve(10).unwrap();
+    assert_eq!(group.owed(), 0);
+}
+
+#[test]
+fn a_process_without_a_limit_is_counted_until_the_numbers_end() {
+    let group = Group::alone(None);
+    group.reserve(u64::MAX).unwrap();
+    assert!(group.reserve(1).is_err());
+    assert_eq!(group.budget(), None);
+}
+
+#[test]
+fn threads_of_a_process_alone_never_exceed_its_limit() {
+    let group = Group::alone(Some(100));
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let group = &group;
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed);
+                for _ in 0..10_000 {
+                    let bytes = random.u64(1..40);
+                    if group.reserve(bytes).is_ok() {
+                        assert!(group.budget().unwrap().held_by_all <= 100);
+                        group.give_back(bytes);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(group.budget().unwrap().held_by_all, 0);
+}
+
+#[test]
+fn members_share_a_limit_and_a_refusal_names_them() {
+    let place = TempDir::new().unwrap();
+    let one = join(&place, &options("train"), Some(10 * GIB)).unwrap();
+    let two = join(&place, &options("train"), None).unwrap();
+    one.reserve(6 * GIB).unwrap();
+    two.reserve(3 * GIB).unwrap();
+    let refusal = two.reserve(2 * GIB).unwrap_err();
+    assert_eq!(refusal.available, GIB);
+    assert_eq!(refusal.holders().iter().map(|holder| holder.held).collect::<Vec<_>>(), [6 * GIB, 3 * GIB]);
+    let text = refusal.to_string();
+    let pid = std::process::id();
+    assert!(text.starts_with("2 GiB more do not fit: group `train` holds 9 GiB of its limit of 10 GiB: 6 GiB by"));
+    assert!(text.contains(&format!("process {pid} (")), "{text}");
+    let budget = Budget { limit: 10 * GIB, held_by_all: 9 * GIB, held_by_this: 3 * GIB, available: GIB };
+    assert_eq!(two.budget(), Some(budget));
+    one.give_back(6 * GIB);
+    two.reserve(7 * GIB).unwrap();
+}
+
+#[test]
+fn groups_and_devices_are_apart() {
+    let place = TempDir::new().unwrap();
+    let one = join(&place, &options("a"), Some(10)).unwrap();
+    let two = join(&place, &options("b"), Some(20)).unwrap();
+    let other = Group::join_in(place.path(), &options("a"), Some(30), Uuid([8; 16])).unwrap();
+    one.reserve(10).unwrap();
+    two.reserve(20).unwrap();
+    other.reserve(30).unwrap();
+}
+
+#[test]
+fn another_limit_than_the_groups_is_refused_with_both() {
+    let place = TempDir::new().unwrap();
+    let one = join(&place, &options("a"), Some(GIB)).unwrap();
+    let error = join(&place, &options("a"), Some(2 * GIB)).unwrap_err().to_string();
+    assert!(error.contains("a limit of 1 GiB") && error.contains("names 2 GiB"), "{error}");
+    drop(one);
+    // Nobody is in the group, so the next process decides.
+    let two = join(&place, &options("a"), Some(2 * GIB)).unwrap();
+    assert_eq!(two.budget().unwrap().limit, 2 * GIB);
+}
+
+#[test]
+fn a_group_without_a_limit_gets_the_first_that_fits() {
+    let place = TempDir::new().unwrap();
+    let one = join(&place, &options("a"), None).unwrap();
+    one.reserve(8).unwrap();
+    assert_eq!(one.budget(), None);
+    assert!(matches!(join(&place, &options("a"), Some(7)), Err(GroupError::OtherLimit { holds: None, .. })));
+    let two = join(&place, &options("a"), Some(10)).unwrap();
+    assert_eq!(one.budget().unwrap().available, 2);
+    assert!(two.reserve(3).is_err());
+}
+
+#[test]
+fn bytes_below_low_are_kept_and_max_holds() {
+    let place = TempDir::new().unwrap();
+    let kept = join(&place, &GroupOptions { low: 4, ..options("a") }, Some(10)).unwrap();
+    let capped = join(&place, &GroupOptions { max: Some(5), ..options("a") }, None).unwrap();
+    let free = join(&place, &options("a"), None).unwrap();
+    let text = capped.reserve(6).unwrap_err().to_string();
+    assert!(text.contains("`max` of 5 B"), "{text}");
+    free.reserve(6).unwrap();
+    let text = free.reserve(1).unwrap_err().to_string();
+    assert!(text.contains("for which 4 B more are kept"), "{text}");
+    kept.reserve(4).unwrap();
+    assert_eq!(capped.budget().unwrap().limit, 5);
+    let error = join(&place, &GroupOptions { low: 7, ..options("a") }, None).unwrap_err();
+    assert!(matches!(error, GroupError::Low { low: 7, others: 4, limit: 10, .. }), "{error}");
+}
+
+#[test]
+fn who_is_above_its_share_owes_until_the_refused_succeeds() {
+    let place = TempDir::new().unwrap();
+    let heavy = join(&place, &GroupOptions { weight: 300, ..options("a") }, Some(100)).unwrap();
+    let light = join(&place, &options("a"), None).unwrap();
+    light.reserve(60).unwrap();
+    heavy.reserve(40).unwrap();
+    assert_eq!((light.owed(), heavy.owed()), (0, 0));
+    heavy.reserve(20).unwrap_err();
+    assert_eq!((light.owed(), heavy.owed()), (20, 0));
+    light.give_back(15);
+    assert_eq!(light.owed(), 5);
+    light.give_back(5);
+    assert_eq!(light.owed(), 0);
+    heavy.reserve(20).unwrap();
+    assert_eq!(light.owed(), 0);
+}
+
+#[test]
+fn a_wish_ends_when_its_process_leaves() {
+    let place = TempDir::new().unwrap();
+    let one = join(&place, &options("a"), Some(10)).unwrap();
+    let two = join(&place, &options("a"), None).unwrap();
+    one.reserve(10).unwrap();
+    two.reserve(4).unwrap_err();
+    assert_eq!(one.owed(), 4);
+    drop(two);
+    assert_eq!(one.owed(), 0);
+}
+
+#[test]
+fn the_last_to_leave_removes_the_file() {
+    let place = TempDir::new().unwrap();
+    let one = join(&place, &options("a"), Some(10)).unwrap();
+    let two = join(&place, &options("a"), None).unwrap();
+    let count = || fs::read_dir(place.path()).unwrap().count();
+    drop(one);
+    assert_eq!(count(), 1);
+    drop(two);
+    assert_eq!(count(), 0);
+}
+
+#[test]
+fn names_and_terms_are_checked() {
+    let place = TempDir::new().unwrap();
+    for name in ["", "../a", "a b", ".hidden", &"a".repeat(65)] {
+        assert!(matches!(join(&place, &options(name), None), Err(GroupError::Name(_))), "{name}");
+    }
+    let terms = [
+        GroupOptions { weight: 0, ..options("a") },
+        GroupOptions { low: 2, max: Some(1), ..options("a") },
+        GroupOptions { low: 11, ..options("a") },
+    ];
+    for options in terms {
+        assert!(matches!(join(&place, &options, Some(10)), Err(GroupError::Terms(_))), "{options:?}");
+    }
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused_and_left_alone() {
+    let place = TempDir::new().unwrap();
+    let path = place.path().join(format!("group-a-{DEVICE}"));
+    for bytes in [0, 100, super::file::BYTES as usize] {
+        fs::write(&path, vec![0xff; bytes]).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let error = join(&place, &options("a"), Some(10)).unwrap_err();
+        assert!(matches!(error, GroupError::File(..)), "{error}");
+        assert_eq!(watch::groups(place.path()).unwrap(), []);
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let error = join(&place, &options("a"), Some(10)).unwrap_err().to_string();
+    assert!(error.contains("0600"), "{error}");
+}
+
+#[test]
+fn a_watcher_reads_members_and_their_figures() {
+    let place = TempDir::new().unwrap();
+    let one = join(&place, &GroupOptions { low: 3, max: Some(9), weight: 5, ..options("a-b") }, Some(10)).unwrap();
+    one.reserve(4).unwrap();
+    one.reserve(6).unwrap_err();
+    let groups = watch::groups(place.path()).unwrap();
+    assert_eq!(groups.len(), 1);
+    assert_eq!((&*groups[0].name, &*groups[0].device, groups[0].limit), ("a-b", &*DEVICE.to_string(), Some(10)));
+    let member = &groups[0].members[0];
+    assert_eq!(member.pid, std::process::id());
+    assert_eq!((member.held, member.low, member.max, member.weight, member.want), (4, 3, Some(9), 5, 6));
+}
+
+#[test]
+fn threads_of_members_never_exceed_the_limit() {
+    let place = TempDir::new().unwrap();
+    let limit = 1000;
+    let members: Vec<_> = (0..4).map(|_| join(&place, &options("a"), Some(limit)).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for (seed, member) in members.iter().enumerate() {
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed as u64);
+                let mut mine = 0;
+                for _ in 0..2000 {
+                    let bytes = random.u64(1..400);
+                    if member.reserve(bytes).is_ok() {
+                        mine += bytes;
+                        assert!(member.budget().unwrap().held_by_all <= limit);
+                    } else {
+                        let back = random.u64(0..=mine);
+                        member.give_back(back);
+                        mine -= back;
+                    }
+                }
+                member.give_back(mine);
+            });
+        }
+    });
+    assert_eq!(members[0].budget().unwrap().held_by_all, 0);
+}

@@ -1,0 +1,93 @@
+//! The groups of a user, read without taking part.
+
+use super::Uuid;
+use super::file::{BYTES, PREFIX};
+use super::layout::{FORM, Figures, MAGIC, NONE, State};
+use crate::shared::{form, process};
+use memmap2::Mmap;
+use serde::Serialize;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// A group, as read.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct GroupView {
+    /// The name of the group.
+    pub name: String,
+    /// The device, as `nvidia-smi` prints its identity.
+    pub device: String,
+    /// Greatest number of bytes of all members together. `None`: no limit.
+    pub limit: Option<u64>,
+    /// The living members, in the order of their places.
+    pub members: Vec<MemberView>,
+}
+
+/// A member of a group, as read.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct MemberView {
+    /// The process id.
+    pub pid: u32,
+    /// The program's name at the time of the join.
+    pub program: String,
+    /// Bytes held.
+    pub held: u64,
+    /// Bytes that are kept for the member.
+    pub low: u64,
+    /// Greatest number of bytes of the member. `None`: the group's limit.
+    pub max: Option<u64>,
+    /// The member's share beside the weights of the others.
+    pub weight: u64,
+    /// Bytes of the last refused reservation, or 0.
+    pub want: u64,
+}
+
+/// Reads all groups with a living member whose files lie in a folder, in the order of their names. A
+/// file that is of no group of this version is left out.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn groups(folder: &Path) -> io::Result<Vec<GroupView>> {
+    let mut groups = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+        // A file may be removed meanwhile.
+        let Ok(Some(group)) = read(&entry.path(), rest) else { continue };
+        groups.push(group);
+    }
+    groups.sort_by(|one, other| (&one.name, &one.device).cmp(&(&other.name, &other.device)));
+    Ok(groups)
+}
+
+/// Reads the group of a file. `None`: the file is of another version, or no member lives.
+fn read(path: &Path, rest: &str) -> io::Result<Option<GroupView>> {
+    let file = form::open(path, BYTES, false)?;
+    // SAFETY: other processes change the mapping, which is read through atomics only.
+    let map = unsafe { Mmap::map(&file) }?;
+    if map.len() as u64 != BYTES {
+        return Ok(None);
+    }
+    // SAFETY: the mapping has the bytes of a state and begins at a page. Every bit pattern is a
+    // state, and the mutex is not used.
+    let state = unsafe { &*map.as_ptr().cast::<State>() };
+    let is_form = state.magic.load(Ordering::Acquire) == MAGIC && state.form.load(Ordering::Relaxed) == FORM;
+    let is_here = state.namespace.load(Ordering::Relaxed) == process::namespace()?;
+    let device = Uuid::of_words([0, 1].map(|at| state.uuid[at].load(Ordering::Relaxed))).to_string();
+    let Some(name) = rest.strip_suffix(&device).and_then(|rest| rest.strip_suffix('-')) else { return Ok(None) };
+    if !is_form || !is_here {
+        return Ok(None);
+    }
+    let members = state.owned().filter_map(|at| {
+        let entry = &state.entries[at];
+        let owner = entry.owner().filter(process::Identity::is_alive)?;
+        let Figures { held, low, max, weight, want } = entry.figures();
+        let max = Some(max).filter(|&max| max != NONE);
+        Some(MemberView { pid: owner.pid, program: entry.program(), held, low, max, weight, want })
+    });
+    let members: Vec<_> = members.collect();
+    let limit = state.limit();
+    Ok((!members.is_empty()).then(|| GroupView { name: name.to_owned(), device, limit, members }))
+}

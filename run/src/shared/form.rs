@@ -1,0 +1,89 @@
+//! The form of a mapped file: who may have written it, how long it is, and what it is.
+//!
+//! Such a file is foreign data: every reader checks the owner, the mode and the length before the
+//! file is mapped, and every number before it is an index. All words are atomic, so a writer that
+//! breaks the rules changes figures, and nothing else.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Opens a file that the calling user alone may have written, of exactly `bytes` bytes.
+///
+/// # Errors
+/// The file is missing, is a link or no file, belongs to another user, is open to others, or has
+/// another length.
+pub(crate) fn open(path: &Path, bytes: u64, may_write: bool) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).write(may_write).custom_flags(flags).open(path)?;
+    let found = file.metadata()?;
+    let fault = if !found.is_file() {
+        "is no file".to_owned()
+    } else if found.uid() != super::folder::user() {
+        format!("belongs to user {}", found.uid())
+    } else if found.mode() & 0o077 != 0 {
+        "is open to other users (its mode must be 0600)".to_owned()
+    } else if found.len() != bytes {
+        format!("has {} bytes instead of {bytes}: another version of cachalot wrote it", found.len())
+    } else {
+        return Ok(file);
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidData, fault))
+}
+
+/// Packs the start of a text into words. The rest is cut off between characters.
+pub(crate) fn pack<const WORDS: usize>(text: &str) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    let mut end = text.len().min(WORDS * 8);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    for (word, part) in words.iter_mut().zip(text.as_bytes()[..end].chunks(8)) {
+        let mut bytes = [0; 8];
+        bytes[..part.len()].copy_from_slice(part);
+        *word = u64::from_le_bytes(bytes);
+    }
+    words
+}
+
+/// Returns the text in words of a mapped file. A terminal prints any text returned as written:
+/// control characters and invalid bytes are replaced.
+pub(crate) fn unpack(words: impl Iterator<Item = u64>) -> String {
+    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).take_while(|&byte| byte != 0).collect();
+    let text = String::from_utf8_lossy(&bytes);
+    text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{open, pack, unpack};
+    use std::fs;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+
+    #[test]
+    fn only_private_files_of_the_right_length_are_opened() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).unwrap();
+        file.set_len(64).unwrap();
+        assert!(open(&path, 64, true).is_ok());
+        assert!(open(&path, 128, true).unwrap_err().to_string().contains("another version"));
+        let link = place.path().join("link");
+        symlink(&path, &link).unwrap();
+        assert!(open(&link, 64, false).is_err());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(open(&path, 64, false).unwrap_err().to_string().contains("0600"));
+        assert!(open(place.path(), 64, false).unwrap_err().to_string().contains("no file"));
+    }
+
+    #[test]
+    fn texts_survive_words_and_lose_what_a_terminal_would_obey() {
+        let round = |text: &str| unpack(pack::<2>(text).into_iter());
+        assert_eq!(round("python3"), "python3");
+        assert_eq!(round("größer als alles"), "größer als all");
+        assert_eq!(round("123456789012345ö"), "123456789012345");
+        assert_eq!(round("a\u{1b}[2J"), "a\u{fffd}[2J");
+        assert_eq!(unpack([u64::MAX].into_iter()).chars().next(), Some('\u{fffd}'));
+    }
+}

@@ -1,0 +1,149 @@
+//! Who a process is, so that a process id that the system gives out again names nobody of before.
+
+use std::fs;
+use std::io;
+
+/// A process, told apart from later processes of the same id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The process id.
+    pub pid: u32,
+    /// When the process began, in clock ticks since the system's start.
+    pub start: u64,
+    /// Where the stack of the program begins. The system chooses another place at each `exec`. 0 if
+    /// unknown.
+    pub image: u64,
+}
+
+/// What the system tells about a process (`/proc/PID/stat`).
+struct Stat {
+    identity: Identity,
+    /// Whether the process has ended, and only its exit status is left.
+    is_zombie: bool,
+}
+
+impl Identity {
+    /// Returns the identity of the calling process.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn of_caller() -> io::Result<Self> {
+        Ok(stat(std::process::id())?.identity)
+    }
+
+    /// Returns whether the process runs, and still runs the program of the identity: an `exec`
+    /// ends a program's use of the driver, too. A process that cannot be looked at counts as alive.
+    pub fn is_alive(&self) -> bool {
+        match stat(self.pid) {
+            Ok(Stat { identity, is_zombie }) => {
+                let same_image = self.image == 0 || identity.image == 0 || self.image == identity.image;
+                !is_zombie && identity.start == self.start && same_image
+            }
+            // The second answer: the process ended between the opening of the file and its reading.
+            Err(error) => error.kind() != io::ErrorKind::NotFound && error.raw_os_error() != Some(libc::ESRCH),
+        }
+    }
+}
+
+/// Reads what the system tells about a process.
+fn stat(pid: u32) -> io::Result<Stat> {
+    let text = fs::read(format!("/proc/{pid}/stat"))?;
+    parse(pid, &text).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has another form")))
+}
+
+/// Reads the fields that follow the program's name, which may itself have spaces and parentheses.
+fn parse(pid: u32, text: &[u8]) -> Option<Stat> {
+    let end = text.iter().rposition(|&byte| byte == b')')?;
+    let text = std::str::from_utf8(&text[end + 1..]).ok()?;
+    let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+    // Numbers of proc_pid_stat(5), which counts from 1: field 3 is the first here.
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let is_ended = ["Z", "X"].contains(fields.first()?);
+    // The first thread of a process may end before the others: then the process is no zombie.
+    let is_zombie = is_ended && number(20)? <= 1;
+    // 0 where the process may not be looked into.
+    let image = number(28).unwrap_or(0);
+    Some(Stat { identity: Identity { pid, start: number(22)?, image }, is_zombie })
+}
+
+/// Returns the number of the namespace that process ids of the caller are valid in.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub(crate) fn namespace() -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(fs::metadata("/proc/self/ns/pid")?.ino())
+}
+
+/// Returns the program's name of a process, or an empty text.
+pub(crate) fn program(pid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Identity, parse, program};
+    use std::process::Command;
+
+    #[test]
+    fn the_caller_is_alive_and_an_earlier_owner_of_its_id_is_not() {
+        let caller = Identity::of_caller().unwrap();
+        assert!(caller.is_alive());
+        assert!(!Identity { start: caller.start - 1, ..caller }.is_alive());
+        assert!(!Identity { image: caller.image ^ 4096, ..caller }.is_alive());
+        assert!(Identity { image: 0, ..caller }.is_alive());
+        assert!(!Identity { pid: u32::MAX >> 1, ..caller }.is_alive());
+        assert!(!program(caller.pid).is_empty());
+    }
+
+    #[test]
+    fn a_killed_child_is_dead_before_its_parent_has_asked() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let start = super::stat(child.id()).unwrap().identity;
+        assert!(start.is_alive());
+        child.kill().unwrap();
+        while start.is_alive() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!start.is_alive());
+    }
+
+    #[test]
+    fn an_exec_ends_a_program() {
+        // The shell waits for a line, and then becomes another program in the same process.
+        let mut child = Command::new("sh")
+            .args(["-c", "read line; exec sleep 60"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        while program(child.id()) != "sh" {
+            std::thread::yield_now();
+        }
+        let shell = super::stat(child.id()).unwrap().identity;
+        assert!(shell.is_alive());
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"\n").unwrap();
+        while program(child.id()) != "sleep" {
+            std::thread::yield_now();
+        }
+        assert!(!shell.is_alive() && super::stat(child.id()).unwrap().identity.start == shell.start);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn names_with_parentheses_and_processes_without_a_first_thread_are_read() {
+        let line = |state: &str, threads: u32| {
+            format!(
+                "7 (a) b (c) {state} 1 7 7 0 -1 4194304 9 0 0 0 0 0 0 0 20 0 {threads} 0 2405526 3133440 407 1 2 3 140735\n"
+            )
+        };
+        let read = parse(7, line("S", 1).as_bytes()).unwrap();
+        assert_eq!((read.identity.start, read.identity.image, read.is_zombie), (2_405_526, 140_735, false));
+        assert!(parse(7, line("Z", 1).as_bytes()).unwrap().is_zombie);
+        assert!(!parse(7, line("Z", 3).as_bytes()).unwrap().is_zombie);
+        assert!(parse(7, b"7 (a) S 1").is_none());
+        assert!(parse(7, b"").is_none());
+    }
+}
