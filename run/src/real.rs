@@ -6,6 +6,7 @@
 //! ([`Table`]) and those that only the library in front needs. [`Real::driver`] starts a [`Driver`]
 //! over the same functions, so no call of an allocator comes back to the library in front.
 
+use crate::types::CuIpcMemHandle;
 use cachalot_cuda::driver::table::Table;
 use cachalot_cuda::driver::types::{
     CuCaptureMode, CuContext, CuDevice, CuDevicePtr, CuGraph, CuGraphEdgeData, CuGraphNode, CuMemAccessDesc,
@@ -26,7 +27,7 @@ pub const ALIAS: &CStr = c"libcachalot-driver.so.1";
 /// An attribute of an address (`CUpointer_attribute`). Unknown values are passed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
-pub struct CuPointerAttribute(pub u32);
+pub struct CuPointerAttribute(pub c_int);
 
 impl CuPointerAttribute {
     /// Whether synchronous operations on the memory wait for completion (`unsigned int`).
@@ -41,14 +42,6 @@ impl CuPointerAttribute {
     pub const RANGE_SIZE: Self = Self(12);
     /// The pool of the allocation, null outside of pools (`CUmemoryPool`).
     pub const MEMPOOL_HANDLE: Self = Self(17);
-}
-
-/// The 64 bytes by which another process opens memory (`CUipcMemHandle`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub struct CuIpcMemHandle {
-    /// Bytes that only the driver understands.
-    pub reserved: [u8; 64],
 }
 
 /// Declares the functions that `cachalot-cuda` does not call, and one method for each.
@@ -125,7 +118,7 @@ functions! {
     mem_pool_set_access = c"cuMemPoolSetAccess"(
         pool: CuMemoryPool, descriptors: *const CuMemAccessDesc, count: usize);
     /// Makes a handle of a pool for another process.
-    mem_pool_export = c"cuMemPoolExportToShareableHandle"(
+    mem_pool_export_to_shareable_handle = c"cuMemPoolExportToShareableHandle"(
         handle: *mut c_void, pool: CuMemoryPool, kind: CuMemHandleType, flags: u64);
     /// Makes a description of a pool's memory for another process.
     mem_pool_export_pointer = c"cuMemPoolExportPointer"(data: *mut c_void, address: CuDevicePtr);
@@ -154,13 +147,13 @@ functions! {
     device_primary_ctx_reset = c"cuDevicePrimaryCtxReset_v2"(device: CuDevice);
     /// Reports whether a device's primary context exists.
     device_primary_ctx_get_state = c"cuDevicePrimaryCtxGetState"(device: CuDevice, flags: *mut u32, active: *mut c_int);
+    /// Creates a context, and pushes the context (`cuCtxCreate_v2`).
+    ctx_create_v2 = c"cuCtxCreate_v2"(context: *mut CuContext, flags: u32, device: CuDevice);
     /// Creates a context for some multiprocessors of a device.
     ctx_create_v3 = c"cuCtxCreate_v3"(
         context: *mut CuContext, affinity: *mut c_void, count: c_int, flags: u32, device: CuDevice);
     /// Creates a context with parameters.
     ctx_create_v4 = c"cuCtxCreate_v4"(context: *mut CuContext, parameters: *mut c_void, flags: u32, device: CuDevice);
-    /// Begins to capture a stream, in global mode.
-    stream_begin_capture_v1 = c"cuStreamBeginCapture"(stream: CuStream);
     /// Begins to capture a stream into a graph.
     stream_begin_capture_to_graph = c"cuStreamBeginCaptureToGraph"(
         stream: CuStream, graph: CuGraph, dependencies: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize,

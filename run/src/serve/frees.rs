@@ -180,7 +180,8 @@ impl Frees {
         let oldest = self.lock().batches.front().and_then(|batch| batch.events.first().copied());
         let Some((context, event)) = oldest else { return Waited::Nothing };
         let _relaxed = Relaxed::enter(real);
-        in_context(real, context, || {
+        // A failed wait is a failed context, which the poll finds.
+        let _ = in_context(real, context, || {
             // SAFETY: takes no host pointers. The event is one of this module's. If the program
             // destroys the context meanwhile, the driver answers an error, and the batch has
             // forgotten the event.
@@ -223,7 +224,7 @@ impl Frees {
         let contexts: Vec<_> = state.contexts.iter().map(|known| known.context).collect();
         drop(state);
         for context in contexts {
-            in_context(real, context, || {
+            let _ = in_context(real, context, || {
                 // SAFETY: takes nothing. A failed context has no running work.
                 unsafe { real.ctx_synchronize() }
             });
