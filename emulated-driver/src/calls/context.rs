@@ -7,12 +7,19 @@ use crate::state::driver::State;
 use crate::state::{captures, devices, pools, queues, regions};
 use crate::tables::context::Context;
 use crate::values::code::{Answer, Code};
+use crate::values::pointers::Out;
+use std::ffi::c_int;
 
 /// The first created context's handle.
 const CREATED_BASE: u64 = 0x5d00_0000_0000;
 
 /// `cuDevicePrimaryCtxRetain`.
-pub(crate) fn retain(call: &mut Call, device: i32) -> Answer<u64> {
+pub(crate) fn cuDevicePrimaryCtxRetain(call: &mut Call, context: Out<u64>, device: c_int) -> Answer<()> {
+    call.answer(context, |call| retain(call, device))
+}
+
+/// Retains the primary context of a device.
+fn retain(call: &mut Call, device: i32) -> Answer<u64> {
     let index = devices::index(&call.state, device)?;
     if let Some(code) = call.state.devices[index].lost {
         return Err(code);
@@ -25,7 +32,7 @@ pub(crate) fn retain(call: &mut Call, device: i32) -> Answer<u64> {
 }
 
 /// `cuDevicePrimaryCtxRelease_v2`: the last release ends the context with all objects.
-pub(crate) fn release(call: &mut Call, device: i32) -> Answer<()> {
+pub(crate) fn cuDevicePrimaryCtxRelease_v2(call: &mut Call, device: i32) -> Answer<()> {
     let index = devices::index(&call.state, device)?;
     let handle = PRIMARY_BASE + index as u64 * STRIDE;
     let context = call.state.contexts.get_mut(&handle).ok_or(Code::INVALID_CONTEXT)?;
@@ -36,8 +43,13 @@ pub(crate) fn release(call: &mut Call, device: i32) -> Answer<()> {
     Ok(())
 }
 
-/// `cuCtxCreate_v2`: the new context becomes current.
-pub(crate) fn create(call: &mut Call, device: i32) -> Answer<u64> {
+/// `cuCtxCreate_v2`.
+pub(crate) fn cuCtxCreate_v2(call: &mut Call, context: Out<u64>, _flags: u32, device: c_int) -> Answer<()> {
+    call.answer(context, |call| create(call, device))
+}
+
+/// Creates a context, which becomes current.
+fn create(call: &mut Call, device: i32) -> Answer<u64> {
     let index = devices::index(&call.state, device)?;
     if let Some(code) = call.state.devices[index].lost {
         return Err(code);
@@ -54,7 +66,7 @@ pub(crate) fn create(call: &mut Call, device: i32) -> Answer<u64> {
 
 /// `cuCtxDestroy_v2`. The handle may remain on stacks of other threads, whose calls are then
 /// refused.
-pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuCtxDestroy_v2(call: &mut Call, handle: u64) -> Answer<()> {
     if handle < CREATED_BASE || !call.state.contexts.contains_key(&handle) {
         return Err(Code::INVALID_CONTEXT);
     }
@@ -66,7 +78,7 @@ pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
 }
 
 /// `cuCtxPushCurrent_v2`.
-pub(crate) fn push(call: &Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuCtxPushCurrent_v2(call: &mut Call, handle: u64) -> Answer<()> {
     if handle == 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -75,12 +87,34 @@ pub(crate) fn push(call: &Call, handle: u64) -> Answer<()> {
 }
 
 /// `cuCtxPopCurrent_v2`.
-pub(crate) fn pop() -> Answer<u64> {
-    thread::pop().ok_or(Code::INVALID_CONTEXT)
+pub(crate) fn cuCtxPopCurrent_v2(call: &mut Call, context: Out<u64>) -> Answer<()> {
+    let popped = thread::pop().ok_or(Code::INVALID_CONTEXT)?;
+    call.out = Some(popped);
+    call.give(context, popped);
+    Ok(())
+}
+
+/// `cuCtxGetCurrent`.
+pub(crate) fn cuCtxGetCurrent(call: &mut Call, context: Out<u64>) -> Answer<()> {
+    context.check()?;
+    let current = call.context;
+    call.out = Some(current);
+    call.give(context, current);
+    Ok(())
+}
+
+/// `cuCtxGetDevice`.
+pub(crate) fn cuCtxGetDevice(call: &mut Call, device: Out<c_int>) -> Answer<()> {
+    call.answer(device, |call| {
+        if call.context == 0 {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        contexts::device_of(&call.state, call.context).map(|index| index as c_int)
+    })
 }
 
 /// `cuCtxSetCurrent`; 0 leaves the thread without a context.
-pub(crate) fn set_current(call: &Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuCtxSetCurrent(call: &mut Call, handle: u64) -> Answer<()> {
     if handle != 0 {
         known(call, handle)?;
     }
@@ -90,7 +124,7 @@ pub(crate) fn set_current(call: &Call, handle: u64) -> Answer<()> {
 
 /// `cuCtxEnablePeerAccess`: gives the current context's device access to the peer's memory, present
 /// and future.
-pub(crate) fn enable_peer(call: &mut Call, peer: u64, flags: u32) -> Answer<()> {
+pub(crate) fn cuCtxEnablePeerAccess(call: &mut Call, peer: u64, flags: u32) -> Answer<()> {
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -108,7 +142,7 @@ pub(crate) fn enable_peer(call: &mut Call, peer: u64, flags: u32) -> Answer<()> 
 }
 
 /// `cuCtxDisablePeerAccess`.
-pub(crate) fn disable_peer(call: &mut Call, peer: u64) -> Answer<()> {
+pub(crate) fn cuCtxDisablePeerAccess(call: &mut Call, peer: u64) -> Answer<()> {
     let own = call.context;
     let device = contexts::device_of(&call.state, own)?;
     let context = call.state.contexts.get_mut(&own).ok_or(Code::INVALID_CONTEXT)?;
@@ -118,8 +152,14 @@ pub(crate) fn disable_peer(call: &mut Call, peer: u64) -> Answer<()> {
     regions::share(&mut call.state, peer, device, false)
 }
 
-/// `cuCtxSynchronize`: waits for all work queued in a context so far.
-pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
+/// `cuCtxSynchronize`.
+pub(crate) fn cuCtxSynchronize(call: &mut Call) -> Answer<()> {
+    let context = call.context;
+    synchronize(call, context)
+}
+
+/// Waits for all work queued in a context so far.
+fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
     captures::check_context_wait(&mut call.state, handle)?;
     let marks = call.state.streams.ends_of_context(handle);
     call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));

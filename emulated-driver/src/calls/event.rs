@@ -2,11 +2,12 @@
 
 use crate::call::Call;
 use crate::state::driver::State;
-use crate::state::{captures, contexts, pools, queues, threads};
+use crate::state::{captures, contexts, pools, threads};
 use crate::tables::event::{Event, Point};
 use crate::tables::stream::Mark;
 use crate::tables::work::{Stamp, Work};
 use crate::values::code::{Answer, Code};
+use crate::values::pointers::Out;
 use std::sync::Arc;
 
 /// All valid flags: blocking synchronization, no timing, interprocess.
@@ -15,7 +16,12 @@ const FLAGS: u32 = 7;
 const WITHOUT_TIMING: u32 = 2;
 
 /// `cuEventCreate`.
-pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
+pub(crate) fn cuEventCreate(call: &mut Call, event: Out<u64>, flags: u32) -> Answer<()> {
+    call.answer(event, |call| create(call, flags))
+}
+
+/// Creates an event in the current context.
+fn create(call: &mut Call, flags: u32) -> Answer<u64> {
     // An interprocess event must be without timing.
     if flags & !FLAGS != 0 || flags & 6 == 4 {
         return Err(Code::INVALID_VALUE);
@@ -28,15 +34,15 @@ pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
 }
 
 /// `cuEventDestroy_v2`. Work that waits for the event's last point continues to wait for the point.
-pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuEventDestroy_v2(call: &mut Call, handle: u64) -> Answer<()> {
     let context = find(&call.state, handle)?.context;
     contexts::check(&call.state, context)?;
     call.state.events.remove(handle).map(drop)
 }
 
 /// `cuEventRecord`.
-pub(crate) fn record(call: &mut Call, handle: u64, stream: u64) -> Answer<()> {
-    let queue = queues::find(&mut call.state, stream, call.context)?;
+pub(crate) fn cuEventRecord(call: &mut Call, handle: u64, stream: u64) -> Answer<()> {
+    let queue = call.queue(stream)?;
     let event = find(&call.state, handle)?;
     let its = call.state.streams.queue(queue)?;
     if event.context != its.context {
@@ -58,7 +64,7 @@ pub(crate) fn record(call: &mut Call, handle: u64, stream: u64) -> Answer<()> {
 }
 
 /// `cuEventQuery`.
-pub(crate) fn query(call: &mut Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuEventQuery(call: &mut Call, handle: u64) -> Answer<()> {
     match waitable(&mut call.state, handle)? {
         Some(mark) if !call.state.streams.reached(mark) => Err(Code::NOT_READY),
         _ => Ok(()),
@@ -66,7 +72,7 @@ pub(crate) fn query(call: &mut Call, handle: u64) -> Answer<()> {
 }
 
 /// `cuEventSynchronize`.
-pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuEventSynchronize(call: &mut Call, handle: u64) -> Answer<()> {
     if let Some(mark) = waitable(&mut call.state, handle)? {
         let context = find(&call.state, handle)?.context;
         call.wait(|state| state.streams.reached(mark));
@@ -76,8 +82,13 @@ pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
     Ok(())
 }
 
-/// `cuEventElapsedTime`: milliseconds between two recorded events with timing.
-pub(crate) fn elapsed(call: &mut Call, from: u64, to: u64) -> Answer<f32> {
+/// `cuEventElapsedTime`.
+pub(crate) fn cuEventElapsedTime(call: &mut Call, milliseconds: Out<f32>, from: u64, to: u64) -> Answer<()> {
+    call.answer(milliseconds, |call| elapsed(call, from, to))
+}
+
+/// Returns the milliseconds between two recorded events with timing.
+fn elapsed(call: &mut Call, from: u64, to: u64) -> Answer<f32> {
     let mut times = Vec::new();
     for handle in [from, to] {
         let mark = waitable(&mut call.state, handle)?.ok_or(Code::INVALID_HANDLE)?;
@@ -98,11 +109,11 @@ pub(crate) fn elapsed(call: &mut Call, from: u64, to: u64) -> Answer<f32> {
 }
 
 /// `cuStreamWaitEvent`.
-pub(crate) fn make_stream_wait(call: &mut Call, stream: u64, handle: u64, flags: u32) -> Answer<()> {
+pub(crate) fn cuStreamWaitEvent(call: &mut Call, stream: u64, handle: u64, flags: u32) -> Answer<()> {
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let queue = queues::find(&mut call.state, stream, call.context)?;
+    let queue = call.queue(stream)?;
     let event = find(&call.state, handle)?;
     contexts::check(&call.state, event.context)?;
     let point = event.point.clone();
@@ -110,7 +121,7 @@ pub(crate) fn make_stream_wait(call: &mut Call, stream: u64, handle: u64, flags:
 }
 
 /// Returns the event of a live handle.
-pub(crate) fn find(state: &State, handle: u64) -> Answer<&Event> {
+fn find(state: &State, handle: u64) -> Answer<&Event> {
     state.refuse_retired("event", &state.events, handle);
     state.events.get(handle).map_err(|code| state.answers.outcome("event_unknown").err().unwrap_or(code))
 }

@@ -8,6 +8,7 @@ use crate::call::Call;
 use crate::state::contexts;
 use crate::tables::host::{Pinned, unmap};
 use crate::values::code::{Answer, Code};
+use crate::values::pointers::Out;
 use std::ffi::c_void;
 
 /// Page size of the host.
@@ -18,7 +19,7 @@ const REGISTER_FLAGS: u32 = 0xf;
 const ALLOC_FLAGS: u32 = 0x7;
 
 /// `cuMemHostRegister_v2`.
-pub(crate) fn register(call: &mut Call, start: u64, bytes: u64, flags: u32) -> Answer<()> {
+pub(crate) fn cuMemHostRegister_v2(call: &mut Call, start: u64, bytes: u64, flags: u32) -> Answer<()> {
     if start == 0 || bytes == 0 || flags & !REGISTER_FLAGS != 0 || !is_mapped(start, bytes) {
         return Err(Code::INVALID_VALUE);
     }
@@ -32,7 +33,7 @@ pub(crate) fn register(call: &mut Call, start: u64, bytes: u64, flags: u32) -> A
 }
 
 /// `cuMemHostUnregister`.
-pub(crate) fn unregister(call: &mut Call, start: u64) -> Answer<()> {
+pub(crate) fn cuMemHostUnregister(call: &mut Call, start: u64) -> Answer<()> {
     let range = call.state.host_memory.ranges.get(&start).filter(|range| !range.own).copied();
     let range = range.ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?;
     contexts::check(&call.state, range.context)?;
@@ -41,7 +42,12 @@ pub(crate) fn unregister(call: &mut Call, start: u64) -> Answer<()> {
 }
 
 /// `cuMemHostAlloc`.
-pub(crate) fn allocate(call: &mut Call, bytes: u64, flags: u32) -> Answer<u64> {
+pub(crate) fn cuMemHostAlloc(call: &mut Call, memory: Out<*mut c_void>, bytes: u64, flags: u32) -> Answer<()> {
+    call.answer(memory, |call| allocate(call, bytes, flags))
+}
+
+/// Allocates pinned memory.
+fn allocate(call: &mut Call, bytes: u64, flags: u32) -> Answer<*mut c_void> {
     if bytes == 0 || flags & !ALLOC_FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -50,11 +56,11 @@ pub(crate) fn allocate(call: &mut Call, bytes: u64, flags: u32) -> Answer<u64> {
     let context = call.context;
     call.state.host_memory.ranges.insert(start, Pinned { context, bytes, own: true });
     call.made("host memory", start);
-    Ok(start)
+    Ok(start as *mut c_void)
 }
 
 /// `cuMemFreeHost`.
-pub(crate) fn free(call: &mut Call, start: u64) -> Answer<()> {
+pub(crate) fn cuMemFreeHost(call: &mut Call, start: u64) -> Answer<()> {
     let range = call.state.host_memory.ranges.get(&start).filter(|range| range.own).copied();
     let range = range.ok_or(Code::INVALID_VALUE)?;
     contexts::check(&call.state, range.context)?;
@@ -64,11 +70,11 @@ pub(crate) fn free(call: &mut Call, start: u64) -> Answer<()> {
 }
 
 /// `cuMemHostGetDevicePointer_v2`: the host's own address, as with unified addressing.
-pub(crate) fn device_address(call: &Call, at: u64, flags: u32) -> Answer<u64> {
-    if flags != 0 || call.state.host_memory.overlapping(at, at.saturating_add(1)).is_none() {
-        return Err(Code::INVALID_VALUE);
-    }
-    Ok(at)
+pub(crate) fn cuMemHostGetDevicePointer_v2(call: &mut Call, address: Out<u64>, at: u64, flags: u32) -> Answer<()> {
+    call.answer(address, |call| {
+        let pinned = call.state.host_memory.overlapping(at, at.saturating_add(1)).is_some();
+        if flags == 0 && pinned { Ok(at) } else { Err(Code::INVALID_VALUE) }
+    })
 }
 
 /// Returns whether the process has mapped every page of a range.

@@ -1,11 +1,18 @@
 //! Device memory: `cuMemAlloc`, `cuMemFree`, and questions about memory.
 
 use crate::call::Call;
-use crate::state::{contexts, devices, physical, regions};
+use crate::state::driver::State;
+use crate::state::{contexts, physical, regions};
 use crate::values::code::{Answer, Code};
+use crate::values::pointers::Out;
 
 /// `cuMemAlloc_v2`.
-pub(crate) fn allocate(call: &mut Call, bytes: u64) -> Answer<u64> {
+pub(crate) fn cuMemAlloc_v2(call: &mut Call, address: Out<u64>, bytes: u64) -> Answer<()> {
+    call.answer(address, |call| allocate(call, bytes))
+}
+
+/// Allocates memory in the current context.
+fn allocate(call: &mut Call, bytes: u64) -> Answer<u64> {
     if bytes == 0 {
         call.state.answers.outcome("alloc_zero")?;
         return Ok(0);
@@ -24,7 +31,7 @@ pub(crate) fn allocate(call: &mut Call, bytes: u64) -> Answer<u64> {
 
 /// `cuMemFree_v2`. Another thread may get the address before the call returns, as with a real
 /// driver.
-pub(crate) fn free(call: &mut Call, address: u64) -> Answer<()> {
+pub(crate) fn cuMemFree_v2(call: &mut Call, address: u64) -> Answer<()> {
     let state = &call.state;
     if address == 0 {
         return state.answers.outcome("free_null");
@@ -55,21 +62,25 @@ pub(crate) fn free(call: &mut Call, address: u64) -> Answer<()> {
 /// `cuMemGetAddressRange_v2`: start and size of the allocation or mapping that contains an address.
 /// An accessible mapping counts as a range, and UCX and libfabric rely on the range. A real driver
 /// finds nothing in a mapping without access.
-pub(crate) fn range_of(call: &Call, address: u64) -> Answer<(u64, u64)> {
-    let state = &call.state;
+pub(crate) fn cuMemGetAddressRange_v2(call: &mut Call, base: Out<u64>, bytes: Out<usize>, address: u64) -> Answer<()> {
+    let (start, length) = range_of(&call.state, address)?;
+    call.give(base, start);
+    call.give(bytes, length as usize);
+    Ok(())
+}
+
+/// Returns start and size of the allocation or accessible mapping that contains an address.
+fn range_of(state: &State, address: u64) -> Answer<(u64, u64)> {
     let allocation = state.memory.containing(address).map(|(start, allocation)| (start, allocation.bytes));
     allocation.or_else(|| state.virtual_memory.accessible_containing(address)).ok_or(Code::NOT_FOUND)
 }
 
 /// `cuMemGetInfo_v2` of the current context's device.
-pub(crate) fn info(call: &mut Call) -> Answer<(u64, u64)> {
+pub(crate) fn cuMemGetInfo_v2(call: &mut Call, free: Out<usize>, total: Out<usize>) -> Answer<()> {
     let index = contexts::device_of(&call.state, call.context)?;
     physical::collect(&mut call.state);
-    Ok(call.state.devices[index].info())
-}
-
-/// `cuDeviceTotalMem_v2`.
-pub(crate) fn total(call: &Call, device: i32) -> Answer<u64> {
-    let index = devices::index(&call.state, device)?;
-    Ok(call.state.devices[index].pages.total())
+    let (free_bytes, total_bytes) = call.state.devices[index].info();
+    call.give(free, free_bytes as usize);
+    call.give(total, total_bytes as usize);
+    Ok(())
 }
