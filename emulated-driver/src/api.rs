@@ -6,7 +6,9 @@ use libloading::{Library, Symbol};
 use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-pub use crate::values::structs::{Access, InstantiateParams, IpcMemory, POSIX_FD, PoolProperties, Properties};
+pub use crate::values::structs::{
+    Access, EXPORT_TABLE, InstantiateParams, IpcMemory, POSIX_FD, PoolProperties, Properties,
+};
 
 /// Code of a method without a symbol in the library: `CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER`.
 pub const MISSING: u32 = 36;

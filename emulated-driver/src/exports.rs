@@ -8,12 +8,13 @@
 
 use crate::call::make;
 use crate::calls::{
-    capture, context, device, event, graph, host, memory, module, pool, start, stream, transfer, virtual_memory,
+    capture, context, device, event, graph, host, ipc, memory, module, pointer, pool, start, stream, transfer,
+    virtual_memory,
 };
 use crate::tables::work::HostFunction;
 use crate::values::functions::Function;
 use crate::values::pointers::{In, Out};
-use crate::values::structs::{Access, PoolProperties, Properties};
+use crate::values::structs::{Access, InstantiateParams, IpcMemory, PoolProperties, Properties};
 use crate::values::table::functions;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -38,15 +39,16 @@ trait Argument {
     fn number(&self) -> u64;
 }
 
-/// Numbers of a C signature, and the number of each for the log.
+/// The numbers of a C signature, each as the number for the log.
 macro_rules! numbers {
-    ($($type:ty),*) => { $(impl Argument for $type {
+    ($($type:ty: $number:expr),*) => { $(impl Argument for $type {
         fn number(&self) -> u64 {
-            *self as u64
+            let number: fn($type) -> u64 = $number;
+            number(*self)
         }
     })* };
 }
-numbers!(u8, u32, i32, u64, usize);
+numbers!(u8: u64::from, u32: u64::from, u64: u64::from, i32: |value| value as u64, usize: |value| value as u64);
 
 impl<T> Argument for Out<T> {
     fn number(&self) -> u64 {
@@ -57,6 +59,12 @@ impl<T> Argument for Out<T> {
 impl<T> Argument for In<T> {
     fn number(&self) -> u64 {
         self.address()
+    }
+}
+
+impl Argument for IpcMemory {
+    fn number(&self) -> u64 {
+        self.0.iter().take(8).rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
     }
 }
 

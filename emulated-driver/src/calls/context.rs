@@ -1,5 +1,6 @@
 //! Contexts: the primary context of each device, created contexts, and each thread's stack of contexts.
 
+use super::event;
 use crate::call::Call;
 use crate::process::thread;
 use crate::state::contexts::{self, PRIMARY_BASE, STRIDE};
@@ -8,6 +9,7 @@ use crate::state::{captures, devices, pools, queues, regions};
 use crate::tables::context::Context;
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::Out;
+use std::collections::btree_map::Entry;
 use std::ffi::c_int;
 
 /// The first created context's handle.
@@ -25,8 +27,12 @@ fn retain(call: &mut Call, device: i32) -> Answer<u64> {
         return Err(code);
     }
     let handle = PRIMARY_BASE + index as u64 * STRIDE;
-    let made = call.state.contexts.entry(handle).and_modify(|context| context.retains += 1);
-    made.or_insert_with(|| Context::new(index));
+    let state = &mut *call.state;
+    let made = state.contexts.entry(handle).and_modify(|context| context.retains += 1);
+    if let Entry::Vacant(place) = made {
+        let retains = 1 + std::mem::take(&mut state.devices[index].reset_retains);
+        place.insert(Context { retains, ..Context::new(index) });
+    }
     call.made("primary context", handle);
     Ok(handle)
 }
@@ -35,7 +41,11 @@ fn retain(call: &mut Call, device: i32) -> Answer<u64> {
 pub(crate) fn cuDevicePrimaryCtxRelease_v2(call: &mut Call, device: i32) -> Answer<()> {
     let index = devices::index(&call.state, device)?;
     let handle = PRIMARY_BASE + index as u64 * STRIDE;
-    let context = call.state.contexts.get_mut(&handle).ok_or(Code::INVALID_CONTEXT)?;
+    let Some(context) = call.state.contexts.get_mut(&handle) else {
+        let left = &mut call.state.devices[index].reset_retains;
+        *left = left.checked_sub(1).ok_or(Code::INVALID_CONTEXT)?;
+        return Ok(());
+    };
     context.retains -= 1;
     if context.retains == 0 {
         end(call, handle);
@@ -43,13 +53,85 @@ pub(crate) fn cuDevicePrimaryCtxRelease_v2(call: &mut Call, device: i32) -> Answ
     Ok(())
 }
 
+/// `cuDevicePrimaryCtxReset_v2`: ends the context with all objects, and keeps the retains.
+pub(crate) fn cuDevicePrimaryCtxReset_v2(call: &mut Call, device: i32) -> Answer<()> {
+    let index = devices::index(&call.state, device)?;
+    let handle = PRIMARY_BASE + index as u64 * STRIDE;
+    if let Some(context) = call.state.contexts.get(&handle) {
+        call.state.devices[index].reset_retains = context.retains;
+        end(call, handle);
+    }
+    Ok(())
+}
+
+/// `cuDevicePrimaryCtxGetState`.
+pub(crate) fn cuDevicePrimaryCtxGetState(
+    call: &mut Call,
+    device: c_int,
+    flags: Out<u32>,
+    active: Out<c_int>,
+) -> Answer<()> {
+    flags.check()?;
+    active.check()?;
+    let index = devices::index(&call.state, device)?;
+    let alive = call.state.contexts.contains_key(&(PRIMARY_BASE + index as u64 * STRIDE));
+    let its_flags = call.state.devices[index].primary_flags;
+    call.give(flags, its_flags);
+    call.give(active, alive.into());
+    Ok(())
+}
+
+/// `cuDevicePrimaryCtxSetFlags_v2`. The flags are stored without effect.
+pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(call: &mut Call, device: c_int, flags: u32) -> Answer<()> {
+    let index = devices::index(&call.state, device)?;
+    check_flags(flags)?;
+    call.state.devices[index].primary_flags = flags;
+    Ok(())
+}
+
 /// `cuCtxCreate_v2`.
-pub(crate) fn cuCtxCreate_v2(call: &mut Call, context: Out<u64>, _flags: u32, device: c_int) -> Answer<()> {
-    call.answer(context, |call| create(call, device))
+pub(crate) fn cuCtxCreate_v2(call: &mut Call, context: Out<u64>, flags: u32, device: c_int) -> Answer<()> {
+    call.answer(context, |call| create(call, flags, device))
+}
+
+/// `cuCtxCreate_v3`. A context with a part of the device's multiprocessors is not emulated.
+pub(crate) fn cuCtxCreate_v3(
+    call: &mut Call,
+    context: Out<u64>,
+    affinities: u64,
+    count: c_int,
+    flags: u32,
+    device: c_int,
+) -> Answer<()> {
+    if affinities != 0 || count != 0 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    cuCtxCreate_v2(call, context, flags, device)
+}
+
+/// `cuCtxCreate_v4`. A context with parameters is not emulated.
+pub(crate) fn cuCtxCreate_v4(
+    call: &mut Call,
+    context: Out<u64>,
+    parameters: u64,
+    flags: u32,
+    device: c_int,
+) -> Answer<()> {
+    if parameters != 0 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    cuCtxCreate_v2(call, context, flags, device)
+}
+
+/// Refuses unknown flags of a context: scheduling, mapped host memory, local memory, core dumps, synchronous
+/// copies are known.
+fn check_flags(flags: u32) -> Answer<()> {
+    if flags & !0xff == 0 { Ok(()) } else { Err(Code::INVALID_VALUE) }
 }
 
 /// Creates a context, which becomes current.
-fn create(call: &mut Call, device: i32) -> Answer<u64> {
+fn create(call: &mut Call, flags: u32, device: i32) -> Answer<u64> {
+    check_flags(flags)?;
     let index = devices::index(&call.state, device)?;
     if let Some(code) = call.state.devices[index].lost {
         return Err(code);
@@ -152,6 +234,48 @@ pub(crate) fn cuCtxDisablePeerAccess(call: &mut Call, peer: u64) -> Answer<()> {
     regions::share(&mut call.state, peer, device, false)
 }
 
+/// `cuCtxGetDevice_v2`: of any context, and of the current one for null.
+pub(crate) fn cuCtxGetDevice_v2(call: &mut Call, device: Out<c_int>, context: u64) -> Answer<()> {
+    call.answer(device, |call| {
+        let context = if context == 0 { call.context } else { context };
+        if context == 0 {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        contexts::device_of(&call.state, context).map(|index| index as c_int)
+    })
+}
+
+/// `cuCtxSynchronize_v2`: of any context, and of the current one for null.
+pub(crate) fn cuCtxSynchronize_v2(call: &mut Call, context: u64) -> Answer<()> {
+    let context = if context == 0 { call.context } else { context };
+    if context == 0 {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    contexts::check(&call.state, context)?;
+    synchronize(call, context)
+}
+
+/// `cuCtxRecordEvent`: the event is complete when all work of the context so far is, on streams of every kind.
+pub(crate) fn cuCtxRecordEvent(call: &mut Call, context: u64, event: u64) -> Answer<()> {
+    usable(call, context)?;
+    event::record_on_context(call, context, event)
+}
+
+/// `cuCtxWaitEvent`: all later work of the context comes after the event, also on streams that come later.
+pub(crate) fn cuCtxWaitEvent(call: &mut Call, context: u64, event: u64) -> Answer<()> {
+    usable(call, context)?;
+    event::make_context_wait(call, context, event)
+}
+
+/// Refuses a context that takes part in no order of events: none, a dead one, one with a capture.
+fn usable(call: &mut Call, context: u64) -> Answer<()> {
+    if context == 0 {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    contexts::check(&call.state, context)?;
+    captures::check_context_event(&mut call.state, context)
+}
+
 /// `cuCtxSynchronize`.
 pub(crate) fn cuCtxSynchronize(call: &mut Call) -> Answer<()> {
     let context = call.context;
@@ -205,6 +329,7 @@ fn end(call: &mut Call, handle: u64) {
 
 /// Frees all memory of an ending context.
 fn free_all(state: &mut State, context: u64) {
+    state.shared.opened.retain(|_, opened| opened.context != context);
     regions::give_back_all(state, context);
     pools::give_back_all(state, context);
     state.host_memory.forget_all(context);

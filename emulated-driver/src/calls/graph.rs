@@ -2,19 +2,62 @@
 
 use super::submit::submit;
 use crate::call::Call;
+use crate::tables::capture::Graph;
 use crate::tables::work::Work;
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::Out;
+use crate::values::structs::InstantiateParams;
+use std::ffi::c_char;
 use std::sync::Arc;
 
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_*`: free on launch, upload, launch by a device, priorities of nodes.
+const INSTANTIATE_FLAGS: u64 = 0xf;
+
+/// `cuGraphCreate`: a graph without nodes.
+pub(crate) fn cuGraphCreate(call: &mut Call, graph: Out<u64>, flags: u32) -> Answer<()> {
+    call.answer(graph, |call| {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let handle = call.state.graphs.add(Graph { nodes: Vec::new() });
+        call.made("graph", handle);
+        Ok(handle)
+    })
+}
+
 /// `cuGraphInstantiateWithFlags`.
-pub(crate) fn cuGraphInstantiateWithFlags(
+pub(crate) fn cuGraphInstantiateWithFlags(call: &mut Call, executable: Out<u64>, graph: u64, flags: u64) -> Answer<()> {
+    call.answer(executable, |call| {
+        if flags & !INSTANTIATE_FLAGS != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        instantiate(call, graph)
+    })
+}
+
+/// `cuGraphInstantiate_v2`. An emulated graph has no mistakes, so no node and no text is written.
+pub(crate) fn cuGraphInstantiate_v2(
     call: &mut Call,
     executable: Out<u64>,
     graph: u64,
-    _flags: u64,
+    _error_node: Out<u64>,
+    _log: Out<c_char>,
+    _log_bytes: usize,
 ) -> Answer<()> {
     call.answer(executable, |call| instantiate(call, graph))
+}
+
+/// `cuGraphInstantiateWithParams`.
+pub(crate) fn cuGraphInstantiateWithParams(
+    call: &mut Call,
+    executable: Out<u64>,
+    graph: u64,
+    parameters: Out<InstantiateParams>,
+) -> Answer<()> {
+    let wanted = parameters.read()?;
+    cuGraphInstantiateWithFlags(call, executable, graph, wanted.flags)?;
+    call.give(parameters, InstantiateParams { error_node: 0, result: 0, ..wanted });
+    Ok(())
 }
 
 /// Makes a graph executable.

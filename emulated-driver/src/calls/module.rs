@@ -20,7 +20,7 @@ use crate::tables::work::{Arguments, GlobalKernel, KernelCode, PlainKernel, Shap
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::{In, Out};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
 /// Prefix of an image.
@@ -52,29 +52,106 @@ pub(crate) fn cuModuleLoadData(call: &mut Call, module: Out<u64>, image: In<c_ch
 /// Loads the object of an image.
 fn load(call: &mut Call, image: In<c_char>) -> Answer<u64> {
     let path = path_of(image)?;
+    load_object(call, &path, false)
+}
+
+/// Loads an object as a module.
+fn load_object(call: &mut Call, path: &str, of_library: bool) -> Answer<u64> {
     // Unlocked, because a thread that holds the loader's own lock may wait for the driver's
     // lock.
-    let object = call.state.unlocked(|| open(&path))?;
-    let handle = call.state.modules.add(Module { object: Arc::new(object) });
+    let object = call.state.unlocked(|| open(path))?;
+    let handle = call.state.modules.add(Module { object: Arc::new(object), of_library });
     call.made("module", handle);
     Ok(handle)
 }
 
 /// `cuModuleUnload`.
 pub(crate) fn cuModuleUnload(call: &mut Call, module: u64) -> Answer<()> {
+    if call.state.modules.get(module)?.of_library {
+        return Err(Code::NOT_PERMITTED);
+    }
     let module = call.state.modules.remove(module)?;
     // Work queued earlier may still run the object's code.
     std::mem::forget(module.object);
     Ok(())
 }
 
+/// `cuLibraryLoadData`. The image is looked at when the library is first used, as by a real driver; options have
+/// no effect.
+pub(crate) fn cuLibraryLoadData(
+    call: &mut Call,
+    library: Out<u64>,
+    code: In<c_char>,
+    _jit_options: In<c_int>,
+    _jit_values: In<*const c_void>,
+    _jit_count: u32,
+    _options: In<c_int>,
+    _values: In<*const c_void>,
+    _count: u32,
+) -> Answer<()> {
+    call.answer(library, |call| {
+        if code.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let handle = call.state.libraries.add(crate::tables::module::Library { path: path_of(code), module: None });
+        call.made("library", handle);
+        Ok(handle)
+    })
+}
+
+/// `cuLibraryUnload`.
+pub(crate) fn cuLibraryUnload(call: &mut Call, library: u64) -> Answer<()> {
+    let library = call.state.libraries.remove(library)?;
+    if let Some(module) = library.module {
+        // Work queued earlier may still run the object's code.
+        std::mem::forget(call.state.modules.remove(module)?.object);
+    }
+    Ok(())
+}
+
+/// `cuLibraryGetModule`: the same module each time.
+pub(crate) fn cuLibraryGetModule(call: &mut Call, module: Out<u64>, library: u64) -> Answer<()> {
+    call.answer(module, |call| module_of(call, library))
+}
+
+/// `cuLibraryGetKernel`.
+pub(crate) fn cuLibraryGetKernel(call: &mut Call, kernel: Out<u64>, library: u64, name: In<c_char>) -> Answer<()> {
+    call.answer(kernel, |call| {
+        let name = name.text()?;
+        let module = module_of(call, library)?;
+        function_of(call, module, name)
+    })
+}
+
+/// `cuKernelGetFunction`. A kernel's handle is the handle of the function.
+pub(crate) fn cuKernelGetFunction(call: &mut Call, function: Out<u64>, kernel: u64) -> Answer<()> {
+    call.answer(function, |call| call.state.functions.get(kernel).map(|_| kernel))
+}
+
+/// Returns the module of a library, loaded at the first use.
+fn module_of(call: &mut Call, library: u64) -> Answer<u64> {
+    let its = call.state.libraries.get(library)?;
+    if let Some(module) = its.module {
+        return Ok(module);
+    }
+    let path = its.path.clone()?;
+    let module = load_object(call, &path, true)?;
+    call.state.libraries.get_mut(library)?.module = Some(module);
+    Ok(module)
+}
+
+/// Returns the handle of a kernel of a module.
+fn function_of(call: &mut Call, module: u64, name: &CStr) -> Answer<u64> {
+    let object = Arc::clone(&call.state.modules.get(module)?.object);
+    let function = call.state.unlocked(|| find(object, name))?;
+    Ok(call.state.functions.add(function))
+}
+
 /// `cuModuleGetFunction`.
 pub(crate) fn cuModuleGetFunction(call: &mut Call, function: Out<u64>, module: u64, name: In<c_char>) -> Answer<()> {
     call.answer(function, |call| {
         let name = name.text()?;
-        let object = Arc::clone(&call.state.modules.get(module)?.object);
-        let function = call.state.unlocked(|| find(object, name))?;
-        Ok(call.state.functions.add(function))
+        function_of(call, module, name)
     })
 }
 

@@ -12,6 +12,7 @@ use crate::call::Call;
 use crate::state::devices::{self, MEMORY_POOLS};
 use crate::state::pools::{settle, take, trim};
 use crate::state::{captures, contexts, regions, threads};
+use crate::tables::memory::Source;
 use crate::tables::pool::Freed;
 use crate::tables::work::Work;
 use crate::values::code::{Answer, Code};
@@ -221,7 +222,7 @@ pub(crate) fn cuMemFreeAsync(call: &mut Call, address: u64, stream: u64) -> Answ
         return Ok(());
     }
     let allocation = *state.memory.allocations.get(&address).ok_or(Code::INVALID_VALUE)?;
-    if captures::of_queue(state, queue)?.is_some() {
+    if captures::of_queue(state, queue)?.is_some() || allocation.source == Source::Imported {
         return Err(Code::INVALID_VALUE);
     }
     state.memory.allocations.remove(&address);

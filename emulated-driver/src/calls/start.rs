@@ -6,6 +6,7 @@ use crate::process::latch;
 use crate::values::code::{Answer, Code};
 use crate::values::functions::{FUNCTIONS, Function};
 use crate::values::pointers::{In, Out};
+use crate::values::structs::EXPORT_TABLE;
 use std::ffi::{CString, c_char, c_int, c_void};
 
 /// `CU_GET_PROC_ADDRESS_SUCCESS`.
@@ -30,6 +31,37 @@ pub(crate) fn cuInit(call: &mut Call, flags: u32) -> Answer<()> {
     }
     latch::ready(call.state.config.fork, exit::at_exit);
     Ok(())
+}
+
+/// The table behind [`EXPORT_TABLE`]: the size in bytes, as in every such table, and a function.
+#[repr(C)]
+struct ExportTable {
+    bytes: usize,
+    marker: extern "C" fn() -> c_int,
+}
+
+/// The one table that the emulated driver has. The address is the same for every caller.
+static TABLE: ExportTable = ExportTable { bytes: size_of::<ExportTable>(), marker: exported };
+
+/// The function of the table.
+extern "C" fn exported() -> c_int {
+    1
+}
+
+/// `cuGetExportTable`. Writes null for an unknown table, as a real driver does.
+pub(crate) fn cuGetExportTable(call: &mut Call, table: Out<*const c_void>, uuid: Out<[u8; 16]>) -> Answer<()> {
+    table.check()?;
+    if uuid.read()? != EXPORT_TABLE {
+        table.write(std::ptr::null());
+        return Err(Code::INVALID_VALUE);
+    }
+    call.give(table, (&raw const TABLE).cast());
+    Ok(())
+}
+
+/// A function that no header declares: what a library in front of the driver does not know. Doubles a number.
+pub(crate) fn cuEmulatedUnknownFunction(call: &mut Call, number: u64, doubled: Out<u64>) -> Answer<()> {
+    call.answer(doubled, |_| number.checked_mul(2).ok_or(Code::INVALID_VALUE))
 }
 
 /// `cuDriverGetVersion`.

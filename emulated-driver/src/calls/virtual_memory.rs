@@ -221,6 +221,7 @@ pub(crate) fn cuMemRelease(call: &mut Call, handle: u64) -> Answer<()> {
 pub(crate) fn cuMemMap(call: &mut Call, at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Answer<()> {
     supported(call)?;
     let state = &mut *call.state;
+    let id = state.next_id();
     let memory = &mut state.virtual_memory;
     let number = *memory.handles.get(handle).map_err(|_| Code::INVALID_VALUE)?;
     let physical = memory.physical.get(&number).ok_or(Code::INVALID_VALUE)?;
@@ -234,7 +235,7 @@ pub(crate) fn cuMemMap(call: &mut Call, at: u64, bytes: u64, offset: u64, handle
     if !memory.is_reserved(at, bytes) || memory.is_taken(at, at + bytes) {
         return state.answers.outcome("map_taken");
     }
-    memory.mappings.insert(at, Mapping { bytes, physical: number, users: BTreeMap::new() });
+    memory.mappings.insert(at, Mapping { bytes, physical: number, users: BTreeMap::new(), id });
     if let Some(physical) = memory.physical.get_mut(&number) {
         physical.mappings += 1;
     }

@@ -20,6 +20,11 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
+    /// Takes a pointer out of a list of the caller.
+    pub(crate) fn from_caller(pointer: *mut T) -> Self {
+        Self(pointer)
+    }
+
     /// Returns whether the caller wants no result.
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()

@@ -3,6 +3,9 @@
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub const POSIX_FD: i32 = 1;
 
+/// The name of the one table that `cuGetExportTable` of the emulated driver knows.
+pub const EXPORT_TABLE: [u8; 16] = *b"cachalot-emu-tab";
+
 /// `CUmemAllocationProp` for plain memory of a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +78,7 @@ impl PoolProperties {
     }
 }
 
-/// `CUipcMemHandle`, which a process passes on to another process.
+/// `CUipcMemHandle`: a name of memory, which a process passes on to another process.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpcMemory(pub [u8; 64]);

@@ -10,7 +10,7 @@
 //!
 //! From the rows come the exported symbols (`exports`), the numbers and names (`functions`), and the
 //! methods for Rust tests (`api`). Each of them gives the types of the arguments a meaning: `Out<T>` is a
-//! result, `Maybe<T>` a result that may be null, `In<T>` a value to read, `List<T>` a list to read that may be
+//! result, `Maybe<T>` a result that a test may leave out, `In<T>` a value to read, `List<T>` a list to read that may be
 //! null, `Text` a C string, `Host` an address of the host, `ConstHost` one that is only read, `Bytes` a size,
 //! `HostCall` a function of the host.
 //!
@@ -25,6 +25,8 @@ macro_rules! functions {
         }
         start {
             cuInit(flags: u32): 2000, Nothing, Safe;
+            cuGetExportTable(table: Out<*const c_void>, uuid: Maybe<[u8; 16]>): 3010, Nothing, Safe;
+            cuEmulatedUnknownFunction(number: u64, doubled: Out<u64>): 2000, Nothing, Safe;
             cuDriverGetVersion(version: Out<c_int>): 2020, Nothing, Safe;
             cuGetProcAddress(symbol: Text, address: Out<*mut c_void>, version: c_int, flags: u64): 11030, Nothing, Safe;
             cuGetProcAddress_v2(symbol: Text, address: Out<*mut c_void>, version: c_int, flags: u64, status: Maybe<c_int>): 12000, Nothing, Safe;
@@ -57,22 +59,44 @@ macro_rules! functions {
             cuCtxDisablePeerAccess(peer: u64): 4000, Context, Unsafe;
             cuDevicePrimaryCtxRetain(context: Out<u64>, device: c_int): 7000, Init, Safe;
             cuDevicePrimaryCtxRelease_v2(device: c_int): 11000, Init, Safe;
+            cuDevicePrimaryCtxReset_v2(device: c_int): 11000, Init, Unsafe;
+            cuDevicePrimaryCtxGetState(device: c_int, flags: Out<u32>, active: Out<c_int>): 7000, Init, Safe;
+            cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: u32): 11000, Init, Safe;
             cuCtxGetCurrent(context: Out<u64>): 4000, Init, Safe;
             cuCtxSetCurrent(context: u64): 4000, Init, Safe;
             cuCtxPushCurrent_v2(context: u64): 4000, Init, Safe;
-            cuCtxPopCurrent_v2(context: Maybe<u64>): 4000, Init, Safe;
+            cuCtxPopCurrent_v2(context: Out<u64>): 4000, Init, Safe;
             cuCtxGetDevice(device: Out<c_int>): 2000, Init, Safe;
+            cuCtxGetDevice_v2(device: Out<c_int>, context: u64): 13000, Init, Safe;
             cuCtxSynchronize(): 2000, Context, Safe;
+            cuCtxSynchronize_v2(context: u64): 13000, Init, Safe;
+            cuCtxRecordEvent(context: u64, event: u64): 12050, Init, Safe;
+            cuCtxWaitEvent(context: u64, event: u64): 12050, Init, Safe;
             cuCtxCreate_v2(context: Out<u64>, flags: u32, device: c_int): 3020, Init, Unsafe;
+            cuCtxCreate_v3(context: Out<u64>, affinities: ConstHost, count: c_int, flags: u32, device: c_int): 11040, Init, Unsafe;
+            cuCtxCreate_v4(context: Out<u64>, parameters: ConstHost, flags: u32, device: c_int): 12050, Init, Unsafe;
             cuCtxDestroy_v2(context: u64): 4000, Init, Unsafe;
         }
         memory {
             cuMemAlloc_v2(address: Out<u64>, bytes: Bytes): 3020, Context, Unsafe;
+            cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<usize>, width: Bytes, height: Bytes, element: u32): 3020, Context, Unsafe;
+            cuMemAllocManaged(address: Out<u64>, bytes: Bytes, flags: u32): 6000, Context, Unsafe;
             cuMemFree_v2(address: u64): 3020, Init, Unsafe;
-            cuMemGetInfo_v2(free: Maybe<usize>, total: Maybe<usize>): 3020, Context, Safe;
-            cuMemGetAddressRange_v2(base: Maybe<u64>, bytes: Maybe<usize>, address: u64): 3020, Context, Safe;
+            cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>): 3020, Context, Safe;
+            cuMemGetAddressRange_v2(base: Out<u64>, bytes: Out<usize>, address: u64): 3020, Context, Safe;
+        }
+        pointer {
+            cuPointerGetAttribute(value: Maybe<u8>, attribute: c_int, address: u64): 4000, Init, Safe;
+            cuPointerGetAttributes(count: u32, attributes: List<c_int>, values: List<*mut u8>, address: u64): 7000, Init, Safe;
+            cuPointerSetAttribute(value: List<u32>, attribute: c_int, address: u64): 6000, Init, Unsafe;
+        }
+        ipc {
+            cuIpcGetMemHandle(handle: Out<IpcMemory>, address: u64): 4010, Context, Safe;
+            cuIpcOpenMemHandle_v2(address: Out<u64>, handle: IpcMemory, flags: u32): 11000, Context, Unsafe;
+            cuIpcCloseMemHandle(address: u64): 4010, Context, Unsafe;
         }
         host {
+            cuMemAllocHost_v2(memory: Out<*mut c_void>, bytes: Bytes): 3020, Context, Unsafe;
             cuMemHostAlloc(memory: Out<*mut c_void>, bytes: Bytes, flags: u32): 3010, Context, Unsafe;
             cuMemFreeHost(memory: Host): 2000, Init, Unsafe;
             cuMemHostRegister_v2(memory: Host, bytes: Bytes, flags: u32): 6050, Context, Unsafe;
@@ -106,6 +130,7 @@ macro_rules! functions {
             cuEventQuery(event: u64): 2000, Init, Safe;
             cuEventSynchronize(event: u64): 2000, Init, Safe;
             cuEventElapsedTime(milliseconds: Out<f32>, from: u64, to: u64): 2000, Init, Safe;
+            cuEventElapsedTime_v2(milliseconds: Out<f32>, from: u64, to: u64): 12080, Init, Safe;
             cuEventDestroy_v2(event: u64): 4000, Init, Safe;
             cuStreamWaitEvent(stream: u64, event: u64, flags: u32): 3020, Init, Safe, cuStreamWaitEvent_ptsz;
         }
@@ -114,7 +139,7 @@ macro_rules! functions {
             cuStreamCreateWithPriority(stream: Out<u64>, flags: u32, priority: c_int): 5050, Context, Safe;
             cuStreamGetPriority(stream: u64, priority: Out<c_int>): 5050, Init, Safe, cuStreamGetPriority_ptsz;
             cuStreamGetFlags(stream: u64, flags: Out<u32>): 5050, Init, Safe, cuStreamGetFlags_ptsz;
-            cuCtxGetStreamPriorityRange(least: Maybe<c_int>, greatest: Maybe<c_int>): 5050, Context, Safe;
+            cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>): 5050, Context, Safe;
             cuStreamDestroy_v2(stream: u64): 4000, Init, Safe;
             cuStreamSynchronize(stream: u64): 2000, Init, Safe, cuStreamSynchronize_ptsz;
             cuStreamQuery(stream: u64): 2000, Init, Safe, cuStreamQuery_ptsz;
@@ -124,7 +149,7 @@ macro_rules! functions {
         }
         capture {
             cuStreamIsCapturing(stream: u64, status: Out<c_int>): 10000, Init, Safe, cuStreamIsCapturing_ptsz;
-            cuStreamGetCaptureInfo_v2(stream: u64, status: Out<c_int>, id: Maybe<u64>, graph: Maybe<u64>, nodes: Maybe<*const u64>, count: Maybe<usize>): 11030, Init, Safe, cuStreamGetCaptureInfo_v2_ptsz;
+            cuStreamGetCaptureInfo_v2(stream: u64, status: Out<c_int>, id: Out<u64>, graph: Maybe<u64>, nodes: Maybe<*const u64>, count: Maybe<usize>): 11030, Init, Safe, cuStreamGetCaptureInfo_v2_ptsz;
             cuThreadExchangeStreamCaptureMode(mode: Out<c_int>): 10010, Init, Safe;
             cuStreamBeginCapture_v2(stream: u64, mode: c_int): 10010, Init, Safe, cuStreamBeginCapture_v2_ptsz;
             cuStreamEndCapture(stream: u64, graph: Out<u64>): 10000, Init, Safe, cuStreamEndCapture_ptsz;
@@ -133,11 +158,19 @@ macro_rules! functions {
         }
         module {
             cuModuleLoadData(module: Out<u64>, image: Text): 2000, Context, Unsafe;
+            cuLibraryLoadData(library: Out<u64>, code: Text, jit_options: List<c_int>, jit_values: List<*const c_void>, jit_count: u32, options: List<c_int>, values: List<*const c_void>, count: u32): 12000, Init, Safe;
+            cuLibraryUnload(library: u64): 12000, Init, Safe;
+            cuLibraryGetModule(module: Out<u64>, library: u64): 12000, Context, Safe;
+            cuLibraryGetKernel(kernel: Out<u64>, library: u64, name: Text): 12000, Init, Safe;
+            cuKernelGetFunction(function: Out<u64>, kernel: u64): 12000, Context, Safe;
             cuModuleUnload(module: u64): 2000, Context, Unsafe;
             cuModuleGetFunction(function: Out<u64>, module: u64, name: Text): 2000, Context, Safe;
             cuLaunchKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, params: List<*const u64>, extra: ConstHost): 4000, Context, Safe, cuLaunchKernel_ptsz;
         }
         graph {
+            cuGraphCreate(graph: Out<u64>, flags: u32): 10000, Init, Safe;
+            cuGraphInstantiate_v2(executable: Out<u64>, graph: u64, error_node: Maybe<u64>, log: Maybe<c_char>, log_bytes: usize): 11000, Init, Safe;
+            cuGraphInstantiateWithParams(executable: Out<u64>, graph: u64, parameters: Out<InstantiateParams>): 12000, Init, Safe, cuGraphInstantiateWithParams_ptsz;
             cuGraphInstantiateWithFlags(executable: Out<u64>, graph: u64, flags: u64): 11040, Init, Safe;
             cuGraphLaunch(executable: u64, stream: u64): 10000, Init, Safe, cuGraphLaunch_ptsz;
             cuGraphExecDestroy(executable: u64): 10000, Init, Safe;
