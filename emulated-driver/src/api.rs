@@ -19,33 +19,28 @@ pub struct Api {
     library: Library,
 }
 
-/// A result.
-type Out<'a, T> = &'a mut T;
-/// A result that may be null.
-type Maybe<T> = *mut T;
-/// A value to read.
-type In<'a, T> = &'a T;
-/// A list to read, which may be null.
-type List<T> = *const T;
-/// A C string.
-type Text = *const c_char;
-/// An address of the host.
-type Host = *mut c_void;
-/// An address of the host that is only read.
-type ConstHost = *const c_void;
-/// A size.
-type Bytes = usize;
-/// A function of the host.
-type HostCall = unsafe extern "C" fn(*mut c_void);
+/// The Rust type of an argument, by the kind of the row.
+macro_rules! argument {
+    (Out<$type:ty>) => { &mut $type };
+    (Maybe<$type:ty>) => { *mut $type };
+    (In<$type:ty>) => { &$type };
+    (List<$type:ty>) => { *const $type };
+    (Text) => { *const c_char };
+    (Host) => { *mut c_void };
+    (ConstHost) => { *const c_void };
+    (Bytes) => { usize };
+    (HostCall) => { unsafe extern "C" fn(*mut c_void) };
+    ($type:ident) => { $type };
+}
 
 /// Declares a method for a symbol. The arguments are the arguments of the C function.
 macro_rules! method {
-    ($symbol:ident ($($argument:ident: $type:ty),*)) => {
-        pub fn $symbol(&self, $($argument: $type),*) -> u32 {
+    ($symbol:ident ($($argument:ident: $kind:ident $(<$type:ty>)?),*)) => {
+        pub fn $symbol(&self, $($argument: argument!($kind $(<$type>)?)),*) -> u32 {
             let name = concat!(stringify!($symbol), "\0");
             // SAFETY: the type comes from the driver's header.
             let found = unsafe { self.library.get(name) };
-            let found: Symbol<'_, unsafe extern "C" fn($($type),*) -> u32> = match found {
+            let found: Symbol<'_, unsafe extern "C" fn($(argument!($kind $(<$type>)?)),*) -> u32> = match found {
                 Ok(found) => found,
                 Err(_) => return MISSING,
             };
@@ -62,7 +57,6 @@ macro_rules! methods {
     })*) => {
         #[allow(non_snake_case, missing_docs, reason = "the driver's own names; its documentation holds")]
         #[allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
-        #[allow(elided_lifetimes_in_paths, reason = "a row says what an argument means, not how it is borrowed")]
         impl Api { $($(
             method! { $name $arguments }
             $(method! { $own $arguments })?

@@ -18,7 +18,7 @@ const MARK: &[u8; 8] = b"cachalot";
 
 /// A part of a region of device memory.
 #[derive(Clone, Debug)]
-pub(crate) struct Memory {
+pub(crate) struct Handed {
     /// The owner's number of the device.
     pub(crate) device: usize,
     /// The region, as parts of the file.
@@ -29,7 +29,7 @@ pub(crate) struct Memory {
 }
 
 /// Describes memory of a file for other processes. The handle is good as long as the description is open.
-pub(crate) fn offer(memory: &Memory, file: &File) -> Answer<(IpcMemory, File)> {
+pub(crate) fn offer(memory: &Handed, file: &File) -> Answer<(IpcMemory, File)> {
     // A hasher of the standard library begins with a number by chance.
     let chance = RandomState::new().hash_one(std::process::id());
     let parts: Vec<_> = memory.extents.iter().map(|extent| (extent.offset, extent.bytes)).collect();
@@ -54,7 +54,7 @@ pub(crate) fn offer(memory: &Memory, file: &File) -> Answer<(IpcMemory, File)> {
 }
 
 /// Opens memory of another process. `None` if no process offers the memory.
-pub(crate) fn open(handle: &IpcMemory) -> Option<(Memory, File)> {
+pub(crate) fn open(handle: &IpcMemory) -> Option<(Handed, File)> {
     let word = |at: usize| Some(u32::from_ne_bytes(handle.0[at..at + 4].try_into().ok()?));
     if &handle.0[..8] != MARK {
         return None;
@@ -81,5 +81,5 @@ pub(crate) fn open(handle: &IpcMemory) -> Option<(Memory, File)> {
         return None;
     }
     let device = usize::try_from(description["device"].as_u64()?).ok()?;
-    Some((Memory { device, extents, offset, bytes }, file))
+    Some((Handed { device, extents, offset, bytes }, file))
 }

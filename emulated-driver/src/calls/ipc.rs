@@ -7,7 +7,7 @@
 
 use crate::backing::handed;
 use crate::call::Call;
-use crate::state::blocks::{self, Kind};
+use crate::state::blocks::{self, BlockKind};
 use crate::state::{devices, regions};
 use crate::tables::memory::Region;
 use crate::tables::shared::{Offer, Opened};
@@ -22,13 +22,13 @@ const FLAGS: u32 = 1;
 pub(crate) fn cuIpcGetMemHandle(call: &mut Call, handle: Out<IpcMemory>, address: u64) -> Answer<()> {
     call.answer(handle, |call| {
         let state = &mut *call.state;
-        let block = blocks::containing(state, address).filter(|block| block.kind == Kind::Plain);
+        let block = blocks::containing(state, address).filter(|block| block.kind == BlockKind::Plain);
         let block = block.ok_or(Code::INVALID_VALUE)?;
         if let Some(offer) = state.shared.offers.get(&block.id) {
             return Ok(offer.handle);
         }
         let region = state.memory.regions.get(&block.mapping.0).ok_or(Code::INVALID_VALUE)?;
-        let memory = handed::Memory {
+        let memory = handed::Handed {
             device: region.device,
             extents: region.extents.clone(),
             offset: block.start - block.mapping.0,

@@ -3,7 +3,7 @@
 //! The answers are those of driver 580.159 on an H100.
 
 use crate::call::Call;
-use crate::state::blocks::{self, Block, Kind};
+use crate::state::blocks::{self, Block, BlockKind};
 use crate::state::driver::State;
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::{In, Out};
@@ -112,17 +112,17 @@ fn give(call: &mut Call, out: Out<u8>, value: Value) {
 /// Returns an attribute of an address inside a block.
 fn value_of(state: &State, block: &Block, attribute: c_int, address: u64) -> Answer<Value> {
     let flag = |on: bool| Value::Word(on.into());
-    let plain = block.kind == Kind::Plain;
+    let plain = block.kind == BlockKind::Plain;
     Ok(match attribute {
         CONTEXT => Value::Long(block.context),
-        MEMORY_TYPE => Value::Word(if block.kind == Kind::Host { 1 } else { 2 }),
+        MEMORY_TYPE => Value::Word(if block.kind == BlockKind::Host { 1 } else { 2 }),
         DEVICE_POINTER if block.access == 0 => return Err(Code::INVALID_VALUE),
         DEVICE_POINTER => Value::Long(address),
-        HOST_POINTER if matches!(block.kind, Kind::Host | Kind::Managed) => Value::Long(address),
-        P2P_TOKENS if block.kind != Kind::Host => Value::Tokens,
+        HOST_POINTER if matches!(block.kind, BlockKind::Host | BlockKind::Managed) => Value::Long(address),
+        P2P_TOKENS if block.kind != BlockKind::Host => Value::Tokens,
         SYNC_MEMOPS => flag(block.sync_memops),
         BUFFER_ID => Value::Long(block.id),
-        IS_MANAGED => flag(block.kind == Kind::Managed),
+        IS_MANAGED => flag(block.kind == BlockKind::Managed),
         DEVICE_ORDINAL => Value::Word(block.device as u32),
         IS_LEGACY_IPC_CAPABLE | IS_RDMA_CAPABLE | IS_DECOMPRESS_CAPABLE => flag(plain),
         RANGE_START => Value::Long(block.range.0),

@@ -7,7 +7,7 @@ use crate::tables::memory::Source;
 
 /// The kind of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum BlockKind {
     /// `cuMemAlloc` and its like.
     Plain,
     /// Stream-ordered memory.
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 /// A block of memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
-    pub(crate) kind: Kind,
+    pub(crate) kind: BlockKind,
     /// Start of the block.
     pub(crate) start: u64,
     /// The context, or 0 for memory that belongs to none.
@@ -57,10 +57,10 @@ fn allocation(state: &State, address: u64) -> Option<Block> {
     let (start, allocation) = state.memory.containing(address)?;
     let region = state.memory.regions.get(&allocation.region)?;
     let kind = match (allocation.source, allocation.pool) {
-        (Source::Imported, _) => Kind::Imported,
-        (Source::Managed, _) => Kind::Managed,
-        (Source::Plain, Some(_)) => Kind::Pool,
-        (Source::Plain, None) => Kind::Plain,
+        (Source::Imported, _) => BlockKind::Imported,
+        (Source::Managed, _) => BlockKind::Managed,
+        (Source::Plain, Some(_)) => BlockKind::Pool,
+        (Source::Plain, None) => BlockKind::Plain,
     };
     Some(Block {
         kind,
@@ -86,7 +86,7 @@ fn mapping(state: &State, address: u64) -> Option<Block> {
     let physical = &state.virtual_memory.physical[&mapping.physical];
     let access = mapping.users.get(&physical.device).or_else(|| mapping.users.values().next());
     Some(Block {
-        kind: Kind::Mapped,
+        kind: BlockKind::Mapped,
         start,
         context: 0,
         device: physical.device,
@@ -105,7 +105,7 @@ fn mapping(state: &State, address: u64) -> Option<Block> {
 fn pinned(state: &State, address: u64) -> Option<Block> {
     let (start, range) = state.host_memory.overlapping(address, address.checked_add(1)?)?;
     Some(Block {
-        kind: Kind::Host,
+        kind: BlockKind::Host,
         start,
         context: range.context,
         device: contexts::device_of(state, range.context).unwrap_or(0),
