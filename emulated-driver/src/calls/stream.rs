@@ -65,6 +65,13 @@ pub(crate) fn cuStreamGetCtx(call: &mut Call, stream: u64, context: Out<u64>) ->
     })
 }
 
+/// `cuStreamGetCtx_v2`. No stream of the emulated driver belongs to a green context.
+pub(crate) fn cuStreamGetCtx_v2(call: &mut Call, stream: u64, context: Out<u64>, green: Out<u64>) -> Answer<()> {
+    cuStreamGetCtx(call, stream, context)?;
+    call.give(green, 0);
+    Ok(())
+}
+
 /// `cuLaunchHostFunc`.
 pub(crate) fn cuLaunchHostFunc(
     call: &mut Call,

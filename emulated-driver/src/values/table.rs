@@ -145,6 +145,7 @@ macro_rules! functions {
             cuStreamQuery(stream: u64): 2000, Init, Safe, cuStreamQuery_ptsz;
             cuStreamGetId(stream: u64, id: Out<u64>): 12000, Init, Safe, cuStreamGetId_ptsz;
             cuStreamGetCtx(stream: u64, context: Out<u64>): 9020, Init, Safe, cuStreamGetCtx_ptsz;
+            cuStreamGetCtx_v2(stream: u64, context: Out<u64>, green: Maybe<u64>): 12050, Init, Safe, cuStreamGetCtx_v2_ptsz;
             cuLaunchHostFunc(stream: u64, function: HostCall, argument: Host): 10000, Init, Safe, cuLaunchHostFunc_ptsz;
         }
         capture {
