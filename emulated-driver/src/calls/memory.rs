@@ -69,6 +69,10 @@ pub(crate) fn cuMemAllocManaged(call: &mut Call, address: Out<u64>, bytes: u64, 
 pub(crate) fn cuMemFree_v2(call: &mut Call, address: u64) -> Answer<()> {
     let state = &call.state;
     if address == 0 {
+        // A failed context answers its code, also to a free without an effect.
+        if call.context != 0 {
+            contexts::check(state, call.context)?;
+        }
         return state.answers.outcome("free_null");
     }
     let Some(&allocation) = state.memory.allocations.get(&address) else {
