@@ -1,0 +1,8 @@
+//! Served memory.
+
+mod addresses;
+mod captures;
+mod contexts;
+mod failures;
+mod frees;
+mod setup;
