@@ -7,10 +7,12 @@
 //! group      a limit that several processes share
 //! ledger     who asked for each piece of the device's memory
 //! options    what `cachalot run` passes to the program's process
+//! types      types of `cuda.h` that only a library in front of the driver needs
 //! ```
 //!
 //! The crate `cachalot-front` exports the driver's functions and calls this crate.
 
 pub mod options;
+pub mod types;
 
 pub use options::Options;
