@@ -44,7 +44,8 @@ fn static_unwinder(compiler: &cc::Tool, folder: &Path) {
     let path = String::from_utf8_lossy(&answer.stdout).trim().to_owned();
     // A compiler without GCC's library answers the bare name, and the shared library stays.
     if Path::new(&path).is_absolute() {
-        std::fs::write(folder.join("libgcc_s.so"), format!("INPUT({path})\n")).expect("the build folder can be written");
+        std::fs::write(folder.join("libgcc_s.so"), format!("INPUT({path})\n"))
+            .expect("the build folder can be written");
     }
 }
 

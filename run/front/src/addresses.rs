@@ -12,8 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 const ALIAS: &CStr = c"libcachalot-driver.so.1";
 
 /// The driver's functions in the order of [`NAMES`]. Null: the driver has no such function.
-static ADDRESSES: [AtomicPtr<c_void>; NAMES.len()] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
+static ADDRESSES: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
 
 /// Whether [`ADDRESSES`] holds the driver's functions.
 static FILLED: AtomicBool = AtomicBool::new(false);

@@ -10,4 +10,3 @@ use core::ptr::NonNull;
 pub(crate) fn call(index: usize, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
     of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
 }
-

@@ -10,8 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 static AT_LOAD: extern "C" fn() = at_load;
 
 /// Variables of the loader that lead to the library, and the separators of their entries.
-const LOADER_VARIABLES: [(&str, &[u8]); 3] =
-    [("LD_LIBRARY_PATH", b":"), ("LD_PRELOAD", b": "), ("LD_AUDIT", b":")];
+const LOADER_VARIABLES: [(&str, &[u8]); 3] = [("LD_LIBRARY_PATH", b":"), ("LD_PRELOAD", b": "), ("LD_AUDIT", b":")];
 
 extern "C" fn at_load() {
     crate::addresses::fill();

@@ -50,7 +50,10 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, String> {
     let in_path = paths.iter().filter(|folder| folder.is_absolute()).map(|folder| folder.join(name));
     let usual = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
     in_path.chain(cached(name)).chain(usual).find(|path| path.is_file()).ok_or_else(|| {
-        format!("no {} in LD_LIBRARY_PATH, in the loader's cache or in the usual folders: --driver names the driver", name.display())
+        format!(
+            "no {} in LD_LIBRARY_PATH, in the loader's cache or in the usual folders: --driver names the driver",
+            name.display()
+        )
     })
 }
 

@@ -44,7 +44,9 @@ pub(super) fn front_library() -> Result<PathBuf, String> {
     let found = found.and_then(|path| fs::canonicalize(path).ok());
     found.ok_or_else(|| {
         let folder = beside.display();
-        format!("no {BUILT} in {folder} or {folder}/../lib/cachalot: `cargo build -p cachalot-front` builds the library")
+        format!(
+            "no {BUILT} in {folder} or {folder}/../lib/cachalot: `cargo build -p cachalot-front` builds the library"
+        )
     })
 }
 
@@ -111,7 +113,10 @@ fn missing_functions(front: &Path, driver: &Path) -> Result<BTreeSet<String>, St
     if !functions.contains("cuInit") {
         return Err(format!("{}: the file is no CUDA driver, as it has no cuInit", driver.display()));
     }
-    Ok(driver::exported(front)?.into_iter().filter(|name| name.starts_with("cu") && !functions.contains(name)).collect())
+    Ok(driver::exported(front)?
+        .into_iter()
+        .filter(|name| name.starts_with("cu") && !functions.contains(name))
+        .collect())
 }
 
 /// Changes the first letter of a symbol wherever the image has the whole name. The loader then fails to find the symbol.

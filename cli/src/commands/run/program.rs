@@ -23,9 +23,9 @@ pub(super) fn find(name: &Path) -> Option<PathBuf> {
         return name.exists().then(|| name.to_owned());
     }
     let folders = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| {
-        path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
-    })
+    std::env::split_paths(&folders)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
 }
 
 /// Returns the dynamic loader that a program names. Follows the first line of scripts.
@@ -52,7 +52,10 @@ fn check_privileges(program: &Path) -> Result<(), String> {
     let capable = rustix::fs::getxattr(program, "security.capability", &mut [0_u8; 64][..]).is_ok();
     if owner || group || capable {
         let how = if capable { "has capabilities" } else { "is setuid or setgid" };
-        return Err(format!("{}: the program {how}, and its loader takes no library of the caller's", program.display()));
+        return Err(format!(
+            "{}: the program {how}, and its loader takes no library of the caller's",
+            program.display()
+        ));
     }
     Ok(())
 }
