@@ -1,6 +1,7 @@
 //! Tests of `cachalot run` over the emulated driver.
 
 mod loading;
+mod names;
 mod refusals;
 mod survival;
 
