@@ -12,6 +12,7 @@
 //! The crate `cachalot-front` exports the driver's functions and calls this crate.
 
 pub mod group;
+pub mod ledger;
 pub mod options;
 pub mod shared;
 
