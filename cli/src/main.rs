@@ -16,6 +16,7 @@ Examples:
   cachalot inspect snapshot.pickle
   cachalot diff before.pickle after.pickle
   cachalot view snapshot.pickle -o memory.html
+  cachalot run --limit 12GiB -- ./program
 
 `cachalot COMMAND --help` explains a command, and has further examples.";
 
@@ -32,6 +33,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(Box<commands::run::RunArgs>),
     Replay(Box<commands::replay::ReplayArgs>),
     Compare(commands::compare::CompareArgs),
     Tune(Box<commands::tune::TuneArgs>),
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
     }
     .write_global();
     match cli.command {
+        Command::Run(args) => commands::run::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
         Command::Compare(args) => commands::compare::run(&args),
         Command::Tune(args) => commands::tune::run(&args),

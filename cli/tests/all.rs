@@ -17,6 +17,7 @@ mod plan_bad_input;
 mod planned;
 mod predict;
 mod recorded_traces;
+mod run;
 mod schemas;
 mod statuses;
 mod synthetic_records;

@@ -7,6 +7,7 @@
 //! group      a limit that several processes share
 //! ledger     who asked for each piece of the device's memory
 //! options    what `cachalot run` passes to the program's process
+//! types      types of `cuda.h` that only a library in front of the driver needs
 //! ```
 //!
 //! The crate `cachalot-front` exports the driver's functions and calls this crate.
@@ -15,5 +16,6 @@ pub mod group;
 pub mod ledger;
 pub mod options;
 pub mod shared;
+pub mod types;
 
 pub use options::Options;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// The environment variable that carries the options, as JSON.
 pub const VARIABLE: &str = "CACHALOT_RUN";
@@ -31,6 +32,8 @@ pub struct Options {
     pub ledger_file: Option<PathBuf>,
     /// Keep the call stack of each booking in the ledger.
     pub ledger_stacks: bool,
+    /// Children of the process run without the library in front of the driver.
+    pub no_follow: bool,
 }
 
 /// The place of a process in a group.
@@ -55,13 +58,28 @@ const fn default_weight() -> u32 {
     100
 }
 
+/// The options of this process as [`keep_for_process`] found them.
+static KEPT: OnceLock<Options> = OnceLock::new();
+
+/// Reads the options of this process and keeps them, so that the variable may leave the environment.
+/// `None` if the variable is absent, or holds no options.
+pub fn keep_for_process() -> Option<&'static Options> {
+    if KEPT.get().is_none() {
+        let _ = KEPT.set(Options::of_environment().ok()??);
+    }
+    KEPT.get()
+}
+
 impl Options {
-    /// Reads the options of this process from its environment. `None`: the process was not started
-    /// by `cachalot run`.
+    /// Reads the options of this process from its environment, or returns the options that
+    /// [`keep_for_process`] kept. `None`: the process was not started by `cachalot run`.
     ///
     /// # Errors
     /// The text of the mistake, if the variable holds no options.
     pub fn of_environment() -> Result<Option<Self>, String> {
+        if let Some(kept) = KEPT.get() {
+            return Ok(Some(kept.clone()));
+        }
         match std::env::var(VARIABLE) {
             Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| format!("{VARIABLE}: {error}")),
             Err(std::env::VarError::NotPresent) => Ok(None),

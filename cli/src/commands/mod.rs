@@ -11,6 +11,7 @@ pub(crate) mod plan;
 pub(crate) mod predict;
 pub(crate) mod progress;
 pub(crate) mod replay;
+pub(crate) mod run;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod table;

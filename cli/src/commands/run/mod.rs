@@ -1,0 +1,171 @@
+//! `cachalot run`: start a program with a library in front of the CUDA driver.
+
+mod driver;
+mod environment;
+mod folder;
+mod program;
+
+use super::BAD_INPUT;
+use super::bytes;
+use cachalot_core::Config;
+use cachalot_replay::compare::policy_named;
+use cachalot_run::Options;
+use cachalot_run::options::GroupOptions;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Exit status for a program that cannot be executed, as of `env` and of the shells.
+const NOT_EXECUTABLE: u8 = 126;
+
+/// Exit status for a program that does not exist, as of `env` and of the shells.
+const NO_PROGRAM: u8 = 127;
+
+const LONG_ABOUT: &str = "\
+Start a program with a library in front of the CUDA driver
+
+The library serves the device memory that the program asks the driver for, keeps
+limits, and books who holds memory. Every other call goes to the driver. The
+program needs no change, and may link the CUDA runtime statically. Children of
+the program run in the same way.
+
+The command prepares a private folder, sets LD_LIBRARY_PATH, LD_PRELOAD,
+LD_AUDIT and CACHALOT_RUN, and becomes the program. The exit status is the
+program's. The command exits with 2 if the library cannot be put in front of the
+driver, with 126 if the program cannot be executed, and with 127 if the program
+does not exist.";
+
+const EXAMPLES: &str = "\
+Examples:
+  cachalot run -- python train.py
+  cachalot run --limit 12GiB -- ./server
+  cachalot run --group team --limit 40GiB -- ./job
+  cachalot run --record trace.csv.gz -- ./program";
+
+/// Start a program with a library in front of the CUDA driver
+#[derive(clap::Args)]
+#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+pub(crate) struct RunArgs {
+    /// The settings of the allocator, in PyTorch's syntax
+    #[arg(long, value_name = "STRING", visible_alias = "settings", value_parser = checked_settings)]
+    config: Option<String>,
+    /// A policy of the allocator with default settings
+    #[arg(long, value_name = "NAME", value_parser = policy_named, conflicts_with = "config")]
+    policy: Option<&'static str>,
+    /// The memory that the program, or its group, may hold: bytes, or a number with KiB, MiB, GiB,
+    /// TiB, or kB, MB, GB, TB
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    limit: Option<u64>,
+    /// Share the limit with every program that is started with this group
+    #[arg(long, value_name = "NAME", requires = "limit")]
+    group: Option<String>,
+    /// Memory that is kept for this program, whatever other programs of the group ask for
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "group")]
+    low: Option<u64>,
+    /// The memory that this program may hold of the group's
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "group")]
+    max: Option<u64>,
+    /// The share of this program beside the weights of the other programs of the group
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "group")]
+    weight: u32,
+    /// Record the program's requests and frees as a trace
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Serve nothing: count, limit and record only
+    #[arg(long)]
+    observe: bool,
+    /// Have `cuMemFree` wait for the device, as the driver's does
+    #[arg(long)]
+    sync_free: bool,
+    /// Clear memory that is given out again
+    #[arg(long)]
+    zero: bool,
+    /// Find the caller of each request, and not only of each call of the driver
+    #[arg(long)]
+    ledger: bool,
+    /// Have children of the program run without the library
+    #[arg(long)]
+    no_follow: bool,
+    /// Start the program even if the library cannot be put in front of the driver
+    #[arg(long)]
+    optional: bool,
+    /// The real driver, instead of the one that the loader would find
+    #[arg(long, value_name = "PATH")]
+    driver: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Checks a text of settings, and returns the text as it is.
+fn checked_settings(text: &str) -> Result<String, String> {
+    Config::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Runs the command. Returns only if the program could not be started.
+pub(crate) fn run(args: &RunArgs) -> ExitCode {
+    let (name, arguments) = args.program.split_first().expect("clap requires one");
+    let Some(path) = program::find(Path::new(name)) else {
+        eprintln!("{}: no such program", Path::new(name).display());
+        return ExitCode::from(NO_PROGRAM);
+    };
+    let mut command = Command::new(&path);
+    command.arg0(name).args(arguments);
+    environment::without_library().apply(&mut command);
+    match prepare(args, &path) {
+        Ok(environment) => environment.apply(&mut command),
+        Err(reason) if args.optional => eprintln!("{reason}; the program runs without the library"),
+        Err(reason) => {
+            eprintln!("{reason}");
+            return ExitCode::from(BAD_INPUT);
+        }
+    }
+    let error = command.exec();
+    eprintln!("{}: {error}", path.display());
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NO_PROGRAM } else { NOT_EXECUTABLE })
+}
+
+/// Puts the library in front of the driver, and returns the environment that leads there.
+///
+/// # Errors
+/// The reason why that is impossible, as a line for the user.
+fn prepare(args: &RunArgs, path: &Path) -> Result<environment::Changes, String> {
+    let loader = program::loader_of(path)?;
+    let driver = driver::find(args.driver.as_deref())?;
+    let front = folder::front_library()?;
+    let folder = folder::prepare(&front, &driver)?;
+    let audited = program::can_audit(&loader);
+    if !audited {
+        eprintln!(
+            "{}: glibc before 2.35 cannot be audited; a program that opens the driver by an absolute path is not served",
+            loader.display()
+        );
+    }
+    Ok(environment::with_library(&folder, audited, &args.options()?))
+}
+
+impl RunArgs {
+    /// Returns the options for the program's process.
+    fn options(&self) -> Result<Options, String> {
+        let settings = self.policy.map(|name| format!("policy:{name}")).or_else(|| self.config.clone());
+        let record = self.record.as_deref().map(std::path::absolute).transpose();
+        Ok(Options {
+            observe: self.observe,
+            settings: settings.unwrap_or_default(),
+            sync_free: self.sync_free,
+            zero: self.zero,
+            limit: self.limit,
+            group: self.group.as_ref().map(|name| GroupOptions {
+                name: name.clone(),
+                low: self.low.unwrap_or(0),
+                max: self.max,
+                weight: self.weight,
+            }),
+            record: record.map_err(|error| format!("--record: {error}"))?,
+            ledger: self.ledger,
+            no_follow: self.no_follow,
+        })
+    }
+}

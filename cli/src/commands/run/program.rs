@@ -1,0 +1,126 @@
+//! The program to start: where it is, and whether the loader would take a library with it.
+
+use object::elf::{EM_X86_64, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{LittleEndian, ReadCache, elf};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Greatest number of interpreters that lead from a script to a program, as in the kernel.
+const MAX_SCRIPTS: usize = 5;
+
+/// The first version of glibc whose auditing serves every program.
+const AUDITED_SINCE: (u32, u32) = (2, 35);
+
+/// Finds a program as the shell does: by its path if the name has a slash, else in `PATH`.
+pub(super) fn find(name: &Path) -> Option<PathBuf> {
+    if name.as_os_str().as_bytes().contains(&b'/') {
+        return name.exists().then(|| name.to_owned());
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&folders)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
+}
+
+/// Returns the dynamic loader that a program names. Follows the first line of scripts.
+///
+/// # Errors
+/// A line about a program that the loader would start without our libraries.
+pub(super) fn loader_of(program: &Path) -> Result<PathBuf, String> {
+    let mut program = program.to_owned();
+    for _ in 0..MAX_SCRIPTS {
+        check_privileges(&program)?;
+        match interpreter(&program).map_err(|error| format!("{}: {error}", program.display()))? {
+            Some(next) => program = next,
+            None => return loader(&program),
+        }
+    }
+    Err(format!("{}: more than {MAX_SCRIPTS} interpreters", program.display()))
+}
+
+/// Refuses a program that runs with other rights than the caller's. The loader ignores the environment there.
+fn check_privileges(program: &Path) -> Result<(), String> {
+    let metadata = program.metadata().map_err(|error| format!("{}: {error}", program.display()))?;
+    let owner = metadata.mode() & 0o4000 != 0 && metadata.uid() != rustix::process::geteuid().as_raw();
+    let group = metadata.mode() & 0o2010 == 0o2010 && metadata.gid() != rustix::process::getegid().as_raw();
+    let capable = rustix::fs::getxattr(program, "security.capability", &mut [0_u8; 64][..]).is_ok();
+    if owner || group || capable {
+        let how = if capable { "has capabilities" } else { "is setuid or setgid" };
+        return Err(format!(
+            "{}: the program {how}, and its loader takes no library of the caller's",
+            program.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the program that a script names in its first line, or `None` for a file that is no script.
+fn interpreter(program: &Path) -> std::io::Result<Option<PathBuf>> {
+    let mut line = Vec::new();
+    // The kernel reads no more of a script.
+    BufReader::new(File::open(program)?.take(256)).read_until(b'\n', &mut line)?;
+    let Some(words) = line.strip_prefix(b"#!") else { return Ok(None) };
+    let mut words = words.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(OsStr::from_bytes);
+    let Some(first) = words.next().map(Path::new) else { return Ok(None) };
+    // `env` starts the program that its arguments name.
+    let named = words.find(|word| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'='));
+    let through_env = first.file_name().is_some_and(|name| name == "env");
+    Ok(named.filter(|_| through_env).and_then(|name| find(Path::new(name))).or_else(|| Some(first.to_owned())))
+}
+
+/// Returns the dynamic loader that an executable file names.
+fn loader(program: &Path) -> Result<PathBuf, String> {
+    let refuse = |reason: &str| format!("{}: {reason}", program.display());
+    let file = File::open(program).map_err(|error| refuse(&error.to_string()))?;
+    let data = &ReadCache::new(file);
+    let Ok(header) = FileHeader64::<LittleEndian>::parse(data) else {
+        return Err(refuse("the file is no program for x86-64"));
+    };
+    if header.e_machine(LittleEndian) != EM_X86_64 {
+        return Err(refuse("the program is for another architecture than x86-64"));
+    }
+    let headers = header.program_headers(LittleEndian, data).map_err(|error| refuse(&error.to_string()))?;
+    let named = headers.iter().find(|header| header.p_type(LittleEndian) == elf::PT_INTERP);
+    let Some(named) = named else {
+        return Err(refuse("the program is linked statically, and no loader runs"));
+    };
+    let name = named.data(LittleEndian, data).map_err(|()| refuse("the name of the loader is outside of the file"))?;
+    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    let path = Path::new(OsStr::from_bytes(name));
+    if path.file_name().is_some_and(|file| file.as_bytes().starts_with(b"ld-musl")) {
+        return Err(refuse("the program uses musl, and the library needs glibc"));
+    }
+    Ok(path.to_owned())
+}
+
+/// Returns whether the loader's auditing works. The loader itself tells its version.
+pub(super) fn can_audit(loader: &Path) -> bool {
+    let Ok(output) = Command::new(loader).arg("--version").output() else { return false };
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().next().and_then(version).is_some_and(|version| version >= AUDITED_SINCE)
+}
+
+/// Returns the version at the end of the first line of `ld.so --version`.
+fn version(line: &str) -> Option<(u32, u32)> {
+    let last = line.split_whitespace().next_back()?;
+    let mut parts = last.trim_end_matches('.').split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn the_loader_tells_its_version() {
+        assert_eq!(version("ld.so (Debian GLIBC 2.36-9+deb12u14) stable release version 2.36."), Some((2, 36)));
+        assert_eq!(version("ld.so (GNU libc) release release version 2.34."), Some((2, 34)));
+        assert_eq!(version("ld.so: unknown option"), None);
+    }
+}

@@ -1,0 +1,125 @@
+//! The ways in which programs load the driver: each leads to the library in front, and each function of the driver that the
+//! library does not replace is still the driver's.
+
+use super::{clean, compile, driver, output_of, run};
+use crate::common::folder;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The letters of a program that was caught: a replaced function, another function and the resolver, and the resolver's
+/// answers for the first two.
+const CAUGHT: &str = "SRS SR";
+
+/// The letters of a program that runs without us.
+const PLAIN: &str = "RRR RR";
+
+/// Compares a program under `cachalot run` with the same program alone, which finds the driver by the library path.
+#[track_caller]
+fn caught(name: &str, make: impl FnOnce(&Path, &Path) -> (PathBuf, Vec<String>)) {
+    let place = folder(name);
+    let driver = driver(&place, &[]);
+    let (program, arguments) = make(&place, &driver);
+    let mut plain = Command::new(&program);
+    clean(&mut plain).args(&arguments).env("LD_LIBRARY_PATH", driver.parent().expect("a folder"));
+    assert_eq!(output_of(&mut plain), PLAIN, "{name}, alone");
+    assert_eq!(output_of(run(&place, &driver).arg("--").arg(&program).args(&arguments)), CAUGHT, "{name}");
+}
+
+/// Returns a maker of the program `ways.c` with arguments.
+fn ways(arguments: &'static [&'static str]) -> impl FnOnce(&Path, &Path) -> (PathBuf, Vec<String>) {
+    move |place, _| (compile("ways.c", place, &[]), arguments.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn the_driver_opened_by_its_name_is_ours() {
+    caught("name", ways(&["open", "libcuda.so.1"]));
+}
+
+#[test]
+fn the_driver_opened_without_a_version_is_ours() {
+    caught("unversioned", ways(&["open", "libcuda.so"]));
+}
+
+#[test]
+fn the_driver_opened_with_deepbind_is_ours() {
+    caught("deepbind", ways(&["deepbind"]));
+}
+
+#[test]
+fn the_driver_opened_in_a_new_namespace_is_ours() {
+    caught("namespace", ways(&["namespace"]));
+}
+
+#[test]
+fn the_driver_opened_by_an_absolute_path_is_ours() {
+    caught("absolute", |place, driver| {
+        (compile("ways.c", place, &[]), vec!["open".to_owned(), driver.display().to_string()])
+    });
+    caught("absolute_unversioned", |place, driver| {
+        (
+            compile("ways.c", place, &[]),
+            vec!["open".to_owned(), driver.with_file_name("libcuda.so").display().to_string()],
+        )
+    });
+}
+
+#[test]
+fn the_driver_opened_by_the_path_of_its_own_version_is_ours() {
+    caught("version", |place, driver| {
+        let versioned = driver.with_file_name("libcuda.so.580.159.04");
+        std::fs::rename(driver, &versioned).expect("the driver moves");
+        std::os::unix::fs::symlink("libcuda.so.580.159.04", driver).expect("a link");
+        (compile("ways.c", place, &[]), vec!["open".to_owned(), versioned.display().to_string()])
+    });
+}
+
+#[test]
+fn the_driver_in_the_program_before_any_load_is_ours() {
+    let place = folder("default");
+    let driver = driver(&place, &[]);
+    let program = compile("ways.c", &place, &[]);
+    let mut plain = Command::new(&program);
+    // Alone the program has no driver at all, since nothing was loaded.
+    assert_eq!(output_of(clean(&mut plain).arg("default")), "--- !!");
+    assert_eq!(output_of(run(&place, &driver).arg("--").arg(program).arg("default")), CAUGHT);
+}
+
+#[test]
+fn the_driver_that_a_program_links_is_ours() {
+    caught("linked", |place, driver| {
+        let folder = format!("-L{}", driver.parent().expect("a folder").display());
+        let program = compile("ways.c", place, &["-Wl,--no-as-needed", &folder, "-lcuda"]);
+        (program, vec!["default".to_owned()])
+    });
+}
+
+#[test]
+fn the_driver_in_a_folder_of_the_program_file_is_ours() {
+    // An old tag, which the loader follows before the library path.
+    caught("rpath", |place, driver| {
+        let folder = driver.parent().expect("a folder").display();
+        let (find, search) = (format!("-L{folder}"), format!("-Wl,--disable-new-dtags,-rpath,{folder}"));
+        let program = compile("ways.c", place, &["-Wl,--no-as-needed", &find, &search, "-lcuda"]);
+        (program, vec!["default".to_owned()])
+    });
+}
+
+#[test]
+fn the_driver_opened_by_ctypes_is_ours() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/ways.py").display().to_string();
+    caught("ctypes", |_, _| ("python3".into(), vec![script.clone(), "libcuda.so.1".to_owned()]));
+    caught("ctypes_absolute", |_, driver| ("python3".into(), vec![script.clone(), driver.display().to_string()]));
+}
+
+#[test]
+fn each_of_two_ways_alone_is_enough_for_a_program_by_name() {
+    let place = folder("alone");
+    let driver = driver(&place, &[]);
+    let program = compile("ways.c", &place, &[]);
+    for variable in ["LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT"] {
+        let script = format!("unset {variable}; exec \"$0\" open libcuda.so.1");
+        let mut command = run(&place, &driver);
+        command.args(["--", "sh", "-c", &script]).arg(&program);
+        assert_eq!(output_of(&mut command), CAUGHT, "without {variable}");
+    }
+}

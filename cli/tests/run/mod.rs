@@ -1,0 +1,47 @@
+//! Tests of `cachalot run` over the emulated driver.
+
+mod loading;
+mod names;
+mod refusals;
+mod survival;
+
+use crate::common::{Finished, finish};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles a C program of this folder, and returns its path.
+fn compile(source: &str, folder: &Path, flags: &[&str]) -> PathBuf {
+    let program = folder.join(source.trim_end_matches(".c"));
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(source);
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(file).args(flags).arg("-ldl");
+    assert!(command.status().expect("a C compiler").success(), "{command:?}");
+    program
+}
+
+/// Installs the emulated driver in a folder, and returns the path of its `libcuda.so.1`.
+fn driver(folder: &Path, hidden: &[&str]) -> PathBuf {
+    cachalot_emulated_driver::install::install(&folder.join("driver"), hidden).expect("the emulated driver is built")
+}
+
+/// Returns `cachalot run`, with private folders in `folder` and the given driver.
+fn run(folder: &Path, driver: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cachalot"));
+    clean(&mut command).env("XDG_RUNTIME_DIR", folder).arg("run").arg("--driver").arg(driver);
+    command
+}
+
+/// Takes the variables out of a command's environment that lead to a driver.
+fn clean(command: &mut Command) -> &mut Command {
+    for name in ["LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "CACHALOT_LIBCUDA", "CACHALOT_RUN"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs a command that must succeed, and returns the output without the last line break.
+fn output_of(command: &mut Command) -> String {
+    let Finished { status, output, errors } = finish(command);
+    assert_eq!(status, 0, "{command:?}\n{output}{errors}");
+    output.trim_end().to_owned()
+}

@@ -1,0 +1,54 @@
+/* Leads every way to the driver's library to one file: an auditor of the dynamic loader (rtld-audit(7)).
+ *
+ * The loader asks `la_objsearch` for each name that a program opens, and for each path that the loader is about to try.
+ * The auditor runs in a namespace of its own before any library of the program, so the auditor uses no library, not even
+ * the C library, and no memory but the names below.
+ */
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* Written over in the copy that a program gets: the private folder's libcuda.so.1, the private folder's name of the real
+ * driver, and the last component of the real driver's own path. Each text ends with a zero. The volatile qualifier has the
+ * compiler read the texts instead of folding these ones into the code. */
+static volatile char texts[3][4096] __attribute__((used)) = {
+    "cachalot auditor: the library in front",
+    "cachalot auditor: the alias of the driver",
+    "cachalot auditor: the driver's own name",
+};
+
+static int equal(const char *one, const volatile char *other) {
+    while (*one == *other && *one != 0) {
+        one++;
+        other++;
+    }
+    return *one == *other;
+}
+
+/* The part after the last slash; the whole name without a slash. */
+static const char *last(const char *path) {
+    const char *found = path;
+    for (; *path != 0; path++) {
+        if (*path == '/') {
+            found = path + 1;
+        }
+    }
+    return found;
+}
+
+/* Every version of the interface up to this loader's newest has the two functions below in one form. */
+EXPORT unsigned la_version(unsigned version) { return version; }
+
+EXPORT char *la_objsearch(const char *name, uintptr_t *cookie, unsigned flag) {
+    (void)cookie;
+    (void)flag;
+    const char *component = last(name);
+    if (component == name) {
+        /* A bare name is looked up in the library path. The alias must be found without a library path, too. */
+        return equal(name, (const volatile char *)last((const char *)texts[1])) ? (char *)texts[1] : (char *)name;
+    }
+    if (equal(component, "libcuda.so") || equal(component, "libcuda.so.1") || equal(component, texts[2])) {
+        return (char *)texts[0];
+    }
+    return (char *)name;
+}

@@ -1,0 +1,151 @@
+//! The functions that stand in place of the driver's: one row each.
+//!
+//! A row has the symbol, the parameters of `cuda.h`, and the method of the process's state that answers the call. Handles
+//! and structures that the library only passes on are untyped pointers. `tests/header.rs` compares the rows with `cuda.h`.
+
+use crate::call::call;
+use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::{
+    CuContext, CuDevice, CuDevicePtr, CuGraph, CuGraphEdgeData, CuGraphExec, CuGraphNode, CuMemAccessDesc,
+    CuMemAllocationProp, CuMemHandle, CuMemoryPool, CuModule, CuStream,
+};
+use cachalot_run::types::CuIpcMemHandle;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ptr::NonNull;
+
+/// The address of a function, for a table that all threads read.
+pub(crate) struct Address(pub(crate) *mut c_void);
+
+// SAFETY: the address of code is a number, and code is never written.
+unsafe impl Sync for Address {}
+
+/// Declares the functions, the table of their names and the table of their addresses.
+macro_rules! exports {
+    ($($name:ident($($argument:ident: $type:ty),*) => $method:ident($($given:expr),*);)*) => {
+        /// The symbols that the library exports: these functions and the two resolvers.
+        pub(crate) const NAMES: &[&CStr] = &[
+            $(name(concat!(stringify!($name), "\0")),)*
+            c"cuGetProcAddress",
+            c"cuGetProcAddress_v2",
+        ];
+
+        /// Our functions, in the order of [`NAMES`].
+        pub(crate) static OURS: [Address; NAMES.len()] = [
+            $(Address($name as *mut c_void),)*
+            Address(crate::resolver::cuGetProcAddress as *mut c_void),
+            Address(crate::resolver::cuGetProcAddress_v2 as *mut c_void),
+        ];
+
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($($argument: $type),*) -> CuResult {
+                call(
+                    const { index(stringify!($name)) },
+                    |address| {
+                        // SAFETY: the address is the driver's function of this name, with this signature.
+                        let real = unsafe {
+                            core::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($type),*) -> CuResult>(address)
+                        };
+                        // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
+                        unsafe { real($($argument),*) }
+                    },
+                )
+            }
+        )*
+    };
+}
+
+/// Returns a name for the loader.
+const fn name(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name without a zero inside"),
+    }
+}
+
+/// Returns the place of a name in [`NAMES`].
+///
+/// # Panics
+/// If the name is not there; the compiler evaluates every call.
+pub(crate) const fn index(name: &str) -> usize {
+    let mut at = 0;
+    while at < NAMES.len() {
+        if equal(NAMES[at].to_bytes(), name.as_bytes()) {
+            return at;
+        }
+        at += 1;
+    }
+    panic!("a name of the table")
+}
+
+/// Compares two texts, in constants.
+const fn equal(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
+}
+
+exports! {
+    // Memory that is served.
+    cuMemAlloc_v2(address: *mut CuDevicePtr, bytes: usize) => mem_alloc(address, bytes);
+    cuMemFree_v2(address: CuDevicePtr) => mem_free(address);
+    cuMemAllocPitch_v2(address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: c_uint) => mem_alloc_pitch(address, pitch, width, height, element);
+    cuMemAllocAsync(address: *mut CuDevicePtr, bytes: usize, stream: CuStream) => mem_alloc_async(address, bytes, stream);
+    cuMemAllocAsync_ptsz(address: *mut CuDevicePtr, bytes: usize, stream: CuStream) => mem_alloc_async(address, bytes, per_thread(stream));
+    cuMemFreeAsync(address: CuDevicePtr, stream: CuStream) => mem_free_async(address, stream);
+    cuMemFreeAsync_ptsz(address: CuDevicePtr, stream: CuStream) => mem_free_async(address, per_thread(stream));
+    cuMemAllocFromPoolAsync(address: *mut CuDevicePtr, bytes: usize, pool: CuMemoryPool, stream: CuStream) => mem_alloc_from_pool_async(address, bytes, pool, stream);
+    cuMemAllocFromPoolAsync_ptsz(address: *mut CuDevicePtr, bytes: usize, pool: CuMemoryPool, stream: CuStream) => mem_alloc_from_pool_async(address, bytes, pool, per_thread(stream));
+    // Memory that is counted.
+    cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: c_uint) => mem_alloc_managed(address, bytes, flags);
+    cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) => mem_host_alloc(address, bytes, flags);
+    cuMemAllocHost_v2(address: *mut *mut c_void, bytes: usize) => mem_alloc_host(address, bytes);
+    cuMemFreeHost(address: *mut c_void) => mem_free_host(address);
+    cuMemCreate(handle: *mut CuMemHandle, bytes: usize, properties: *const CuMemAllocationProp, flags: u64) => mem_create(handle, bytes, properties, flags);
+    cuMemRelease(handle: CuMemHandle) => mem_release(handle);
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize) => mem_get_info(free, total);
+    // What a program asks about an address.
+    cuMemGetAddressRange_v2(base: *mut CuDevicePtr, bytes: *mut usize, address: CuDevicePtr) => mem_get_address_range(base, bytes, address);
+    cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: CuDevicePtr) => pointer_get_attribute(value, attribute, address);
+    cuPointerGetAttributes(count: c_uint, attributes: *mut c_int, values: *mut *mut c_void, address: CuDevicePtr) => pointer_get_attributes(count, attributes, values, address);
+    cuPointerSetAttribute(value: *const c_void, attribute: c_int, address: CuDevicePtr) => pointer_set_attribute(value, attribute, address);
+    // Memory of another process, of a peer, and of a pool.
+    cuIpcGetMemHandle(handle: *mut CuIpcMemHandle, address: CuDevicePtr) => ipc_get_mem_handle(handle, address);
+    cuIpcOpenMemHandle_v2(address: *mut CuDevicePtr, handle: CuIpcMemHandle, flags: c_uint) => ipc_open_mem_handle(address, handle, flags);
+    cuIpcCloseMemHandle(address: CuDevicePtr) => ipc_close_mem_handle(address);
+    cuMemPoolSetAccess(pool: CuMemoryPool, access: *const CuMemAccessDesc, count: usize) => mem_pool_set_access(pool, access, count);
+    cuMemPoolExportToShareableHandle(handle: *mut c_void, pool: CuMemoryPool, kind: c_int, flags: u64) => mem_pool_export_to_shareable_handle(handle, pool, kind, flags);
+    cuMemPoolExportPointer(data: *mut c_void, address: CuDevicePtr) => mem_pool_export_pointer(data, address);
+    cuCtxEnablePeerAccess(peer: CuContext, flags: c_uint) => ctx_enable_peer_access(peer, flags);
+    // Contexts, streams and captures.
+    cuCtxCreate_v2(context: *mut CuContext, flags: c_uint, device: CuDevice) => ctx_create_v2(context, flags, device);
+    cuCtxCreate_v3(context: *mut CuContext, affinity: *mut c_void, count: c_int, flags: c_uint, device: CuDevice) => ctx_create_v3(context, affinity, count, flags, device);
+    cuCtxCreate_v4(context: *mut CuContext, parameters: *mut c_void, flags: c_uint, device: CuDevice) => ctx_create_v4(context, parameters, flags, device);
+    cuCtxDestroy_v2(context: CuContext) => ctx_destroy(context);
+    cuDevicePrimaryCtxRetain(context: *mut CuContext, device: CuDevice) => device_primary_ctx_retain(context, device);
+    cuDevicePrimaryCtxRelease_v2(device: CuDevice) => device_primary_ctx_release(device);
+    cuDevicePrimaryCtxReset_v2(device: CuDevice) => device_primary_ctx_reset(device);
+    cuStreamDestroy_v2(stream: CuStream) => stream_destroy(stream);
+    cuStreamBeginCapture_v2(stream: CuStream, mode: c_int) => stream_begin_capture(stream, mode);
+    cuStreamBeginCapture_v2_ptsz(stream: CuStream, mode: c_int) => stream_begin_capture(per_thread(stream), mode);
+    cuStreamBeginCaptureToGraph(stream: CuStream, graph: CuGraph, nodes: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize, mode: c_int) => stream_begin_capture_to_graph(stream, graph, nodes, edges, count, mode);
+    cuStreamBeginCaptureToGraph_ptsz(stream: CuStream, graph: CuGraph, nodes: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize, mode: c_int) => stream_begin_capture_to_graph(per_thread(stream), graph, nodes, edges, count, mode);
+    cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) => stream_end_capture(stream, graph);
+    cuStreamEndCapture_ptsz(stream: CuStream, graph: *mut CuGraph) => stream_end_capture(per_thread(stream), graph);
+    // Code and graphs, whose memory the driver takes on its own.
+    cuModuleLoad(module: *mut CuModule, path: *const c_char) => module_load(module, path);
+    cuModuleLoadData(module: *mut CuModule, image: *const c_void) => module_load_data(module, image);
+    cuModuleLoadDataEx(module: *mut CuModule, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void) => module_load_data_ex(module, image, count, options, values);
+    cuModuleLoadFatBinary(module: *mut CuModule, image: *const c_void) => module_load_fat_binary(module, image);
+    cuModuleUnload(module: CuModule) => module_unload(module);
+    cuLibraryLoadData(library: *mut *mut c_void, code: *const c_void, options: *mut c_int, values: *mut *mut c_void, count: c_uint, library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint) => library_load_data(library, code, options, values, count, library_options, library_values, library_count);
+    cuLibraryLoadFromFile(library: *mut *mut c_void, path: *const c_char, options: *mut c_int, values: *mut *mut c_void, count: c_uint, library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint) => library_load_from_file(library, path, options, values, count, library_options, library_values, library_count);
+    cuLibraryUnload(library: *mut c_void) => library_unload(library);
+    cuGraphInstantiate_v2(executable: *mut CuGraphExec, graph: CuGraph, node: *mut CuGraphNode, text: *mut c_char, bytes: usize) => graph_instantiate(executable, graph, node, text, bytes);
+    cuGraphInstantiateWithFlags(executable: *mut CuGraphExec, graph: CuGraph, flags: u64) => graph_instantiate_with_flags(executable, graph, flags);
+    cuGraphInstantiateWithParams(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => graph_instantiate_with_params(executable, graph, parameters);
+    cuGraphInstantiateWithParams_ptsz(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => graph_instantiate_with_params_ptsz(executable, graph, parameters);
+    cuGraphExecDestroy(executable: CuGraphExec) => graph_exec_destroy(executable);
+}

@@ -1,0 +1,17 @@
+//! Tests of the built library: what its file needs and exports, and the signatures of its functions.
+
+mod file;
+mod header;
+
+/// The rows of the exported functions: name, and the types of the parameters as written in the table.
+fn rows() -> Vec<(&'static str, Vec<&'static str>)> {
+    let text = include_str!("../src/exports.rs").split_once("\nexports! {\n").expect("the table").1;
+    let rows = text.split(';').filter_map(|row| row.split_once("=>")).map(|(signature, _)| {
+        let signature = signature.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let signature = signature.collect::<Vec<_>>().join(" ");
+        let (name, parameters) = signature.trim().trim_end_matches(')').split_once('(').expect("a signature");
+        let types = parameters.split(',').filter_map(|parameter| parameter.split_once(':'));
+        (&*name.to_owned().leak(), types.map(|(_, ty)| &*ty.trim().to_owned().leak()).collect())
+    });
+    rows.collect()
+}
