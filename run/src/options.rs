@@ -10,6 +10,7 @@ pub const VARIABLE: &str = "CACHALOT_RUN";
 /// Options of a process that `cachalot run` started.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of the command")]
 pub struct Options {
     /// Serve nothing: count and record only.
     pub observe: bool,
@@ -27,6 +28,10 @@ pub struct Options {
     pub record: Option<PathBuf>,
     /// Find the caller of each served request too, and not only of each call of the driver.
     pub ledger: bool,
+    /// The file to write the ledger to at the end. `%p` in the name is the process id.
+    pub ledger_file: Option<PathBuf>,
+    /// Keep the call stack of each booking in the ledger.
+    pub ledger_stacks: bool,
     /// Children of the process run without the library in front of the driver.
     pub no_follow: bool,
 }

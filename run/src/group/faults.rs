@@ -9,6 +9,8 @@ pub(super) enum Point {
     Locked,
     /// The bytes are counted, and the lock is held.
     Counted,
+    /// The lock passed on from a holder that died.
+    Recovered,
     /// The entry of a dead owner is freed, and the lock is held.
     Swept,
 }

@@ -6,15 +6,12 @@ use super::lock::Held;
 use super::{Budget, Uuid, shares, subtract};
 use crate::options::GroupOptions;
 use crate::shared::form;
+use crate::shared::map::Shared;
 use crate::shared::process::{self, Identity};
-use memmap2::MmapMut;
-use std::ffi::CString;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -22,7 +19,7 @@ use std::sync::atomic::Ordering;
 pub(super) const PREFIX: &str = "group-";
 
 /// Bytes of the file.
-pub(super) const BYTES: u64 = size_of::<State>() as u64;
+pub(super) const BYTES: u64 = Shared::<State>::BYTES;
 
 /// Attempts to open a file that others remove at the same time.
 const ATTEMPTS: u32 = 100;
@@ -39,27 +36,16 @@ pub(super) struct Membership {
 }
 
 /// A mapped file.
-pub(super) struct Mapped {
-    map: MmapMut,
-    /// The number of the file in its file system.
+struct Mapped {
+    state: Shared<State>,
+    /// The numbers of the file system, and of the file in it.
     inode: (u64, u64),
 }
 
 impl Mapped {
-    /// Maps a file of [`BYTES`] bytes.
     fn new(file: &File) -> io::Result<Self> {
         let found = file.metadata()?;
-        // SAFETY: other processes change the mapping, which is read and written through atomics and a
-        // mutex only. The user alone may make the file shorter, and no program of ours does.
-        let map = unsafe { MmapMut::map_mut(file) }?;
-        assert!(map.len() as u64 == BYTES, "the length was checked, or set");
-        Ok(Self { map, inode: (found.dev(), found.ino()) })
-    }
-
-    pub(super) fn state(&self) -> &State {
-        // SAFETY: the mapping has the bytes of a state, begins at a page, and lives as long as `self`.
-        // Every bit pattern is a state: the words are atomic, and the mutex is only passed on.
-        unsafe { &*self.map.as_ptr().cast::<State>() }
+        Ok(Self { state: Shared::new(file)?, inode: (found.dev(), found.ino()) })
     }
 }
 
@@ -106,8 +92,8 @@ impl Membership {
         let caller = Identity::of_caller().map_err(in_file)?;
         for _ in 0..ATTEMPTS {
             let Some(file) = open(&path, device).map_err(in_file)? else { continue };
-            let held = file.state().lock.take().map_err(|fault| GroupError::Lock(name.clone(), fault))?;
-            if file.state().gone.load(Ordering::Relaxed) != 0 {
+            let held = file.state.lock.take().map_err(|fault| GroupError::Lock(name.clone(), fault))?;
+            if file.state.gone.load(Ordering::Relaxed) != 0 {
                 // The process that removes the file was killed before it did.
                 unlink(&path, &file, &held);
                 continue;
@@ -120,7 +106,7 @@ impl Membership {
     }
 
     fn state(&self) -> &State {
-        self.file.state()
+        &self.file.state
     }
 
     /// Returns whether the calling process is a forked child of the process that joined.
@@ -128,19 +114,16 @@ impl Membership {
         self.pid != std::process::id()
     }
 
-    fn refuse(&self, bytes: u64, reason: Reason) -> Refusal {
-        Refusal { bytes, available: 0, reason }
-    }
-
     /// See [`Group::reserve`](super::Group::reserve).
     pub(super) fn reserve(&self, bytes: u64) -> Result<(), Refusal> {
         let group = || self.name.clone();
+        let refuse = |reason| Refusal { bytes, available: 0, reason };
         if self.is_forked() {
-            return Err(self.refuse(bytes, Reason::Forked { group: group(), parent: self.pid }));
+            return Err(refuse(Reason::Forked { group: group(), parent: self.pid }));
         }
         let state = self.state();
         let held = state.lock.take();
-        let held = held.map_err(|fault| self.refuse(bytes, Reason::Lock { group: group(), fault }))?;
+        let held = held.map_err(|fault| refuse(Reason::Lock { group: group(), fault }))?;
         #[cfg(test)]
         super::faults::reach(super::faults::Point::Locked);
         let limit = state.limit().unwrap_or(u64::MAX);
@@ -282,7 +265,7 @@ fn sweep(state: &State, _: &Held<'_>) {
 
 /// Gives the caller an entry. The caller holds the lock.
 fn enter(file: &Mapped, name: &str, caller: Identity, terms: Terms, limit: Option<u64>) -> Result<usize, GroupError> {
-    let state = file.state();
+    let state = &file.state;
     for at in state.owned() {
         // An entry of the caller's id is of a program before an `exec`, or of a second join.
         if state.entries[at].owner().is_some_and(|owner| !owner.is_alive()) {
@@ -317,7 +300,7 @@ fn open(path: &Path, device: Uuid) -> io::Result<Option<Mapped>> {
     match form::open(path, BYTES, true) {
         Ok(file) => {
             let file = Mapped::new(&file)?;
-            check(file.state(), device)?;
+            check(&file.state, device)?;
             Ok(Some(file))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => create(path, device),
@@ -347,11 +330,9 @@ fn check(state: &State, device: Uuid) -> io::Result<()> {
 /// was first.
 fn create(path: &Path, device: Uuid) -> io::Result<Option<Mapped>> {
     let folder = path.parent().expect("the path has a folder");
-    let options = libc::O_TMPFILE | libc::O_CLOEXEC;
-    let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(options).open(folder)?;
-    file.set_len(BYTES)?;
+    let file = form::create(folder, BYTES)?;
     let mapped = Mapped::new(&file)?;
-    let state = mapped.state();
+    let state = &mapped.state;
     let [low, high] = device.to_words();
     let words = [
         (&state.form, FORM),
@@ -364,16 +345,7 @@ fn create(path: &Path, device: Uuid) -> io::Result<Option<Mapped>> {
     words.iter().for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
     state.lock.initialise().map_err(|fault| io::Error::other(fault.to_string()))?;
     state.magic.store(MAGIC, Ordering::Release);
-    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no NUL");
-    let to = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: both texts outlive the call.
-    let code =
-        unsafe { libc::linkat(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) };
-    if code == 0 {
-        return Ok(Some(mapped));
-    }
-    let error = io::Error::last_os_error();
-    if error.kind() == io::ErrorKind::AlreadyExists { Ok(None) } else { Err(error) }
+    Ok(form::give_name(&file, path)?.then_some(mapped))
 }
 
 /// Removes the name of a file, unless another file has the name by now. Only the holder of the

@@ -9,6 +9,7 @@
 
 use super::lock::Lock;
 use crate::shared::form;
+use crate::shared::map::Words;
 use crate::shared::process::Identity;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,6 +50,9 @@ pub(super) struct State {
     pub(super) lock: Lock,
     pub(super) entries: [Entry; OWNERS],
 }
+
+// SAFETY: atomic words, and a mutex that is only passed on to the system.
+unsafe impl Words for State {}
 
 /// One owner.
 #[repr(C, align(128))]

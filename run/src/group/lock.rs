@@ -64,6 +64,8 @@ impl Lock {
             // SAFETY: the caller holds the mutex, whose owner died.
             let code = unsafe { libc::pthread_mutex_consistent(self.mutex.get()) };
             debug_assert_eq!(code, 0, "only a mutex that is not robust refuses");
+            #[cfg(test)]
+            super::faults::reach(super::faults::Point::Recovered);
         } else {
             check(code)?;
         }

@@ -19,6 +19,8 @@ mod faults;
 mod file;
 mod layout;
 mod lock;
+#[cfg(test)]
+mod processes;
 mod shares;
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,8 @@
 use super::Uuid;
 use super::file::{BYTES, PREFIX};
 use super::layout::{FORM, Figures, MAGIC, NONE, State};
+use crate::shared::map::Shared;
 use crate::shared::{form, process};
-use memmap2::Mmap;
 use serde::Serialize;
 use std::fs;
 use std::io;
@@ -65,14 +65,7 @@ pub fn groups(folder: &Path) -> io::Result<Vec<GroupView>> {
 /// Reads the group of a file. `None`: the file is of another version, or no member lives.
 fn read(path: &Path, rest: &str) -> io::Result<Option<GroupView>> {
     let file = form::open(path, BYTES, false)?;
-    // SAFETY: other processes change the mapping, which is read through atomics only.
-    let map = unsafe { Mmap::map(&file) }?;
-    if map.len() as u64 != BYTES {
-        return Ok(None);
-    }
-    // SAFETY: the mapping has the bytes of a state and begins at a page. Every bit pattern is a
-    // state, and the mutex is not used.
-    let state = unsafe { &*map.as_ptr().cast::<State>() };
+    let state = Shared::<State>::to_read(&file)?;
     let is_form = state.magic.load(Ordering::Acquire) == MAGIC && state.form.load(Ordering::Relaxed) == FORM;
     let is_here = state.namespace.load(Ordering::Relaxed) == process::namespace()?;
     let device = Uuid::of_words([0, 1].map(|at| state.uuid[at].load(Ordering::Relaxed))).to_string();

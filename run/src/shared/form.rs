@@ -4,8 +4,11 @@
 //! file is mapped, and every number before it is an index. All words are atomic, so a writer that
 //! breaks the rules changes figures, and nothing else.
 
+use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -30,6 +33,34 @@ pub(crate) fn open(path: &Path, bytes: u64, may_write: bool) -> io::Result<File>
         return Ok(file);
     };
     Err(io::Error::new(io::ErrorKind::InvalidData, fault))
+}
+
+/// Creates a file without a name in a folder, of `bytes` zero bytes, for the calling user alone.
+///
+/// # Errors
+/// The system refuses.
+pub(crate) fn create(folder: &Path, bytes: u64) -> io::Result<File> {
+    let flags = libc::O_TMPFILE | libc::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(folder)?;
+    file.set_len(bytes)?;
+    Ok(file)
+}
+
+/// Gives a complete file its name, so that no reader meets half a file. Returns whether the name was
+/// free.
+///
+/// # Errors
+/// The system refuses for another reason.
+pub(crate) fn give_name(file: &File, path: &Path) -> io::Result<bool> {
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no NUL");
+    let to = CString::new(path.as_os_str().as_bytes())?;
+    let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: both texts outlive the call.
+    if unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), follow) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::AlreadyExists { Ok(false) } else { Err(error) }
 }
 
 /// Packs the start of a text into words. The rest is cut off between characters.

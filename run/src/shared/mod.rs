@@ -3,5 +3,6 @@
 pub(crate) mod bytes;
 pub mod folder;
 pub(crate) mod form;
+pub(crate) mod map;
 pub mod process;
 pub mod uuid;

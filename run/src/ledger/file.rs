@@ -1,0 +1,57 @@
+//! The book that a process wrote at its end, as JSON.
+
+use super::view::BookView;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The version of the file. A change that breaks readers raises the number.
+const SCHEMA: u32 = 1;
+
+/// Greatest number of bytes of a file that is read.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// The books of a process, one for each device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Books {
+    /// The version of the file.
+    pub schema: u32,
+    /// The books, in the order of devices.
+    pub books: Vec<BookView>,
+}
+
+/// Returns the path to write to: `%p` in the name is the process id, for programs with children.
+pub fn path_of_caller(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some(text) => text.replace("%p", &std::process::id().to_string()).into(),
+        None => path.to_owned(),
+    }
+}
+
+/// Writes the books of this process. The file is complete or missing.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write(path: &Path, books: Vec<BookView>) -> io::Result<()> {
+    let text = serde_json::to_string(&Books { schema: SCHEMA, books })?;
+    cachalot_atomic_file::write(&path_of_caller(path), |file| io::Write::write_all(file, text.as_bytes()))
+}
+
+/// Reads the books of a file.
+///
+/// # Errors
+/// The file cannot be read, is no ledger, or is of another version.
+pub fn read(path: &Path) -> io::Result<Books> {
+    let mut text = String::new();
+    File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    let fault = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    if text.len() as u64 > MOST_BYTES {
+        return Err(fault(format!("more than {MOST_BYTES} bytes are no ledger")));
+    }
+    let books: Books = serde_json::from_str(&text).map_err(|error| fault(format!("no ledger: {error}")))?;
+    if books.schema != SCHEMA {
+        return Err(fault(format!("a ledger of version {}, and this program reads version {SCHEMA}", books.schema)));
+    }
+    Ok(books)
+}

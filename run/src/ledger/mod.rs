@@ -1,0 +1,270 @@
+//! Who holds the card: every piece of the device's memory, booked to the object that asked.
+//!
+//! A book is of one process and one device. The caller of each booking is the first object on the
+//! stack that is neither the CUDA runtime, the driver, the library in front, the C library nor the
+//! loader. Nothing here calls the driver.
+//!
+//! ```text
+//! file        the book that a process wrote at its end
+//! publish     the mapped file of a living process's book
+//! view        a book, as read
+//! stacks      call stacks, on demand
+//! caller      who asks
+//! objects     what the loader has mapped
+//! layout live the totals, published · entries not yet freed
+//! kind        what memory is booked as
+//! ```
+
+mod caller;
+pub mod file;
+mod kind;
+mod layout;
+mod live;
+mod objects;
+pub mod publish;
+mod stacks;
+#[cfg(test)]
+mod tests;
+pub mod view;
+
+pub use kind::Kind;
+
+use crate::shared::folder;
+use crate::shared::uuid::Uuid;
+use layout::OBJECTS;
+use live::{Entry, Live};
+use objects::{Object, Objects};
+use publish::Published;
+use rustc_hash::FxHashMap;
+use stacks::Stacks;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+use view::BookView;
+
+/// The number of the row for callers that could not be found.
+const UNKNOWN: u16 = 0;
+
+/// The number of the row for objects beyond the table.
+const OTHERS: u16 = OBJECTS as u16 - 1;
+
+/// What a ledger keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LedgerOptions {
+    /// Publish the book for `cachalot top`.
+    pub publish: bool,
+    /// Keep the call stack of each booking.
+    pub stacks: bool,
+}
+
+/// The book of this process on a device. All methods may be called from every thread, and none calls
+/// the driver. In a forked child of the process that made the ledger, they do nothing.
+pub struct Ledger {
+    book: Published,
+    objects: Objects,
+    /// Rows of the book by the names of objects.
+    rows: RwLock<FxHashMap<String, u16>>,
+    live: Live,
+    stacks: Option<Stacks>,
+    fault: Option<String>,
+}
+
+/// The driver's figure before a call, for [`Ledger::around`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Before {
+    /// Used bytes of the device.
+    used: u64,
+    /// Bytes in the book.
+    booked: u64,
+}
+
+impl Ledger {
+    /// Opens the book of this process on a device. A book that cannot be published is kept in
+    /// private, and [`Self::fault`] says why.
+    ///
+    /// # Errors
+    /// The system has no memory for the book.
+    pub fn new(device: Uuid, options: LedgerOptions) -> io::Result<Self> {
+        let folder = options.publish.then(folder::of_user).transpose();
+        match folder {
+            Ok(folder) => Self::in_folder(folder.as_deref(), device, options.stacks),
+            Err(error) => Ok(Self { fault: Some(error.to_string()), ..Self::in_folder(None, device, options.stacks)? }),
+        }
+    }
+
+    /// Opens the book with its file in a folder, or without a file.
+    fn in_folder(folder: Option<&Path>, device: Uuid, stacks: bool) -> io::Result<Self> {
+        let published = folder.map(|folder| Published::in_folder(folder, device)).transpose();
+        let (book, fault) = match published {
+            Ok(Some(book)) => (book, None),
+            Ok(None) => (Published::private(device)?, None),
+            Err(error) => (Published::private(device)?, Some(format!("the book cannot be published: {error}"))),
+        };
+        book.book().rows[usize::from(UNKNOWN)].rename("(unknown)");
+        book.book().objects.store(1, Ordering::Release);
+        Ok(Self {
+            book,
+            objects: Objects::default(),
+            rows: RwLock::default(),
+            live: Live::default(),
+            stacks: stacks.then(Stacks::default),
+            fault,
+        })
+    }
+
+    /// Returns why the book is not published, if it should be.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
+    /// Books memory to the calling object. `id` is the address or the handle: the next booking of the
+    /// same kind and number replaces the entry.
+    pub fn book(&self, kind: Kind, bytes: u64, id: u64) {
+        if self.book.is_forked() {
+            return;
+        }
+        let (object, stack) = self.caller(bytes);
+        let book = self.book.book();
+        if let Ok(before) = self.live.insert(kind, id, Entry { bytes, object, stack }) {
+            if let Some(before) = before {
+                self.forget(kind, before);
+            }
+            book.rows[usize::from(object)].cells[kind as usize].add(bytes);
+        } else {
+            self.forget_stack(stack, bytes);
+            book.dropped.fetch_add(1, Ordering::Relaxed);
+            book.dropped_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes memory out of the book, and returns its bytes. `None`: the book does not know the memory.
+    pub fn unbook(&self, kind: Kind, id: u64) -> Option<u64> {
+        if self.book.is_forked() {
+            return None;
+        }
+        let Some(entry) = self.live.remove(kind, id) else {
+            self.book.book().unknown_frees.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        self.forget(kind, entry);
+        Some(entry.bytes)
+    }
+
+    /// Notes the driver's used bytes before a call that takes memory without saying how much.
+    pub fn before(&self, used: u64) -> Before {
+        Before { used, booked: self.book.book().of_device() }
+    }
+
+    /// Books what a call took or gave back: the difference of the driver's used bytes, less what was
+    /// booked meanwhile. A call of another process at the same time is booked here, too.
+    pub fn around(&self, kind: Kind, before: Before, used: u64) {
+        if self.book.is_forked() {
+            return;
+        }
+        let book = self.book.book();
+        let grown = i128::from(used) - i128::from(before.used);
+        let booked = i128::from(book.of_device()) - i128::from(before.booked);
+        let bytes = u64::try_from((grown - booked).unsigned_abs()).unwrap_or(u64::MAX);
+        if bytes == 0 {
+            return;
+        }
+        let taken = grown > booked;
+        let (object, _) = self.caller(0);
+        let own = usize::from(object);
+        if taken {
+            book.rows[own].cells[kind as usize].add(bytes);
+            return;
+        }
+        // An object may give back what another took: a context, or a module.
+        let mut rest = bytes - book.rows[own].cells[kind as usize].subtract(bytes);
+        for row in &book.rows[..book.len()] {
+            rest -= row.cells[kind as usize].subtract(rest);
+        }
+    }
+
+    /// Notes the driver's own figures: used and all bytes of the device.
+    pub fn driver(&self, used: u64, total: u64) {
+        if self.book.is_forked() {
+            return;
+        }
+        let book = self.book.book();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        book.used.store(used, Ordering::Relaxed);
+        book.total.store(total, Ordering::Relaxed);
+        book.when.store(now.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the book as it is.
+    pub fn view(&self) -> BookView {
+        let mut view = BookView::new(self.book.book());
+        if let Some(stacks) = &self.stacks {
+            (view.stacks, view.dropped_stacks) = stacks.view();
+        }
+        view
+    }
+
+    /// Removes the published file. Called at the end of the process; the ledger stays usable.
+    pub fn finish(&self) {
+        self.book.remove();
+    }
+
+    /// Returns the numbers of the calling object's row, and of the call stack.
+    fn caller(&self, bytes: u64) -> (u16, u32) {
+        let caller = caller::find(&self.objects, self.stacks.is_some());
+        let stack = match &self.stacks {
+            Some(stacks) if bytes > 0 && !caller.frames.is_empty() => stacks.add(&self.objects, caller.frames, bytes),
+            _ => 0,
+        };
+        (caller.object.map_or(UNKNOWN, |object| self.row(&object)), stack)
+    }
+
+    /// Returns the number of an object's row, and begins the row if it is missing.
+    fn row(&self, object: &Arc<Object>) -> u16 {
+        let known = self.rows.read().unwrap_or_else(PoisonError::into_inner).get(&object.name).copied();
+        if let Some(row) = known {
+            return row;
+        }
+        let mut rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
+        let book = self.book.book();
+        let next = book.len();
+        if let Some(&row) = rows.get(&object.name) {
+            return row;
+        }
+        if next >= usize::from(OTHERS) {
+            // Without an entry in `rows`, every booking of such an object comes here and is counted.
+            if next < OBJECTS {
+                book.rows[usize::from(OTHERS)].rename("(others)");
+                book.objects.store(OBJECTS as u64, Ordering::Release);
+            }
+            book.unnamed.fetch_add(1, Ordering::Relaxed);
+            return OTHERS;
+        }
+        book.rows[next].rename(&object.name);
+        // The name is complete before a reader counts the row.
+        book.objects.store(next as u64 + 1, Ordering::Release);
+        rows.insert(object.name.clone(), next as u16);
+        next as u16
+    }
+
+    /// Takes an entry out of the totals.
+    fn forget(&self, kind: Kind, entry: Entry) {
+        let Entry { bytes, object, stack } = entry;
+        self.book.book().rows[usize::from(object)].cells[kind as usize].remove(bytes);
+        self.forget_stack(stack, bytes);
+    }
+
+    fn forget_stack(&self, stack: u32, bytes: u64) {
+        if let Some(stacks) = &self.stacks {
+            stacks.remove(stack, bytes);
+        }
+    }
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").field("fault", &self.fault).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,143 @@
+//! The mapped file of a book: made by its process, found and read by others.
+
+use super::layout::{Book, MAGIC};
+use super::view::BookView;
+use crate::shared::map::Shared;
+use crate::shared::process::{self, Identity};
+use crate::shared::uuid::Uuid;
+use crate::shared::{folder, form};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, Once, PoisonError};
+
+/// The start of the name of every book's file.
+const PREFIX: &str = "book-";
+
+/// Bytes of the file.
+const BYTES: u64 = Shared::<Book>::BYTES;
+
+/// Most books of one process on one device: of a program before an `exec`, and of several copies of
+/// this code.
+const COPIES: u32 = 8;
+
+/// A book in memory, and its file if there is one.
+pub(super) struct Published {
+    book: Shared<Book>,
+    path: Option<PathBuf>,
+    /// The process that made the book. A forked child has another id.
+    pid: u32,
+}
+
+/// Names to remove at the end of the process.
+static NAMES: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
+
+impl Published {
+    /// Makes a book that only this process sees.
+    pub(super) fn private(device: Uuid) -> io::Result<Self> {
+        let book = Self { book: Shared::private()?, path: None, pid: std::process::id() };
+        let owner = Identity::of_caller().unwrap_or(Identity { pid: book.pid, start: 0, image: 0 });
+        book.book().begin(owner, 0, &process::program(book.pid), device.to_words());
+        Ok(book)
+    }
+
+    /// Makes a book with a file in a folder.
+    pub(super) fn in_folder(folder: &Path, device: Uuid) -> io::Result<Self> {
+        let owner = Identity::of_caller()?;
+        let file = form::create(folder, BYTES)?;
+        let mut book = Self { book: Shared::new(&file)?, path: None, pid: owner.pid };
+        book.book().begin(owner, process::namespace()?, &process::program(owner.pid), device.to_words());
+        for copy in 0..COPIES {
+            let path = folder.join(format!("{PREFIX}{}-{}-{device}-{copy}", owner.pid, owner.start));
+            if form::give_name(&file, &path)? {
+                remove_at_exit(path.clone());
+                book.path = Some(path);
+                return Ok(book);
+            }
+        }
+        Err(io::Error::other(format!("the process has {COPIES} books in {}", folder.display())))
+    }
+
+    pub(super) fn book(&self) -> &Book {
+        &self.book
+    }
+
+    /// Returns whether the calling process is a forked child of the process that made the book.
+    pub(super) fn is_forked(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// Removes the file's name. The book itself stays in memory.
+    pub(super) fn remove(&self) {
+        if let Some(path) = self.path.as_ref().filter(|_| !self.is_forked()) {
+            NAMES.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, other)| other != path);
+            // A file that stays is of a dead process soon, and every reader removes such files.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// Has a file removed when the process exits. A process that is killed leaves its file to the next
+/// reader.
+fn remove_at_exit(path: PathBuf) {
+    extern "C" fn remove() {
+        // A forked child may meet a lock that another thread of its parent held.
+        if let Ok(names) = NAMES.try_lock() {
+            let own = names.iter().filter(|(pid, _)| *pid == std::process::id());
+            own.for_each(|(_, path)| drop(fs::remove_file(path)));
+        }
+    }
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: the function waits for no lock, and does not panic. A system without room for the
+        // function leaves the file to the next reader.
+        let _ = unsafe { libc::atexit(remove) };
+    });
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner).push((std::process::id(), path));
+}
+
+/// Reads the books of all living processes of the calling user, in the order of process ids.
+///
+/// Files of dead processes are removed. A file that is no book of this version is left out.
+///
+/// # Errors
+/// The user's folder cannot be used.
+pub fn of_user() -> io::Result<Vec<BookView>> {
+    in_folder(&folder::of_user()?)
+}
+
+/// Reads the books in a folder. See [`of_user`].
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn in_folder(folder: &Path) -> io::Result<Vec<BookView>> {
+    let here = process::namespace()?;
+    let mut books = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        // A file may be removed meanwhile.
+        let book = form::open(&entry.path(), BYTES, false).and_then(|file| Shared::<Book>::to_read(&file));
+        let Ok(book) = book else { continue };
+        let is_book = book.magic.load(Ordering::Acquire) == MAGIC
+            && book.length.load(Ordering::Relaxed) == BYTES
+            // Process ids of another container say nothing here.
+            && book.namespace.load(Ordering::Relaxed) == here;
+        if is_book && !book.owner().is_alive() {
+            let _ = fs::remove_file(entry.path());
+        } else if is_book {
+            books.push(BookView::new(&book));
+        }
+    }
+    books.sort_by(|one, other| (one.pid, &one.device).cmp(&(other.pid, &other.device)));
+    Ok(books)
+}

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Eight processes in one group under a limit, killed at random, also with the group's lock in their hands: a campaign of
+# minutes, and no part of tests/run. The sum never exceeds the limit, and nothing is left after the last death.
+#
+#   tests/groups.sh [OPERATIONS [SEED]]      OPERATIONS: of all processes together; ten million if left out.
+#
+# Prints the seed and the figures. The seed decides what each process asks for; the system decides the order.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CACHALOT_GROUP_OPERATIONS=${1:-10000000}
+[ -z "${2:-}" ] || export CACHALOT_GROUP_SEED=$2
+
+cargo test --locked --profile campaign -p cachalot-run --lib -- \
+  --exact group::processes::ten_million_operations --ignored --nocapture
