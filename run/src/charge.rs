@@ -2,16 +2,18 @@
 //!
 //! A limit holds for each device. Bytes are reserved before the driver is called and given back
 //! after the driver has freed them, so the sum never exceeds the limit, whatever threads and
-//! processes do at the same time. Memory of the host is not counted.
+//! processes do at the same time. Memory of the host is not counted. What the driver has given is
+//! booked to the object that asked.
 
 use crate::group::{Budget, Group, Refusal, Uuid};
+use crate::ledger::{Kind, Ledger, LedgerOptions};
 use crate::options::Options;
 use crate::real::Real;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{CuDevice, CuUuid};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The driver takes memory of more than [`LARGEST_CUT`] bytes from a device in steps of this size.
 const STEP: u64 = 2 << 20;
@@ -29,6 +31,8 @@ pub fn taken_by(bytes: u64) -> u64 {
 #[derive(Debug)]
 pub struct Charge {
     options: Options,
+    /// Whether the books are published for other processes to read.
+    publish: bool,
     devices: Mutex<Vec<(CuDevice, Arc<DeviceCharge>)>>,
 }
 
@@ -37,6 +41,8 @@ pub struct Charge {
 pub struct DeviceCharge {
     /// `None`: the group cannot be joined, and every reservation is refused.
     group: Option<Group>,
+    /// The book. `None`: the system has no memory for one.
+    ledger: Option<Ledger>,
     /// Bytes reserved and not given back.
     held: AtomicU64,
     /// Whether a refusal was told.
@@ -44,9 +50,10 @@ pub struct DeviceCharge {
 }
 
 impl Charge {
-    /// Returns the limits that the options name. Joins no group yet.
-    pub fn new(options: &Options) -> Self {
-        Self { options: options.clone(), devices: Mutex::default() }
+    /// Returns the limits that the options name. Joins no group yet. `publish`: other processes may
+    /// read the books.
+    pub fn new(options: &Options, publish: bool) -> Self {
+        Self { options: options.clone(), publish, devices: Mutex::default() }
     }
 
     /// Returns the charge of a device. The first call for a device asks the driver for the device's
@@ -56,18 +63,18 @@ impl Charge {
         if let Some((_, charge)) = devices.iter().find(|(known, _)| *known == device) {
             return Arc::clone(charge);
         }
-        let charge = Arc::new(DeviceCharge::new(&self.options, || uuid_of(real, device)));
+        let charge = Arc::new(DeviceCharge::new(&self.options, self.publish, uuid_of(real, device)));
         devices.push((device, Arc::clone(&charge)));
         charge
     }
 }
 
 impl DeviceCharge {
-    /// Returns the charge of a device whose identity `uuid` tells.
-    fn new(options: &Options, uuid: impl FnOnce() -> Uuid) -> Self {
+    /// Returns the charge of a device.
+    fn new(options: &Options, publish: bool, uuid: Uuid) -> Self {
         let group = match &options.group {
             None => Some(Group::alone(options.limit)),
-            Some(group) => match Group::join(group, options.limit, uuid()) {
+            Some(group) => match Group::join(group, options.limit, uuid) {
                 Ok(group) => Some(group),
                 Err(error) => {
                     eprintln!("cachalot: {error}; every request for memory of the device is refused");
@@ -75,7 +82,31 @@ impl DeviceCharge {
                 }
             },
         };
-        Self { group, held: AtomicU64::new(0), told: AtomicBool::new(false) }
+        let books = LedgerOptions { publish, stacks: options.ledger };
+        let ledger = Ledger::new(uuid, books).map_err(|error| eprintln!("cachalot: no book is kept: {error}")).ok();
+        if let Some(fault) = ledger.as_ref().and_then(Ledger::fault) {
+            eprintln!("cachalot: {fault}");
+        }
+        Self { group, ledger, held: AtomicU64::new(0), told: AtomicBool::new(false) }
+    }
+
+    /// Books what the driver has given, under an address or a handle.
+    pub fn book(&self, kind: Kind, bytes: u64, id: u64) {
+        if let Some(ledger) = &self.ledger {
+            ledger.book(kind, bytes, id);
+        }
+    }
+
+    /// Takes out of the book what the driver has freed.
+    pub fn unbook(&self, kind: Kind, id: u64) {
+        if let Some(ledger) = &self.ledger {
+            ledger.unbook(kind, id);
+        }
+    }
+
+    /// Returns the book.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.ledger.as_ref()
     }
 
     /// Reserves bytes, before the driver's call that takes them.
@@ -132,7 +163,7 @@ impl DeviceCharge {
 /// Memory that the program has from the driver itself, by address or handle. It is charged until
 /// the program frees it.
 #[derive(Default, Debug)]
-pub struct Passed(Mutex<HashMap<u64, (Arc<DeviceCharge>, u64)>>);
+pub struct Passed(Mutex<HashMap<(Kind, u64), (Arc<DeviceCharge>, u64)>>);
 
 impl Passed {
     /// Makes a call of the driver that takes `bytes` of a device, and charges them under the name
@@ -140,6 +171,7 @@ impl Passed {
     pub fn take(
         &self,
         charge: Arc<DeviceCharge>,
+        kind: Kind,
         bytes: u64,
         call: impl FnOnce() -> CuResult,
         name: impl FnOnce() -> u64,
@@ -153,7 +185,8 @@ impl Passed {
             charge.give_back(bytes);
             return code;
         }
-        let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name, (charge, bytes));
+        charge.book(kind, bytes, name);
+        let before = self.lock().insert((kind, name), (charge, bytes));
         if let Some((charge, bytes)) = before {
             // The memory with this name went with its context, which nobody told.
             charge.give_back(bytes);
@@ -161,20 +194,29 @@ impl Passed {
         code
     }
 
-    /// Makes a call of the driver that frees the memory named `name`, if the program has it from
-    /// the driver.
-    pub fn give(&self, name: u64, call: impl FnOnce() -> CuResult) -> CuResult {
+    /// Makes a call of the driver that frees the memory of one of `kinds` named `name`, if the
+    /// program has it from the driver.
+    pub fn give(&self, kinds: &[Kind], name: u64, call: impl FnOnce() -> CuResult) -> CuResult {
         // Taken out before the call: another thread may get the address at once.
-        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        let taken = {
+            let mut passed = self.lock();
+            kinds.iter().find_map(|&kind| passed.remove(&(kind, name)).map(|taken| (kind, taken)))
+        };
+        let Some((kind, (charge, bytes))) = taken else { return call() };
+        charge.unbook(kind, name);
         let code = call();
-        if let Some((charge, bytes)) = taken {
-            if code.is_success() {
-                charge.give_back(bytes);
-            } else {
-                self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name, (charge, bytes));
-            }
+        if code.is_success() {
+            charge.give_back(bytes);
+        } else {
+            charge.book(kind, bytes, name);
+            self.lock().insert((kind, name), (charge, bytes));
         }
         code
+    }
+
+    /// Locks the memory of the driver.
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Kind, u64), (Arc<DeviceCharge>, u64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -190,34 +232,41 @@ fn uuid_of(real: &Real, device: CuDevice) -> Uuid {
 mod tests {
     use super::{Charge, DeviceCharge, Passed, taken_by};
     use crate::group::Uuid;
+    use crate::ledger::Kind;
     use crate::options::Options;
     use cachalot_cuda::CuResult;
     use std::sync::Arc;
 
     fn limited(limit: u64) -> Arc<DeviceCharge> {
         let options = Options { limit: Some(limit), ..Options::default() };
-        Arc::new(DeviceCharge::new(&options, Uuid::default))
+        Arc::new(DeviceCharge::new(&options, false, Uuid::default()))
+    }
+
+    /// Returns the bytes in the book of a charge.
+    fn booked(charge: &DeviceCharge) -> u64 {
+        charge.ledger().expect("a book").view().booked
     }
 
     #[test]
     fn a_failed_call_gives_back_what_was_reserved() {
         let charge = limited(100);
         let passed = Passed::default();
-        let failed = passed.take(Arc::clone(&charge), 60, || CuResult::INVALID_VALUE, || 1);
-        assert_eq!((failed, charge.held()), (CuResult::INVALID_VALUE, 0));
-        assert_eq!(passed.take(Arc::clone(&charge), 60, || CuResult::SUCCESS, || 1), CuResult::SUCCESS);
-        let refused = passed.take(Arc::clone(&charge), 60, || unreachable!("beyond the limit"), || 2);
-        assert_eq!((refused, charge.held()), (CuResult::OUT_OF_MEMORY, 60));
-        assert_eq!(passed.give(1, || CuResult::NOT_PERMITTED), CuResult::NOT_PERMITTED);
-        assert_eq!(charge.held(), 60);
-        assert_eq!((passed.give(1, || CuResult::SUCCESS), charge.held()), (CuResult::SUCCESS, 0));
-        assert_eq!((passed.give(1, || CuResult::SUCCESS), charge.held()), (CuResult::SUCCESS, 0));
+        let take = |name: u64, code: CuResult| passed.take(Arc::clone(&charge), Kind::Plain, 60, || code, || name);
+        let give = |name: u64, code: CuResult| passed.give(&[Kind::Pool, Kind::Plain], name, || code);
+        assert_eq!((take(1, CuResult::INVALID_VALUE), charge.held()), (CuResult::INVALID_VALUE, 0));
+        assert_eq!((take(1, CuResult::SUCCESS), booked(&charge)), (CuResult::SUCCESS, 60));
+        assert_eq!((take(2, CuResult::SUCCESS), charge.held()), (CuResult::OUT_OF_MEMORY, 60));
+        assert_eq!(give(1, CuResult::NOT_PERMITTED), CuResult::NOT_PERMITTED);
+        assert_eq!((charge.held(), booked(&charge)), (60, 60));
+        for _ in 0..2 {
+            assert_eq!((give(1, CuResult::SUCCESS), charge.held(), booked(&charge)), (CuResult::SUCCESS, 0, 0));
+        }
     }
 
     #[test]
     fn the_driver_takes_whole_steps_for_large_memory() {
         assert_eq!([taken_by(1), taken_by(1 << 20), taken_by((1 << 20) + 1)], [1, 1 << 20, 2 << 20]);
         assert_eq!(taken_by(u64::MAX), u64::MAX);
-        assert!(Charge::new(&Options::default()).devices.lock().unwrap().is_empty());
+        assert!(Charge::new(&Options::default(), false).devices.lock().unwrap().is_empty());
     }
 }

@@ -6,20 +6,22 @@
 //! when all work of the process that could use them is complete.
 
 use crate::charge::{DeviceCharge, taken_by};
+use crate::ledger::Kind;
 use crate::real::Real;
+use crate::record::Record;
 use crate::serve::frees::Frees;
 use crate::serve::served::Served;
 use cachalot::HOST_STREAM;
 use cachalot::core_api::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot::core_api::{
     CaptureMark, DeviceError, DeviceResult, ErrorKind, Event, PhysicalHandle, PoolId, Segments, StreamOrder,
-    VirtualMemory,
+    TraceEntry, VirtualMemory,
 };
 use cachalot::{DeviceIndex, DevicePtr, StreamId};
 use cachalot_cuda::CudaDevice;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// A device of the driver, as the allocator of one context calls it.
 #[derive(Debug)]
@@ -28,10 +30,10 @@ pub(super) struct ServedDevice {
     real: &'static Real,
     charge: Arc<DeviceCharge>,
     frees: Arc<Frees>,
-    /// Bytes charged for the context: segments and pages.
-    charged: AtomicU64,
-    /// Sizes of the pages, by handle.
-    pages: Mutex<HashMap<PhysicalHandle, u64>>,
+    /// Told of each event. `None`: nothing is recorded.
+    record: Option<Arc<Record>>,
+    /// Bytes charged for the context: segments by address, and pages by handle.
+    charged: Mutex<HashMap<(Kind, u64), u64>>,
     /// The frees that the allocator knows as complete.
     frontier: AtomicU64,
     /// The allocator's context, once the allocator is made.
@@ -40,14 +42,20 @@ pub(super) struct ServedDevice {
 
 impl ServedDevice {
     /// Returns the device of a context, not owned by any allocator yet.
-    pub(super) fn new(cuda: CudaDevice, real: &'static Real, charge: Arc<DeviceCharge>, frees: Arc<Frees>) -> Self {
+    pub(super) fn new(
+        cuda: CudaDevice,
+        real: &'static Real,
+        charge: Arc<DeviceCharge>,
+        frees: Arc<Frees>,
+        record: Option<Arc<Record>>,
+    ) -> Self {
         Self {
             cuda,
             real,
             charge,
             frees,
-            charged: AtomicU64::new(0),
-            pages: Mutex::default(),
+            record,
+            charged: Mutex::default(),
             frontier: AtomicU64::new(0),
             owner: OnceLock::new(),
         }
@@ -56,6 +64,11 @@ impl ServedDevice {
     /// Returns the device of the driver.
     pub(super) fn cuda(&self) -> &CudaDevice {
         &self.cuda
+    }
+
+    /// Returns the charge of the device.
+    pub(super) fn charge(&self) -> &DeviceCharge {
+        &self.charge
     }
 
     /// Names the context whose allocator the device belongs to.
@@ -67,7 +80,10 @@ impl ServedDevice {
     /// Gives back what is charged for the context. Called when the context is gone, and its memory
     /// with it.
     pub(super) fn forget_charges(&self) {
-        self.charge.give_back(self.charged.swap(0, Ordering::Relaxed));
+        for ((kind, name), bytes) in self.lock_charged().drain() {
+            self.charge.unbook(kind, name);
+            self.charge.give_back(bytes);
+        }
     }
 
     /// Tells the allocator which frees are complete. Returns whether the allocator did not know.
@@ -98,24 +114,48 @@ impl ServedDevice {
         }
     }
 
-    /// Makes a call that takes `bytes`, charged before.
-    fn charged<T>(&self, bytes: u64, call: impl FnOnce() -> DeviceResult<T>) -> DeviceResult<T> {
+    /// Makes a call that takes `bytes`, reserved before the call and booked afterwards under the name
+    /// that `name` finds in the answer.
+    fn charged<T>(
+        &self,
+        kind: Kind,
+        bytes: u64,
+        call: impl FnOnce() -> DeviceResult<T>,
+        name: impl FnOnce(&T) -> u64,
+    ) -> DeviceResult<T> {
         self.charge.reserve(bytes).map_err(|code| DeviceError::new(ErrorKind::OutOfMemory, code.0))?;
         let taken = call();
-        if taken.is_ok() {
-            self.charged.fetch_add(bytes, Ordering::Relaxed);
-        } else {
-            self.charge.give_back(bytes);
+        match &taken {
+            Ok(taken) => {
+                let name = name(taken);
+                self.charge.book(kind, bytes, name);
+                self.lock_charged().insert((kind, name), bytes);
+            }
+            Err(_) => self.charge.give_back(bytes),
         }
         taken
     }
 
-    /// Gives back `bytes` that the driver has freed. Nothing if the context's charges were forgotten.
-    fn uncharge(&self, bytes: u64) {
-        let less = |charged: u64| charged.checked_sub(bytes);
-        if self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
-            self.charge.give_back(bytes);
+    /// Makes a call that frees what is charged under a name.
+    fn uncharged(&self, kind: Kind, name: u64, call: impl FnOnce() -> DeviceResult<()>) -> DeviceResult<()> {
+        // Taken out before the call: another thread may get the address at once.
+        let bytes = self.lock_charged().remove(&(kind, name));
+        let freed = call();
+        if let Some(bytes) = bytes {
+            if freed.is_ok() {
+                self.charge.unbook(kind, name);
+                self.charge.give_back(bytes);
+            } else {
+                // The driver may still hold the memory.
+                self.lock_charged().insert((kind, name), bytes);
+            }
         }
+        freed
+    }
+
+    /// Locks the charges.
+    fn lock_charged(&self) -> MutexGuard<'_, HashMap<(Kind, u64), u64>> {
+        self.charged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,7 +169,7 @@ impl Forwarder for ServedDevice {
 
 impl ForwardSegments for ServedDevice {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.charged(taken_by(bytes), || self.cuda.obtain(bytes))
+        self.charged(Kind::Segment, taken_by(bytes), || self.cuda.obtain(bytes), |base| base.0)
     }
 
     fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
@@ -137,9 +177,7 @@ impl ForwardSegments for ServedDevice {
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.cuda.release(base, bytes)?;
-        self.uncharge(taken_by(bytes));
-        Ok(())
+        self.uncharged(Kind::Segment, base.0, || self.cuda.release(base, bytes))
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
@@ -150,18 +188,12 @@ impl ForwardSegments for ServedDevice {
 impl ForwardVirtualMemory for ServedDevice {
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
         let inner = self.cuda.virtual_memory().ok_or(DeviceError::new(ErrorKind::Unsupported, 0))?;
-        let handle = self.charged(bytes, || inner.create(bytes))?;
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, bytes);
-        Ok(handle)
+        self.charged(Kind::Pages, bytes, || inner.create(bytes), |handle| handle.0)
     }
 
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
         let inner = self.cuda.virtual_memory().ok_or(DeviceError::new(ErrorKind::Unsupported, 0))?;
-        // Taken out before the call: another thread may get the handle at once.
-        let bytes = self.pages.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle);
-        inner.destroy(handle)?;
-        self.uncharge(bytes.unwrap_or(0));
-        Ok(())
+        self.uncharged(Kind::Pages, handle.0, || inner.destroy(handle))
     }
 }
 
@@ -208,6 +240,13 @@ impl ForwardStreamOrder for ServedDevice {
 }
 
 impl ForwardHost for ServedDevice {
+    /// Records an event, under the lock of the event's heap.
+    fn on_event(&self, entry: &TraceEntry, _: PoolId) {
+        if let Some(record) = &self.record {
+            record.event(entry);
+        }
+    }
+
     /// Looks for frees that are complete, when no free block can serve a request.
     fn on_shortage(&self, _: u64) -> bool {
         let reached = self.frees.settle(self.real);

@@ -2,6 +2,7 @@
 //! host.
 
 use crate::charge::taken_by;
+use crate::ledger::Kind;
 use crate::serve::frees::Waited;
 use crate::serve::process::{Process, is_foreign};
 use crate::serve::served::{DEVICE, Served, code_of};
@@ -55,6 +56,9 @@ impl Process {
             // The block was not handed out: no work uses it.
             let _ = served.allocator().free(ptr);
             return Err(code);
+        }
+        if self.options.ledger {
+            served.device().charge().book(Kind::Served, bytes, ptr.0);
         }
         Ok(ptr)
     }
@@ -127,6 +131,10 @@ impl Process {
     #[inline]
     fn free_of(&self, served: &Served, address: CuDevicePtr) -> Option<CuResult> {
         let ptr = DevicePtr(address);
+        if self.options.ledger {
+            // Before the free: another thread may get the address at once.
+            served.device().charge().unbook(Kind::Served, address);
+        }
         let freed = if self.options.sync_free {
             self.free_after_wait(served, ptr)
         } else {
@@ -243,7 +251,11 @@ impl Process {
                 .filter(|served| served.ordinal() == device)
                 .map(|served| served.unused())
                 .sum();
-            if let Some(budget) = self.charge.of_device(self.real, device).budget() {
+            let charge = self.charge.of_device(self.real, device);
+            if let Some(ledger) = charge.ledger() {
+                ledger.driver((total_bytes - free_bytes) as u64, total_bytes as u64);
+            }
+            if let Some(budget) = charge.budget() {
                 most = most.min(budget.limit);
                 could = could.min(budget.available);
             }
@@ -271,7 +283,7 @@ impl Process {
         // SAFETY: the arguments are the caller's.
         let call = || unsafe { self.real.mem_alloc(address, bytes) };
         // SAFETY: after success the driver has written the address.
-        self.pass_charged(taken_by(bytes as u64), call, || unsafe { address.read() })
+        self.pass_charged(Kind::Plain, taken_by(bytes as u64), call, || unsafe { address.read() })
     }
 
     /// Passes a request for rows on, and charges its bytes.
@@ -291,12 +303,13 @@ impl Process {
         let call = || unsafe { self.real.mem_alloc_pitch(address, pitch, width, height, element) };
         let bytes = (width as u64).saturating_mul(height as u64);
         // SAFETY: after success the driver has written the address.
-        self.pass_charged(taken_by(bytes), call, || unsafe { address.read() })
+        self.pass_charged(Kind::Plain, taken_by(bytes), call, || unsafe { address.read() })
     }
 
     /// Makes a call of the driver that takes `bytes` of the current context's device, charged.
     pub(super) fn pass_charged(
         &self,
+        kind: Kind,
         bytes: u64,
         call: impl FnOnce() -> CuResult,
         name: impl FnOnce() -> u64,
@@ -309,13 +322,13 @@ impl Process {
         if let Some(context) = self.current() {
             self.frees.add_context(context);
         }
-        self.passed.take(self.charge.of_device(self.real, device), bytes, call, name)
+        self.passed.take(self.charge.of_device(self.real, device), kind, bytes, call, name)
     }
 
     /// Passes a free on.
     pub(super) fn pass_free(&self, address: CuDevicePtr) -> CuResult {
         self.pass();
         // SAFETY: takes no host pointers; the address is the caller's.
-        self.passed.give(address, || unsafe { self.real.mem_free(address) })
+        self.passed.give(&[Kind::Plain, Kind::Pool, Kind::Managed], address, || unsafe { self.real.mem_free(address) })
     }
 }

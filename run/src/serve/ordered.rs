@@ -5,6 +5,7 @@
 //! on: the driver makes nodes of a graph of them, or refuses them.
 
 use crate::charge::taken_by;
+use crate::ledger::Kind;
 use crate::serve::process::{Place, Process, is_foreign};
 use crate::serve::served::{Served, code_of};
 use cachalot::{DevicePtr, HOST_STREAM};
@@ -74,7 +75,7 @@ impl Process {
             return call();
         }
         // SAFETY: after success the driver has written the address.
-        self.pass_charged(taken_by(bytes as u64), call, || unsafe { address.read() })
+        self.pass_charged(Kind::Pool, taken_by(bytes as u64), call, || unsafe { address.read() })
     }
 
     /// Serves a request on a stream. `None` passes the request on.
@@ -129,14 +130,14 @@ impl Process {
         // SAFETY: the arguments are the caller's.
         let pass = || unsafe { self.real.mem_free_async(address, stream) };
         if address == 0 || self.options.observe {
-            return self.passed.give(address, pass);
+            return self.passed.give(&[Kind::Pool, Kind::Plain], address, pass);
         }
         let (served, block) = match self.place(address) {
             Place::Block(served, block) => (served, block),
             Place::Free => return CuResult::INVALID_VALUE,
             Place::Foreign => {
                 self.pass();
-                return self.passed.give(address, pass);
+                return self.passed.give(&[Kind::Pool, Kind::Plain], address, pass);
             }
         };
         match self.is_capturing(stream) {
@@ -154,6 +155,9 @@ impl Process {
             return CuResult::INVALID_VALUE;
         }
         self.notes.block_freed(self, address);
+        if self.options.ledger {
+            served.device().charge().unbook(Kind::Served, address);
+        }
         let freed = if block.stream == HOST_STREAM {
             served.allocator().free_at(ptr, self.frees.number())
         } else {

@@ -1,5 +1,6 @@
 //! Memory of the driver itself: passed on, and charged where it lies on a device.
 
+use crate::ledger::Kind;
 use crate::serve::process::{Place, Process};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
@@ -68,10 +69,8 @@ impl Process {
         match location.filter(|location| location.kind == CuMemLocationType::DEVICE && !handle.is_null()) {
             Some(location) => {
                 let charge = self.charge.of_device(self.real, CuDevice(location.id));
-                // SAFETY: after success the driver has written the handle. Handles and addresses are
-                // told apart by the lowest bit: addresses are multiples of 256, and handles are
-                // pointers of the driver.
-                self.passed.take(charge, bytes as u64, call, || unsafe { handle.read() }.0 | 1)
+                // SAFETY: after success the driver has written the handle.
+                self.passed.take(charge, Kind::Pages, bytes as u64, call, || unsafe { handle.read() }.0)
             }
             None => call(),
         }
@@ -85,7 +84,7 @@ impl Process {
     pub unsafe fn mem_release(&self, handle: CuMemHandle) -> CuResult {
         self.pass();
         // SAFETY: the argument is the caller's.
-        self.passed.give(handle.0 | 1, || unsafe { self.real.mem_release(handle) })
+        self.passed.give(&[Kind::Pages], handle.0, || unsafe { self.real.mem_release(handle) })
     }
 
     /// `cuMemPoolSetAccess`. Later requests for a default pool that others may access are passed on.

@@ -3,6 +3,7 @@
 use crate::charge::{Charge, Passed};
 use crate::options::Options;
 use crate::real::{self, Real};
+use crate::record::Record;
 use crate::serve::contexts::Contexts;
 use crate::serve::frees::Frees;
 use crate::serve::notes::Notes;
@@ -66,18 +67,24 @@ pub(super) enum Place {
 }
 
 impl Process {
-    /// Returns the state of a process over a driver, for tests and for [`process`]. Calls no driver.
+    /// Returns the state of a process over a driver, for tests. No other process can read its books.
+    /// Calls no driver.
     ///
     /// # Errors
     /// The mistake in the settings.
     pub fn new(real: &'static Real, options: Options) -> Result<Self, ConfigError> {
+        Self::with_books(real, options, false)
+    }
+
+    /// Returns the state of a process over a driver. `publish`: other processes can read its books.
+    fn with_books(real: &'static Real, options: Options, publish: bool) -> Result<Self, ConfigError> {
         Ok(Self {
             real,
             settings: served::settings(&options.settings)?,
             streams: Arc::new(Streams::new()),
             contexts: Contexts::new(),
             frees: Arc::new(Frees::new()),
-            charge: Charge::new(&options),
+            charge: Charge::new(&options, publish),
             passed: Passed::default(),
             notes: Notes::default(),
             pools: Pools::default(),
@@ -143,10 +150,19 @@ impl Process {
         if self.options.observe {
             return None;
         }
-        let opened = Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees).ok()?;
+        let record = self.begin_record();
+        let opened =
+            Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, record).ok()?;
         let served = self.contexts.add(opened);
         self.open_peers(&served);
         Some(served)
+    }
+
+    /// Begins the record of a context. `None`: nothing is recorded.
+    fn begin_record(&self) -> Option<Arc<Record>> {
+        let path = self.options.record.as_ref()?;
+        let begun = Record::begin(path, &self.settings.to_string(), self.options.limit);
+        begun.map_err(|error| eprintln!("cachalot: {}: {error}; nothing is recorded", path.display())).ok()
     }
 
     /// Returns where an address lies.
@@ -208,7 +224,7 @@ fn start() -> Option<Process> {
     let real = real::real()?;
     let made = match Options::of_environment() {
         Ok(None) => return None,
-        Ok(Some(options)) => Process::new(real, options).map_err(|error| error.to_string()),
+        Ok(Some(options)) => Process::with_books(real, options, true).map_err(|error| error.to_string()),
         Err(error) => Err(error),
     };
     made.map_err(|error| eprintln!("cachalot: {error}; nothing is served")).ok()

@@ -2,6 +2,7 @@
 
 use crate::charge::Charge;
 use crate::real::Real;
+use crate::record::Record;
 use crate::serve::device::ServedDevice;
 use crate::serve::frees::Frees;
 use cachalot::core_api::config::ConfigError;
@@ -44,6 +45,7 @@ impl Served {
         streams: &Arc<Streams>,
         charge: &Charge,
         frees: &Arc<Frees>,
+        record: Option<Arc<Record>>,
     ) -> Result<Arc<Self>, CuResult> {
         let driver = real.driver().map_err(|_| CuResult::NOT_INITIALIZED)?;
         let mut device = CuDevice::default();
@@ -57,7 +59,8 @@ impl Served {
         // A handle of the driver is the ordinal of its device.
         let cuda =
             CudaDevice::open_with(driver, device.0.cast_unsigned(), options).map_err(|error| CuResult(error.code))?;
-        let served = ServedDevice::new(cuda, real, charge.of_device(real, device), Arc::clone(frees));
+        let records = record.is_some();
+        let served = ServedDevice::new(cuda, real, charge.of_device(real, device), Arc::clone(frees), record);
         let allocator = Allocator::new([served], settings).map_err(code_of)?;
         let served = Arc::new(Self {
             context,
@@ -67,6 +70,7 @@ impl Served {
             clearing: AtomicUsize::new(0),
         });
         served.device().set_owner(Arc::downgrade(&served));
+        served.allocator.report_events(DEVICE, records).map_err(code_of)?;
         Ok(served)
     }
 

@@ -5,4 +5,6 @@ mod captures;
 mod contexts;
 mod failures;
 mod frees;
+mod orders;
+mod records;
 mod setup;
