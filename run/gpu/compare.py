@@ -51,6 +51,12 @@ def built(out: Path, source: str, *flags: str, name: str = "") -> str:
     return str(target)
 
 
+def path_of_driver() -> str:
+    """Returns the absolute path of the driver's library, from the loader's cache."""
+    listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    return next(line.split("=> ")[1] for line in listed.splitlines() if line.strip().startswith("libcuda.so.1 "))
+
+
 def programs(out: Path) -> list[Program]:
     """Returns the programs of the table."""
     python = sys.executable
@@ -62,11 +68,13 @@ def programs(out: Path) -> list[Program]:
     absolute = built(out, "absolute.c", "-ldl")
     contexts = built(out, "contexts.c", "-lcuda")
     ipc = built(out, "ipc.cu")
-    driver = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
+    driver = path_of_driver()
     script = lambda name, *rest: [python, str(PROGRAMS / name), *rest]  # noqa: E731
     uncached = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    platform = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    lazy = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    # Without these flags XLA times kernels and takes the fastest, so that two plain runs differ.
+    jax = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"}
+    lazy = {**jax, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    platform = {**lazy, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     found = [
         Program(f"nvcc, {kind} runtime" if kind != "per thread" else "nvcc, a default stream per thread", [path])
@@ -76,7 +84,7 @@ def programs(out: Path) -> list[Program]:
         Program("the driver by its absolute path", [absolute, driver]),
         Program("two contexts, reset", [contexts]),
         Program("IPC, two processes", [ipc]),
-        Program("JAX, jitted", script("jax_steps.py", "jit"), "jax"),
+        Program("JAX, jitted", script("jax_steps.py", "jit"), "jax", jax),
         Program("JAX, jitted, no preallocation", script("jax_steps.py", "jit"), "jax", lazy),
         Program("JAX `platform`, jitted", script("jax_steps.py", "jit"), "jax", platform),
         Program("JAX `platform`, op by op", script("jax_steps.py", "ops"), "jax", platform),
