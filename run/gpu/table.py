@@ -1,0 +1,83 @@
+"""Makes tests/results/run.md from what compare.py left in a folder, and prints it.
+
+    python3 run/gpu/table.py OUT [OUT...] --machine "GPU; host" --date DATE --commit COMMIT
+
+Several folders are runs on several machines of the same kind, one after the other: a row of a later one replaces the
+row of the same program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+HEAD = """\
+# Unchanged programs in front of the driver
+
+* GPU: {machine}
+* date: {date}; commit: {commit}
+* how: `python3 run/gpu/compare.py OUT --command COMMAND`
+
+Each program runs twice in a row: plain, and under `cachalot run`. *equal*: the exit status and every byte of the output \
+are those of the plain run. *seconds*: of the whole program. *inside*: what the program says of itself, seconds of its \
+loop or steps a second. *peak*: the most memory of the GPU in use, by nvidia-smi, 20 times a second. Freed memory of a \
+served program stays with the program for its next requests, so its peak can be higher.
+
+| program | exit | equal | seconds, plain | served | inside, plain | served | peak MiB, plain | served |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+COSTS = """
+## What a call costs
+
+Nanoseconds, medians of rounds (`run/gpu/programs/costs.cu`), in one process each. *÷*: plain over served.
+
+| call | plain | observed | served | ÷ |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def inside(text: str) -> str:
+    """Returns what a program says of itself, without the words."""
+    return text.replace("seconds ", "").replace("steps a second ", "")
+
+
+def figure(text: str) -> str:
+    """Returns nanoseconds with separators."""
+    return f"{float(text):,.0f}" if float(text) >= 100 else f"{float(text):.1f}"
+
+
+def main() -> None:
+    """Prints the page."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folders", type=Path, nargs="+")
+    for name in ("machine", "date", "commit"):
+        parser.add_argument(f"--{name}", required=True)
+    asked = parser.parse_args()
+    programs: dict[str, dict[str, dict[str, str]]] = {}
+    costs: dict[str, dict[str, str]] = {}
+    for folder in asked.folders:
+        with (folder / "run.csv").open() as file:
+            for row in csv.DictReader(file):
+                programs.setdefault(row["program"], {})[row["way"]] = row
+        if (folder / "costs.csv").exists():
+            with (folder / "costs.csv").open() as file:
+                costs.update({row["what"]: row for row in csv.DictReader(file)})
+    text = HEAD.format(machine=asked.machine, date=asked.date, commit=asked.commit)
+    for name, ways in programs.items():
+        plain, served = ways["plain"], ways["served"]
+        text += (
+            f"| {name} | {served['status']} | {served['equal']} | {plain['seconds']} | {served['seconds']} "
+            f"| {inside(plain['reported'])} | {inside(served['reported'])} | {plain['peak_mib']} | {served['peak_mib']} |\n"
+        )
+    if costs:
+        text += COSTS
+        for name, row in costs.items():
+            ratio = float(row["plain"]) / float(row["served"])
+            text += f"| {name} | {figure(row['plain'])} | {figure(row['observed'])} | {figure(row['served'])} | {ratio:.2f} |\n"
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
