@@ -151,6 +151,7 @@ macro_rules! functions {
         capture {
             cuStreamIsCapturing(stream: u64, status: Out<c_int>): 10000, Init, Safe, cuStreamIsCapturing_ptsz;
             cuStreamGetCaptureInfo_v2(stream: u64, status: Out<c_int>, id: Out<u64>, graph: Maybe<u64>, nodes: Maybe<*const u64>, count: Maybe<usize>): 11030, Init, Safe, cuStreamGetCaptureInfo_v2_ptsz;
+            cuStreamGetCaptureInfo_v3(stream: u64, status: Out<c_int>, id: Out<u64>, graph: Maybe<u64>, nodes: Maybe<*const u64>, edges: Maybe<*const [u8; 8]>, count: Maybe<usize>): 12030, Init, Safe, cuStreamGetCaptureInfo_v3_ptsz;
             cuThreadExchangeStreamCaptureMode(mode: Out<c_int>): 10010, Init, Safe;
             cuStreamBeginCapture_v2(stream: u64, mode: c_int): 10010, Init, Safe, cuStreamBeginCapture_v2_ptsz;
             cuStreamEndCapture(stream: u64, graph: Out<u64>): 10000, Init, Safe, cuStreamEndCapture_ptsz;
