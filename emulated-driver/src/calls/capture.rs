@@ -173,7 +173,9 @@ fn shown_frontier(call: &mut Call, stream: u64) -> Answer<(*const u64, *const [u
     let frontier = capture.frontiers.get(&number).into_iter().flatten();
     let handles: Box<[u64]> = frontier.map(|&node| handle_of(id, node)).collect();
     let edges = vec![[0; 8]; handles.len()].into_boxed_slice();
-    let (handles, edges) = capture.shown.entry(number).insert_entry((handles, edges)).into_mut();
+    let shown = capture.shown.entry(number).or_default();
+    *shown = (handles, edges);
+    let (handles, edges) = shown;
     Ok((handles.as_ptr(), edges.as_ptr(), handles.len()))
 }
 

@@ -53,12 +53,13 @@ pub(crate) fn cuDevicePrimaryCtxRelease_v2(call: &mut Call, device: i32) -> Answ
     Ok(())
 }
 
-/// `cuDevicePrimaryCtxReset_v2`: ends the context with all objects, and keeps the retains.
+/// `cuDevicePrimaryCtxReset_v2`: ends the context with all objects and flags, and keeps the retains.
 pub(crate) fn cuDevicePrimaryCtxReset_v2(call: &mut Call, device: i32) -> Answer<()> {
     let index = devices::index(&call.state, device)?;
     let handle = PRIMARY_BASE + index as u64 * STRIDE;
     if let Some(context) = call.state.contexts.get(&handle) {
         call.state.devices[index].reset_retains = context.retains;
+        call.state.devices[index].primary_flags = 0;
         end(call, handle);
     }
     Ok(())
