@@ -11,6 +11,7 @@ mod calls;
 mod capture;
 mod compare;
 mod endings;
+mod front;
 mod memory;
 mod order;
 mod pools;
@@ -53,6 +54,9 @@ const GROUPS: &[Group] = &[
     ("context", basics::contexts),
     ("no_context", basics::without_context),
     ("peer", basics::peers),
+    ("lookup", front::lookup),
+    ("pointers", front::pointers),
+    ("contexts", front::whole_contexts),
     ("memory", memory::questions),
     ("pools", pools::questions),
     ("virtual", virtual_memory::questions),

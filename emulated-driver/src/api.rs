@@ -97,6 +97,12 @@ impl Api {
         unsafe { self.library.get::<*const c_void>(name) }.is_ok()
     }
 
+    /// Returns the address of a symbol of the library.
+    pub fn address(&self, name: &str) -> Option<*mut c_void> {
+        // SAFETY: the symbol is not used.
+        unsafe { self.library.get::<*mut c_void>(name) }.ok().map(|symbol| *symbol)
+    }
+
     /// Retains a device's primary context and makes the context current.
     pub fn enter(&self, device: i32) -> Given<u64> {
         let context = given(|out| self.cuDevicePrimaryCtxRetain(out, device))?;

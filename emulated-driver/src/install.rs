@@ -64,6 +64,13 @@ pub fn symbols() -> Vec<&'static str> {
     FUNCTIONS.iter().map(|function| function.name()).collect()
 }
 
+/// Returns every driver symbol with the name for `cuGetProcAddress`, the first version of the driver with the symbol,
+/// and whether stream 0 is the calling thread's own.
+pub fn versions() -> Vec<(&'static str, &'static str, i32, bool)> {
+    let row = |function: &Function| (function.name(), function.base_name(), function.since(), function.is_per_thread());
+    FUNCTIONS.iter().map(row).collect()
+}
+
 /// Renames a symbol wherever the image has the whole name.
 fn hide(image: &mut [u8], name: &str) {
     let wanted = [b"\0", name.as_bytes(), b"\0"].concat();

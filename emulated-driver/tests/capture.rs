@@ -152,6 +152,27 @@ fn ends(driver: &Emulated, stream: u64) -> Vec<u64> {
     unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec()
 }
 
+#[test]
+fn a_capture_shows_as_many_edges_as_nodes() {
+    let (driver, stream) = capturing(RELAXED);
+    let address = driver.alloc(8).expect("memory");
+    for expected in [0, 1] {
+        let (mut status, mut id, mut count) = (0, 0, 7);
+        let (mut nodes, mut edges, null) = (std::ptr::null(), std::ptr::null(), std::ptr::null_mut());
+        let (at, each) = (&raw mut nodes, &raw mut edges);
+        let code = driver.cuStreamGetCaptureInfo_v3(stream, &mut status, &mut id, null, at, each, &raw mut count);
+        assert_eq!((code, status, count), (0, 1, expected));
+        // SAFETY: the driver has shown so many nodes with their edges, and none is captured since.
+        let shown = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(edges, count) } };
+        assert_eq!(shown, vec![[0; 8]; expected]);
+        if expected == 1 {
+            // SAFETY: as above.
+            assert_eq!(unsafe { nodes.read() }, ends(&driver, stream)[0]);
+        }
+        assert_eq!(driver.cuMemsetD8Async(address, 1, 8, stream), 0);
+    }
+}
+
 /// Returns the handles of the nodes right before a node, by both versions of the function.
 fn before(driver: &Emulated, node: u64) -> Vec<u64> {
     let mut count = 0;

@@ -1,6 +1,6 @@
 //! Libraries of kernels, and the ways to make a graph executable.
 
-use crate::common::Emulated;
+use crate::common::{Emulated, in_child, is_child, text};
 use crate::kernels::Object;
 use cachalot_emulated_driver::api::InstantiateParams;
 use std::ffi::CStr;
@@ -50,6 +50,50 @@ fn a_wrong_image_is_found_when_the_library_is_used() {
     let (code, library) = library(&driver, Some(c"rubbish"));
     assert_eq!((code, driver.cuLibraryGetModule(&mut 0, library)), (0, 200));
     assert_eq!(driver.cuModuleLoadData(&mut 0, c"rubbish".as_ptr()), 200, "a module is looked at when loaded");
+}
+
+#[test]
+fn contexts_and_modules_need_memory_of_their_own_if_told() {
+    const NAME: &str = "contexts_and_modules_need_memory_of_their_own_if_told";
+    if is_child(NAME) {
+        let driver = Emulated::without(&[]);
+        assert_eq!(driver.cuInit(0), 0);
+        let (page, total) = (2 << 20, 1 << 30);
+        let context = driver.enter(0).expect("a context");
+        let free = || driver.info().expect("info").0;
+        assert_eq!(free(), total - 2 * page, "3 MiB are whole pages");
+        let object = Object::new("memory");
+        let (mut module, mut second) = (0, 0);
+        assert_eq!(driver.cuModuleLoadData(&mut module, object.image().as_ptr()), 0);
+        assert_eq!(free(), total - 3 * page);
+        assert_eq!((driver.cuModuleUnload(module), free()), (0, total - 2 * page));
+        assert_eq!(driver.cuCtxCreate_v2(&mut second, 0, 0), 0);
+        assert_eq!(driver.cuModuleLoadData(&mut module, object.image().as_ptr()), 0);
+        assert_eq!(free(), total - 5 * page);
+        // A module ends with its context.
+        assert_eq!((driver.cuCtxDestroy_v2(second), driver.cuCtxSetCurrent(context)), (0, 0));
+        assert_eq!((free(), driver.cuModuleUnload(module)), (total - 2 * page, 400));
+        let all = driver.alloc(total - 2 * page).expect("memory");
+        assert_eq!((driver.cuCtxCreate_v2(&mut second, 0, 0), driver.cuMemFree_v2(all)), (2, 0));
+        return;
+    }
+    let variables = [("CACHALOT_EMU_CONTEXT_BYTES", "3145728"), ("CACHALOT_EMU_MODULE_BYTES", "1")];
+    let child = in_child(NAME, &variables);
+    assert!(child.status.success(), "{}", text(&child));
+}
+
+#[test]
+fn a_library_outlives_the_context_of_its_module() {
+    let object = Object::new("outlives");
+    let driver = Emulated::new();
+    let (code, library) = library(&driver, Some(&object.image()));
+    let (mut first, mut second) = (0, 0);
+    assert_eq!((code, driver.cuLibraryGetModule(&mut first, library)), (0, 0));
+    assert_eq!(driver.cuDevicePrimaryCtxReset_v2(0), 0);
+    driver.enter(0).expect("a context");
+    assert_eq!(driver.count("modules"), 0);
+    assert_eq!((driver.cuLibraryGetModule(&mut second, library), driver.count("modules")), (0, 1));
+    assert_eq!((driver.cuLibraryUnload(library), driver.count("modules")), (0, 0));
 }
 
 #[test]

@@ -53,9 +53,9 @@ const ANSWERS: &[Row] = &[
     ("cuIpcOpenMemHandle", &[(11_000, "cuIpcOpenMemHandle_v2")], &[(11_000, "cuIpcOpenMemHandle_v2")]),
     ("cuCtxRecordEvent", &[(12_050, "cuCtxRecordEvent")], &[(12_050, "cuCtxRecordEvent")]),
     ("cuPointerGetAttribute", &[(4000, "cuPointerGetAttribute")], &[(4000, "cuPointerGetAttribute")]),
-    ("cuGetExportTable", &[(3010, "cuGetExportTable")], &[(3010, "cuGetExportTable")]),
+    ("cuGetExportTable", &[(3000, "cuGetExportTable")], &[(3000, "cuGetExportTable")]),
     ("cuMemAllocHost", &[(3020, "cuMemAllocHost_v2")], &[(3020, "cuMemAllocHost_v2")]),
-    ("cuMemHostAlloc", &[(3010, "cuMemHostAlloc")], &[(3010, "cuMemHostAlloc")]),
+    ("cuMemHostAlloc", &[(2020, "cuMemHostAlloc")], &[(2020, "cuMemHostAlloc")]),
     ("cuLaunchKernel", &[(4000, "cuLaunchKernel")], &[(7000, "cuLaunchKernel_ptsz")]),
 ];
 

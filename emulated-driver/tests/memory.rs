@@ -84,6 +84,25 @@ fn new_memory_and_freed_memory_are_poisoned() {
 }
 
 #[test]
+fn a_result_that_nobody_wants_may_be_null() {
+    type Info = unsafe extern "C" fn(*mut usize, *mut usize) -> u32;
+    type Range = unsafe extern "C" fn(*mut u64, *mut usize, u64) -> u32;
+    let driver = Emulated::new();
+    let address = driver.alloc(5000).expect("memory");
+    let library = driver.control.library();
+    // SAFETY: the type comes from the driver's header.
+    let info = unsafe { library.get::<Info>("cuMemGetInfo_v2") }.expect("a symbol");
+    // SAFETY: as above.
+    let range = unsafe { library.get::<Range>("cuMemGetAddressRange_v2") }.expect("a symbol");
+    let (null, mut free, mut base) = (std::ptr::null_mut(), 0, 0);
+    // SAFETY: null stands for a result that is not wanted.
+    assert_eq!((unsafe { info(null, null) }, unsafe { info(&raw mut free, null) }), (0, 0));
+    assert_eq!(Ok(free), driver.info().map(|info| info.0));
+    // SAFETY: as above.
+    assert_eq!((unsafe { range(&raw mut base, null, address + 9) }, base), (0, address));
+}
+
+#[test]
 fn ranges_are_described() {
     let driver = Emulated::new();
     let address = driver.alloc(5000).expect("memory");

@@ -192,8 +192,8 @@ fn a_reset_ends_the_primary_context_and_keeps_the_retains() {
     assert_eq!(driver.cuDevicePrimaryCtxRelease_v2(0), 0);
     let address = driver.alloc(PAGE).expect("memory");
     assert_eq!((driver.cuDevicePrimaryCtxReset_v2(0), driver.cuDevicePrimaryCtxReset_v2(99)), (0, 101));
-    assert_eq!((state(&driver), driver.count("allocations"), driver.count("contexts")), ((4, 0), 0, 0));
-    assert_eq!((driver.alloc(8), driver.cuCtxSynchronize()), (Err(709), 709));
+    assert_eq!((state(&driver), driver.count("allocations"), driver.count("contexts")), ((0, 0), 0, 0));
+    assert_eq!((driver.alloc(8), driver.cuCtxSynchronize(), driver.cuMemFree_v2(address)), (Err(709), 709, 709));
     let mut current = 0;
     assert_eq!((driver.cuCtxGetCurrent(&mut current), current), (0, context));
     assert_eq!((driver.cuCtxSetCurrent(context), driver.alloc(8)), (0, Err(709)));

@@ -117,12 +117,30 @@ pub(crate) fn cuStreamGetCaptureInfo_v2(
 ) -> Answer<()> {
     status.check()?;
     let (its_status, its_id) = status_of(call, stream)?;
-    let (shown, length) = shown_frontier(call, stream)?;
+    let (shown, _, length) = shown_frontier(call, stream)?;
     call.give(status, its_status);
     call.give(id, its_id);
     call.give(graph, 0);
     call.give(nodes, shown);
     call.give(count, length);
+    Ok(())
+}
+
+/// `cuStreamGetCaptureInfo_v3`: with the edges, which are all zero.
+pub(crate) fn cuStreamGetCaptureInfo_v3(
+    call: &mut Call,
+    stream: u64,
+    status: Out<c_int>,
+    id: Out<u64>,
+    graph: Out<u64>,
+    nodes: Out<*const u64>,
+    edges: Out<*const [u8; 8]>,
+    count: Out<usize>,
+) -> Answer<()> {
+    cuStreamGetCaptureInfo_v2(call, stream, status, id, graph, nodes, count)?;
+    let (shown, shown_edges, _) = shown_frontier(call, stream)?;
+    call.give(nodes, shown);
+    call.give(edges, shown_edges);
     Ok(())
 }
 
@@ -144,19 +162,21 @@ fn status_of(call: &mut Call, stream: u64) -> Answer<(i32, u64)> {
     Ok(answer)
 }
 
-/// Returns the address and the number of the nodes behind which the
+/// Returns the addresses of the nodes and of their edges, and the number of the nodes behind which the
 /// next work of a capturing stream will come. Valid until the next such call for the stream.
-fn shown_frontier(call: &mut Call, stream: u64) -> Answer<(*const u64, usize)> {
+fn shown_frontier(call: &mut Call, stream: u64) -> Answer<(*const u64, *const [u8; 8], usize)> {
     let number = call.queue(stream)?;
     let id = call.state.streams.queue(number)?.capture;
     let Some((id, capture)) = id.and_then(|id| Some((id, call.state.captures.get_mut(&id)?))) else {
-        return Ok((std::ptr::null(), 0));
+        return Ok((std::ptr::null(), std::ptr::null(), 0));
     };
     let frontier = capture.frontiers.get(&number).into_iter().flatten();
     let handles: Box<[u64]> = frontier.map(|&node| handle_of(id, node)).collect();
+    let edges = vec![[0; 8]; handles.len()].into_boxed_slice();
     let shown = capture.shown.entry(number).or_default();
-    *shown = handles;
-    Ok((shown.as_ptr(), shown.len()))
+    *shown = (handles, edges);
+    let (handles, edges) = shown;
+    Ok((handles.as_ptr(), edges.as_ptr(), handles.len()))
 }
 
 /// `cuGraphNodeGetDependencies`.

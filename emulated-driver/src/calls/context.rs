@@ -5,7 +5,7 @@ use crate::call::Call;
 use crate::process::thread;
 use crate::state::contexts::{self, PRIMARY_BASE, STRIDE};
 use crate::state::driver::State;
-use crate::state::{captures, devices, pools, queues, regions};
+use crate::state::{captures, devices, modules, pools, queues, regions};
 use crate::tables::context::Context;
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::Out;
@@ -30,8 +30,9 @@ fn retain(call: &mut Call, device: i32) -> Answer<u64> {
     let state = &mut *call.state;
     let made = state.contexts.entry(handle).and_modify(|context| context.retains += 1);
     if let Entry::Vacant(place) = made {
+        let own_memory = state.devices[index].spend(state.config.context_bytes)?;
         let retains = 1 + std::mem::take(&mut state.devices[index].reset_retains);
-        place.insert(Context { retains, ..Context::new(index) });
+        place.insert(Context { retains, ..Context::new(index, own_memory) });
     }
     call.made("primary context", handle);
     Ok(handle)
@@ -53,12 +54,13 @@ pub(crate) fn cuDevicePrimaryCtxRelease_v2(call: &mut Call, device: i32) -> Answ
     Ok(())
 }
 
-/// `cuDevicePrimaryCtxReset_v2`: ends the context with all objects, and keeps the retains.
+/// `cuDevicePrimaryCtxReset_v2`: ends the context with all objects and flags, and keeps the retains.
 pub(crate) fn cuDevicePrimaryCtxReset_v2(call: &mut Call, device: i32) -> Answer<()> {
     let index = devices::index(&call.state, device)?;
     let handle = PRIMARY_BASE + index as u64 * STRIDE;
     if let Some(context) = call.state.contexts.get(&handle) {
         call.state.devices[index].reset_retains = context.retains;
+        call.state.devices[index].primary_flags = 0;
         end(call, handle);
     }
     Ok(())
@@ -138,10 +140,13 @@ fn create(call: &mut Call, flags: u32, device: i32) -> Answer<u64> {
     }
     let last = call.state.contexts.range(CREATED_BASE..).next_back();
     let handle = last.map_or(CREATED_BASE, |(&handle, _)| handle + STRIDE);
+    let bytes = call.state.config.context_bytes;
+    let own_memory = call.state.devices[index].spend(bytes)?;
     if !thread::push(handle) {
+        call.state.devices[index].pages.give(&own_memory);
         return Err(Code::INVALID_CONTEXT);
     }
-    call.state.contexts.insert(handle, Context::new(index));
+    call.state.contexts.insert(handle, Context::new(index, own_memory));
     call.made("context", handle);
     Ok(handle)
 }
@@ -303,7 +308,10 @@ fn end(call: &mut Call, handle: u64) {
     let marks = call.state.streams.ends_of_context(handle);
     call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
     let state = &mut *call.state;
-    state.contexts.remove(&handle);
+    modules::remove_all(state, handle);
+    if let Some(context) = state.contexts.remove(&handle) {
+        state.devices[context.device].pages.give(&context.own_memory);
+    }
     for context in state.contexts.values_mut() {
         context.peers.remove(&handle);
     }

@@ -76,6 +76,9 @@ pub(crate) fn cuMemFree_v2(call: &mut Call, address: u64) -> Answer<()> {
         return state.answers.outcome("free_null");
     }
     let Some(&allocation) = state.memory.allocations.get(&address) else {
+        if call.context != 0 && !state.contexts.contains_key(&call.context) {
+            return Err(Code::CONTEXT_IS_DESTROYED);
+        }
         let case = if state.memory.containing(address).is_some() {
             "free_interior"
         } else if state.virtual_memory.containing(address).is_some() {

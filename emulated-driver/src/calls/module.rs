@@ -14,7 +14,7 @@
 
 use super::submit::submit;
 use crate::call::Call;
-use crate::state::run;
+use crate::state::{modules, run};
 use crate::tables::module::{Kernel, Module};
 use crate::tables::work::{Arguments, GlobalKernel, KernelCode, PlainKernel, Shape, Work};
 use crate::values::code::{Answer, Code};
@@ -60,7 +60,10 @@ fn load_object(call: &mut Call, path: &str, of_library: bool) -> Answer<u64> {
     // Unlocked, because a thread that holds the loader's own lock may wait for the driver's
     // lock.
     let object = call.state.unlocked(|| open(path))?;
-    let handle = call.state.modules.add(Module { object: Arc::new(object), of_library });
+    let (context, bytes) = (call.context, call.state.config.module_bytes);
+    let device = call.state.contexts.get(&context).map(|context| context.device);
+    let own_memory = device.map_or(Ok(Vec::new()), |device| call.state.devices[device].spend(bytes))?;
+    let handle = call.state.modules.add(Module { object: Arc::new(object), of_library, context, own_memory });
     call.made("module", handle);
     Ok(handle)
 }
@@ -70,10 +73,7 @@ pub(crate) fn cuModuleUnload(call: &mut Call, module: u64) -> Answer<()> {
     if call.state.modules.get(module)?.of_library {
         return Err(Code::NOT_PERMITTED);
     }
-    let module = call.state.modules.remove(module)?;
-    // Work queued earlier may still run the object's code.
-    std::mem::forget(module.object);
-    Ok(())
+    modules::remove(&mut call.state, module)
 }
 
 /// `cuLibraryLoadData`. The image is looked at when the library is first used, as by a real driver; options have
@@ -102,11 +102,9 @@ pub(crate) fn cuLibraryLoadData(
 /// `cuLibraryUnload`.
 pub(crate) fn cuLibraryUnload(call: &mut Call, library: u64) -> Answer<()> {
     let library = call.state.libraries.remove(library)?;
-    if let Some(module) = library.module {
-        // Work queued earlier may still run the object's code.
-        std::mem::forget(call.state.modules.remove(module)?.object);
-    }
-    Ok(())
+    // The module may have ended with a context.
+    let module = library.module.filter(|&module| call.state.modules.get(module).is_ok());
+    module.map_or(Ok(()), |module| modules::remove(&mut call.state, module))
 }
 
 /// `cuLibraryGetModule`: the same module each time.
@@ -131,7 +129,7 @@ pub(crate) fn cuKernelGetFunction(call: &mut Call, function: Out<u64>, kernel: u
 /// Returns the module of a library, loaded at the first use.
 fn module_of(call: &mut Call, library: u64) -> Answer<u64> {
     let its = call.state.libraries.get(library)?;
-    if let Some(module) = its.module {
+    if let Some(module) = its.module.filter(|&module| call.state.modules.get(module).is_ok()) {
         return Ok(module);
     }
     let path = its.path.clone()?;

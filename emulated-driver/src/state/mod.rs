@@ -5,6 +5,7 @@ pub(crate) mod captures;
 pub(crate) mod contexts;
 pub(crate) mod devices;
 pub(crate) mod driver;
+pub(crate) mod modules;
 pub(crate) mod physical;
 pub(crate) mod pools;
 pub(crate) mod queues;

@@ -27,9 +27,12 @@ pub(crate) struct Capture {
     pub(crate) nodes: Vec<Node>,
     /// The frontier of each captured queue.
     pub(crate) frontiers: BTreeMap<u64, Vec<usize>>,
-    /// The handles that the program was shown of each frontier.
-    pub(crate) shown: BTreeMap<u64, Box<[u64]>>,
+    /// The handles that the program was shown of each frontier, and as many edges, which are all zero.
+    pub(crate) shown: BTreeMap<u64, Shown>,
 }
+
+/// Handles of nodes, and the edges to them.
+pub(crate) type Shown = (Box<[u64]>, Box<[[u8; 8]]>);
 
 /// A captured graph.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! Contexts: the primary context of each device, and created contexts.
 
+use crate::backing::pages::Extent;
 use crate::tables::stream::Mark;
 use crate::values::code::Code;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,12 +21,14 @@ pub(crate) struct Context {
     pub(crate) after: Vec<Mark>,
     /// The queue with the times of events recorded on the whole context.
     pub(crate) event_queue: Option<u64>,
+    /// The device memory of the context itself.
+    pub(crate) own_memory: Vec<Extent>,
 }
 
 impl Context {
     /// Creates a context without work.
-    pub(crate) fn new(device: usize) -> Self {
+    pub(crate) fn new(device: usize, own_memory: Vec<Extent>) -> Self {
         let (own_queues, peers) = (BTreeMap::new(), BTreeSet::new());
-        Self { device, retains: 1, sticky: None, own_queues, peers, after: Vec::new(), event_queue: None }
+        Self { device, retains: 1, sticky: None, own_queues, peers, after: Vec::new(), event_queue: None, own_memory }
     }
 }

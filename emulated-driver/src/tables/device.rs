@@ -1,7 +1,7 @@
 //! The devices: memory, loss, and use by others.
 
-use crate::backing::pages::Pages;
-use crate::values::code::Code;
+use crate::backing::pages::{Extent, PAGE, Pages};
+use crate::values::code::{Answer, Code};
 use crate::values::config::Config;
 
 /// A device.
@@ -29,6 +29,16 @@ impl Device {
     /// Returns free and total bytes for `cuMemGetInfo`.
     pub(crate) fn info(&self) -> (u64, u64) {
         (self.pages.free().saturating_sub(self.others_bytes), self.pages.total())
+    }
+
+    /// Takes memory for the driver's own use, in whole pages.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` if not so much is free.
+    pub(crate) fn spend(&mut self, bytes: u64) -> Answer<Vec<Extent>> {
+        let bytes = bytes.checked_next_multiple_of(PAGE).filter(|&bytes| self.has_room(bytes));
+        let bytes = bytes.ok_or(Code::OUT_OF_MEMORY)?;
+        if bytes == 0 { Ok(Vec::new()) } else { self.pages.take(bytes).ok_or(Code::OUT_OF_MEMORY) }
     }
 
     /// Returns whether `bytes` are free, given the pretended use by other processes.

@@ -1,5 +1,6 @@
 //! Loaded modules, and the kernels found in them.
 
+use crate::backing::pages::Extent;
 use crate::tables::work::KernelCode;
 use crate::values::code::Answer;
 use libloading::os::unix::Library as Object;
@@ -13,6 +14,10 @@ pub(crate) struct Module {
     pub(crate) object: Arc<Object>,
     /// Whether a library has loaded the module.
     pub(crate) of_library: bool,
+    /// The context, whose end is the module's, or 0.
+    pub(crate) context: u64,
+    /// The device memory of the module.
+    pub(crate) own_memory: Vec<Extent>,
 }
 
 /// A library of `cuLibraryLoadData`.

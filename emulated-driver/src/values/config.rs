@@ -30,6 +30,10 @@ pub(crate) enum Poison {
 pub(crate) struct Config {
     /// `CACHALOT_EMU_MEMORY`: bytes of each device.
     pub(crate) memory_bytes: u64,
+    /// `CACHALOT_EMU_CONTEXT_BYTES` and `CACHALOT_EMU_MODULE_BYTES`: device memory of each context and each
+    /// module, in no call of the program.
+    pub(crate) context_bytes: u64,
+    pub(crate) module_bytes: u64,
     /// `CACHALOT_EMU_DEVICES`.
     pub(crate) devices: usize,
     /// `CACHALOT_EMU_DRIVER_VERSION`: 1000 × major + 10 × minor.
@@ -84,6 +88,8 @@ impl Config {
     pub(crate) fn from_environment() -> Self {
         Self {
             memory_bytes: number("MEMORY", 1 << 30),
+            context_bytes: number("CONTEXT_BYTES", 0),
+            module_bytes: number("MODULE_BYTES", 0),
             devices: number("DEVICES", 2) as usize,
             driver_version: number("DRIVER_VERSION", 13_000) as i32,
             hidden: text("HIDE").map(|list| split(&list)).unwrap_or_default(),

@@ -20,12 +20,12 @@
 macro_rules! functions {
     ($to:ident) => { $to! {
         by_hand {
-            cuGetErrorName(code: u32, name: Out<*const c_char>): 6050, Nothing, Safe;
-            cuGetErrorString(code: u32, text: Out<*const c_char>): 6050, Nothing, Safe;
+            cuGetErrorName(code: u32, name: Out<*const c_char>): 6000, Nothing, Safe;
+            cuGetErrorString(code: u32, text: Out<*const c_char>): 6000, Nothing, Safe;
         }
         start {
             cuInit(flags: u32): 2000, Nothing, Safe;
-            cuGetExportTable(table: Out<*const c_void>, uuid: Maybe<[u8; 16]>): 3010, Nothing, Safe;
+            cuGetExportTable(table: Out<*const c_void>, uuid: Maybe<[u8; 16]>): 3000, Nothing, Safe;
             cuEmulatedUnknownFunction(number: u64, doubled: Out<u64>): 2000, Nothing, Safe;
             cuDriverGetVersion(version: Out<c_int>): 2020, Nothing, Safe;
             cuGetProcAddress(symbol: Text, address: Out<*mut c_void>, version: c_int, flags: u64): 11030, Nothing, Safe;
@@ -97,7 +97,7 @@ macro_rules! functions {
         }
         host {
             cuMemAllocHost_v2(memory: Out<*mut c_void>, bytes: Bytes): 3020, Context, Unsafe;
-            cuMemHostAlloc(memory: Out<*mut c_void>, bytes: Bytes, flags: u32): 3010, Context, Unsafe;
+            cuMemHostAlloc(memory: Out<*mut c_void>, bytes: Bytes, flags: u32): 2020, Context, Unsafe;
             cuMemFreeHost(memory: Host): 2000, Init, Unsafe;
             cuMemHostRegister_v2(memory: Host, bytes: Bytes, flags: u32): 6050, Context, Unsafe;
             cuMemHostUnregister(memory: Host): 4000, Init, Unsafe;
@@ -151,6 +151,7 @@ macro_rules! functions {
         capture {
             cuStreamIsCapturing(stream: u64, status: Out<c_int>): 10000, Init, Safe, cuStreamIsCapturing_ptsz;
             cuStreamGetCaptureInfo_v2(stream: u64, status: Out<c_int>, id: Out<u64>, graph: Maybe<u64>, nodes: Maybe<*const u64>, count: Maybe<usize>): 11030, Init, Safe, cuStreamGetCaptureInfo_v2_ptsz;
+            cuStreamGetCaptureInfo_v3(stream: u64, status: Out<c_int>, id: Out<u64>, graph: Maybe<u64>, nodes: Maybe<*const u64>, edges: Maybe<*const [u8; 8]>, count: Maybe<usize>): 12030, Init, Safe, cuStreamGetCaptureInfo_v3_ptsz;
             cuThreadExchangeStreamCaptureMode(mode: Out<c_int>): 10010, Init, Safe;
             cuStreamBeginCapture_v2(stream: u64, mode: c_int): 10010, Init, Safe, cuStreamBeginCapture_v2_ptsz;
             cuStreamEndCapture(stream: u64, graph: Out<u64>): 10000, Init, Safe, cuStreamEndCapture_ptsz;
