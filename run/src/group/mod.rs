@@ -77,8 +77,16 @@ impl Group {
         Self::join_in(&folder, options, limit, device)
     }
 
-    /// Joins a group whose shared file lies in the given folder.
-    fn join_in(folder: &Path, options: &GroupOptions, limit: Option<u64>, device: Uuid) -> Result<Self, GroupError> {
+    /// Joins a group whose shared file lies in the given folder. See [`Self::join`].
+    ///
+    /// # Errors
+    /// As of [`Self::join`].
+    pub fn join_in(
+        folder: &Path,
+        options: &GroupOptions,
+        limit: Option<u64>,
+        device: Uuid,
+    ) -> Result<Self, GroupError> {
         Membership::join(folder, options, limit, device).map(|member| Self(Kind::Member(Box::new(member))))
     }
 

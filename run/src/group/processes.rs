@@ -140,7 +140,7 @@ fn member() {
     let held = || count.members[place].held.load(SeqCst);
     while count.operations.fetch_add(1, SeqCst) < count.target.load(SeqCst) {
         match random.u16(..1000) {
-            0..500 => {
+            0..620 => {
                 let bytes = 1 << random.u32(16..29);
                 match group.reserve(bytes) {
                     Ok(()) => {
@@ -150,7 +150,7 @@ fn member() {
                     Err(_) => drop(count.refused.fetch_add(1, SeqCst)),
                 }
             }
-            500..980 => {
+            620..980 => {
                 let bytes = random.u64(0..=held());
                 count.subtract(place, bytes);
                 group.give_back(bytes);

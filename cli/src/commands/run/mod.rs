@@ -85,6 +85,12 @@ pub(crate) struct RunArgs {
     /// Find the caller of each request, and not only of each call of the driver
     #[arg(long)]
     ledger: bool,
+    /// Write the ledger at the end of the program; `%p` in the name is the process id
+    #[arg(long, value_name = "FILE")]
+    ledger_file: Option<PathBuf>,
+    /// Keep the call stack of each entry of the ledger
+    #[arg(long)]
+    ledger_stacks: bool,
     /// Have children of the program run without the library
     #[arg(long)]
     no_follow: bool,
@@ -151,6 +157,7 @@ impl RunArgs {
     fn options(&self) -> Result<Options, String> {
         let settings = self.policy.map(|name| format!("policy:{name}")).or_else(|| self.config.clone());
         let record = self.record.as_deref().map(std::path::absolute).transpose();
+        let ledger_file = self.ledger_file.as_deref().map(std::path::absolute).transpose();
         Ok(Options {
             observe: self.observe,
             settings: settings.unwrap_or_default(),
@@ -165,6 +172,8 @@ impl RunArgs {
             }),
             record: record.map_err(|error| format!("--record: {error}"))?,
             ledger: self.ledger,
+            ledger_file: ledger_file.map_err(|error| format!("--ledger-file: {error}"))?,
+            ledger_stacks: self.ledger_stacks,
             no_follow: self.no_follow,
         })
     }
