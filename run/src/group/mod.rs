@@ -122,7 +122,7 @@ impl Group {
 
     /// Returns the figures for `cuMemGetInfo`. `None`: there is no limit.
     ///
-    /// Looks whether the other members are alive, which costs some microseconds for each.
+    /// A member that died in the last 10 ms may be counted still.
     pub fn budget(&self) -> Option<Budget> {
         match &self.0 {
             Kind::Member(member) => member.budget(),
