@@ -4,11 +4,15 @@
 #
 #   tests/groups.sh [OPERATIONS [SEED]]      OPERATIONS: of all processes together; ten million if left out.
 #
-# Prints the seed and the figures. The seed decides what each process asks for; the system decides the order.
+# Prints the seed and the figures, and what a reservation and a booking cost. The seed decides what each process asks for; the system decides the order.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CACHALOT_GROUP_OPERATIONS=${1:-10000000}
 [ -z "${2:-}" ] || export CACHALOT_GROUP_SEED=$2
 
-cargo test --locked --profile campaign -p cachalot-run --lib -- \
-  --exact group::processes::ten_million_operations --ignored --nocapture
+test() {
+  cargo test --locked --profile campaign -p cachalot-run --lib -- --exact "$1" --ignored --nocapture
+}
+test group::processes::ten_million_operations
+test group::processes::what_a_reservation_costs
+test ledger::tests::what_a_booking_costs

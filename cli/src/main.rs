@@ -17,6 +17,7 @@ Examples:
   cachalot diff before.pickle after.pickle
   cachalot view snapshot.pickle -o memory.html
   cachalot run --limit 12GiB -- ./program
+  cachalot top --once
 
 `cachalot COMMAND --help` explains a command, and has further examples.";
 
@@ -34,6 +35,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<commands::run::RunArgs>),
+    Top(commands::top::TopArgs),
+    Ledger(commands::ledger::LedgerArgs),
     Replay(Box<commands::replay::ReplayArgs>),
     Compare(commands::compare::CompareArgs),
     Tune(Box<commands::tune::TuneArgs>),
@@ -59,6 +62,8 @@ fn main() -> ExitCode {
     .write_global();
     match cli.command {
         Command::Run(args) => commands::run::run(&args),
+        Command::Top(args) => commands::top::run(&args),
+        Command::Ledger(args) => commands::ledger::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
         Command::Compare(args) => commands::compare::run(&args),
         Command::Tune(args) => commands::tune::run(&args),

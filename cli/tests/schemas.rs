@@ -22,7 +22,7 @@ fn fit(command: &str, options: &[&str], files: &[&Path]) {
     }
 }
 
-fn validator(command: &str) -> Validator {
+pub(crate) fn validator(command: &str) -> Validator {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/{command}.schema.json"));
     let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let schema: Value = serde_json::from_str(&text).expect("JSON");

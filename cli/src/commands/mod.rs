@@ -1,11 +1,13 @@
 //! The commands, one file each, and shared functions.
 
 pub(crate) mod answer;
+pub(crate) mod book;
 pub(crate) mod bytes;
 pub(crate) mod compare;
 pub(crate) mod diff;
 pub(crate) mod export;
 pub(crate) mod inspect;
+pub(crate) mod ledger;
 pub(crate) mod manual;
 pub(crate) mod plan;
 pub(crate) mod predict;
@@ -15,6 +17,7 @@ pub(crate) mod run;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod table;
+pub(crate) mod top;
 pub(crate) mod tune;
 pub(crate) mod variation;
 pub(crate) mod view;

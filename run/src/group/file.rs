@@ -13,13 +13,19 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// The start of the name of every group's file.
 pub(super) const PREFIX: &str = "group-";
 
 /// Bytes of the file.
 pub(super) const BYTES: u64 = Shared::<State>::BYTES;
+
+/// How long figures for information may count a member that has died: to look at a process takes some
+/// ten microseconds, and a program may ask for its memory in a loop.
+const STALE: Duration = Duration::from_millis(10);
 
 /// Attempts to open a file that others remove at the same time.
 const ATTEMPTS: u32 = 100;
@@ -33,6 +39,8 @@ pub(super) struct Membership {
     me: usize,
     /// The process that joined. A forked child has another id.
     pid: u32,
+    /// When figures for information last looked for the dead.
+    looked: Mutex<Option<Instant>>,
 }
 
 /// A mapped file.
@@ -100,7 +108,7 @@ impl Membership {
             }
             let me = enter(&file, &name, caller, terms, limit)?;
             drop(held);
-            return Ok(Self { name, path, file, me, pid: caller.pid });
+            return Ok(Self { name, path, file, me, pid: caller.pid, looked: Mutex::default() });
         }
         Err(in_file(io::Error::other("other processes remove the file again and again")))
     }
@@ -156,7 +164,7 @@ impl Membership {
         let state = self.state();
         // The file is foreign data: this process's entry counts even if another has freed the entry.
         let is_owned = |at: &usize| *at == self.me || state.entries[*at].owner().is_some();
-        let owned: Vec<usize> = (0..OWNERS).filter(is_owned).collect();
+        let owned: Vec<usize> = (0..state.used().max(self.me + 1)).filter(is_owned).collect();
         let me = owned.iter().position(|&at| at == self.me).unwrap_or_default();
         (owned.into_iter().map(|at| state.entries[at].figures()).collect(), me)
     }
@@ -194,12 +202,7 @@ impl Membership {
     pub(super) fn budget(&self) -> Option<Budget> {
         let state = self.state();
         let limit = state.limit()?;
-        // Without the lock, the dead stay counted until the next call.
-        if !self.is_forked()
-            && let Ok(held) = state.lock.take()
-        {
-            sweep(state, &held);
-        }
+        self.look_for_the_dead();
         let (owners, me) = self.owners();
         Some(Budget {
             limit: limit.min(owners[me].max),
@@ -207,6 +210,21 @@ impl Membership {
             held_by_this: owners[me].held,
             available: shares::room(limit, &owners, me),
         })
+    }
+
+    /// Frees the entries of members that have died, now and then.
+    fn look_for_the_dead(&self) {
+        // In a forked child, and with the lock held for long, the dead stay counted until another
+        // call.
+        let Ok(mut looked) = self.looked.try_lock() else { return };
+        if looked.is_some_and(|at| at.elapsed() < STALE) || self.is_forked() {
+            return;
+        }
+        *looked = Some(Instant::now());
+        drop(looked);
+        if let Ok(held) = self.state().lock.take() {
+            sweep(self.state(), &held);
+        }
     }
 
     /// See [`Group::owed`](super::Group::owed).
@@ -218,9 +236,7 @@ impl Membership {
         if self.is_forked() || !state.owned().any(is_wanted) {
             return 0;
         }
-        if let Ok(held) = state.lock.take() {
-            sweep(state, &held);
-        }
+        self.look_for_the_dead();
         let (owners, me) = self.owners();
         shares::owed(limit, &owners, me)
     }
@@ -290,6 +306,7 @@ fn enter(file: &Mapped, name: &str, caller: Identity, terms: Terms, limit: Optio
     let free = (0..OWNERS).find(|&at| state.entries[at].owner().is_none());
     let me = free.ok_or_else(|| GroupError::Full(name.to_owned()))?;
     state.limit.store(limit.unwrap_or(NONE), Ordering::Relaxed);
+    state.used.fetch_max(me as u64 + 1, Ordering::AcqRel);
     state.entries[me].take(caller, &process::program(caller.pid), terms);
     Ok(me)
 }

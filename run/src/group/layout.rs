@@ -1,7 +1,7 @@
 //! The shared file of a group: a header, and an entry for each owner.
 //!
 //! ```text
-//! magic form length namespace uuid limit gone | mutex | entry 0 | entry 1 | …
+//! magic form length namespace uuid limit gone used | mutex | entry 0 | entry 1 | …
 //! ```
 //!
 //! There is no stored sum. Each owner's bytes are one atomic word, and the sum is computed from the
@@ -46,6 +46,8 @@ pub(super) struct State {
     pub(super) limit: AtomicU64,
     /// 1 if the file leaves, or has left, its folder. Written under the lock.
     pub(super) gone: AtomicU64,
+    /// All owners are in the first entries, as many as this. Grows under the lock, before the entry.
+    pub(super) used: AtomicU64,
     /// Held by a process that reserves, joins or leaves.
     pub(super) lock: Lock,
     pub(super) entries: [Entry; OWNERS],
@@ -153,6 +155,11 @@ impl State {
 
     /// Returns the numbers of the entries with an owner.
     pub(super) fn owned(&self) -> impl Iterator<Item = usize> {
-        (0..OWNERS).filter(|&at| self.entries[at].pid.load(Ordering::Acquire) != 0)
+        (0..self.used()).filter(|&at| self.entries[at].pid.load(Ordering::Acquire) != 0)
+    }
+
+    /// Returns the number of entries that have or had an owner, at most the length of the table.
+    pub(super) fn used(&self) -> usize {
+        usize::try_from(self.used.load(Ordering::Acquire)).unwrap_or(OWNERS).min(OWNERS)
     }
 }

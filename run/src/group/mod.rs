@@ -77,8 +77,16 @@ impl Group {
         Self::join_in(&folder, options, limit, device)
     }
 
-    /// Joins a group whose shared file lies in the given folder.
-    fn join_in(folder: &Path, options: &GroupOptions, limit: Option<u64>, device: Uuid) -> Result<Self, GroupError> {
+    /// Joins a group whose shared file lies in the given folder. See [`Self::join`].
+    ///
+    /// # Errors
+    /// As of [`Self::join`].
+    pub fn join_in(
+        folder: &Path,
+        options: &GroupOptions,
+        limit: Option<u64>,
+        device: Uuid,
+    ) -> Result<Self, GroupError> {
         Membership::join(folder, options, limit, device).map(|member| Self(Kind::Member(Box::new(member))))
     }
 
@@ -114,7 +122,7 @@ impl Group {
 
     /// Returns the figures for `cuMemGetInfo`. `None`: there is no limit.
     ///
-    /// Looks whether the other members are alive, which costs some microseconds for each.
+    /// A member that died in the last 10 ms may be counted still.
     pub fn budget(&self) -> Option<Budget> {
         match &self.0 {
             Kind::Member(member) => member.budget(),

@@ -140,7 +140,7 @@ fn member() {
     let held = || count.members[place].held.load(SeqCst);
     while count.operations.fetch_add(1, SeqCst) < count.target.load(SeqCst) {
         match random.u16(..1000) {
-            0..500 => {
+            0..620 => {
                 let bytes = 1 << random.u32(16..29);
                 match group.reserve(bytes) {
                     Ok(()) => {
@@ -150,7 +150,7 @@ fn member() {
                     Err(_) => drop(count.refused.fetch_add(1, SeqCst)),
                 }
             }
-            500..980 => {
+            620..980 => {
                 let bytes = random.u64(0..=held());
                 count.subtract(place, bytes);
                 group.give_back(bytes);
@@ -252,16 +252,15 @@ fn campaign(operations: u64, seed: u64) -> Outcome {
     while count.operations.load(SeqCst) < operations {
         std::thread::sleep(Duration::from_micros(random.u64(..20_000)));
         let victim = random.usize(..MEMBERS);
-        for at in 0..MEMBERS {
+        for (at, child) in children.iter_mut().enumerate() {
             // A member that killed itself has left the total already.
-            let ended =
-                if at == victim { Some(kill(&count, &children[at], at)) } else { poll(&children[at], libc::WNOHANG) };
+            let ended = if at == victim { Some(kill(&count, child, at)) } else { poll(child, libc::WNOHANG) };
             let Some(status) = ended else { continue };
             let is_over = count.operations.load(SeqCst) >= operations;
             assert!(is_killed(status) || is_over, "seed {seed}: a member ended with {status:#x}");
             killed += u64::from(is_killed(status));
             count.bury(at);
-            children[at] = spawn(folder, at, &mut random);
+            *child = spawn(folder, at, &mut random);
         }
         assert_eq!(count.faults.load(SeqCst), 0, "seed {seed}");
         assert!(begin.elapsed() < Duration::from_secs(3600), "the members hang");
@@ -369,7 +368,7 @@ fn a_forked_child_is_no_member() {
         let is_right = refused && group.owed() == 0;
         drop(group);
         // SAFETY: ends the child.
-        unsafe { libc::_exit(if is_right { 0 } else { 1 }) };
+        unsafe { libc::_exit(i32::from(!is_right)) };
     }
     let mut status = 0;
     // SAFETY: `status` outlives the call.
@@ -377,4 +376,64 @@ fn a_forked_child_is_no_member() {
     assert_eq!(status, 0);
     assert_eq!(group.budget().unwrap().held_by_all, 100);
     assert!(group.reserve(1).is_ok());
+}
+
+/// Sleeps until killed, as a member with a place.
+#[test]
+#[ignore = "runs in a process of other tests"]
+fn sleeper() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let group = Group::join_in(&folder, &plain(), None, DEVICE).unwrap();
+    group.reserve(4096).unwrap();
+    println!("joined");
+    std::thread::sleep(Duration::from_secs(3600));
+}
+
+/// Measures a call, in nanoseconds: the median of rounds.
+fn nanoseconds(mut call: impl FnMut()) -> u64 {
+    let mut rounds: Vec<u64> = (0..21)
+        .map(|_| {
+            let begin = Instant::now();
+            (0..200).for_each(|_| call());
+            begin.elapsed().as_nanos() as u64 / 200
+        })
+        .collect();
+    rounds.sort_unstable();
+    rounds[10]
+}
+
+#[test]
+#[ignore = "measures: tests/groups.sh runs it"]
+fn what_a_reservation_costs() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let alone = Group::alone(Some(LIMIT));
+    let pair = |group: &Group| {
+        nanoseconds(|| {
+            group.reserve(4096).unwrap();
+            group.give_back(4096);
+        })
+    };
+    println!("alone: reserve and give_back {} ns", pair(&alone));
+    let group = Group::join_in(place.path(), &plain(), Some(LIMIT), DEVICE).unwrap();
+    let mut others: Vec<Child> = Vec::new();
+    for members in [1, 8] {
+        while others.len() + 1 < members {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "group::processes::sleeper", "--ignored", "--nocapture"]);
+            let mut child = command.env(FOLDER, place.path()).stdout(Stdio::piped()).spawn().unwrap();
+            let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+            assert!(lines.map_while(Result::ok).any(|line| line.contains("joined")));
+            others.push(child);
+        }
+        let refused = nanoseconds(|| drop(group.reserve(LIMIT + 1).unwrap_err()));
+        println!("{members} members: reserve and give_back {} ns", pair(&group));
+        println!("{members} members: budget {} ns", nanoseconds(|| assert!(group.budget().is_some())));
+        println!("{members} members: owed {} ns", nanoseconds(|| assert_eq!(group.owed(), 0)));
+        println!("{members} members: refused {refused} ns");
+        assert!(refused < 100_000_000, "no lock is waited for");
+    }
+    for child in &mut others {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

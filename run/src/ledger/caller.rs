@@ -34,7 +34,7 @@ struct Walk<'a> {
     caller: Option<Arc<Object>>,
     /// The program or library that this code is in.
     own: Option<Arc<Object>>,
-    /// The frames from the caller outward, if asked for.
+    /// The frames so far, if asked for. Those within the caller go once the caller is found.
     frames: Option<Vec<usize>>,
     passed: usize,
 }
@@ -47,20 +47,17 @@ impl Walk<'_> {
         if self.caller.is_none() {
             match object {
                 Some(object) if object.is_transparent => self.own = self.own.take().or_else(|| Some(object.clone())),
-                Some(object) => self.caller = Some(object.clone()),
+                Some(object) => {
+                    self.caller = Some(object.clone());
+                    self.frames.iter_mut().for_each(Vec::clear);
+                }
                 // Code without an object was made at run time, and belongs to the caller beyond.
                 None => {}
             }
         }
-        match &mut self.frames {
-            None => self.caller.is_none() && self.passed < MOST_SEARCHED,
-            Some(frames) => {
-                if self.caller.is_some() {
-                    frames.push(address);
-                }
-                frames.len() < MOST_FRAMES && self.passed < MOST_SEARCHED + MOST_FRAMES
-            }
-        }
+        let Some(frames) = &mut self.frames else { return self.caller.is_none() && self.passed < MOST_SEARCHED };
+        frames.push(address);
+        frames.len() < if self.caller.is_some() { MOST_FRAMES } else { MOST_SEARCHED }
     }
 }
 
@@ -79,7 +76,8 @@ extern "C" fn each(frame: *mut Frame, data: *mut c_void) -> c_int {
 pub(super) struct Caller {
     /// `None`: the stack could not be read as far as an object.
     pub(super) object: Option<Arc<Object>>,
-    /// Return addresses from the object outward. Empty unless asked for.
+    /// Return addresses from the object outward, or from here if nobody else asks. Empty unless asked
+    /// for.
     pub(super) frames: Vec<usize>,
 }
 

@@ -95,8 +95,11 @@ impl Ledger {
         }
     }
 
-    /// Opens the book with its file in a folder, or without a file.
-    fn in_folder(folder: Option<&Path>, device: Uuid, stacks: bool) -> io::Result<Self> {
+    /// Opens the book with its file in a folder, or without a file. See [`Self::new`].
+    ///
+    /// # Errors
+    /// The system has no memory for the book.
+    pub fn in_folder(folder: Option<&Path>, device: Uuid, stacks: bool) -> io::Result<Self> {
         let published = folder.map(|folder| Published::in_folder(folder, device)).transpose();
         let (book, fault) = match published {
             Ok(Some(book)) => (book, None),

@@ -258,3 +258,31 @@ fn a_written_book_is_read_again() {
     fs::write(&path, r#"{"schema":2,"books":[]}"#).unwrap();
     assert!(file::read(&path).unwrap_err().to_string().contains("version 2"));
 }
+
+#[test]
+#[ignore = "measures: tests/groups.sh runs it"]
+fn what_a_booking_costs() {
+    let place = TempDir::new().unwrap();
+    let (one, runtime) = (Library::new(place.path(), "libone.so"), Library::new(place.path(), "libcudart.so.12"));
+    for stacks in [false, true] {
+        let ledger = Ledger::in_folder(Some(place.path()), DEVICE, stacks).unwrap();
+        let mut rounds = Vec::new();
+        for _ in 0..21 {
+            let mut taken = std::time::Duration::ZERO;
+            for id in 0..200 {
+                one.ask(|| {
+                    runtime.ask(|| {
+                        let begin = std::time::Instant::now();
+                        ledger.book(Kind::Plain, 1 << 20, id);
+                        ledger.unbook(Kind::Plain, id);
+                        taken += begin.elapsed();
+                    });
+                });
+            }
+            rounds.push(taken.as_nanos() / 200);
+        }
+        rounds.sort_unstable();
+        println!("book and unbook, stacks {stacks}: {} ns", rounds[10]);
+        assert_eq!(object(&ledger.view(), "/libone.so").kinds[0].peak, 1 << 20);
+    }
+}

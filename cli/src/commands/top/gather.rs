@@ -1,0 +1,191 @@
+//! What is told about the devices' memory: by books, by groups and by the driver.
+
+use super::smi;
+use cachalot_run::group::watch::{GroupView, groups};
+use cachalot_run::ledger::publish;
+use cachalot_run::ledger::view::{BookView, difference};
+use cachalot_run::shared::folder;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::io;
+
+/// Everything at one moment.
+#[derive(Serialize)]
+pub(super) struct Moment {
+    pub(super) devices: Vec<DeviceMemory>,
+    pub(super) groups: Vec<GroupView>,
+}
+
+/// Who told a figure.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Source {
+    NvidiaSmi,
+    /// A process with a book, the last time that it asked the driver.
+    Process,
+}
+
+/// The memory of a device.
+#[derive(Serialize)]
+pub(super) struct DeviceMemory {
+    pub(super) device: String,
+    /// The driver's own figures. `None`: nobody told.
+    pub(super) used: Option<u64>,
+    pub(super) total: Option<u64>,
+    pub(super) source: Option<Source>,
+    /// Bytes in the books of all processes.
+    pub(super) booked: u64,
+    /// Used bytes, less the books, and less processes without a book.
+    pub(super) unexplained: Option<i64>,
+    pub(super) processes: Vec<ProcessMemory>,
+}
+
+/// The memory of a process on a device.
+#[derive(Serialize)]
+pub(super) struct ProcessMemory {
+    pub(super) pid: u32,
+    pub(super) program: String,
+    /// The driver's figure for the process, if `nvidia-smi` tells.
+    pub(super) used: Option<u64>,
+    /// `None`: the process has no book.
+    pub(super) book: Option<BookView>,
+}
+
+impl Moment {
+    /// Reads all books and groups of the user, and asks `nvidia-smi`.
+    ///
+    /// # Errors
+    /// The user's folder cannot be used.
+    pub(super) fn now() -> io::Result<Self> {
+        let folder = folder::of_user()?;
+        let (devices, processes) = smi::ask();
+        Ok(Self::of(publish::in_folder(&folder)?, groups(&folder)?, devices, processes))
+    }
+
+    fn of(
+        mut books: Vec<BookView>,
+        groups: Vec<GroupView>,
+        known: Vec<smi::Device>,
+        processes: Vec<smi::Process>,
+    ) -> Self {
+        let told = known.iter().map(|device| device.device.clone());
+        let names: BTreeSet<String> = told.chain(books.iter().map(|book| book.device.clone())).collect();
+        let devices = names.into_iter().map(|device| {
+            let here: Vec<_> = books.extract_if(.., |book| book.device == device).collect();
+            let told = known.iter().find(|known| known.device == device);
+            let processes = processes.iter().filter(|process| process.device == device);
+            DeviceMemory::of(device.clone(), here, told, processes.cloned().collect())
+        });
+        Self { devices: devices.collect(), groups }
+    }
+
+    /// Keeps what concerns a process. Returns whether anything does.
+    pub(super) fn keep(&mut self, pid: u32) -> bool {
+        for device in &mut self.devices {
+            device.processes.retain(|process| process.pid == pid);
+        }
+        self.devices.retain(|device| !device.processes.is_empty());
+        self.groups.retain(|group| group.members.iter().any(|member| member.pid == pid));
+        !self.devices.is_empty() || !self.groups.is_empty()
+    }
+}
+
+impl DeviceMemory {
+    fn of(device: String, books: Vec<BookView>, told: Option<&smi::Device>, mut others: Vec<smi::Process>) -> Self {
+        let booked = books.iter().fold(0_u64, |sum, book| sum.saturating_add(book.booked));
+        // A process asks the driver now and then: the last answer counts.
+        let last = books.iter().filter_map(|book| book.driver).max_by_key(|driver| driver.when);
+        let (used, total, source) = match (told, last) {
+            (Some(told), _) => (Some(told.used), Some(told.total), Some(Source::NvidiaSmi)),
+            (None, Some(last)) => (Some(last.used), Some(last.total), Some(Source::Process)),
+            (None, None) => (None, None, None),
+        };
+        let mut processes: Vec<_> = books
+            .into_iter()
+            .map(|book| {
+                let at = others.iter().position(|other| other.pid == book.pid);
+                let used = at.map(|at| others.remove(at).used);
+                ProcessMemory { pid: book.pid, program: book.program.clone(), used, book: Some(book) }
+            })
+            .collect();
+        let bookless = others.iter().fold(0_u64, |sum, other| sum.saturating_add(other.used));
+        processes.extend(others.into_iter().map(|other| ProcessMemory {
+            pid: other.pid,
+            program: program(other.pid),
+            used: Some(other.used),
+            book: None,
+        }));
+        let unexplained = used.map(|used| difference(used, booked.saturating_add(bookless)));
+        Self { device, used, total, source, booked, unexplained, processes }
+    }
+}
+
+impl ProcessMemory {
+    /// Returns the bytes that the process holds: the driver's figure, or the book's.
+    pub(super) fn held(&self) -> u64 {
+        self.used.or(self.book.as_ref().map(|book| book.booked)).unwrap_or(0)
+    }
+}
+
+/// Returns the program's name of a process without a book.
+fn program(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
+    let plain = name.trim_end().chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter });
+    plain.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Moment, Source, smi};
+    use cachalot_run::ledger::view::{BookView, DriverView};
+
+    fn book(pid: u32, booked: u64, driver: Option<(u64, u64)>) -> BookView {
+        BookView {
+            pid,
+            program: "a".to_owned(),
+            device: "GPU-1".to_owned(),
+            driver: driver.map(|(used, when)| DriverView { used, total: 100, when }),
+            booked,
+            unexplained: None,
+            objects: Vec::new(),
+            dropped: 0,
+            dropped_bytes: 0,
+            unknown_frees: 0,
+            unnamed: 0,
+            stacks: Vec::new(),
+            dropped_stacks: 0,
+        }
+    }
+
+    #[test]
+    fn the_last_figure_of_a_process_counts_where_nobody_else_tells() {
+        let books = vec![book(1, 30, Some((50, 2))), book(2, 40, Some((90, 3))), book(3, 5, None)];
+        let moment = Moment::of(books, Vec::new(), Vec::new(), Vec::new());
+        let device = &moment.devices[0];
+        assert!(device.source == Some(Source::Process));
+        assert_eq!((device.used, device.booked, device.unexplained), (Some(90), 75, Some(15)));
+        let moment = Moment::of(vec![book(1, 30, None)], Vec::new(), Vec::new(), Vec::new());
+        assert_eq!((moment.devices[0].used, moment.devices[0].unexplained), (None, None));
+    }
+
+    #[test]
+    fn processes_without_a_book_are_explained_by_the_driver() {
+        let device = |name: &str, used| smi::Device { device: name.to_owned(), used, total: 100 };
+        let process = |pid, used| smi::Process { device: "GPU-1".to_owned(), pid, used };
+        let books = vec![book(1, 30, Some((50, 2)))];
+        let mut moment = Moment::of(
+            books,
+            Vec::new(),
+            vec![device("GPU-1", 90), device("GPU-2", 0)],
+            vec![process(1, 35), process(u32::MAX, 50)],
+        );
+        assert_eq!(moment.devices.len(), 2);
+        let one = &moment.devices[0];
+        assert!(one.source == Some(Source::NvidiaSmi));
+        assert_eq!((one.used, one.booked, one.unexplained), (Some(90), 30, Some(10)));
+        assert_eq!(one.processes.iter().map(|process| process.held()).collect::<Vec<_>>(), [35, 50]);
+        assert!(one.processes[1].book.is_none());
+        assert!(!moment.keep(7));
+    }
+}

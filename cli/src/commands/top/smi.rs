@@ -1,0 +1,76 @@
+//! What `nvidia-smi` tells: the memory of devices, and of processes.
+
+use std::process::{Command, Stdio};
+
+/// A device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Device {
+    pub(super) device: String,
+    pub(super) used: u64,
+    pub(super) total: u64,
+}
+
+/// The memory of a process on a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Process {
+    pub(super) device: String,
+    pub(super) pid: u32,
+    pub(super) used: u64,
+}
+
+/// Returns the devices and the processes. Empty where there is no `nvidia-smi`.
+pub(super) fn ask() -> (Vec<Device>, Vec<Process>) {
+    let devices = lines("--query-gpu=uuid,memory.used,memory.total");
+    let devices: Vec<_> = devices.iter().filter_map(|line| device(line)).collect();
+    if devices.is_empty() {
+        return (devices, Vec::new());
+    }
+    let processes = lines("--query-compute-apps=gpu_uuid,pid,used_memory");
+    (devices, processes.iter().filter_map(|line| process(line)).collect())
+}
+
+fn lines(query: &str) -> Vec<String> {
+    let mut command = Command::new("nvidia-smi");
+    command.args([query, "--format=csv,noheader,nounits"]).stdin(Stdio::null()).stderr(Stdio::null());
+    let Ok(output) = command.output() else { return Vec::new() };
+    if !output.status.success() {
+        return Vec::new();
+    }
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+/// Reads a number of MiB. A driver that does not know says `[N/A]`.
+fn mebibytes(text: &str) -> Option<u64> {
+    text.parse::<u64>().ok()?.checked_mul(1 << 20)
+}
+
+fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
+    line.split(',').map(str::trim).collect::<Vec<_>>().try_into().ok()
+}
+
+fn device(line: &str) -> Option<Device> {
+    let [device, used, total] = fields(line)?;
+    Some(Device { device: device.to_owned(), used: mebibytes(used)?, total: mebibytes(total)? })
+}
+
+fn process(line: &str) -> Option<Process> {
+    let [device, pid, used] = fields(line)?;
+    Some(Process { device: device.to_owned(), pid: pid.parse().ok()?, used: mebibytes(used)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Device, Process, device, process};
+
+    #[test]
+    fn lines_are_read_and_unknown_figures_left_out() {
+        let name = "GPU-1".to_owned();
+        let one = Device { device: name.clone(), used: 5 << 20, total: 81559 << 20 };
+        assert_eq!(device("GPU-1, 5, 81559"), Some(one));
+        assert_eq!(process("GPU-1, 4711, 1024"), Some(Process { device: name, pid: 4711, used: 1 << 30 }));
+        for line in ["GPU-1, [N/A], 81559", "GPU-1, 5", "", "No devices were found", "GPU-1, 18446744073709551615, 1"] {
+            assert_eq!(device(line), None, "{line}");
+        }
+        assert_eq!(process("GPU-1, 4711, [N/A]"), None);
+    }
+}
