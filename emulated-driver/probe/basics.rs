@@ -50,7 +50,7 @@ fn addresses(sheet: &Sheet) {
     ];
     for (name, symbol, version) in cases {
         let (mut address, mut status) = (std::ptr::null_mut(), -1);
-        let answer = sheet.cuGetProcAddress_v2(symbol.as_ptr(), &mut address, version, 0, &mut status);
+        let answer = sheet.cuGetProcAddress_v2(symbol.as_ptr(), &mut address, version, 0, &raw mut status);
         let found = yes(!address.is_null());
         sheet.line(&format!("cuGetProcAddress_v2 of {name}"), format!("{answer} status {status} found {found}"));
     }

@@ -4,11 +4,15 @@
 use crate::process::sync::Guard;
 use crate::process::{latch, thread};
 use crate::state::driver::{Driver, State, driver};
-use crate::state::{captures, contexts, threads};
+use crate::state::{captures, contexts, queues, threads};
 use crate::tables::log::Entry;
 use crate::values::code::{Answer, Code};
 use crate::values::functions::{Function, InCapture, Requires};
+use crate::values::pointers::Out;
 use std::time::Duration;
+
+/// `CU_STREAM_PER_THREAD`.
+const OWN_STREAM: u64 = 2;
 
 /// A driver call in progress: the locked state, and the caller.
 pub(crate) struct Call {
@@ -20,6 +24,10 @@ pub(crate) struct Call {
     pub(crate) context: u64,
     /// The result of the call, for the log.
     pub(crate) out: Option<u64>,
+    /// Whether stream 0 is the calling thread's own stream.
+    per_thread: bool,
+    /// What writes the results, once the call is a success.
+    results: Vec<Box<dyn FnOnce()>>,
     /// Kind and handle of an object created by the call, to be released by the caller.
     made: Option<(&'static str, u64)>,
 }
@@ -30,7 +38,32 @@ impl Call {
     pub(crate) fn open() -> Self {
         let driver = driver();
         let context = thread::current();
-        Self { state: driver.state.lock(), driver, context, out: None, made: None }
+        let (per_thread, results) = (false, Vec::new());
+        Self { state: driver.state.lock(), driver, context, out: None, per_thread, results, made: None }
+    }
+
+    /// Leaves a result for the caller.
+    pub(crate) fn give<T: 'static>(&mut self, out: Out<T>, value: T) {
+        self.later(move || out.write(value));
+    }
+
+    /// Leaves an action for the moment at which the call is a success.
+    pub(crate) fn later(&mut self, action: impl FnOnce() + 'static) {
+        self.results.push(Box::new(action));
+    }
+
+    /// Acts, and leaves the value for the caller. Refuses null before acting.
+    pub(crate) fn answer<T: 'static>(&mut self, out: Out<T>, act: impl FnOnce(&mut Self) -> Answer<T>) -> Answer<()> {
+        out.check()?;
+        let value = act(self)?;
+        self.give(out, value);
+        Ok(())
+    }
+
+    /// Returns the queue of a `CUstream`.
+    pub(crate) fn queue(&mut self, stream: u64) -> Answer<u64> {
+        let stream = if stream == 0 && self.per_thread { OWN_STREAM } else { stream };
+        queues::find(&mut self.state, stream, self.context)
     }
 
     /// Records an object created by the call. The object leaks if the caller never receives the
@@ -82,14 +115,9 @@ impl Call {
     }
 }
 
-/// Makes a call of `function`. `body` acts and answers. `write` returns the result to the caller
-/// and is called only if the caller sees a success. Returns the code for the caller.
-pub(crate) fn make<T>(
-    function: Function,
-    args: &[u64],
-    body: impl FnOnce(&mut Call) -> Answer<T>,
-    write: impl FnOnce(T),
-) -> u32 {
+/// Makes a call of `function`. `body` acts, answers, and leaves the results for the caller, who gets them
+/// only with a success. Returns the code for the caller.
+pub(crate) fn make(function: Function, args: &[u64], body: impl FnOnce(&mut Call) -> Answer<()>) -> u32 {
     if let Some(code) = latch::refusal() {
         return code.0;
     }
@@ -98,6 +126,7 @@ pub(crate) fn make<T>(
     }
     thread::set_calling(function);
     let mut call = Call::open();
+    call.per_thread = function.is_per_thread();
     let state = &mut *call.state;
     let number = state.log.begin(function);
     let verdict = state.plan.judge(function, &mut state.random);
@@ -110,7 +139,7 @@ pub(crate) fn make<T>(
         let outcome = call.admit(function).and_then(|()| body(&mut call));
         pause(&mut call, verdict.delay_after_us);
         match (outcome, verdict.after) {
-            (Ok(_) | Err(Code::NOT_READY), Some(code)) => {
+            (Ok(()) | Err(Code::NOT_READY), Some(code)) => {
                 let made = call.made;
                 call.state.abandoned.extend(made);
                 Err(code)
@@ -119,8 +148,8 @@ pub(crate) fn make<T>(
         }
     };
     let result = match outcome {
-        Ok(value) => {
-            write(value);
+        Ok(()) => {
+            call.results.drain(..).for_each(|write| write());
             Code::SUCCESS
         }
         Err(code) => code,

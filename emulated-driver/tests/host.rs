@@ -67,7 +67,7 @@ fn the_driver_allocates_and_frees_its_own() {
     let driver = Emulated::new();
     let mut given = null_mut();
     assert_eq!(driver.cuMemHostAlloc(&mut given, 5000, FLAGS), 0);
-    assert_eq!(pinned(&driver), (1, 8192));
+    assert_eq!(pinned(&driver), (1, 5000));
     // SAFETY: the driver has mapped two pages, and nothing else uses them.
     let bytes = unsafe { std::slice::from_raw_parts_mut(given.cast::<u8>(), 5000) };
     bytes.fill(9);

@@ -28,10 +28,10 @@ void no_params(void **args, unsigned grid, unsigned block) {}
 ";
 
 /// A file of compiled kernels, removed on drop.
-struct Object(PathBuf);
+pub(crate) struct Object(PathBuf);
 
 impl Object {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let folder = std::env::temp_dir();
         let source = folder.join(format!("cachalot-emu-{name}-{}.c", std::process::id()));
         let object = source.with_extension("so");
@@ -44,7 +44,7 @@ impl Object {
         Self(object)
     }
 
-    fn image(&self) -> CString {
+    pub(crate) fn image(&self) -> CString {
         CString::new(format!("CACHALOT-EMULATED {}", self.0.display())).expect("no NUL")
     }
 }

@@ -36,7 +36,7 @@ fn a_hidden_symbol_is_not_found_by_any_means() {
     assert_eq!(driver.stream_id(0), Err(MISSING));
     let find = |name: &std::ffi::CStr, version| {
         let (mut address, mut status) = (std::ptr::null_mut(), -1);
-        let code = driver.cuGetProcAddress_v2(name.as_ptr(), &mut address, version, 0, &mut status);
+        let code = driver.cuGetProcAddress_v2(name.as_ptr(), &mut address, version, 0, &raw mut status);
         (code, status, address.is_null())
     };
     assert_eq!(find(c"cuStreamGetId", 12_000), (0, 1, true));

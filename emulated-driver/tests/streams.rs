@@ -32,6 +32,18 @@ fn four(notes: &Notes) -> [Note<'_>; 4] {
 }
 
 #[test]
+fn the_newer_question_for_a_streams_context_also_answers_the_green_context() {
+    let driver = Emulated::new();
+    let own = driver.enter(0).expect("a context");
+    let stream = driver.stream(1).expect("a stream");
+    let (mut context, mut green) = (0, 7);
+    assert_eq!(driver.cuStreamGetCtx_v2(stream, &mut context, &raw mut green), 0);
+    assert_eq!((context, green), (own, 0));
+    assert_eq!(driver.cuStreamGetCtx_v2_ptsz(0, &mut context, std::ptr::null_mut()), 0);
+    assert_eq!(context, own);
+}
+
+#[test]
 fn work_of_a_stream_runs_in_order_and_a_gate_stops_it() {
     let driver = Emulated::new();
     let stream = driver.stream(1).expect("a stream");

@@ -2,7 +2,7 @@
 //! library does not replace is still the driver's.
 
 use super::{clean, compile, driver, output_of, run};
-use crate::common::folder;
+use crate::common::{finish, folder};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -109,6 +109,18 @@ fn the_driver_opened_by_ctypes_is_ours() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/ways.py").display().to_string();
     caught("ctypes", |_, _| ("python3".into(), vec![script.clone(), "libcuda.so.1".to_owned()]));
     caught("ctypes_absolute", |_, driver| ("python3".into(), vec![script.clone(), driver.display().to_string()]));
+}
+
+#[test]
+fn a_path_without_a_driver_fails_as_it_does_alone() {
+    let place = folder("nowhere");
+    let driver = driver(&place, &[]);
+    let program = compile("ways.c", &place, &[]);
+    let path = place.join("none/libcuda.so.1").display().to_string();
+    let alone = finish(clean(Command::new(&program).arg("open")).arg(&path));
+    let served = finish(run(&place, &driver).arg("--").arg(&program).arg("open").arg(&path));
+    assert_eq!((served.status, served.output), (1, alone.output.clone()));
+    assert!(alone.output.contains("cannot open shared object file"), "{}", alone.output);
 }
 
 #[test]

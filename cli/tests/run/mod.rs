@@ -3,6 +3,7 @@
 mod loading;
 mod names;
 mod refusals;
+mod served;
 mod survival;
 
 use crate::common::{Finished, finish};

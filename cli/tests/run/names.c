@@ -9,12 +9,13 @@ typedef int second(const char *, void **, int, unsigned long long, int *);
 
 static void *driver;
 static char **names;
+static void *addresses[4096];
 
 /* The name under which the loader knows an address. */
 static const char *named(void *address) {
-    for (char **name = names; *name != NULL; name++) {
-        if (address != NULL && dlsym(driver, *name) == address) {
-            return *name;
+    for (int i = 0; names[i] != NULL; i++) {
+        if (address != NULL && addresses[i] == address) {
+            return names[i];
         }
     }
     return address == NULL ? "nothing" : "another";
@@ -23,6 +24,9 @@ static const char *named(void *address) {
 int main(int count, char **arguments) {
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     names = arguments + 1;
+    for (int i = 1; i < count; i++) {
+        addresses[i - 1] = dlsym(driver, arguments[i]);
+    }
     first *old = (first *)dlsym(driver, "cuGetProcAddress");
     second *new = (second *)dlsym(driver, "cuGetProcAddress_v2");
     static const int versions[] = {3000, 8000, 11040, 12000, 12040, 13000};

@@ -122,11 +122,6 @@ impl Pages {
         }
     }
 
-    /// Copies `[from, from + into.len())` of the extents, without any mapping.
-    pub(crate) fn read(&self, extents: &[Extent], from: u64, into: &mut [u8]) {
-        read(&self.file, extents, from, into);
-    }
-
     /// Writes `value` to `[from, from + bytes)` of the extents.
     fn fill(&self, extents: &[Extent], from: u64, bytes: u64, value: u8) {
         let buffer = [value; 16 << 10];
@@ -168,7 +163,7 @@ fn pieces(extents: &[Extent], from: u64, bytes: u64) -> Vec<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Extent, PAGE, POISON_NEW, Pages, pieces};
+    use super::{Extent, PAGE, POISON_NEW, Pages, pieces, read};
     use crate::values::config::Poison;
 
     #[test]
@@ -182,7 +177,7 @@ mod tests {
         assert_eq!(split.len(), 2);
         pages.poison(&split, PAGE - 3, 5, POISON_NEW);
         let mut bytes = [0; 6];
-        pages.read(&split, PAGE - 4, &mut bytes);
+        read(pages.file(), &split, PAGE - 4, &mut bytes);
         assert_eq!(bytes, [0, POISON_NEW, POISON_NEW, POISON_NEW, POISON_NEW, POISON_NEW]);
         assert_eq!(pages.take(PAGE), None);
     }

@@ -131,6 +131,25 @@ impl Space {
         forbid(self.seen_by(device, address), bytes);
     }
 
+    /// Maps `extents` of `descriptor` for the host at `address`.
+    pub(crate) fn map_host(address: u64, descriptor: i32, extents: &[Extent]) -> Answer<()> {
+        let (flags, protection) = (libc::MAP_SHARED | libc::MAP_FIXED, libc::PROT_READ | libc::PROT_WRITE);
+        let mut at = address;
+        for extent in extents {
+            if !map_fixed(at, extent.bytes, protection, flags, descriptor, extent.offset) {
+                Self::forbid_host(address, extents.iter().map(|extent| extent.bytes).sum());
+                return Err(Code::OUT_OF_MEMORY);
+            }
+            at += extent.bytes;
+        }
+        Ok(())
+    }
+
+    /// Removes the host's access of [`map_host`](Self::map_host).
+    pub(crate) fn forbid_host(address: u64, bytes: u64) {
+        forbid(address, bytes);
+    }
+
     /// Removes the host's access, if any.
     pub(crate) fn unmap_host(&self, address: u64, bytes: u64) {
         if self.host_access {

@@ -8,11 +8,13 @@
 use crate::call::Call;
 use crate::process::thread;
 use crate::state::captures::implicit;
-use crate::state::{contexts, queues};
+use crate::state::contexts;
 use crate::tables::capture::{Capture, GLOBAL, Graph, RELAXED, is_joined};
 use crate::tables::stream::Kind;
 use crate::values::code::{Answer, Code};
+use crate::values::pointers::Out;
 use std::collections::BTreeMap;
+use std::ffi::c_int;
 
 /// `CU_STREAM_CAPTURE_STATUS_*`.
 const STATUS_NONE: i32 = 0;
@@ -27,11 +29,11 @@ fn handle_of(id: u64, node: usize) -> u64 {
 }
 
 /// `cuStreamBeginCapture_v2`.
-pub(crate) fn begin(call: &mut Call, stream: u64, mode: i32) -> Answer<()> {
+pub(crate) fn cuStreamBeginCapture_v2(call: &mut Call, stream: u64, mode: i32) -> Answer<()> {
     if !(GLOBAL..=RELAXED).contains(&mode) {
         return Err(Code::INVALID_VALUE);
     }
-    let queue = queues::find(&mut call.state, stream, call.context)?;
+    let queue = call.queue(stream)?;
     let state = &mut *call.state;
     let its = state.streams.queue(queue)?;
     contexts::check(state, its.context)?;
@@ -53,9 +55,19 @@ pub(crate) fn begin(call: &mut Call, stream: u64, mode: i32) -> Answer<()> {
     Ok(())
 }
 
-/// `cuStreamEndCapture`.
-pub(crate) fn end(call: &mut Call, stream: u64) -> Answer<u64> {
-    let queue = queues::find(&mut call.state, stream, call.context)?;
+/// `cuStreamEndCapture`. Writes a null graph if the capture fails, as documented by CUDA: the only result
+/// written on failure.
+pub(crate) fn cuStreamEndCapture(call: &mut Call, stream: u64, graph: Out<u64>) -> Answer<()> {
+    let ended = call.answer(graph, |call| end(call, stream));
+    if ended.is_err_and(|code| (Code::STREAM_CAPTURE_UNSUPPORTED..=Code::STREAM_CAPTURE_IMPLICIT).contains(&code)) {
+        graph.write(0);
+    }
+    ended
+}
+
+/// Ends a capture. Returns the graph.
+fn end(call: &mut Call, stream: u64) -> Answer<u64> {
+    let queue = call.queue(stream)?;
     let state = &mut *call.state;
     let Some(id) = state.streams.queue(queue)?.capture else {
         state.answers.outcome("end_idle")?;
@@ -88,10 +100,35 @@ pub(crate) fn end(call: &mut Call, stream: u64) -> Answer<u64> {
     Ok(graph)
 }
 
-/// `cuStreamIsCapturing` and the first half of `cuStreamGetCaptureInfo`: returns status and id, and
-/// breaks no capture.
-pub(crate) fn status(call: &mut Call, stream: u64) -> Answer<(i32, u64)> {
-    let number = queues::find(&mut call.state, stream, call.context)?;
+/// `cuStreamIsCapturing`.
+pub(crate) fn cuStreamIsCapturing(call: &mut Call, stream: u64, status: Out<c_int>) -> Answer<()> {
+    call.answer(status, |call| Ok(status_of(call, stream)?.0))
+}
+
+/// `cuStreamGetCaptureInfo_v2`. The graph of a capture in progress is not shown.
+pub(crate) fn cuStreamGetCaptureInfo_v2(
+    call: &mut Call,
+    stream: u64,
+    status: Out<c_int>,
+    id: Out<u64>,
+    graph: Out<u64>,
+    nodes: Out<*const u64>,
+    count: Out<usize>,
+) -> Answer<()> {
+    status.check()?;
+    let (its_status, its_id) = status_of(call, stream)?;
+    let (shown, length) = shown_frontier(call, stream)?;
+    call.give(status, its_status);
+    call.give(id, its_id);
+    call.give(graph, 0);
+    call.give(nodes, shown);
+    call.give(count, length);
+    Ok(())
+}
+
+/// Returns status and id of a stream's capture, and breaks no capture.
+fn status_of(call: &mut Call, stream: u64) -> Answer<(i32, u64)> {
+    let number = call.queue(stream)?;
     let queue = call.state.streams.queue(number)?;
     contexts::check(&call.state, queue.context)?;
     if queue.kind == Kind::Legacy && !implicit(&call.state, number).is_empty() {
@@ -107,10 +144,10 @@ pub(crate) fn status(call: &mut Call, stream: u64) -> Answer<(i32, u64)> {
     Ok(answer)
 }
 
-/// The second half of `cuStreamGetCaptureInfo`: returns the address and the number of the nodes behind which the
+/// Returns the address and the number of the nodes behind which the
 /// next work of a capturing stream will come. Valid until the next such call for the stream.
-pub(crate) fn shown_frontier(call: &mut Call, stream: u64) -> Answer<(*const u64, usize)> {
-    let number = queues::find(&mut call.state, stream, call.context)?;
+fn shown_frontier(call: &mut Call, stream: u64) -> Answer<(*const u64, usize)> {
+    let number = call.queue(stream)?;
     let id = call.state.streams.queue(number)?.capture;
     let Some((id, capture)) = id.and_then(|id| Some((id, call.state.captures.get_mut(&id)?))) else {
         return Ok((std::ptr::null(), 0));
@@ -122,8 +159,46 @@ pub(crate) fn shown_frontier(call: &mut Call, stream: u64) -> Answer<(*const u64
     Ok((shown.as_ptr(), shown.len()))
 }
 
-/// `cuGraphNodeGetDependencies`: returns the handles of the nodes right before a node of a capture under way.
-pub(crate) fn predecessors(call: &Call, node: u64) -> Answer<Vec<u64>> {
+/// `cuGraphNodeGetDependencies`.
+pub(crate) fn cuGraphNodeGetDependencies(call: &mut Call, node: u64, nodes: Out<u64>, count: Out<usize>) -> Answer<()> {
+    dependencies(call, node, nodes, None, count)
+}
+
+/// `cuGraphNodeGetDependencies_v2`.
+pub(crate) fn cuGraphNodeGetDependencies_v2(
+    call: &mut Call,
+    node: u64,
+    nodes: Out<u64>,
+    properties: Out<[u8; 8]>,
+    count: Out<usize>,
+) -> Answer<()> {
+    dependencies(call, node, nodes, Some(properties), count)
+}
+
+/// Leaves the nodes right before a node with their properties, which are all zero, and their number. Without a
+/// list, leaves the number alone.
+fn dependencies(
+    call: &mut Call,
+    node: u64,
+    nodes: Out<u64>,
+    properties: Option<Out<[u8; 8]>>,
+    count: Out<usize>,
+) -> Answer<()> {
+    count.check()?;
+    let before = predecessors(call, node)?;
+    let room = if nodes.is_null() { 0 } else { count.read()? };
+    for (place, &handle) in before.iter().take(room).enumerate() {
+        call.give(nodes.nth(place), handle);
+        if let Some(properties) = properties.filter(|properties| !properties.is_null()) {
+            call.give(properties.nth(place), [0; 8]);
+        }
+    }
+    call.give(count, if nodes.is_null() { before.len() } else { before.len().min(room) });
+    Ok(())
+}
+
+/// Returns the handles of the nodes right before a node of a capture under way.
+fn predecessors(call: &Call, node: u64) -> Answer<Vec<u64>> {
     let place = node.checked_sub(NODES).filter(|place| place % 8 == 0).ok_or(Code::INVALID_VALUE)? / 8;
     let (id, number) = (place >> 24, (place & 0xff_ffff) as usize);
     let capture = call.state.captures.get(&id).ok_or(Code::INVALID_VALUE)?;
@@ -132,6 +207,12 @@ pub(crate) fn predecessors(call: &Call, node: u64) -> Answer<Vec<u64>> {
 }
 
 /// `cuThreadExchangeStreamCaptureMode`.
-pub(crate) fn exchange_mode(mode: i32) -> Answer<i32> {
-    if (GLOBAL..=RELAXED).contains(&mode) { Ok(thread::exchange_capture_mode(mode)) } else { Err(Code::INVALID_VALUE) }
+pub(crate) fn cuThreadExchangeStreamCaptureMode(call: &mut Call, mode: Out<c_int>) -> Answer<()> {
+    let wanted = mode.read()?;
+    call.out = Some(wanted as u64);
+    if !(GLOBAL..=RELAXED).contains(&wanted) {
+        return Err(Code::INVALID_VALUE);
+    }
+    call.give(mode, thread::exchange_capture_mode(wanted));
+    Ok(())
 }

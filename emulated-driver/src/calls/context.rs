@@ -1,5 +1,6 @@
 //! Contexts: the primary context of each device, created contexts, and each thread's stack of contexts.
 
+use super::event;
 use crate::call::Call;
 use crate::process::thread;
 use crate::state::contexts::{self, PRIMARY_BASE, STRIDE};
@@ -7,28 +8,44 @@ use crate::state::driver::State;
 use crate::state::{captures, devices, pools, queues, regions};
 use crate::tables::context::Context;
 use crate::values::code::{Answer, Code};
+use crate::values::pointers::Out;
+use std::collections::btree_map::Entry;
+use std::ffi::c_int;
 
 /// The first created context's handle.
 const CREATED_BASE: u64 = 0x5d00_0000_0000;
 
 /// `cuDevicePrimaryCtxRetain`.
-pub(crate) fn retain(call: &mut Call, device: i32) -> Answer<u64> {
+pub(crate) fn cuDevicePrimaryCtxRetain(call: &mut Call, context: Out<u64>, device: c_int) -> Answer<()> {
+    call.answer(context, |call| retain(call, device))
+}
+
+/// Retains the primary context of a device.
+fn retain(call: &mut Call, device: i32) -> Answer<u64> {
     let index = devices::index(&call.state, device)?;
     if let Some(code) = call.state.devices[index].lost {
         return Err(code);
     }
     let handle = PRIMARY_BASE + index as u64 * STRIDE;
-    let made = call.state.contexts.entry(handle).and_modify(|context| context.retains += 1);
-    made.or_insert_with(|| Context::new(index));
+    let state = &mut *call.state;
+    let made = state.contexts.entry(handle).and_modify(|context| context.retains += 1);
+    if let Entry::Vacant(place) = made {
+        let retains = 1 + std::mem::take(&mut state.devices[index].reset_retains);
+        place.insert(Context { retains, ..Context::new(index) });
+    }
     call.made("primary context", handle);
     Ok(handle)
 }
 
 /// `cuDevicePrimaryCtxRelease_v2`: the last release ends the context with all objects.
-pub(crate) fn release(call: &mut Call, device: i32) -> Answer<()> {
+pub(crate) fn cuDevicePrimaryCtxRelease_v2(call: &mut Call, device: i32) -> Answer<()> {
     let index = devices::index(&call.state, device)?;
     let handle = PRIMARY_BASE + index as u64 * STRIDE;
-    let context = call.state.contexts.get_mut(&handle).ok_or(Code::INVALID_CONTEXT)?;
+    let Some(context) = call.state.contexts.get_mut(&handle) else {
+        let left = &mut call.state.devices[index].reset_retains;
+        *left = left.checked_sub(1).ok_or(Code::INVALID_CONTEXT)?;
+        return Ok(());
+    };
     context.retains -= 1;
     if context.retains == 0 {
         end(call, handle);
@@ -36,8 +53,85 @@ pub(crate) fn release(call: &mut Call, device: i32) -> Answer<()> {
     Ok(())
 }
 
-/// `cuCtxCreate_v2`: the new context becomes current.
-pub(crate) fn create(call: &mut Call, device: i32) -> Answer<u64> {
+/// `cuDevicePrimaryCtxReset_v2`: ends the context with all objects, and keeps the retains.
+pub(crate) fn cuDevicePrimaryCtxReset_v2(call: &mut Call, device: i32) -> Answer<()> {
+    let index = devices::index(&call.state, device)?;
+    let handle = PRIMARY_BASE + index as u64 * STRIDE;
+    if let Some(context) = call.state.contexts.get(&handle) {
+        call.state.devices[index].reset_retains = context.retains;
+        end(call, handle);
+    }
+    Ok(())
+}
+
+/// `cuDevicePrimaryCtxGetState`.
+pub(crate) fn cuDevicePrimaryCtxGetState(
+    call: &mut Call,
+    device: c_int,
+    flags: Out<u32>,
+    active: Out<c_int>,
+) -> Answer<()> {
+    flags.check()?;
+    active.check()?;
+    let index = devices::index(&call.state, device)?;
+    let alive = call.state.contexts.contains_key(&(PRIMARY_BASE + index as u64 * STRIDE));
+    let its_flags = call.state.devices[index].primary_flags;
+    call.give(flags, its_flags);
+    call.give(active, alive.into());
+    Ok(())
+}
+
+/// `cuDevicePrimaryCtxSetFlags_v2`. The flags are stored without effect.
+pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(call: &mut Call, device: c_int, flags: u32) -> Answer<()> {
+    let index = devices::index(&call.state, device)?;
+    check_flags(flags)?;
+    call.state.devices[index].primary_flags = flags;
+    Ok(())
+}
+
+/// `cuCtxCreate_v2`.
+pub(crate) fn cuCtxCreate_v2(call: &mut Call, context: Out<u64>, flags: u32, device: c_int) -> Answer<()> {
+    call.answer(context, |call| create(call, flags, device))
+}
+
+/// `cuCtxCreate_v3`. A context with a part of the device's multiprocessors is not emulated.
+pub(crate) fn cuCtxCreate_v3(
+    call: &mut Call,
+    context: Out<u64>,
+    affinities: u64,
+    count: c_int,
+    flags: u32,
+    device: c_int,
+) -> Answer<()> {
+    if affinities != 0 || count != 0 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    cuCtxCreate_v2(call, context, flags, device)
+}
+
+/// `cuCtxCreate_v4`. A context with parameters is not emulated.
+pub(crate) fn cuCtxCreate_v4(
+    call: &mut Call,
+    context: Out<u64>,
+    parameters: u64,
+    flags: u32,
+    device: c_int,
+) -> Answer<()> {
+    if parameters != 0 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    cuCtxCreate_v2(call, context, flags, device)
+}
+
+/// Refuses unknown flags of a context: scheduling, mapped host memory, local memory, core dumps, synchronous
+/// copies are known.
+fn check_flags(flags: u32) -> Answer<()> {
+    if flags & !0xff == 0 { Ok(()) } else { Err(Code::INVALID_VALUE) }
+}
+
+/// Creates a context, which becomes current.
+fn create(call: &mut Call, flags: u32, device: i32) -> Answer<u64> {
+    check_flags(flags)?;
     let index = devices::index(&call.state, device)?;
     if let Some(code) = call.state.devices[index].lost {
         return Err(code);
@@ -54,7 +148,7 @@ pub(crate) fn create(call: &mut Call, device: i32) -> Answer<u64> {
 
 /// `cuCtxDestroy_v2`. The handle may remain on stacks of other threads, whose calls are then
 /// refused.
-pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuCtxDestroy_v2(call: &mut Call, handle: u64) -> Answer<()> {
     if handle < CREATED_BASE || !call.state.contexts.contains_key(&handle) {
         return Err(Code::INVALID_CONTEXT);
     }
@@ -66,7 +160,7 @@ pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
 }
 
 /// `cuCtxPushCurrent_v2`.
-pub(crate) fn push(call: &Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuCtxPushCurrent_v2(call: &mut Call, handle: u64) -> Answer<()> {
     if handle == 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -75,12 +169,34 @@ pub(crate) fn push(call: &Call, handle: u64) -> Answer<()> {
 }
 
 /// `cuCtxPopCurrent_v2`.
-pub(crate) fn pop() -> Answer<u64> {
-    thread::pop().ok_or(Code::INVALID_CONTEXT)
+pub(crate) fn cuCtxPopCurrent_v2(call: &mut Call, context: Out<u64>) -> Answer<()> {
+    let popped = thread::pop().ok_or(Code::INVALID_CONTEXT)?;
+    call.out = Some(popped);
+    call.give(context, popped);
+    Ok(())
+}
+
+/// `cuCtxGetCurrent`.
+pub(crate) fn cuCtxGetCurrent(call: &mut Call, context: Out<u64>) -> Answer<()> {
+    context.check()?;
+    let current = call.context;
+    call.out = Some(current);
+    call.give(context, current);
+    Ok(())
+}
+
+/// `cuCtxGetDevice`.
+pub(crate) fn cuCtxGetDevice(call: &mut Call, device: Out<c_int>) -> Answer<()> {
+    call.answer(device, |call| {
+        if call.context == 0 {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        contexts::device_of(&call.state, call.context).map(|index| index as c_int)
+    })
 }
 
 /// `cuCtxSetCurrent`; 0 leaves the thread without a context.
-pub(crate) fn set_current(call: &Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuCtxSetCurrent(call: &mut Call, handle: u64) -> Answer<()> {
     if handle != 0 {
         known(call, handle)?;
     }
@@ -90,7 +206,7 @@ pub(crate) fn set_current(call: &Call, handle: u64) -> Answer<()> {
 
 /// `cuCtxEnablePeerAccess`: gives the current context's device access to the peer's memory, present
 /// and future.
-pub(crate) fn enable_peer(call: &mut Call, peer: u64, flags: u32) -> Answer<()> {
+pub(crate) fn cuCtxEnablePeerAccess(call: &mut Call, peer: u64, flags: u32) -> Answer<()> {
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -108,7 +224,7 @@ pub(crate) fn enable_peer(call: &mut Call, peer: u64, flags: u32) -> Answer<()> 
 }
 
 /// `cuCtxDisablePeerAccess`.
-pub(crate) fn disable_peer(call: &mut Call, peer: u64) -> Answer<()> {
+pub(crate) fn cuCtxDisablePeerAccess(call: &mut Call, peer: u64) -> Answer<()> {
     let own = call.context;
     let device = contexts::device_of(&call.state, own)?;
     let context = call.state.contexts.get_mut(&own).ok_or(Code::INVALID_CONTEXT)?;
@@ -118,8 +234,56 @@ pub(crate) fn disable_peer(call: &mut Call, peer: u64) -> Answer<()> {
     regions::share(&mut call.state, peer, device, false)
 }
 
-/// `cuCtxSynchronize`: waits for all work queued in a context so far.
-pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
+/// `cuCtxGetDevice_v2`: of any context, and of the current one for null.
+pub(crate) fn cuCtxGetDevice_v2(call: &mut Call, device: Out<c_int>, context: u64) -> Answer<()> {
+    call.answer(device, |call| {
+        let context = if context == 0 { call.context } else { context };
+        if context == 0 {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        contexts::device_of(&call.state, context).map(|index| index as c_int)
+    })
+}
+
+/// `cuCtxSynchronize_v2`: of any context, and of the current one for null.
+pub(crate) fn cuCtxSynchronize_v2(call: &mut Call, context: u64) -> Answer<()> {
+    let context = if context == 0 { call.context } else { context };
+    if context == 0 {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    contexts::check(&call.state, context)?;
+    synchronize(call, context)
+}
+
+/// `cuCtxRecordEvent`: the event is complete when all work of the context so far is, on streams of every kind.
+pub(crate) fn cuCtxRecordEvent(call: &mut Call, context: u64, event: u64) -> Answer<()> {
+    usable(call, context)?;
+    event::record_on_context(call, context, event)
+}
+
+/// `cuCtxWaitEvent`: all later work of the context comes after the event, also on streams that come later.
+pub(crate) fn cuCtxWaitEvent(call: &mut Call, context: u64, event: u64) -> Answer<()> {
+    usable(call, context)?;
+    event::make_context_wait(call, context, event)
+}
+
+/// Refuses a context that takes part in no order of events: none, a dead one, one with a capture.
+fn usable(call: &mut Call, context: u64) -> Answer<()> {
+    if context == 0 {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    contexts::check(&call.state, context)?;
+    captures::check_context_event(&mut call.state, context)
+}
+
+/// `cuCtxSynchronize`.
+pub(crate) fn cuCtxSynchronize(call: &mut Call) -> Answer<()> {
+    let context = call.context;
+    synchronize(call, context)
+}
+
+/// Waits for all work queued in a context so far.
+fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
     captures::check_context_wait(&mut call.state, handle)?;
     let marks = call.state.streams.ends_of_context(handle);
     call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
@@ -165,6 +329,7 @@ fn end(call: &mut Call, handle: u64) {
 
 /// Frees all memory of an ending context.
 fn free_all(state: &mut State, context: u64) {
+    state.shared.opened.retain(|_, opened| opened.context != context);
     regions::give_back_all(state, context);
     pools::give_back_all(state, context);
     state.host_memory.forget_all(context);

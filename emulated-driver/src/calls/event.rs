@@ -2,11 +2,12 @@
 
 use crate::call::Call;
 use crate::state::driver::State;
-use crate::state::{captures, contexts, pools, queues, threads};
+use crate::state::{captures, contexts, pools, threads};
 use crate::tables::event::{Event, Point};
-use crate::tables::stream::Mark;
+use crate::tables::stream::{Kind, Mark};
 use crate::tables::work::{Stamp, Work};
 use crate::values::code::{Answer, Code};
+use crate::values::pointers::Out;
 use std::sync::Arc;
 
 /// All valid flags: blocking synchronization, no timing, interprocess.
@@ -15,7 +16,12 @@ const FLAGS: u32 = 7;
 const WITHOUT_TIMING: u32 = 2;
 
 /// `cuEventCreate`.
-pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
+pub(crate) fn cuEventCreate(call: &mut Call, event: Out<u64>, flags: u32) -> Answer<()> {
+    call.answer(event, |call| create(call, flags))
+}
+
+/// Creates an event in the current context.
+fn create(call: &mut Call, flags: u32) -> Answer<u64> {
     // An interprocess event must be without timing.
     if flags & !FLAGS != 0 || flags & 6 == 4 {
         return Err(Code::INVALID_VALUE);
@@ -28,15 +34,15 @@ pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
 }
 
 /// `cuEventDestroy_v2`. Work that waits for the event's last point continues to wait for the point.
-pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuEventDestroy_v2(call: &mut Call, handle: u64) -> Answer<()> {
     let context = find(&call.state, handle)?.context;
     contexts::check(&call.state, context)?;
     call.state.events.remove(handle).map(drop)
 }
 
 /// `cuEventRecord`.
-pub(crate) fn record(call: &mut Call, handle: u64, stream: u64) -> Answer<()> {
-    let queue = queues::find(&mut call.state, stream, call.context)?;
+pub(crate) fn cuEventRecord(call: &mut Call, handle: u64, stream: u64) -> Answer<()> {
+    let queue = call.queue(stream)?;
     let event = find(&call.state, handle)?;
     let its = call.state.streams.queue(queue)?;
     if event.context != its.context {
@@ -50,7 +56,7 @@ pub(crate) fn record(call: &mut Call, handle: u64, stream: u64) -> Answer<()> {
     } else {
         let work = stamp.as_ref().map_or(Work::Nothing, |stamp| Work::Stamp(Arc::clone(stamp)));
         threads::push(&mut call.state, queue, work, Vec::new())?;
-        Point::At(call.state.streams.end_of(queue))
+        Point::At(vec![call.state.streams.end_of(queue)])
     };
     let event = call.state.events.get_mut(handle)?;
     (event.point, event.stamp) = (point, stamp);
@@ -58,33 +64,43 @@ pub(crate) fn record(call: &mut Call, handle: u64, stream: u64) -> Answer<()> {
 }
 
 /// `cuEventQuery`.
-pub(crate) fn query(call: &mut Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuEventQuery(call: &mut Call, handle: u64) -> Answer<()> {
     match waitable(&mut call.state, handle)? {
-        Some(mark) if !call.state.streams.reached(mark) => Err(Code::NOT_READY),
+        Some(marks) if !reached(&call.state, &marks) => Err(Code::NOT_READY),
         _ => Ok(()),
     }
 }
 
 /// `cuEventSynchronize`.
-pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
-    if let Some(mark) = waitable(&mut call.state, handle)? {
+pub(crate) fn cuEventSynchronize(call: &mut Call, handle: u64) -> Answer<()> {
+    if let Some(marks) = waitable(&mut call.state, handle)? {
         let context = find(&call.state, handle)?.context;
-        call.wait(|state| state.streams.reached(mark));
+        call.wait(|state| reached(state, &marks));
         pools::after_wait(&mut call.state);
         contexts::check(&call.state, context)?;
     }
     Ok(())
 }
 
-/// `cuEventElapsedTime`: milliseconds between two recorded events with timing.
-pub(crate) fn elapsed(call: &mut Call, from: u64, to: u64) -> Answer<f32> {
+/// `cuEventElapsedTime_v2`.
+pub(crate) fn cuEventElapsedTime_v2(call: &mut Call, milliseconds: Out<f32>, from: u64, to: u64) -> Answer<()> {
+    cuEventElapsedTime(call, milliseconds, from, to)
+}
+
+/// `cuEventElapsedTime`.
+pub(crate) fn cuEventElapsedTime(call: &mut Call, milliseconds: Out<f32>, from: u64, to: u64) -> Answer<()> {
+    call.answer(milliseconds, |call| elapsed(call, from, to))
+}
+
+/// Returns the milliseconds between two recorded events with timing.
+fn elapsed(call: &mut Call, from: u64, to: u64) -> Answer<f32> {
     let mut times = Vec::new();
     for handle in [from, to] {
-        let mark = waitable(&mut call.state, handle)?.ok_or(Code::INVALID_HANDLE)?;
+        let marks = waitable(&mut call.state, handle)?.ok_or(Code::INVALID_HANDLE)?;
         let stamp = find(&call.state, handle)?.stamp.clone().ok_or(Code::INVALID_HANDLE)?;
-        times.push((mark, stamp));
+        times.push((marks, stamp));
     }
-    let reached = times.iter().all(|&(mark, _)| call.state.streams.reached(mark));
+    let reached = times.iter().all(|(marks, _)| reached(&call.state, marks));
     let (from, to) = (times[0].1.get(), times[1].1.get());
     match (reached, from, to) {
         (true, Some(&from), Some(&to)) => {
@@ -98,31 +114,73 @@ pub(crate) fn elapsed(call: &mut Call, from: u64, to: u64) -> Answer<f32> {
 }
 
 /// `cuStreamWaitEvent`.
-pub(crate) fn make_stream_wait(call: &mut Call, stream: u64, handle: u64, flags: u32) -> Answer<()> {
+pub(crate) fn cuStreamWaitEvent(call: &mut Call, stream: u64, handle: u64, flags: u32) -> Answer<()> {
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let queue = queues::find(&mut call.state, stream, call.context)?;
+    let queue = call.queue(stream)?;
     let event = find(&call.state, handle)?;
     contexts::check(&call.state, event.context)?;
     let point = event.point.clone();
     captures::wait(&mut call.state, queue, &point)
 }
 
+/// Records an event on a whole context: the event is complete when all work of all streams so far is.
+pub(crate) fn record_on_context(call: &mut Call, context: u64, handle: u64) -> Answer<()> {
+    let event = find(&call.state, handle)?;
+    if event.context != context {
+        return Err(Code::INVALID_HANDLE);
+    }
+    let stamp = event.stamp.is_some().then(Stamp::default);
+    let state = &mut *call.state;
+    let mut marks = state.streams.ends_of_context(context);
+    if let Some(stamp) = &stamp {
+        // The time needs a piece of work behind all others: on a queue that no stream has.
+        let its = state.contexts.get_mut(&context).ok_or(Code::CONTEXT_IS_DESTROYED)?;
+        let device = its.device;
+        let queue = *its.event_queue.get_or_insert_with(|| state.streams.open(context, device, Kind::NonBlocking));
+        threads::push(state, queue, Work::Stamp(Arc::clone(stamp)), marks)?;
+        marks = vec![state.streams.end_of(queue)];
+    }
+    let event = call.state.events.get_mut(handle)?;
+    (event.point, event.stamp) = (Point::At(marks), stamp);
+    Ok(())
+}
+
+/// Lets all later work of a context come after an event.
+pub(crate) fn make_context_wait(call: &mut Call, context: u64, handle: u64) -> Answer<()> {
+    let event = find(&call.state, handle)?;
+    contexts::check(&call.state, event.context)?;
+    match event.point.clone() {
+        Point::Never => Ok(()),
+        Point::Captured(id, _) => captures::check_event(&mut call.state, id),
+        Point::At(marks) => {
+            let context = call.state.contexts.get_mut(&context).ok_or(Code::CONTEXT_IS_DESTROYED)?;
+            context.after.extend(marks);
+            Ok(())
+        }
+    }
+}
+
 /// Returns the event of a live handle.
-pub(crate) fn find(state: &State, handle: u64) -> Answer<&Event> {
+fn find(state: &State, handle: u64) -> Answer<&Event> {
     state.refuse_retired("event", &state.events, handle);
     state.events.get(handle).map_err(|code| state.answers.outcome("event_unknown").err().unwrap_or(code))
 }
 
-/// Returns the mark of an event, or `None` if the event was never recorded. A query is unsafe
+/// Returns whether all marks are reached.
+fn reached(state: &State, marks: &[Mark]) -> bool {
+    marks.iter().all(|&mark| state.streams.reached(mark))
+}
+
+/// Returns the marks of an event, or `None` if the event was never recorded. A query is unsafe
 /// during captures, and above all if the event belongs to a capture.
-fn waitable(state: &mut State, handle: u64) -> Answer<Option<Mark>> {
+fn waitable(state: &mut State, handle: u64) -> Answer<Option<Vec<Mark>>> {
     let event = find(state, handle)?;
     contexts::check(state, event.context)?;
-    match event.point {
+    match event.point.clone() {
         Point::Never => captures::check_unsafe(state).map(|()| None),
-        Point::At(mark) => captures::check_unsafe(state).map(|()| Some(mark)),
+        Point::At(marks) => captures::check_unsafe(state).map(|()| Some(marks)),
         Point::Captured(id, _) => captures::check_event(state, id).map(|()| None),
     }
 }

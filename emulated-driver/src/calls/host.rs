@@ -1,13 +1,14 @@
 //! Pinned memory of the host: registered by the program, or allocated by the driver.
 //!
-//! A copy from or to pinned memory touches the memory when the copy runs, not when it is queued. Neither
-//! the end of a registration nor a free waits for queued work, so a copy that is too late reads or writes
-//! memory that is no longer there.
+//! A copy from or to pinned memory touches the memory when the copy runs, not when it is queued. A free waits
+//! for the work of the context. The end of a registration waits for nothing, so a copy that is too late reads or
+//! writes memory that is no longer there.
 
 use crate::call::Call;
 use crate::state::contexts;
 use crate::tables::host::{Pinned, unmap};
 use crate::values::code::{Answer, Code};
+use crate::values::pointers::Out;
 use std::ffi::c_void;
 
 /// Page size of the host.
@@ -18,21 +19,22 @@ const REGISTER_FLAGS: u32 = 0xf;
 const ALLOC_FLAGS: u32 = 0x7;
 
 /// `cuMemHostRegister_v2`.
-pub(crate) fn register(call: &mut Call, start: u64, bytes: u64, flags: u32) -> Answer<()> {
+pub(crate) fn cuMemHostRegister_v2(call: &mut Call, start: u64, bytes: u64, flags: u32) -> Answer<()> {
     if start == 0 || bytes == 0 || flags & !REGISTER_FLAGS != 0 || !is_mapped(start, bytes) {
         return Err(Code::INVALID_VALUE);
     }
     let end = start.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
+    let id = call.state.next_id();
     let (context, ranges) = (call.context, &mut call.state.host_memory);
     if ranges.overlapping(start, end).is_some() {
         return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
     }
-    ranges.ranges.insert(start, Pinned { context, bytes, own: false });
+    ranges.ranges.insert(start, Pinned { context, bytes, own: false, id, sync_memops: false });
     Ok(())
 }
 
 /// `cuMemHostUnregister`.
-pub(crate) fn unregister(call: &mut Call, start: u64) -> Answer<()> {
+pub(crate) fn cuMemHostUnregister(call: &mut Call, start: u64) -> Answer<()> {
     let range = call.state.host_memory.ranges.get(&start).filter(|range| !range.own).copied();
     let range = range.ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?;
     contexts::check(&call.state, range.context)?;
@@ -40,35 +42,49 @@ pub(crate) fn unregister(call: &mut Call, start: u64) -> Answer<()> {
     Ok(())
 }
 
+/// `cuMemAllocHost_v2`. 0 bytes are the null address.
+pub(crate) fn cuMemAllocHost_v2(call: &mut Call, memory: Out<*mut c_void>, bytes: u64) -> Answer<()> {
+    call.answer(memory, |call| if bytes == 0 { Ok(std::ptr::null_mut()) } else { allocate(call, bytes, 0) })
+}
+
 /// `cuMemHostAlloc`.
-pub(crate) fn allocate(call: &mut Call, bytes: u64, flags: u32) -> Answer<u64> {
+pub(crate) fn cuMemHostAlloc(call: &mut Call, memory: Out<*mut c_void>, bytes: u64, flags: u32) -> Answer<()> {
+    call.answer(memory, |call| allocate(call, bytes, flags))
+}
+
+/// Allocates pinned memory.
+fn allocate(call: &mut Call, bytes: u64, flags: u32) -> Answer<*mut c_void> {
     if bytes == 0 || flags & !ALLOC_FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let bytes = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
-    let start = map(bytes).ok_or(Code::OUT_OF_MEMORY)?;
-    let context = call.context;
-    call.state.host_memory.ranges.insert(start, Pinned { context, bytes, own: true });
+    let taken = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
+    let start = map(taken).ok_or(Code::OUT_OF_MEMORY)?;
+    let (context, id) = (call.context, call.state.next_id());
+    call.state.host_memory.ranges.insert(start, Pinned { context, bytes, own: true, id, sync_memops: false });
     call.made("host memory", start);
-    Ok(start)
+    Ok(start as *mut c_void)
 }
 
 /// `cuMemFreeHost`.
-pub(crate) fn free(call: &mut Call, start: u64) -> Answer<()> {
+pub(crate) fn cuMemFreeHost(call: &mut Call, start: u64) -> Answer<()> {
     let range = call.state.host_memory.ranges.get(&start).filter(|range| range.own).copied();
     let range = range.ok_or(Code::INVALID_VALUE)?;
     contexts::check(&call.state, range.context)?;
     call.state.host_memory.ranges.remove(&start);
+    if call.state.config.free_waits {
+        let marks = call.state.streams.ends_of_context(range.context);
+        call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
+    }
     unmap(start, range.bytes);
     Ok(())
 }
 
 /// `cuMemHostGetDevicePointer_v2`: the host's own address, as with unified addressing.
-pub(crate) fn device_address(call: &Call, at: u64, flags: u32) -> Answer<u64> {
-    if flags != 0 || call.state.host_memory.overlapping(at, at.saturating_add(1)).is_none() {
-        return Err(Code::INVALID_VALUE);
-    }
-    Ok(at)
+pub(crate) fn cuMemHostGetDevicePointer_v2(call: &mut Call, address: Out<u64>, at: u64, flags: u32) -> Answer<()> {
+    call.answer(address, |call| {
+        let pinned = call.state.host_memory.overlapping(at, at.saturating_add(1)).is_some();
+        if flags == 0 && pinned { Ok(at) } else { Err(Code::INVALID_VALUE) }
+    })
 }
 
 /// Returns whether the process has mapped every page of a range.

@@ -1,13 +1,22 @@
-//! What each driver function does. The exported functions check the pointers and write the results.
+//! What each driver function does: a function of the same name, by kind of object.
 
+#![allow(non_snake_case, reason = "the driver's own names")]
+#![allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
+#![allow(clippy::needless_pass_by_ref_mut, clippy::unnecessary_wraps, reason = "one shape for all driver functions")]
+
+pub(crate) mod by_hand;
 pub(crate) mod capture;
 pub(crate) mod context;
+pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod graph;
 pub(crate) mod host;
+pub(crate) mod ipc;
 pub(crate) mod memory;
 pub(crate) mod module;
+pub(crate) mod pointer;
 pub(crate) mod pool;
+pub(crate) mod start;
 pub(crate) mod stream;
 pub(crate) mod submit;
 pub(crate) mod transfer;

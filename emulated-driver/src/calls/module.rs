@@ -18,8 +18,9 @@ use crate::state::run;
 use crate::tables::module::{Kernel, Module};
 use crate::tables::work::{Arguments, GlobalKernel, KernelCode, PlainKernel, Shape, Work};
 use crate::values::code::{Answer, Code};
+use crate::values::pointers::{In, Out};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
 /// Prefix of an image.
@@ -44,33 +45,114 @@ struct HostKernel {
 }
 
 /// `cuModuleLoadData`.
-///
-/// # Safety
-/// `image` is null or points to an image.
-pub(crate) unsafe fn load(call: &mut Call, image: *const c_char) -> Answer<u64> {
-    // SAFETY: guaranteed by the caller.
-    let path = unsafe { path_of(image) }?;
+pub(crate) fn cuModuleLoadData(call: &mut Call, module: Out<u64>, image: In<c_char>) -> Answer<()> {
+    call.answer(module, |call| load(call, image))
+}
+
+/// Loads the object of an image.
+fn load(call: &mut Call, image: In<c_char>) -> Answer<u64> {
+    let path = path_of(image)?;
+    load_object(call, &path, false)
+}
+
+/// Loads an object as a module.
+fn load_object(call: &mut Call, path: &str, of_library: bool) -> Answer<u64> {
     // Unlocked, because a thread that holds the loader's own lock may wait for the driver's
     // lock.
-    let object = call.state.unlocked(|| open(&path))?;
-    let handle = call.state.modules.add(Module { object: Arc::new(object) });
+    let object = call.state.unlocked(|| open(path))?;
+    let handle = call.state.modules.add(Module { object: Arc::new(object), of_library });
     call.made("module", handle);
     Ok(handle)
 }
 
 /// `cuModuleUnload`.
-pub(crate) fn unload(call: &mut Call, module: u64) -> Answer<()> {
+pub(crate) fn cuModuleUnload(call: &mut Call, module: u64) -> Answer<()> {
+    if call.state.modules.get(module)?.of_library {
+        return Err(Code::NOT_PERMITTED);
+    }
     let module = call.state.modules.remove(module)?;
     // Work queued earlier may still run the object's code.
     std::mem::forget(module.object);
     Ok(())
 }
 
-/// `cuModuleGetFunction`.
-pub(crate) fn function(call: &mut Call, module: u64, name: &CStr) -> Answer<u64> {
+/// `cuLibraryLoadData`. The image is looked at when the library is first used, as by a real driver; options have
+/// no effect.
+pub(crate) fn cuLibraryLoadData(
+    call: &mut Call,
+    library: Out<u64>,
+    code: In<c_char>,
+    _jit_options: In<c_int>,
+    _jit_values: In<*const c_void>,
+    _jit_count: u32,
+    _options: In<c_int>,
+    _values: In<*const c_void>,
+    _count: u32,
+) -> Answer<()> {
+    call.answer(library, |call| {
+        if code.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let handle = call.state.libraries.add(crate::tables::module::Library { path: path_of(code), module: None });
+        call.made("library", handle);
+        Ok(handle)
+    })
+}
+
+/// `cuLibraryUnload`.
+pub(crate) fn cuLibraryUnload(call: &mut Call, library: u64) -> Answer<()> {
+    let library = call.state.libraries.remove(library)?;
+    if let Some(module) = library.module {
+        // Work queued earlier may still run the object's code.
+        std::mem::forget(call.state.modules.remove(module)?.object);
+    }
+    Ok(())
+}
+
+/// `cuLibraryGetModule`: the same module each time.
+pub(crate) fn cuLibraryGetModule(call: &mut Call, module: Out<u64>, library: u64) -> Answer<()> {
+    call.answer(module, |call| module_of(call, library))
+}
+
+/// `cuLibraryGetKernel`.
+pub(crate) fn cuLibraryGetKernel(call: &mut Call, kernel: Out<u64>, library: u64, name: In<c_char>) -> Answer<()> {
+    call.answer(kernel, |call| {
+        let name = name.text()?;
+        let module = module_of(call, library)?;
+        function_of(call, module, name)
+    })
+}
+
+/// `cuKernelGetFunction`. A kernel's handle is the handle of the function.
+pub(crate) fn cuKernelGetFunction(call: &mut Call, function: Out<u64>, kernel: u64) -> Answer<()> {
+    call.answer(function, |call| call.state.functions.get(kernel).map(|_| kernel))
+}
+
+/// Returns the module of a library, loaded at the first use.
+fn module_of(call: &mut Call, library: u64) -> Answer<u64> {
+    let its = call.state.libraries.get(library)?;
+    if let Some(module) = its.module {
+        return Ok(module);
+    }
+    let path = its.path.clone()?;
+    let module = load_object(call, &path, true)?;
+    call.state.libraries.get_mut(library)?.module = Some(module);
+    Ok(module)
+}
+
+/// Returns the handle of a kernel of a module.
+fn function_of(call: &mut Call, module: u64, name: &CStr) -> Answer<u64> {
     let object = Arc::clone(&call.state.modules.get(module)?.object);
     let function = call.state.unlocked(|| find(object, name))?;
     Ok(call.state.functions.add(function))
+}
+
+/// `cuModuleGetFunction`.
+pub(crate) fn cuModuleGetFunction(call: &mut Call, function: Out<u64>, module: u64, name: In<c_char>) -> Answer<()> {
+    call.answer(function, |call| {
+        let name = name.text()?;
+        function_of(call, module, name)
+    })
 }
 
 /// Loads an object, and passes the object a function that breaks a context.
@@ -122,69 +204,63 @@ fn find_pair(object: Arc<Library>, name: &CStr) -> Answer<Kernel> {
     Ok(Kernel { code, sizes, addresses, _object: object })
 }
 
-/// `cuLaunchKernel`.
-///
-/// # Safety
-/// `params` is null or points to a pointer for each of the kernel's parameters, and each pointer
-/// has as many readable bytes as the parameter.
-pub(crate) unsafe fn launch(
+/// `cuLaunchKernel`. `params` is null or points to a pointer for each of the kernel's parameters, and each
+/// pointer has as many readable bytes as the parameter.
+pub(crate) fn cuLaunchKernel(
     call: &mut Call,
     function: u64,
-    shape: Shape,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    _shared_bytes: u32,
     stream: u64,
-    params: *const *const u8,
+    params: In<*const u64>,
+    extra: u64,
 ) -> Answer<()> {
+    if extra != 0 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z] };
     let Kernel { code, sizes, addresses, .. } = call.state.functions.get(function)?.clone();
     let volume = |sizes: [u32; 3]| sizes.iter().try_fold(1_u64, |all, &size| all.checked_mul(size.into()));
     let grid = volume(shape.grid).and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid > 0);
     let block = volume(shape.block).filter(|&block| block > 0 && block <= MAX_BLOCK);
-    if grid.is_none() || block.is_none() || (!sizes.is_empty() && params.is_null()) {
+    if grid.is_none() || block.is_none() {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: guaranteed by the caller.
-    let arguments = unsafe { read_arguments(&sizes, params) };
+    let params = if sizes.is_empty() { Vec::new() } else { params.list(sizes.len())? };
+    let arguments = read_arguments(&sizes, &params);
     submit(call, stream, Work::Kernel { code, arguments, addresses, shape })
 }
 
 /// Copies arguments of the given sizes.
-///
-/// # Safety
-/// `params` points to a pointer for each size, to as many readable bytes.
-unsafe fn read_arguments(sizes: &[usize], params: *const *const u8) -> Arguments {
+fn read_arguments(sizes: &[usize], params: &[*const u64]) -> Arguments {
     let mut slots = Vec::new();
     let mut starts = Vec::new();
-    for (index, &bytes) in sizes.iter().enumerate() {
+    for (&bytes, &param) in sizes.iter().zip(params) {
         let start = slots.len();
         slots.resize(start + bytes.div_ceil(size_of::<u128>()), 0_u128);
-        // SAFETY: guaranteed by the caller.
-        let param = unsafe { *params.wrapping_add(index) };
-        let to = slots[start..].as_mut_ptr().cast();
-        // SAFETY: guaranteed by the caller for the source. The slots have room for the bytes.
-        unsafe { std::ptr::copy_nonoverlapping(param, to, bytes) };
+        let to: *mut u8 = slots[start..].as_mut_ptr().cast();
+        // SAFETY: the caller of the driver guarantees the bytes at the source. The slots have room for them.
+        unsafe { std::ptr::copy_nonoverlapping(param.cast(), to, bytes) };
         starts.push(start);
     }
     Arguments { slots: slots.into(), starts: starts.into() }
 }
 
-/// Returns the path of an image's object.
-///
-/// # Safety
-/// `image` is null or points to an image. The image is read up to a NUL or the first byte outside
-/// the format.
-unsafe fn path_of(image: *const c_char) -> Answer<String> {
-    if image.is_null() {
-        return Err(Code::INVALID_VALUE);
-    }
+/// Returns the path of an image's object. The image is read up to a NUL or the first byte outside the format.
+fn path_of(image: In<c_char>) -> Answer<String> {
     for (index, &expected) in PREFIX.iter().enumerate() {
-        // SAFETY: every earlier byte was part of the image and not the end.
-        let byte = unsafe { *image.wrapping_add(index) };
-        if byte.cast_unsigned() != expected {
+        // Every earlier byte was part of the image and not the end.
+        if image.nth(index).read()?.cast_unsigned() != expected {
             return Err(Code::INVALID_IMAGE);
         }
     }
-    // SAFETY: an image with the prefix is a NUL-terminated text.
-    let rest = unsafe { CStr::from_ptr(image.wrapping_add(PREFIX.len())) };
-    let path = rest.to_str().map_err(|_| Code::INVALID_IMAGE)?;
+    // An image with the prefix is a text with an end.
+    let path = image.nth(PREFIX.len()).text()?.to_str().map_err(|_| Code::INVALID_IMAGE)?;
     if path.is_empty() {
         return Ok(std::env::var(FALLBACK_VARIABLE).unwrap_or_else(|_| FALLBACK_OBJECT.to_owned()));
     }

@@ -11,10 +11,14 @@
 use crate::call::Call;
 use crate::state::devices::{self, MEMORY_POOLS};
 use crate::state::pools::{settle, take, trim};
-use crate::state::{captures, contexts, queues, regions, threads};
+use crate::state::{captures, contexts, regions, threads};
+use crate::tables::memory::Source;
 use crate::tables::pool::Freed;
 use crate::tables::work::Work;
 use crate::values::code::{Answer, Code};
+use crate::values::pointers::{In, Out};
+use crate::values::structs::PoolProperties;
+use std::ffi::c_int;
 
 /// `CU_MEMPOOL_ATTR_*`: the switches are 1 to 3.
 const RELEASE_THRESHOLD: i32 = 4;
@@ -23,35 +27,24 @@ const RESERVED_HIGH: i32 = 6;
 const USED_CURRENT: i32 = 7;
 const USED_HIGH: i32 = 8;
 
-/// `CUmemPoolProps`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MemPoolProps {
-    kind: i32,
-    handle_types: i32,
-    location_kind: i32,
-    location: i32,
-    security: u64,
-    max_bytes: u64,
-    reserved: [u8; 56],
-}
-
-const _: () = assert!(size_of::<MemPoolProps>() == 88);
-
 /// `cuDeviceGetDefaultMemPool`.
-pub(crate) fn default_of(call: &Call, device: i32) -> Answer<u64> {
-    supported(call)?;
-    Ok(call.state.pools.defaults[devices::index(&call.state, device)?])
+pub(crate) fn cuDeviceGetDefaultMemPool(call: &mut Call, pool: Out<u64>, device: c_int) -> Answer<()> {
+    call.answer(pool, |call| {
+        supported(call)?;
+        Ok(call.state.pools.defaults[devices::index(&call.state, device)?])
+    })
 }
 
 /// `cuDeviceGetMemPool`.
-pub(crate) fn current_of(call: &Call, device: i32) -> Answer<u64> {
-    supported(call)?;
-    Ok(call.state.pools.current[devices::index(&call.state, device)?])
+pub(crate) fn cuDeviceGetMemPool(call: &mut Call, pool: Out<u64>, device: c_int) -> Answer<()> {
+    call.answer(pool, |call| {
+        supported(call)?;
+        Ok(call.state.pools.current[devices::index(&call.state, device)?])
+    })
 }
 
 /// `cuDeviceSetMemPool`.
-pub(crate) fn set_current(call: &mut Call, device: i32, handle: u64) -> Answer<()> {
+pub(crate) fn cuDeviceSetMemPool(call: &mut Call, device: i32, handle: u64) -> Answer<()> {
     supported(call)?;
     let index = devices::index(&call.state, device)?;
     let pools = &mut call.state.pools;
@@ -64,7 +57,12 @@ pub(crate) fn set_current(call: &mut Call, device: i32, handle: u64) -> Answer<(
 }
 
 /// `cuMemPoolCreate`.
-pub(crate) fn create(call: &mut Call, properties: &MemPoolProps) -> Answer<u64> {
+pub(crate) fn cuMemPoolCreate(call: &mut Call, pool: Out<u64>, properties: In<PoolProperties>) -> Answer<()> {
+    call.answer(pool, |call| create(call, properties.read()?))
+}
+
+/// Creates a pool.
+fn create(call: &mut Call, properties: PoolProperties) -> Answer<u64> {
     const PINNED: i32 = 1;
     const OF_DEVICE: i32 = 1;
     supported(call)?;
@@ -81,7 +79,7 @@ pub(crate) fn create(call: &mut Call, properties: &MemPoolProps) -> Answer<u64> 
 }
 
 /// `cuMemPoolDestroy`. Memory in use stays until the free.
-pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuMemPoolDestroy(call: &mut Call, handle: u64) -> Answer<()> {
     let pools = &mut call.state.pools;
     let number = pools.number(handle)?;
     if pools.defaults.contains(&handle) {
@@ -101,7 +99,19 @@ pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
 }
 
 /// `cuMemPoolGetAttribute`.
-pub(crate) fn attribute(call: &mut Call, handle: u64, attribute: i32) -> Answer<u64> {
+pub(crate) fn cuMemPoolGetAttribute(call: &mut Call, pool: u64, attribute: c_int, value: Out<u64>) -> Answer<()> {
+    value.check()?;
+    let found = attribute_of(call, pool, attribute)?;
+    if is_switch(attribute) {
+        call.give(value.cast(), found as u32);
+    } else {
+        call.give(value, found);
+    }
+    Ok(())
+}
+
+/// Returns an attribute of a pool.
+fn attribute_of(call: &mut Call, handle: u64, attribute: i32) -> Answer<u64> {
     settle(&mut call.state);
     let number = call.state.pools.number(handle)?;
     let reserved = regions::reserved_by(&call.state, number);
@@ -118,13 +128,19 @@ pub(crate) fn attribute(call: &mut Call, handle: u64, attribute: i32) -> Answer<
 }
 
 /// Returns whether an attribute is a switch of 4 bytes.
-pub(crate) fn is_switch(attribute: i32) -> bool {
+fn is_switch(attribute: i32) -> bool {
     (1..RELEASE_THRESHOLD).contains(&attribute)
 }
 
-/// `cuMemPoolSetAttribute`. The only valid value for a peak is 0, which resets the peak to the
+/// `cuMemPoolSetAttribute`. Every attribute besides the switches has 8 bytes.
+pub(crate) fn cuMemPoolSetAttribute(call: &mut Call, pool: u64, attribute: c_int, value: Out<u64>) -> Answer<()> {
+    let wanted = if is_switch(attribute) { value.cast::<u32>().read()?.into() } else { value.read()? };
+    set_attribute(call, pool, attribute, wanted)
+}
+
+/// Changes an attribute of a pool. The only valid value for a peak is 0, which resets the peak to the
 /// present amount.
-pub(crate) fn set_attribute(call: &mut Call, handle: u64, attribute: i32, value: u64) -> Answer<()> {
+fn set_attribute(call: &mut Call, handle: u64, attribute: i32, value: u64) -> Answer<()> {
     settle(&mut call.state);
     let number = call.state.pools.number(handle)?;
     let reserved = regions::reserved_by(&call.state, number);
@@ -140,18 +156,33 @@ pub(crate) fn set_attribute(call: &mut Call, handle: u64, attribute: i32, value:
 }
 
 /// `cuMemPoolTrimTo`.
-pub(crate) fn trim_to(call: &mut Call, handle: u64, kept_bytes: u64) -> Answer<()> {
+pub(crate) fn cuMemPoolTrimTo(call: &mut Call, handle: u64, kept_bytes: u64) -> Answer<()> {
     let number = call.state.pools.number(handle)?;
     settle(&mut call.state);
     trim(&mut call.state, number, kept_bytes);
     Ok(())
 }
 
-/// `cuMemAllocAsync`, and `cuMemAllocFromPoolAsync` with a pool's handle. 0 bytes are the null
-/// address.
-pub(crate) fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u64) -> Answer<u64> {
+/// `cuMemAllocAsync`.
+pub(crate) fn cuMemAllocAsync(call: &mut Call, address: Out<u64>, bytes: u64, stream: u64) -> Answer<()> {
+    call.answer(address, |call| allocate(call, bytes, None, stream))
+}
+
+/// `cuMemAllocFromPoolAsync`.
+pub(crate) fn cuMemAllocFromPoolAsync(
+    call: &mut Call,
+    address: Out<u64>,
+    bytes: u64,
+    pool: u64,
+    stream: u64,
+) -> Answer<()> {
+    call.answer(address, |call| allocate(call, bytes, Some(pool), stream))
+}
+
+/// Allocates memory of the current pool, or of the pool given by handle. 0 bytes are the null address.
+fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u64) -> Answer<u64> {
     supported(call)?;
-    let queue = queues::find(&mut call.state, stream, call.context)?;
+    let queue = call.queue(stream)?;
     let state = &mut *call.state;
     let (context, device) = {
         let its = state.streams.queue(queue)?;
@@ -183,15 +214,15 @@ pub(crate) fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u
 }
 
 /// `cuMemFreeAsync`: of a pool's memory, and of `cuMemAlloc`'s.
-pub(crate) fn free(call: &mut Call, address: u64, stream: u64) -> Answer<()> {
-    let queue = queues::find(&mut call.state, stream, call.context)?;
+pub(crate) fn cuMemFreeAsync(call: &mut Call, address: u64, stream: u64) -> Answer<()> {
+    let queue = call.queue(stream)?;
     let state = &mut *call.state;
     contexts::check(state, state.streams.queue(queue)?.context)?;
     if address == 0 {
         return Ok(());
     }
     let allocation = *state.memory.allocations.get(&address).ok_or(Code::INVALID_VALUE)?;
-    if captures::of_queue(state, queue)?.is_some() {
+    if captures::of_queue(state, queue)?.is_some() || allocation.source == Source::Imported {
         return Err(Code::INVALID_VALUE);
     }
     state.memory.allocations.remove(&address);

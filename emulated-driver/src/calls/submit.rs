@@ -1,13 +1,13 @@
 //! Work of a driver call, queued or recorded.
 
 use crate::call::Call;
-use crate::state::{captures, contexts, queues, threads};
+use crate::state::{captures, contexts, threads};
 use crate::tables::work::Work;
 use crate::values::code::Answer;
 
 /// Queues work, or records the work if the stream captures.
 pub(crate) fn submit(call: &mut Call, stream: u64, work: Work) -> Answer<()> {
-    let queue = queues::find(&mut call.state, stream, call.context)?;
+    let queue = call.queue(stream)?;
     let context = call.state.streams.queue(queue)?.context;
     contexts::check(&call.state, context)?;
     match captures::of_queue(&mut call.state, queue)? {

@@ -13,8 +13,11 @@ use crate::state::driver::State;
 use crate::state::physical;
 use crate::tables::virtual_memory::{Mapping, Physical};
 use crate::values::code::{Answer, Code};
+use crate::values::pointers::{In, Out};
+use crate::values::structs::{Access, POSIX_FD, Properties};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 
 /// Page size of the host. A reservation may have any multiple of `HOST_PAGE`.
 const HOST_PAGE: u64 = 4096;
@@ -24,8 +27,6 @@ const TYPE_PINNED: i32 = 1;
 const LOCATION_DEVICE: i32 = 1;
 /// `CU_MEM_HANDLE_TYPE_NONE`.
 const HANDLE_NONE: i32 = 0;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
-const HANDLE_POSIX_FD: i32 = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_NONE`.
 const ACCESS_NONE: i32 = 0;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READ`.
@@ -33,43 +34,37 @@ const ACCESS_READ: i32 = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 const ACCESS_READ_WRITE: i32 = 3;
 
-/// `CUmemLocation`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Location {
-    kind: i32,
-    id: i32,
-}
-
-/// `CUmemAccessDesc`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AccessDescriptor {
-    location: Location,
-    flags: i32,
-}
-
-/// `CUmemAllocationProp`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MemAllocationProp {
-    kind: i32,
-    handle_types: i32,
-    location: Location,
-    metadata: u64,
-    flags: [u8; 8],
-}
-
-const _: () = assert!(size_of::<AccessDescriptor>() == 12 && size_of::<MemAllocationProp>() == 32);
-
 /// `cuMemGetAllocationGranularity`.
-pub(crate) fn granularity(call: &Call, properties: &MemAllocationProp) -> Answer<u64> {
-    supported(call)?;
-    checked(call, properties).map(|_| PAGE)
+pub(crate) fn cuMemGetAllocationGranularity(
+    call: &mut Call,
+    bytes: Out<usize>,
+    properties: In<Properties>,
+    option: c_int,
+) -> Answer<()> {
+    call.answer(bytes, |call| {
+        let properties = properties.read()?;
+        if !(0..=1).contains(&option) {
+            return Err(Code::INVALID_VALUE);
+        }
+        supported(call)?;
+        checked(call, &properties).map(|_| PAGE as usize)
+    })
 }
 
 /// `cuMemAddressReserve`.
-pub(crate) fn reserve(call: &mut Call, bytes: u64, alignment: u64, hint: u64, flags: u64) -> Answer<u64> {
+pub(crate) fn cuMemAddressReserve(
+    call: &mut Call,
+    address: Out<u64>,
+    bytes: u64,
+    alignment: u64,
+    hint: u64,
+    flags: u64,
+) -> Answer<()> {
+    call.answer(address, |call| reserve(call, bytes, alignment, hint, flags))
+}
+
+/// Reserves addresses.
+fn reserve(call: &mut Call, bytes: u64, alignment: u64, hint: u64, flags: u64) -> Answer<u64> {
     supported(call)?;
     let bad_alignment = alignment != 0 && !alignment.is_power_of_two();
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(HOST_PAGE) || bad_alignment {
@@ -86,7 +81,7 @@ pub(crate) fn reserve(call: &mut Call, bytes: u64, alignment: u64, hint: u64, fl
 }
 
 /// `cuMemAddressFree`.
-pub(crate) fn unreserve(call: &mut Call, base: u64, bytes: u64) -> Answer<()> {
+pub(crate) fn cuMemAddressFree(call: &mut Call, base: u64, bytes: u64) -> Answer<()> {
     supported(call)?;
     let state = &mut *call.state;
     if state.virtual_memory.reservations.get(&base) != Some(&bytes) {
@@ -101,13 +96,24 @@ pub(crate) fn unreserve(call: &mut Call, base: u64, bytes: u64) -> Answer<()> {
 }
 
 /// `cuMemCreate`.
-pub(crate) fn create(call: &mut Call, bytes: u64, properties: &MemAllocationProp, flags: u64) -> Answer<u64> {
+pub(crate) fn cuMemCreate(
+    call: &mut Call,
+    handle: Out<u64>,
+    bytes: u64,
+    properties: In<Properties>,
+    flags: u64,
+) -> Answer<()> {
+    call.answer(handle, |call| create(call, bytes, &properties.read()?, flags))
+}
+
+/// Creates physical memory.
+fn create(call: &mut Call, bytes: u64, properties: &Properties, flags: u64) -> Answer<u64> {
     supported(call)?;
     let device = checked(call, properties)?;
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(PAGE) {
         return Err(Code::INVALID_VALUE);
     }
-    let exportable = properties.handle_types == HANDLE_POSIX_FD;
+    let exportable = properties.handle_types == POSIX_FD;
     let state = &mut *call.state;
     if let Some(code) = state.devices[device].lost {
         return Err(code);
@@ -135,9 +141,24 @@ fn add(call: &mut Call, device: usize, extents: Vec<Extent>, imported: Option<Im
 }
 
 /// `cuMemExportToShareableHandle`.
-pub(crate) fn export(call: &mut Call, handle: u64, kind: i32, flags: u64) -> Answer<OwnedFd> {
+pub(crate) fn cuMemExportToShareableHandle(
+    call: &mut Call,
+    descriptor: Out<c_int>,
+    handle: u64,
+    kind: c_int,
+    flags: u64,
+) -> Answer<()> {
+    descriptor.check()?;
+    // Closed unless the call is a success.
+    let exported = export(call, handle, kind, flags)?;
+    call.later(move || descriptor.write(exported.into_raw_fd()));
+    Ok(())
+}
+
+/// Makes a descriptor of physical memory.
+fn export(call: &mut Call, handle: u64, kind: i32, flags: u64) -> Answer<OwnedFd> {
     supported(call)?;
-    if kind != HANDLE_POSIX_FD || flags != 0 {
+    if kind != POSIX_FD || flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
     let State { virtual_memory, devices, answers, .. } = &mut *call.state;
@@ -155,10 +176,23 @@ pub(crate) fn export(call: &mut Call, handle: u64, kind: i32, flags: u64) -> Ans
     Ok(descriptor)
 }
 
-/// `cuMemImportFromShareableHandle`.
-pub(crate) fn import(call: &mut Call, descriptor: i32, kind: i32) -> Answer<u64> {
+/// `cuMemImportFromShareableHandle`. The descriptor is a number in the shape of a pointer.
+pub(crate) fn cuMemImportFromShareableHandle(
+    call: &mut Call,
+    handle: Out<u64>,
+    descriptor: u64,
+    kind: c_int,
+) -> Answer<()> {
+    call.answer(handle, |call| {
+        let descriptor = i32::try_from(descriptor.cast_signed()).map_err(|_| Code::INVALID_VALUE)?;
+        import(call, descriptor, kind)
+    })
+}
+
+/// Imports physical memory.
+fn import(call: &mut Call, descriptor: i32, kind: i32) -> Answer<u64> {
     supported(call)?;
-    if kind != HANDLE_POSIX_FD {
+    if kind != POSIX_FD {
         return Err(Code::INVALID_VALUE);
     }
     let Some(import) = sharing::import(descriptor) else {
@@ -171,7 +205,7 @@ pub(crate) fn import(call: &mut Call, descriptor: i32, kind: i32) -> Answer<u64>
 }
 
 /// `cuMemRelease`.
-pub(crate) fn release(call: &mut Call, handle: u64) -> Answer<()> {
+pub(crate) fn cuMemRelease(call: &mut Call, handle: u64) -> Answer<()> {
     supported(call)?;
     let Ok(number) = call.state.virtual_memory.handles.remove(handle) else {
         return call.state.answers.outcome("release_unknown");
@@ -184,9 +218,10 @@ pub(crate) fn release(call: &mut Call, handle: u64) -> Answer<()> {
 }
 
 /// `cuMemMap`.
-pub(crate) fn map(call: &mut Call, at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Answer<()> {
+pub(crate) fn cuMemMap(call: &mut Call, at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Answer<()> {
     supported(call)?;
     let state = &mut *call.state;
+    let id = state.next_id();
     let memory = &mut state.virtual_memory;
     let number = *memory.handles.get(handle).map_err(|_| Code::INVALID_VALUE)?;
     let physical = memory.physical.get(&number).ok_or(Code::INVALID_VALUE)?;
@@ -200,7 +235,7 @@ pub(crate) fn map(call: &mut Call, at: u64, bytes: u64, offset: u64, handle: u64
     if !memory.is_reserved(at, bytes) || memory.is_taken(at, at + bytes) {
         return state.answers.outcome("map_taken");
     }
-    memory.mappings.insert(at, Mapping { bytes, physical: number, users: BTreeMap::new() });
+    memory.mappings.insert(at, Mapping { bytes, physical: number, users: BTreeMap::new(), id });
     if let Some(physical) = memory.physical.get_mut(&number) {
         physical.mappings += 1;
     }
@@ -208,7 +243,7 @@ pub(crate) fn map(call: &mut Call, at: u64, bytes: u64, offset: u64, handle: u64
 }
 
 /// `cuMemUnmap`. Does not wait: work that still uses the range is killed.
-pub(crate) fn unmap(call: &mut Call, at: u64, bytes: u64) -> Answer<()> {
+pub(crate) fn cuMemUnmap(call: &mut Call, at: u64, bytes: u64) -> Answer<()> {
     supported(call)?;
     let state = &mut *call.state;
     if bytes == 0 || !at.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
@@ -238,7 +273,14 @@ pub(crate) fn unmap(call: &mut Call, at: u64, bytes: u64) -> Answer<()> {
 }
 
 /// `cuMemSetAccess`: checks all descriptors before applying the first.
-pub(crate) fn set_access(call: &mut Call, at: u64, bytes: u64, wanted: &[AccessDescriptor]) -> Answer<()> {
+pub(crate) fn cuMemSetAccess(
+    call: &mut Call,
+    at: u64,
+    bytes: u64,
+    descriptors: In<Access>,
+    count: usize,
+) -> Answer<()> {
+    let wanted = descriptors.list(count)?;
     supported(call)?;
     let state = &mut *call.state;
     let Ok((found, covered)) = state.virtual_memory.inside(at, bytes) else {
@@ -249,12 +291,12 @@ pub(crate) fn set_access(call: &mut Call, at: u64, bytes: u64, wanted: &[AccessD
     }
     let mut changes = Vec::new();
     for descriptor in wanted {
-        if descriptor.location.kind != LOCATION_DEVICE {
+        if descriptor.location_kind != LOCATION_DEVICE {
             return Err(Code::INVALID_VALUE);
         }
         // An absent device is an invalid value here, although `cuMemCreate` has a special code
         // for an absent device.
-        let device = devices::index(state, descriptor.location.id).map_err(|_| Code::INVALID_VALUE)?;
+        let device = devices::index(state, descriptor.location).map_err(|_| Code::INVALID_VALUE)?;
         let access = match descriptor.flags {
             ACCESS_NONE => None,
             ACCESS_READ => Some(DeviceAccess::Read),
@@ -305,14 +347,14 @@ fn supported(call: &Call) -> Answer<()> {
 }
 
 /// Returns the device of properties, if valid.
-fn checked(call: &Call, properties: &MemAllocationProp) -> Answer<usize> {
-    if properties.kind != TYPE_PINNED || properties.location.kind != LOCATION_DEVICE {
+fn checked(call: &Call, properties: &Properties) -> Answer<usize> {
+    if properties.kind != TYPE_PINNED || properties.location_kind != LOCATION_DEVICE {
         return Err(Code::INVALID_VALUE);
     }
     match properties.handle_types {
         HANDLE_NONE => {}
-        HANDLE_POSIX_FD if devices::all_have(&call.state, HANDLE_TYPE_POSIX_FD) => {}
+        POSIX_FD if devices::all_have(&call.state, HANDLE_TYPE_POSIX_FD) => {}
         _ => return Err(Code::NOT_SUPPORTED),
     }
-    devices::index(&call.state, properties.location.id)
+    devices::index(&call.state, properties.location)
 }

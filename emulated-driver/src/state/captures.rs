@@ -43,7 +43,7 @@ pub(crate) fn wait(state: &mut State, queue: u64, point: &Point) -> Answer<()> {
     let capturing = of_queue(state, queue)?;
     match (capturing, point) {
         (_, Point::Never) => Ok(()),
-        (None, &Point::At(mark)) => threads::push(state, queue, Work::Nothing, vec![mark]),
+        (None, Point::At(marks)) => threads::push(state, queue, Work::Nothing, marks.clone()),
         (Some(id), Point::At(_)) => {
             invalidate(state, &[id]);
             Err(Code::STREAM_CAPTURE_ISOLATION)
@@ -112,6 +112,15 @@ pub(crate) fn check_context_wait(state: &mut State, context: u64) -> Answer<()> 
     }
     invalidate(state, &broken);
     state.answers.outcome("wait_capturing")
+}
+
+/// Refuses to record an event for a context with a capturing stream, or to let the context wait, and breaks
+/// the capture, in every mode.
+pub(crate) fn check_context_event(state: &mut State, context: u64) -> Answer<()> {
+    let its = state.streams.queues.values().filter(|queue| queue.context == context);
+    let broken: Vec<u64> = its.filter_map(|queue| queue.capture).collect();
+    invalidate(state, &broken);
+    if broken.is_empty() { Ok(()) } else { Err(Code::STREAM_CAPTURE_UNSUPPORTED) }
 }
 
 /// Refuses to query an event recorded in a capture, and breaks the capture, in every mode.

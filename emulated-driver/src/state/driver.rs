@@ -15,8 +15,9 @@ use crate::tables::faults::Plan;
 use crate::tables::host::HostMemory;
 use crate::tables::log::Log;
 use crate::tables::memory::Memory;
-use crate::tables::module::{Kernel, Module};
+use crate::tables::module::{Kernel, Library, Module};
 use crate::tables::pool::Pools;
+use crate::tables::shared::Shared;
 use crate::tables::stream::Streams;
 use crate::tables::virtual_memory::VirtualMemory;
 use crate::tables::work::Work;
@@ -64,6 +65,11 @@ pub(crate) struct State {
     pub(crate) executables: Handles<Arc<[Work]>>,
     pub(crate) modules: Handles<Module>,
     pub(crate) functions: Handles<Kernel>,
+    pub(crate) libraries: Handles<Library>,
+    /// Memory that other processes may open.
+    pub(crate) shared: Shared,
+    /// Numbers given to memory so far.
+    pub(crate) ids: u64,
     /// Kind and handle of objects that no caller can release, because the fault plan let the
     /// creating call fail afterwards.
     pub(crate) abandoned: Vec<(&'static str, u64)>,
@@ -103,11 +109,20 @@ impl State {
             executables: Handles::new(4),
             modules: Handles::new(5),
             functions: Handles::new(6),
+            libraries: Handles::new(9),
+            shared: Shared::default(),
+            ids: 0,
             abandoned: Vec::new(),
             config,
         };
         state.set_quarantine(state.config.quarantine);
         state
+    }
+
+    /// Returns a number for new memory.
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
     }
 
     /// Creates the devices, once.

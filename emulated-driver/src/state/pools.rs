@@ -38,7 +38,8 @@ pub(crate) fn take(state: &mut State, number: u64, context: u64, queue: u64, byt
     if let Some(index) = state.pools.freed.iter().rposition(again) {
         let Freed { address, allocation, .. } = state.pools.freed.remove(index);
         state.pools.pool(number)?.used -= allocation.bytes;
-        let allocation = Allocation { bytes, ..allocation };
+        let id = state.next_id();
+        let allocation = Allocation { bytes, id, ..allocation };
         state.memory.allocations.insert(address, allocation);
         return Ok((address, allocation.span(address)));
     }

@@ -4,12 +4,13 @@
 use super::contexts;
 use super::driver::State;
 use super::physical;
-use crate::backing::pages::{PAGE, POISON_FREED, POISON_NEW};
-use crate::backing::space::DeviceAccess;
-use crate::tables::memory::{Allocation, Region};
+use crate::backing::pages::{self, PAGE, POISON_FREED, POISON_NEW};
+use crate::backing::space::{DeviceAccess, Space};
+use crate::tables::memory::{Allocation, Region, Source};
 use crate::tables::work::Span;
 use crate::values::code::{Answer, Code};
 use crate::values::ranges::Ranges;
+use std::os::fd::AsRawFd;
 
 /// Alignment of every allocated address, as with real devices.
 pub(crate) const ALIGNMENT: u64 = 512;
@@ -38,10 +39,10 @@ pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize, ne
 /// Gives `device` access to all memory of a context, or removes the access.
 pub(crate) fn share(state: &mut State, context: u64, device: usize, on: bool) -> Answer<()> {
     let Some(space) = &state.space else { return Err(Code::NOT_INITIALIZED) };
-    let its = |region: &Region| region.context == context && region.pool.is_none();
+    let its = |region: &Region| region.context == context && region.pool.is_none() && !region.managed;
     for (&address, region) in state.memory.regions.iter().filter(|(_, region)| its(region)) {
         if on {
-            let descriptor = state.devices[region.device].pages.descriptor();
+            let descriptor = region.file(&state.devices).as_raw_fd();
             space.map(device, address, descriptor, &region.extents, DeviceAccess::ReadWrite)?;
         } else {
             space.unmap(device, address, region.bytes);
@@ -103,9 +104,46 @@ pub(crate) fn take(state: &mut State, context: u64, pool: Option<u64>, bytes: u6
     if let Some(region) = state.memory.regions.get_mut(&region) {
         region.users += 1;
     }
-    let allocation = Allocation { context, bytes, taken, region, pool };
-    state.memory.allocations.insert(address, allocation);
+    let allocation = add(state, address, Allocation { region, pool, ..Allocation::new(context, bytes, taken) });
     Ok((address, allocation.span(address)))
+}
+
+/// Takes memory that the host and every device can use, in a region of its own.
+pub(crate) fn take_managed(state: &mut State, context: u64, bytes: u64) -> Answer<u64> {
+    let taken = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
+    let start = obtain(state, context, None, taken)?;
+    let region = state.memory.regions.get_mut(&start).ok_or(Code::UNKNOWN)?;
+    (region.managed, region.users) = (true, 1);
+    show(state, start).inspect_err(|_| release(state, start))?;
+    state.devices[state.memory.regions[&start].device].pages.poison(
+        &state.memory.regions[&start].extents,
+        0,
+        taken,
+        POISON_NEW,
+    );
+    let source = Source::Managed;
+    add(state, start, Allocation { region: start, source, ..Allocation::new(context, bytes, taken) });
+    Ok(start)
+}
+
+/// Adds memory of another process: a region, with one allocation at an offset. Returns the address of the
+/// allocation.
+pub(crate) fn add_imported(state: &mut State, region: Region, offset: u64, bytes: u64) -> Answer<u64> {
+    let start = state.space().take(region.bytes, PAGE, 0)?;
+    let region = Region { users: 1, ..region };
+    let allocation =
+        Allocation { region: start, source: Source::Imported, ..Allocation::new(region.context, bytes, region.bytes) };
+    state.memory.regions.insert(start, region);
+    show(state, start).inspect_err(|_| release(state, start))?;
+    add(state, start + offset, allocation);
+    Ok(start + offset)
+}
+
+/// Adds an allocation, and gives the allocation a number.
+fn add(state: &mut State, address: u64, allocation: Allocation) -> Allocation {
+    let allocation = Allocation { id: state.next_id(), ..allocation };
+    state.memory.allocations.insert(address, allocation);
+    allocation
 }
 
 /// Maps a part of a region for every device with access, filled with the poison of new memory. A
@@ -137,7 +175,7 @@ pub(crate) fn peek(state: &State, address: u64, into: &mut [u8]) -> Answer<()> {
     let end = address.checked_add(into.len() as u64).ok_or(Code::INVALID_VALUE)?;
     let region = state.memory.regions.range(..=address).next_back();
     if let Some((&start, region)) = region.filter(|(start, region)| end <= *start + region.bytes) {
-        state.devices[region.device].pages.read(&region.extents, address - start, into);
+        pages::read(region.file(&state.devices), &region.extents, address - start, into);
         return Ok(());
     }
     state.virtual_memory.peek(&state.devices, address, into)
@@ -176,7 +214,7 @@ fn obtain(state: &mut State, context: u64, pool: Option<u64>, bytes: u64) -> Ans
             return Err(code);
         }
     };
-    let region = Region { context, device, pool, bytes, extents, parts: None, users: 0, returned: 0 };
+    let region = Region { pool, ..Region::new(context, device, bytes, extents) };
     state.memory.regions.insert(address, region);
     Ok(address)
 }
@@ -187,15 +225,17 @@ fn show(state: &mut State, start: u64) -> Answer<()> {
     let region = state.memory.regions.get(&start).ok_or(Code::UNKNOWN)?;
     let peers = if region.pool.is_none() { contexts::accessors(state, region.context) } else { Vec::new() };
     let space = state.space.as_ref().ok_or(Code::NOT_INITIALIZED)?;
-    let descriptor = state.devices[region.device].pages.descriptor();
-    for user in peers.into_iter().chain([region.device]) {
+    let descriptor = region.file(&state.devices).as_raw_fd();
+    let everyone = if region.managed { (0..state.devices.len()).collect() } else { peers };
+    for user in everyone.into_iter().chain([region.device]) {
         space.map(user, start, descriptor, &region.extents, DeviceAccess::ReadWrite)?;
     }
-    Ok(())
+    if region.managed { Space::map_host(start, descriptor, &region.extents) } else { Ok(()) }
 }
 
 /// Releases the memory of a freed allocation: to the shared page, to the pool, or to the device.
 pub(crate) fn give_back(state: &mut State, address: u64, allocation: Allocation) {
+    state.shared.offers.remove(&allocation.id);
     // A region without a pool or parts is unmapped by its release.
     if allocation.pool.is_some() || allocation.taken < SMALL {
         withdraw(state, allocation.span(address));
@@ -220,7 +260,12 @@ pub(crate) fn give_back(state: &mut State, address: u64, allocation: Allocation)
 pub(crate) fn release(state: &mut State, start: u64) {
     if let Some(region) = state.memory.regions.remove(&start) {
         state.space().unmap_all(start, region.bytes);
+        if region.managed {
+            Space::forbid_host(start, region.bytes);
+        }
         state.space().give(start, region.bytes);
-        state.devices[region.device].pages.give(&region.extents);
+        if region.imported.is_none() {
+            state.devices[region.device].pages.give(&region.extents);
+        }
     }
 }

@@ -33,6 +33,8 @@ pub(crate) fn to_json(state: &mut State) -> Value {
         "graphs": state.graphs.len(),
         "executables": state.executables.len(),
         "modules": state.modules.len(),
+        "libraries": state.libraries.len(),
+        "opened": state.shared.opened.len(),
         "contexts": contexts::held(state).len(),
         "context_retains": retains,
         "abandoned": abandoned,

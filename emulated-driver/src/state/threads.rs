@@ -29,6 +29,11 @@ enum Next {
 pub(crate) fn push(state: &mut State, number: u64, work: Work, mut after: Vec<Mark>) -> Answer<()> {
     let step = state.config.step;
     after.extend(state.streams.implied(number));
+    let context = state.streams.queue(number)?.context;
+    if let Some(context) = state.contexts.get_mut(&context) {
+        context.after.retain(|&mark| !state.streams.reached(mark));
+        after.extend(&context.after);
+    }
     let queue = state.streams.queue_mut(number)?;
     queue.items.push_back(Item { work, after });
     queue.issued += 1;

@@ -1,5 +1,6 @@
 //! Contexts: the primary context of each device, and created contexts.
 
+use crate::tables::stream::Mark;
 use crate::values::code::Code;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +16,16 @@ pub(crate) struct Context {
     pub(crate) own_queues: BTreeMap<Option<u32>, u64>,
     /// Contexts whose memory the device may access.
     pub(crate) peers: BTreeSet<u64>,
+    /// The points that all later work of the context comes after.
+    pub(crate) after: Vec<Mark>,
+    /// The queue with the times of events recorded on the whole context.
+    pub(crate) event_queue: Option<u64>,
 }
 
 impl Context {
     /// Creates a context without work.
     pub(crate) fn new(device: usize) -> Self {
-        Self { device, retains: 1, sticky: None, own_queues: BTreeMap::new(), peers: BTreeSet::new() }
+        let (own_queues, peers) = (BTreeMap::new(), BTreeSet::new());
+        Self { device, retains: 1, sticky: None, own_queues, peers, after: Vec::new(), event_queue: None }
     }
 }

@@ -13,12 +13,17 @@ pub(crate) struct Device {
     pub(crate) others_bytes: u64,
     /// Answer to every call for the device after the loss of the device.
     pub(crate) lost: Option<Code>,
+    /// The flags of the primary context.
+    pub(crate) primary_flags: u32,
+    /// Retains of a primary context that a reset has ended.
+    pub(crate) reset_retains: u64,
 }
 
 impl Device {
     /// Creates a device as configured.
     pub(crate) fn new(config: &Config) -> Self {
-        Self { pages: Pages::new(config.memory_bytes, config.poison), others_bytes: 0, lost: None }
+        let pages = Pages::new(config.memory_bytes, config.poison);
+        Self { pages, others_bytes: 0, lost: None, primary_flags: 0, reset_retains: 0 }
     }
 
     /// Returns free and total bytes for `cuMemGetInfo`.

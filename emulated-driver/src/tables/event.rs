@@ -8,8 +8,8 @@ use crate::tables::work::Stamp;
 pub(crate) enum Point {
     /// Never recorded. The event counts as complete.
     Never,
-    /// A point in the order of a queue.
-    At(Mark),
+    /// Points in the order of queues: one of a stream, or all of a context.
+    At(Vec<Mark>),
     /// A point inside a capture: the capture's id, and the preceding nodes.
     Captured(u64, Vec<usize>),
 }

@@ -11,6 +11,10 @@ pub(crate) struct Pinned {
     pub(crate) bytes: u64,
     /// Whether the driver has mapped the memory.
     pub(crate) own: bool,
+    /// The number that no other memory of the process has or had.
+    pub(crate) id: u64,
+    /// Whether copies are synchronous for the host: stored, and without effect.
+    pub(crate) sync_memops: bool,
 }
 
 /// All pinned ranges, by address. No two overlap.
@@ -61,7 +65,7 @@ impl HostMemory {
     }
 }
 
-/// Unmaps memory of [`map`].
+/// Unmaps memory that the driver has mapped.
 pub(crate) fn unmap(start: u64, bytes: u64) {
     // SAFETY: the range is the driver's own, and no longer listed.
     unsafe { libc::munmap(start as *mut c_void, bytes as usize) };

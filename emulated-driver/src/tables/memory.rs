@@ -1,9 +1,11 @@
 //! Device memory: regions mapped at unique addresses, and the allocations in them.
 
 use crate::backing::pages::Extent;
+use crate::tables::device::Device;
 use crate::tables::work::Span;
 use crate::values::ranges::Ranges;
 use std::collections::BTreeMap;
+use std::fs::File;
 
 /// Memory allocated as a unit: whole pages, mapped for the owning device and the device's peers.
 #[derive(Debug)]
@@ -14,12 +16,40 @@ pub(crate) struct Region {
     pub(crate) pool: Option<u64>,
     pub(crate) bytes: u64,
     pub(crate) extents: Vec<Extent>,
+    /// The file with the memory, if another process has the memory. `None`: the file of the device.
+    pub(crate) imported: Option<File>,
+    /// Whether the host has access, too.
+    pub(crate) managed: bool,
     /// The free parts, if small allocations share the region.
     pub(crate) parts: Option<Ranges>,
     /// Number of allocations with memory in the region, including allocations during a free.
     pub(crate) users: u64,
     /// Value of [`Memory::returned`] at the latest release of an allocation in the region.
     pub(crate) returned: u64,
+}
+
+impl Region {
+    /// Creates a region of a device without allocations, outside every pool.
+    pub(crate) fn new(context: u64, device: usize, bytes: u64, extents: Vec<Extent>) -> Self {
+        let (pool, imported, managed, parts) = (None, None, false, None);
+        Self { context, device, pool, bytes, extents, imported, managed, parts, users: 0, returned: 0 }
+    }
+
+    /// Returns the file with the memory.
+    pub(crate) fn file<'a>(&'a self, devices: &'a [Device]) -> &'a File {
+        self.imported.as_ref().unwrap_or_else(|| devices[self.device].pages.file())
+    }
+}
+
+/// What an allocation came from, besides a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    /// `cuMemAlloc`, or a pool.
+    Plain,
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// `cuIpcOpenMemHandle`: memory of another process.
+    Imported,
 }
 
 /// A live allocation.
@@ -34,9 +64,19 @@ pub(crate) struct Allocation {
     pub(crate) region: u64,
     /// The pool of the memory, if any.
     pub(crate) pool: Option<u64>,
+    pub(crate) source: Source,
+    /// The number that no other memory of the process has or had.
+    pub(crate) id: u64,
+    /// Whether copies are synchronous for the host: stored, and without effect.
+    pub(crate) sync_memops: bool,
 }
 
 impl Allocation {
+    /// Creates a plain allocation, without region and number.
+    pub(crate) fn new(context: u64, bytes: u64, taken: u64) -> Self {
+        Self { context, bytes, taken, region: 0, pool: None, source: Source::Plain, id: 0, sync_memops: true }
+    }
+
     /// Returns the position of the allocation in the region.
     pub(crate) fn span(&self, address: u64) -> Span {
         Span { region: self.region, offset: address - self.region, bytes: self.taken }

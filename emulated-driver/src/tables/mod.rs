@@ -10,6 +10,7 @@ pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod pool;
+pub(crate) mod shared;
 pub(crate) mod stream;
 pub(crate) mod virtual_memory;
 pub(crate) mod work;

@@ -1,7 +1,8 @@
 //! Loaded modules, and the kernels found in them.
 
 use crate::tables::work::KernelCode;
-use libloading::os::unix::Library;
+use crate::values::code::Answer;
+use libloading::os::unix::Library as Object;
 use std::sync::Arc;
 
 /// A loaded object.
@@ -9,7 +10,18 @@ use std::sync::Arc;
 pub(crate) struct Module {
     /// The object. Kernels share the ownership, and the object is never unloaded while work may be
     /// queued.
-    pub(crate) object: Arc<Library>,
+    pub(crate) object: Arc<Object>,
+    /// Whether a library has loaded the module.
+    pub(crate) of_library: bool,
+}
+
+/// A library of `cuLibraryLoadData`.
+#[derive(Debug)]
+pub(crate) struct Library {
+    /// The path of the object, or the refusal of the image at the first use.
+    pub(crate) path: Answer<String>,
+    /// The handle of the module, once loaded.
+    pub(crate) module: Option<u64>,
 }
 
 /// A kernel.
@@ -21,5 +33,5 @@ pub(crate) struct Kernel {
     /// A mask of the arguments with device addresses.
     pub(crate) addresses: u64,
     /// Keeps the code in memory.
-    pub(crate) _object: Arc<Library>,
+    pub(crate) _object: Arc<Object>,
 }

@@ -46,6 +46,8 @@ pub(crate) struct Mapping {
     pub(crate) physical: u64,
     /// Devices with access, and the kind of access.
     pub(crate) users: BTreeMap<usize, DeviceAccess>,
+    /// The number that no other memory of the process has or had.
+    pub(crate) id: u64,
 }
 
 /// All reservations, physical memory and mappings.
@@ -76,6 +78,12 @@ impl VirtualMemory {
     pub(crate) fn containing(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, mapping) = self.mappings.range(..=address).next_back()?;
         (address - start < mapping.bytes).then_some((start, mapping.bytes))
+    }
+
+    /// Returns base and size of the reservation that contains an address.
+    pub(crate) fn reservation_of(&self, address: u64) -> Option<(u64, u64)> {
+        let (&base, &bytes) = self.reservations.range(..=address).next_back()?;
+        (address - base < bytes).then_some((base, bytes))
     }
 
     /// Returns base and size of the mapping that contains an address, if a device has access to the

@@ -75,6 +75,26 @@ impl Follower<'_> {
         })
     }
 
+    /// Returns whether a request released the segments of `cached` by the setting `compact`, before the segment that
+    /// `rest` begins with.
+    ///
+    /// A forecast does not ask the device, and so does not know which segments the device has finished with. A release
+    /// of everything may also be an `empty_cache`.
+    pub(super) fn compacts(&mut self, cached: &[Event], rest: &[Event]) -> bool {
+        let obtains = rest.first().is_some_and(|event| event.action == Action::SegmentAlloc);
+        let only_releases = cached.iter().all(|event| event.action == Action::SegmentFree);
+        let compact = self.settings.config.compact().is_some();
+        if !(compact && obtains && only_releases) || !self.is_complete_release(cached) {
+            return compact && obtains && only_releases;
+        }
+        if let Some(&compacts) = self.trials.compacts.get(&self.position) {
+            return compacts;
+        }
+        let compacts = self.trial(|trials, position| _ = trials.compacts.insert(position, true)) == Trial::Agrees;
+        self.trials.compacts.insert(self.position, compacts);
+        compacts
+    }
+
     /// Returns whether a request that releases the first segment of `cached` also releases the rest.
     ///
     /// Without a rule for partial releases, the request releases all cached segments. With such a rule, a

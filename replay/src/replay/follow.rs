@@ -27,6 +27,9 @@ const FIRST_WAITING_STREAM: u64 = 1 << 63;
 /// How many calls are made before the allocator's trace is read.
 const CALLS_PER_READING: usize = 1 << 16;
 
+/// The stream of memory that the host orders, on which no work is queued (`HOST_STREAM` of the CUDA device).
+const HOST_STREAM: StreamId = StreamId(0xffff << 48);
+
 /// Largest number of trace events per call, releases of segments excluded. A trace has at most as many
 /// releases as the record has events.
 const EVENTS_PER_CALL: usize = 8;
@@ -89,7 +92,8 @@ impl<'t> Follower<'t> {
     pub(super) fn new(trace: &'t Trace, settings: &'t Settings) -> Result<Self, Error> {
         let events = &trace.events;
         let ranges = Ranges::of(trace, settings);
-        let run = Run::new(program::allocator(SimulatedDevice::new(ranges.device_bytes), settings)?);
+        let device = SimulatedDevice::new(ranges.device_bytes).with_idle_stream(HOST_STREAM);
+        let run = Run::new(program::allocator(device, settings)?);
         // A recorded program did not search again, so neither may its replay.
         run.allocator.set_second_search(DEVICE, false)?;
         let mut follower = Self {
@@ -265,7 +269,7 @@ impl<'t> Follower<'t> {
         while let Some(first) = events.first().filter(|event| event.action.is_release()) {
             let releases = |event: &Event| event.action.is_release() || event.action == Action::FreeCompleted;
             let (cached, rest) = events.split_at(events.iter().take_while(|event| releases(event)).count());
-            if self.releases(first.addr, call)? && self.releases_all(cached) {
+            if self.releases(first.addr, call)? && self.releases_all(cached) || self.compacts(cached, rest) {
                 break;
             }
             self.empty_cache(cached)?;

@@ -9,6 +9,8 @@ pub(super) struct Trials {
     pub(super) waits: HashMap<usize, Option<usize>>,
     /// Whether a request released everything whose first segment is in the forecast.
     pub(super) releases_all: HashMap<usize, bool>,
+    /// Whether a request released everything by the setting `compact`.
+    pub(super) compacts: HashMap<usize, bool>,
     /// Number of trials so far.
     pub(super) made: usize,
 }

@@ -127,7 +127,9 @@ impl Trace {
     /// Reconstructs the memory before the first event, and checks the events.
     fn complete(&mut self) -> Result<(), BadInput> {
         let (file, events) = (&self.file, &self.events);
-        let Some(end) = &self.expected else { return consistency::check(file, events, None) };
+        let Some(end) = self.expected.as_ref().filter(|end| !end.end_is_unknown) else {
+            return consistency::check(file, events, None);
+        };
         let start = match (backward::start(events, end), consistency::walk(events, None)) {
             // The events form a whole program. A final state of another program is found by a check
             // of the replay.

@@ -1,12 +1,60 @@
-//! The way of a call.
+//! The way of a call: to the process's state, or to the driver.
 
 use crate::addresses::of_driver;
 use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::CuStream;
+use cachalot_run::serve::{Process, process};
+use core::cell::Cell;
 use core::ffi::c_void;
 use core::ptr::NonNull;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Makes a call of the function `NAMES[index]`. `pass` calls the driver's function at the given address.
+thread_local! {
+    /// Whether the thread is inside a call that the process's state answers. Constant and without a destructor, so a
+    /// thread that ends may still call.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A call that the process's state answers.
+struct Inside;
+
+impl Inside {
+    /// Begins a call. `None` inside another one: the driver may call its own functions by name, and finds ours.
+    #[inline]
+    fn enter() -> Option<Self> {
+        (!INSIDE.replace(true)).then_some(Self)
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        INSIDE.set(false);
+    }
+}
+
+/// Makes a call of the function `NAMES[index]`. `serve` asks the process's state. `pass` calls the driver's function at the
+/// given address: in a process without a state, in a forked child of one, and inside another call.
+///
+/// A panic of `serve` ends as code 999 (`CUDA_ERROR_UNKNOWN`).
 #[inline]
-pub(crate) fn call(index: usize, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
+pub(crate) fn call(
+    index: usize,
+    serve: impl FnOnce(&'static Process) -> CuResult,
+    pass: impl FnOnce(NonNull<c_void>) -> CuResult,
+) -> CuResult {
+    if let Some(process) = process()
+        && let Some(inside) = Inside::enter()
+    {
+        let answer = catch_unwind(AssertUnwindSafe(|| serve(process)));
+        drop(inside);
+        return answer.unwrap_or(CuResult::UNKNOWN);
+    }
     of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
+}
+
+/// Returns the per-thread default stream in place of 0, as the driver's functions with `_ptsz` read the argument.
+#[inline]
+pub(crate) fn per_thread(stream: CuStream) -> CuStream {
+    if stream.is_null() { CuStream::PER_THREAD } else { stream }
 }

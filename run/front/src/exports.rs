@@ -3,14 +3,14 @@
 //! A row has the symbol, the parameters of `cuda.h`, and the method of the process's state that answers the call. Handles
 //! and structures that the library only passes on are untyped pointers. `tests/header.rs` compares the rows with `cuda.h`.
 
-use crate::call::call;
+use crate::call::{call, per_thread};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
-    CuContext, CuDevice, CuDevicePtr, CuGraph, CuGraphEdgeData, CuGraphExec, CuGraphNode, CuMemAccessDesc,
-    CuMemAllocationProp, CuMemHandle, CuMemoryPool, CuModule, CuStream,
+    CuContext, CuDevice, CuDevicePtr, CuGraph, CuGraphEdgeData, CuGraphNode, CuMemAccessDesc, CuMemAllocationProp,
+    CuMemHandle, CuMemoryPool, CuStream,
 };
 use cachalot_run::types::CuIpcMemHandle;
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::ptr::NonNull;
 
 /// The address of a function, for a table that all threads read.
@@ -41,6 +41,10 @@ macro_rules! exports {
             unsafe extern "C" fn $name($($argument: $type),*) -> CuResult {
                 call(
                     const { index(stringify!($name)) },
+                    |process| {
+                        // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
+                        unsafe { process.$method($($given),*) }
+                    },
                     |address| {
                         // SAFETY: the address is the driver's function of this name, with this signature.
                         let real = unsafe {
@@ -98,6 +102,7 @@ exports! {
     cuMemFreeAsync_ptsz(address: CuDevicePtr, stream: CuStream) => mem_free_async(address, per_thread(stream));
     cuMemAllocFromPoolAsync(address: *mut CuDevicePtr, bytes: usize, pool: CuMemoryPool, stream: CuStream) => mem_alloc_from_pool_async(address, bytes, pool, stream);
     cuMemAllocFromPoolAsync_ptsz(address: *mut CuDevicePtr, bytes: usize, pool: CuMemoryPool, stream: CuStream) => mem_alloc_from_pool_async(address, bytes, pool, per_thread(stream));
+    cuDeviceSetMemPool(device: CuDevice, pool: CuMemoryPool) => device_set_mem_pool(device, pool);
     // Memory that is counted.
     cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: c_uint) => mem_alloc_managed(address, bytes, flags);
     cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) => mem_host_alloc(address, bytes, flags);
@@ -134,18 +139,4 @@ exports! {
     cuStreamBeginCaptureToGraph_ptsz(stream: CuStream, graph: CuGraph, nodes: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize, mode: c_int) => stream_begin_capture_to_graph(per_thread(stream), graph, nodes, edges, count, mode);
     cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) => stream_end_capture(stream, graph);
     cuStreamEndCapture_ptsz(stream: CuStream, graph: *mut CuGraph) => stream_end_capture(per_thread(stream), graph);
-    // Code and graphs, whose memory the driver takes on its own.
-    cuModuleLoad(module: *mut CuModule, path: *const c_char) => module_load(module, path);
-    cuModuleLoadData(module: *mut CuModule, image: *const c_void) => module_load_data(module, image);
-    cuModuleLoadDataEx(module: *mut CuModule, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void) => module_load_data_ex(module, image, count, options, values);
-    cuModuleLoadFatBinary(module: *mut CuModule, image: *const c_void) => module_load_fat_binary(module, image);
-    cuModuleUnload(module: CuModule) => module_unload(module);
-    cuLibraryLoadData(library: *mut *mut c_void, code: *const c_void, options: *mut c_int, values: *mut *mut c_void, count: c_uint, library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint) => library_load_data(library, code, options, values, count, library_options, library_values, library_count);
-    cuLibraryLoadFromFile(library: *mut *mut c_void, path: *const c_char, options: *mut c_int, values: *mut *mut c_void, count: c_uint, library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint) => library_load_from_file(library, path, options, values, count, library_options, library_values, library_count);
-    cuLibraryUnload(library: *mut c_void) => library_unload(library);
-    cuGraphInstantiate_v2(executable: *mut CuGraphExec, graph: CuGraph, node: *mut CuGraphNode, text: *mut c_char, bytes: usize) => graph_instantiate(executable, graph, node, text, bytes);
-    cuGraphInstantiateWithFlags(executable: *mut CuGraphExec, graph: CuGraph, flags: u64) => graph_instantiate_with_flags(executable, graph, flags);
-    cuGraphInstantiateWithParams(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => graph_instantiate_with_params(executable, graph, parameters);
-    cuGraphInstantiateWithParams_ptsz(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => graph_instantiate_with_params_ptsz(executable, graph, parameters);
-    cuGraphExecDestroy(executable: CuGraphExec) => graph_exec_destroy(executable);
 }

@@ -38,11 +38,13 @@ pub(super) fn is_private(path: &Path) -> bool {
 pub(super) fn front_library() -> Result<PathBuf, String> {
     let command = std::env::current_exe().and_then(fs::canonicalize).map_err(|error| error.to_string())?;
     let beside = command.parent().unwrap_or(Path::new("/"));
-    // A test's program lies in `deps`, beside which cargo puts the library.
-    let folders = [beside.to_owned(), beside.join("deps"), beside.join(".."), beside.join("../lib/cachalot")];
-    let found = folders.iter().map(|folder| folder.join(BUILT)).find(|path| path.is_file());
-    let found = found.and_then(|path| fs::canonicalize(path).ok());
-    found.ok_or_else(|| {
+    let files = |folders: &[&str]| {
+        let files = folders.iter().map(|folder| beside.join(folder).join(BUILT));
+        files.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path))).max()
+    };
+    // Cargo puts the library of a test into `deps`, and leaves an older one beside the command.
+    let found = files(&[".", "deps"]).or_else(|| files(&["../lib/cachalot"]));
+    found.and_then(|(_, path)| fs::canonicalize(path).ok()).ok_or_else(|| {
         let folder = beside.display();
         format!(
             "no {BUILT} in {folder} or {folder}/../lib/cachalot: `cargo build -p cachalot-front` builds the library"

@@ -63,6 +63,14 @@ impl SimulatedDevice {
         self
     }
 
+    /// Declares that no work is ever queued on `stream`, as on the stream that stands for the host: an event recorded
+    /// there is complete at once.
+    #[must_use]
+    pub fn with_idle_stream(self, stream: StreamId) -> Self {
+        self.0.lock().streams.idle.insert(stream);
+        self
+    }
+
     /// Lets the device's streams go [without a report](crate::StreamOrder::reports_end).
     #[must_use]
     pub fn with_unreported_ends(self) -> Self {
@@ -113,6 +121,8 @@ pub(super) struct Streams {
     pub(super) reports_no_end: bool,
     /// Streams that have gone without a report.
     gone: BTreeSet<StreamId>,
+    /// Streams without work.
+    idle: BTreeSet<StreamId>,
 }
 
 impl Streams {
@@ -171,7 +181,7 @@ impl Streams {
             return Err(CAPTURING);
         }
         entry.queued += 1;
-        if self.done_at_once {
+        if self.done_at_once || self.idle.contains(&stream) {
             entry.complete = entry.queued;
         }
         Ok((stream, entry.queued))

@@ -1,0 +1,101 @@
+//! Structures of the driver's header.
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+pub const POSIX_FD: i32 = 1;
+
+/// The name of the one table that `cuGetExportTable` of the emulated driver knows.
+pub const EXPORT_TABLE: [u8; 16] = *b"cachalot-emu-tab";
+
+/// `CUmemAllocationProp` for plain memory of a device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Properties {
+    /// `CUmemAllocationType`; 1 is pinned.
+    pub kind: i32,
+    /// `CUmemAllocationHandleType`.
+    pub handle_types: i32,
+    /// `CUmemLocationType`; 1 is a device.
+    pub location_kind: i32,
+    /// The device.
+    pub location: i32,
+    /// Null.
+    pub metadata: u64,
+    /// Zero.
+    pub flags: [u8; 8],
+}
+
+impl Properties {
+    /// Returns the properties of plain memory of a device.
+    pub fn of_device(device: i32) -> Self {
+        Self { kind: 1, handle_types: 0, location_kind: 1, location: device, metadata: 0, flags: [0; 8] }
+    }
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// `CUmemLocationType`; 1 is a device.
+    pub location_kind: i32,
+    /// The device.
+    pub location: i32,
+    /// 0 none, 1 read, 3 read and write.
+    pub flags: i32,
+}
+
+impl Access {
+    /// Returns full access for a device.
+    pub fn full(device: i32) -> Self {
+        Self { location_kind: 1, location: device, flags: 3 }
+    }
+}
+
+/// `CUmemPoolProps` for plain memory of a device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PoolProperties {
+    /// `CUmemAllocationType`; 1 is pinned.
+    pub kind: i32,
+    /// `CUmemAllocationHandleType`.
+    pub handle_types: i32,
+    /// `CUmemLocationType`; 1 is a device.
+    pub location_kind: i32,
+    /// The device.
+    pub location: i32,
+    /// Null.
+    pub security: u64,
+    /// Most bytes of the pool. 0 for no limit.
+    pub max_bytes: usize,
+    /// Zero.
+    pub reserved: [u8; 56],
+}
+
+impl PoolProperties {
+    /// Returns the properties of a pool of plain memory of a device.
+    pub fn of_device(device: i32) -> Self {
+        let (kind, location_kind) = (1, 1);
+        Self { kind, handle_types: 0, location_kind, location: device, security: 0, max_bytes: 0, reserved: [0; 56] }
+    }
+}
+
+/// `CUipcMemHandle`: a name of memory, which a process passes on to another process.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IpcMemory(pub [u8; 64]);
+
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct InstantiateParams {
+    /// `CUgraphInstantiate_flags`.
+    pub flags: u64,
+    /// The stream for an upload, or 0.
+    pub upload_stream: u64,
+    /// The node with the mistake, or 0.
+    pub error_node: u64,
+    /// `CUgraphInstantiateResult`: 0 is a success, 1 is a mistake.
+    pub result: i32,
+}
+
+const _: () = assert!(size_of::<Access>() == 12 && size_of::<Properties>() == 32 && size_of::<PoolProperties>() == 88);
+const _: () = assert!(size_of::<InstantiateParams>() == 32);

@@ -1,0 +1,272 @@
+//! The driver's memory calls, counted against the limit before they are made.
+//!
+//! A limit holds for each device. Bytes are reserved before the driver is called and given back
+//! after the driver has freed them, so the sum never exceeds the limit, whatever threads and
+//! processes do at the same time. Memory of the host is not counted. What the driver has given is
+//! booked to the object that asked.
+
+use crate::group::{Budget, Group, Refusal, Uuid};
+use crate::ledger::{Kind, Ledger, LedgerOptions};
+use crate::options::Options;
+use crate::real::Real;
+use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::{CuDevice, CuUuid};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The driver takes memory of more than [`LARGEST_CUT`] bytes from a device in steps of this size.
+const STEP: u64 = 2 << 20;
+
+/// Greatest number of bytes that the driver cuts from a page that other allocations share.
+const LARGEST_CUT: u64 = 1 << 20;
+
+/// Returns the bytes that an allocation of `bytes` takes from a device: whole steps, unless the
+/// driver cuts the allocation from a page.
+pub fn taken_by(bytes: u64) -> u64 {
+    if bytes <= LARGEST_CUT { bytes } else { bytes.checked_next_multiple_of(STEP).unwrap_or(u64::MAX) }
+}
+
+/// The limits of a process, one for each device. All methods may be called from every thread.
+#[derive(Debug)]
+pub struct Charge {
+    options: Options,
+    /// Whether the books are published for other processes to read.
+    publish: bool,
+    devices: Mutex<Vec<(CuDevice, Arc<DeviceCharge>)>>,
+}
+
+/// What a process holds of one device, and how much it may hold.
+#[derive(Debug)]
+pub struct DeviceCharge {
+    /// `None`: the group cannot be joined, and every reservation is refused.
+    group: Option<Group>,
+    /// The book. `None`: the system has no memory for one.
+    ledger: Option<Ledger>,
+    /// Bytes reserved and not given back.
+    held: AtomicU64,
+    /// Whether a refusal was told.
+    told: AtomicBool,
+}
+
+impl Charge {
+    /// Returns the limits that the options name. Joins no group yet. `publish`: other processes may
+    /// read the books.
+    pub fn new(options: &Options, publish: bool) -> Self {
+        Self { options: options.clone(), publish, devices: Mutex::default() }
+    }
+
+    /// Returns the charge of a device. The first call for a device asks the driver for the device's
+    /// identity and joins the group.
+    pub fn of_device(&self, real: &Real, device: CuDevice) -> Arc<DeviceCharge> {
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, charge)) = devices.iter().find(|(known, _)| *known == device) {
+            return Arc::clone(charge);
+        }
+        let charge = Arc::new(DeviceCharge::new(&self.options, self.publish, uuid_of(real, device)));
+        devices.push((device, Arc::clone(&charge)));
+        charge
+    }
+}
+
+impl DeviceCharge {
+    /// Returns the charge of a device.
+    fn new(options: &Options, publish: bool, uuid: Uuid) -> Self {
+        let group = match &options.group {
+            None => Some(Group::alone(options.limit)),
+            Some(group) => match Group::join(group, options.limit, uuid) {
+                Ok(group) => Some(group),
+                Err(error) => {
+                    eprintln!("cachalot: {error}; every request for memory of the device is refused");
+                    None
+                }
+            },
+        };
+        let books = LedgerOptions { publish, stacks: options.ledger };
+        let ledger = Ledger::new(uuid, books).map_err(|error| eprintln!("cachalot: no book is kept: {error}")).ok();
+        if let Some(fault) = ledger.as_ref().and_then(Ledger::fault) {
+            eprintln!("cachalot: {fault}");
+        }
+        Self { group, ledger, held: AtomicU64::new(0), told: AtomicBool::new(false) }
+    }
+
+    /// Books what the driver has given, under an address or a handle.
+    pub fn book(&self, kind: Kind, bytes: u64, id: u64) {
+        if let Some(ledger) = &self.ledger {
+            ledger.book(kind, bytes, id);
+        }
+    }
+
+    /// Takes out of the book what the driver has freed.
+    pub fn unbook(&self, kind: Kind, id: u64) {
+        if let Some(ledger) = &self.ledger {
+            ledger.unbook(kind, id);
+        }
+    }
+
+    /// Returns the book.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.ledger.as_ref()
+    }
+
+    /// Reserves bytes, before the driver's call that takes them.
+    ///
+    /// # Errors
+    /// [`CuResult::OUT_OF_MEMORY`] if the limit does not allow the bytes. The first refusal since the
+    /// last success is told on the standard error, with the names of those who hold memory.
+    pub fn reserve(&self, bytes: u64) -> Result<(), CuResult> {
+        let answer = self.group.as_ref().map(|group| group.reserve(bytes));
+        match answer {
+            Some(Ok(())) => {
+                self.held.fetch_add(bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            Some(Err(refusal)) => Err(self.refused(&refusal)),
+            None => Err(CuResult::OUT_OF_MEMORY),
+        }
+    }
+
+    /// Gives bytes back, after the driver's call that freed them or failed to take them.
+    pub fn give_back(&self, bytes: u64) {
+        if let Some(group) = &self.group {
+            group.give_back(bytes);
+        }
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes reserved and not given back.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes that the process should give back, because other members of its group were
+    /// refused.
+    pub fn owed(&self) -> u64 {
+        self.group.as_ref().map_or(0, Group::owed)
+    }
+
+    /// Returns what the process may know about its limit. `None`: there is no limit.
+    pub fn budget(&self) -> Option<Budget> {
+        self.group.as_ref().and_then(Group::budget)
+    }
+
+    /// Tells that a request of the program has failed for the limit.
+    fn refused(&self, refusal: &Refusal) -> CuResult {
+        // The allocator repeats a reservation several times, and a program may probe for the limit.
+        if !self.told.swap(true, Ordering::Relaxed) {
+            eprintln!("cachalot: {refusal}");
+        }
+        CuResult::OUT_OF_MEMORY
+    }
+}
+
+/// Memory that the program has from the driver itself, by address or handle. It is charged until
+/// the program frees it.
+#[derive(Default, Debug)]
+pub struct Passed(Mutex<HashMap<(Kind, u64), (Arc<DeviceCharge>, u64)>>);
+
+impl Passed {
+    /// Makes a call of the driver that takes `bytes` of a device, and charges them under the name
+    /// that `name` returns after the call.
+    pub fn take(
+        &self,
+        charge: Arc<DeviceCharge>,
+        kind: Kind,
+        bytes: u64,
+        call: impl FnOnce() -> CuResult,
+        name: impl FnOnce() -> u64,
+    ) -> CuResult {
+        if let Err(code) = charge.reserve(bytes) {
+            return code;
+        }
+        let code = call();
+        let name = if code.is_success() { name() } else { 0 };
+        if name == 0 {
+            charge.give_back(bytes);
+            return code;
+        }
+        charge.book(kind, bytes, name);
+        let before = self.lock().insert((kind, name), (charge, bytes));
+        if let Some((charge, bytes)) = before {
+            // The memory with this name went with its context, which nobody told.
+            charge.give_back(bytes);
+        }
+        code
+    }
+
+    /// Makes a call of the driver that frees the memory of one of `kinds` named `name`, if the
+    /// program has it from the driver.
+    pub fn give(&self, kinds: &[Kind], name: u64, call: impl FnOnce() -> CuResult) -> CuResult {
+        // Taken out before the call: another thread may get the address at once.
+        let taken = {
+            let mut passed = self.lock();
+            kinds.iter().find_map(|&kind| passed.remove(&(kind, name)).map(|taken| (kind, taken)))
+        };
+        let Some((kind, (charge, bytes))) = taken else { return call() };
+        charge.unbook(kind, name);
+        let code = call();
+        if code.is_success() {
+            charge.give_back(bytes);
+        } else {
+            charge.book(kind, bytes, name);
+            self.lock().insert((kind, name), (charge, bytes));
+        }
+        code
+    }
+
+    /// Locks the memory of the driver.
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Kind, u64), (Arc<DeviceCharge>, u64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns a device's identity, all zero if the driver does not tell.
+fn uuid_of(real: &Real, device: CuDevice) -> Uuid {
+    let mut uuid = CuUuid::default();
+    // SAFETY: `uuid` outlives the call, which writes 16 bytes to it.
+    let _ = unsafe { real.device_get_uuid(&raw mut uuid, device) };
+    Uuid(uuid.bytes.map(|byte| byte as u8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Charge, DeviceCharge, Passed, taken_by};
+    use crate::group::Uuid;
+    use crate::ledger::Kind;
+    use crate::options::Options;
+    use cachalot_cuda::CuResult;
+    use std::sync::Arc;
+
+    fn limited(limit: u64) -> Arc<DeviceCharge> {
+        let options = Options { limit: Some(limit), ..Options::default() };
+        Arc::new(DeviceCharge::new(&options, false, Uuid::default()))
+    }
+
+    /// Returns the bytes in the book of a charge.
+    fn booked(charge: &DeviceCharge) -> u64 {
+        charge.ledger().expect("a book").view().booked
+    }
+
+    #[test]
+    fn a_failed_call_gives_back_what_was_reserved() {
+        let charge = limited(100);
+        let passed = Passed::default();
+        let take = |name: u64, code: CuResult| passed.take(Arc::clone(&charge), Kind::Plain, 60, || code, || name);
+        let give = |name: u64, code: CuResult| passed.give(&[Kind::Pool, Kind::Plain], name, || code);
+        assert_eq!((take(1, CuResult::INVALID_VALUE), charge.held()), (CuResult::INVALID_VALUE, 0));
+        assert_eq!((take(1, CuResult::SUCCESS), booked(&charge)), (CuResult::SUCCESS, 60));
+        assert_eq!((take(2, CuResult::SUCCESS), charge.held()), (CuResult::OUT_OF_MEMORY, 60));
+        assert_eq!(give(1, CuResult::NOT_PERMITTED), CuResult::NOT_PERMITTED);
+        assert_eq!((charge.held(), booked(&charge)), (60, 60));
+        for _ in 0..2 {
+            assert_eq!((give(1, CuResult::SUCCESS), charge.held(), booked(&charge)), (CuResult::SUCCESS, 0, 0));
+        }
+    }
+
+    #[test]
+    fn the_driver_takes_whole_steps_for_large_memory() {
+        assert_eq!([taken_by(1), taken_by(1 << 20), taken_by((1 << 20) + 1)], [1, 1 << 20, 2 << 20]);
+        assert_eq!(taken_by(u64::MAX), u64::MAX);
+        assert!(Charge::new(&Options::default(), false).devices.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,275 @@
+//! The real driver: typed functions, looked up in the library behind the alias.
+//!
+//! The library in front has the name of the driver, so the driver itself is loaded under another
+//! name, the *alias*. No function here is looked up in the process's own scope: a look-up there
+//! would find the library in front. [`Real`] holds the functions that `cachalot-cuda` calls
+//! ([`Table`]) and those that only the library in front needs. [`Real::driver`] starts a [`Driver`]
+//! over the same functions, so no call of an allocator comes back to the library in front.
+
+use crate::types::CuIpcMemHandle;
+use cachalot_cuda::driver::table::Table;
+use cachalot_cuda::driver::types::{
+    CuCaptureMode, CuContext, CuDevice, CuDevicePtr, CuGraph, CuGraphEdgeData, CuGraphNode, CuMemAccessDesc,
+    CuMemHandleType, CuMemoryPool, CuStream,
+};
+use cachalot_cuda::{CuResult, Driver, LoadError};
+use core::ffi::{CStr, c_int, c_void};
+use core::ops::Deref;
+use core::ptr::NonNull;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// The file name under which the real driver is loaded beside the library in front.
+pub const ALIAS: &CStr = c"libcachalot-driver.so.1";
+
+/// An attribute of an address (`CUpointer_attribute`). Unknown values are passed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct CuPointerAttribute(pub c_int);
+
+impl CuPointerAttribute {
+    /// Whether synchronous operations on the memory wait for completion (`unsigned int`).
+    pub const SYNC_MEMOPS: Self = Self(6);
+    /// The number of the allocation, unique in the process (`unsigned long long`).
+    pub const BUFFER_ID: Self = Self(7);
+    /// Whether a legacy IPC handle of the memory can be made (`int`).
+    pub const IS_LEGACY_CUDA_IPC_CAPABLE: Self = Self(10);
+    /// The first address of the allocation (`CUdeviceptr`).
+    pub const RANGE_START_ADDR: Self = Self(11);
+    /// The bytes of the allocation (`size_t`).
+    pub const RANGE_SIZE: Self = Self(12);
+    /// The pool of the allocation, null outside of pools (`CUmemoryPool`).
+    pub const MEMPOOL_HANDLE: Self = Self(17);
+}
+
+/// Declares the functions that `cachalot-cuda` does not call, and one method for each.
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident = $symbol:literal($($argument:ident: $type:ty),*);)*) => {
+        /// Functions of the driver beside those of [`Table`]. Each is absent in a driver without it.
+        #[derive(Clone, Copy, Default, Debug)]
+        struct More {
+            $($name: Option<unsafe extern "C" fn($($argument: $type),*) -> CuResult>,)*
+        }
+
+        impl More {
+            /// Fills the functions with the address that `lookup` returns for each symbol.
+            ///
+            /// # Safety
+            /// As for [`Table::fill`].
+            unsafe fn fill(lookup: impl Fn(&'static CStr) -> Option<NonNull<c_void>>) -> Self {
+                Self {
+                    $($name: lookup($symbol).map(|address| {
+                        // SAFETY: the caller vouches that the address belongs to a function with
+                        // this signature. Both types have the size of one non-null address.
+                        unsafe {
+                            core::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($type),*) -> CuResult>(
+                                address,
+                            )
+                        }
+                    }),)*
+                }
+            }
+        }
+
+        impl Real {
+            $(
+                $(#[$doc])*
+                ///
+                /// Answers 36 (`CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER`) if the driver lacks the function.
+                ///
+                /// # Safety
+                /// As for the functions of [`Table`].
+                #[inline]
+                pub unsafe fn $name(&self, $($argument: $type),*) -> CuResult {
+                    match self.more.$name {
+                        // SAFETY: the entries have the driver's signatures; the caller vouches for
+                        // the arguments.
+                        Some(function) => unsafe { function($($argument),*) },
+                        None => CuResult::CALL_REQUIRES_NEWER_DRIVER,
+                    }
+                }
+            )*
+        }
+    };
+}
+
+functions! {
+    /// Allocates rows of device memory, each aligned for the device.
+    mem_alloc_pitch = c"cuMemAllocPitch_v2"(
+        address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32);
+    /// Allocates memory that host and devices share.
+    mem_alloc_managed = c"cuMemAllocManaged"(address: *mut CuDevicePtr, bytes: usize, flags: u32);
+    /// Allocates pinned memory of the host.
+    mem_host_alloc = c"cuMemHostAlloc"(address: *mut *mut c_void, bytes: usize, flags: u32);
+    /// Allocates pinned memory of the host, without flags.
+    mem_alloc_host = c"cuMemAllocHost_v2"(address: *mut *mut c_void, bytes: usize);
+    /// Frees pinned memory of the host.
+    mem_free_host = c"cuMemFreeHost"(address: *mut c_void);
+    /// Allocates in a stream's order, from the current pool of the stream's device.
+    mem_alloc_async = c"cuMemAllocAsync"(address: *mut CuDevicePtr, bytes: usize, stream: CuStream);
+    /// Allocates in a stream's order, from a pool.
+    mem_alloc_from_pool_async = c"cuMemAllocFromPoolAsync"(
+        address: *mut CuDevicePtr, bytes: usize, pool: CuMemoryPool, stream: CuStream);
+    /// Frees in a stream's order.
+    mem_free_async = c"cuMemFreeAsync"(address: CuDevicePtr, stream: CuStream);
+    /// Opens a pool's memory to devices, or closes it.
+    mem_pool_set_access = c"cuMemPoolSetAccess"(
+        pool: CuMemoryPool, descriptors: *const CuMemAccessDesc, count: usize);
+    /// Makes a handle of a pool for another process.
+    mem_pool_export_to_shareable_handle = c"cuMemPoolExportToShareableHandle"(
+        handle: *mut c_void, pool: CuMemoryPool, kind: CuMemHandleType, flags: u64);
+    /// Makes a description of a pool's memory for another process.
+    mem_pool_export_pointer = c"cuMemPoolExportPointer"(data: *mut c_void, address: CuDevicePtr);
+    /// Gives free memory of a pool back to the device.
+    mem_pool_trim_to = c"cuMemPoolTrimTo"(pool: CuMemoryPool, keep: usize);
+    /// Reports the current pool of a device.
+    device_get_mem_pool = c"cuDeviceGetMemPool"(pool: *mut CuMemoryPool, device: CuDevice);
+    /// Chooses the current pool of a device.
+    device_set_mem_pool = c"cuDeviceSetMemPool"(device: CuDevice, pool: CuMemoryPool);
+    /// Reports an attribute of an address.
+    pointer_get_attribute = c"cuPointerGetAttribute"(
+        data: *mut c_void, attribute: CuPointerAttribute, address: CuDevicePtr);
+    /// Reports several attributes of an address.
+    pointer_get_attributes = c"cuPointerGetAttributes"(
+        count: u32, attributes: *mut CuPointerAttribute, data: *mut *mut c_void, address: CuDevicePtr);
+    /// Changes an attribute of an address.
+    pointer_set_attribute = c"cuPointerSetAttribute"(
+        value: *const c_void, attribute: CuPointerAttribute, address: CuDevicePtr);
+    /// Makes a handle of an allocation for another process.
+    ipc_get_mem_handle = c"cuIpcGetMemHandle"(handle: *mut CuIpcMemHandle, address: CuDevicePtr);
+    /// Opens the memory of a handle that another process has made.
+    ipc_open_mem_handle = c"cuIpcOpenMemHandle_v2"(address: *mut CuDevicePtr, handle: CuIpcMemHandle, flags: u32);
+    /// Closes memory of another process.
+    ipc_close_mem_handle = c"cuIpcCloseMemHandle"(address: CuDevicePtr);
+    /// Destroys the contents of a primary context.
+    device_primary_ctx_reset = c"cuDevicePrimaryCtxReset_v2"(device: CuDevice);
+    /// Reports whether a device's primary context exists.
+    device_primary_ctx_get_state = c"cuDevicePrimaryCtxGetState"(device: CuDevice, flags: *mut u32, active: *mut c_int);
+    /// Creates a context, and pushes the context (`cuCtxCreate_v2`).
+    ctx_create_v2 = c"cuCtxCreate_v2"(context: *mut CuContext, flags: u32, device: CuDevice);
+    /// Creates a context for some multiprocessors of a device.
+    ctx_create_v3 = c"cuCtxCreate_v3"(
+        context: *mut CuContext, affinity: *mut c_void, count: c_int, flags: u32, device: CuDevice);
+    /// Creates a context with parameters.
+    ctx_create_v4 = c"cuCtxCreate_v4"(context: *mut CuContext, parameters: *mut c_void, flags: u32, device: CuDevice);
+    /// Begins to capture a stream into a graph.
+    stream_begin_capture_to_graph = c"cuStreamBeginCaptureToGraph"(
+        stream: CuStream, graph: CuGraph, dependencies: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize,
+        mode: CuCaptureMode);
+}
+
+/// The functions of the real driver. Dereferences to the [`Table`] of those that `cachalot-cuda`
+/// knows.
+///
+/// All threads share one value, which lives as long as the process.
+#[derive(Debug)]
+pub struct Real {
+    /// The functions that `cachalot-cuda` knows.
+    table: Table,
+    /// The other functions.
+    more: More,
+    /// The library, as `dlsym` takes it.
+    handle: NonNull<c_void>,
+    /// The driver over the functions, once it was started.
+    driver: OnceLock<Result<&'static Driver, LoadError>>,
+}
+
+// SAFETY: the handle is a name of a library that is never unloaded, and `dlsym` may be called with
+// it from any thread.
+unsafe impl Send for Real {}
+// SAFETY: as above.
+unsafe impl Sync for Real {}
+
+impl Real {
+    /// Fills the functions from a library that is never unloaded.
+    ///
+    /// # Safety
+    /// `handle` is the answer of `dlopen` for a CUDA driver, which stays loaded.
+    pub unsafe fn of_library(handle: NonNull<c_void>) -> Self {
+        // SAFETY: the handle is valid for the caller, and the name is a text for C.
+        let lookup = |symbol: &'static CStr| NonNull::new(unsafe { libc::dlsym(handle.as_ptr(), symbol.as_ptr()) });
+        // SAFETY: a function that a driver exports under a versioned name has the signature of the
+        // versioned name. The library stays loaded.
+        let table = unsafe { Table::fill(lookup) };
+        // SAFETY: as above.
+        let more = unsafe { More::fill(lookup) };
+        Self { table, more, handle, driver: OnceLock::new() }
+    }
+
+    /// Loads the driver at `path`, for tests and programs without a library in front. Never unloads
+    /// the driver.
+    ///
+    /// # Errors
+    /// The loader's text.
+    pub fn load(path: &Path) -> Result<&'static Self, String> {
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+        open(&name, libc::RTLD_LAZY | libc::RTLD_LOCAL)
+            .map(|real| &*Box::leak(Box::new(real)))
+            .ok_or_else(|| format!("{}: {}", path.display(), loader_message()))
+    }
+
+    /// Returns the address of the driver's function with the given symbol, or `None`. Calls the
+    /// loader, and no driver.
+    pub fn symbol(&self, symbol: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: the handle is that of a library which stays loaded, and the name is a text for C.
+        NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), symbol.as_ptr()) })
+    }
+
+    /// Returns the functions that `cachalot-cuda` knows.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Returns a driver over the functions. The first call starts the driver (`cuInit`).
+    ///
+    /// # Errors
+    /// The reason why the driver cannot be used: among others, its version is too old. Later calls
+    /// return the same answer.
+    pub fn driver(&self) -> Result<&'static Driver, &LoadError> {
+        // SAFETY: the functions are the driver's own.
+        self.driver.get_or_init(|| unsafe { Driver::from_table(&self.table) }).as_ref().copied()
+    }
+}
+
+impl Deref for Real {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
+}
+
+/// Returns the real driver of this process: the library loaded as [`ALIAS`]. `None` if no library
+/// has that name, so that nothing stands in front of a driver.
+///
+/// Never calls the driver. The first successful look-up is kept for the life of the process.
+pub fn real() -> Option<&'static Real> {
+    static REAL: OnceLock<&'static Real> = OnceLock::new();
+    if let Some(real) = REAL.get() {
+        return Some(real);
+    }
+    let found = open(ALIAS, libc::RTLD_NOLOAD | libc::RTLD_LAZY)?;
+    Some(REAL.get_or_init(|| Box::leak(Box::new(found))))
+}
+
+/// Opens a driver by name or path.
+fn open(name: &CStr, flags: c_int) -> Option<Real> {
+    // SAFETY: loading runs the library's initialisers. The name is the alias that the library in
+    // front depends on, or a path that the caller vouches for.
+    let handle = NonNull::new(unsafe { libc::dlopen(name.as_ptr(), flags) })?;
+    // SAFETY: the handle is the loader's answer, and nothing closes it.
+    Some(unsafe { Real::of_library(handle) })
+}
+
+/// Returns the loader's last message on this thread.
+fn loader_message() -> String {
+    // SAFETY: takes nothing.
+    let message = unsafe { libc::dlerror() };
+    if message.is_null() {
+        return "cannot be loaded".to_owned();
+    }
+    // SAFETY: a non-null answer is a text that lives until the thread's next call of the loader.
+    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
+}

@@ -1,0 +1,115 @@
+//! Which allocator serves the calling thread, and which one owns an address.
+//!
+//! A context's allocator is opened at the first request in the context. Each thread keeps the
+//! allocator of its last context, so the fast path asks the driver for the current context and takes
+//! no lock. A context that the program destroys is forgotten, and the numbers of all threads' kept
+//! allocators become stale.
+
+use crate::serve::served::Served;
+use cachalot_cuda::driver::types::CuContext;
+use core::cell::RefCell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The served contexts of a process.
+pub(super) struct Contexts {
+    /// Changes whenever a context is forgotten. Unique among all values of the type.
+    version: AtomicU64,
+    /// The served contexts, in the order of their opening.
+    served: RwLock<Vec<Arc<Served>>>,
+}
+
+/// A context that a thread has used last.
+struct Kept {
+    version: u64,
+    context: CuContext,
+    served: Arc<Served>,
+}
+
+thread_local! {
+    static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
+}
+
+/// Returns a number that no [`Contexts`] has had.
+fn next_version() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Contexts {
+    /// Returns a list without contexts.
+    pub(super) fn new() -> Self {
+        Self { version: AtomicU64::new(next_version()), served: RwLock::default() }
+    }
+
+    /// Calls `act` with the allocator of `context`, if one is open. Takes no lock if the thread has
+    /// used the context last. `Err` returns `act` uncalled.
+    #[inline]
+    pub(super) fn with<T, F: FnOnce(&Arc<Served>) -> T>(&self, context: CuContext, act: F) -> Result<T, F> {
+        let version = self.version.load(Ordering::Acquire);
+        let mut act = Some(act);
+        // `try_with`: a destructor of another thread-local may free memory when the thread ends.
+        let answer = KEPT.try_with(|kept| {
+            // Borrowed already: a callback of the allocator calls again. It takes the slow way.
+            let kept = kept.try_borrow().ok()?;
+            let kept = kept.as_ref().filter(|kept| kept.version == version && kept.context == context)?;
+            act.take().map(|act| act(&kept.served))
+        });
+        if let Ok(Some(answer)) = answer {
+            return Ok(answer);
+        }
+        let Some(act) = act else { unreachable!("a call of `act` is an answer") };
+        self.with_unkept(version, context, act)
+    }
+
+    /// Calls `act` with the allocator of a context that the thread has not used last, and keeps the
+    /// allocator.
+    #[cold]
+    fn with_unkept<T, F: FnOnce(&Arc<Served>) -> T>(&self, version: u64, context: CuContext, act: F) -> Result<T, F> {
+        let Some(served) = self.of(context) else { return Err(act) };
+        let _ = KEPT.try_with(|kept| {
+            if let Ok(mut kept) = kept.try_borrow_mut() {
+                *kept = Some(Kept { version, context, served: Arc::clone(&served) });
+            }
+        });
+        Ok(act(&served))
+    }
+
+    /// Returns the allocator of a context.
+    pub(super) fn of(&self, context: CuContext) -> Option<Arc<Served>> {
+        self.read(|served| served.iter().find(|served| served.context() == context).cloned())
+    }
+
+    /// Adds the allocator of a context, unless another thread was faster. Returns the one in the
+    /// list.
+    pub(super) fn add(&self, new: Arc<Served>) -> Arc<Served> {
+        let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = served.iter().find(|known| known.context() == new.context()) {
+            return Arc::clone(known);
+        }
+        served.push(Arc::clone(&new));
+        new
+    }
+
+    /// Forgets the allocator of a context, without a call of the driver.
+    pub(super) fn forget(&self, context: CuContext) {
+        let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
+        served.retain(|known| {
+            if known.context() == context {
+                known.device().forget_charges();
+            }
+            known.context() != context
+        });
+        self.version.store(next_version(), Ordering::Release);
+    }
+
+    /// Returns every served context.
+    pub(super) fn all(&self) -> Vec<Arc<Served>> {
+        self.read(<[_]>::to_vec)
+    }
+
+    /// Calls `act` with the list.
+    fn read<T>(&self, act: impl FnOnce(&[Arc<Served>]) -> T) -> T {
+        act(&self.served.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,162 @@
+//! What a program asks about an address: its range, and its attributes.
+//!
+//! The driver knows segments. A block answers as the allocation that it stands for.
+
+use crate::real::CuPointerAttribute;
+use crate::serve::process::{Place, Process};
+use crate::serve::served::Served;
+use cachalot::{Allocation, HOST_STREAM};
+use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::CuDevicePtr;
+use core::ffi::{c_int, c_uint, c_void};
+
+impl Process {
+    /// `cuMemGetAddressRange_v2`: the block that contains an address, with the bytes of its request.
+    ///
+    /// # Safety
+    /// `base` and `bytes` are null or writable.
+    pub unsafe fn mem_get_address_range(
+        &self,
+        base: *mut CuDevicePtr,
+        bytes: *mut usize,
+        address: CuDevicePtr,
+    ) -> CuResult {
+        let admitted = if self.frees.is_capturing() { CuResult::SUCCESS } else { self.admit() };
+        let range = match self.place(address) {
+            Place::Block(_, block) => Some((block.base.0, block.requested)),
+            Place::Free if admitted.is_success() => return CuResult::NOT_FOUND,
+            Place::Free => return admitted,
+            Place::Foreign => self.opened_around(address),
+        };
+        let Some((start, length)) = range.filter(|_| admitted.is_success()) else {
+            // SAFETY: the arguments are the caller's.
+            return unsafe { self.real.mem_get_address_range(base, bytes, address) };
+        };
+        if !base.is_null() {
+            // SAFETY: the caller vouches for a non-null address.
+            unsafe { base.write(start) };
+        }
+        if !bytes.is_null() {
+            // SAFETY: the caller vouches for a non-null address.
+            unsafe { bytes.write(length as usize) };
+        }
+        CuResult::SUCCESS
+    }
+
+    /// `cuPointerGetAttribute`.
+    ///
+    /// # Safety
+    /// `value` is null, or writable for the attribute.
+    pub unsafe fn pointer_get_attribute(&self, value: *mut c_void, attribute: c_int, address: CuDevicePtr) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        let pass = || unsafe { self.real.pointer_get_attribute(value, CuPointerAttribute(attribute), address) };
+        match self.place(address) {
+            Place::Foreign => pass(),
+            // The driver knows the segment, and the program has freed the block.
+            Place::Free => CuResult::INVALID_VALUE,
+            Place::Block(served, block) => {
+                let code = pass();
+                if code.is_success() {
+                    // SAFETY: the driver has written a value of the attribute there.
+                    unsafe { self.correct(value, CuPointerAttribute(attribute), &served, &block) };
+                }
+                code
+            }
+        }
+    }
+
+    /// `cuPointerGetAttributes`.
+    ///
+    /// # Safety
+    /// `attributes` has `count` entries, and `values` as many addresses, each writable for its
+    /// attribute.
+    pub unsafe fn pointer_get_attributes(
+        &self,
+        count: c_uint,
+        attributes: *mut c_int,
+        values: *mut *mut c_void,
+        address: CuDevicePtr,
+    ) -> CuResult {
+        let place = self.place(address);
+        // For an address that it does not know, the driver answers each attribute with nothing. No
+        // program has memory at address 1.
+        let asked = if matches!(place, Place::Free) { 1 } else { address };
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.pointer_get_attributes(count, attributes.cast(), values, asked) };
+        let Place::Block(served, block) = place else { return code };
+        if !code.is_success() {
+            return code;
+        }
+        for at in 0..count as usize {
+            // SAFETY: the driver has read `count` entries of both arrays.
+            let (attribute, value) = unsafe { (*attributes.add(at), *values.add(at)) };
+            if !value.is_null() {
+                // SAFETY: the driver has written a value of the attribute there.
+                unsafe { self.correct(value, CuPointerAttribute(attribute), &served, &block) };
+            }
+        }
+        code
+    }
+
+    /// `cuPointerSetAttribute`. `SYNC_MEMOPS` is kept for each block.
+    ///
+    /// # Safety
+    /// `value` is null, or readable for the attribute.
+    pub unsafe fn pointer_set_attribute(
+        &self,
+        value: *const c_void,
+        attribute: c_int,
+        address: CuDevicePtr,
+    ) -> CuResult {
+        if CuPointerAttribute(attribute) == CuPointerAttribute::SYNC_MEMOPS && !value.is_null() {
+            match self.place(address) {
+                Place::Block(_, block) => {
+                    // SAFETY: the attribute's value is an `unsigned int`.
+                    let on = unsafe { value.cast::<c_uint>().read_unaligned() } != 0;
+                    return self.notes.set_syncs(self.real, block.base.0, block.segment.0, on);
+                }
+                Place::Free => return CuResult::INVALID_VALUE,
+                Place::Foreign => {}
+            }
+        }
+        // SAFETY: the arguments are the caller's.
+        unsafe { self.real.pointer_set_attribute(value, CuPointerAttribute(attribute), address) }
+    }
+
+    /// Replaces the driver's value of an attribute, which is that of the segment, by the block's.
+    ///
+    /// # Safety
+    /// `value` is writable for the attribute.
+    unsafe fn correct(&self, value: *mut c_void, attribute: CuPointerAttribute, served: &Served, block: &Allocation) {
+        let is_ordered = block.stream != HOST_STREAM;
+        match attribute {
+            CuPointerAttribute::RANGE_START_ADDR => {
+                // SAFETY: the attribute's value is a `CUdeviceptr`.
+                unsafe { value.cast::<CuDevicePtr>().write_unaligned(block.base.0) };
+            }
+            CuPointerAttribute::RANGE_SIZE => {
+                // SAFETY: the attribute's value is a `size_t`.
+                unsafe { value.cast::<usize>().write_unaligned(block.requested as usize) };
+            }
+            CuPointerAttribute::BUFFER_ID => {
+                // SAFETY: the attribute's value is an `unsigned long long`.
+                unsafe { value.cast::<u64>().write_unaligned(self.notes.number(block.base.0)) };
+            }
+            CuPointerAttribute::SYNC_MEMOPS => {
+                // SAFETY: the attribute's value is an `unsigned int`.
+                unsafe { value.cast::<c_uint>().write_unaligned(u32::from(self.notes.syncs(block.base.0))) };
+            }
+            // Memory of a pool has no legacy handle.
+            CuPointerAttribute::IS_LEGACY_CUDA_IPC_CAPABLE if is_ordered => {
+                // SAFETY: the attribute's value is an `int`.
+                unsafe { value.cast::<c_int>().write_unaligned(0) };
+            }
+            CuPointerAttribute::MEMPOOL_HANDLE if is_ordered => {
+                let pool = self.pools.default_of(self.real, served.ordinal());
+                // SAFETY: the attribute's value is a `CUmemoryPool`.
+                unsafe { value.cast::<usize>().write_unaligned(pool.0) };
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! When freed memory may be given out again.
+//!
+//! The driver's `cuMemFree` waits for the device. Ours returns at once, and the block stays pending
+//! until all work is complete that the process had submitted before the call: on every stream of
+//! every context, by every thread.
+//!
+//! ```text
+//! free ─ reads the count n ─▶ pending at n                       allocator.free_at(block, n)
+//! settle ─ count becomes n + 1 ─ an event in each context ─▶ batch n
+//!        └ the events of batch n are complete ─────────────▶ reached = n, allocator.set_safe_frontier(n)
+//! ```
+//!
+//! A free reads the count before its block becomes pending. The work before the free was submitted
+//! before that, and the events of batch n are recorded after the count has left n. So the events
+//! come after all work that a free at count n has to wait for. Events are recorded late, when a
+//! request finds no free block: one batch covers all frees since the last batch.
+//!
+//! An event of a context breaks every capture of the context. While any capture runs, no event is
+//! recorded, and frees stay pending.
+
+use crate::real::Real;
+use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuEvent, CuEventFlags};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The frees of a process that wait for work, and the contexts whose work is waited for.
+#[derive(Debug)]
+pub(super) struct Frees {
+    /// The number of the frees made now. Grows by one with each batch.
+    count: AtomicU64,
+    /// The highest number that a free has used.
+    latest: AtomicU64,
+    /// All work before the frees up to this number is complete.
+    reached: AtomicU64,
+    /// Captures that run, and captures that are about to begin.
+    captures: AtomicUsize,
+    /// The contexts and the batches. Held during short calls of the driver, never during a wait.
+    state: Mutex<State>,
+}
+
+/// What is behind the lock of [`Frees`].
+#[derive(Default, Debug)]
+struct State {
+    /// Every context of the process that may have work.
+    contexts: Vec<ContextEvents>,
+    /// Batches whose events are recorded, the oldest first.
+    batches: VecDeque<Batch>,
+}
+
+/// A context, and its events that are not in use.
+#[derive(Debug)]
+struct ContextEvents {
+    context: CuContext,
+    spare: Vec<CuEvent>,
+}
+
+/// Frees that wait for the same events.
+#[derive(Debug)]
+struct Batch {
+    /// The number of the frees.
+    count: u64,
+    /// An event behind the work of each context. Events found complete are removed.
+    events: Vec<(CuContext, CuEvent)>,
+}
+
+/// What a wait for the oldest frees came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Waited {
+    /// More frees are complete than before.
+    Advanced,
+    /// No free waits, or a capture keeps the frees from being waited for.
+    Nothing,
+}
+
+impl Frees {
+    /// Returns the frees of a process without contexts.
+    pub(super) fn new() -> Self {
+        Self {
+            count: AtomicU64::new(1),
+            latest: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
+            captures: AtomicUsize::new(0),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Returns the number for a free made now. Calls no driver, takes no lock.
+    #[inline]
+    pub(super) fn number(&self) -> u64 {
+        let count = self.count.load(Ordering::SeqCst);
+        // The load first: the word then stays shared between the caches of threads that free.
+        if self.latest.load(Ordering::Relaxed) < count {
+            self.latest.fetch_max(count, Ordering::SeqCst);
+        }
+        count
+    }
+
+    /// Returns the number up to which all frees are complete, as far as known. Calls no driver.
+    #[inline]
+    pub(super) fn reached(&self) -> u64 {
+        self.reached.load(Ordering::Acquire)
+    }
+
+    /// Notes a context whose work later frees wait for.
+    pub(super) fn add_context(&self, context: CuContext) {
+        let mut state = self.lock();
+        if !context.is_null() && state.contexts.iter().all(|known| known.context != context) {
+            state.contexts.push(ContextEvents { context, spare: Vec::new() });
+        }
+    }
+
+    /// Makes `call`, which may destroy contexts, and forgets those that `gone` names afterwards.
+    /// Their work is over, and their events have gone with them. No other thread asks after an
+    /// event meanwhile.
+    pub(super) fn end_contexts<T>(&self, call: impl FnOnce() -> T, gone: impl FnOnce(&T) -> Option<CuContext>) -> T {
+        let mut state = self.lock();
+        let answer = call();
+        if let Some(context) = gone(&answer) {
+            state.contexts.retain(|known| known.context != context);
+            for batch in &mut state.batches {
+                batch.events.retain(|(of, _)| *of != context);
+            }
+        }
+        answer
+    }
+
+    /// Announces a capture that is about to begin. No event of a context is recorded from the return
+    /// on until [`capture_ended`](Self::capture_ended).
+    pub(super) fn capture_begins(&self) {
+        self.captures.fetch_add(1, Ordering::SeqCst);
+        // A thread that saw no capture may be recording an event: it holds the lock.
+        drop(self.lock());
+    }
+
+    /// Takes back one [`capture_begins`](Self::capture_begins).
+    pub(super) fn capture_ended(&self) {
+        self.captures.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Returns whether a capture runs, or is about to begin. Takes no lock.
+    #[inline]
+    pub(super) fn is_capturing(&self) -> bool {
+        self.captures.load(Ordering::SeqCst) != 0
+    }
+
+    /// Asks which frees are complete, and has events recorded for the frees that no event covers.
+    /// Waits only with a driver without events of contexts (before 12.5), as that driver's own free
+    /// does. Returns the number up to which all frees are complete.
+    pub(super) fn settle(&self, real: &Real) -> u64 {
+        let _relaxed = Relaxed::enter(real);
+        let mut state = self.lock();
+        self.poll(real, &mut state);
+        if self.latest.load(Ordering::SeqCst) < self.count.load(Ordering::SeqCst) || self.is_capturing() {
+            return self.reached();
+        }
+        if real.ctx_record_event.is_none() {
+            return self.wait_for_contexts(real, state);
+        }
+        let count = self.count.fetch_add(1, Ordering::SeqCst);
+        match record(real, &mut state.contexts) {
+            Some(events) => {
+                state.batches.push_back(Batch { count, events });
+                // An idle device has nothing before the events.
+                self.poll(real, &mut state);
+            }
+            // The next batch covers these frees as well.
+            None => drop(self.latest.fetch_max(count + 1, Ordering::SeqCst)),
+        }
+        self.reached()
+    }
+
+    /// Waits until more frees are complete.
+    pub(super) fn wait(&self, real: &Real) -> Waited {
+        let before = self.reached();
+        if self.settle(real) > before {
+            return Waited::Advanced;
+        }
+        let oldest = self.lock().batches.front().and_then(|batch| batch.events.first().copied());
+        let Some((context, event)) = oldest else { return Waited::Nothing };
+        let _relaxed = Relaxed::enter(real);
+        // A failed wait is a failed context, which the poll finds.
+        let _ = in_context(real, context, || {
+            // SAFETY: takes no host pointers. The event is one of this module's. If the program
+            // destroys the context meanwhile, the driver answers an error, and the batch has
+            // forgotten the event.
+            unsafe { real.event_synchronize(event) }
+        });
+        let mut state = self.lock();
+        self.poll(real, &mut state);
+        // The oldest batch may have further events: the caller comes again.
+        if self.reached() > before || !state.batches.is_empty() { Waited::Advanced } else { Waited::Nothing }
+    }
+
+    /// Takes the complete batches out, the oldest first.
+    fn poll(&self, real: &Real, state: &mut State) {
+        let State { contexts, batches } = state;
+        while let Some(batch) = batches.front_mut() {
+            while let Some(&(context, event)) = batch.events.last() {
+                // SAFETY: takes no host pointers. The event is one of this module's, of a context
+                // that the program has not destroyed.
+                let code = unsafe { real.event_query(event) };
+                if code == CuResult::NOT_READY {
+                    return;
+                }
+                batch.events.pop();
+                // After an error of the context nothing runs there any longer, and the event is not
+                // used again.
+                if code.is_success()
+                    && let Some(known) = contexts.iter_mut().find(|known| known.context == context)
+                {
+                    known.spare.push(event);
+                }
+            }
+            self.reached.fetch_max(batch.count, Ordering::AcqRel);
+            batches.pop_front();
+        }
+    }
+
+    /// Waits for the work of every context, for a driver without events of contexts.
+    fn wait_for_contexts(&self, real: &Real, state: MutexGuard<'_, State>) -> u64 {
+        let count = self.count.fetch_add(1, Ordering::SeqCst);
+        let contexts: Vec<_> = state.contexts.iter().map(|known| known.context).collect();
+        drop(state);
+        for context in contexts {
+            let _ = in_context(real, context, || {
+                // SAFETY: takes nothing. A failed context has no running work.
+                unsafe { real.ctx_synchronize() }
+            });
+        }
+        self.reached.fetch_max(count, Ordering::AcqRel);
+        self.reached()
+    }
+
+    /// Locks the contexts and the batches.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic inside leaves at worst an event that is never used again.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Records an event behind the work of each context. `None` if a context with work refused the
+/// event.
+fn record(real: &Real, contexts: &mut [ContextEvents]) -> Option<Vec<(CuContext, CuEvent)>> {
+    let mut events = Vec::with_capacity(contexts.len());
+    let mut complete = true;
+    for known in &mut *contexts {
+        let Some(event) = known.spare.pop().or_else(|| create(real, known.context)) else {
+            complete = false;
+            continue;
+        };
+        // SAFETY: takes no host pointers; the event was created in the context.
+        let code = unsafe { real.ctx_record_event(known.context, event) };
+        if code.is_success() {
+            events.push((known.context, event));
+        } else if code.is_sticky() || code == CuResult::INVALID_CONTEXT {
+            // A failed or destroyed context runs nothing any longer.
+        } else {
+            known.spare.push(event);
+            complete = false;
+        }
+    }
+    if complete {
+        return Some(events);
+    }
+    // An event already recorded is queried before it is recorded again: it waits in no batch.
+    for (context, event) in events {
+        if let Some(known) = contexts.iter_mut().find(|known| known.context == context) {
+            known.spare.push(event);
+        }
+    }
+    None
+}
+
+/// Creates an event in a context. `None` if the driver refuses.
+fn create(real: &Real, context: CuContext) -> Option<CuEvent> {
+    let mut event = CuEvent::NULL;
+    let code = in_context(real, context, || {
+        // SAFETY: `event` outlives the call, which writes one handle to it.
+        unsafe { real.event_create(&raw mut event, CuEventFlags::DISABLE_TIMING) }
+    });
+    (code.is_success() && !event.is_null()).then_some(event)
+}
+
+/// Makes a call with `context` current, and makes the thread's own context current again.
+pub(super) fn in_context(real: &Real, context: CuContext, call: impl FnOnce() -> CuResult) -> CuResult {
+    // SAFETY: takes a handle. A context that the program has destroyed is answered with an error.
+    let pushed = unsafe { real.ctx_push_current(context) };
+    if !pushed.is_success() {
+        return pushed;
+    }
+    let code = call();
+    let mut popped = CuContext::NULL;
+    // SAFETY: `popped` outlives the call. The topmost context is the one pushed above.
+    let _ = unsafe { real.ctx_pop_current(&raw mut popped) };
+    code
+}
+
+/// Period in which the calling thread's capture mode is relaxed, so that a question after an event
+/// breaks no capture.
+pub(super) struct Relaxed<'a> {
+    real: &'a Real,
+    /// The mode to restore.
+    mode: CuCaptureMode,
+}
+
+impl<'a> Relaxed<'a> {
+    /// Makes the mode relaxed until the value is dropped.
+    pub(super) fn enter(real: &'a Real) -> Self {
+        let mut mode = CuCaptureMode::RELAXED;
+        // SAFETY: `mode` outlives the call, which swaps it with the calling thread's. A driver
+        // without the call leaves it relaxed.
+        let _ = unsafe { real.thread_exchange_stream_capture_mode(&raw mut mode) };
+        Self { real, mode }
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        if self.mode != CuCaptureMode::RELAXED {
+            // SAFETY: `mode` outlives the call.
+            let _ = unsafe { self.real.thread_exchange_stream_capture_mode(&raw mut self.mode) };
+        }
+    }
+}

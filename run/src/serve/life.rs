@@ -1,0 +1,312 @@
+//! Contexts, streams and captures that come and go, and peers that gain access.
+
+use crate::real::Real;
+use crate::serve::process::Process;
+use crate::serve::served::{DEVICE, Served};
+use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::{
+    CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuGraph, CuGraphEdgeData, CuGraphNode, CuStream,
+};
+use core::ffi::{c_int, c_uint, c_void};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+impl Process {
+    /// `cuCtxCreate_v2`. The context is noted: a free waits for its work, too.
+    ///
+    /// # Safety
+    /// `context` is null or writable.
+    pub unsafe fn ctx_create_v2(&self, context: *mut CuContext, flags: c_uint, device: CuDevice) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.ctx_create_v2(context, flags, device) };
+        // SAFETY: the driver has written the handle after success.
+        unsafe { self.note_created(code, context) }
+    }
+
+    /// `cuCtxCreate_v3`.
+    ///
+    /// # Safety
+    /// `context` is null or writable, and `affinity` has `count` entries.
+    pub unsafe fn ctx_create_v3(
+        &self,
+        context: *mut CuContext,
+        affinity: *mut c_void,
+        count: c_int,
+        flags: c_uint,
+        device: CuDevice,
+    ) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.ctx_create_v3(context, affinity, count, flags, device) };
+        // SAFETY: the driver has written the handle after success.
+        unsafe { self.note_created(code, context) }
+    }
+
+    /// `cuCtxCreate_v4`.
+    ///
+    /// # Safety
+    /// `context` is null or writable, and `parameters` is null or readable.
+    pub unsafe fn ctx_create_v4(
+        &self,
+        context: *mut CuContext,
+        parameters: *mut c_void,
+        flags: c_uint,
+        device: CuDevice,
+    ) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.ctx_create_v4(context, parameters, flags, device) };
+        // SAFETY: the driver has written the handle after success.
+        unsafe { self.note_created(code, context) }
+    }
+
+    /// `cuDevicePrimaryCtxRetain`.
+    ///
+    /// # Safety
+    /// `context` is null or writable.
+    pub unsafe fn device_primary_ctx_retain(&self, context: *mut CuContext, device: CuDevice) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.device_primary_ctx_retain(context, device) };
+        // SAFETY: the driver has written the handle after success.
+        unsafe { self.note_created(code, context) }
+    }
+
+    /// Notes a context that the driver has written to `context`, unless `code` is an error.
+    ///
+    /// # Safety
+    /// After success `context` is readable.
+    unsafe fn note_created(&self, code: CuResult, context: *mut CuContext) -> CuResult {
+        if code.is_success() && !context.is_null() {
+            // SAFETY: the caller vouches for it.
+            self.frees.add_context(unsafe { context.read() });
+        }
+        code
+    }
+
+    /// `cuCtxDestroy_v2`. The context's memory goes with the context: its allocator is forgotten.
+    ///
+    /// # Safety
+    /// The context lives, and no thread uses it during the call.
+    pub unsafe fn ctx_destroy(&self, context: CuContext) -> CuResult {
+        let code = self.frees.end_contexts(
+            // SAFETY: the context is the caller's.
+            || unsafe { self.real.ctx_destroy(context) },
+            |code| code.is_success().then_some(context),
+        );
+        if code.is_success() {
+            self.forget_context(context);
+        }
+        code
+    }
+
+    /// `cuDevicePrimaryCtxRelease_v2`. The last release destroys the context.
+    ///
+    /// # Safety
+    /// As the driver's.
+    pub unsafe fn device_primary_ctx_release(&self, device: CuDevice) -> CuResult {
+        // SAFETY: takes no pointers.
+        self.end_primary(device, false, || unsafe { self.real.device_primary_ctx_release(device) })
+    }
+
+    /// `cuDevicePrimaryCtxReset_v2`. Destroys the context's memory, streams and code.
+    ///
+    /// # Safety
+    /// No thread uses the context during the call.
+    pub unsafe fn device_primary_ctx_reset(&self, device: CuDevice) -> CuResult {
+        // SAFETY: takes no pointers.
+        self.end_primary(device, true, || unsafe { self.real.device_primary_ctx_reset(device) })
+    }
+
+    /// Makes a call that destroys a device's primary context, always or only as the last owner's
+    /// call, and forgets the context if it did.
+    fn end_primary(&self, device: CuDevice, always: bool, call: impl FnOnce() -> CuResult) -> CuResult {
+        let primary = self.primary(device);
+        let (code, gone) = self.frees.end_contexts(
+            || {
+                let code = call();
+                let gone = code.is_success() && (always || !is_active(self.real, device));
+                (code, primary.filter(|_| gone))
+            },
+            |(_, gone)| *gone,
+        );
+        if let Some(context) = gone {
+            self.forget_context(context);
+        }
+        code
+    }
+
+    /// Returns a device's primary context, if it exists.
+    fn primary(&self, device: CuDevice) -> Option<CuContext> {
+        if !is_active(self.real, device) {
+            return None;
+        }
+        let mut context = CuContext::NULL;
+        // SAFETY: `context` outlives the call, which writes one handle to it.
+        let retained = unsafe { self.real.device_primary_ctx_retain(&raw mut context, device) };
+        if !retained.is_success() {
+            return None;
+        }
+        // SAFETY: takes no pointers; gives back what was retained above. The caller's own retention
+        // keeps the context.
+        let _ = unsafe { self.real.device_primary_ctx_release(device) };
+        Some(context)
+    }
+
+    /// Forgets what is known about a context that is gone. Calls no driver.
+    fn forget_context(&self, context: CuContext) {
+        self.contexts.forget(context);
+        self.end_captures(|(_, of)| *of == context);
+        self.lock_peers().retain(|(accessor, owner)| *accessor != context && *owner != context);
+    }
+
+    /// `cuCtxEnablePeerAccess`: the current context may access the memory of `peer`. Plain segments
+    /// are open by the driver's own call. Mapped pages are opened one by one.
+    ///
+    /// # Safety
+    /// The context lives.
+    pub unsafe fn ctx_enable_peer_access(&self, peer: CuContext, flags: c_uint) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.ctx_enable_peer_access(peer, flags) };
+        if code.is_success()
+            && let Some(accessor) = self.current()
+        {
+            self.lock_peers().push((accessor, peer));
+            if let (Some(accessor), Some(owner)) = (self.contexts.of(accessor), self.contexts.of(peer)) {
+                open_pages(&owner, &accessor);
+            }
+        }
+        code
+    }
+
+    /// Opens the pages of a context that is served from now on to the peers that were enabled
+    /// before, and those of the peers to the context.
+    pub(super) fn open_peers(&self, served: &Arc<Served>) {
+        let pairs = self.lock_peers().clone();
+        for (accessor, owner) in pairs {
+            if accessor != served.context() && owner != served.context() {
+                continue;
+            }
+            if let (Some(accessor), Some(owner)) = (self.contexts.of(accessor), self.contexts.of(owner)) {
+                open_pages(&owner, &accessor);
+            }
+        }
+    }
+
+    /// Locks the pairs of peers.
+    fn lock_peers(&self) -> MutexGuard<'_, Vec<(CuContext, CuContext)>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `cuStreamDestroy_v2`. Memory that belongs to the stream is given back to the device's other
+    /// requests.
+    ///
+    /// # Safety
+    /// The stream lives, and no thread uses it during the call.
+    pub unsafe fn stream_destroy(&self, stream: CuStream) -> CuResult {
+        for served in self.contexts.all() {
+            // A stream that never had memory needs no report.
+            if served.is_ordered()
+                && let Ok(number) = served.device().cuda().stream_destroyed(stream)
+            {
+                // A failure leaves memory cached for a stream that makes no further requests.
+                let _ = served.allocator().stream_destroyed(DEVICE, number);
+            }
+        }
+        // SAFETY: the stream is the caller's.
+        let code = unsafe { self.real.stream_destroy(stream) };
+        if code.is_success() {
+            self.end_captures(|(of, _)| *of == stream);
+        }
+        code
+    }
+
+    /// `cuStreamBeginCapture_v2`.
+    ///
+    /// # Safety
+    /// The stream lives.
+    pub unsafe fn stream_begin_capture(&self, stream: CuStream, mode: c_int) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        self.begin_capture(stream, || unsafe {
+            self.real.stream_begin_capture(stream, CuCaptureMode(mode.cast_unsigned()))
+        })
+    }
+
+    /// `cuStreamBeginCaptureToGraph`.
+    ///
+    /// # Safety
+    /// The stream and the graph live, and the arrays have `count` entries.
+    pub unsafe fn stream_begin_capture_to_graph(
+        &self,
+        stream: CuStream,
+        graph: CuGraph,
+        dependencies: *const CuGraphNode,
+        edges: *const CuGraphEdgeData,
+        count: usize,
+        mode: c_int,
+    ) -> CuResult {
+        let mode = CuCaptureMode(mode.cast_unsigned());
+        // SAFETY: the arguments are the caller's.
+        self.begin_capture(stream, || unsafe {
+            self.real.stream_begin_capture_to_graph(stream, graph, dependencies, edges, count, mode)
+        })
+    }
+
+    /// Begins a capture by `call`. From before the call on, no event of a context is recorded.
+    fn begin_capture(&self, stream: CuStream, call: impl FnOnce() -> CuResult) -> CuResult {
+        self.frees.capture_begins();
+        let code = call();
+        if code.is_success() {
+            self.capturing().push((stream, self.current().unwrap_or_default()));
+        } else {
+            self.frees.capture_ended();
+        }
+        code
+    }
+
+    /// `cuStreamEndCapture`.
+    ///
+    /// # Safety
+    /// The stream lives, and `graph` is null or writable.
+    pub unsafe fn stream_end_capture(&self, stream: CuStream, graph: *mut CuGraph) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.stream_end_capture(stream, graph) };
+        // Some errors end a capture, others do not: the driver knows.
+        self.end_captures(|(of, _)| *of == stream && !captures(self.real, *of));
+        code
+    }
+
+    /// Forgets the captures that `ended` names.
+    fn end_captures(&self, ended: impl Fn(&(CuStream, CuContext)) -> bool) {
+        self.capturing().retain(|capture| {
+            let has_ended = ended(capture);
+            if has_ended {
+                self.frees.capture_ended();
+            }
+            !has_ended
+        });
+    }
+}
+
+/// Lets `accessor` use the mapped pages of `owner`. Plain memory needs nothing.
+fn open_pages(owner: &Served, accessor: &Served) {
+    use cachalot::core_api::Segments;
+    let cuda = owner.device().cuda();
+    if cuda.virtual_memory().is_some() {
+        // The driver's own call has succeeded: a failure here concerns pages that no program has asked
+        // to be placed on.
+        let _ = cuda.allow_access_from(accessor.device().cuda());
+    }
+}
+
+/// Returns whether a stream captures. Asking breaks no capture.
+fn captures(real: &Real, stream: CuStream) -> bool {
+    let mut status = CuCaptureStatus::NONE;
+    // SAFETY: `status` outlives the call, which writes one number to it.
+    let code = unsafe { real.stream_is_capturing(stream, &raw mut status) };
+    code.is_success() && status != CuCaptureStatus::NONE
+}
+
+/// Returns whether a device's primary context exists.
+fn is_active(real: &Real, device: CuDevice) -> bool {
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: both variables outlive the call, which writes one integer to each.
+    let code = unsafe { real.device_primary_ctx_get_state(device, &raw mut flags, &raw mut active) };
+    code.is_success() && active != 0
+}

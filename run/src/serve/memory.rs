@@ -1,0 +1,334 @@
+//! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch` and `cuMemGetInfo`: memory that is complete for the
+//! host.
+
+use crate::charge::taken_by;
+use crate::ledger::Kind;
+use crate::serve::frees::Waited;
+use crate::serve::process::{Process, is_foreign};
+use crate::serve::served::{DEVICE, Served, code_of};
+use cachalot::core_api::Error;
+use cachalot::{DevicePtr, HOST_STREAM, StreamId};
+use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::{CuDevice, CuDevicePtr};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+/// Greatest number of bytes of an element of `cuMemAllocPitch`.
+const ELEMENTS: [u32; 3] = [4, 8, 16];
+
+impl Process {
+    /// `cuMemAlloc_v2`. Writes an address that every stream may use at once.
+    ///
+    /// # Safety
+    /// `address` is null or writable.
+    #[inline]
+    pub unsafe fn mem_alloc(&self, address: *mut CuDevicePtr, bytes: usize) -> CuResult {
+        let admitted = self.admit();
+        if !admitted.is_success() {
+            return admitted;
+        }
+        if address.is_null() || bytes == 0 {
+            return CuResult::INVALID_VALUE;
+        }
+        match self.with_current(|served| self.request(served, bytes as u64, HOST_STREAM)) {
+            Some(Ok(ptr)) => {
+                // SAFETY: the caller vouches for a non-null address.
+                unsafe { address.write(ptr.0) };
+                CuResult::SUCCESS
+            }
+            Some(Err(code)) => code,
+            // SAFETY: the arguments are the caller's.
+            None => unsafe { self.pass_alloc(address, bytes) },
+        }
+    }
+
+    /// Serves a request for memory on a stream, and clears the memory if the options say so.
+    #[inline]
+    pub(super) fn request(&self, served: &Arc<Served>, bytes: u64, stream: StreamId) -> Result<DevicePtr, CuResult> {
+        let ptr = match served.allocator().malloc(DEVICE, bytes, stream) {
+            Ok(ptr) => ptr,
+            Err(error) => self.request_again(served, bytes, stream, error)?,
+        };
+        if self.options.zero
+            && stream == HOST_STREAM
+            && let Err(code) = served.clear(ptr, bytes)
+        {
+            // The block was not handed out: no work uses it.
+            let _ = served.allocator().free(ptr);
+            return Err(code);
+        }
+        if self.options.ledger {
+            served.device().charge().book(Kind::Served, bytes, ptr.0);
+        }
+        Ok(ptr)
+    }
+
+    /// Repeats a request after a failure: whenever more frees are complete, and after the caches of
+    /// the device's other contexts have gone back to the driver.
+    #[cold]
+    fn request_again(
+        &self,
+        served: &Arc<Served>,
+        bytes: u64,
+        stream: StreamId,
+        error: Error,
+    ) -> Result<DevicePtr, CuResult> {
+        let mut last = error;
+        while matches!(last, Error::OutOfMemory(_)) && self.frees.wait(self.real) == Waited::Advanced {
+            served.device().advance(self.frees.reached());
+            match served.allocator().malloc(DEVICE, bytes, stream) {
+                Ok(ptr) => return Ok(ptr),
+                Err(error) => last = error,
+            }
+        }
+        if matches!(last, Error::OutOfMemory(_)) && self.empty_others(served) {
+            match served.allocator().malloc(DEVICE, bytes, stream) {
+                Ok(ptr) => return Ok(ptr),
+                Err(error) => last = error,
+            }
+        }
+        Err(code_of(last))
+    }
+
+    /// Gives what other contexts of the device have cached back to the driver. Returns whether any
+    /// other context is served.
+    fn empty_others(&self, served: &Served) -> bool {
+        let mut any = false;
+        for other in self.contexts.all() {
+            if other.ordinal() == served.ordinal() && other.context() != served.context() {
+                other.device().advance(self.frees.reached());
+                // A failure leaves the cache of that context as it was, or smaller.
+                let _ = other.allocator().empty_cache(DEVICE);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// `cuMemFree_v2`. The block serves again when all work is complete that the process has
+    /// submitted before the call. Returns at once, except with `sync_free`.
+    ///
+    /// # Safety
+    /// None beyond the driver's: no work that is submitted later uses the memory.
+    #[inline]
+    pub unsafe fn mem_free(&self, address: CuDevicePtr) -> CuResult {
+        let admitted = self.admit();
+        if !admitted.is_success() || address == 0 {
+            return admitted;
+        }
+        if self.options.observe {
+            return self.pass_free(address);
+        }
+        self.notes.block_freed(self, address);
+        // Most programs free in the context that they allocate in. None is opened for a free.
+        let own = self
+            .current()
+            .and_then(|context| self.contexts.with(context, |served| self.free_of(served, address)).ok().flatten());
+        own.unwrap_or_else(|| self.free_elsewhere(address))
+    }
+
+    /// Frees a block of a context. `None` if the address is not the context's.
+    #[inline]
+    fn free_of(&self, served: &Served, address: CuDevicePtr) -> Option<CuResult> {
+        let ptr = DevicePtr(address);
+        if self.options.ledger {
+            // Before the free: another thread may get the address at once.
+            served.device().charge().unbook(Kind::Served, address);
+        }
+        let freed = if self.options.sync_free {
+            self.free_after_wait(served, ptr)
+        } else {
+            // The number is read first: it stands for the work before this call.
+            let number = self.frees.number();
+            served.allocator().free_at(ptr, number)
+        };
+        match freed {
+            Ok(()) => Some(CuResult::SUCCESS),
+            Err(error) if is_foreign(&error) => None,
+            Err(error) => Some(code_of(error)),
+        }
+    }
+
+    /// Waits for the work of a block's context as the driver's `cuMemFree` does, and frees the block.
+    fn free_after_wait(&self, served: &Served, ptr: DevicePtr) -> Result<(), Error> {
+        let block = served.allocator().base_of(ptr)?;
+        if block.base == ptr {
+            served.wait()?;
+        }
+        served.allocator().free(ptr)
+    }
+
+    /// Frees an address that is not the current context's: another context's, or the driver's own.
+    #[cold]
+    fn free_elsewhere(&self, address: CuDevicePtr) -> CuResult {
+        self.contexts
+            .all()
+            .iter()
+            .find_map(|served| self.free_of(served, address))
+            .unwrap_or_else(|| self.pass_free(address))
+    }
+
+    /// `cuMemAllocPitch_v2`: rows at the driver's pitch. The first call of a process asks the driver
+    /// for the pitch of one element, a step of which every pitch is a multiple.
+    ///
+    /// # Safety
+    /// `address` and `pitch` are null or writable.
+    pub unsafe fn mem_alloc_pitch(
+        &self,
+        address: *mut CuDevicePtr,
+        pitch: *mut usize,
+        width: usize,
+        height: usize,
+        element: u32,
+    ) -> CuResult {
+        if address.is_null() || pitch.is_null() || width == 0 || height == 0 || !ELEMENTS.contains(&element) {
+            return CuResult::INVALID_VALUE;
+        }
+        let step = if self.options.observe { None } else { self.pitch_step() };
+        let sizes = step.and_then(|step| {
+            let row = width.checked_next_multiple_of(step)?;
+            Some((row, row.checked_mul(height)?))
+        });
+        let Some((row, bytes)) = sizes else {
+            // SAFETY: the arguments are the caller's.
+            return unsafe { self.pass_alloc_pitch(address, pitch, width, height, element) };
+        };
+        // SAFETY: the caller vouches for `address`.
+        let code = unsafe { self.mem_alloc(address, bytes) };
+        if code.is_success() {
+            // SAFETY: the caller vouches for a non-null `pitch`.
+            unsafe { pitch.write(row) };
+        }
+        code
+    }
+
+    /// Returns the step of pitches: what the driver answers for a row of one byte. `None` if the
+    /// driver cannot tell, or a context refuses.
+    fn pitch_step(&self) -> Option<usize> {
+        static STEP: AtomicUsize = AtomicUsize::new(0);
+        let known = STEP.load(Ordering::Relaxed);
+        if known != 0 {
+            return Some(known);
+        }
+        let (mut row, mut step) = (0, 0);
+        if !self.admit().is_success() {
+            return None;
+        }
+        // SAFETY: both variables outlive the call, which writes one integer to each.
+        let code = unsafe { self.real.mem_alloc_pitch(&raw mut row, &raw mut step, 1, 1, ELEMENTS[0]) };
+        if !code.is_success() {
+            return None;
+        }
+        // SAFETY: the row is new, and no other code has its address. The driver waits here, once.
+        let _ = unsafe { self.real.mem_free(row) };
+        if !step.is_power_of_two() {
+            return None;
+        }
+        STEP.store(step, Ordering::Relaxed);
+        Some(step)
+    }
+
+    /// `cuMemGetInfo_v2`. Memory that is held for later requests counts as free, because a request can
+    /// have it. With a limit, the limit is the total.
+    ///
+    /// # Safety
+    /// `free` and `total` are null or writable.
+    pub unsafe fn mem_get_info(&self, free: *mut usize, total: *mut usize) -> CuResult {
+        let (mut free_bytes, mut total_bytes) = (0, 0);
+        // SAFETY: both variables outlive the call, which writes one integer to each.
+        let code = unsafe { self.real.mem_get_info(&raw mut free_bytes, &raw mut total_bytes) };
+        if !code.is_success() {
+            return code;
+        }
+        let mut device = CuDevice::default();
+        // SAFETY: `device` outlives the call, which writes one integer to it.
+        if unsafe { self.real.ctx_get_device(&raw mut device) }.is_success() {
+            let (mut most, mut could) = (total_bytes as u64, free_bytes as u64);
+            let unused: u64 = self
+                .contexts
+                .all()
+                .iter()
+                .filter(|served| served.ordinal() == device)
+                .map(|served| served.unused())
+                .sum();
+            let charge = self.charge.of_device(self.real, device);
+            if let Some(ledger) = charge.ledger() {
+                ledger.driver((total_bytes - free_bytes) as u64, total_bytes as u64);
+            }
+            if let Some(budget) = charge.budget() {
+                most = most.min(budget.limit);
+                could = could.min(budget.available);
+            }
+            (free_bytes, total_bytes) = ((could.saturating_add(unused)).min(most) as usize, most as usize);
+        }
+        // Programs leave out what they do not want.
+        if !free.is_null() {
+            // SAFETY: the caller vouches for a non-null address.
+            unsafe { free.write(free_bytes) };
+        }
+        if !total.is_null() {
+            // SAFETY: the caller vouches for a non-null address.
+            unsafe { total.write(total_bytes) };
+        }
+        CuResult::SUCCESS
+    }
+
+    /// Passes a request on, and charges its bytes.
+    ///
+    /// # Safety
+    /// `address` is null or writable.
+    #[cold]
+    unsafe fn pass_alloc(&self, address: *mut CuDevicePtr, bytes: usize) -> CuResult {
+        self.pass();
+        // SAFETY: the arguments are the caller's.
+        let call = || unsafe { self.real.mem_alloc(address, bytes) };
+        // SAFETY: after success the driver has written the address.
+        self.pass_charged(Kind::Plain, taken_by(bytes as u64), call, || unsafe { address.read() })
+    }
+
+    /// Passes a request for rows on, and charges its bytes.
+    ///
+    /// # Safety
+    /// `address` and `pitch` are writable.
+    unsafe fn pass_alloc_pitch(
+        &self,
+        address: *mut CuDevicePtr,
+        pitch: *mut usize,
+        width: usize,
+        height: usize,
+        element: u32,
+    ) -> CuResult {
+        self.pass();
+        // SAFETY: the arguments are the caller's.
+        let call = || unsafe { self.real.mem_alloc_pitch(address, pitch, width, height, element) };
+        let bytes = (width as u64).saturating_mul(height as u64);
+        // SAFETY: after success the driver has written the address.
+        self.pass_charged(Kind::Plain, taken_by(bytes), call, || unsafe { address.read() })
+    }
+
+    /// Makes a call of the driver that takes `bytes` of the current context's device, charged.
+    pub(super) fn pass_charged(
+        &self,
+        kind: Kind,
+        bytes: u64,
+        call: impl FnOnce() -> CuResult,
+        name: impl FnOnce() -> u64,
+    ) -> CuResult {
+        let mut device = CuDevice::default();
+        // SAFETY: `device` outlives the call, which writes one integer to it.
+        if !unsafe { self.real.ctx_get_device(&raw mut device) }.is_success() {
+            return call();
+        }
+        if let Some(context) = self.current() {
+            self.frees.add_context(context);
+        }
+        self.passed.take(self.charge.of_device(self.real, device), kind, bytes, call, name)
+    }
+
+    /// Passes a free on.
+    pub(super) fn pass_free(&self, address: CuDevicePtr) -> CuResult {
+        self.pass();
+        // SAFETY: takes no host pointers; the address is the caller's.
+        self.passed.give(&[Kind::Plain, Kind::Pool, Kind::Managed], address, || unsafe { self.real.mem_free(address) })
+    }
+}

@@ -1,0 +1,229 @@
+//! `cuMemAllocAsync`, `cuMemFreeAsync` and `cuMemAllocFromPoolAsync`: memory in the order of a stream.
+//!
+//! Memory of a device's default pool is served. A block belongs to the stream of its request. A free
+//! on another stream counts as a use by that stream. While any stream captures, requests are passed
+//! on: the driver makes nodes of a graph of them, or refuses them.
+
+use crate::charge::taken_by;
+use crate::ledger::Kind;
+use crate::serve::process::{Place, Process, is_foreign};
+use crate::serve::served::{Served, code_of};
+use cachalot::{DevicePtr, HOST_STREAM};
+use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::{CuCaptureStatus, CuContext, CuDevice, CuDevicePtr, CuMemoryPool, CuStream};
+use std::sync::Arc;
+
+impl Process {
+    /// `cuMemAllocAsync`.
+    ///
+    /// # Safety
+    /// `address` is null or writable, and the stream lives.
+    pub unsafe fn mem_alloc_async(&self, address: *mut CuDevicePtr, bytes: usize, stream: CuStream) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        unsafe { self.alloc_on(address, bytes, stream, None) }
+    }
+
+    /// `cuMemAllocFromPoolAsync`.
+    ///
+    /// # Safety
+    /// `address` is null or writable, and the pool and the stream live.
+    pub unsafe fn mem_alloc_from_pool_async(
+        &self,
+        address: *mut CuDevicePtr,
+        bytes: usize,
+        pool: CuMemoryPool,
+        stream: CuStream,
+    ) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        unsafe { self.alloc_on(address, bytes, stream, Some(pool)) }
+    }
+
+    /// Serves a request on a stream, or passes it on.
+    ///
+    /// # Safety
+    /// As for the callers.
+    unsafe fn alloc_on(
+        &self,
+        address: *mut CuDevicePtr,
+        bytes: usize,
+        stream: CuStream,
+        pool: Option<CuMemoryPool>,
+    ) -> CuResult {
+        if !address.is_null()
+            && bytes != 0
+            && !self.frees.is_capturing()
+            && let Some(answer) = self.serve_on(bytes as u64, stream, pool)
+        {
+            return match answer {
+                Ok(ptr) => {
+                    // SAFETY: the caller vouches for a non-null address.
+                    unsafe { address.write(ptr.0) };
+                    CuResult::SUCCESS
+                }
+                Err(code) => code,
+            };
+        }
+        self.pass();
+        let call = || match pool {
+            // SAFETY: the arguments are the caller's.
+            Some(pool) => unsafe { self.real.mem_alloc_from_pool_async(address, bytes, pool, stream) },
+            // SAFETY: as above.
+            None => unsafe { self.real.mem_alloc_async(address, bytes, stream) },
+        };
+        if address.is_null() || bytes == 0 || self.is_capturing(stream) != Ok(false) {
+            // A node of a graph takes its memory when the graph runs.
+            return call();
+        }
+        // SAFETY: after success the driver has written the address.
+        self.pass_charged(Kind::Pool, taken_by(bytes as u64), call, || unsafe { address.read() })
+    }
+
+    /// Serves a request on a stream. `None` passes the request on.
+    fn serve_on(
+        &self,
+        bytes: u64,
+        stream: CuStream,
+        pool: Option<CuMemoryPool>,
+    ) -> Option<Result<DevicePtr, CuResult>> {
+        match self.is_capturing(stream) {
+            Ok(false) => {}
+            Ok(true) | Err(_) => return None,
+        }
+        let admitted = self.admit();
+        if !admitted.is_success() {
+            return Some(Err(admitted));
+        }
+        self.with_stream(stream, |served| {
+            let device = served.ordinal();
+            let serves = match pool {
+                Some(pool) => self.pools.serves(self.real, device, pool),
+                None => self.pools.serves_current(self.real, device),
+            };
+            serves.then(|| self.alloc_ordered(served, bytes, stream))
+        })?
+    }
+
+    /// Serves a request on a stream of a context.
+    fn alloc_ordered(&self, served: &Arc<Served>, bytes: u64, stream: CuStream) -> Result<DevicePtr, CuResult> {
+        served.set_ordered();
+        let cuda = served.device().cuda();
+        let number = cuda.stream_id(stream).map_err(|error| CuResult(error.code))?;
+        let ptr = self.request(served, bytes, number)?;
+        if self.options.zero {
+            // In the order of the stream, in front of the program's work there.
+            // SAFETY: the block is new, and belongs to the stream.
+            let cleared = unsafe { cuda.fill(ptr, 0, bytes, stream) };
+            if let Err(error) = cleared {
+                let _ = served.allocator().free(ptr);
+                return Err(CuResult(error.code));
+            }
+        }
+        Ok(ptr)
+    }
+
+    /// `cuMemFreeAsync`. Memory of `cuMemAlloc` may be freed here as well: it serves again when all
+    /// work is complete that was submitted before the call.
+    ///
+    /// # Safety
+    /// The stream lives, and no work behind the call uses the memory.
+    pub unsafe fn mem_free_async(&self, address: CuDevicePtr, stream: CuStream) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        let pass = || unsafe { self.real.mem_free_async(address, stream) };
+        if address == 0 || self.options.observe {
+            return self.passed.give(&[Kind::Pool, Kind::Plain], address, pass);
+        }
+        let (served, block) = match self.place(address) {
+            Place::Block(served, block) => (served, block),
+            Place::Free => return CuResult::INVALID_VALUE,
+            Place::Foreign => {
+                self.pass();
+                return self.passed.give(&[Kind::Pool, Kind::Plain], address, pass);
+            }
+        };
+        match self.is_capturing(stream) {
+            Ok(false) => {}
+            // A graph frees only what it has allocated.
+            Ok(true) => return CuResult::INVALID_VALUE,
+            Err(code) => return code,
+        }
+        let admitted = self.admit();
+        if !admitted.is_success() {
+            return admitted;
+        }
+        let ptr = DevicePtr(address);
+        if block.base != ptr {
+            return CuResult::INVALID_VALUE;
+        }
+        self.notes.block_freed(self, address);
+        if self.options.ledger {
+            served.device().charge().unbook(Kind::Served, address);
+        }
+        let freed = if block.stream == HOST_STREAM {
+            served.allocator().free_at(ptr, self.frees.number())
+        } else {
+            let number = match served.device().cuda().stream_id(stream) {
+                Ok(number) => number,
+                Err(error) => return CuResult(error.code),
+            };
+            let used = if number == block.stream { Ok(()) } else { served.allocator().record_stream(ptr, number) };
+            used.and_then(|()| served.allocator().free(ptr))
+        };
+        match freed {
+            Ok(()) => CuResult::SUCCESS,
+            // Another thread was faster, and its segment has gone back to the driver.
+            Err(error) if is_foreign(&error) => CuResult::INVALID_VALUE,
+            Err(error) => code_of(error),
+        }
+    }
+
+    /// Calls `act` with the allocator of a stream's context. `None` where `act` is not called, because
+    /// the context cannot be served.
+    fn with_stream<T>(&self, stream: CuStream, act: impl FnOnce(&Arc<Served>) -> T) -> Option<T> {
+        let current = self.current()?;
+        let mut context = current;
+        // The default streams belong to the current context.
+        if stream.0 > CuStream::PER_THREAD.0 {
+            let mut of_stream = CuContext::NULL;
+            // SAFETY: `of_stream` outlives the call, which writes one handle to it.
+            let code = unsafe { self.real.stream_get_ctx(stream, &raw mut of_stream) };
+            if code.is_success() && !of_stream.is_null() {
+                context = of_stream;
+            }
+        }
+        if context == current {
+            return self.with_current(act);
+        }
+        // A context is opened by a request while it is current.
+        self.contexts.with(context, act).ok()
+    }
+
+    /// Returns whether a stream captures.
+    ///
+    /// # Errors
+    /// The driver's code for a stream that does not live, and for a failed context.
+    fn is_capturing(&self, stream: CuStream) -> Result<bool, CuResult> {
+        let mut status = CuCaptureStatus::NONE;
+        // SAFETY: `status` outlives the call, which writes one number to it.
+        let code = unsafe { self.real.stream_is_capturing(stream, &raw mut status) };
+        match code {
+            CuResult::SUCCESS => Ok(status != CuCaptureStatus::NONE),
+            // The legacy stream while a blocking stream captures.
+            CuResult::STREAM_CAPTURE_IMPLICIT => Ok(true),
+            CuResult::CALL_REQUIRES_NEWER_DRIVER => Ok(false),
+            code => Err(code),
+        }
+    }
+
+    /// `cuDeviceSetMemPool`.
+    ///
+    /// # Safety
+    /// The pool lives.
+    pub unsafe fn device_set_mem_pool(&self, device: CuDevice, pool: CuMemoryPool) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.device_set_mem_pool(device, pool) };
+        if code.is_success() {
+            self.pools.chosen(self.real, device, pool);
+        }
+        code
+    }
+}

@@ -1,0 +1,140 @@
+//! Memory of the driver itself: passed on, and charged where it lies on a device.
+
+use crate::ledger::Kind;
+use crate::serve::process::{Place, Process};
+use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::{
+    CuDevice, CuDevicePtr, CuMemAccessDesc, CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemLocationType,
+    CuMemoryPool,
+};
+use core::ffi::{c_int, c_uint, c_void};
+
+impl Process {
+    /// `cuMemAllocManaged`. The memory moves between host and devices, and is not charged.
+    ///
+    /// # Safety
+    /// `address` is null or writable.
+    pub unsafe fn mem_alloc_managed(&self, address: *mut CuDevicePtr, bytes: usize, flags: c_uint) -> CuResult {
+        self.pass();
+        // SAFETY: the arguments are the caller's.
+        unsafe { self.real.mem_alloc_managed(address, bytes, flags) }
+    }
+
+    /// `cuMemHostAlloc`.
+    ///
+    /// # Safety
+    /// `address` is null or writable.
+    pub unsafe fn mem_host_alloc(&self, address: *mut *mut c_void, bytes: usize, flags: c_uint) -> CuResult {
+        self.pass();
+        // SAFETY: the arguments are the caller's.
+        unsafe { self.real.mem_host_alloc(address, bytes, flags) }
+    }
+
+    /// `cuMemAllocHost_v2`.
+    ///
+    /// # Safety
+    /// `address` is null or writable.
+    pub unsafe fn mem_alloc_host(&self, address: *mut *mut c_void, bytes: usize) -> CuResult {
+        self.pass();
+        // SAFETY: the arguments are the caller's.
+        unsafe { self.real.mem_alloc_host(address, bytes) }
+    }
+
+    /// `cuMemFreeHost`.
+    ///
+    /// # Safety
+    /// No thread and no work uses the memory any longer.
+    pub unsafe fn mem_free_host(&self, address: *mut c_void) -> CuResult {
+        self.pass();
+        // SAFETY: the argument is the caller's.
+        unsafe { self.real.mem_free_host(address) }
+    }
+
+    /// `cuMemCreate`. Memory on a device is charged until its release.
+    ///
+    /// # Safety
+    /// `handle` is null or writable, and `properties` is null or readable.
+    pub unsafe fn mem_create(
+        &self,
+        handle: *mut CuMemHandle,
+        bytes: usize,
+        properties: *const CuMemAllocationProp,
+        flags: u64,
+    ) -> CuResult {
+        self.pass();
+        // SAFETY: the arguments are the caller's.
+        let call = || unsafe { self.real.mem_create(handle, bytes, properties, flags) };
+        // SAFETY: the caller vouches for non-null properties. Only the location is read.
+        let location = (!properties.is_null()).then(|| unsafe { (*properties).location });
+        match location.filter(|location| location.kind == CuMemLocationType::DEVICE && !handle.is_null()) {
+            Some(location) => {
+                let charge = self.charge.of_device(self.real, CuDevice(location.id));
+                // SAFETY: after success the driver has written the handle.
+                self.passed.take(charge, Kind::Pages, bytes as u64, call, || unsafe { handle.read() }.0)
+            }
+            None => call(),
+        }
+    }
+
+    /// `cuMemRelease`. The driver frees the memory when its last mapping is gone. It is no longer
+    /// charged from the release on.
+    ///
+    /// # Safety
+    /// None beyond the driver's.
+    pub unsafe fn mem_release(&self, handle: CuMemHandle) -> CuResult {
+        self.pass();
+        // SAFETY: the argument is the caller's.
+        self.passed.give(&[Kind::Pages], handle.0, || unsafe { self.real.mem_release(handle) })
+    }
+
+    /// `cuMemPoolSetAccess`. Later requests for a default pool that others may access are passed on.
+    ///
+    /// # Safety
+    /// `descriptors` has `count` entries.
+    pub unsafe fn mem_pool_set_access(
+        &self,
+        pool: CuMemoryPool,
+        descriptors: *const CuMemAccessDesc,
+        count: usize,
+    ) -> CuResult {
+        self.share(pool);
+        // SAFETY: the arguments are the caller's.
+        unsafe { self.real.mem_pool_set_access(pool, descriptors, count) }
+    }
+
+    /// `cuMemPoolExportToShareableHandle`. Later requests for the pool are passed on.
+    ///
+    /// # Safety
+    /// `handle` is null, or writable for the kind of handle.
+    pub unsafe fn mem_pool_export_to_shareable_handle(
+        &self,
+        handle: *mut c_void,
+        pool: CuMemoryPool,
+        kind: c_int,
+        flags: u64,
+    ) -> CuResult {
+        self.share(pool);
+        let kind = CuMemHandleType(kind.cast_unsigned());
+        // SAFETY: the arguments are the caller's.
+        unsafe { self.real.mem_pool_export_to_shareable_handle(handle, pool, kind, flags) }
+    }
+
+    /// `cuMemPoolExportPointer`. A served block is no memory of an exported pool, and is refused as
+    /// memory of a pool that cannot be exported is.
+    ///
+    /// # Safety
+    /// `data` is null or writable.
+    pub unsafe fn mem_pool_export_pointer(&self, data: *mut c_void, address: CuDevicePtr) -> CuResult {
+        match self.place(address) {
+            // SAFETY: the arguments are the caller's.
+            Place::Foreign => unsafe { self.real.mem_pool_export_pointer(data, address) },
+            Place::Block(..) | Place::Free => CuResult::INVALID_VALUE,
+        }
+    }
+
+    /// Notes that others have access to a pool.
+    fn share(&self, pool: CuMemoryPool) {
+        let devices = self.contexts.all();
+        self.pools.shared(self.real, devices.iter().map(|served| served.ordinal()), pool);
+    }
+}

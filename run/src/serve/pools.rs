@@ -1,0 +1,81 @@
+//! Which default pools of the driver are served.
+//!
+//! `cuMemAllocAsync` takes memory of the current pool of a device, which is the default pool unless
+//! the program chooses another. A default pool is served until the program gives other processes or
+//! devices access to it: served memory is not the pool's, and would not follow.
+
+use crate::real::Real;
+use cachalot_cuda::driver::types::{CuDevice, CuMemoryPool};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The pools of a process's devices.
+#[derive(Default, Debug)]
+pub(super) struct Pools(Mutex<Vec<DevicePool>>);
+
+/// The default pool of a device.
+#[derive(Clone, Copy, Debug)]
+struct DevicePool {
+    device: CuDevice,
+    /// Null if the device has none.
+    default: CuMemoryPool,
+    /// Whether requests without a pool are served: the default pool is the current one.
+    is_current: bool,
+    /// Whether the program has given others access to the default pool.
+    is_shared: bool,
+}
+
+impl Pools {
+    /// Returns whether a request is served that names no pool, on `device`.
+    pub(super) fn serves_current(&self, real: &Real, device: CuDevice) -> bool {
+        let pool = *of(&mut self.lock(), real, device);
+        pool.is_current && !pool.is_shared && !pool.default.is_null()
+    }
+
+    /// Returns whether a request is served that names `pool`, on `device`.
+    pub(super) fn serves(&self, real: &Real, device: CuDevice, named: CuMemoryPool) -> bool {
+        let pool = *of(&mut self.lock(), real, device);
+        pool.default == named && !pool.is_shared && !named.is_null()
+    }
+
+    /// Returns the default pool of a device, which served memory counts as.
+    pub(super) fn default_of(&self, real: &Real, device: CuDevice) -> CuMemoryPool {
+        of(&mut self.lock(), real, device).default
+    }
+
+    /// Notes that the program has chosen the current pool of a device.
+    pub(super) fn chosen(&self, real: &Real, device: CuDevice, chosen: CuMemoryPool) {
+        let mut pools = self.lock();
+        let pool = of(&mut pools, real, device);
+        pool.is_current = pool.default == chosen;
+    }
+
+    /// Notes that the program has given others access to a pool.
+    pub(super) fn shared(&self, real: &Real, devices: impl IntoIterator<Item = CuDevice>, shared: CuMemoryPool) {
+        let mut pools = self.lock();
+        for device in devices {
+            let pool = of(&mut pools, real, device);
+            pool.is_shared |= pool.default == shared;
+        }
+    }
+
+    /// Locks the pools.
+    fn lock(&self) -> MutexGuard<'_, Vec<DevicePool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the pool of a device. The first call for a device asks the driver.
+fn of<'a>(pools: &'a mut Vec<DevicePool>, real: &Real, device: CuDevice) -> &'a mut DevicePool {
+    if let Some(at) = pools.iter().position(|pool| pool.device == device) {
+        return &mut pools[at];
+    }
+    let (mut default, mut current) = (CuMemoryPool::NULL, CuMemoryPool::NULL);
+    // SAFETY: `default` outlives the call, which writes one handle to it.
+    let has = unsafe { real.device_get_default_mem_pool(&raw mut default, device) };
+    // SAFETY: `current` outlives the call, which writes one handle to it.
+    let asked = unsafe { real.device_get_mem_pool(&raw mut current, device) };
+    let default = if has.is_success() { default } else { CuMemoryPool::NULL };
+    let is_current = asked.is_success() && current == default;
+    pools.push(DevicePool { device, default, is_current, is_shared: false });
+    pools.last_mut().expect("the entry above")
+}

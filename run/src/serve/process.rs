@@ -1,0 +1,231 @@
+//! The state of a process, and which way a call goes.
+
+use crate::charge::{Charge, Passed};
+use crate::options::Options;
+use crate::real::{self, Real};
+use crate::record::Record;
+use crate::serve::contexts::Contexts;
+use crate::serve::frees::Frees;
+use crate::serve::notes::Notes;
+use crate::serve::pools::Pools;
+use crate::serve::published::Handles;
+use crate::serve::served::{self, Served};
+use cachalot::core_api::PointerFault;
+use cachalot::core_api::config::ConfigError;
+use cachalot::{Allocation, Config, DevicePtr, Error};
+use cachalot_cuda::driver::types::{CuContext, CuDevicePtr, CuStream};
+use cachalot_cuda::{CuResult, Streams, fork};
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// The state of a process whose calls of the driver come here first.
+pub struct Process {
+    pub(super) real: &'static Real,
+    pub(super) options: Options,
+    settings: Config,
+    streams: Arc<Streams>,
+    pub(super) contexts: Contexts,
+    pub(super) frees: Arc<Frees>,
+    pub(super) charge: Charge,
+    pub(super) passed: Passed,
+    pub(super) notes: Notes,
+    pub(super) pools: Pools,
+    pub(super) handles: Handles,
+    /// Streams that capture, with their contexts.
+    pub(super) capturing: Mutex<Vec<(CuStream, CuContext)>>,
+    /// Peers with access: the context that accesses, and the context whose memory is accessed.
+    pub(super) peers: Mutex<Vec<(CuContext, CuContext)>>,
+    pub(super) counters: Counters,
+}
+
+/// How many calls went which way.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) passed: AtomicU64,
+}
+
+/// How many calls for memory a process has made, by their way.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    /// Requests and frees that the driver itself has answered.
+    pub passed: u64,
+    /// Bytes that the driver has given for served memory, and that are held now.
+    pub held_bytes: u64,
+    /// Bytes of served memory in the program's use.
+    pub used_bytes: u64,
+}
+
+/// Where an address lies.
+pub(super) enum Place {
+    /// In a block that the program holds.
+    Block(Arc<Served>, Allocation),
+    /// In memory of a segment that is no block of the program.
+    Free,
+    /// In memory of the driver itself, or nowhere.
+    Foreign,
+}
+
+impl Process {
+    /// Returns the state of a process over a driver, for tests. No other process can read its books.
+    /// Calls no driver.
+    ///
+    /// # Errors
+    /// The mistake in the settings.
+    pub fn new(real: &'static Real, options: Options) -> Result<Self, ConfigError> {
+        Self::with_books(real, options, false)
+    }
+
+    /// Returns the state of a process over a driver. `publish`: other processes can read its books.
+    fn with_books(real: &'static Real, options: Options, publish: bool) -> Result<Self, ConfigError> {
+        Ok(Self {
+            real,
+            settings: served::settings(&options.settings)?,
+            streams: Arc::new(Streams::new()),
+            contexts: Contexts::new(),
+            frees: Arc::new(Frees::new()),
+            charge: Charge::new(&options, publish),
+            passed: Passed::default(),
+            notes: Notes::default(),
+            pools: Pools::default(),
+            handles: Handles::default(),
+            capturing: Mutex::default(),
+            peers: Mutex::default(),
+            counters: Counters::default(),
+            options,
+        })
+    }
+
+    /// Returns the real driver.
+    pub fn real(&self) -> &'static Real {
+        self.real
+    }
+
+    /// Returns how many calls went which way, and the bytes of served memory. Calls no driver.
+    pub fn counts(&self) -> Counts {
+        let passed = self.counters.passed.load(Ordering::Relaxed);
+        self.contexts.all().iter().fold(Counts { passed, ..Counts::default() }, |mut counts, served| {
+            if let Ok(stats) = served.allocator().stats(served::DEVICE) {
+                counts.held_bytes += stats.reserved_bytes().current.cast_unsigned();
+                counts.used_bytes += stats.allocated_bytes().current.cast_unsigned();
+            }
+            counts
+        })
+    }
+
+    /// Asks the driver for the answer that a request or a free has to give before anything else: 0, the
+    /// code of a failed context, or the refusal of a capture, which the question breaks as the
+    /// request would. (`cuMemFree(0)`: 24 ns on driver 580.)
+    #[inline]
+    pub(super) fn admit(&self) -> CuResult {
+        // SAFETY: the null address is freed without an effect.
+        unsafe { self.real.mem_free(0) }
+    }
+
+    /// Calls `act` with the allocator of the thread's context. `None` without a context, and where
+    /// the context cannot be served: the call is then passed on.
+    #[inline]
+    pub(super) fn with_current<T>(&self, act: impl FnOnce(&Arc<Served>) -> T) -> Option<T> {
+        let context = self.current()?;
+        match self.contexts.with(context, act) {
+            Ok(answer) => Some(answer),
+            Err(act) => self.open(context).map(|served| act(&served)),
+        }
+    }
+
+    /// Returns the thread's context. `None` without one.
+    #[inline]
+    pub(super) fn current(&self) -> Option<CuContext> {
+        let mut context = CuContext::NULL;
+        // SAFETY: `context` outlives the call, which writes one handle to it.
+        let code = unsafe { self.real.ctx_get_current(&raw mut context) };
+        (code.is_success() && !context.is_null()).then_some(context)
+    }
+
+    /// Opens the allocator of the thread's context. `None` if the context cannot be served, or the
+    /// process only observes.
+    #[cold]
+    fn open(&self, context: CuContext) -> Option<Arc<Served>> {
+        self.frees.add_context(context);
+        if self.options.observe {
+            return None;
+        }
+        let record = self.begin_record();
+        let opened =
+            Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, record).ok()?;
+        let served = self.contexts.add(opened);
+        self.open_peers(&served);
+        Some(served)
+    }
+
+    /// Begins the record of a context. `None`: nothing is recorded.
+    fn begin_record(&self) -> Option<Arc<Record>> {
+        let path = self.options.record.as_ref()?;
+        let begun = Record::begin(path, &self.settings.to_string(), self.options.limit);
+        begun.map_err(|error| eprintln!("cachalot: {}: {error}; nothing is recorded", path.display())).ok()
+    }
+
+    /// Returns where an address lies.
+    pub(super) fn place(&self, address: CuDevicePtr) -> Place {
+        let mut free = false;
+        for served in self.contexts.all() {
+            match served.allocator().base_of(DevicePtr(address)) {
+                Ok(block) => return Place::Block(served, block),
+                Err(error) => free |= !is_foreign(&error),
+            }
+        }
+        if free { Place::Free } else { Place::Foreign }
+    }
+
+    /// Counts a call that is passed on.
+    pub(super) fn pass(&self) {
+        self.counters.passed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Locks the streams that capture.
+    pub(super) fn capturing(&self) -> std::sync::MutexGuard<'_, Vec<(CuStream, CuContext)>> {
+        self.capturing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process")
+            .field("options", &self.options)
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns whether an allocator's refusal says that the address lies in none of its segments.
+#[inline]
+pub(super) fn is_foreign(error: &Error) -> bool {
+    matches!(error, Error::InvalidPointer { fault: PointerFault::Foreign, .. })
+}
+
+/// Returns the state of this process. `None`: `cachalot run` did not start the process, its options
+/// are mistaken, nothing stands in front of a driver, or the process is a forked child of one with a
+/// state. Every call is then passed on.
+///
+/// The first call reads the environment and looks the driver's functions up. No call calls the
+/// driver.
+#[inline]
+pub fn process() -> Option<&'static Process> {
+    static PROCESS: OnceLock<Option<Process>> = OnceLock::new();
+    if fork::in_child() {
+        return None;
+    }
+    PROCESS.get_or_init(start).as_ref()
+}
+
+/// Makes the state of this process.
+#[cold]
+fn start() -> Option<Process> {
+    let real = real::real()?;
+    let made = match Options::of_environment() {
+        Ok(None) => return None,
+        Ok(Some(options)) => Process::with_books(real, options, true).map_err(|error| error.to_string()),
+        Err(error) => Err(error),
+    };
+    made.map_err(|error| eprintln!("cachalot: {error}; nothing is served")).ok()
+}

@@ -1,0 +1,218 @@
+//! The allocator of one context.
+
+use crate::charge::Charge;
+use crate::real::Real;
+use crate::record::Record;
+use crate::serve::device::ServedDevice;
+use crate::serve::frees::Frees;
+use cachalot::core_api::config::ConfigError;
+use cachalot::core_api::{Error, Growable};
+use cachalot::{Allocator, Config, DeviceIndex, DevicePtr, HeapLock};
+use cachalot_cuda::driver::types::{CuContext, CuDevice, CuStream, CuStreamFlags};
+use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, StreamIdentity, Streams};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+/// Settings that are in force unless the program's own settings say otherwise. Each block of more
+/// than 1 MiB has a segment of its own and begins it, also when the segment serves again: a segment
+/// of more than 20 MiB is never cut, and a smaller one serves only what leaves less than a 128th.
+/// Only a request that the device has no memory for is cut from a free segment.
+pub(super) const SETTINGS: &str = "exact_segments:True,compact:1,max_split_size_mb:20";
+
+/// The only device of a context's allocator.
+pub(super) const DEVICE: DeviceIndex = DeviceIndex(0);
+
+/// A context that is served.
+pub(super) struct Served {
+    context: CuContext,
+    device: CuDevice,
+    allocator: Allocator<ServedDevice, HeapLock, Growable>,
+    /// Whether memory in the order of streams was ever served.
+    ordered: AtomicBool,
+    /// A stream of the library's own, or 0 while there is none. Created for the first block to clear.
+    clearing: AtomicUsize,
+}
+
+impl Served {
+    /// Opens the allocator of a context, which is current. Calls the driver.
+    ///
+    /// # Errors
+    /// The driver's code. The program's request is then passed on.
+    pub(super) fn open(
+        real: &'static Real,
+        context: CuContext,
+        settings: &Config,
+        streams: &Arc<Streams>,
+        charge: &Charge,
+        frees: &Arc<Frees>,
+        record: Option<Arc<Record>>,
+    ) -> Result<Arc<Self>, CuResult> {
+        let driver = real.driver().map_err(|_| CuResult::NOT_INITIALIZED)?;
+        let mut device = CuDevice::default();
+        // SAFETY: `device` outlives the call, which writes one integer to it.
+        let asked = unsafe { real.ctx_get_device(&raw mut device) };
+        if !asked.is_success() {
+            return Err(asked);
+        }
+        let options =
+            DeviceOptions { context: Some(context), identity: StreamIdentity::Reported, streams: Arc::clone(streams) };
+        // A handle of the driver is the ordinal of its device.
+        let cuda =
+            CudaDevice::open_with(driver, device.0.cast_unsigned(), options).map_err(|error| CuResult(error.code))?;
+        let records = record.is_some();
+        let served = ServedDevice::new(cuda, real, charge.of_device(real, device), Arc::clone(frees), record);
+        let allocator = Allocator::new([served], settings).map_err(code_of)?;
+        let served = Arc::new(Self {
+            context,
+            device,
+            allocator,
+            ordered: AtomicBool::new(false),
+            clearing: AtomicUsize::new(0),
+        });
+        served.device().set_owner(Arc::downgrade(&served));
+        served.allocator.report_events(DEVICE, records).map_err(code_of)?;
+        Ok(served)
+    }
+
+    /// Returns the context.
+    pub(super) fn context(&self) -> CuContext {
+        self.context
+    }
+
+    /// Returns the driver's number of the context's device.
+    pub(super) fn ordinal(&self) -> CuDevice {
+        self.device
+    }
+
+    /// Returns the allocator.
+    pub(super) fn allocator(&self) -> &Allocator<ServedDevice, HeapLock, Growable> {
+        &self.allocator
+    }
+
+    /// Returns the device of the allocator.
+    ///
+    /// # Panics
+    /// Never: the allocator has one device.
+    pub(super) fn device(&self) -> &ServedDevice {
+        self.allocator.device(DEVICE).expect("the allocator's only device")
+    }
+
+    /// Returns whether memory in the order of streams was ever served.
+    pub(super) fn is_ordered(&self) -> bool {
+        self.ordered.load(Ordering::Relaxed)
+    }
+
+    /// Notes that memory in the order of streams is served.
+    pub(super) fn set_ordered(&self) {
+        if !self.is_ordered() {
+            self.ordered.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the bytes that are held from the driver and not in the program's use.
+    pub(super) fn unused(&self) -> u64 {
+        self.allocator.stats(DEVICE).map_or(0, |stats| {
+            let unused = stats.reserved_bytes().current - stats.allocated_bytes().current;
+            u64::try_from(unused).unwrap_or(0)
+        })
+    }
+
+    /// Waits for all work of the context as the driver's `cuMemFree` does, by a free of a byte.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn wait(&self) -> Result<(), Error> {
+        let waited = self.device().cuda().with_context(|driver| {
+            let mut byte = 0;
+            // SAFETY: `byte` outlives the call, which writes one address to it.
+            let taken = unsafe { driver.mem_alloc(&raw mut byte, 1) };
+            if !taken.is_success() {
+                return taken;
+            }
+            // SAFETY: the byte is new, and no other code has its address.
+            unsafe { driver.mem_free(byte) }
+        });
+        waited.map_err(Error::Device)
+    }
+
+    /// Clears a block, on a stream of the library's own. The contents are zero when the call returns.
+    ///
+    /// # Errors
+    /// The driver's code.
+    pub(super) fn clear(&self, at: DevicePtr, bytes: u64) -> Result<(), CuResult> {
+        let cuda = self.device().cuda();
+        let stream = self.clearing_stream()?;
+        // SAFETY: the block is new, and no other code has its address.
+        unsafe { cuda.fill(at, 0, bytes, stream) }.map_err(|error| CuResult(error.code))?;
+        cuda.with_context(|driver| {
+            // SAFETY: the stream is the library's own, and is never destroyed.
+            unsafe { driver.stream_synchronize(stream) }
+        })
+        .map_err(|error| CuResult(error.code))
+    }
+
+    /// Returns the stream for blocks to clear. It waits for no other stream, and none waits for it.
+    fn clearing_stream(&self) -> Result<CuStream, CuResult> {
+        let known = self.clearing.load(Ordering::Acquire);
+        if known != 0 {
+            return Ok(CuStream(known));
+        }
+        let mut stream = CuStream::NULL;
+        self.device()
+            .cuda()
+            .with_context(|driver| {
+                // SAFETY: `stream` outlives the call, which writes one handle to it.
+                unsafe { driver.stream_create(&raw mut stream, CuStreamFlags::NON_BLOCKING) }
+            })
+            .map_err(|error| CuResult(error.code))?;
+        match self.clearing.compare_exchange(0, stream.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(stream),
+            Err(faster) => {
+                let _ = self.device().cuda().with_context(|driver| {
+                    // SAFETY: the stream was created above, and no other code has its handle.
+                    unsafe { driver.stream_destroy(stream) }
+                });
+                Ok(CuStream(faster))
+            }
+        }
+    }
+}
+
+/// Parses the program's settings, added to [`SETTINGS`] where those have an effect.
+///
+/// # Errors
+/// The mistake in the settings.
+pub(super) fn settings(text: &str) -> Result<Config, ConfigError> {
+    let config = Config::parse(text)?;
+    if !config.policy().traits().follows_pytorch || config.expandable_segments() {
+        return Ok(config);
+    }
+    // A later setting wins.
+    let comma = if text.is_empty() { "" } else { "," };
+    Config::parse(&format!("{SETTINGS}{comma}{text}"))
+}
+
+/// Returns the driver's code for a failure of the allocator.
+pub(super) fn code_of(error: Error) -> CuResult {
+    match error {
+        Error::Device(error) if error.code != 0 => CuResult(error.code),
+        Error::InvalidPointer { .. } | Error::InvalidStream => CuResult::INVALID_VALUE,
+        Error::Device(_) => CuResult::UNKNOWN,
+        _ => CuResult::OUT_OF_MEMORY,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::settings;
+
+    #[test]
+    fn large_blocks_have_segments_of_their_own_unless_pages_are_asked_for() {
+        assert!(settings("").unwrap().exact_segments());
+        assert!(settings("roundup_power2_divisions:4").unwrap().exact_segments());
+        assert!(!settings("exact_segments:False").unwrap().exact_segments());
+        assert!(!settings("expandable_segments:True").unwrap().exact_segments());
+        assert!(!settings("policy:stitched").unwrap().exact_segments());
+        assert!(settings("unknown:1").is_err());
+    }
+}

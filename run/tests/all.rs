@@ -1,0 +1,3 @@
+//! Tests of what stands in front of the driver, over the emulated driver.
+
+mod serve;

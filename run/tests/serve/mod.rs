@@ -1,0 +1,10 @@
+//! Served memory.
+
+mod addresses;
+mod captures;
+mod contexts;
+mod failures;
+mod frees;
+mod orders;
+mod records;
+mod setup;

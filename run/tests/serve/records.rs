@@ -1,0 +1,69 @@
+//! Recorded programs, replayed.
+
+use super::setup::{PAGE, Setup};
+use cachalot_replay::replay::{self, Options as ReplayOptions};
+use cachalot_replay::trace::{Action, Trace};
+use cachalot_run::Options;
+use std::path::Path;
+
+/// Runs a program with memory of both kinds, recorded in a file.
+fn record(file: &Path, options: Options) {
+    let setup = Setup::with(&[], Options { record: Some(file.to_owned()), ..options });
+    let mut random = fastrand::Rng::with_seed(7);
+    let streams = [setup.stream(), setup.stream()];
+    let mut held = Vec::new();
+    for _ in 0..3000 {
+        let bytes = match random.u32(0..10) {
+            0 => PAGE * random.usize(1..8) + random.usize(0..5000),
+            _ => random.usize(1..50_000),
+        };
+        match random.u32(0..5) {
+            // Small: which large segments of a stream go back to the driver depends on the progress of the stream's work.
+            0 => held.push((setup.take_on(bytes % 50_000 + 1, streams[0]), random.choice(streams).expect("two"))),
+            1 | 2 => held.push((setup.take(bytes), 0)),
+            _ if held.is_empty() => {}
+            _ => {
+                let (block, stream) = held.swap_remove(random.usize(0..held.len()));
+                setup.fill(block, 1, 64, streams[1]);
+                let code = if stream == 0 { setup.give(block) } else { setup.give_on(block, stream) };
+                assert_eq!(code, 0);
+            }
+        }
+        if random.u32(0..200) == 0 {
+            assert_eq!(setup.cuCtxSynchronize(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_recorded_program_is_replayed_without_a_difference() {
+    let place = tempfile::tempdir().expect("a folder");
+    for (name, settings) in [("default", ""), ("caching", "exact_segments:False,max_split_size_mb:40")] {
+        let file = place.path().join(format!("{name}.csv"));
+        record(&file, Options { settings: settings.to_owned(), ..Options::default() });
+        let traces = Trace::load(&file).expect("a record");
+        let trace = &traces[0];
+        let count = |action| trace.events.iter().filter(|event| event.action == action).count();
+        assert!(count(Action::Alloc) > 1500 && count(Action::FreeCompleted) > 300, "{name}");
+        let options = ReplayOptions { check: true, repeat: 1, ..ReplayOptions::default() };
+        let outcome = replay::replay(trace, &options).expect("replayed");
+        let checked = outcome.checked.expect("checked");
+        assert!(checked.decisions >= trace.events.len() as u64);
+        assert_eq!((checked.mismatches, checked.first), (0, None), "{name}");
+    }
+}
+
+#[test]
+fn further_contexts_have_records_of_their_own() {
+    let place = tempfile::tempdir().expect("a folder");
+    let file = place.path().join("run.csv");
+    let setup = Setup::with(&[], Options { record: Some(file.clone()), ..Options::default() });
+    setup.take(512);
+    let other = setup.retain(1);
+    assert_eq!(setup.cuCtxSetCurrent(other), 0);
+    setup.take(512);
+    drop(setup);
+    let records = std::fs::read_dir(place.path()).expect("the folder").flatten();
+    let records = records.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "csv"));
+    assert_eq!(records.map(|entry| Trace::load(&entry.path()).expect("a record")).count(), 2);
+}
