@@ -1,4 +1,4 @@
-//! The book that a process wrote at its end, as JSON.
+//! The book of a process, written at the process's end as JSON.
 
 use super::view::BookView;
 use serde::{Deserialize, Serialize};
@@ -6,13 +6,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The version of the file. A change that breaks readers raises the number.
+/// The version of the file. A change against readers raises the number.
 const SCHEMA: u32 = 1;
 
-/// Greatest number of bytes of a file that is read.
+/// Greatest length of a file, in bytes.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// The books of a process, one for each device.
+/// The books of a process, each of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Books {
     /// The version of the file.
@@ -29,7 +29,7 @@ pub fn path_of_caller(path: &Path) -> PathBuf {
     }
 }
 
-/// Writes the books of this process. The file is complete or missing.
+/// Writes the books of the process. The file is complete or missing.
 ///
 /// # Errors
 /// The file cannot be written.

@@ -7,7 +7,7 @@ use super::bytes::show;
 use super::table::{Look, Table};
 use super::{BAD_INPUT, SCHEMA, book, print};
 use cachalot_run::group::watch::GroupView;
-use gather::{DeviceMemory, Moment, ProcessMemory, Source};
+use gather::{Answers, DeviceMemory, ProcessMemory, Teller};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -65,7 +65,7 @@ pub(crate) struct TopArgs {
 struct TopLine<'a> {
     schema: u32,
     #[serde(flatten)]
-    moment: &'a Moment,
+    moment: &'a Answers,
 }
 
 /// Runs the command.
@@ -94,8 +94,8 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
 }
 
 /// Reads what is told now, on one process or on all.
-fn now(pid: Option<u32>) -> Result<Moment, String> {
-    let mut moment = Moment::now().map_err(|error| error.to_string())?;
+fn now(pid: Option<u32>) -> Result<Answers, String> {
+    let mut moment = Answers::now().map_err(|error| error.to_string())?;
     match pid {
         Some(pid) if !moment.keep(pid) => Err(format!(
             "process {pid} has no book, and is in no group: start it with `cachalot run`, or set CACHALOT_PUBLISH=1 \
@@ -105,7 +105,7 @@ fn now(pid: Option<u32>) -> Result<Moment, String> {
     }
 }
 
-fn text(moment: &Moment, look: &Look) -> String {
+fn text(moment: &Answers, look: &Look) -> String {
     let mut text = String::new();
     for device in &moment.devices {
         let _ = writeln!(text, "{}", look.fold(&sentence(device), 2));
@@ -134,7 +134,7 @@ fn sentence(device: &DeviceMemory) -> String {
         return format!("{name}: {booked} booked; nobody told the driver's figure.");
     };
     let source = match device.source {
-        Some(Source::Process) => ", as a process was told last",
+        Some(Teller::Process) => ", as a process was told last",
         _ => "",
     };
     let unexplained = book::signed(unexplained);
