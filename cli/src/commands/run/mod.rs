@@ -59,7 +59,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
     /// Share the limit with every program that is started with this group
-    #[arg(long, value_name = "NAME", requires = "limit")]
+    #[arg(long, value_name = "NAME")]
     group: Option<String>,
     /// Memory that is kept for this program, whatever other programs of the group ask for
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "group")]
