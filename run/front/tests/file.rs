@@ -1,4 +1,4 @@
-//! The file needs what every container has, carries the driver's name, and exports the driver's names alone.
+//! The file needs no library beyond every container's, carries the driver's name, and exports the driver's names alone.
 
 use crate::rows;
 use object::elf::{DF_1_NODELETE, DT_FLAGS_1, DT_NEEDED, DT_RUNPATH, DT_SONAME, DynamicTag, FileHeader64};
@@ -6,7 +6,7 @@ use object::read::elf::{Dyn, ElfFile, FileHeader};
 use object::{LittleEndian, Object, ObjectSymbol};
 use std::collections::BTreeSet;
 
-/// Reads the library that cargo has built beside this test.
+/// Reads the library, which cargo has built beside the test.
 fn image() -> Vec<u8> {
     let test = std::env::current_exe().expect("a test has a file");
     std::fs::read(test.with_file_name("libcachalot_front.so")).expect("cargo has built the library")
