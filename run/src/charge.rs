@@ -168,7 +168,10 @@ impl DeviceCharge {
 /// Memory that the program has from the driver itself, by address or handle. It is charged until
 /// the program frees it.
 #[derive(Default, Debug)]
-pub struct Passed(Mutex<HashMap<(Kind, u64), (Arc<DeviceCharge>, u64)>>);
+pub struct Passed(Mutex<PassedMemory>);
+
+/// The charge and the bytes of memory, by kind and by address or handle.
+type PassedMemory = HashMap<(Kind, u64), (Arc<DeviceCharge>, u64)>;
 
 impl Passed {
     /// Makes a call of the driver that takes `bytes` of a device, and charges them under the name
@@ -220,7 +223,7 @@ impl Passed {
     }
 
     /// Locks the memory of the driver.
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Kind, u64), (Arc<DeviceCharge>, u64)>> {
+    fn lock(&self) -> MutexGuard<'_, PassedMemory> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

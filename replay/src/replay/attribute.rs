@@ -83,9 +83,11 @@ impl Follower<'_> {
     pub(super) fn compacts(&mut self, cached: &[Event], rest: &[Event]) -> bool {
         let obtains = rest.first().is_some_and(|event| event.action == Action::SegmentAlloc);
         let only_releases = cached.iter().all(|event| event.action == Action::SegmentFree);
-        let compact = self.settings.config.compact().is_some();
-        if !(compact && obtains && only_releases) || !self.is_complete_release(cached) {
-            return compact && obtains && only_releases;
+        if self.settings.config.compact().is_none() || !obtains || !only_releases {
+            return false;
+        }
+        if !self.is_complete_release(cached) {
+            return true;
         }
         if let Some(&compacts) = self.trials.compacts.get(&self.position) {
             return compacts;

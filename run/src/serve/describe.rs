@@ -84,12 +84,15 @@ impl Process {
         // SAFETY: the arguments are the caller's.
         let code = unsafe { self.real.pointer_get_attributes(count, attributes.cast(), values, asked) };
         let Place::Block(served, block) = place else { return code };
-        if !code.is_success() {
+        // The driver refuses null arrays, but for 0 attributes.
+        if !code.is_success() || attributes.is_null() || values.is_null() {
             return code;
         }
-        for at in 0..count as usize {
-            // SAFETY: the driver has read `count` entries of both arrays.
-            let (attribute, value) = unsafe { (*attributes.add(at), *values.add(at)) };
+        // SAFETY: after success the driver has read `count` entries of the array.
+        let attributes = unsafe { core::slice::from_raw_parts(attributes, count as usize) };
+        // SAFETY: as above.
+        let values = unsafe { core::slice::from_raw_parts(values, count as usize) };
+        for (&attribute, &value) in attributes.iter().zip(values) {
             if !value.is_null() {
                 // SAFETY: the driver has written a value of the attribute there.
                 unsafe { self.correct(value, CuPointerAttribute(attribute), &served, &block) };

@@ -136,7 +136,7 @@ impl Process {
             served.device().charge().unbook(Kind::Served, address);
         }
         let freed = if self.options.sync_free {
-            self.free_after_wait(served, ptr)
+            free_after_wait(served, ptr)
         } else {
             // The number is read first: it stands for the work before this call.
             let number = self.frees.number();
@@ -147,15 +147,6 @@ impl Process {
             Err(error) if is_foreign(&error) => None,
             Err(error) => Some(code_of(error)),
         }
-    }
-
-    /// Waits for the work of a block's context as the driver's `cuMemFree` does, and frees the block.
-    fn free_after_wait(&self, served: &Served, ptr: DevicePtr) -> Result<(), Error> {
-        let block = served.allocator().base_of(ptr)?;
-        if block.base == ptr {
-            served.wait()?;
-        }
-        served.allocator().free(ptr)
     }
 
     /// Frees an address that is not the current context's: another context's, or the driver's own.
@@ -283,7 +274,12 @@ impl Process {
         // SAFETY: the arguments are the caller's.
         let call = || unsafe { self.real.mem_alloc(address, bytes) };
         // SAFETY: after success the driver has written the address.
-        self.pass_charged(Kind::Plain, taken_by(bytes as u64), call, || unsafe { address.read() })
+        let code = self.pass_charged(Kind::Plain, taken_by(bytes as u64), call, || unsafe { address.read() });
+        if code.is_success() {
+            // SAFETY: as above.
+            self.observe_taken(unsafe { address.read() }, bytes as u64, None);
+        }
+        code
     }
 
     /// Passes a request for rows on, and charges its bytes.
@@ -303,7 +299,12 @@ impl Process {
         let call = || unsafe { self.real.mem_alloc_pitch(address, pitch, width, height, element) };
         let bytes = (width as u64).saturating_mul(height as u64);
         // SAFETY: after success the driver has written the address.
-        self.pass_charged(Kind::Plain, taken_by(bytes), call, || unsafe { address.read() })
+        let code = self.pass_charged(Kind::Plain, taken_by(bytes), call, || unsafe { address.read() });
+        if code.is_success() {
+            // SAFETY: as above.
+            self.observe_taken(unsafe { address.read() }, bytes, None);
+        }
+        code
     }
 
     /// Makes a call of the driver that takes `bytes` of the current context's device, charged.
@@ -328,7 +329,17 @@ impl Process {
     /// Passes a free on.
     pub(super) fn pass_free(&self, address: CuDevicePtr) -> CuResult {
         self.pass();
+        self.observe_given(address);
         // SAFETY: takes no host pointers; the address is the caller's.
         self.passed.give(&[Kind::Plain, Kind::Pool, Kind::Managed], address, || unsafe { self.real.mem_free(address) })
     }
+}
+
+/// Waits for the work of a block's context as the driver's `cuMemFree` does, and frees the block.
+fn free_after_wait(served: &Served, ptr: DevicePtr) -> Result<(), Error> {
+    let block = served.allocator().base_of(ptr)?;
+    if block.base == ptr {
+        served.wait()?;
+    }
+    served.allocator().free(ptr)
 }

@@ -15,6 +15,7 @@
 //! frees              when freed memory may be given out again
 //! notes              what is kept about a block beside its place
 //! pools              which default pools of the driver are served
+//! observed           the memory of a process that only observes, recorded
 //! published          handles of blocks, published for other processes
 //! ```
 //!
@@ -31,6 +32,7 @@ mod handles;
 mod life;
 mod memory;
 mod notes;
+mod observed;
 mod ordered;
 mod passed;
 mod pools;

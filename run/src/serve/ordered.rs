@@ -75,7 +75,12 @@ impl Process {
             return call();
         }
         // SAFETY: after success the driver has written the address.
-        self.pass_charged(Kind::Pool, taken_by(bytes as u64), call, || unsafe { address.read() })
+        let code = self.pass_charged(Kind::Pool, taken_by(bytes as u64), call, || unsafe { address.read() });
+        if code.is_success() {
+            // SAFETY: as above.
+            self.observe_taken(unsafe { address.read() }, bytes as u64, Some(stream));
+        }
+        code
     }
 
     /// Serves a request on a stream. `None` passes the request on.
@@ -130,6 +135,7 @@ impl Process {
         // SAFETY: the arguments are the caller's.
         let pass = || unsafe { self.real.mem_free_async(address, stream) };
         if address == 0 || self.options.observe {
+            self.observe_given(address);
             return self.passed.give(&[Kind::Pool, Kind::Plain], address, pass);
         }
         let (served, block) = match self.place(address) {

@@ -7,6 +7,7 @@ use crate::record::Record;
 use crate::serve::contexts::Contexts;
 use crate::serve::frees::Frees;
 use crate::serve::notes::Notes;
+use crate::serve::observed::Observed;
 use crate::serve::pools::Pools;
 use crate::serve::published::Handles;
 use crate::serve::served::{self, Served};
@@ -30,6 +31,7 @@ pub struct Process {
     pub(super) charge: Charge,
     pub(super) passed: Passed,
     pub(super) notes: Notes,
+    observed: Observed,
     pub(super) pools: Pools,
     pub(super) handles: Handles,
     /// Streams that capture, with their contexts.
@@ -87,6 +89,7 @@ impl Process {
             charge: Charge::new(&options, publish),
             passed: Passed::default(),
             notes: Notes::default(),
+            observed: Observed::default(),
             pools: Pools::default(),
             handles: Handles::default(),
             capturing: Mutex::default(),
@@ -175,6 +178,18 @@ impl Process {
             }
         }
         if free { Place::Free } else { Place::Foreign }
+    }
+
+    /// Notes memory that the driver itself has given, for the record of a process that observes.
+    pub(super) fn observe_taken(&self, address: CuDevicePtr, bytes: u64, stream: Option<CuStream>) {
+        if let Some(path) = self.options.record.as_ref().filter(|_| self.options.observe) {
+            self.observed.taken(path, address, bytes, stream);
+        }
+    }
+
+    /// Notes memory that the driver itself is about to free.
+    pub(super) fn observe_given(&self, address: CuDevicePtr) {
+        self.observed.given(address);
     }
 
     /// Counts a call that is passed on.

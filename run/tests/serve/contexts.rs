@@ -49,13 +49,12 @@ fn a_primary_context_is_served_anew_after_a_reset_and_after_the_last_release() {
     for reset in [true, false, true] {
         let block = setup.take(PAGE);
         assert_eq!(setup.give(setup.take(PAGE)), 0);
-        // SAFETY: no other thread uses the context.
-        let code = unsafe {
-            if reset {
-                setup.process.device_primary_ctx_reset(CuDevice(0))
-            } else {
-                setup.process.device_primary_ctx_release(CuDevice(0))
-            }
+        let code = if reset {
+            // SAFETY: no other thread uses the context.
+            unsafe { setup.process.device_primary_ctx_reset(CuDevice(0)) }
+        } else {
+            // SAFETY: as above.
+            unsafe { setup.process.device_primary_ctx_release(CuDevice(0)) }
         };
         assert_eq!(code.0, 0);
         assert_eq!(setup.process.counts().held_bytes, 0, "reset {reset}");

@@ -24,8 +24,12 @@ fn record(file: &Path, options: Options) {
             _ if held.is_empty() => {}
             _ => {
                 let (block, stream) = held.swap_remove(random.usize(0..held.len()));
-                setup.fill(block, 1, 64, streams[1]);
-                let code = if stream == 0 { setup.give(block) } else { setup.give_on(block, stream) };
+                let code = if stream == 0 {
+                    setup.fill(block, 1, 1, streams[1]);
+                    setup.give(block)
+                } else {
+                    setup.give_on(block, stream)
+                };
                 assert_eq!(code, 0);
             }
         }
@@ -65,5 +69,21 @@ fn further_contexts_have_records_of_their_own() {
     drop(setup);
     let records = std::fs::read_dir(place.path()).expect("the folder").flatten();
     let records = records.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "csv"));
-    assert_eq!(records.map(|entry| Trace::load(&entry.path()).expect("a record")).count(), 2);
+    let traces: Vec<_> = records.flat_map(|entry| Trace::load(&entry.path()).expect("a record")).collect();
+    assert_eq!(traces.len(), 2);
+}
+
+#[test]
+fn a_process_that_observes_records_each_allocation_of_the_driver() {
+    let place = tempfile::tempdir().expect("a folder");
+    let file = place.path().join("run.csv");
+    record(&file, Options { observe: true, ..Options::default() });
+    let traces = Trace::load(&file).expect("a record");
+    let count = |action| traces[0].events.iter().filter(|event| event.action == action).count();
+    assert_eq!(
+        (count(Action::Alloc), count(Action::SegmentAlloc)),
+        (count(Action::SegmentAlloc), count(Action::Alloc))
+    );
+    assert!(count(Action::Alloc) > 1500);
+    assert_eq!(count(Action::FreeRequested), count(Action::SegmentFree));
 }

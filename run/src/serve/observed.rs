@@ -1,0 +1,68 @@
+//! The memory of a process that only observes, recorded.
+//!
+//! The driver's own allocations have no segments. Each is recorded as a segment with one block, as an
+//! allocator without a cache would have it.
+
+use crate::record::Record;
+use cachalot::core_api::{Action, TraceEntry, UNIT};
+use cachalot::{DevicePtr, HOST_STREAM, StreamId};
+use cachalot_cuda::driver::types::CuStream;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The record of a process that observes.
+#[derive(Default, Debug)]
+pub(super) struct Observed {
+    /// The record, once memory was requested. `None` inside: the file cannot be written.
+    record: OnceLock<Option<Arc<Record>>>,
+    /// The recorded allocations, by address: bytes and stream.
+    live: Mutex<HashMap<u64, (u64, StreamId)>>,
+}
+
+impl Observed {
+    /// Records that the driver has given `bytes` at an address. `None` for the stream: every stream
+    /// may use the memory.
+    pub(super) fn taken(&self, path: &Path, address: u64, bytes: u64, stream: Option<CuStream>) {
+        let begin = || {
+            let begun = Record::begin(path, "", None);
+            begun.map_err(|error| eprintln!("cachalot: {}: {error}; nothing is recorded", path.display())).ok()
+        };
+        let Some(record) = self.record.get_or_init(begin) else { return };
+        let stream = stream.map_or(HOST_STREAM, |stream| StreamId(stream.0 as u64));
+        // Under the lock, so that the events of an address stay in order.
+        let mut live = self.lock();
+        live.insert(address, (bytes, stream));
+        for (action, size) in [(Action::SegmentAlloc, segment(bytes)), (Action::Alloc, bytes)] {
+            record.event(&entry(action, address, size, stream));
+        }
+    }
+
+    /// Records that the driver is about to free an address. Nothing if the allocation was not
+    /// recorded.
+    pub(super) fn given(&self, address: u64) {
+        let Some(Some(record)) = self.record.get() else { return };
+        let mut live = self.lock();
+        let Some((bytes, stream)) = live.remove(&address) else { return };
+        let sizes =
+            [(Action::FreeRequested, bytes), (Action::FreeCompleted, bytes), (Action::SegmentFree, segment(bytes))];
+        for (action, size) in sizes {
+            record.event(&entry(action, address, size, stream));
+        }
+    }
+
+    /// Locks the recorded allocations.
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (u64, StreamId)>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the bytes of the segment that an allocation stands for.
+fn segment(bytes: u64) -> u64 {
+    bytes.next_multiple_of(UNIT)
+}
+
+/// Returns an event without a place and a time.
+fn entry(action: Action, address: u64, size: u64, stream: StreamId) -> TraceEntry {
+    TraceEntry { action, site: 0, addr: DevicePtr(address), size, stream, time_us: 0 }
+}
