@@ -48,6 +48,8 @@ pub struct DeviceCharge {
     held: AtomicU64,
     /// Whether a refusal was told.
     told: AtomicBool,
+    /// Bytes reserved for what calls have taken without saying how much.
+    measured: AtomicU64,
 }
 
 impl Charge {
@@ -92,7 +94,7 @@ impl DeviceCharge {
         if let Some(fault) = ledger.as_deref().and_then(Ledger::fault) {
             eprintln!("cachalot: {fault}");
         }
-        Self { group, ledger, held: AtomicU64::new(0), told: AtomicBool::new(false) }
+        Self { group, ledger, held: AtomicU64::new(0), told: AtomicBool::new(false), measured: AtomicU64::new(0) }
     }
 
     /// Books what the driver has given, under an address or a handle.
@@ -107,6 +109,27 @@ impl DeviceCharge {
         if let Some(ledger) = &self.ledger {
             ledger.unbook(kind, id);
         }
+    }
+
+    /// Makes a call that takes or frees memory without saying how much, and books what it came to by
+    /// the driver's figure: `used` returns the used bytes of the device. Counts what was taken
+    /// against the limit, as far as the limit has room: the memory is the driver's own by then.
+    pub fn measured(&self, kind: Kind, used: impl Fn() -> Option<u64>, call: impl FnOnce() -> CuResult) -> CuResult {
+        let Some((ledger, before)) = self.ledger.as_ref().zip(used()) else { return call() };
+        let noted = ledger.before(before);
+        let code = call();
+        let Some(after) = used() else { return code };
+        ledger.around(kind, noted, after);
+        if let Some(taken) = after.checked_sub(before) {
+            if self.reserve(taken).is_ok() {
+                self.measured.fetch_add(taken, Ordering::Relaxed);
+            }
+        } else {
+            let less = |measured: u64| Some(measured.saturating_sub(before - after));
+            let measured = self.measured.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or(0);
+            self.give_back(measured.min(before - after));
+        }
+        code
     }
 
     /// Returns the book.
@@ -269,6 +292,22 @@ mod tests {
         for _ in 0..2 {
             assert_eq!((give(1, CuResult::SUCCESS), charge.held(), booked(&charge)), (CuResult::SUCCESS, 0, 0));
         }
+    }
+
+    #[test]
+    fn what_a_call_takes_is_found_by_the_drivers_figure() {
+        let charge = limited(100);
+        let used = std::cell::Cell::new(1000);
+        let to = |after: u64| {
+            let call = || {
+                used.set(after);
+                CuResult::SUCCESS
+            };
+            assert_eq!(charge.measured(Kind::Module, || Some(used.get()), call), CuResult::SUCCESS);
+            (charge.held(), booked(&charge))
+        };
+        assert_eq!([to(1060), to(1060), to(1500), to(1010), to(900)], [(60, 60), (60, 60), (60, 500), (0, 10), (0, 0)]);
+        assert_eq!(charge.measured(Kind::Module, || None, || CuResult::NOT_FOUND), CuResult::NOT_FOUND);
     }
 
     #[test]

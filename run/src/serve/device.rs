@@ -86,6 +86,19 @@ impl ServedDevice {
         }
     }
 
+    /// Books what the driver has taken for the context itself: the process's bytes on the device, by
+    /// the driver's management library, less what is in the book. Nothing where that library does not
+    /// know the process.
+    pub(super) fn book_context(&self) {
+        let Some((ledger, own)) = self.charge.ledger().zip(self.cuda.process_use()) else { return };
+        let bytes = own.saturating_sub(ledger.view().booked);
+        if bytes != 0 && self.charge.reserve(bytes).is_ok() {
+            let name = self.cuda.cu_context().0 as u64;
+            self.charge.book(Kind::Context, bytes, name);
+            self.lock_charged().insert((Kind::Context, name), bytes);
+        }
+    }
+
     /// Tells the allocator which frees are complete. Returns whether the allocator did not know.
     pub(super) fn advance(&self, reached: u64) -> bool {
         if self.frontier.fetch_max(reached, Ordering::AcqRel) >= reached {

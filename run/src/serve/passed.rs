@@ -132,6 +132,25 @@ impl Process {
         }
     }
 
+    /// Makes a call of the driver that takes or frees memory of the current context's device without
+    /// saying how much: code, graphs, libraries. The driver's figure is asked before and after, which
+    /// takes 5 µs each on driver 580 and breaks no capture. What other threads and processes do
+    /// meanwhile is booked here, too.
+    pub fn measured(&self, kind: Kind, call: impl FnOnce() -> CuResult) -> CuResult {
+        let mut device = CuDevice::default();
+        // SAFETY: `device` outlives the call, which writes one integer to it.
+        if !unsafe { self.real.ctx_get_device(&raw mut device) }.is_success() {
+            return call();
+        }
+        let used = || {
+            let (mut free, mut total) = (0, 0);
+            // SAFETY: both variables outlive the call, which writes one integer to each.
+            let code = unsafe { self.real.mem_get_info(&raw mut free, &raw mut total) };
+            code.is_success().then(|| (total - free) as u64)
+        };
+        self.charge.of_device(self.real, device).measured(kind, used, call)
+    }
+
     /// Notes that others have access to a pool.
     fn share(&self, pool: CuMemoryPool) {
         let devices = self.contexts.all();

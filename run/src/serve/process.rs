@@ -156,7 +156,12 @@ impl Process {
         let record = self.begin_record();
         let opened =
             Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, record).ok()?;
-        let served = self.contexts.add(opened);
+        let served = self.contexts.add(Arc::clone(&opened));
+        // The management library is asked once for each context, where somebody wants the figure.
+        let counts = self.options.limit.is_some() || self.options.group.is_some() || self.options.ledger;
+        if counts && Arc::ptr_eq(&served, &opened) {
+            served.device().book_context();
+        }
         self.open_peers(&served);
         Some(served)
     }
