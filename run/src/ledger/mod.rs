@@ -126,7 +126,7 @@ impl Ledger {
     /// Books memory to the calling object. `id` is the address or the handle: the next booking of an
     /// equal kind and number replaces the entry.
     pub fn book(&self, kind: Kind, bytes: u64, id: u64) {
-        if self.book.is_forked() {
+        if self.is_forked() {
             return;
         }
         let (object, stack) = self.caller(bytes);
@@ -145,7 +145,7 @@ impl Ledger {
 
     /// Takes memory out of the book, and returns the bytes. `None`: the book has no such memory.
     pub fn unbook(&self, kind: Kind, id: u64) -> Option<u64> {
-        if self.book.is_forked() {
+        if self.is_forked() {
             return None;
         }
         let Some(entry) = self.live.remove(kind, id) else {
@@ -164,7 +164,7 @@ impl Ledger {
     /// Books the memory that a call took or gave back: the difference of the driver's used bytes, less
     /// the bookings meanwhile. A simultaneous call of another process is in the difference, too.
     pub fn around(&self, kind: Kind, before: Before, used: u64) {
-        if self.book.is_forked() {
+        if self.is_forked() {
             return;
         }
         let book = self.book.book();
@@ -190,7 +190,7 @@ impl Ledger {
 
     /// Notes the driver's own figures: used and all bytes of the device.
     pub fn driver(&self, used: u64, total: u64) {
-        if self.book.is_forked() {
+        if self.is_forked() {
             return;
         }
         let book = self.book.book();
@@ -207,6 +207,11 @@ impl Ledger {
             (view.stacks, view.dropped_stacks) = stacks.view();
         }
         view
+    }
+
+    /// Returns whether the calling process is a forked child of the ledger's process.
+    fn is_forked(&self) -> bool {
+        self.book.is_forked()
     }
 
     /// Removes the published file. Called at the end of the process; the ledger stays usable.

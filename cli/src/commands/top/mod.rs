@@ -20,10 +20,9 @@ Show who holds the devices' memory now, like nvidia-smi with reasons: each
 process of the user that has a book, by shared object and kind, beside the
 driver's own figure
 
-A process has a book if it was started by cachalot run, or if it links the
-library and CACHALOT_PUBLISH=1 is set. The driver's figure is of nvidia-smi, or
-the last one that a process was told. What neither a book nor nvidia-smi names
-is unexplained.
+A process has a book if it was started by cachalot run. The driver's figure is
+of nvidia-smi, or the last one that a process was told. What neither a book nor
+nvidia-smi names is unexplained.
 
 On a terminal the table is shown again every second, until Ctrl-C.
 
@@ -97,10 +96,9 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
 fn now(pid: Option<u32>) -> Result<Answers, String> {
     let mut moment = Answers::now().map_err(|error| error.to_string())?;
     match pid {
-        Some(pid) if !moment.keep(pid) => Err(format!(
-            "process {pid} has no book, and is in no group: start it with `cachalot run`, or set CACHALOT_PUBLISH=1 \
-             for a program that links the library"
-        )),
+        Some(pid) if !moment.keep(pid) => {
+            Err(format!("process {pid} has no book, and is in no group: start it with `cachalot run`"))
+        }
         _ => Ok(moment),
     }
 }
