@@ -1,4 +1,4 @@
-"""Makes tests/results/run.md from what compare.py left in a folder, and prints it.
+"""Makes tests/results/run.md from what compare.py and suites.py left in a folder, and prints it.
 
     python3 run/gpu/table.py OUT [OUT...] --machine "GPU; host" --date DATE --commit COMMIT
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections import Counter
 from pathlib import Path
 
 HEAD = """\
@@ -37,6 +38,39 @@ Nanoseconds, medians of rounds (`run/gpu/programs/costs.cu`), in one process eac
 | --- | --- | --- | --- | --- |
 """
 
+SUITES = """
+## Other projects' programs
+
+`python3 run/gpu/suites.py OUT --command COMMAND --programs FOLDER` runs them as they come. The first lines of the script say \
+what the columns mean.
+
+| project | way | programs | equal to the byte | but for figures | but for order | vary plain | fail plain | differ |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+VERDICTS = ("yes", "figures only", "order only", "varies", "fails plain", "NO")
+
+
+def suites(rows: list[dict[str, str]]) -> str:
+    """Returns the section about suites.csv: counts by project and way, and the names of the programs."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    named: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        project, name = row["program"].split("/")
+        if row["way"] == "plain":
+            named.setdefault((project, "all"), []).append(name)
+            continue
+        counts.setdefault((project, row["way"]), Counter())[row["equal"]] += 1
+        if row["equal"] not in ("yes", "figures only"):
+            named.setdefault((project, f"{row['way']}, {row['equal']}"), []).append(f"{name} (status {row['status']})")
+    text = SUITES
+    for (project, way), verdicts in sorted(counts.items()):
+        figures = " | ".join(str(verdicts[verdict]) for verdict in VERDICTS)
+        text += f"| {project} | {way} | {verdicts.total()} | {figures} |\n"
+    text += "\n"
+    for (project, what), names in sorted(named.items()):
+        text += f"* {project}, {what}: {', '.join(names)}\n"
+    return text
+
 
 def inside(text: str) -> str:
     """Returns what a program says of itself, without the words."""
@@ -57,7 +91,13 @@ def main() -> None:
     asked = parser.parse_args()
     programs: dict[str, dict[str, dict[str, str]]] = {}
     costs: dict[str, dict[str, str]] = {}
+    others: dict[tuple[str, str], dict[str, str]] = {}
     for folder in asked.folders:
+        if (folder / "suites.csv").exists():
+            with (folder / "suites.csv").open() as file:
+                others.update({(row["program"], row["way"]): row for row in csv.DictReader(file)})
+        if not (folder / "run.csv").exists():
+            continue
         with (folder / "run.csv").open() as file:
             for row in csv.DictReader(file):
                 programs.setdefault(row["program"], {})[row["way"]] = row
@@ -76,6 +116,8 @@ def main() -> None:
         for name, row in costs.items():
             ratio = float(row["plain"]) / float(row["served"])
             text += f"| {name} | {figure(row['plain'])} | {figure(row['observed'])} | {figure(row['served'])} | {ratio:.2f} |\n"
+    if others:
+        text += suites(list(others.values()))
     print(text, end="")
 
 
