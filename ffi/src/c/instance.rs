@@ -87,6 +87,11 @@ struct ParsedOptions {
     simulated_bytes: u64,
 }
 
+/// Returns a number of things in words, such as `1 block`.
+fn counted(count: i64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 impl Instance {
     /// Opens the devices and creates an allocator over them.
     ///
@@ -122,9 +127,9 @@ impl Instance {
         }
         parsed.tell_notes();
         log::info(format_args!(
-            "allocator created: cachalot {}, {} devices, settings `{}`",
+            "allocator created: cachalot {}, {}, settings `{}`",
             env!("CARGO_PKG_VERSION"),
-            instance.allocator.device_count(),
+            counted(instance.allocator.device_count().into(), "device"),
             parsed.config
         ));
         Ok(instance)
@@ -233,9 +238,10 @@ impl Instance {
                 _ => format!("; {leaked} bytes are in doubt, because the driver failed to release them"),
             };
             let text = format!(
-                "device {}: {blocks} blocks of {allocated} bytes are still held, {held} bytes of segments were not given \
-                 back{why}{doubt}",
-                index.0
+                "device {}: {} of {allocated} bytes {} still held, {held} bytes of segments were not given back{why}{doubt}",
+                index.0,
+                counted(blocks, "block"),
+                if blocks == 1 { "is" } else { "are" }
             );
             return Err(Status::new(CACHALOT_ERROR_STILL_HELD, text));
         }
