@@ -126,6 +126,9 @@ pub type cachalot_torch_event_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, event: *const cachalot_torch_event)>;
 pub type cachalot_torch_segment_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, segment: *const cachalot_torch_segment) -> c_int>;
+pub type cachalot_torch_pool_visitor = Option<
+    unsafe extern "C" fn(userdata: *mut c_void, pool: cachalot_pool, small_bytes: u64, large_bytes: u64) -> c_int,
+>;
 pub type cachalot_torch_let_go = Option<unsafe extern "C" fn(userdata: *mut c_void)>;
 pub type cachalot_torch_supply =
     Option<unsafe extern "C" fn(userdata: *mut c_void, bytes: usize, device: c_int) -> *mut c_void>;

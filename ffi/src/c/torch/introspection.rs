@@ -3,8 +3,8 @@
 
 use super::plugin;
 use crate::c::abi::{
-    cachalot_pool, cachalot_status, cachalot_torch_block, cachalot_torch_event_callback, cachalot_torch_segment,
-    cachalot_torch_segment_visitor,
+    cachalot_pool, cachalot_status, cachalot_torch_block, cachalot_torch_event_callback, cachalot_torch_pool_visitor,
+    cachalot_torch_segment, cachalot_torch_segment_visitor,
 };
 use crate::c::boundary;
 use crate::c::marshal::Userdata;
@@ -12,6 +12,7 @@ use crate::c::status::{CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Status};
 use cachalot_core::{BlockState, DevicePtr, PoolId, PoolKind, SnapshotSegment};
 use core::ffi::{c_int, c_void};
 use core::ptr::without_provenance_mut;
+use std::collections::BTreeMap;
 
 /// Sets the callback that is told of each event as it happens.
 ///
@@ -53,6 +54,36 @@ pub unsafe extern "C" fn cachalot_torch_segments(
                 let described = describe(segment, number, &blocks);
                 // SAFETY: guaranteed by the caller; the segment and its blocks outlive the call.
                 if unsafe { visit(userdata, &raw const described) } != 0 {
+                    return Err(Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop"));
+                }
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Passes the reserved bytes of every private pool of a device to a callback, by the pool's name.
+///
+/// # Safety
+/// The callback may be called with `userdata`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_torch_pools(
+    device: c_int,
+    visit: cachalot_torch_pool_visitor,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    boundary::infallible(CACHALOT_ERROR_PANIC, || {
+        plugin::with_allocator(|instance| {
+            let visit = visit.ok_or_else(|| Status::null("the callback"))?;
+            let (index, _) = instance.device(device)?;
+            let mut pools: BTreeMap<PoolId, [u64; 2]> = BTreeMap::new();
+            instance.allocator.reserved_of_pools(index, |pool, kind, bytes| {
+                pools.entry(pool).or_default()[usize::from(kind == PoolKind::Large)] += bytes;
+            })?;
+            let _running = instance.callbacks.enter();
+            for (PoolId(first, second), [small, large]) in pools {
+                // SAFETY: guaranteed by the caller.
+                if unsafe { visit(userdata, cachalot_pool { first, second }, small, large) } != 0 {
                     return Err(Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop"));
                 }
             }
