@@ -416,7 +416,7 @@ fn is_exported(function: &syn::ItemFn) -> bool {
 
 /// Returns the files with exported functions.
 fn exporting() -> Vec<PathBuf> {
-    let folders = ["capi", "torch"].map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder));
+    let folders = ["capi", "torch"].map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join("src/c").join(folder));
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("the folder exists"));
     entries.map(|entry| entry.expect("an entry").path()).collect()
 }

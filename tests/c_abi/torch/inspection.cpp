@@ -150,7 +150,11 @@ static void pools(cudaStream_t stream) {
   /* From now on, no block is split: the request has all that is left of the segment. */
   CHECK(cachalot_torch_set_pool_flags(0, pool, CACHALOT_POOL_NO_SPLIT) == CACHALOT_OK);
   void *whole = allocate(4 << 20, stream);
+  const std::vector<Segment> after = segments();
+  CHECK(after.size() == 1 && after[0].head.pool.second == 6 && after[0].blocks.size() == 3);
+  CHECK(after[0].blocks.back().base == whole && after[0].blocks.back().bytes == 15 << 20);
   /* A pool's counts are those of its segments. */
+  CHECK((reserved() == std::vector<Reserved>{{6, 0, 20 << 20}}));
   void *tiny = allocate(1000, cuda->stream());
   CHECK((reserved() == std::vector<Reserved>{{6, 2 << 20, 20 << 20}}));
   const auto stop = [](void *, cachalot_pool, uint64_t, uint64_t) { return 1; };
@@ -158,11 +162,6 @@ static void pools(cudaStream_t stream) {
   CHECK(cachalot_torch_pools(0, nullptr, nullptr) == CACHALOT_ERROR_NULL);
   CHECK(cachalot_torch_pools(99, stop, nullptr) == CACHALOT_ERROR_UNKNOWN_DEVICE);
   release(tiny);
-  cachalot_torch_reset();
-  CHECK((reserved() == std::vector<Reserved>{{6, 0, 20 << 20}}));
-  const std::vector<Segment> after = segments();
-  CHECK(after.size() == 1 && after[0].head.pool.second == 6 && after[0].blocks.size() == 3);
-  CHECK(after[0].blocks.back().base == whole && after[0].blocks.back().bytes == 15 << 20);
   for (void *block : {kept, behind, whole}) {
     release(block);
   }
