@@ -17,14 +17,15 @@ EXPANDABLE = "expandable_segments:True"
 
 def run(command, arguments):
     """Returns what `cachalot tune --json` found."""
-    # The table compares with the default settings, in programs that keep their cache.
-    arguments = [command, "tune", "--json", "--baseline=", "--ignore-empty-cache", *arguments]
+    arguments = [command, "tune", "--json", *arguments]
     output = subprocess.run(arguments, check=True, capture_output=True, text=True)
     return json.loads(output.stdout)
 
 
 def percent(change):
-    """Formats a change as the command does."""
+    """Formats a change as the command does, and `None` for settings that were given up before the end."""
+    if change is None:
+        return "—"
     sign = "−" if change < -0.0005 else "+" if change > 0.0005 else ""
     return f"{sign}{abs(change) * 100:.1f} %"
 
@@ -42,16 +43,17 @@ def table(rows):
 def chosen(found, whom):
     """Returns the configuration for `torch` or `cachalot`, and its figures where it was held back."""
     best = found[whom] or found["tried"][0]
-    return best["config"] or "the default", best["held_back"]
+    return f"`{best['config']}`" if found[whom] else "the recording's own", best["held_back"]
 
 
 def held_back(found, config):
-    """Returns the figures of a configuration that was tried."""
-    return next((tried["held_back"] for tried in found["tried"] if tried["config"] == config), None)
+    """Returns the figures of a configuration, none if the configuration was given up or not tried."""
+    return next((tried["held_back"] or {} for tried in found["tried"] if tried["config"] == config), {})
 
 
 def mean(changes):
-    """Returns the geometric mean of changes."""
+    """Returns the geometric mean of the changes that are known."""
+    changes = [change for change in changes if change is not None]
     return math.exp(sum(math.log1p(change) for change in changes) / len(changes)) - 1
 
 
@@ -60,7 +62,7 @@ def each(command, files, aim):
     value = {"memory": "memory_change", "time": "time_change"}[aim]
     other = {"memory": "time_change", "time": "memory_change"}[aim]
     titles = {"memory": ("reserved", "driver time"), "time": ("driver time", "reserved")}[aim]
-    rows = [("program", f"{titles[0]} by default", "expandable", "found for PyTorch", titles[0], titles[1],
+    rows = [("program", f"{titles[0]} as recorded", "expandable", "found for PyTorch", titles[0], titles[1],
              "found for cachalot", f"{titles[0]} there", f"{titles[1]} there")]
     changes = ([], [], [])
     worst = ([], [], [])
@@ -73,18 +75,18 @@ def each(command, files, aim):
         torch, cachalot = chosen(found, "torch"), chosen(found, "cachalot")
         cost = base["programs"][0]
         amount = f"{cost['reserved_bytes'] / 2**20:.0f} MiB" if aim == "memory" else f"{cost['driver_ns'] / 1e6:.2f} ms"
-        rows.append((found["seen"][0], amount, percent(expandable[value]), f"`{torch[0]}`", percent(torch[1][value]),
-                     percent(torch[1][other]), f"`{cachalot[0]}`", percent(cachalot[1][value]),
+        rows.append((found["seen"][0], amount, percent(expandable.get(value)), torch[0], percent(torch[1][value]),
+                     percent(torch[1][other]), cachalot[0], percent(cachalot[1][value]),
                      percent(cachalot[1][other])))
         for at, figures in enumerate((expandable, torch[1], cachalot[1])):
-            changes[at].append(figures[value])
-            if figures["ooms"] == base["ooms"]:
+            changes[at].append(figures.get(value))
+            if figures.get("ooms") == base["ooms"]:
                 worst[at].append(figures["worst_change"])
     rows.append(("geometric mean", "", percent(mean(changes[0])), "", percent(mean(changes[1])), "", "",
                  percent(mean(changes[2])), ""))
     rows.append(("worst", "", percent(max(worst[0])), "", percent(max(worst[1])), "", "", percent(max(worst[2])), ""))
     table(rows)
-    print("*worst*: of the programs that run out of memory as often as by default.\n")
+    print("*worst*: of the programs that run out of memory as often as recorded. *—*: the settings were given up before the end.\n")
 
 
 def half(command, files):
@@ -97,9 +99,9 @@ def half(command, files):
             expandable = held_back(found, EXPANDABLE)
             torch, cachalot = chosen(found, "torch"), chosen(found, "cachalot")
             cells = [seed, f"{harm} %", f"{len(found['held_back'])} of {len(files)}",
-                     percent(expandable["memory_change"]), percent(expandable["worst_change"])]
+                     percent(expandable.get("memory_change")), percent(expandable.get("worst_change"))]
             for config, figures in (torch, cachalot):
-                cells += [f"`{config}`", percent(figures["memory_change"]), percent(figures["worst_change"])]
+                cells += [config, percent(figures["memory_change"]), percent(figures["worst_change"])]
             rows.append(tuple(cells))
     table(rows)
 
@@ -117,13 +119,13 @@ def main(command, files):
     print(f"* machine: {processor()}, no GPU\n* system: Linux {platform.release()}")
     print(f"* date: {datetime.date.today()}\n* commit: {commit}")
     print("* command: `python3 benches/tune_table.py target/release/cachalot tests/traces/*.csv.gz`\n")
-    print("Every figure is of programs, or parts of programs, that the search did not see, beside the default settings. "
-          "The recorded programs run on a simulated device, with their recorded limits. *reserved*: peak of reserved "
+    print("Every figure is of programs, or parts of programs, that the search did not see, beside the recording: "
+          "its own settings, and its calls of `empty_cache()`. The programs run on a simulated device, with their recorded limits. *reserved*: peak of reserved "
           "memory. *driver time*: time in the driver, with an H200's costs. *expandable*: `expandable_segments:True`. "
-          "*the default*: nothing is recommended. All results repeat exactly on every machine.\n")
+          "*the recording's own*: nothing is recommended. All results repeat exactly on every machine.\n")
     print("## Memory, one program at a time\n\nThe first part is searched, the later part held back.\n")
     each(command, files, "memory")
-    print("## Driver time, one program at a time\n\nThe same with `--for time`, without more memory than by default.\n")
+    print("## Driver time, one program at a time\n\nThe same with `--for time`, without more memory than recorded.\n")
     each(command, files, "time")
     print("## Memory, half of the programs held back\n\nGeometric means over the programs held back. Records of one "
           "program under different settings are on one side. *worst*: the program with the largest change; a program "

@@ -38,6 +38,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 namespace cachalot {
 
 /**
@@ -95,14 +97,15 @@ class device_resource {
    * @name Synchronous
    * @{ */
 
-  /** Allocates memory that every stream can use at once: waits for the resource's own stream. */
+  /** Allocates memory that every stream can use at once: waits for the resource's own stream, in the CUDA runtime. On a
+   * simulated device without a runtime that works, throws cachalot::error. */
   void* allocate_sync(std::size_t bytes, std::size_t alignment = most_aligned) {
     void* const data = allocate(::cuda::stream_ref(stream_), bytes, alignment);
     // A cached block may still be in use by earlier work of the stream.
     const cudaError_t waited = cudaStreamSynchronize(stream_);
     if (waited != cudaSuccess) {
       detail::report(cachalot_free_sized(allocator_, data, bytes), data, bytes);
-      throw error(CACHALOT_ERROR_DRIVER, cudaGetErrorString(waited), static_cast<std::uint32_t>(waited));
+      refuse(waited);
     }
     return data;
   }
@@ -133,6 +136,21 @@ class device_resource {
   friend constexpr void get_property(const device_resource&, ::cuda::mr::device_accessible) noexcept {}
 
  private:
+  /* Throws the error of a wait that has failed. Without a GPU, the runtime's own text does not lead to the cause. */
+  [[noreturn]] void refuse(cudaError_t waited) const {
+    const std::string said = cudaGetErrorString(waited);
+    const auto code = static_cast<std::uint32_t>(waited);
+    cachalot_device info = CACHALOT_DEVICE_INIT;
+    if (cachalot_device_info(allocator_, device_, &info) == CACHALOT_OK && info.simulated != 0) {
+      throw error(CACHALOT_ERROR_UNSUPPORTED,
+                  ("the device is simulated, and allocate_sync waits for a stream of the CUDA runtime (" + said +
+                   "): allocate in stream order, or open a GPU")
+                      .c_str(),
+                  code);
+    }
+    throw error(CACHALOT_ERROR_DRIVER, said.c_str(), code);
+  }
+
   // The alignment of every block, under every policy.
   static constexpr std::size_t most_aligned = 256;
 

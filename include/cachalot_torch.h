@@ -197,6 +197,16 @@ typedef int (*cachalot_torch_segment_visitor)(void *userdata, const cachalot_tor
  *   - Errors: STOPPED. */
 CACHALOT_API cachalot_status cachalot_torch_segments(cachalot_torch_segment_visitor visit, void *userdata);
 
+/** Receives the reserved bytes of a private pool: in segments of small blocks, and of large blocks. Returns 0 to
+ * continue. */
+typedef int (*cachalot_torch_pool_visitor)(void *userdata, cachalot_pool pool, uint64_t small_bytes,
+                                           uint64_t large_bytes);
+
+/** Calls `visit` once with every private pool of a device that has been used and is not gone. Takes time for each stream
+ * of each pool, and none for blocks and segments. Does not call the driver.
+ *   - Errors: UNKNOWN_DEVICE, STOPPED. */
+CACHALOT_API cachalot_status cachalot_torch_pools(int device, cachalot_torch_pool_visitor visit, void *userdata);
+
 /* ---- The program ---- */
 
 /** Sets the settings. Before the first use of the allocator, `config` replaces the settings of the environment, and

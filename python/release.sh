@@ -18,7 +18,8 @@ cp "$work/notices/THIRD-PARTY.txt" LICENSE-THIRD-PARTY.txt
 (
   eval "$tools"
   python3 -c "from setuptools import build_meta; build_meta.build_sdist('$work')" >"$work/log" || { cat "$work/log" && exit 1; }
-  CACHALOT_GLIBC=2.17 CARGO_TARGET_DIR=$(cd .. && pwd)/target/manylinux \
+  # Optimised over the borders of crates, which a build from source leaves out: it takes a third longer for 1 % at most.
+  CARGO_PROFILE_RELEASE_LTO=fat CACHALOT_GLIBC=2.17 CARGO_TARGET_DIR=$(cd .. && pwd)/target/manylinux \
     python3 -m pip wheel --quiet --no-build-isolation --no-deps -w "$work" "$work"/*.tar.gz
   # Fails unless the wheel has no newer symbol and needs no other library, and renames the wheel.
   python3 -m auditwheel repair --plat manylinux_2_17_x86_64 -w "$work/repaired" "$work"/*.whl

@@ -2,10 +2,10 @@
 //! recording, the clock's share of the cost, and snapshots.
 
 use crate::subject::Subject;
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_SIMULATED, cachalot_action, cachalot_allocator, cachalot_format, cachalot_options, cachalot_stack,
 };
-use cachalot::capi::{
+use cachalot::c::capi::{
     cachalot_create, cachalot_destroy, cachalot_free, cachalot_malloc, cachalot_on_stack, cachalot_snapshot_as,
     cachalot_stack_push, cachalot_trace_start,
 };

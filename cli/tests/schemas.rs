@@ -18,7 +18,22 @@ fn fit(command: &str, options: &[&str], files: &[&Path]) {
         let faults: Vec<String> =
             validator.iter_errors(&line).map(|fault| format!("{}: {fault}", fault.instance_path())).collect();
         assert!(faults.is_empty(), "{command} {options:?}: {faults:#?}");
+        assert_eq!(not_words(&line), Vec::<String>::new(), "{command} {options:?}");
         assert_eq!(line["schema"], 1);
+    }
+}
+
+/// Returns the keys that programs cannot use as names.
+fn not_words(value: &Value) -> Vec<String> {
+    let is_word =
+        |key: &str| !key.is_empty() && key.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+    match value {
+        Value::Object(object) => {
+            let own = object.keys().filter(|key| !is_word(key)).cloned();
+            own.chain(object.values().flat_map(not_words)).collect()
+        }
+        Value::Array(values) => values.iter().flat_map(not_words).collect(),
+        _ => Vec::new(),
     }
 }
 

@@ -13,6 +13,7 @@ struct Counter {
 }
 
 /// Returns the counter. The first call measures the counter's rate, which takes up to 200 ms.
+#[inline]
 fn counter() -> &'static Counter {
     static COUNTER: OnceLock<Counter> = OnceLock::new();
     COUNTER.get_or_init(|| {

@@ -28,17 +28,7 @@
 //!
 //! # C and C++
 //! Programs include `include/cachalot.h`, which is the contract, and link `libcachalot.a` or `libcachalot.so`. With the
-//! feature `c`, the functions are in `capi`, their types in `abi`, their numbers in `status`. The functions of the plug-in
-//! for `PyTorch`, described by `include/cachalot_torch.h`, are in `torch`.
-//!
-//! ```text
-//! capi       the exported functions          ─┐
-//! boundary   catches panics                    │  snapshot
-//! handle     which allocator a handle is       │
-//! instance   an allocator over its devices     │  device · lazy_device · upkeep · callbacks · filters · stacks · lock
-//! marshal    NULL, texts, structures' sizes   ─┘  status · last_error · abi
-//! prelude · open · tuning · planner   for Rust programs
-//! ```
+//! feature `c`, the module `c` has the functions.
 
 #![allow(
     clippy::inline_always,
@@ -46,57 +36,14 @@
 )]
 
 #[cfg(feature = "c")]
-pub mod abi;
-#[cfg(feature = "c")]
-pub mod capi;
+pub mod c;
 pub mod lock;
 pub mod prelude;
-#[cfg(feature = "c")]
-pub mod status;
-#[cfg(feature = "c")]
-pub mod torch;
 
-#[cfg(feature = "c")]
-mod births;
-#[cfg(feature = "c")]
-mod boundary;
-#[cfg(feature = "c")]
-mod callbacks;
-#[cfg(feature = "c")]
-mod changes;
-#[cfg(feature = "c")]
-mod device;
-#[cfg(feature = "c")]
-mod filters;
-#[cfg(feature = "c")]
-mod handle;
-#[cfg(feature = "c")]
-mod instance;
-#[cfg(feature = "c")]
-mod last_error;
-#[cfg(feature = "c")]
-mod lazy_device;
-#[cfg(feature = "c")]
-mod log;
-#[cfg(feature = "c")]
-mod marshal;
-#[cfg(feature = "c")]
-mod notes;
 mod open;
 mod planner;
-#[cfg(feature = "c")]
-mod snapshot;
-#[cfg(feature = "c")]
-mod stacks;
-#[cfg(feature = "c")]
-mod supplies;
 #[cfg(feature = "tune")]
 mod tuning;
-#[cfg(feature = "c")]
-mod upkeep;
-
-#[cfg(all(test, feature = "c"))]
-mod tests;
 
 pub use cachalot_core as core_api;
 pub use cachalot_core::simulated::SimulatedDevice;

@@ -4,7 +4,7 @@
 use crate::common::{
     self, WARNINGS, library_folder, library_path, output, printed, root, scratch, skip, soname, succeed,
 };
-use cachalot::abi;
+use cachalot::c::abi;
 use quote::ToTokens;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -321,7 +321,7 @@ macro_rules! number_of {
 /// Returns the name of a status.
 fn name_of(status: i32) -> &'static str {
     // SAFETY: the library's texts last for ever.
-    let name = unsafe { CStr::from_ptr(cachalot::capi::cachalot_status_name(status)) };
+    let name = unsafe { CStr::from_ptr(cachalot::c::capi::cachalot_status_name(status)) };
     name.to_str().expect("ASCII")
 }
 
@@ -416,7 +416,7 @@ fn is_exported(function: &syn::ItemFn) -> bool {
 
 /// Returns the files with exported functions.
 fn exporting() -> Vec<PathBuf> {
-    let folders = ["capi", "torch"].map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder));
+    let folders = ["capi", "torch"].map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join("src/c").join(folder));
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("the folder exists"));
     entries.map(|entry| entry.expect("an entry").path()).collect()
 }
@@ -471,7 +471,7 @@ impl Interface {
     /// Reads the interface from the library's source.
     fn of_library() -> Self {
         let mut interface = Self::default();
-        let abi = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/abi.rs");
+        let abi = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/c/abi.rs");
         for file in exporting().into_iter().chain([abi]) {
             let text = std::fs::read_to_string(&file).expect("the file exists");
             syn::parse_file(&text).expect("Rust").items.iter().for_each(|item| interface.learn(item));

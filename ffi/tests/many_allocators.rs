@@ -1,9 +1,9 @@
 //! The greatest number of allocators, and many devices. A separate process, because slots and
 //! simulated addresses are shared by the whole process.
 
-use cachalot::abi::{CACHALOT_SIMULATED, cachalot_allocator, cachalot_options};
-use cachalot::capi::{cachalot_create, cachalot_destroy, cachalot_device_count, cachalot_free, cachalot_malloc};
-use cachalot::status::{
+use cachalot::c::abi::{CACHALOT_SIMULATED, cachalot_allocator, cachalot_options};
+use cachalot::c::capi::{cachalot_create, cachalot_destroy, cachalot_device_count, cachalot_free, cachalot_malloc};
+use cachalot::c::status::{
     CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_TABLE_FULL, CACHALOT_OK,
 };
 use core::ffi::c_void;

@@ -6,15 +6,15 @@
 
 use crate::common::subject::{MIB, Subject, ok, stream};
 use crate::common::{output, root, scratch, skip};
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_REQUESTED, CACHALOT_ROUTE_ALL, cachalot_action, cachalot_stack,
 };
-use cachalot::capi::{
+use cachalot::c::capi::{
     cachalot_destroy, cachalot_empty_cache, cachalot_free, cachalot_on_stack, cachalot_pool_begin, cachalot_pool_end,
     cachalot_pool_release, cachalot_record_stream, cachalot_simulate_progress, cachalot_stack_push,
     cachalot_trace_start,
 };
-use cachalot::status::CACHALOT_ERROR_OUT_OF_MEMORY;
+use cachalot::c::status::CACHALOT_ERROR_OUT_OF_MEMORY;
 use serde_json::json;
 use std::cell::Cell;
 use std::collections::HashMap;

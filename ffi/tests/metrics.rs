@@ -5,12 +5,12 @@
 
 use crate::common::subject::Subject;
 use crate::common::{output, root, scratch, skip};
-use cachalot::capi::cachalot_metrics;
+use cachalot::c::capi::cachalot_metrics;
+use cachalot::c::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
 use cachalot::core_api::config::{PLANNED, POLICIES};
 use cachalot::core_api::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot::core_api::{DeviceResult, Statistic, StatisticKind, TuneStage};
 use cachalot::prelude::*;
-use cachalot::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
 use cachalot::{Growable, HeapLock, SimulatedDevice, metrics};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::process::Command;

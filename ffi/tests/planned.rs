@@ -2,9 +2,9 @@
 //! on the emulated driver.
 
 use crate::common::subject::{MIB, Subject, ok};
-use cachalot::abi::{CACHALOT_STAGE_SERVING, CACHALOT_STAGE_WAITING, cachalot_plan_report};
-use cachalot::capi::{cachalot_check, cachalot_free, cachalot_iteration, cachalot_planned};
-use cachalot::status::{
+use cachalot::c::abi::{CACHALOT_STAGE_SERVING, CACHALOT_STAGE_WAITING, cachalot_plan_report};
+use cachalot::c::capi::{cachalot_check, cachalot_free, cachalot_iteration, cachalot_planned};
+use cachalot::c::status::{
     CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_INVALID_POINTER, CACHALOT_ERROR_NULL, CACHALOT_ERROR_STRUCT_SIZE,
     CACHALOT_ERROR_UNKNOWN_DEVICE,
 };

@@ -171,7 +171,7 @@ fn logged(command: &mut Command, level: &str, name: &str) -> Vec<String> {
 fn the_log_tells_of_allocators_and_of_requests_that_fail() {
     let Some(program) = program("log") else { return };
     let lines = logged(&mut simulated(&program), "info", "info");
-    let created = format!("info: allocator created: cachalot {}, 1 devices, settings `", env!("CARGO_PKG_VERSION"));
+    let created = format!("info: allocator created: cachalot {}, 1 device, settings `", env!("CARGO_PKG_VERSION"));
     assert!(lines.len() == 2 && lines[0].starts_with(&created) && lines[0].contains("policy:bfc"), "{lines:?}");
     assert!(lines[1].starts_with("error: device 0: Device out of memory. Tried to allocate 1 GiB"), "{lines:?}");
     assert_eq!(logged(&mut simulated(&program), "warning", "warning"), lines[1..]);

@@ -2,7 +2,7 @@
 
 use crate::common::install::empty;
 use crate::common::subject::Subject;
-use cachalot::status::{CACHALOT_ERROR_IO, CACHALOT_OK};
+use cachalot::c::status::{CACHALOT_ERROR_IO, CACHALOT_OK};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::ptr::null_mut;

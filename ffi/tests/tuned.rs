@@ -1,15 +1,15 @@
 //! `tune:auto` through the C interface, on simulated devices.
 
 use crate::common::subject::{MIB, Subject, ok};
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_ROUTE_ALL, CACHALOT_TUNE_OFF, CACHALOT_TUNE_RECORDING, CACHALOT_TUNE_SEARCHING, CACHALOT_TUNE_TRIAL,
     cachalot_tune_report,
 };
-use cachalot::capi::{
+use cachalot::c::capi::{
     cachalot_capture_begin, cachalot_capture_end, cachalot_destroy, cachalot_iteration, cachalot_maintain,
     cachalot_maintain_every, cachalot_pool_release, cachalot_simulate_progress, cachalot_tuned,
 };
-use cachalot::status::{CACHALOT_ERROR_FORKED, CACHALOT_ERROR_INVALID_CONFIG};
+use cachalot::c::status::{CACHALOT_ERROR_FORKED, CACHALOT_ERROR_INVALID_CONFIG};
 use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import warnings
 from typing import Any
 
-from . import _library, errors
+from . import _library, _warning, errors
 
 
 def encoded(config: str) -> bytes:
@@ -36,10 +35,10 @@ def notes(config: str | None) -> list[str]:
     return found
 
 
-def warn(texts: list[str], stacklevel: int) -> None:
-    """Warns of settings without effect. With the level 1, the warning names the caller's line."""
+def warn(texts: list[str]) -> None:
+    """Warns of settings without effect."""
     for text in texts:
-        warnings.warn(f"cachalot: {text}", RuntimeWarning, stacklevel=stacklevel + 1)
+        _warning.warn(f"cachalot: {text}")
 
 
 def checked(config: str) -> list[str]:
@@ -64,4 +63,4 @@ def check(config: str) -> None:
             is accepted.
         TypeError: the settings are not a ``str``.
     """
-    warn(checked(config), stacklevel=2)
+    warn(checked(config))

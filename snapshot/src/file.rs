@@ -34,7 +34,13 @@ impl Format {
 ///
 /// # Errors
 /// The errors of the writer.
-pub fn write<S: Serialize, T: Serialize>(to: impl Write, format: Format, snapshot: &Snapshot<S, T>) -> io::Result<()> {
+pub fn write<S: Serialize, T: Serialize>(
+    mut to: impl Write,
+    format: Format,
+    snapshot: &Snapshot<S, T>,
+) -> io::Result<()> {
+    // One type of writer: the compiler writes out all serializers for each, and a call for 64 KiB costs nothing.
+    let to: &mut dyn Write = &mut to;
     let mut buffered = BufWriter::with_capacity(PART_BYTES, to);
     match format {
         Format::Json => serde_json::to_writer(&mut buffered, snapshot)?,

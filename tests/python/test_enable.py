@@ -207,6 +207,7 @@ print([str(note.message) for note in notes], {{(note.category.__name__, note.fil
         self.prints(program.format("cachalot_gpu.torch.enable()"), wanted, CACHALOT_CONF=settings)
         self.prints(program.format(f"cachalot_gpu.torch.pool({settings!r})"), wanted)
         self.prints(program.format(f"cachalot_gpu.check({settings!r})"), wanted)
+        self.prints(program.format(f"cachalot_gpu.torch.enable_pinned({settings!r}, strict=False)"), wanted)
         self.prints(program.format('cachalot_gpu.torch.enable("expandable_segments:True")'), r"^\[\] set\(\)\n$")
 
     def test_pinned_memory_says_which_versions_it_knows(self) -> None:

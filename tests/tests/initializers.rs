@@ -1,4 +1,4 @@
-//! Generates the macros of `cachalot.h` that initialize a structure, from the structures in `ffi/src/abi.rs`.
+//! Generates the macros of `cachalot.h` that initialize a structure, from the structures in `ffi/src/c/abi.rs`.
 //!
 //! A macro sets the size, and 0 in every other field. A structure has a macro iff programs pass the structure to the
 //! library, so the library reads the size: iff the structure is `Versioned`.
@@ -44,7 +44,7 @@ struct Structures {
 impl Structures {
     fn of_library() -> Self {
         let (mut fields, mut order) = (BTreeMap::new(), Vec::new());
-        for item in items_of("ffi/src/abi.rs") {
+        for item in items_of("ffi/src/c/abi.rs") {
             let syn::Item::Struct(of) = item else { continue };
             order.push(of.ident.to_string());
             fields.insert(of.ident.to_string(), of.fields.into_iter().collect());

@@ -1,7 +1,7 @@
 //! Measures the cost of recording a trace for `malloc` and `free`, and the time of a snapshot:
 //! prints two tables, or runs one measured loop for `valgrind`.
 
-use cachalot::abi::{CACHALOT_JSON, CACHALOT_PICKLE};
+use cachalot::c::abi::{CACHALOT_JSON, CACHALOT_PICKLE};
 use cachalot_benches::crowd::{Crowd, Layout};
 use cachalot_benches::measure::{Clock, Effort, Lane, interleave};
 use cachalot_benches::recorder::{FRAMES, Recorder, Recording};

@@ -7,6 +7,7 @@
 use super::Allocator;
 use crate::arena::give::caches;
 use crate::arena::heaps::registry::Purpose;
+use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route};
@@ -50,6 +51,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`], [`Error::UnknownPool`].
     pub fn pool_users(&self, device: DeviceIndex, pool: PoolId) -> Result<u32, Error> {
         self.arena(device)?.heaps.pool_users(pool)
+    }
+
+    /// Passes the reserved bytes of the heaps of a device's private pools to `visit`, with the pool and the kind of
+    /// blocks. A pool has two heaps for each stream that has used the pool. Takes time for each heap, and none for
+    /// blocks and segments.
+    ///
+    /// Thread-safe; `visit` must not call the allocator, whose registry of pools is locked. Device: not called.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn reserved_of_pools(
+        &self,
+        device: DeviceIndex,
+        visit: impl FnMut(PoolId, PoolKind, u64),
+    ) -> Result<(), Error> {
+        self.arena(device)?.heaps.reserved_of_pools(visit);
+        Ok(())
     }
 
     /// Routes the requests selected by `route` into a private pool from now on. Of several matching

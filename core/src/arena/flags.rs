@@ -75,6 +75,7 @@ impl Flags {
     }
 
     /// All flags, after everything that other threads wrote before they set them.
+    #[inline]
     pub(super) fn load_ordered(&self) -> FlagWord {
         self.0.load(Ordering::SeqCst)
     }
@@ -86,6 +87,7 @@ impl Flags {
     }
 
     /// Sets or clears `bits`. Setting is ordered with [`Driver::may_record`](super::driver::Driver::may_record).
+    #[inline]
     pub(crate) fn set(&self, bits: FlagWord, on: bool) {
         if self.has(bits) == on {
             return;
@@ -107,6 +109,7 @@ impl Flags {
     }
 
     /// Returns the groups with blocks that wait for events.
+    #[inline]
     pub(super) fn waiting(&self) -> GroupSet {
         let word = self.load();
         GroupSet((word >> PENDING.trailing_zeros() | word >> GATHERED.trailing_zeros()) as u16)

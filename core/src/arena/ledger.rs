@@ -50,6 +50,7 @@ impl Ledger {
     }
 
     /// Returns the limit in bytes, if a limit is set.
+    #[inline]
     pub(crate) fn limit_if_set(&self) -> Option<u64> {
         Some(self.limit()).filter(|&limit| limit != u64::MAX)
     }

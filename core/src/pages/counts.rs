@@ -31,6 +31,7 @@ impl PageCounts {
     }
 
     /// Returns whether a page of `bytes` is counted.
+    #[inline]
     pub(crate) fn has(&self, bytes: u64) -> bool {
         self.size(bytes).is_some_and(|size| self.of[size] > 0)
     }
@@ -43,11 +44,13 @@ impl PageCounts {
     }
 
     /// Returns the sum of all pages, in bytes.
+    #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         (1..).zip(self.of).map(|(size, count)| size * self.step * u64::from(count)).sum()
     }
 
     /// Returns the number of pages.
+    #[inline]
     pub(crate) fn count(&self) -> u32 {
         self.of.iter().sum()
     }

@@ -125,6 +125,7 @@ impl HeapCounters {
     /// block stays active, so fewer blocks may be allocated within the lease. The caller calls
     /// [`Arena::follow_pending`](crate::arena::Arena::follow_pending) next, unless the block stops
     /// pending at once.
+    #[inline]
     pub(crate) fn pend(&self, bytes: u64) {
         for (row, amount) in [(Stat::Active, 1), (Stat::ActiveBytes, bytes)] {
             let added = &self.added[row as usize];
@@ -134,6 +135,7 @@ impl HeapCounters {
 
     /// Returns whether the thresholds leave enough of the lease on active blocks to the pending ones,
     /// so [`follow_pending`](Self::follow_pending) would lower none.
+    #[inline]
     pub(crate) fn covers_pending(&self) -> bool {
         [Stat::Allocation as usize, Stat::AllocatedBytes as usize].into_iter().all(|row| {
             let allowed = self.left_beside_pending(row).unwrap_or(i64::MAX);
@@ -143,6 +145,7 @@ impl HeapCounters {
 
     /// Returns what the lease on active blocks leaves to the allocated blocks of one of the first two
     /// rows beside the pending ones. Returns `None` for other rows.
+    #[inline]
     fn left_beside_pending(&self, row: usize) -> Option<i64> {
         let active = active_of(row)?;
         let pending = self.added[active].load(Acquire) as i64 - self.removed[active].load(Relaxed) as i64;
@@ -152,12 +155,14 @@ impl HeapCounters {
     /// Adjusts the thresholds to the pending blocks. The caller holds the lock under which peaks
     /// are reconciled: without it, a store here could overwrite a threshold that another thread
     /// just set.
+    #[inline]
     pub(crate) fn follow_pending(&self) {
         self.set_threshold(Stat::Allocation as usize);
         self.set_threshold(Stat::AllocatedBytes as usize);
     }
 
     /// Returns whether no row lacks a lease. The thresholds follow the pending blocks.
+    #[inline]
     pub(super) fn is_within_leases(&self) -> bool {
         // The lease on active blocks holds iff the allocated ones are within their threshold, which leaves room for
         // the pending ones.
@@ -174,12 +179,14 @@ impl HeapCounters {
     }
 
     /// Returns the lease of a row. In all rows but the first two, the threshold is the lease.
+    #[inline]
     pub(super) fn lease(&self, row: usize) -> &AtomicI64 {
         self.allocated_lease.get(row).unwrap_or(&self.threshold[row])
     }
 
     /// Computes the threshold of one of the first two rows from its lease and from the lease on
     /// active blocks. Does nothing for other rows.
+    #[inline]
     pub(super) fn set_threshold(&self, row: usize) {
         let Some(left) = self.left_beside_pending(row) else { return };
         self.threshold[row].store(self.lease(row).load(Relaxed).min(left), Relaxed);
@@ -202,6 +209,7 @@ impl HeapCounters {
     }
 
     /// Returns the current value of a row, with the allocated blocks in the rows of active blocks.
+    #[inline]
     pub(super) fn current_of(&self, stat: usize) -> i64 {
         // Load every addition before any removal, and pending blocks first. A block that moves
         // between two rows during the sum may be missing from it, and is never counted twice.

@@ -68,6 +68,7 @@ impl DevicePeaks {
 
     /// Returns the highest value that a statistic ever had. A reset of the peaks does not lower the
     /// number.
+    #[inline]
     pub(crate) fn most(&self, stat: Stat) -> u64 {
         let peak = self.peak[ALL][stat as usize].load(Relaxed).max(0) as u64;
         peak.max(self.highest_before[stat as usize].load(Relaxed))
@@ -154,6 +155,7 @@ impl DevicePeaks {
     }
 
     /// Returns how much of a statistic a heap of `kind` may lease while all other leases stay.
+    #[inline]
     fn unleased(&self, stat: usize, kind: PoolKind) -> i64 {
         let below = |of: usize| self.peak[of][stat].load(Relaxed) - self.leased[of][stat].load(Relaxed);
         below(ALL).min(below(column(kind)))
@@ -174,6 +176,7 @@ impl DevicePeaks {
     }
 
     /// Sets the lease of a heap to its current value plus `room`.
+    #[inline]
     fn lease(&self, (kind, counters): KindCounters<'_>, stat: usize, room: i64) {
         let lease = counters.current_of(stat) + room;
         let more = lease - counters.lease(stat).load(Relaxed);
@@ -272,6 +275,7 @@ fn leases_of<'a>(heaps: impl Iterator<Item = KindCounters<'a>>) -> [[i64; STATS]
 pub(crate) type KindCounters<'a> = (PoolKind, &'a HeapCounters);
 
 /// Returns how far a heap's value may rise within its lease.
+#[inline]
 fn room_of(counters: &HeapCounters, stat: usize) -> i64 {
     (counters.lease(stat).load(Relaxed) - counters.current_of(stat)).max(0)
 }

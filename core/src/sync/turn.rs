@@ -11,6 +11,7 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// Takes the turn until the returned value is dropped. `None` if the turn is taken.
+    #[inline]
     pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
         // Load first: a failed exchange would take the cache line away from the thread that has the turn.
         if self.is_taken() || self.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -30,6 +31,7 @@ impl Turn {
 pub(crate) struct Taken<'a>(&'a Turn);
 
 impl Drop for Taken<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.0.taken.store(0, Ordering::Release);
     }

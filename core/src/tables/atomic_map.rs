@@ -157,6 +157,7 @@ pub(crate) fn start(key: u64, len: usize) -> usize {
 
 /// Returns the index of the cell of `key`, else of the first cell that `key` may take. `None` if
 /// every cell is in use.
+#[inline]
 fn place(cells: &[Cell], key: u64) -> Option<usize> {
     if cells.is_empty() {
         return None;

@@ -1,15 +1,15 @@
 //! An allocator on simulated devices, called through the C interface.
 
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_SIMULATED, cachalot_allocator, cachalot_block, cachalot_device, cachalot_options, cachalot_pool,
     cachalot_statistics, cachalot_status, cachalot_stream, cachalot_trace_entry,
 };
-use cachalot::capi::{
+use cachalot::c::capi::{
     cachalot_base_of, cachalot_config, cachalot_configure, cachalot_create, cachalot_destroy, cachalot_device_info,
     cachalot_free, cachalot_last_error, cachalot_malloc, cachalot_pool_create, cachalot_snapshot_to_file,
     cachalot_stat, cachalot_stats, cachalot_stats_for_each, cachalot_trace_for_each,
 };
-use cachalot::status::CACHALOT_OK;
+use cachalot::c::status::CACHALOT_OK;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::{null_mut, without_provenance_mut};

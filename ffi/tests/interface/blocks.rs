@@ -1,13 +1,15 @@
 //! Blocks: had, described, foretold and given back.
 
 use crate::common::subject::{MIB, Subject, ok, stream};
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_BOUND_DEVICE, CACHALOT_BOUND_LIMIT, CACHALOT_BOUND_NONE, CACHALOT_NO_LIMIT, CACHALOT_WOULD_EXPAND,
     CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, CACHALOT_WOULD_OBTAIN, CACHALOT_WOULD_RELEASE, cachalot_fit,
     cachalot_outlook, cachalot_stream,
 };
-use cachalot::capi::{cachalot_check, cachalot_forecast, cachalot_free_sized, cachalot_set_limit, cachalot_would_fit};
-use cachalot::status::CACHALOT_OK;
+use cachalot::c::capi::{
+    cachalot_check, cachalot_forecast, cachalot_free_sized, cachalot_set_limit, cachalot_would_fit,
+};
+use cachalot::c::status::CACHALOT_OK;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::thread;
 

@@ -2,16 +2,16 @@
 
 use crate::common::scratch;
 use crate::common::subject::{MIB, Subject, ok, stream};
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_COMPLETED, CACHALOT_ACTION_FREE_REQUESTED,
     CACHALOT_ACTION_SEGMENT_FREE, CACHALOT_PICKLE, cachalot_action, cachalot_allocator, cachalot_stack,
 };
-use cachalot::capi::{
+use cachalot::c::capi::{
     cachalot_empty_cache, cachalot_free, cachalot_malloc, cachalot_on_stack, cachalot_process_events,
     cachalot_record_stream, cachalot_simulate_progress, cachalot_snapshot, cachalot_snapshot_as, cachalot_stack_push,
     cachalot_trace_start,
 };
-use cachalot::status::{CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_OUT_OF_MEMORY};
+use cachalot::c::status::{CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_OUT_OF_MEMORY};
 use serde_json::{Value, json};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};

@@ -1,15 +1,15 @@
 //! Private pools, and memory still held at the end.
 
 use crate::common::subject::{MIB, Subject, last_error, ok, stream};
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_POOL_NO_SPLIT, CACHALOT_ROUTE_ALL, CACHALOT_ROUTE_STREAM, CACHALOT_ROUTE_THREAD, cachalot_pool,
 };
-use cachalot::capi::{
+use cachalot::c::capi::{
     cachalot_capture_begin, cachalot_capture_end, cachalot_destroy, cachalot_empty_cache, cachalot_pool_begin,
     cachalot_pool_empty, cachalot_pool_end, cachalot_pool_release, cachalot_pool_retain, cachalot_pool_users,
     cachalot_simulate_capture,
 };
-use cachalot::status::{
+use cachalot::c::status::{
     CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_POOL, CACHALOT_OK,
 };
 use std::ffi::c_void;
@@ -102,8 +102,9 @@ fn what_is_still_held_at_the_end_is_told() {
             subject.free(block);
         }
         assert_eq!(cachalot_destroy(subject.0), CACHALOT_ERROR_STILL_HELD);
-        let blocks = format!("{} blocks", u32::from(keep_block));
-        assert!(last_error().contains(&blocks) && last_error().contains("2097152 bytes"), "{}", last_error());
+        let blocks =
+            if keep_block { ": 1 block of 1024 bytes is still held" } else { ": 0 blocks of 0 bytes are still held" };
+        assert!(last_error().contains(blocks) && last_error().contains("2097152 bytes"), "{}", last_error());
         assert_eq!(last_error().ends_with("a private pool has users, or pages are pinned"), !keep_block);
         assert_eq!(cachalot_destroy(subject.0), CACHALOT_ERROR_INVALID_HANDLE);
     }

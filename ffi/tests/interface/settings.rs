@@ -1,12 +1,12 @@
 //! Limits, options, policies and settings.
 
 use crate::common::subject::{MIB, Subject, last_error, ok};
-use cachalot::abi::{CACHALOT_NO_CACHING, CACHALOT_NO_LIMIT};
-use cachalot::capi::{
+use cachalot::c::abi::{CACHALOT_NO_CACHING, CACHALOT_NO_LIMIT};
+use cachalot::c::capi::{
     cachalot_device_count, cachalot_empty_cache, cachalot_enable_peer_access, cachalot_health, cachalot_set_caching,
     cachalot_set_limit, cachalot_set_memory_fraction, cachalot_trim,
 };
-use cachalot::status::{CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_OUT_OF_MEMORY};
+use cachalot::c::status::{CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_OUT_OF_MEMORY};
 use std::ffi::{CString, c_int};
 use std::ptr::null_mut;
 

@@ -1,8 +1,8 @@
 //! Statistics, as a structure and by name.
 
 use crate::common::subject::{MIB, Subject, ok, stream};
-use cachalot::abi::{cachalot_counter, cachalot_statistics};
-use cachalot::capi::{cachalot_record_stream, cachalot_reset_accumulated, cachalot_reset_peaks, cachalot_stats};
+use cachalot::c::abi::{cachalot_counter, cachalot_statistics};
+use cachalot::c::capi::{cachalot_record_stream, cachalot_reset_accumulated, cachalot_reset_peaks, cachalot_stats};
 use cachalot::core_api::Statistic;
 use std::ffi::CString;
 use std::ptr::null_mut;

@@ -1,11 +1,11 @@
 //! Blocks that several streams use, and the handles and ends of streams.
 
 use crate::common::subject::{Subject, ok, stream};
-use cachalot::capi::{
+use cachalot::c::capi::{
     cachalot_empty_cache, cachalot_free, cachalot_process_events, cachalot_record_stream, cachalot_simulate_capture,
     cachalot_simulate_progress, cachalot_stream_destroyed,
 };
-use cachalot::status::{CACHALOT_ERROR_INVALID_POINTER, CACHALOT_ERROR_INVALID_STREAM};
+use cachalot::c::status::{CACHALOT_ERROR_INVALID_POINTER, CACHALOT_ERROR_INVALID_STREAM};
 use std::ptr::without_provenance_mut;
 
 /// The program has announced no capture to the allocator, so no route is in force.

@@ -1,10 +1,10 @@
 //! Texts of the library.
 
 use crate::common::subject::last_error;
-use cachalot::capi::{
+use cachalot::c::capi::{
     cachalot_free, cachalot_last_driver_code, cachalot_status_name, cachalot_status_text, cachalot_version_string,
 };
-use cachalot::status::{CACHALOT_ERROR_BUSY, CACHALOT_ERROR_NULL, CACHALOT_OK};
+use cachalot::c::status::{CACHALOT_ERROR_BUSY, CACHALOT_ERROR_NULL, CACHALOT_OK};
 use std::ffi::{CStr, c_char};
 use std::ptr::{null, null_mut};
 

@@ -1,8 +1,8 @@
 /*
  * The reserved bytes of each private pool, a part of PyTorch's statistics since 2.13.
  *
- * The library has no counter for each pool. A reading adds up the segments, so what PyTorch shows now is exact, and the
- * peaks and the sums are those of the readings. Programs without private pools read nothing.
+ * The library counts for each stream of a pool. A reading adds these counts up, so what PyTorch shows now is exact, and
+ * the peaks and the sums are those of the readings. Programs without private pools read nothing.
  */
 #pragma once
 
@@ -27,20 +27,15 @@ class PrivateReserved {
   std::atomic<bool> any{false};
 
   static std::map<MempoolId_t, Bytes> count(DeviceIndex device) {
-    using Counted = std::pair<DeviceIndex, std::map<MempoolId_t, Bytes>>;
-    Counted counted{device, {}};
-    const auto visit = [](void *userdata, const cachalot_torch_segment *segment) {
-      auto &[on, pools] = *static_cast<Counted *>(userdata);
-      const MempoolId_t pool{segment->pool.first, segment->pool.second};
-      if (segment->device == on && pool != MempoolId_t{0, 0}) {
-        Bytes &bytes = pools[pool];
-        bytes[0] += static_cast<int64_t>(segment->bytes);
-        bytes[segment->large != 0 ? 2 : 1] += static_cast<int64_t>(segment->bytes);
-      }
+    std::map<MempoolId_t, Bytes> counted;
+    const auto visit = [](void *userdata, cachalot_pool pool, uint64_t small_bytes, uint64_t large_bytes) {
+      const auto small = static_cast<int64_t>(small_bytes), large = static_cast<int64_t>(large_bytes);
+      auto &pools = *static_cast<std::map<MempoolId_t, Bytes> *>(userdata);
+      pools[MempoolId_t{pool.first, pool.second}] = {small + large, small, large};
       return 0;
     };
-    require(cachalot_torch_segments(visit, &counted));
-    return std::move(counted.second);
+    require(cachalot_torch_pools(device, visit, &counted));
+    return counted;
   }
 
   static void move_to(c10::CachingDeviceAllocator::Stat &stat, int64_t bytes) {
@@ -63,7 +58,7 @@ class PrivateReserved {
   }
 
  public:
-  /* Tells of a private pool: readings look at the segments from now on. */
+  /* Tells of a private pool: readings look at the pools from now on. */
   void expect() { any.store(true, std::memory_order_relaxed); }
 
   void read(DeviceIndex device, c10::CachingDeviceAllocator::DeviceStats &into) {

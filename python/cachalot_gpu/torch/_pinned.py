@@ -67,14 +67,7 @@ def enable_pinned(config: str | None = None, *, strict: bool = True) -> bool:
     with _lock:
         if pinned_enabled():
             raise errors.AlreadyEnabledError("cachalot allocates PyTorch's pinned memory already")
-        if _switch.leave_out_if_disabled():
-            return False
-        try:
-            _put_in_place("" if config is None else config)
-        except errors.CachalotError as error:
-            if strict:
-                raise
-            _switch.leave_out(str(error))
+        _switch.unless_left_out(lambda: _put_in_place("" if config is None else config), strict)
         return pinned_enabled()
 
 

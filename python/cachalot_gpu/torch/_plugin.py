@@ -5,11 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-import warnings
 
 import torch
 
-from .. import _library, _settings, errors
+from .. import _library, _settings, _warning, errors
 from . import _handle, _installed, _patch, _shim, _switch, _whole
 
 _HOOKS = {
@@ -42,16 +41,15 @@ def configure(config: str) -> None:
     _library.library().cachalot_torch_configure(_settings.encoded(config))
 
 
-def start(config: str | None, depth: int = 3) -> None:
+def start(config: str | None) -> None:
     """Makes the allocator, with the settings of the environment if there are no others.
 
-    The settings are checked first, so that a mistake is found on a machine without a GPU. Warnings name the line of the
-    program, ``depth`` calls above.
+    The settings are checked first, so that a mistake is found on a machine without a GPU.
     """
     if config is not None:
         configure(config)
     if _handle.peek() is None:
-        _settings.warn(_settings.notes(None), stacklevel=depth)
+        _settings.warn(_settings.notes(None))
     _handle.require()
     _installed.require_gpu()
 
@@ -121,14 +119,7 @@ def enable(config: str | None = None, patch: bool = False, *, strict: bool = Tru
             raise errors.AlreadyEnabledError(
                 "cachalot is PyTorch's allocator already; it can be enabled once in a process"
             )
-        if _switch.leave_out_if_disabled():
-            return False
-        try:
-            _put_in_place(config, patch)
-        except errors.CachalotError as error:
-            if strict:
-                raise
-            _switch.leave_out(str(error))
+        _switch.unless_left_out(lambda: _put_in_place(config, patch), strict)
         return enabled()
 
 
@@ -140,12 +131,12 @@ def _put_in_place(config: str | None, patch: bool) -> None:
     too_late = "enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
     if torch.cuda.is_initialized():
         raise errors.EnabledTooLateError(too_late)
-    start(config, depth=4)
+    start(config)
     try:
         _whole.install(too_late)
     except _shim.NotBuiltError as error:
         if not os.environ.get("CACHALOT_TORCH_PLUGIN"):
-            warnings.warn(f"cachalot is a plug-in of PyTorch only: {error}", RuntimeWarning, stacklevel=3)
+            _warning.warn(f"cachalot is a plug-in of PyTorch only: {error}")
         _plug_in(too_late)
         if patch:
             _patch.put_in_place()

@@ -15,12 +15,11 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import warnings
 from pathlib import Path
 
 import torch
 
-from .. import _files, _library
+from .. import _files, _library, _warning
 
 _COMPILERS = ("c++", "g++", "clang++")
 _TIMEOUT_S = 300
@@ -172,9 +171,7 @@ def path() -> Path:
     try:
         return _built("shim", [_files.SHIM_SOURCE], ["-std=c++17"])
     except NotBuiltError as error:
-        warnings.warn(
-            f"out of memory will be a plain RuntimeError, not torch.OutOfMemoryError: no shim was built, {error}",
-            RuntimeWarning,
-            stacklevel=5,
+        _warning.warn(
+            f"out of memory will be a plain RuntimeError, not torch.OutOfMemoryError: no shim was built, {error}"
         )
         return _files.PLAIN_SHIM

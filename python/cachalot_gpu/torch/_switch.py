@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
-import warnings
+from typing import Callable
+
+from .. import _warning, errors
 
 _VARIABLE = "CACHALOT_DISABLE"
 
@@ -18,18 +20,31 @@ def disabled() -> bool:
     return os.environ.get(_VARIABLE, "") not in ("", "0")
 
 
-def leave_out(reason: str, depth: int = 3) -> None:
-    """Notes why PyTorch keeps its own allocator, and warns of it at the caller's caller, or ``depth`` calls above."""
+def _leave_out(reason: str) -> None:
+    """Notes why PyTorch keeps its own allocator, and warns of it."""
     global _reason
     _reason = reason
-    warnings.warn(f"PyTorch keeps its own allocator: {reason}", RuntimeWarning, stacklevel=depth)
+    _warning.warn(f"PyTorch keeps its own allocator: {reason}")
 
 
 def leave_out_if_disabled() -> bool:
     """Returns :func:`disabled`, after a warning if it is true."""
     if disabled():
-        leave_out(f"{_VARIABLE} is set", depth=4)
+        _leave_out(f"{_VARIABLE} is set")
     return disabled()
+
+
+def unless_left_out(put_in_place: Callable[[], None], strict: bool) -> None:
+    """Puts cachalot in place, unless the environment keeps cachalot out of the process. If cachalot cannot be put in
+    place, raises the error, or without ``strict`` warns of it."""
+    if leave_out_if_disabled():
+        return
+    try:
+        put_in_place()
+    except errors.CachalotError as error:
+        if strict:
+            raise
+        _leave_out(str(error))
 
 
 def metrics() -> str:

@@ -38,8 +38,8 @@ pub const fn driver_name(call: Call) -> &'static str {
         Call::Restore => "cuMemcpyHtoDAsync",
         Call::Zero => "cuMemsetD8Async",
         // A name of its own for each: those of events are taken.
-        Call::Mark => "cuEventRecord (contents)",
-        Call::Finish => "cuEventSynchronize (contents)",
+        Call::Mark => "cuEventRecord_of_copies",
+        Call::Finish => "cuEventSynchronize_of_copies",
         other => other.name(),
     }
 }

@@ -1,16 +1,16 @@
 //! The allocator as seen by C programs: the functions of `cachalot.h`. A refused call becomes a
 //! text.
 
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_ASK_STREAM_ID, CACHALOT_ROUTE_THREAD, CACHALOT_SIMULATED, cachalot_allocator, cachalot_options,
     cachalot_pool, cachalot_status, cachalot_stream,
 };
-use cachalot::capi::{
+use cachalot::c::capi::{
     cachalot_check, cachalot_create, cachalot_destroy, cachalot_empty_cache, cachalot_free, cachalot_last_error,
     cachalot_malloc, cachalot_pool_begin, cachalot_pool_create, cachalot_pool_end, cachalot_pool_release,
     cachalot_record_stream, cachalot_simulate_progress, cachalot_stat, cachalot_status_name, cachalot_stream_destroyed,
 };
-use cachalot::status::CACHALOT_OK;
+use cachalot::c::status::CACHALOT_OK;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 

@@ -2,8 +2,8 @@
 
 use crate::finding;
 #[allow(clippy::wildcard_imports, reason = "the header's types, of which the list below names most")]
-use cachalot::abi::*;
-use cachalot::capi;
+use cachalot::c::abi::*;
+use cachalot::c::capi;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::without_provenance_mut;

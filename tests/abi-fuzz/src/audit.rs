@@ -9,7 +9,7 @@ use crate::worker::Worker;
 use crate::worker::collect;
 use crate::worker::parking::Target;
 use crate::world::World;
-use cachalot::abi::{CACHALOT_NO_LIMIT, cachalot_block, cachalot_device, cachalot_pages, cachalot_statistics};
+use cachalot::c::abi::{CACHALOT_NO_LIMIT, cachalot_block, cachalot_device, cachalot_pages, cachalot_statistics};
 use serde_json::Value;
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use crate::places::Stream;
 use crate::watch;
 use crate::worker::Worker;
 use crate::world::{Machine, World};
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_ASK_STREAM_ID, CACHALOT_HOST, CACHALOT_NO_CACHING, CACHALOT_PEER_ACCESS, cachalot_options,
 };
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use crate::finding;
 use crate::permitted::Situation;
 use crate::world::World;
-use cachalot::abi::{cachalot_oom_report, cachalot_stack};
+use cachalot::c::abi::{cachalot_oom_report, cachalot_stack};
 use std::ffi::{CStr, c_int, c_void};
 
 /// Returns the world of a callback.

@@ -5,9 +5,9 @@
 use crate::abi::Function::{self, *};
 use crate::abi::{Reply, last_driver_code, last_error, status_name};
 use crate::finding;
-use cachalot::abi::cachalot_status;
+use cachalot::c::abi::cachalot_status;
 #[allow(clippy::wildcard_imports, reason = "the header's numbers, of which the table below names most")]
-use cachalot::status::*;
+use cachalot::c::status::*;
 use std::ops::{BitOr, BitOrAssign};
 
 /// Conditions at the moment of a call. A permit applies under any of its conditions.

@@ -8,7 +8,7 @@ use crate::history;
 use crate::permitted::Situation;
 use crate::places::{Domain, Kind, Rest, Stream};
 use crate::worker::block::Block;
-use cachalot::abi::cachalot_pool;
+use cachalot::c::abi::cachalot_pool;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;

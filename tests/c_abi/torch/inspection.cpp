@@ -4,6 +4,7 @@
  */
 #include "torch.hpp"
 
+#include <array>
 #include <new>
 #include <string>
 #include <thread>
@@ -40,6 +41,19 @@ extern "C" int visit(void *userdata, const cachalot_torch_segment *segment) {
 static std::vector<Segment> segments() {
   std::vector<Segment> found;
   NEEDED(cachalot_torch_segments(visit, &found));
+  return found;
+}
+
+/* The name of a pool, and its bytes in segments of small and of large blocks. */
+using Reserved = std::array<uint64_t, 3>;
+
+static std::vector<Reserved> reserved() {
+  std::vector<Reserved> found;
+  const auto add = [](void *userdata, cachalot_pool pool, uint64_t small, uint64_t large) {
+    static_cast<std::vector<Reserved> *>(userdata)->push_back({pool.second, small, large});
+    return 0;
+  };
+  NEEDED(cachalot_torch_pools(0, add, &found));
   return found;
 }
 
@@ -139,6 +153,15 @@ static void pools(cudaStream_t stream) {
   const std::vector<Segment> after = segments();
   CHECK(after.size() == 1 && after[0].head.pool.second == 6 && after[0].blocks.size() == 3);
   CHECK(after[0].blocks.back().base == whole && after[0].blocks.back().bytes == 15 << 20);
+  /* A pool's counts are those of its segments. */
+  CHECK((reserved() == std::vector<Reserved>{{6, 0, 20 << 20}}));
+  void *tiny = allocate(1000, cuda->stream());
+  CHECK((reserved() == std::vector<Reserved>{{6, 2 << 20, 20 << 20}}));
+  const auto stop = [](void *, cachalot_pool, uint64_t, uint64_t) { return 1; };
+  CHECK(cachalot_torch_pools(0, stop, nullptr) == CACHALOT_ERROR_STOPPED);
+  CHECK(cachalot_torch_pools(0, nullptr, nullptr) == CACHALOT_ERROR_NULL);
+  CHECK(cachalot_torch_pools(99, stop, nullptr) == CACHALOT_ERROR_UNKNOWN_DEVICE);
+  release(tiny);
   for (void *block : {kept, behind, whole}) {
     release(block);
   }
@@ -146,7 +169,7 @@ static void pools(cudaStream_t stream) {
   cachalot_torch_release_pool(0, pool);
   cachalot_torch_release_pool(0, pool);
   cachalot_torch_reset();
-  CHECK(segments().empty());
+  CHECK(segments().empty() && reserved().empty());
 }
 
 /* A program that supplies segments, until it says that it has no more. */

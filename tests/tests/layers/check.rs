@@ -14,14 +14,19 @@ pub(crate) fn check(layers: &Layers, imports: &Imports) -> Vec<String> {
     wrong
 }
 
-/// Returns the top-level module of a file.
-fn room(file: &str) -> &str {
-    file.split_once('/').map_or(file, |(room, _)| room)
+/// Returns the module of a file that has a layer: the top-level module, or in a folder whose modules are listed one by one,
+/// the module in the folder.
+fn room<'a>(layers: &Layers, file: &'a str) -> &'a str {
+    let Some((top, rest)) = file.split_once('/') else { return file };
+    let is_listed_by_module =
+        layers.lines.iter().flatten().any(|name| name.split_once('/').is_some_and(|(folder, _)| folder == top));
+    let inner = rest.split_once('/').map_or(rest, |(inner, _)| inner);
+    if is_listed_by_module { &file[..top.len() + 1 + inner.len()] } else { top }
 }
 
 /// Lists modules without a layer or with two, and layer names without a module.
 fn places(layers: &Layers, imports: &Imports) -> Vec<String> {
-    let rooms: BTreeSet<&str> = imports.files.iter().map(|file| room(file)).collect();
+    let rooms: BTreeSet<&str> = imports.files.iter().map(|file| room(layers, file)).collect();
     let mut listed = BTreeSet::new();
     let mut wrong = Vec::new();
     for name in layers.lines.iter().flatten().map(String::as_str) {
@@ -43,9 +48,11 @@ fn directions(layers: &Layers, imports: &Imports) -> Vec<String> {
     depths.insert("", 0);
     let mut wrong = Vec::new();
     for ((from, to), path) in &imports.arrows {
-        let (Some(above), Some(below)) = (depths.get(room(from)), depths.get(room(to))) else { continue };
+        let (Some(above), Some(below)) = (depths.get(room(layers, from)), depths.get(room(layers, to))) else {
+            continue;
+        };
         let direction = match above.cmp(below) {
-            _ if room(from) == room(to) => continue,
+            _ if room(layers, from) == room(layers, to) => continue,
             std::cmp::Ordering::Less => continue,
             std::cmp::Ordering::Equal => "sideways",
             std::cmp::Ordering::Greater => "upward",
@@ -82,7 +89,9 @@ fn circles(layers: &Layers, imports: &Imports) -> Vec<String> {
     };
     let mut wrong: Vec<_> = found.difference(&allowed).map(circle).collect();
     wrong.extend(allowed.difference(&found).map(|files| format!("no such circle any more: {}", files.join(" "))));
-    let apart = found.intersection(&allowed).filter(|files| files.iter().any(|file| room(file) != room(files[0])));
+    let apart = found
+        .intersection(&allowed)
+        .filter(|files| files.iter().any(|file| room(layers, file) != room(layers, files[0])));
     wrong.extend(apart.map(|files| format!("a circle of two modules: {}", files.join(" "))));
     wrong
 }

@@ -4,12 +4,14 @@
 //! ```layers ffi/src
 //! capi torch                    top: the modules of a line do not import each other
 //! boundary                      each module is named once
+//! c/first c/second              the modules of a folder, listed one by one
 //! circle: a/x a/y               a circle of files that is allowed; none of two modules can be
 //! ```
 //! ````
 //!
 //! Name `a` means the file `a.rs` or `a/mod.rs`, and the folder `a`. A module file and the files in
-//! its folder may use each other. Two spaces end the names of a line; the rest of the line is a
+//! its folder may use each other. Name `c/first` means the file `c/first.rs` and the folder `c/first`; then every
+//! module of the folder `c` is listed. Two spaces end the names of a line; the rest of the line is a
 //! remark.
 
 /// The layers of one crate.

@@ -137,6 +137,23 @@ fn modules_and_layers_name_the_same() {
 }
 
 #[test]
+fn modules_of_a_folder_can_have_layers_of_their_own() {
+    let files = [
+        ("lib.rs", "mod a; mod b;"),
+        ("a/mod.rs", "mod x; mod y; mod z;"),
+        ("a/x.rs", "use crate::a::y::Y; use crate::b::B;"),
+        ("a/y/mod.rs", "mod inner; pub struct Y; use super::x::X;"),
+        ("a/y/inner.rs", "use super::Y; use crate::a::z;"),
+        ("a/z.rs", ""),
+        ("b.rs", "pub struct B;"),
+    ];
+    let wrong = check(&layers("a\na/x\na/y\nb"), &imports(&files));
+    let of = |begin: &str| wrong.iter().filter(|line| line.starts_with(begin)).count();
+    assert_eq!((wrong.len(), of("a/y imports a/x upward: "), of("a/z is in no layer"), of("a circle: ")), (3, 1, 1, 1));
+    assert_eq!(check(&layers("a\na/y\na/x a/z\nb"), &imports(&files)).len(), 2, "{wrong:?}");
+}
+
+#[test]
 fn tests_may_import_what_they_like() {
     let tests = "#[cfg(test)] mod tests { use crate::high; } #[cfg(all(test, not(loom)))] use crate::high; \
                  fn f() { #[cfg(test)] crate::high::g(); } impl L { #[cfg(test)] fn h() { crate::high::g() } } \

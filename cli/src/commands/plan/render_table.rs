@@ -3,7 +3,7 @@
 
 use super::live::gap;
 use super::{PlannedProblem, title, words};
-use crate::commands::bytes::{grouped, show};
+use crate::commands::bytes::{grouped, plural, show};
 use crate::commands::print;
 use crate::commands::table::{Column, Look, Table, column, extra};
 use cachalot_planner::operators::Lowered;
@@ -98,7 +98,7 @@ fn outside(one: &PlannedProblem, recorded: &Recorded) -> io::Result<()> {
 /// Prints the number of taken forwards of a program, and the reason for each refusal.
 fn forwards(one: &PlannedProblem, names: &Names, lowered: &Lowered) -> io::Result<()> {
     let (taken, refused) = (lowered.taken.len(), lowered.refused.len());
-    print(format_args!("\n{}: {taken} forwards taken, {refused} refused", one.file.display()))?;
+    print(format_args!("\n{}: {} taken, {refused} refused", one.file.display(), plural(taken as u64, "forward")))?;
     for (forward, why) in &lowered.refused {
         let [value, input] = [forward.value, forward.input].map(|value| &names.values[value as usize]);
         let kind = if forward.written { "over" } else { "a view of" };

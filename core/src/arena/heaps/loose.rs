@@ -32,16 +32,19 @@ impl Default for LooseLink {
 
 impl LooseLink {
     /// Returns whether the heap is tight. Exact under the heap's lock.
+    #[inline]
     pub(crate) fn is_tight(&self) -> bool {
         self.0.load(Ordering::Relaxed) == TIGHT
     }
 
     /// Returns the next loose heap. `None` at the end of the list, and for a tight heap.
+    #[inline]
     pub(crate) fn next(&self) -> Option<u32> {
         next_of(&self.0)
     }
 }
 
+#[inline]
 fn next_of(link: &AtomicU32) -> Option<u32> {
     // `Acquire` pairs with the addition: the link of the heap is there before the heap is.
     Some(link.load(Ordering::Acquire)).filter(|&next| next < TIGHT)
@@ -94,6 +97,7 @@ impl LooseList {
     }
 
     /// Returns the number of the first loose heap.
+    #[inline]
     pub(crate) fn first(&self) -> Option<u32> {
         next_of(&self.first)
     }

@@ -24,6 +24,7 @@ pub(crate) mod pair_state;
 pub(crate) mod pairs;
 pub(crate) mod pools;
 pub(crate) mod registry;
+pub(crate) mod reserved;
 
 use crate::arena::heaps::loose::{LooseLink, LooseList};
 use crate::arena::heaps::pair_state::PairState;

@@ -77,6 +77,7 @@ impl PairState {
     }
 
     /// Returns whether the pair is marked as leaving.
+    #[inline]
     pub(crate) fn is_leaving(&self) -> bool {
         self.0.load(Ordering::Relaxed) & LEAVING != 0
     }

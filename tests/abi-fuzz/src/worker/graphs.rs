@@ -9,7 +9,7 @@ use crate::finding;
 use crate::permitted::Situation;
 use crate::places::{Domain, Stream};
 use crate::world::{Group, add};
-use cachalot::abi::{CACHALOT_ROUTE_STREAM, CACHALOT_ROUTE_THREAD, cachalot_pool};
+use cachalot::c::abi::{CACHALOT_ROUTE_STREAM, CACHALOT_ROUTE_THREAD, cachalot_pool};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -4,7 +4,7 @@ use super::Worker;
 use crate::abi::{self, blank};
 use crate::finding;
 use crate::permitted::Situation;
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_JSON, CACHALOT_PICKLE, cachalot_device, cachalot_fit, cachalot_pages, cachalot_plan_report,
     cachalot_reclaimed, cachalot_remaining_memory, cachalot_statistics, cachalot_trace_entry, cachalot_tune_report,
 };

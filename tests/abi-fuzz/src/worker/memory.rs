@@ -8,8 +8,8 @@ use crate::history;
 use crate::permitted::Situation;
 use crate::places::{Domain, Rest, Stream};
 use crate::world::add;
-use cachalot::abi::cachalot_block;
-use cachalot::status::CACHALOT_OK;
+use cachalot::c::abi::cachalot_block;
+use cachalot::c::status::CACHALOT_OK;
 use std::ptr::null_mut;
 use std::sync::Arc;
 

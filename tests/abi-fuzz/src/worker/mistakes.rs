@@ -3,9 +3,11 @@
 use super::Worker;
 use crate::abi::{self, blank, pointer, stream};
 use crate::world::add;
-use cachalot::abi::{CACHALOT_ROUTE_THREAD, cachalot_block, cachalot_park_report, cachalot_pool, cachalot_statistics};
+use cachalot::c::abi::{
+    CACHALOT_ROUTE_THREAD, cachalot_block, cachalot_park_report, cachalot_pool, cachalot_statistics,
+};
 #[allow(clippy::wildcard_imports, reason = "the header's numbers")]
-use cachalot::status::*;
+use cachalot::c::status::*;
 use std::ptr::null_mut;
 
 impl Worker {

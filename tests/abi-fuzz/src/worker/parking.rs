@@ -7,11 +7,13 @@ use crate::history;
 use crate::permitted::Situation;
 use crate::places::{Change, Domain, Kind, Rest, Stream};
 use crate::world::{Group, add};
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_DROP, CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAMS, CACHALOT_PARK_ZERO,
     CACHALOT_ROUTE_THREAD, CACHALOT_WAKING, cachalot_park_report, cachalot_pool,
 };
-use cachalot::status::{CACHALOT_ERROR_DRIVER, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_UNKNOWN_TAG, CACHALOT_OK};
+use cachalot::c::status::{
+    CACHALOT_ERROR_DRIVER, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_UNKNOWN_TAG, CACHALOT_OK,
+};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;

@@ -6,8 +6,8 @@ use crate::finding;
 use crate::permitted::Situation;
 use crate::places::Rest;
 use crate::world::add;
-use cachalot::abi::{CACHALOT_EXTENT_SEGMENT, cachalot_extent};
-use cachalot::status::CACHALOT_OK;
+use cachalot::c::abi::{CACHALOT_EXTENT_SEGMENT, cachalot_extent};
+use cachalot::c::status::CACHALOT_OK;
 
 /// Greatest number of a thread's pins.
 const MOST_PINS: usize = 6;

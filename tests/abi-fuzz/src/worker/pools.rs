@@ -5,7 +5,7 @@ use crate::abi;
 use crate::finding;
 use crate::permitted::Situation;
 use crate::places::{Domain, Rest};
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_POOL_NO_SPLIT, CACHALOT_POOL_USE_ON_OOM, CACHALOT_ROUTE_ALL, CACHALOT_ROUTE_STREAM, CACHALOT_ROUTE_THREAD,
     cachalot_pool,
 };

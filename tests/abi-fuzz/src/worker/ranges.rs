@@ -6,7 +6,7 @@ use crate::contents::{Action, Contents};
 use crate::finding;
 use crate::places::Stream;
 use crate::world::add;
-use cachalot::abi::cachalot_range;
+use cachalot::c::abi::cachalot_range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

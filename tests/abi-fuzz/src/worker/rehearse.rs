@@ -6,11 +6,11 @@ use crate::finding;
 use crate::permitted::Situation;
 use crate::places::Rest;
 use crate::world::add;
-use cachalot::abi::{
+use cachalot::c::abi::{
     CACHALOT_BOUND_DEVICE, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, cachalot_device, cachalot_fit, cachalot_outlook,
     cachalot_remaining_memory, cachalot_statistics,
 };
-use cachalot::status::CACHALOT_OK;
+use cachalot::c::status::CACHALOT_OK;
 use std::sync::Arc;
 
 impl Worker {

@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::permitted::Situation;
-use cachalot::abi::CACHALOT_NO_LIMIT;
+use cachalot::c::abi::CACHALOT_NO_LIMIT;
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
 

@@ -3,12 +3,12 @@
 use super::argument::{Device, Handle, Size, Text, Word};
 use super::world::World;
 use arbitrary::Arbitrary;
-use cachalot::abi::{CACHALOT_SIMULATED, cachalot_device, cachalot_options, cachalot_status};
-use cachalot::capi::{
+use cachalot::c::abi::{CACHALOT_SIMULATED, cachalot_device, cachalot_options, cachalot_status};
+use cachalot::c::capi::{
     cachalot_config, cachalot_configure, cachalot_create, cachalot_destroy, cachalot_device_count,
     cachalot_device_info, cachalot_enable_peer_access, cachalot_health, cachalot_status_name, cachalot_status_text,
 };
-use cachalot::status::{CACHALOT_ERROR_BUSY, CACHALOT_OK};
+use cachalot::c::status::{CACHALOT_ERROR_BUSY, CACHALOT_OK};
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut, without_provenance_mut};
 

@@ -1,7 +1,7 @@
 //! Arguments of calls, mostly as a sensible program would give, sometimes arbitrary.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use cachalot::abi::cachalot_stream;
+use cachalot::c::abi::cachalot_stream;
 use cachalot::core_api::config::POLICIES;
 use std::ffi::{CString, c_int};
 use std::ptr::without_provenance_mut;

@@ -1,8 +1,8 @@
 //! Functions called by the library. The userdata counts the remaining calls before a function
 //! stops.
 
-use cachalot::abi::{cachalot_action, cachalot_oom_report, cachalot_stack, cachalot_trace_entry};
-use cachalot::capi::cachalot_stack_push;
+use cachalot::c::abi::{cachalot_action, cachalot_oom_report, cachalot_stack, cachalot_trace_entry};
+use cachalot::c::capi::cachalot_stack_push;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
 

@@ -4,13 +4,13 @@ use super::allocators::Room;
 use super::argument::{Address, Bytes, Device, Handle, Size, StreamHandle, Word};
 use super::world::World;
 use arbitrary::Arbitrary;
-use cachalot::abi::{cachalot_block, cachalot_outlook, cachalot_plan_report, cachalot_status};
-use cachalot::capi::{
+use cachalot::c::abi::{cachalot_block, cachalot_outlook, cachalot_plan_report, cachalot_status};
+use cachalot::c::capi::{
     cachalot_base_of, cachalot_empty_cache, cachalot_forecast, cachalot_free, cachalot_free_sized, cachalot_iteration,
     cachalot_malloc, cachalot_planned, cachalot_process_events, cachalot_record_stream, cachalot_record_use,
     cachalot_set_caching, cachalot_set_limit, cachalot_set_memory_fraction, cachalot_trim,
 };
-use cachalot::status::CACHALOT_OK;
+use cachalot::c::status::CACHALOT_OK;
 use std::ffi::c_void;
 use std::ptr::{null_mut, without_provenance_mut};
 

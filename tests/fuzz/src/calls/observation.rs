@@ -5,8 +5,8 @@ use super::argument::{Device, Handle, Size, Text, Word};
 use super::callbacks;
 use super::world::World;
 use arbitrary::Arbitrary;
-use cachalot::abi::{cachalot_statistics, cachalot_status};
-use cachalot::capi::{
+use cachalot::c::abi::{cachalot_statistics, cachalot_status};
+use cachalot::c::capi::{
     cachalot_check, cachalot_on_out_of_memory, cachalot_on_shortage, cachalot_on_stack, cachalot_reset_accumulated,
     cachalot_reset_peaks, cachalot_snapshot, cachalot_snapshot_as, cachalot_snapshot_to_file, cachalot_stat,
     cachalot_stats, cachalot_stats_for_each, cachalot_trace_for_each, cachalot_trace_start,

@@ -3,13 +3,13 @@
 use super::argument::{Device, Handle, PoolName, StreamHandle};
 use super::world::World;
 use arbitrary::Arbitrary;
-use cachalot::abi::{cachalot_pool, cachalot_status};
-use cachalot::capi::{
+use cachalot::c::abi::{cachalot_pool, cachalot_status};
+use cachalot::c::capi::{
     cachalot_capture_begin, cachalot_capture_end, cachalot_pool_begin, cachalot_pool_create, cachalot_pool_empty,
     cachalot_pool_end, cachalot_pool_release, cachalot_pool_retain, cachalot_pool_users, cachalot_simulate_capture,
     cachalot_simulate_progress, cachalot_stream_destroyed,
 };
-use cachalot::status::CACHALOT_OK;
+use cachalot::c::status::CACHALOT_OK;
 
 /// A call.
 #[derive(Arbitrary, Debug)]

@@ -1,12 +1,12 @@
 //! The state of the program under test: the allocator, the live blocks, and all names used so far.
 
 use super::argument::{Address, Handle, PoolName, StreamHandle};
-use cachalot::abi::{cachalot_allocator, cachalot_pool, cachalot_status, cachalot_stream};
-use cachalot::capi::{
+use cachalot::c::abi::{cachalot_allocator, cachalot_pool, cachalot_status, cachalot_stream};
+use cachalot::c::capi::{
     cachalot_capture_end, cachalot_check, cachalot_destroy, cachalot_free, cachalot_last_error, cachalot_pool_end,
     cachalot_pool_release, cachalot_simulate_capture, cachalot_simulate_progress,
 };
-use cachalot::status::{CACHALOT_ERROR_PANIC, CACHALOT_ERROR_POISONED, CACHALOT_OK};
+use cachalot::c::status::{CACHALOT_ERROR_PANIC, CACHALOT_ERROR_POISONED, CACHALOT_OK};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt::Debug;

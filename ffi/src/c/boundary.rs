@@ -1,0 +1,52 @@
+//! The panic boundary: the body of every exported function runs in one of these functions, which
+//! turn a panic into a status.
+
+use crate::c::abi::{cachalot_allocator, cachalot_status};
+use crate::c::handle;
+use crate::c::instance::Instance;
+use crate::c::status::{CACHALOT_ERROR_PANIC, CACHALOT_OK, Outcome, Status};
+use core::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs the body of a function on an allocator. Checks the handle first; a panic poisons the
+/// allocator.
+#[inline(always)]
+pub(crate) fn with_instance(
+    allocator: *const cachalot_allocator,
+    body: impl FnOnce(&'static Instance) -> Outcome,
+) -> cachalot_status {
+    // A panic may leave the allocator half changed. The poison keeps all later calls out, so no
+    // call observes such a state.
+    match catch_unwind(AssertUnwindSafe(|| body(handle::instance(allocator)?))) {
+        Ok(Ok(())) => CACHALOT_OK,
+        Ok(Err(status)) => status.number(),
+        Err(payload) => {
+            handle::poison(allocator);
+            panicked(payload.as_ref())
+        }
+    }
+}
+
+/// Runs the body of a function without an allocator. A panic becomes a status.
+#[inline]
+pub(crate) fn without_instance(body: impl FnOnce() -> Outcome) -> cachalot_status {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => CACHALOT_OK,
+        Ok(Err(status)) => status.number(),
+        Err(payload) => panicked(payload.as_ref()),
+    }
+}
+
+/// Runs a body that returns no status and cannot fail. Returns `otherwise` after a panic.
+#[inline]
+pub(crate) fn infallible<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
+}
+
+/// Records the message of a panic as the last error and returns the status.
+#[cold]
+fn panicked(payload: &(dyn Any + Send)) -> cachalot_status {
+    let said = payload.downcast_ref::<&str>().copied();
+    let said = said.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given");
+    Status::new(CACHALOT_ERROR_PANIC, format_args!("a fault inside the library: {said}")).number()
+}

@@ -1,0 +1,75 @@
+//! Control of the cache and of the limit on reserved memory.
+
+use crate::c::abi::{CACHALOT_NO_LIMIT, cachalot_allocator, cachalot_status};
+use crate::c::boundary;
+use core::ffi::c_int;
+
+/// Frees the blocks whose events are complete.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_process_events(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.process_events(device)?)
+    })
+}
+
+/// Releases all cached memory of a device.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_empty_cache(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.empty_cache(device)?)
+    })
+}
+
+/// Releases cached memory until the reserved bytes are at most `keep_bytes`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_trim(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    keep_bytes: usize,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.trim(device, keep_bytes as u64)?)
+    })
+}
+
+/// Turns the cache on or off.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_set_caching(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    on: c_int,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.set_caching(device, on != 0)?)
+    })
+}
+
+/// Limits the reserved bytes of a device.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_set_limit(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    bytes: u64,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.set_limit(device, (bytes != CACHALOT_NO_LIMIT).then_some(bytes))?)
+    })
+}
+
+/// Limits the reserved memory to a fraction of the device's memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_set_memory_fraction(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    fraction: f64,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.set_memory_fraction(device, fraction)?)
+    })
+}

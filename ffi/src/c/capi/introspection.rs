@@ -1,0 +1,146 @@
+//! Introspection: traces, snapshots, and the check of all invariants.
+
+use crate::c::abi::{
+    CACHALOT_JSON, CACHALOT_PICKLE, cachalot_allocator, cachalot_format, cachalot_status, cachalot_trace_entry,
+    cachalot_trace_visitor, cachalot_writer,
+};
+use crate::c::boundary;
+use crate::c::callbacks;
+use crate::c::instance::Instance;
+use crate::c::marshal;
+use crate::c::snapshot;
+use crate::c::status::{
+    CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Outcome, Status,
+};
+use cachalot_snapshot::Format;
+use core::ffi::{c_char, c_int, c_void};
+
+/// Starts to record the latest `capacity` events of a device, or stops for 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_trace_start(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    capacity: usize,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.record_trace(device, capacity)?)
+    })
+}
+
+/// Passes every recorded event to a callback.
+///
+/// # Safety
+/// The callback may be called with `userdata`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_trace_for_each(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    visit: cachalot_trace_visitor,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let visit = visit.ok_or_else(|| Status::null("the callback"))?;
+        let (device, _) = instance.device(device)?;
+        // Copy first: the callback may call the allocator, which records further events.
+        let mut entries = Vec::new();
+        instance.allocator.for_each_trace_entry(device, |entry| entries.push(*entry))?;
+        let _running = instance.callbacks.enter();
+        for entry in entries {
+            let entry = cachalot_trace_entry {
+                struct_size: size_of::<cachalot_trace_entry>(),
+                address: entry.addr.0,
+                bytes: entry.size,
+                stream_id: entry.stream.0,
+                time_us: entry.time_us,
+                action: callbacks::number_of(entry.action),
+                reserved: 0,
+            };
+            // SAFETY: guaranteed by the caller; the entry outlives the call.
+            if unsafe { visit(userdata, &raw const entry) } != 0 {
+                return Err(Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop"));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Passes a snapshot in JSON to a callback.
+///
+/// # Safety
+/// The callback may be called with `userdata`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_snapshot(
+    allocator: *const cachalot_allocator,
+    write: cachalot_writer,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        unsafe { hand_out(instance, Format::Json, write, userdata) }
+    })
+}
+
+/// Passes a snapshot in a chosen format to a callback.
+///
+/// # Safety
+/// The callback may be called with `userdata`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_snapshot_as(
+    allocator: *const cachalot_allocator,
+    format: cachalot_format,
+    write: cachalot_writer,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let format = match format {
+            CACHALOT_JSON => Format::Json,
+            CACHALOT_PICKLE => Format::Pickle,
+            other => return Err(Status::argument(format_args!("{other} is no format of snapshots"))),
+        };
+        // SAFETY: guaranteed by the caller.
+        unsafe { hand_out(instance, format, write, userdata) }
+    })
+}
+
+/// Passes a snapshot to a callback, part by part.
+///
+/// # Safety
+/// The callback may be called with `userdata`.
+unsafe fn hand_out(instance: &Instance, format: Format, write: cachalot_writer, userdata: *mut c_void) -> Outcome {
+    let write = write.ok_or_else(|| Status::null("the callback"))?;
+    let _running = instance.callbacks.enter();
+    snapshot::write(instance, format, |part| {
+        // SAFETY: guaranteed by the caller; the text outlives the call.
+        unsafe { write(userdata, part.as_ptr().cast(), part.len()) == 0 }
+    })
+    .map_err(|error| match error {
+        snapshot::Error::Stopped => Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop"),
+        snapshot::Error::Io(error) => Status::new(CACHALOT_ERROR_IO, error),
+    })
+}
+
+/// Writes a snapshot to a file.
+///
+/// # Safety
+/// `path` is NULL or NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_snapshot_to_file(
+    allocator: *const cachalot_allocator,
+    path: *const c_char,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let path = unsafe { marshal::text(path, "path", CACHALOT_ERROR_INVALID_ARGUMENT) }?;
+        snapshot::write_file(instance, path.as_ref())
+            .map_err(|error| Status::new(CACHALOT_ERROR_IO, format_args!("{path}: {error}")))
+    })
+}
+
+/// Checks every invariant of an allocator.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_check(allocator: *const cachalot_allocator) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        instance.allocator.check_invariants().map_err(|broken| Status::new(CACHALOT_ERROR_PANIC, broken))
+    })
+}

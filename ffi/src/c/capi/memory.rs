@@ -1,0 +1,243 @@
+//! Allocation and freeing of blocks, the hot functions of the interface.
+
+use crate::c::abi::{
+    CACHALOT_BOUND_DEVICE, CACHALOT_BOUND_FRACTION, CACHALOT_BOUND_LIMIT, CACHALOT_BOUND_NONE, CACHALOT_BOUND_OTHER,
+    CACHALOT_WOULD_EXPAND, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, CACHALOT_WOULD_OBTAIN, CACHALOT_WOULD_RELEASE,
+    cachalot_allocator, cachalot_block, cachalot_fit, cachalot_outlook, cachalot_status, cachalot_stream,
+};
+use crate::c::boundary;
+use crate::c::device::{of_stream, refuse};
+use crate::c::marshal::{self, Out, OutStruct, Versioned};
+use crate::c::status::Status;
+use cachalot_core::{Bound, DevicePtr, Forecast, StreamId};
+use cachalot_cuda::driver::types::CuStream;
+use core::ffi::{c_int, c_void};
+
+// SAFETY: `repr(C)` with its size first, and numbers and pointers without padding.
+unsafe impl Versioned for cachalot_block {
+    // Version 0.1: everything up to `reserved`.
+    const FIRST_SIZE: usize = 64;
+}
+
+// SAFETY: `repr(C)` with its size first, and numbers and pointers without padding.
+unsafe impl Versioned for cachalot_outlook {
+    // Version 0.1: everything up to `reserved`.
+    const FIRST_SIZE: usize = 32;
+}
+
+// SAFETY: `repr(C)` with its size first, and numbers without padding.
+unsafe impl Versioned for cachalot_fit {
+    // Version 0.1: everything up to `reserved`.
+    const FIRST_SIZE: usize = 48;
+}
+
+/// Converts a device address to C.
+fn pointer(address: DevicePtr) -> *mut c_void {
+    core::ptr::without_provenance_mut(address.0 as usize)
+}
+
+/// Converts a device address from C.
+pub(super) fn address(pointer: *const c_void) -> DevicePtr {
+    DevicePtr(pointer.addr() as u64)
+}
+
+/// Allocates a block of at least `bytes` on a device, usable at once on `stream`.
+///
+/// # Safety
+/// `out` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_malloc(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    bytes: usize,
+    stream: cachalot_stream,
+    out: *mut *mut c_void,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { Out::new(out, "out") }?;
+        let (index, device) = instance.device(device)?;
+        device.open()?;
+        let stream = device.stream_id(CuStream(stream.addr()))?;
+        out.write(pointer(instance.allocator.malloc(index, bytes as u64, stream)?));
+        Ok(())
+    })
+}
+
+/// Frees a block, in the order of its own stream and of all recorded streams.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_free(allocator: *const cachalot_allocator, block: *mut c_void) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| Ok(instance.allocator.free(address(block))?))
+}
+
+/// Frees a block after checking that it was requested with exactly `bytes`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_free_sized(
+    allocator: *const cachalot_allocator,
+    block: *mut c_void,
+    bytes: usize,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| Ok(instance.allocator.free_sized(address(block), bytes as u64)?))
+}
+
+/// Records the use of a block on another stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_record_stream(
+    allocator: *const cachalot_allocator,
+    block: *mut c_void,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        Ok(instance.allocator.record_stream(address(block), instance.stream_in_use(stream)?)?)
+    })
+}
+
+/// Records the use of a block on another stream, up to the present end of the stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_record_use(
+    allocator: *const cachalot_allocator,
+    block: *mut c_void,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        Ok(instance.allocator.record_use(address(block), instance.stream_in_use(stream)?)?)
+    })
+}
+
+/// Announces the destruction of a stream, or the end of the calling thread's use of its default
+/// stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_stream_destroyed(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (_, device) = instance.device(device)?;
+        device.open()?;
+        let handle = CuStream(stream.addr());
+        let number = match device.cuda() {
+            Some(cuda) => cuda.stream_destroyed(handle).map_err(|error| of_stream(handle, error))?,
+            None => device.stream_id(handle)?,
+        };
+        if number == StreamId::DEFAULT {
+            return Err(refuse(handle, 0));
+        }
+        let mut outcome = Ok(());
+        for index in instance.devices() {
+            let released = instance.allocator.stream_destroyed(index, number);
+            outcome = outcome.and_then(|()| Ok(released?));
+        }
+        outcome
+    })
+}
+
+/// Describes the block that contains an address.
+///
+/// # Safety
+/// `out` is NULL, or a structure as long as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_base_of(
+    allocator: *const cachalot_allocator,
+    address: *const c_void,
+    out: *mut cachalot_block,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        let block = instance.allocator.base_of(self::address(address))?;
+        out.write(&cachalot_block {
+            struct_size: size_of::<cachalot_block>(),
+            base: pointer(block.base),
+            bytes: block.size as usize,
+            requested_bytes: block.requested as usize,
+            stream_id: block.stream.0,
+            segment_base: pointer(block.segment),
+            segment_bytes: block.segment_bytes as usize,
+            device: block.device.0 as c_int,
+            reserved: 0,
+        });
+        Ok(())
+    })
+}
+
+/// Forecasts the first step that a request would take, without changing anything.
+///
+/// # Safety
+/// `out` is NULL, or a structure as long as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_forecast(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    bytes: usize,
+    stream: cachalot_stream,
+    out: *mut cachalot_outlook,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        let (index, device) = instance.device(device)?;
+        device.open()?;
+        let stream = device.stream_id(CuStream(stream.addr()))?;
+        let (outcome, address, bytes) = match instance.allocator.forecast(index, bytes as u64, stream)? {
+            Forecast::Hit(at) => (CACHALOT_WOULD_HIT, at, 0),
+            Forecast::Obtain(bytes) => (CACHALOT_WOULD_OBTAIN, DevicePtr::NULL, bytes),
+            Forecast::Expand => (CACHALOT_WOULD_EXPAND, DevicePtr::NULL, 0),
+            Forecast::Release(at) => (CACHALOT_WOULD_RELEASE, at, 0),
+            Forecast::OutOfMemory => (CACHALOT_WOULD_FAIL, DevicePtr::NULL, 0),
+        };
+        out.write(&cachalot_outlook {
+            struct_size: size_of::<cachalot_outlook>(),
+            address: pointer(address),
+            bytes: bytes as usize,
+            outcome,
+            reserved: 0,
+        });
+        Ok(())
+    })
+}
+
+/// Tells whether requests would be served if they were made now.
+///
+/// # Safety
+/// `sizes` is NULL or has `count` entries, and `out` is NULL, or a structure as long as its first
+/// field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_would_fit(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    sizes: *const usize,
+    count: usize,
+    stream: cachalot_stream,
+    out: *mut cachalot_fit,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        if sizes.is_null() && count > 0 {
+            return Err(Status::null("the sizes"));
+        }
+        // SAFETY: guaranteed by the caller.
+        let sizes: Vec<u64> = unsafe { marshal::array(sizes, count) }.iter().map(|&bytes| bytes as u64).collect();
+        let (index, device) = instance.device(device)?;
+        device.open()?;
+        let stream = device.stream_id(CuStream(stream.addr()))?;
+        let fit = instance.allocator.rehearsal(index)?.would_fit(&sizes, stream)?;
+        out.write(&cachalot_fit {
+            struct_size: size_of::<cachalot_fit>(),
+            served: fit.served,
+            new_bytes: fit.new_bytes,
+            reserved_bytes: fit.reserved_bytes,
+            device_free_bytes: fit.device_free.unwrap_or(u64::MAX),
+            bound: match fit.bound {
+                None => CACHALOT_BOUND_NONE,
+                Some(Bound::Limit) => CACHALOT_BOUND_LIMIT,
+                Some(Bound::Fraction) => CACHALOT_BOUND_FRACTION,
+                Some(Bound::Device) => CACHALOT_BOUND_DEVICE,
+                Some(_) => CACHALOT_BOUND_OTHER,
+            },
+            reserved: 0,
+        });
+        Ok(())
+    })
+}

@@ -1,0 +1,290 @@
+//! Memory that goes back to the driver for a while, and returns at the same addresses.
+
+use crate::c::abi::{
+    CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_DROP, CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAMS, CACHALOT_PARK_ZERO,
+    CACHALOT_WAKING, cachalot_allocator, cachalot_park_report, cachalot_pool, cachalot_remaining_memory,
+    cachalot_status, cachalot_stream,
+};
+use crate::c::boundary;
+use crate::c::device::Device;
+use crate::c::instance::Instance;
+use crate::c::log::{self, Level};
+use crate::c::marshal::{OutStruct, Versioned};
+use crate::c::status::{Outcome, Status};
+use crate::lock::HeapLock;
+use cachalot_core::{
+    Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking, PoolId, Remaining, StreamId, Tag,
+};
+use cachalot_cuda::CudaDevice;
+use cachalot_cuda::driver::types::CuStream;
+use core::ffi::c_int;
+use core::num::NonZeroU64;
+
+// SAFETY: `repr(C)` with its size first, and numbers without padding.
+unsafe impl Versioned for cachalot_park_report {
+    const FIRST_SIZE: usize = size_of::<Self>();
+}
+
+// SAFETY: as above.
+unsafe impl Versioned for cachalot_remaining_memory {
+    const FIRST_SIZE: usize = size_of::<Self>();
+}
+
+/// Converts a tag from C.
+fn tag_of(tag: u64) -> Outcome<Tag> {
+    NonZeroU64::new(tag).map(Tag).ok_or_else(|| Status::argument(format_args!("0 is no tag")))
+}
+
+/// Converts the mode and the order of a park from C.
+fn mode_of(mode: u32) -> Outcome<(ParkMode, ParkOrder)> {
+    let order = if mode & CACHALOT_PARK_STREAMS == 0 { ParkOrder::Device } else { ParkOrder::Streams };
+    match mode & !CACHALOT_PARK_STREAMS {
+        CACHALOT_PARK_KEEP => Ok((ParkMode::Keep, order)),
+        CACHALOT_PARK_DROP => Ok((ParkMode::Drop, order)),
+        CACHALOT_PARK_ZERO => Ok((ParkMode::Zero, order)),
+        _ => Err(Status::argument(format_args!("{mode:#x} is no mode of parking"))),
+    }
+}
+
+/// Returns the operations that park memory of a device, which is opened first if necessary: asking for its
+/// memory for contents does not open it.
+fn parking_of(instance: &Instance, device: c_int) -> Outcome<(Parking<'_, Device, HeapLock, Growable>, &Device)> {
+    let (index, device) = instance.device(device)?;
+    device.open()?;
+    Ok((instance.allocator.parking(index)?, device))
+}
+
+/// Returns the memory of a stream in the default pool.
+fn of_stream(device: &Device, stream: cachalot_stream) -> Outcome<ParkTarget> {
+    Ok(ParkTarget::Stream(device.stream_id(CuStream(stream.addr()))?))
+}
+
+/// Parks the memory of a target, and tells the log how much.
+fn park(instance: &Instance, device: c_int, mode: u32, target: impl FnOnce(&Device) -> Outcome<ParkTarget>) -> Outcome {
+    let (parking, on) = parking_of(instance, device)?;
+    let (mode, order) = mode_of(mode)?;
+    let target = target(on)?;
+    parking.park(target, mode, order)?;
+    tell(device, &parking, target, "parked");
+    Ok(())
+}
+
+/// Wakes the memory of a target, and tells the log how much.
+fn wake(instance: &Instance, device: c_int, target: impl FnOnce(&Device) -> Outcome<ParkTarget>) -> Outcome {
+    let (parking, on) = parking_of(instance, device)?;
+    let target = target(on)?;
+    parking.wake(target)?;
+    tell(device, &parking, target, "awake");
+    Ok(())
+}
+
+/// Tells the log the state of a target.
+fn tell(device: c_int, parking: &Parking<'_, Device, HeapLock, Growable>, target: ParkTarget, state: &str) {
+    if log::has(Level::Info)
+        && let Ok(ParkReport { mapped, parked, kept, .. }) = parking.report(target)
+    {
+        let name = match target {
+            ParkTarget::Tag(Tag(tag)) => format!("tag {tag}"),
+            ParkTarget::Stream(StreamId(stream)) => format!("stream {stream:#x}"),
+        };
+        log::info(format_args!(
+            "device {device}: {name} is {state}: {parked} bytes parked, {kept} of them kept by the host, {mapped} bytes mapped"
+        ));
+    }
+}
+
+/// Sets or removes the tag of a private pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_tag(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    tag: u64,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        let pool = PoolId(pool.first, pool.second);
+        Ok(instance.allocator.parking(device)?.tag_pool(pool, NonZeroU64::new(tag).map(Tag))?)
+    })
+}
+
+/// Parks the memory of a tag.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_park(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    tag: u64,
+    mode: u32,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| park(instance, device, mode, |_| Ok(ParkTarget::Tag(tag_of(tag)?))))
+}
+
+/// Parks the memory of a stream in the default pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_park_stream(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    stream: cachalot_stream,
+    mode: u32,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| park(instance, device, mode, |device| of_stream(device, stream)))
+}
+
+/// Wakes the memory of a tag.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_wake(allocator: *const cachalot_allocator, device: c_int, tag: u64) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| wake(instance, device, |_| Ok(ParkTarget::Tag(tag_of(tag)?))))
+}
+
+/// Wakes the memory of a stream in the default pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_wake_stream(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| wake(instance, device, |device| of_stream(device, stream)))
+}
+
+/// Begins to wake the memory of a tag.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_wake_start(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    tag: u64,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, _) = parking_of(instance, device)?;
+        Ok(parking.wake_start(ParkTarget::Tag(tag_of(tag)?))?)
+    })
+}
+
+/// Waits until the memory of a tag is awake.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_wake_wait(allocator: *const cachalot_allocator, device: c_int, tag: u64) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, _) = parking_of(instance, device)?;
+        Ok(parking.wake_wait(ParkTarget::Tag(tag_of(tag)?))?)
+    })
+}
+
+/// Tells where the memory of a tag is.
+///
+/// # Safety
+/// `out` is NULL, or a structure as long as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_parked(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    tag: u64,
+    out: *mut cachalot_park_report,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, device) = parking_of(instance, device)?;
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        out.write(&describe(parking.report(ParkTarget::Tag(tag_of(tag)?))?, device));
+        Ok(())
+    })
+}
+
+/// Tells where the memory of a stream in the default pool is.
+///
+/// # Safety
+/// As for `cachalot_parked`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_parked_stream(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    stream: cachalot_stream,
+    out: *mut cachalot_park_report,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, device) = parking_of(instance, device)?;
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        out.write(&describe(parking.report(of_stream(device, stream)?)?, device));
+        Ok(())
+    })
+}
+
+/// Sets whether requests for parked pools are served by the default pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_park_elsewhere(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    tag: u64,
+    on: c_int,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, _) = parking_of(instance, device)?;
+        Ok(parking.serve_elsewhere(tag_of(tag)?, on != 0)?)
+    })
+}
+
+/// Sets how much host memory stays for the next park.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_park_retain(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    host_bytes: u64,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (_, device) = parking_of(instance, device)?;
+        // A simulated device keeps no bytes.
+        device.cuda().map_or(Ok(()), |cuda| Ok(cuda.retain_host_memory(host_bytes)?))
+    })
+}
+
+/// Tells what is on a device, by name.
+///
+/// # Safety
+/// `out` is NULL, or a structure as long as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_remaining(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    out: *mut cachalot_remaining_memory,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, _) = parking_of(instance, device)?;
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        let Remaining { used, blocks, pending, cached, spare, leaked, other, pinned, parked } = parking.remaining()?;
+        out.write(&cachalot_remaining_memory {
+            struct_size: size_of::<cachalot_remaining_memory>(),
+            used_bytes: used,
+            block_bytes: blocks,
+            pending_bytes: pending,
+            cached_bytes: cached,
+            spare_bytes: spare,
+            leaked_bytes: leaked,
+            other_bytes: other,
+            pinned_bytes: pinned,
+            parked_bytes: parked,
+        });
+        Ok(())
+    })
+}
+
+/// Converts a report for C.
+fn describe(report: ParkReport, device: &Device) -> cachalot_park_report {
+    let ParkReport { state, mapped, parked, kept, pinned, ordinary } = report;
+    let (host_bytes, idle_host_bytes) = device.cuda().map_or((kept, 0), CudaDevice::host_memory_for_contents);
+    cachalot_park_report {
+        struct_size: size_of::<cachalot_park_report>(),
+        mapped_bytes: mapped,
+        parked_bytes: parked,
+        kept_bytes: kept,
+        pinned_bytes: pinned,
+        ordinary_bytes: ordinary,
+        host_bytes,
+        idle_host_bytes,
+        state: match state {
+            ParkState::Awake => CACHALOT_AWAKE,
+            ParkState::Asleep => CACHALOT_ASLEEP,
+            ParkState::Waking => CACHALOT_WAKING,
+        },
+        reserved: 0,
+    }
+}

@@ -1,0 +1,73 @@
+//! The planned policy: announcement of iterations, and the report.
+
+use crate::c::abi::{
+    CACHALOT_STAGE_OBSERVING, CACHALOT_STAGE_PLANNING, CACHALOT_STAGE_READY, CACHALOT_STAGE_SERVING,
+    CACHALOT_STAGE_WAITING, cachalot_allocator, cachalot_plan_report, cachalot_status,
+};
+use crate::c::boundary;
+use crate::c::marshal::{OutStruct, Versioned};
+use cachalot_core::{PlannedReport, Stage};
+use core::ffi::c_int;
+
+// SAFETY: `repr(C)` with its size first, and numbers without padding.
+unsafe impl Versioned for cachalot_plan_report {
+    // Everything up to `reserved`.
+    const FIRST_SIZE: usize = 120;
+}
+
+/// Announces the end of an iteration and the beginning of the next.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        instance.planner.iteration(&instance.allocator, device)?;
+        instance.idle.run(&instance.allocator, device)
+    })
+}
+
+/// Reports the state and the results of the planned policy.
+///
+/// # Safety
+/// `out` is NULL, or a structure as long as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_planned(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    out: *mut cachalot_plan_report,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        let (device, _) = instance.device(device)?;
+        out.write(&described(&instance.allocator.planned_report(device)?));
+        Ok(())
+    })
+}
+
+/// Converts a report to the C structure.
+fn described(report: &PlannedReport) -> cachalot_plan_report {
+    cachalot_plan_report {
+        struct_size: size_of::<cachalot_plan_report>(),
+        announced: report.announced,
+        plans: report.plans,
+        given_up: report.given_up,
+        no_memory: report.no_memory,
+        peak_bytes: report.peak_bytes,
+        lower_bound_bytes: report.lower_bound_bytes,
+        segment_bytes: report.segment_bytes,
+        served: report.served,
+        lasting: report.lasting,
+        extra: report.extra,
+        missing: report.missing,
+        reordered: report.reordered,
+        occupied: report.occupied,
+        stage: match report.stage {
+            Stage::Observing => CACHALOT_STAGE_OBSERVING,
+            Stage::Planning => CACHALOT_STAGE_PLANNING,
+            Stage::Ready => CACHALOT_STAGE_READY,
+            Stage::Serving => CACHALOT_STAGE_SERVING,
+            _ => CACHALOT_STAGE_WAITING,
+        },
+        reserved: 0,
+    }
+}

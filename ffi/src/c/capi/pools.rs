@@ -1,0 +1,180 @@
+//! Private pools, and graph captures into private pools.
+
+use crate::c::abi::{
+    CACHALOT_POOL_NO_SPLIT, CACHALOT_POOL_USE_ON_OOM, CACHALOT_ROUTE_ALL, CACHALOT_ROUTE_STREAM, CACHALOT_ROUTE_THREAD,
+    cachalot_allocator, cachalot_pool, cachalot_route, cachalot_status, cachalot_stream,
+};
+use crate::c::boundary;
+use crate::c::device::Device;
+use crate::c::marshal::Out;
+use crate::c::status::{Outcome, Status};
+use cachalot_core::{Host, PoolId, PoolOptions, Route};
+use cachalot_cuda::driver::types::CuStream;
+use core::ffi::c_int;
+
+/// Converts a pool id from C.
+fn name(pool: cachalot_pool) -> PoolId {
+    PoolId(pool.first, pool.second)
+}
+
+/// Converts pool options from C. Rejects unknown flags.
+pub(crate) fn pool_options(flags: u32) -> Outcome<PoolOptions> {
+    let unknown = flags & !(CACHALOT_POOL_USE_ON_OOM | CACHALOT_POOL_NO_SPLIT);
+    if unknown != 0 {
+        return Err(Status::argument(format_args!("the pool's flags {unknown:#x} have no meaning")));
+    }
+    Ok(PoolOptions { use_on_oom: flags & CACHALOT_POOL_USE_ON_OOM != 0, no_split: flags & CACHALOT_POOL_NO_SPLIT != 0 })
+}
+
+/// Converts a route from C, with the calling thread or `stream` if the route needs one.
+fn route(device: &Device, route: cachalot_route, stream: cachalot_stream) -> Outcome<Route> {
+    match route {
+        CACHALOT_ROUTE_ALL => Ok(Route::All),
+        CACHALOT_ROUTE_STREAM => Ok(Route::Stream(device.stream_id(CuStream(stream.addr()))?)),
+        CACHALOT_ROUTE_THREAD => Ok(Route::Thread(device.thread_id())),
+        _ => Err(Status::argument(format_args!("{route} is no route"))),
+    }
+}
+
+/// Creates a private pool with one user, and writes its id to `out`.
+///
+/// # Safety
+/// `out` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_pool_create(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    flags: u32,
+    out: *mut cachalot_pool,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { Out::new(out, "out") }?;
+        let (device, _) = instance.device(device)?;
+        let PoolId(first, second) = instance.allocator.create_pool(device, pool_options(flags)?)?;
+        out.write(cachalot_pool { first, second });
+        Ok(())
+    })
+}
+
+/// Adds a user to a pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_retain(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    flags: u32,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        let options = pool_options(flags)?;
+        if name(pool) == PoolId::DEFAULT {
+            return Err(Status::argument(format_args!("the default pool has no users")));
+        }
+        Ok(instance.allocator.retain_pool(device, name(pool), options)?)
+    })
+}
+
+/// Removes a user from a pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_release(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.release_pool(device, name(pool))?)
+    })
+}
+
+/// Returns the number of users of a pool.
+///
+/// # Safety
+/// `out` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_pool_users(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    out: *mut u32,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { Out::new(out, "out") }?;
+        let (device, _) = instance.device(device)?;
+        out.write(instance.allocator.pool_users(device, name(pool))?);
+        Ok(())
+    })
+}
+
+/// Releases the cached memory of an unused pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_empty(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.empty_pool(device, name(pool))?)
+    })
+}
+
+/// Begins a route, which sends the chosen requests into a pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_begin(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    route: cachalot_route,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (index, device) = instance.device(device)?;
+        let route = self::route(device, route, stream)?;
+        Ok(instance.allocator.begin_allocate_to_pool(index, name(pool), route)?)
+    })
+}
+
+/// Ends the latest route into a pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_end(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.end_allocate_to_pool(device, name(pool))?)
+    })
+}
+
+/// Begins a route into a pool for the capture of a graph.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_capture_begin(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    route: cachalot_route,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (index, device) = instance.device(device)?;
+        let route = self::route(device, route, stream)?;
+        Ok(instance.allocator.begin_capture(index, name(pool), route)?)
+    })
+}
+
+/// Ends the route of a capture.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_capture_end(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.end_capture(device, name(pool))?)
+    })
+}

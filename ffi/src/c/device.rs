@@ -1,0 +1,276 @@
+//! Devices of an allocator, on CUDA or simulated, with the program's callbacks.
+
+use crate::c::callbacks::Callbacks;
+use crate::c::lazy_device::LazyDevice;
+use crate::c::log;
+use crate::c::stacks::Stacks;
+use crate::c::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
+use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, Forwarder};
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::{
+    CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Error, Host, MemoryInfo, OutOfMemory, PoolId,
+    Segments, StreamId, TraceEntry,
+};
+use cachalot_cuda::clock;
+use cachalot_cuda::driver::result::CuResult;
+use cachalot_cuda::driver::types::CuStream;
+use cachalot_cuda::{CudaDevice, HOST_STREAM, HostDevice, this_thread};
+use core::ffi::c_int;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The source of a device's memory.
+#[allow(clippy::large_enum_variant, reason = "there are a few of these, and the larger one is the usual one")]
+pub(crate) enum Backing {
+    /// A device of the driver, open from the start.
+    Cuda(CudaDevice),
+    /// A device of the driver, opened on first use.
+    Lazy(LazyDevice),
+    /// Pinned memory of the host, beside a device of the driver.
+    Host(HostDevice),
+    /// A simulated device, without a driver.
+    Simulated(SimulatedDevice),
+}
+
+/// A device of an allocator.
+pub(crate) struct Device {
+    pub(crate) backing: Backing,
+    /// Number of the device in the allocator.
+    pub(crate) number: c_int,
+    /// Number of the device in the driver.
+    pub(crate) ordinal: c_int,
+    pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) stacks: Arc<Stacks>,
+}
+
+impl Device {
+    /// Opens the device if necessary. Every request calls `open` before anything else.
+    #[inline(always)]
+    pub(crate) fn open(&self) -> Outcome {
+        match &self.backing {
+            Backing::Lazy(later) => later.open().map(|_| ()).map_err(Status::from),
+            Backing::Cuda(_) | Backing::Host(_) | Backing::Simulated(_) => Ok(()),
+        }
+    }
+
+    /// Returns whether the device is open.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        !matches!(&self.backing, Backing::Lazy(later) if later.opened().is_none())
+    }
+
+    /// Returns the allocator's number of a stream. Memory of the host has one stream, NULL.
+    #[inline(always)]
+    pub(crate) fn stream_id(&self, stream: CuStream) -> Outcome<StreamId> {
+        match &self.backing {
+            Backing::Cuda(device) => device.stream_id(stream).map_err(|error| of_stream(stream, error)),
+            Backing::Lazy(later) => later.stream_id(stream).map_err(|error| of_stream(stream, error)),
+            Backing::Host(_) => host_stream_id(stream),
+            Backing::Simulated(_) => simulated_stream_id(stream),
+        }
+    }
+
+    /// Returns the number of a stream that uses a block of another stream. An open device asks the
+    /// driver.
+    pub(crate) fn stream_in_use(&self, stream: CuStream) -> Outcome<StreamId> {
+        match self.cuda() {
+            Some(device) => device.stream_in_use(stream).map_err(|error| of_stream(stream, error)),
+            None => self.stream_id(stream),
+        }
+    }
+
+    /// Returns the calling thread's handle of a stream, or `None` if the thread has no handle.
+    fn stream_handle(&self, stream: StreamId) -> Option<CuStream> {
+        match &self.backing {
+            Backing::Cuda(device) => device.streams().handle(stream),
+            Backing::Lazy(later) => later.streams().handle(stream),
+            Backing::Host(device) => device.cuda().streams().handle(stream),
+            Backing::Simulated(_) => simulated_stream_handle(stream),
+        }
+    }
+
+    /// Returns the driver's device, or `None` if the device is simulated or not open yet.
+    pub(crate) fn cuda(&self) -> Option<&CudaDevice> {
+        match &self.backing {
+            Backing::Cuda(device) => Some(device),
+            Backing::Lazy(later) => later.opened(),
+            Backing::Host(device) => Some(device.cuda()),
+            Backing::Simulated(_) => None,
+        }
+    }
+
+    /// Returns whether the memory is the host's.
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(self.backing, Backing::Host(_))
+    }
+
+    /// Returns the simulated device, or `None` for a device of the driver.
+    pub(crate) fn simulated(&self) -> Option<&SimulatedDevice> {
+        match &self.backing {
+            Backing::Cuda(_) | Backing::Lazy(_) | Backing::Host(_) => None,
+            Backing::Simulated(device) => Some(device),
+        }
+    }
+}
+
+/// Refuses a handle that belongs to no stream.
+#[cold]
+pub(crate) fn refuse(stream: CuStream, code: u32) -> Status {
+    let text = format!("{:#x} is no stream's handle", stream.0);
+    Status::with_driver_code(CACHALOT_ERROR_INVALID_STREAM, code, text)
+}
+
+/// Returns the status of a failed call about a stream: a mistake of the program if the handle is no stream's, and otherwise a
+/// failure of the driver.
+#[cold]
+pub(crate) fn of_stream(stream: CuStream, error: DeviceError) -> Status {
+    if error.code == CuResult::INVALID_HANDLE.0 { refuse(stream, error.code) } else { error.into() }
+}
+
+/// Returns the number of the stream of the host, for the handle NULL.
+fn host_stream_id(stream: CuStream) -> Outcome<StreamId> {
+    if stream.is_null() {
+        return Ok(HOST_STREAM);
+    }
+    let text = "host memory belongs to no stream: pass NULL, and announce each stream that uses the block";
+    Err(Status::new(CACHALOT_ERROR_INVALID_STREAM, text))
+}
+
+/// Returns the number of a simulated device's stream: the handle, except for the default streams.
+fn simulated_stream_id(stream: CuStream) -> Outcome<StreamId> {
+    match stream {
+        CuStream::NULL | CuStream::LEGACY => Ok(StreamId::DEFAULT),
+        CuStream::PER_THREAD => Ok(StreamId(OWN_STREAM | this_thread())),
+        // The core reserves the number with all bits set for "no stream".
+        CuStream(handle) if handle as u64 >= OWN_STREAM => Err(refuse(stream, 0)),
+        CuStream(handle) => Ok(StreamId(handle as u64)),
+    }
+}
+
+/// Marks the number of a thread's own default stream. The CUDA backend uses an equal mark.
+const OWN_STREAM: u64 = 0xffff << 48;
+
+/// Returns the handle of a simulated device's stream, or `None` for another thread's default
+/// stream.
+fn simulated_stream_handle(stream: StreamId) -> Option<CuStream> {
+    match stream.0 {
+        0 => Some(CuStream::NULL),
+        own if own == OWN_STREAM | this_thread() => Some(CuStream::PER_THREAD),
+        other => (other < OWN_STREAM).then_some(CuStream(other as usize)),
+    }
+}
+
+impl Forwarder for Device {
+    type Inner = dyn DeviceMemory;
+
+    /// Returns the device for the core, and opens the device first if necessary.
+    fn inner(&self) -> DeviceResult<&dyn DeviceMemory> {
+        match &self.backing {
+            Backing::Cuda(device) => Ok(device),
+            Backing::Lazy(later) => Ok(later.open()?),
+            Backing::Host(device) => Ok(device),
+            Backing::Simulated(device) => Ok(device),
+        }
+    }
+}
+
+impl ForwardSegments for Device {
+    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        #[cfg(test)]
+        crate::c::tests::panic_if_wanted();
+        self.inner()?.obtain(bytes).inspect(|&base| self.callbacks.births.note(base))
+    }
+
+    fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.callbacks.births.forget(base);
+        if self.callbacks.supplied.release(self.number, base, bytes) {
+            return Ok(());
+        }
+        self.inner()?.release(base, bytes)
+    }
+
+    fn memory_info(&self) -> DeviceResult<MemoryInfo> {
+        match &self.backing {
+            Backing::Lazy(later) if later.opened().is_none() => later.unopened_memory(),
+            _ => self.inner()?.memory_info(),
+        }
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        // A device that is not open stays so.
+        match &self.backing {
+            Backing::Lazy(later) => later.opened()?.uuid(),
+            _ => self.inner().ok()?.uuid(),
+        }
+    }
+
+    fn supplies(&self, pool: PoolId) -> bool {
+        self.callbacks.supplied.includes(self.number, pool)
+    }
+
+    fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        let obtained = self.callbacks.supplied.obtain(self.number, pool, bytes);
+        obtained.inspect(|&base| self.callbacks.births.note(base))
+    }
+}
+
+impl ForwardStreamOrder for Device {}
+
+impl Host for Device {
+    fn thread_id(&self) -> u64 {
+        this_thread()
+    }
+
+    fn pause(&self, us: u64) -> bool {
+        std::thread::sleep(Duration::from_micros(us));
+        true
+    }
+
+    #[inline]
+    fn ticks(&self) -> u64 {
+        clock::ticks()
+    }
+
+    fn time_us(&self, ticks: u64) -> u64 {
+        clock::time_us(ticks)
+    }
+
+    fn leads(&self, route: u64, stream: StreamId) -> bool {
+        self.stream_handle(stream).is_some_and(|stream| self.callbacks.filters.leads(route, stream))
+    }
+
+    fn on_shortage(&self, bytes: u64) -> bool {
+        self.callbacks.ask(self.number, bytes)
+    }
+
+    fn on_out_of_memory(&self, report: &OutOfMemory) {
+        log::error(format_args!("device {}: {}", self.number, Error::OutOfMemory(*report)));
+        self.callbacks.tell(report);
+    }
+
+    fn on_missing_virtual_memory(&self) {
+        log::warning(format_args!(
+            "device {} has no virtual memory, which policy:stitched needs: blocks are placed as by policy:caching",
+            self.number
+        ));
+    }
+
+    fn on_map(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.births.note(at);
+        self.callbacks.mapped(self.number, at, bytes);
+    }
+
+    fn on_unmap(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.births.forget(at);
+        self.callbacks.unmapping(self.number, at, bytes);
+    }
+
+    fn on_event(&self, entry: &TraceEntry, pool: PoolId) {
+        self.callbacks.event(self.number, entry, pool);
+    }
+
+    #[inline]
+    fn call_site(&self, site: CallSite) -> u32 {
+        self.stacks.number(site, &self.callbacks)
+    }
+}

@@ -1,0 +1,60 @@
+//! Writes snapshots of an allocator in parts or to a file.
+
+use crate::c::instance::Instance;
+use crate::c::status::{CACHALOT_ERROR_STOPPED, Status};
+use cachalot_snapshot::{Format, Stack, Taken, metrics};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Most bytes of a part of the metrics.
+const MOST_PART: usize = 64 << 10;
+
+/// The reason why a snapshot was not completed.
+pub(crate) enum Error {
+    /// The callback of the program asked to stop.
+    Stopped,
+    /// The file or the buffer could not be written.
+    Io(io::Error),
+}
+
+/// Writer that passes each part to a function of the program. The function returns whether to
+/// continue.
+struct Parts<F>(F);
+
+impl<F: FnMut(&[u8]) -> bool> Write for Parts<F> {
+    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
+        if (self.0)(part) { Ok(part.len()) } else { Err(io::ErrorKind::Other.into()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Takes a snapshot of all devices.
+fn take(instance: &Instance) -> Taken<impl Fn(u32) -> Stack> {
+    Taken::of(&instance.allocator, |site| instance.stacks.get(site))
+}
+
+/// Writes a snapshot in parts. Stops as soon as `write` returns false.
+pub(crate) fn write(instance: &Instance, format: Format, mut write: impl FnMut(&[u8]) -> bool) -> Result<(), Error> {
+    let mut stopped = false;
+    let mut parts = Parts(|part: &[u8]| {
+        stopped = stopped || !write(part);
+        !stopped
+    });
+    let written = take(instance).write(&mut parts, format);
+    if stopped { Err(Error::Stopped) } else { written.map_err(Error::Io) }
+}
+
+/// Writes the metrics of all devices in parts. Stops as soon as `write` returns false.
+pub(crate) fn write_metrics(instance: &Instance, mut write: impl FnMut(&[u8]) -> bool) -> Result<(), Status> {
+    let text = metrics::of_allocator(&instance.allocator)?;
+    let stopped = || Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop");
+    text.as_bytes().chunks(MOST_PART).try_for_each(|part| if write(part) { Ok(()) } else { Err(stopped()) })
+}
+
+/// Writes a snapshot to a file, in the format that the file name implies.
+pub(crate) fn write_file(instance: &Instance, path: &Path) -> io::Result<()> {
+    take(instance).write_file(path, Format::of(path))
+}

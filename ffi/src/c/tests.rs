@@ -1,0 +1,91 @@
+//! Tests that need the crate's private items: a panic at a named place, and the state afterwards.
+
+use crate::c::abi::{CACHALOT_SIMULATED, cachalot_allocator, cachalot_options};
+use crate::c::capi::{
+    cachalot_check, cachalot_create, cachalot_destroy, cachalot_empty_cache, cachalot_free, cachalot_malloc,
+};
+use crate::c::status::{CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_POISONED, CACHALOT_OK};
+use crate::c::{handle, last_error};
+use cachalot_core::{DeviceIndex, StreamId};
+use core::cell::Cell;
+use core::ffi::c_void;
+use core::ptr::null_mut;
+
+thread_local! {
+    /// Whether the calling thread's next segment allocation panics.
+    static PANIC: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Panics if a test has asked for a panic.
+pub(crate) fn panic_if_wanted() {
+    assert!(!PANIC.replace(false), "the test's own fault");
+}
+
+/// Creates an allocator over a simulated device.
+fn create() -> *mut cachalot_allocator {
+    let options = cachalot_options { flags: CACHALOT_SIMULATED, ..cachalot_options::INIT };
+    let mut allocator = null_mut();
+    // SAFETY: both variables outlive the call.
+    assert_eq!(unsafe { cachalot_create(&raw const options, &raw mut allocator) }, CACHALOT_OK);
+    allocator
+}
+
+/// Requests `bytes` bytes. Returns the status and the written pointer.
+fn malloc(allocator: *const cachalot_allocator, bytes: usize) -> (i32, *mut c_void) {
+    let mut block = null_mut();
+    // SAFETY: the variable outlives the call.
+    let status = unsafe { cachalot_malloc(allocator, 0, bytes, null_mut(), &raw mut block) };
+    (status, block)
+}
+
+/// Returns the calling thread's last error.
+fn last() -> String {
+    // SAFETY: the text belongs to this thread and is NUL-terminated. Only calls of this thread write
+    // to the text, and none runs while it is copied.
+    unsafe { core::ffi::CStr::from_ptr(last_error::text()) }.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_panic_becomes_a_status_and_poisons_that_allocator_only() {
+    let (broken, other) = (create(), create());
+    let (status, held) = malloc(other, 100);
+    assert_eq!(status, CACHALOT_OK);
+    PANIC.set(true);
+    assert_eq!(malloc(broken, 100), (CACHALOT_ERROR_PANIC, null_mut()));
+    assert!(last().contains("the test's own fault"), "{}", last());
+    assert_eq!(malloc(broken, 100), (CACHALOT_ERROR_POISONED, null_mut()));
+    assert_eq!(cachalot_free(broken, held), CACHALOT_ERROR_POISONED);
+    assert_eq!(cachalot_empty_cache(broken, 0), CACHALOT_ERROR_POISONED);
+    // A handle is a number, which may go to another thread.
+    let number = broken.addr();
+    let elsewhere = std::thread::spawn(move || cachalot_check(core::ptr::without_provenance(number)));
+    assert_eq!(elsewhere.join().expect("it does not hang"), CACHALOT_ERROR_POISONED);
+    assert_eq!(cachalot_free(other, held), CACHALOT_OK);
+    assert_eq!(cachalot_destroy(broken), CACHALOT_ERROR_POISONED);
+    assert_eq!(cachalot_destroy(broken), CACHALOT_ERROR_INVALID_HANDLE);
+    assert_eq!(cachalot_destroy(other), CACHALOT_OK);
+}
+
+#[test]
+fn a_panic_leaves_no_lock_behind() {
+    let allocator = create();
+    let instance = handle::instance(allocator).expect("it is live");
+    PANIC.set(true);
+    assert_eq!(malloc(allocator, 100).0, CACHALOT_ERROR_PANIC);
+    // Bypasses the panic boundary: a call of another thread, already past the handle check, goes
+    // on.
+    let block = instance.allocator.malloc(DeviceIndex(0), 100, StreamId::DEFAULT).expect("no lock is held");
+    assert_eq!(instance.allocator.free(block), Ok(()));
+    assert_eq!(cachalot_destroy(allocator), CACHALOT_ERROR_POISONED);
+}
+
+#[test]
+fn a_text_that_is_too_long_is_cut_at_a_character() {
+    let long = "é".repeat(5000);
+    last_error::set(7, format_args!("x{long}"));
+    let text = last();
+    assert_eq!((text.len(), last_error::driver_code()), (4095, 7));
+    assert!(text.starts_with('x') && text.ends_with('é'));
+    last_error::set(0, format_args!("short"));
+    assert_eq!((last().as_str(), last_error::driver_code()), ("short", 0));
+}
