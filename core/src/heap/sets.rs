@@ -30,7 +30,7 @@ pub(crate) struct Sets<S: Storage> {
     /// The [`State::Stale`] blocks.
     pub stale: StaleList,
     /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses the blocks any longer (see
-    /// [`epochs`](crate::streams::epochs)). At most the heap's clock; 0: no block is known to be quiet. A heap for a
+    /// [`epochs`](crate::heap::epochs)). At most the heap's clock; 0: no block is known to be quiet. A heap for a
     /// new stream or pool is empty, and has dropped the sets or resets the stamp.
     pub quiet: u64,
     /// The heap's clock at the last [look](crate::heap::idle): free blocks with an earlier `freed_at` were

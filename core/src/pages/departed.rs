@@ -159,6 +159,7 @@ impl<S: Storage> PagePool<S> {
 mod tests {
     use super::*;
     use crate::device::{Event, PhysicalHandle};
+    use crate::pages::departures::Departing;
     use crate::streams::fences::Fence;
     use crate::tables::Growable;
     use proptest::prelude::*;
@@ -180,7 +181,7 @@ mod tests {
                         handles += 1;
                         pages.make_room().unwrap();
                         let page = pages.add(PhysicalHandle(handles), bytes);
-                        let departure = pages.departures.add(Some(Fence { stream, number: handles, event: Event(handles) })).unwrap();
+                        let departure = pages.departures.add(Some(Fence { stream, number: handles, event: Event(handles) }), Departing::Pages).unwrap();
                         pages.depart(page, departure);
                         list.push((page, bytes, departure, stream));
                     }
@@ -221,7 +222,10 @@ mod tests {
     #[test]
     fn a_stuck_page_is_not_taken() {
         let mut pages = PagePool::<Growable>::default();
-        let departure = pages.departures.add(Some(Fence { stream: STREAMS[0], number: 1, event: Event(1) })).unwrap();
+        let departure = pages
+            .departures
+            .add(Some(Fence { stream: STREAMS[0], number: 1, event: Event(1) }), Departing::Pages)
+            .unwrap();
         pages.make_room().unwrap();
         let page = pages.add(PhysicalHandle(1), 2 << 20);
         pages.add_alias(page);

@@ -1,4 +1,4 @@
-//! Fences: what everything that waits for the device waits for.
+//! Fences: whatever waits for the device waits for a fence.
 //!
 //! A *fence* is an event recorded behind the work that a stream had then. Creating an event is a call to the device,
 //! so an event is created once and recorded again and again: a fence has its event on loan from the idle events of the

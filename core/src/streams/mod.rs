@@ -2,7 +2,6 @@
 //! that the device may still use.
 
 pub(crate) mod deferred;
-pub(crate) mod epochs;
 pub(crate) mod event_queue;
 pub(crate) mod fences;
 pub(crate) mod frontier;

@@ -32,8 +32,6 @@ pub(crate) enum Rank {
     Deferred,
     /// Freed blocks whose uses have events.
     Ordered,
-    /// Fences by which free memory is known to be no longer in use.
-    Epochs,
     /// Frees at a count.
     Frontier,
     /// The predictions of `reclaim:auto` for idle memory.
@@ -110,7 +108,7 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 20] = [
+        const ALL: [Self; 19] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
@@ -122,7 +120,6 @@ mod paranoid {
             Self::EventQueue,
             Self::Deferred,
             Self::Ordered,
-            Self::Epochs,
             Self::Frontier,
             Self::Idle,
             Self::Planner,
@@ -143,7 +140,6 @@ mod paranoid {
                 | Self::EventQueue
                 | Self::Deferred
                 | Self::Ordered
-                | Self::Epochs
                 | Self::Frontier
                 | Self::Idle
                 | Self::Planner

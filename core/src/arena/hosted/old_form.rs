@@ -55,7 +55,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if self.heaps.pages_of(slot).next().is_none() || !self.begin_epoch(slot, NO_STREAM) {
             return false;
         }
-        self.poll_epochs();
+        self.poll_departures();
         let heap = self.heaps.lock(slot);
         heap.sets.is_made() && heap.sets.quiet == heap.clock
     }

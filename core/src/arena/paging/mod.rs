@@ -6,10 +6,12 @@
 //!      └────────────────┴──── mapping.rs ──────────────┘             pages at new places, undone unless kept
 //!                             mapper.rs                              pages made, mapped, spare, destroyed
 //!                             virtual_calls.rs                       the calls of the device, counted
+//!                             departures.rs                          fences behind pages and blocks given up
 //! ```
 //!
 //! The pages and the ranges are private to this folder. Others ask [`Paging`] for sums.
 
+mod departures;
 pub(in crate::arena) mod expand;
 pub(crate) mod extents;
 pub(in crate::arena) mod mapper;

@@ -1,4 +1,4 @@
-//! What waits for the device: blocks that other streams use, and epochs of heaps.
+//! What waits for the device: blocks that other streams use, and the free memory of heaps.
 //!
 //! ```text
 //! a use of a block has         at the free, the block waits                      table
@@ -26,7 +26,6 @@ pub(in crate::arena) mod search;
 
 use crate::arena::flags::Flags;
 use crate::streams::deferred::DeferredBlocks;
-use crate::streams::epochs::Epochs;
 use crate::streams::frontier::Frontier;
 use crate::streams::groups::Groups;
 use crate::streams::ordered::OrderedBlocks;
@@ -45,8 +44,6 @@ pub(crate) struct Waits<R: Lock, S: Storage> {
     deferred: Ranked<R, DeferredBlocks<S>>,
     /// Freed blocks whose uses have fences.
     ordered: Ranked<R, OrderedBlocks<S>>,
-    /// Fences that tell which free blocks the device has finished with.
-    epochs: Ranked<R, Epochs<S>>,
     /// Blocks that wait for the safe frontier.
     frontier: Ranked<R, Frontier<S>>,
 }
@@ -58,15 +55,8 @@ impl<R: Lock, S: Storage> Waits<R, S> {
             queues: Groups::new(),
             deferred: Ranked::new(Rank::Deferred, DeferredBlocks::default()),
             ordered: Ranked::new(Rank::Ordered, OrderedBlocks::default()),
-            epochs: Ranked::new(Rank::Epochs, Epochs::default()),
             frontier: Ranked::new(Rank::Frontier, Frontier::default()),
         }
-    }
-
-    /// Returns the stamp of the newest unfinished epoch of the heap in `slot`: free blocks with an earlier stamp become quiet
-    /// without a further fence. 0 without an unfinished epoch.
-    pub(in crate::arena) fn newest_epoch(&self, slot: u32) -> u64 {
-        self.epochs.lock().newest(slot)
     }
 
     /// Sets the flags of what waits now.
@@ -85,7 +75,6 @@ pub(in crate::arena) struct LockedWaits<'a, R: Lock, S: Storage> {
     queues: Vec<MutexGuard<'a, R, EventQueues<S>>>,
     deferred: MutexGuard<'a, R, DeferredBlocks<S>>,
     ordered: MutexGuard<'a, R, OrderedBlocks<S>>,
-    epochs: MutexGuard<'a, R, Epochs<S>>,
     frontier: MutexGuard<'a, R, Frontier<S>>,
 }
 
@@ -98,7 +87,6 @@ impl<R: Lock, S: Storage> Waits<R, S> {
             queues: self.queues.lock_all(),
             deferred: self.deferred.lock_beside(),
             ordered: self.ordered.lock_beside(),
-            epochs: self.epochs.lock_beside(),
             frontier: self.frontier.lock_beside(),
         }
     }
@@ -112,7 +100,6 @@ impl<R: Lock, S: Storage> LockedWaits<'_, R, S> {
             queues: Groups::copy_of(&self.queues),
             deferred: Ranked::new(Rank::Deferred, self.deferred.clone()),
             ordered: Ranked::new(Rank::Ordered, self.ordered.clone()),
-            epochs: Ranked::new(Rank::Epochs, self.epochs.clone()),
             frontier: Ranked::new(Rank::Frontier, self.frontier.clone()),
         }
     }
