@@ -13,7 +13,6 @@
 //! departure of an epoch has the reference of the epoch.
 
 use crate::streams::fences::Fence;
-use crate::tables::busy_list::BusyList;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
@@ -46,8 +45,8 @@ pub(crate) struct Departure {
     refs: u32,
     /// The queue of the stream, while the event is not known to be complete.
     queue: u32,
-    /// The entry in the list of [completed](Departures::next_completed) departures, or [`NONE`].
-    completed: u32,
+    /// Whether the departure is in the set of [completed](Departures::next_completed) ones.
+    listed: bool,
     /// The next vacant entry.
     next: u32,
 }
@@ -62,7 +61,7 @@ impl Vacant for Departure {
             age: 0,
             refs: 0,
             queue: NONE,
-            completed: NONE,
+            listed: false,
             next,
         }
     }
@@ -127,10 +126,10 @@ pub(crate) struct Departures<S: Storage> {
     incomplete: Link,
     /// Root of the set of the queues of living streams, by stream.
     by_stream: Link,
-    /// The nodes of both sets.
+    /// Root of the set of the complete departures whose consequence may be left to do, by age.
+    completed: Link,
+    /// The nodes of all sets. Have room for every departure, in any set.
     nodes: RadixTree<S>,
-    /// Complete departures whose consequence may be left to do. Has room for every departure.
-    completed: BusyList<u32, S>,
     /// The number of departures of pages.
     of_pages: u32,
     /// The number of departures ever added.
@@ -144,8 +143,8 @@ impl<S: Storage> Default for Departures<S> {
             queues: SlotTable::default(),
             incomplete: Link::EMPTY,
             by_stream: Link::EMPTY,
+            completed: Link::EMPTY,
             nodes: RadixTree::default(),
-            completed: BusyList::default(),
             of_pages: 0,
             added: 0,
         }
@@ -159,7 +158,7 @@ impl<S: Storage> core::ops::Index<u32> for Departures<S> {
     }
 }
 
-/// Returns the order of departures by queue and age.
+/// Returns the order of departures by queue and age. The complete ones are in no queue.
 fn by_queue<S: Storage>(table: &SlotTable<Departure, S>) -> impl Fn(u32) -> Key {
     |departure| Key { major: u64::from(table[departure].queue), minor: table[departure].age }
 }
@@ -186,11 +185,9 @@ impl<S: Storage> Departures<S> {
     /// [`CapacityError`] if a table is full. The fence is then the caller's.
     pub(crate) fn add(&mut self, fence: Option<Fence>, what: Departing) -> Result<u32, CapacityError> {
         let count = self.table.len() + 1;
-        // A departure and its queue add a node each.
-        let room = self.table.make_room(1)
-            && self.queues.make_room(1)
-            && self.nodes.make_room(2)
-            && self.completed.make_room(count - self.completed.len());
+        // A departure is in one set at a time. The set of the queues, perhaps with one more, needs no node for the last.
+        let items = count + self.queues.len();
+        let room = self.table.make_room(1) && self.queues.make_room(1) && self.nodes.make_room_for(items);
         if !room {
             return Err(CapacityError);
         }
@@ -252,16 +249,15 @@ impl<S: Storage> Departures<S> {
         let entry = &mut self.table[departure];
         debug_assert!(entry.refs > 0, "a departure in use has references");
         entry.refs -= 1;
-        let Departure { refs, fence, what, complete, completed, .. } = *entry;
+        let Departure { refs, fence, what, complete, listed, .. } = *entry;
         if refs > 0 {
             return None;
         }
         if !complete {
             self.leave_queue(departure);
         }
-        if completed != NONE {
-            self.completed.take(completed);
-            self.completed.remove(completed);
+        if listed {
+            self.completed = self.nodes.remove(self.completed, departure, by_queue(&self.table));
         }
         self.of_pages -= u32::from(what == Departing::Pages);
         self.table.remove(departure);
@@ -291,17 +287,17 @@ impl<S: Storage> Departures<S> {
     /// Lists a complete departure for [`next_completed`](Self::next_completed).
     fn list_if_complete(&mut self, departure: u32) {
         let entry = &mut self.table[departure];
-        if entry.complete && entry.completed == NONE {
-            entry.completed = self.completed.add(departure);
+        if entry.complete && !core::mem::replace(&mut entry.listed, entry.complete) {
+            self.completed = self.nodes.insert(self.completed, departure, by_queue(&self.table));
         }
     }
 
     /// Takes a complete departure off the list. Returns the number and a copy of the departure, whose consequence may be
     /// left to do. A further reference lists the departure again.
     pub(crate) fn next_completed(&mut self) -> Option<(u32, Departure)> {
-        let entry = self.completed.take_first(|_| true)?;
-        let departure = self.completed.remove(entry);
-        self.table[departure].completed = NONE;
+        let departure = self.nodes.first(self.completed)?;
+        self.completed = self.nodes.remove(self.completed, departure, by_queue(&self.table));
+        self.table[departure].listed = false;
         Some((departure, self.table[departure]))
     }
 

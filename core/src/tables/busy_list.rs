@@ -105,11 +105,6 @@ impl<T: Copy + Send + 'static, S: Storage> BusyList<T, S> {
         self.first == NONE
     }
 
-    /// Returns the number of entries.
-    pub(crate) fn len(&self) -> u32 {
-        self.entries.len()
-    }
-
     /// Returns whether a thread works on an entry.
     pub(crate) fn is_at_work(&self) -> bool {
         self.busy > 0
