@@ -28,10 +28,8 @@ pub(crate) enum Rank {
     Pages,
     /// The pending events of a group of streams.
     EventQueue,
-    /// Frees deferred until a capture ends.
-    Deferred,
-    /// Freed blocks whose uses have events.
-    Ordered,
+    /// Freed blocks that keep their uses.
+    Kept,
     /// Frees at a count.
     Frontier,
     /// The predictions of `reclaim:auto` for idle memory.
@@ -108,7 +106,7 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 19] = [
+        const ALL: [Self; 18] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
@@ -118,8 +116,7 @@ mod paranoid {
             Self::Ended,
             Self::Pages,
             Self::EventQueue,
-            Self::Deferred,
-            Self::Ordered,
+            Self::Kept,
             Self::Frontier,
             Self::Idle,
             Self::Planner,
@@ -138,8 +135,7 @@ mod paranoid {
                 Self::Ended
                 | Self::Pages
                 | Self::EventQueue
-                | Self::Deferred
-                | Self::Ordered
+                | Self::Kept
                 | Self::Frontier
                 | Self::Idle
                 | Self::Planner

@@ -6,7 +6,6 @@
 //! so a full table is an error of that operation and leaves the allocator as it was.
 
 pub(crate) mod atomic_map;
-pub(crate) mod busy_list;
 pub(crate) mod hash_index;
 pub(crate) mod indexed_list;
 pub(crate) mod radix_tree;

@@ -30,9 +30,9 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::uses::Events;
 use crate::stats;
-use crate::streams::deferred::Deferred;
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
+use crate::streams::kept::Captured;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
@@ -79,7 +79,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             Events::All | Events::Some => self.end_use_fences(slot, block),
             Events::None => {
                 if let Some(end) = self.mark_end_in_graph(slot, block) {
-                    let deferred = self.defer(Deferred::marked(slot, block, end), site);
+                    let deferred = self.defer(slot, block, Captured { behind: None, end: Some(end) }, site);
                     return deferred.inspect_err(|_| self.driver.device().remove_mark(end.mark));
                 }
             }
@@ -103,12 +103,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return match self.record_events(slot, heap, block, Some(site))? {
                 Recorded::All => Ok(()),
                 // The program captures without `begin_capture`, so no flag told of the capture.
-                Recorded::Capturing(stream) => self.defer(Deferred::new(slot, block, Some(stream)), site),
+                Recorded::Capturing(stream) => {
+                    self.defer(slot, block, Captured { behind: Some(stream), end: None }, site)
+                }
             };
         }
         drop(heap);
         self.follow_pending(slot);
-        self.defer(Deferred::new(slot, block, None), site)
+        self.defer(slot, block, Captured::default(), site)
     }
 
     /// Records an event on every user stream of a pending block. Afterwards the events alone decide
