@@ -91,19 +91,13 @@ impl Vacant for HomePage {
 }
 
 /// The pages at home in a heap, ordered by address.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct HomePages<S: Storage> {
     entries: SlotTable<HomePage, S>,
     /// Root of the set of entries.
     root: Link,
     /// The nodes of the set.
     by_address: RadixTree<S>,
-}
-
-impl<S: Storage> Default for HomePages<S> {
-    fn default() -> Self {
-        Self { entries: SlotTable::default(), root: Link::EMPTY, by_address: RadixTree::default() }
-    }
 }
 
 /// Returns the order of entries by address.
@@ -259,10 +253,13 @@ pub(crate) struct StaleList {
     pub bytes: u64,
 }
 
-impl StaleList {
-    /// The list without a mapping.
-    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, count: 0, bytes: 0 };
+impl Default for StaleList {
+    fn default() -> Self {
+        Self { first: NONE, last: NONE, count: 0, bytes: 0 }
+    }
+}
 
+impl StaleList {
     /// Marks a detached block as stale since `stamp`, the old mapping of `page`, and appends the block.
     pub(crate) fn push<S: Storage>(&mut self, block: u32, page: u32, stamp: u64, blocks: &mut Blocks<S>) {
         let entry = &mut blocks[block];

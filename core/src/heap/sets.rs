@@ -11,7 +11,7 @@ use crate::tables::slot_table::SlotTable;
 use crate::trace::ring::EventBuffer;
 
 /// The large tables of a heap, allocated with the heap's first block.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Sets<S: Storage> {
     /// Holds exactly the [`State::Free`] blocks.
     pub free: FreeIndex<S>,
@@ -38,24 +38,6 @@ pub(crate) struct Sets<S: Storage> {
     pub mark: u64,
     /// The latest events of the heap. Empty while events are not recorded.
     pub trace: EventBuffer<S>,
-}
-
-impl<S: Storage> Default for Sets<S> {
-    fn default() -> Self {
-        Self {
-            free: FreeIndex::default(),
-            waits: EventWaits::default(),
-            uses: SlotTable::default(),
-            unmapped: Link::EMPTY,
-            by_address: RadixTree::default(),
-            pages: HomePages::default(),
-            copied: CopyMark::default(),
-            stale: StaleList::EMPTY,
-            quiet: 0,
-            mark: 0,
-            trace: EventBuffer::default(),
-        }
-    }
 }
 
 /// Returns the order of blocks by address.

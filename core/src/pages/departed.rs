@@ -30,7 +30,7 @@ pub(crate) enum Behind {
 }
 
 /// The sets of the departed pages not stuck.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Departed<S: Storage> {
     /// Root of the set by group, length and order.
     by_group: Link,
@@ -40,12 +40,6 @@ pub(super) struct Departed<S: Storage> {
     nodes: RadixTree<S>,
     /// The number of departures of pages so far.
     count: u64,
-}
-
-impl<S: Storage> Default for Departed<S> {
-    fn default() -> Self {
-        Self { by_group: Link::EMPTY, by_length: Link::EMPTY, nodes: RadixTree::default(), count: 0 }
-    }
 }
 
 /// Returns the first word of the keys of pages of `bytes` in a group.

@@ -111,10 +111,6 @@ impl Vacant for KeptBlock {
         Self { heap: NONE, block: NONE, until, age: 0, busy: false, queue: next }
     }
 
-    fn vacate(&mut self, next: u32) {
-        *self = Self::vacant(next);
-    }
-
     fn next_vacant(&self) -> u32 {
         self.queue
     }
@@ -143,17 +139,13 @@ impl Vacant for BlockQueue {
         Self { slot: next, oldest: 0, by_age: Link::EMPTY, by_use: Link::EMPTY }
     }
 
-    fn vacate(&mut self, next: u32) {
-        *self = Self::vacant(next);
-    }
-
     fn next_vacant(&self) -> u32 {
         self.slot
     }
 }
 
 /// The freed blocks of a device with their uses.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct KeptBlocks<S: Storage> {
     blocks: SlotTable<KeptBlock, S>,
     queues: SlotTable<BlockQueue, S>,
@@ -173,21 +165,6 @@ pub(crate) struct KeptBlocks<S: Storage> {
 
 /// The most nodes that a further block adds: one in each of the four sets.
 const NODES_OF_BLOCK: u32 = 4;
-
-impl<S: Storage> Default for KeptBlocks<S> {
-    fn default() -> Self {
-        Self {
-            blocks: SlotTable::default(),
-            queues: SlotTable::default(),
-            by_slot: Link::EMPTY,
-            oldest: Link::EMPTY,
-            nodes: RadixTree::default(),
-            ages: 0,
-            captured: 0,
-            busy: 0,
-        }
-    }
-}
 
 /// Returns the key of an age, or of a slot.
 fn single(minor: u64) -> Key {

@@ -6,16 +6,10 @@ use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 
 /// The set of the marked heaps, by slot.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct EndedHeaps<S: Storage> {
     root: Link,
     nodes: RadixTree<S>,
-}
-
-impl<S: Storage> Default for EndedHeaps<S> {
-    fn default() -> Self {
-        Self { root: Link::EMPTY, nodes: RadixTree::default() }
-    }
 }
 
 /// Returns the key of a slot.
