@@ -4,6 +4,7 @@
 //! given up                    work complete ⟹
 //! pages of a range            their old places are unmapped · before, other streams are ordered behind the fence
 //! free blocks of a heap       they are quiet: an epoch of the heap ends
+//! a retired segment           the segment may go back to the device
 //! ```
 //!
 //! The fences of a stream complete in the order of their recording, so only the oldest departure of each stream is
@@ -16,7 +17,7 @@ use crate::streams::fences::Fence;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
-use crate::units::{NO_STREAM, StreamId};
+use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
 /// The memory given up behind a departure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +27,11 @@ pub(crate) enum Departing {
     /// The free blocks of the heap in `slot` with a stamp below `stamp`. The heap may belong to another stream and pool
     /// than `pool` before the work is complete.
     Blocks { slot: u32, pool: u32, stamp: u64 },
+    /// A segment in no heap, which no request gets any more.
+    #[cfg_attr(not(feature = "alloc"), expect(dead_code, reason = "no settings change by themselves then"))]
+    Segment { base: DevicePtr, bytes: u64 },
+    /// Nothing any more: the segment went back.
+    Nothing,
 }
 
 /// The end of the last work on memory given up.
@@ -56,7 +62,7 @@ impl Vacant for Departure {
         Self {
             fence: None,
             stream: NO_STREAM,
-            what: Departing::Pages,
+            what: Departing::Nothing,
             complete: false,
             age: 0,
             refs: 0,
@@ -64,10 +70,6 @@ impl Vacant for Departure {
             listed: false,
             next,
         }
-    }
-
-    fn vacate(&mut self, next: u32) {
-        *self = Self::vacant(next);
     }
 
     fn next_vacant(&self) -> u32 {
@@ -108,17 +110,13 @@ impl Vacant for DepartureQueue {
         Self { stream: NO_STREAM, count: 0, next }
     }
 
-    fn vacate(&mut self, next: u32) {
-        *self = Self::vacant(next);
-    }
-
     fn next_vacant(&self) -> u32 {
         self.next
     }
 }
 
 /// The departures of a device.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Departures<S: Storage> {
     table: SlotTable<Departure, S>,
     queues: SlotTable<DepartureQueue, S>,
@@ -132,23 +130,10 @@ pub(crate) struct Departures<S: Storage> {
     nodes: RadixTree<S>,
     /// The number of departures of pages.
     of_pages: u32,
+    /// The bytes of all segments.
+    pub segment_bytes: u64,
     /// The number of departures ever added.
     added: u64,
-}
-
-impl<S: Storage> Default for Departures<S> {
-    fn default() -> Self {
-        Self {
-            table: SlotTable::default(),
-            queues: SlotTable::default(),
-            incomplete: Link::EMPTY,
-            by_stream: Link::EMPTY,
-            completed: Link::EMPTY,
-            nodes: RadixTree::default(),
-            of_pages: 0,
-            added: 0,
-        }
-    }
 }
 
 impl<S: Storage> core::ops::Index<u32> for Departures<S> {
@@ -179,7 +164,8 @@ impl<S: Storage> Departures<S> {
         self.of_pages > 0
     }
 
-    /// Adds a departure with a single reference. Without a fence the work is complete.
+    /// Adds a departure with a single reference. Without a fence the work on pages is complete, and a segment is retired
+    /// for good.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The fence is then the caller's.
@@ -197,13 +183,39 @@ impl<S: Storage> Departures<S> {
         let age = self.added;
         self.added += 1;
         let departure = Departure { fence, stream, what, age, refs: 1, queue, ..Departure::vacant(NONE) };
-        self.of_pages += u32::from(departure.is_of_pages());
+        let is_of_pages = departure.is_of_pages();
+        self.of_pages += u32::from(is_of_pages);
+        if let Departing::Segment { bytes, .. } = what {
+            self.segment_bytes += bytes;
+        }
         let departure = self.table.insert(departure);
         self.incomplete = self.nodes.insert(self.incomplete, departure, by_queue(&self.table));
-        if fence.is_none() {
+        if fence.is_none() && is_of_pages {
             self.complete(departure);
         }
         Ok(departure)
+    }
+
+    /// Returns the first departure of a segment, with the address and the bytes of the segment; unless `all`, of a segment
+    /// with complete work.
+    pub(crate) fn segment(&self, all: bool) -> Option<(u32, DevicePtr, u64)> {
+        if self.segment_bytes == 0 {
+            return None;
+        }
+        let segment = |(number, departure): (u32, &Departure)| match departure.what {
+            Departing::Segment { base, bytes } if all || departure.complete => Some((number, base, bytes)),
+            _ => None,
+        };
+        (0..).zip(self.table.entries()).find_map(segment)
+    }
+
+    /// Takes a segment out of a departure. The departure lives on with the references.
+    pub(crate) fn take_segment(&mut self, departure: u32) {
+        if let Departing::Segment { bytes, .. } =
+            core::mem::replace(&mut self.table[departure].what, Departing::Nothing)
+        {
+            self.segment_bytes -= bytes;
+        }
     }
 
     /// Returns the queue of a stream.
@@ -439,5 +451,24 @@ mod tests {
         assert_eq!(ended, [epoch(1), epoch(0)], "what was complete stays complete");
         assert!([first, second, pages].into_iter().all(|departure| departures.release(departure).is_some()));
         assert!(departures.is_empty());
+    }
+    #[test]
+    fn a_segment_is_found_when_its_work_is_complete_and_taken_once() {
+        let mut departures = Departures::<Growable>::default();
+        let segment = |base, bytes| Departing::Segment { base: DevicePtr(base), bytes };
+        let first = departures.add(Some(fence(1, STREAMS[0])), segment(1000, 10)).unwrap();
+        let for_good = departures.add(None, segment(2000, 20)).unwrap();
+        assert_eq!((departures.segment(false), departures.segment_bytes), (None, 30));
+        assert_eq!(departures.segment(true), Some((first, DevicePtr(1000), 10)));
+        assert!(!departures[for_good].complete && !departures.has_pages(), "no fence tells of the work");
+        // A thread asks after the departure, whose segment another thread takes meanwhile.
+        let (_, asked, _) = departures.hold_oldest(0, |_| true).unwrap();
+        departures.complete(first);
+        assert_eq!(departures.segment(false), Some((first, DevicePtr(1000), 10)));
+        departures.take_segment(first);
+        assert_eq!((asked, departures.release(first), departures.segment(false)), (first, None, None));
+        assert_eq!((departures.release(asked), departures.segment_bytes), (Some(fence(1, STREAMS[0])), 20));
+        departures.take_segment(for_good);
+        assert_eq!((departures.release(for_good), departures.segment_bytes, departures.is_empty()), (None, 0, true));
     }
 }

@@ -5,7 +5,8 @@
 //! ```text
 //! decommit ───┐                 ┌ complete ─▶ pages: their old places may be unmapped
 //!             ├─▶ departure ────┤
-//! epoch ──────┘                 └ complete ─▶ blocks: the heap's mark of quiet memory moves up
+//! epoch ──────┤                 ├ complete ─▶ blocks: the heap's mark of quiet memory moves up
+//! retire ─────┘                 └ complete ─▶ segment: given back at the next idle moment (retired.rs)
 //! ```
 
 use crate::arena::Arena;
@@ -130,13 +131,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Asks the device after a departure; one without a fence is complete.
+    /// Asks the device after a departure.
     fn query_departure(
         &self,
         departure: Departure,
         ask: impl Fn(&D, Event) -> DeviceResult<bool>,
     ) -> DeviceResult<bool> {
-        departure.fence.map_or(Ok(true), |fence| self.call(|memory| ask(memory, fence.event)))
+        // Without a fence, a segment is retired for good.
+        let none = Ok(departure.is_of_pages());
+        departure.fence.map_or(none, |fence| self.call(|memory| ask(memory, fence.event)))
     }
 
     /// Draws the consequences of complete departures: stale mappings of ranges are removable, and free blocks are quiet.
@@ -163,6 +166,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                     drop(heap);
                     self.release_departure(departure);
                 }
+                // Released at an idle moment: the device may wait for other work.
+                Departing::Segment { .. } | Departing::Nothing => {}
             }
         }
     }

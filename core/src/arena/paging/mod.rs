@@ -6,7 +6,7 @@
 //!      └────────────────┴──── mapping.rs ──────────────┘             pages at new places, undone unless kept
 //!                             mapper.rs                              pages made, mapped, spare, destroyed
 //!                             virtual_calls.rs                       the calls of the device, counted
-//!                             departures.rs                          fences behind pages and blocks given up
+//!                             departures.rs · retired.rs             fences behind what was given up · retired segments
 //! ```
 //!
 //! The pages and the ranges are private to this folder. Others ask [`Paging`] for sums.
@@ -18,6 +18,7 @@ pub(in crate::arena) mod mapper;
 mod mapping;
 pub(crate) mod parking;
 pub(crate) mod ranges;
+mod retired;
 mod stitched;
 pub(in crate::arena) mod virtual_calls;
 
