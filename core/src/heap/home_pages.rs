@@ -161,19 +161,17 @@ impl<S: Storage> HomePages<S> {
         self.by_address.below(self.root, bound, by_address(&self.entries)).map(|entry| self.entries[entry])
     }
 
-    /// Adds `change` to the pins of the page at the address `at`.
-    pub(crate) fn pin(&mut self, at: u64, change: i32) {
-        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
-            let pins = &mut self.entries[entry].pins;
-            *pins = pins.saturating_add_signed(change);
+    /// Calls `change` with the page at the address `at`, which keeps its address and its length. Does nothing if no page
+    /// begins there.
+    pub(crate) fn change(&mut self, at: u64, change: impl FnOnce(&mut HomePage)) {
+        if let Some(home) = self.page_from(at).filter(|home| home.at == at) {
+            change(home);
         }
     }
 
-    /// Ends the arrival of the page at the address `at`: the old place is stale, and the page may go.
-    pub(crate) fn arrive(&mut self, at: u64) {
-        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
-            self.entries[entry].stays = Stays::No;
-        }
+    /// Adds `change` to the pins of the page at the address `at`.
+    pub(crate) fn pin(&mut self, at: u64, change: i32) {
+        self.change(at, |home| home.pins = home.pins.saturating_add_signed(change));
     }
 
     /// Marks the pages with a byte in the addresses from `begin` to `end` as staying where they are.
@@ -183,20 +181,6 @@ impl<S: Storage> HomePages<S> {
             debug_assert!(page.stays != Stays::Arriving, "no request is in progress");
             page.stays = Stays::Parking;
             at = page.end();
-        }
-    }
-
-    /// Marks the page at the address `at` as parked.
-    pub(crate) fn fall_asleep(&mut self, at: u64) {
-        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
-            self.entries[entry].asleep = true;
-        }
-    }
-
-    /// Marks the page at the address `at` as awake, with the memory of `page`.
-    pub(crate) fn wake(&mut self, at: u64, page: u32) {
-        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
-            (self.entries[entry].asleep, self.entries[entry].page) = (false, page);
         }
     }
 
