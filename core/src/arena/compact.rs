@@ -94,12 +94,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if self.excess_of(request).is_none() || !self.may_release_quiet(request) {
             return Ok(None);
         }
-        self.poll_epochs();
+        self.poll_departures();
         give(self, self.quiet_segments(request))?;
         // What is free and not quiet becomes quiet for a later request; at once on a stream without
         // unfinished work.
         if self.excess_of(request).is_some() && self.begin_all_epochs(request.stream) {
-            self.poll_epochs();
+            self.poll_departures();
             give(self, self.quiet_segments(request))?;
         }
         Ok(None)
@@ -130,7 +130,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let heaps = &self.arena.heaps;
         let mut began = false;
         for (slot, _used) in heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]) {
-            let newest = self.arena.waits.newest_epoch(slot);
+            let newest = heaps.lock(slot).epochs.newest();
             let uncovered = |unit: Unit| !unit.is_quiet() && unit.freed_at >= newest;
             began |= heaps.segments_of(slot).any(uncovered) && self.begin_epoch(slot, named);
         }

@@ -2,10 +2,9 @@
 //!
 //! A bit outside [`FAST_PATH_FLAGS`] sends every request to [`malloc_cold`](super::malloc). Frees test three bits of their own.
 
-use crate::streams::deferred::DeferredBlocks;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::groups::{GROUPS, GroupSet};
-use crate::streams::ordered::OrderedBlocks;
+use crate::streams::kept::KeptBlocks;
 use crate::sync::{AtomicU64, Ordering};
 use crate::tables::Storage;
 
@@ -115,13 +114,9 @@ impl Flags {
         GroupSet((word >> PENDING.trailing_zeros() | word >> GATHERED.trailing_zeros()) as u16)
     }
 
-    /// Sets the flag of deferred blocks. The caller holds their lock.
-    pub(super) fn follow_deferred<S: Storage>(&self, deferred: &DeferredBlocks<S>) {
-        self.set(DEFERRED, !deferred.list.is_empty());
-    }
-
-    /// Sets the flag of blocks whose uses have events. The caller holds their lock.
-    pub(super) fn follow_ordered<S: Storage>(&self, ordered: &OrderedBlocks<S>) {
-        self.set(ORDERED, !ordered.is_empty());
+    /// Sets the flags of freed blocks that keep their uses. The caller holds their lock.
+    pub(super) fn follow_kept<S: Storage>(&self, kept: &KeptBlocks<S>) {
+        self.set(DEFERRED, kept.has_captured());
+        self.set(ORDERED, kept.has_ordered());
     }
 }

@@ -30,7 +30,7 @@ pub(crate) mod forecast;
 mod free;
 pub(crate) mod give;
 pub(crate) mod heaps;
-#[cfg_attr(not(feature = "alloc"), path = "hosted/none.rs")]
+#[cfg(feature = "alloc")]
 pub(crate) mod hosted;
 pub(crate) mod idle;
 pub(crate) mod invalid_pointer;

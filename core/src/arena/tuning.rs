@@ -4,8 +4,6 @@
 //! The search itself is no part of the core: a host reads the window, searches with it on any thread
 //! and without a lock, and passes settings back.
 
-#[cfg(feature = "alloc")]
-use crate::arena::hosted::RetiredList;
 use crate::arena::{Arena, flags};
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
@@ -73,9 +71,6 @@ pub(crate) struct TuningState {
     pub serial: u64,
     /// Memory of the old form may be left.
     pub has_leftovers: bool,
-    /// Segments waiting for the device.
-    #[cfg(feature = "alloc")]
-    pub retired: RetiredList,
     /// The figures.
     pub report: TuneReport,
 }

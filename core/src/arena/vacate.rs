@@ -14,15 +14,15 @@ use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Releases the queued free segments of ended streams, and the caches of idle streams if a
+    /// Releases the free segments of marked heaps of ended streams, and the caches of idle streams if a
     /// sweep of the pairs has asked for the release.
     pub(crate) fn release_ended(self) {
-        // Zero is the common case, found without the queue's lock. Heaps that are queued again have to
-        // wait for the next call.
-        for _ in 0..self.heaps.ended_count() {
-            let Some(slot) = self.heaps.pop_ended() else { break };
+        // Heaps that are marked again have to wait for the next call.
+        let mut from = 0;
+        while let Some(slot) = self.heaps.pop_ended(from) {
+            from = slot + 1;
             let Some(used) = self.heaps.enter_pair(slot / 2) else { continue };
-            // The pair may serve a live stream again since the heap was queued.
+            // The pair may serve a live stream again since the heap was marked.
             if self.heaps.lock(slot).ended {
                 // Ignore a failure: the request may succeed.
                 let _failed = self.release_of_ended(slot);
@@ -36,7 +36,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 
     /// Releases the cache of a heap whose stream has ended. If something is left, as while the stream
-    /// captures a graph, the heap is queued: a later request tries again.
+    /// captures a graph, the heap is marked: a later request tries again.
     fn release_of_ended(self, slot: u32) -> Result<(), Error> {
         let released = caches::release_heap(self, slot);
         if self.heaps.units_of(slot).next().is_some() {
@@ -99,7 +99,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let mut result = self.record_queues(self.flags.waiting(), None).map(|_finished| ());
         let mut next = 0;
         // `end_next_pair` marks each pair before the release: a block freed after the release finds
-        // the mark, and queues its heap.
+        // the mark of the pair, and marks its heap.
         while let Some((pool, ended)) = self.heaps.end_next_pair(next, stream) {
             next = pool + 1;
             for kind in [PoolKind::Small, PoolKind::Large] {
@@ -115,22 +115,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// [`release_ended`](OnDevice::release_ended) would release for a request of `pair`. Skips the
     /// heaps of `pair`, whose stream the request would revive.
     pub(crate) fn first_ended(&self, pair: u32) -> Option<DevicePtr> {
-        if self.heaps.ended_count() == 0 {
-            return None;
-        }
-        // From the begin of the queue, as `pop_ended` takes heaps.
-        let mut next = self.heaps.next_ended(None);
-        while let Some((entry, slot)) = next {
-            // The queue's lock is dropped before the heap's lock is taken.
+        let mut from = 0;
+        // The lock of the marked heaps is dropped before the heap's lock is taken.
+        while let Some(slot) = self.heaps.next_ended(from) {
+            from = slot + 1;
             let first = self.heaps.enter_pair(slot / 2).and_then(|_used| {
                 let ended = slot / 2 != pair && self.heaps.lock(slot).ended;
                 if ended { caches::first_of_heap(self, slot) } else { None }
             });
             if first.is_some() {
-                self.heaps.stop_at(entry);
                 return first;
             }
-            next = self.heaps.next_ended(Some(entry));
         }
         None
     }

@@ -69,12 +69,6 @@ impl Planned {
     pub const DEFAULT: Self = Self { plan_deadline_ms: 2000 };
 }
 
-impl Default for Planned {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
 /// The options of best fit with coalescing (TensorFlow 2.16's `BFCAllocator`).
 ///
 /// Sizes are multiples of 256 bytes. All requests of a stream share a pool. A request gets the
@@ -112,12 +106,6 @@ impl Bfc {
     };
 }
 
-impl Default for Bfc {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
 /// The options of the buddy policy. Requests are rounded up to powers of two, from 1 KiB. A free
 /// block is split in halves until a half fits, and merges with its sibling once both are free. So
 /// no memory is wasted between blocks, and up to half of each block inside.
@@ -132,12 +120,6 @@ pub struct Buddy {
 impl Buddy {
     /// The defaults.
     pub const DEFAULT: Self = Self { arena: 64 * MIB };
-}
-
-impl Default for Buddy {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
 }
 
 /// The options of the size-class policy. Requests are rounded up to multiples of 1 KiB. A freed
@@ -156,12 +138,6 @@ impl SizeClass {
     pub const DEFAULT: Self = Self { chunk: 1024 * MIB };
 }
 
-impl Default for SizeClass {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
 /// The options of the slab policy. Small requests are served from slabs, rounded up to a power of
 /// two or to one and a half of one, from 512 bytes: a request of 66 KiB takes 96 KiB, and not 128.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,12 +150,6 @@ pub struct Slab {
 impl Slab {
     /// The defaults.
     pub const DEFAULT: Self = Self { largest_object: 512 << 10 };
-}
-
-impl Default for Slab {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
 }
 
 /// The options of the stitched policy.
@@ -217,11 +187,18 @@ impl Stitched {
     pub const SLACK_PARTS: u32 = 10_000;
 }
 
-impl Default for Stitched {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
+/// Makes the constant `DEFAULT` of each of some options the default.
+macro_rules! default_options {
+    ($($Options:ident),*) => {$(
+        impl Default for $Options {
+            fn default() -> Self {
+                Self::DEFAULT
+            }
+        }
+    )*};
 }
+
+default_options!(Planned, Bfc, Buddy, SizeClass, Slab, Stitched);
 
 impl Policy {
     /// Returns the policy of this name, with its default options.

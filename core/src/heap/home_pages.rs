@@ -91,19 +91,13 @@ impl Vacant for HomePage {
 }
 
 /// The pages at home in a heap, ordered by address.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct HomePages<S: Storage> {
     entries: SlotTable<HomePage, S>,
     /// Root of the set of entries.
     root: Link,
     /// The nodes of the set.
     by_address: RadixTree<S>,
-}
-
-impl<S: Storage> Default for HomePages<S> {
-    fn default() -> Self {
-        Self { entries: SlotTable::default(), root: Link::EMPTY, by_address: RadixTree::default() }
-    }
 }
 
 /// Returns the order of entries by address.
@@ -167,19 +161,17 @@ impl<S: Storage> HomePages<S> {
         self.by_address.below(self.root, bound, by_address(&self.entries)).map(|entry| self.entries[entry])
     }
 
-    /// Adds `change` to the pins of the page at the address `at`.
-    pub(crate) fn pin(&mut self, at: u64, change: i32) {
-        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
-            let pins = &mut self.entries[entry].pins;
-            *pins = pins.saturating_add_signed(change);
+    /// Calls `change` with the page at the address `at`, which keeps its address and its length. Does nothing if no page
+    /// begins there.
+    pub(crate) fn change(&mut self, at: u64, change: impl FnOnce(&mut HomePage)) {
+        if let Some(home) = self.page_from(at).filter(|home| home.at == at) {
+            change(home);
         }
     }
 
-    /// Ends the arrival of the page at the address `at`: the old place is stale, and the page may go.
-    pub(crate) fn arrive(&mut self, at: u64) {
-        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
-            self.entries[entry].stays = Stays::No;
-        }
+    /// Adds `change` to the pins of the page at the address `at`.
+    pub(crate) fn pin(&mut self, at: u64, change: i32) {
+        self.change(at, |home| home.pins = home.pins.saturating_add_signed(change));
     }
 
     /// Marks the pages with a byte in the addresses from `begin` to `end` as staying where they are.
@@ -189,20 +181,6 @@ impl<S: Storage> HomePages<S> {
             debug_assert!(page.stays != Stays::Arriving, "no request is in progress");
             page.stays = Stays::Parking;
             at = page.end();
-        }
-    }
-
-    /// Marks the page at the address `at` as parked.
-    pub(crate) fn fall_asleep(&mut self, at: u64) {
-        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
-            self.entries[entry].asleep = true;
-        }
-    }
-
-    /// Marks the page at the address `at` as awake, with the memory of `page`.
-    pub(crate) fn wake(&mut self, at: u64, page: u32) {
-        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
-            (self.entries[entry].asleep, self.entries[entry].page) = (false, page);
         }
     }
 
@@ -259,10 +237,13 @@ pub(crate) struct StaleList {
     pub bytes: u64,
 }
 
-impl StaleList {
-    /// The list without a mapping.
-    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, count: 0, bytes: 0 };
+impl Default for StaleList {
+    fn default() -> Self {
+        Self { first: NONE, last: NONE, count: 0, bytes: 0 }
+    }
+}
 
+impl StaleList {
     /// Marks a detached block as stale since `stamp`, the old mapping of `page`, and appends the block.
     pub(crate) fn push<S: Storage>(&mut self, block: u32, page: u32, stamp: u64, blocks: &mut Blocks<S>) {
         let entry = &mut blocks[block];

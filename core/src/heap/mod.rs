@@ -14,6 +14,7 @@
 
 use crate::config::rounding::PoolKind;
 use crate::heap::block::{Backing, BlockEntry, Blocks, HeapSegments, Segment, State};
+use crate::heap::epochs::Epochs;
 use crate::heap::sets::Sets;
 use crate::heap::split_merge::{Coalesced, Parts};
 use crate::heap::split_rules::{Compacting, Rules, Source};
@@ -28,6 +29,7 @@ pub(crate) mod age;
 pub(crate) mod bins;
 pub(crate) mod block;
 pub(crate) mod check;
+pub(crate) mod epochs;
 pub(crate) mod expandable;
 pub(crate) mod free_index;
 pub(crate) mod home_pages;
@@ -124,6 +126,8 @@ pub(crate) struct Heap<S: Storage> {
     /// The highest end of the blocks of expandable segments allocated since the last [look](crate::heap::idle). A
     /// bound: the blocks may have been freed since.
     pub high: u64,
+    /// The epochs whose end is not known yet.
+    pub epochs: Epochs,
 }
 
 impl<S: Storage> Heap<S> {
@@ -149,6 +153,7 @@ impl<S: Storage> Heap<S> {
             newest: NONE,
             sets: S::Lazy::default(),
             high: 0,
+            epochs: Epochs::default(),
         }
     }
 

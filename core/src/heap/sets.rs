@@ -11,7 +11,7 @@ use crate::tables::slot_table::SlotTable;
 use crate::trace::ring::EventBuffer;
 
 /// The large tables of a heap, allocated with the heap's first block.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Sets<S: Storage> {
     /// Holds exactly the [`State::Free`] blocks.
     pub free: FreeIndex<S>,
@@ -30,7 +30,7 @@ pub(crate) struct Sets<S: Storage> {
     /// The [`State::Stale`] blocks.
     pub stale: StaleList,
     /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses the blocks any longer (see
-    /// [`epochs`](crate::streams::epochs)). At most the heap's clock; 0: no block is known to be quiet. A heap for a
+    /// [`epochs`](crate::heap::epochs)). At most the heap's clock; 0: no block is known to be quiet. A heap for a
     /// new stream or pool is empty, and has dropped the sets or resets the stamp.
     pub quiet: u64,
     /// The heap's clock at the last [look](crate::heap::idle): free blocks with an earlier `freed_at` were
@@ -38,24 +38,6 @@ pub(crate) struct Sets<S: Storage> {
     pub mark: u64,
     /// The latest events of the heap. Empty while events are not recorded.
     pub trace: EventBuffer<S>,
-}
-
-impl<S: Storage> Default for Sets<S> {
-    fn default() -> Self {
-        Self {
-            free: FreeIndex::default(),
-            waits: EventWaits::default(),
-            uses: SlotTable::default(),
-            unmapped: Link::EMPTY,
-            by_address: RadixTree::default(),
-            pages: HomePages::default(),
-            copied: CopyMark::default(),
-            stale: StaleList::EMPTY,
-            quiet: 0,
-            mark: 0,
-            trace: EventBuffer::default(),
-        }
-    }
 }
 
 /// Returns the order of blocks by address.

@@ -9,7 +9,7 @@ use crate::heap::block::{BlockEntry, Blocks};
 use crate::streams::fences::Fence;
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
-use crate::streams::ordered::UseFence;
+use crate::streams::kept::UseFence;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::{DevicePtr, StreamId};

@@ -30,7 +30,7 @@ pub(crate) enum Behind {
 }
 
 /// The sets of the departed pages not stuck.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Departed<S: Storage> {
     /// Root of the set by group, length and order.
     by_group: Link,
@@ -40,12 +40,6 @@ pub(super) struct Departed<S: Storage> {
     nodes: RadixTree<S>,
     /// The number of departures of pages so far.
     count: u64,
-}
-
-impl<S: Storage> Default for Departed<S> {
-    fn default() -> Self {
-        Self { by_group: Link::EMPTY, by_length: Link::EMPTY, nodes: RadixTree::default(), count: 0 }
-    }
 }
 
 /// Returns the first word of the keys of pages of `bytes` in a group.
@@ -159,6 +153,7 @@ impl<S: Storage> PagePool<S> {
 mod tests {
     use super::*;
     use crate::device::{Event, PhysicalHandle};
+    use crate::pages::departures::Departing;
     use crate::streams::fences::Fence;
     use crate::tables::Growable;
     use proptest::prelude::*;
@@ -180,7 +175,7 @@ mod tests {
                         handles += 1;
                         pages.make_room().unwrap();
                         let page = pages.add(PhysicalHandle(handles), bytes);
-                        let departure = pages.departures.add(Some(Fence { stream, number: handles, event: Event(handles) })).unwrap();
+                        let departure = pages.departures.add(Some(Fence { stream, number: handles, event: Event(handles) }), Departing::Pages).unwrap();
                         pages.depart(page, departure);
                         list.push((page, bytes, departure, stream));
                     }
@@ -221,7 +216,10 @@ mod tests {
     #[test]
     fn a_stuck_page_is_not_taken() {
         let mut pages = PagePool::<Growable>::default();
-        let departure = pages.departures.add(Some(Fence { stream: STREAMS[0], number: 1, event: Event(1) })).unwrap();
+        let departure = pages
+            .departures
+            .add(Some(Fence { stream: STREAMS[0], number: 1, event: Event(1) }), Departing::Pages)
+            .unwrap();
         pages.make_room().unwrap();
         let page = pages.add(PhysicalHandle(1), 2 << 20);
         pages.add_alias(page);

@@ -1,29 +1,48 @@
-//! Departures: the work behind which pages of a range may be used elsewhere.
+//! Departures: the work of a stream at the moment when memory was given up, and the consequence once the work is complete.
 //!
 //! ```text
-//! decommit ─▶ record a fence ──▶ departure ─┬─▶ complete ─▶ unmap the old places
-//!                                           └─▶ other streams are ordered behind the event
+//! given up                    work complete ⟹
+//! pages of a range            their old places are unmapped · before, other streams are ordered behind the fence
+//! free blocks of a heap       they are quiet: an epoch of the heap ends
+//! a retired segment           the segment may go back to the device
 //! ```
 //!
-//! The events of a stream complete in the order of their recording, so only the oldest departure of each stream is
+//! The fences of a stream complete in the order of their recording, so only the oldest departure of each stream is
 //! queried. The queues of ended streams keep this order.
 //!
-//! A departure lives as long as a page or an operation refers to the departure. The last reference ends the fence.
+//! A departure lives as long as a page or an operation refers to the departure. The last reference ends the fence. The
+//! departure of an epoch has the reference of the epoch.
 
 use crate::streams::fences::Fence;
-use crate::tables::busy_list::BusyList;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
-use crate::units::{NO_STREAM, StreamId};
+use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
-/// The end of the last work on pages.
+/// The memory given up behind a departure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Departing {
+    /// Pages of ranges.
+    Pages,
+    /// The free blocks of the heap in `slot` with a stamp below `stamp`. The heap may belong to another stream and pool
+    /// than `pool` before the work is complete.
+    Blocks { slot: u32, pool: u32, stamp: u64 },
+    /// A segment in no heap, which no request gets any more.
+    #[cfg_attr(not(feature = "alloc"), expect(dead_code, reason = "no settings change by themselves then"))]
+    Segment { base: DevicePtr, bytes: u64 },
+    /// Nothing any more: the segment went back.
+    Nothing,
+}
+
+/// The end of the last work on memory given up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Departure {
     /// Recorded behind the work. `None` ⟹ `complete`.
     pub fence: Option<Fence>,
     /// The stream of the work. [`NO_STREAM`] once the stream has ended.
     pub stream: StreamId,
+    /// The memory given up.
+    pub what: Departing,
     /// Whether the work is known to be complete.
     pub complete: bool,
     /// The number of departures added before.
@@ -32,19 +51,25 @@ pub(crate) struct Departure {
     refs: u32,
     /// The queue of the stream, while the event is not known to be complete.
     queue: u32,
-    /// The entry in the list of [completed](Departures::next_completed) departures, or [`NONE`].
-    completed: u32,
+    /// Whether the departure is in the set of [completed](Departures::next_completed) ones.
+    listed: bool,
     /// The next vacant entry.
     next: u32,
 }
 
 impl Vacant for Departure {
     fn vacant(next: u32) -> Self {
-        Self { fence: None, stream: NO_STREAM, complete: false, age: 0, refs: 0, queue: NONE, completed: NONE, next }
-    }
-
-    fn vacate(&mut self, next: u32) {
-        *self = Self::vacant(next);
+        Self {
+            fence: None,
+            stream: NO_STREAM,
+            what: Departing::Nothing,
+            complete: false,
+            age: 0,
+            refs: 0,
+            queue: NONE,
+            listed: false,
+            next,
+        }
     }
 
     fn next_vacant(&self) -> u32 {
@@ -56,6 +81,11 @@ impl Departure {
     /// Returns whether work on `stream` follows the departure without a further event.
     pub(crate) fn precedes(&self, stream: StreamId) -> bool {
         self.complete || self.stream == stream
+    }
+
+    /// Returns whether pages of ranges were given up.
+    pub(crate) fn is_of_pages(&self) -> bool {
+        self.what == Departing::Pages
     }
 
     /// Returns the queue of the stream, while the event is not known to be complete.
@@ -80,17 +110,13 @@ impl Vacant for DepartureQueue {
         Self { stream: NO_STREAM, count: 0, next }
     }
 
-    fn vacate(&mut self, next: u32) {
-        *self = Self::vacant(next);
-    }
-
     fn next_vacant(&self) -> u32 {
         self.next
     }
 }
 
 /// The departures of a device.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Departures<S: Storage> {
     table: SlotTable<Departure, S>,
     queues: SlotTable<DepartureQueue, S>,
@@ -98,26 +124,16 @@ pub(crate) struct Departures<S: Storage> {
     incomplete: Link,
     /// Root of the set of the queues of living streams, by stream.
     by_stream: Link,
-    /// The nodes of both sets.
+    /// Root of the set of the complete departures whose consequence may be left to do, by age.
+    completed: Link,
+    /// The nodes of all sets. Have room for every departure, in any set.
     nodes: RadixTree<S>,
-    /// Complete departures of which stale mappings may be left to remove. Has room for every departure.
-    completed: BusyList<u32, S>,
+    /// The number of departures of pages.
+    of_pages: u32,
+    /// The bytes of all segments.
+    pub segment_bytes: u64,
     /// The number of departures ever added.
     added: u64,
-}
-
-impl<S: Storage> Default for Departures<S> {
-    fn default() -> Self {
-        Self {
-            table: SlotTable::default(),
-            queues: SlotTable::default(),
-            incomplete: Link::EMPTY,
-            by_stream: Link::EMPTY,
-            nodes: RadixTree::default(),
-            completed: BusyList::default(),
-            added: 0,
-        }
-    }
 }
 
 impl<S: Storage> core::ops::Index<u32> for Departures<S> {
@@ -127,7 +143,7 @@ impl<S: Storage> core::ops::Index<u32> for Departures<S> {
     }
 }
 
-/// Returns the order of departures by queue and age.
+/// Returns the order of departures by queue and age. The complete ones are in no queue.
 fn by_queue<S: Storage>(table: &SlotTable<Departure, S>) -> impl Fn(u32) -> Key {
     |departure| Key { major: u64::from(table[departure].queue), minor: table[departure].age }
 }
@@ -143,17 +159,21 @@ impl<S: Storage> Departures<S> {
         self.table.len() == 0
     }
 
-    /// Adds a departure with a single reference. Without a fence the work is complete.
+    /// Returns whether the table has a departure of pages.
+    pub(crate) fn has_pages(&self) -> bool {
+        self.of_pages > 0
+    }
+
+    /// Adds a departure with a single reference. Without a fence the work on pages is complete, and a segment is retired
+    /// for good.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The fence is then the caller's.
-    pub(crate) fn add(&mut self, fence: Option<Fence>) -> Result<u32, CapacityError> {
+    pub(crate) fn add(&mut self, fence: Option<Fence>, what: Departing) -> Result<u32, CapacityError> {
         let count = self.table.len() + 1;
-        // A departure and its queue add a node each.
-        let room = self.table.make_room(1)
-            && self.queues.make_room(1)
-            && self.nodes.make_room(2)
-            && self.completed.make_room(count - self.completed.len());
+        // A departure is in one set at a time. The set of the queues, perhaps with one more, needs no node for the last.
+        let items = count + self.queues.len();
+        let room = self.table.make_room(1) && self.queues.make_room(1) && self.nodes.make_room_for(items);
         if !room {
             return Err(CapacityError);
         }
@@ -162,13 +182,40 @@ impl<S: Storage> Departures<S> {
         self.queues[queue].count += 1;
         let age = self.added;
         self.added += 1;
-        let departure = Departure { fence, stream, age, refs: 1, queue, ..Departure::vacant(NONE) };
+        let departure = Departure { fence, stream, what, age, refs: 1, queue, ..Departure::vacant(NONE) };
+        let is_of_pages = departure.is_of_pages();
+        self.of_pages += u32::from(is_of_pages);
+        if let Departing::Segment { bytes, .. } = what {
+            self.segment_bytes += bytes;
+        }
         let departure = self.table.insert(departure);
         self.incomplete = self.nodes.insert(self.incomplete, departure, by_queue(&self.table));
-        if fence.is_none() {
+        if fence.is_none() && is_of_pages {
             self.complete(departure);
         }
         Ok(departure)
+    }
+
+    /// Returns the first departure of a segment, with the address and the bytes of the segment; unless `all`, of a segment
+    /// with complete work.
+    pub(crate) fn segment(&self, all: bool) -> Option<(u32, DevicePtr, u64)> {
+        if self.segment_bytes == 0 {
+            return None;
+        }
+        let segment = |(number, departure): (u32, &Departure)| match departure.what {
+            Departing::Segment { base, bytes } if all || departure.complete => Some((number, base, bytes)),
+            _ => None,
+        };
+        (0..).zip(self.table.entries()).find_map(segment)
+    }
+
+    /// Takes a segment out of a departure. The departure lives on with the references.
+    pub(crate) fn take_segment(&mut self, departure: u32) {
+        if let Departing::Segment { bytes, .. } =
+            core::mem::replace(&mut self.table[departure].what, Departing::Nothing)
+        {
+            self.segment_bytes -= bytes;
+        }
     }
 
     /// Returns the queue of a stream.
@@ -214,17 +261,17 @@ impl<S: Storage> Departures<S> {
         let entry = &mut self.table[departure];
         debug_assert!(entry.refs > 0, "a departure in use has references");
         entry.refs -= 1;
-        let Departure { refs, fence, complete, completed, .. } = *entry;
+        let Departure { refs, fence, what, complete, listed, .. } = *entry;
         if refs > 0 {
             return None;
         }
         if !complete {
             self.leave_queue(departure);
         }
-        if completed != NONE {
-            self.completed.take(completed);
-            self.completed.remove(completed);
+        if listed {
+            self.completed = self.nodes.remove(self.completed, departure, by_queue(&self.table));
         }
+        self.of_pages -= u32::from(what == Departing::Pages);
         self.table.remove(departure);
         fence
     }
@@ -238,30 +285,51 @@ impl<S: Storage> Departures<S> {
         }
     }
 
-    /// Lists a complete departure for [`next_completed`](Self::next_completed).
-    fn list_if_complete(&mut self, departure: u32) {
+    /// Ends a departure whose fence cannot be asked after: no block becomes quiet.
+    pub(crate) fn give_up(&mut self, departure: u32) {
         let entry = &mut self.table[departure];
-        if entry.complete && entry.completed == NONE {
-            entry.completed = self.completed.add(departure);
+        if let Departing::Blocks { stamp, .. } = &mut entry.what
+            && !entry.complete
+        {
+            *stamp = 0;
+            self.complete(departure);
         }
     }
 
-    /// Takes a complete departure off the list and returns the departure. Stale mappings may be left to remove. A
-    /// further reference lists the departure again.
-    pub(crate) fn next_completed(&mut self) -> Option<u32> {
-        let entry = self.completed.take_first(|_| true)?;
-        let departure = self.completed.remove(entry);
-        self.table[departure].completed = NONE;
-        Some(departure)
+    /// Lists a complete departure for [`next_completed`](Self::next_completed).
+    fn list_if_complete(&mut self, departure: u32) {
+        let entry = &mut self.table[departure];
+        if entry.complete && !core::mem::replace(&mut entry.listed, entry.complete) {
+            self.completed = self.nodes.insert(self.completed, departure, by_queue(&self.table));
+        }
     }
 
-    /// Adds a reference to the oldest departure of the first queue with incomplete departures, from number `queue`
-    /// on. Returns the queue, the departure's number and a copy of the departure.
-    pub(crate) fn hold_oldest(&mut self, queue: u32) -> Option<(u32, u32, Departure)> {
-        let bound = Key { major: u64::from(queue), minor: 0 };
-        let departure = self.nodes.at_least(self.incomplete, bound, by_queue(&self.table))?;
-        let held = self.hold(departure);
-        Some((held.queue, departure, held))
+    /// Takes a complete departure off the list. Returns the number and a copy of the departure, whose consequence may be
+    /// left to do. A further reference lists the departure again.
+    pub(crate) fn next_completed(&mut self) -> Option<(u32, Departure)> {
+        let departure = self.nodes.first(self.completed)?;
+        self.completed = self.nodes.remove(self.completed, departure, by_queue(&self.table));
+        self.table[departure].listed = false;
+        Some((departure, self.table[departure]))
+    }
+
+    /// Adds a reference to the oldest `wanted` departure of the first queue with incomplete ones, from number `queue` on.
+    /// Returns the queue, the departure's number and a copy of the departure.
+    pub(crate) fn hold_oldest(
+        &mut self,
+        queue: u32,
+        wanted: impl Fn(&Departure) -> bool,
+    ) -> Option<(u32, u32, Departure)> {
+        let mut bound = Key { major: u64::from(queue), minor: 0 };
+        loop {
+            let departure = self.nodes.at_least(self.incomplete, bound, by_queue(&self.table))?;
+            if wanted(&self.table[departure]) {
+                let held = self.hold(departure);
+                return Some((held.queue, departure, held));
+            }
+            bound = by_queue(&self.table)(departure);
+            bound.minor += 1;
+        }
     }
 
     /// Returns the number of departures ever added.
@@ -300,7 +368,7 @@ mod tests {
     /// Returns the numbers of the fences to query. None of the fences is complete.
     fn oldest<S: Storage>(departures: &mut Departures<S>) -> Vec<u64> {
         let (mut from, mut events) = (0, Vec::new());
-        while let Some((queue, departure, held)) = departures.hold_oldest(from) {
+        while let Some((queue, departure, held)) = departures.hold_oldest(from, |_| true) {
             assert_eq!(departures.release(departure), None, "there is another reference");
             events.push(held.fence.unwrap().number);
             from = queue + 1;
@@ -312,14 +380,15 @@ mod tests {
     #[test]
     fn one_departure_a_stream_is_asked_after() {
         let mut departures = Departures::<Growable>::default();
-        let added: Vec<u32> =
-            (0..6).map(|number| departures.add(Some(fence(number, STREAMS[number as usize % 2]))).unwrap()).collect();
+        let added: Vec<u32> = (0..6)
+            .map(|number| departures.add(Some(fence(number, STREAMS[number as usize % 2])), Departing::Pages).unwrap())
+            .collect();
         assert_eq!(oldest(&mut departures), [0, 1]);
         departures.complete(added[0]);
         assert_eq!(oldest(&mut departures), [1, 2]);
         // The order of the stream's departures stays, and a later stream with its number has another.
         departures.forget_stream(STREAMS[0]);
-        let later = departures.add(Some(fence(9, STREAMS[0]))).unwrap();
+        let later = departures.add(Some(fence(9, STREAMS[0])), Departing::Pages).unwrap();
         assert_eq!(oldest(&mut departures), [1, 2, 9]);
         assert!(!departures[added[2]].precedes(STREAMS[0]) && departures[later].precedes(STREAMS[0]));
         assert_eq!(departures.release(added[2]), Some(fence(2, STREAMS[0])), "the last reference ends the fence");
@@ -329,29 +398,77 @@ mod tests {
         }
         assert_eq!(oldest(&mut departures), []);
         let rest = [added[0], added[1], added[3], added[4], added[5], later];
-        assert_eq!(core::array::from_fn(|_| departures.next_completed().unwrap()), rest);
-        assert_eq!(departures.next_completed(), None);
+        assert_eq!(core::array::from_fn(|_| departures.next_completed().unwrap().0), rest);
+        assert!(departures.next_completed().is_none());
         departures.hold(later);
-        assert_eq!(departures.next_completed(), Some(later), "a mapping may have become stale since");
+        assert_eq!(
+            departures.next_completed().map(|(departure, _)| departure),
+            Some(later),
+            "a mapping may have become stale since"
+        );
         assert_eq!(departures.release(later), None);
         assert!(rest.into_iter().all(|departure| departures.release(departure).is_some()));
         assert!(departures.is_empty());
-        let complete = departures.add(None).unwrap();
-        assert_eq!((departures.next_completed(), oldest(&mut departures)), (Some(complete), Vec::new()));
+        let complete = departures.add(None, Departing::Pages).unwrap();
+        assert_eq!(departures.next_completed().map(|(departure, _)| departure), Some(complete));
+        assert_eq!(oldest(&mut departures), []);
     }
 
     #[test]
     fn a_full_table_adds_no_departure() {
         let mut departures = Departures::<Fixed<1, 8, 2, 64>>::default();
-        let first = departures.add(Some(fence(1, NO_STREAM))).unwrap();
-        let second = departures.add(Some(fence(2, NO_STREAM))).unwrap();
-        assert_eq!(departures.add(Some(fence(3, STREAMS[0]))), Err(CapacityError));
+        let first = departures.add(Some(fence(1, NO_STREAM)), Departing::Pages).unwrap();
+        let second = departures.add(Some(fence(2, NO_STREAM)), Departing::Pages).unwrap();
+        assert_eq!(departures.add(Some(fence(3, STREAMS[0])), Departing::Pages), Err(CapacityError));
         assert_eq!(oldest(&mut departures), [1, 2], "what belongs to no stream has no order");
         departures.complete(first);
         assert_eq!(departures.release(first), Some(fence(1, NO_STREAM)));
         departures.complete(second);
         assert_eq!(departures.release(second), Some(fence(2, NO_STREAM)));
-        assert_eq!((departures.next_completed(), departures.is_empty()), (None, true));
-        assert!(departures.add(Some(fence(3, STREAMS[0]))).is_ok());
+        assert!(departures.next_completed().is_none() && departures.is_empty());
+        assert!(departures.add(Some(fence(3, STREAMS[0])), Departing::Pages).is_ok());
+    }
+    #[test]
+    fn an_epoch_is_asked_after_in_turn_and_given_up_makes_no_block_quiet() {
+        let mut departures = Departures::<Growable>::default();
+        let epoch = |stamp| Departing::Blocks { slot: 3, pool: 0, stamp };
+        let begin = |departures: &mut Departures<Growable>, number| {
+            departures.add(Some(fence(number, STREAMS[0])), epoch(number)).unwrap()
+        };
+        let (first, second) = (begin(&mut departures, 1), begin(&mut departures, 2));
+        assert!(!departures.has_pages() && !departures.is_empty());
+        let pages = departures.add(Some(fence(3, STREAMS[0])), Departing::Pages).unwrap();
+        assert_eq!(oldest(&mut departures), [1], "the others are not complete before");
+        let (_, behind, _) = departures.hold_oldest(0, Departure::is_of_pages).unwrap();
+        assert_eq!((behind, departures.release(behind), departures.has_pages()), (pages, None, true));
+        departures.complete(first);
+        departures.give_up(first);
+        departures.give_up(second);
+        departures.give_up(pages);
+        assert!(!departures[pages].complete, "pages wait for their event");
+        let ended: Vec<Departing> =
+            core::iter::from_fn(|| departures.next_completed().map(|(_, of)| of.what)).collect();
+        assert_eq!(ended, [epoch(1), epoch(0)], "what was complete stays complete");
+        assert!([first, second, pages].into_iter().all(|departure| departures.release(departure).is_some()));
+        assert!(departures.is_empty());
+    }
+    #[test]
+    fn a_segment_is_found_when_its_work_is_complete_and_taken_once() {
+        let mut departures = Departures::<Growable>::default();
+        let segment = |base, bytes| Departing::Segment { base: DevicePtr(base), bytes };
+        let first = departures.add(Some(fence(1, STREAMS[0])), segment(1000, 10)).unwrap();
+        let for_good = departures.add(None, segment(2000, 20)).unwrap();
+        assert_eq!((departures.segment(false), departures.segment_bytes), (None, 30));
+        assert_eq!(departures.segment(true), Some((first, DevicePtr(1000), 10)));
+        assert!(!departures[for_good].complete && !departures.has_pages(), "no fence tells of the work");
+        // A thread asks after the departure, whose segment another thread takes meanwhile.
+        let (_, asked, _) = departures.hold_oldest(0, |_| true).unwrap();
+        departures.complete(first);
+        assert_eq!(departures.segment(false), Some((first, DevicePtr(1000), 10)));
+        departures.take_segment(first);
+        assert_eq!((asked, departures.release(first), departures.segment(false)), (first, None, None));
+        assert_eq!((departures.release(asked), departures.segment_bytes), (Some(fence(1, STREAMS[0])), 20));
+        departures.take_segment(for_good);
+        assert_eq!((departures.release(for_good), departures.segment_bytes, departures.is_empty()), (None, 0, true));
     }
 }

@@ -34,17 +34,13 @@ impl Vacant for Pin {
         Self::new(0, 0, NONE, next)
     }
 
-    fn vacate(&mut self, next: u32) {
-        *self = Self::vacant(next);
-    }
-
     fn next_vacant(&self) -> u32 {
         self.segment
     }
 }
 
 /// The pins of a device.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Pins<S: Storage> {
     table: SlotTable<Pin, S>,
     /// Root of the set of the pins, by address and then by length.
@@ -53,12 +49,6 @@ pub(crate) struct Pins<S: Storage> {
     nodes: RadixTree<S>,
     /// No part is longer, in bytes.
     longest: u64,
-}
-
-impl<S: Storage> Default for Pins<S> {
-    fn default() -> Self {
-        Self { table: SlotTable::default(), by_address: Link::EMPTY, nodes: RadixTree::default(), longest: 0 }
-    }
 }
 
 /// Returns the order of pins by address and length. No two entries pin equal parts.

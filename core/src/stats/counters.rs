@@ -10,7 +10,7 @@ use crate::sync::{AtomicI64, AtomicU64};
 /// A pending block is active, and is not allocated. The rows of [`Stat::Active`] and
 /// [`Stat::ActiveBytes`] count pending blocks only; [`HeapCounters::current`] adds the allocated
 /// blocks. So a malloc and a free change two rows less.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct HeapCounters {
     /// The total ever added, by [`Stat`].
     added: [AtomicU64; STATS],
@@ -23,17 +23,6 @@ pub(crate) struct HeapCounters {
     threshold: [AtomicI64; STATS],
     /// The leases of the first two rows, [`Stat::Allocation`] and [`Stat::AllocatedBytes`].
     allocated_lease: [AtomicI64; 2],
-}
-
-impl Default for HeapCounters {
-    fn default() -> Self {
-        Self {
-            added: core::array::from_fn(|_| AtomicU64::new(0)),
-            removed: core::array::from_fn(|_| AtomicU64::new(0)),
-            threshold: core::array::from_fn(|_| AtomicI64::new(0)),
-            allocated_lease: core::array::from_fn(|_| AtomicI64::new(0)),
-        }
-    }
 }
 
 /// Returns the row whose blocks count in row `stat` as well: allocated blocks are active.

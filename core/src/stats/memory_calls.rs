@@ -53,14 +53,14 @@ const _: () = assert!(MemoryCall::Export as usize + 1 == KINDS);
 
 /// Counter of a kind of calls. The time is in ticks of the device's clock: a call may take
 /// less than a microsecond.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 struct CallCounter {
     calls: AtomicU64,
     ticks: AtomicU64,
 }
 
 /// The counters of a device. Any thread counts without a lock.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct MemoryCallCounters {
     kinds: [CallCounter; KINDS],
     /// The clock's reading from which sums of ticks are converted, once there is one.
@@ -72,15 +72,6 @@ pub(crate) struct MemoryCallCounters {
 }
 
 impl MemoryCallCounters {
-    pub(crate) fn new() -> Self {
-        Self {
-            kinds: core::array::from_fn(|_| CallCounter { calls: AtomicU64::new(0), ticks: AtomicU64::new(0) }),
-            origin: AtomicU64::new(0),
-            stalls: AtomicU64::new(0),
-            longest_us: AtomicU64::new(0),
-        }
-    }
-
     /// Counts a call of `ticks`.
     pub(crate) fn count(&self, call: MemoryCall, ticks: u64) {
         let counter = &self.kinds[call as usize];
@@ -138,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_time_stays_the_same_between_calls() {
-        let counters = MemoryCallCounters::new();
+        let counters = MemoryCallCounters::default();
         counters.count(MemoryCall::Map, 1500);
         let first = counters.calls(700, |ticks| ticks / 1000).map;
         assert!((1..=2).contains(&first.us), "{first:?}");

@@ -118,7 +118,7 @@ pub(crate) struct DueRecording {
 }
 
 /// The pending events of a group of streams: a queue for each stream, and the idle events.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct EventQueues<S: Storage> {
     /// The entries of all queues.
     waits: SlotTable<QueuedBlock, S>,
@@ -126,12 +126,6 @@ pub(crate) struct EventQueues<S: Storage> {
     queues: S::Table<StreamQueue>,
     /// The events of the group's streams. Those of the queues are on loan.
     pub events: IdleEvents<S>,
-}
-
-impl<S: Storage> Default for EventQueues<S> {
-    fn default() -> Self {
-        Self { waits: SlotTable::default(), queues: S::Table::<StreamQueue>::default(), events: IdleEvents::default() }
-    }
 }
 
 impl<S: Storage> EventQueues<S> {

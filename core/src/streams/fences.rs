@@ -1,4 +1,4 @@
-//! Fences: what everything that waits for the device waits for.
+//! Fences: whatever waits for the device waits for a fence.
 //!
 //! A *fence* is an event recorded behind the work that a stream had then. Creating an event is a call to the device,
 //! so an event is created once and recorded again and again: a fence has its event on loan from the idle events of the
@@ -27,7 +27,7 @@ pub(crate) struct Fence {
 }
 
 /// The events of a group of streams that are recorded again.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct IdleEvents<S: Storage> {
     /// Events of no fence. Has room for every event on loan.
     idle: S::Table<Event>,
@@ -35,12 +35,6 @@ pub(crate) struct IdleEvents<S: Storage> {
     lent: u32,
     /// The number of loans so far.
     loans: u64,
-}
-
-impl<S: Storage> Default for IdleEvents<S> {
-    fn default() -> Self {
-        Self { idle: S::Table::<Event>::default(), lent: 0, loans: 0 }
-    }
 }
 
 impl<S: Storage> IdleEvents<S> {

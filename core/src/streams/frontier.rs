@@ -23,7 +23,7 @@ struct CountedBlock {
 }
 
 /// The safe frontier of a device, and the blocks ahead of it.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Frontier<S: Storage> {
     /// All work up to this count is done. Never decreases.
     reached: u64,
@@ -32,12 +32,6 @@ pub(crate) struct Frontier<S: Storage> {
     waits: S::Table<CountedBlock>,
     /// Reservations neither used nor cancelled. Each has room in `waits`.
     reserved: usize,
-}
-
-impl<S: Storage> Default for Frontier<S> {
-    fn default() -> Self {
-        Self { reached: 0, waits: S::Table::<CountedBlock>::default(), reserved: 0 }
-    }
 }
 
 impl<S: Storage> Frontier<S> {

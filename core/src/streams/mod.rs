@@ -1,10 +1,7 @@
-//! Frees that wait: for events on other streams, or for the frontier to reach a count. Free memory
-//! that the device may still use.
+//! Frees that wait: for events on other streams, or for the frontier to reach a count.
 
-pub(crate) mod deferred;
-pub(crate) mod epochs;
 pub(crate) mod event_queue;
 pub(crate) mod fences;
 pub(crate) mod frontier;
 pub(crate) mod groups;
-pub(crate) mod ordered;
+pub(crate) mod kept;

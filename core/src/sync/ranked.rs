@@ -28,12 +28,8 @@ pub(crate) enum Rank {
     Pages,
     /// The pending events of a group of streams.
     EventQueue,
-    /// Frees deferred until a capture ends.
-    Deferred,
-    /// Freed blocks whose uses have events.
-    Ordered,
-    /// Fences by which free memory is known to be no longer in use.
-    Epochs,
+    /// Freed blocks that keep their uses.
+    Kept,
     /// Frees at a count.
     Frontier,
     /// The predictions of `reclaim:auto` for idle memory.
@@ -110,7 +106,7 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 20] = [
+        const ALL: [Self; 18] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
@@ -120,9 +116,7 @@ mod paranoid {
             Self::Ended,
             Self::Pages,
             Self::EventQueue,
-            Self::Deferred,
-            Self::Ordered,
-            Self::Epochs,
+            Self::Kept,
             Self::Frontier,
             Self::Idle,
             Self::Planner,
@@ -141,9 +135,7 @@ mod paranoid {
                 Self::Ended
                 | Self::Pages
                 | Self::EventQueue
-                | Self::Deferred
-                | Self::Ordered
-                | Self::Epochs
+                | Self::Kept
                 | Self::Frontier
                 | Self::Idle
                 | Self::Planner

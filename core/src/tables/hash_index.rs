@@ -17,16 +17,10 @@ pub(crate) trait Indexed {
 
 /// A hash index: the heads of the chains. The entries belong to the caller, who passes them to
 /// every operation.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct HashIndex<S: Storage> {
     /// The first entry of each chain, or [`NONE`]. The length is 0 or a power of two.
     buckets: S::Table<u32>,
-}
-
-impl<S: Storage> Default for HashIndex<S> {
-    fn default() -> Self {
-        Self { buckets: S::Table::<u32>::default() }
-    }
 }
 
 impl<S: Storage> HashIndex<S> {

@@ -77,18 +77,12 @@ fn key<T: Linked>(items: &[T]) -> impl Fn(u32) -> Key {
 }
 
 /// The skip pointers of any number of lists. An item is in at most one list.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Lists<S: Storage> {
     /// The nodes of all lists' trees of skip pointers.
     tree: RadixTree<S>,
     /// Whether an item has a skip pointer, by item. Spares a search of the tree in every removal.
     is_skip: S::Table<bool>,
-}
-
-impl<S: Storage> Default for Lists<S> {
-    fn default() -> Self {
-        Self { tree: RadixTree::default(), is_skip: S::Table::<bool>::default() }
-    }
 }
 
 impl<S: Storage> Lists<S> {

@@ -6,7 +6,6 @@
 //! so a full table is an error of that operation and leaves the allocator as it was.
 
 pub(crate) mod atomic_map;
-pub(crate) mod busy_list;
 pub(crate) mod hash_index;
 pub(crate) mod indexed_list;
 pub(crate) mod radix_tree;
@@ -86,7 +85,7 @@ mod sealed {
 }
 
 /// A choice of table types. Only [`Fixed`] and [`Growable`] implement it.
-pub trait Storage: sealed::SealedStorage + Clone + 'static {
+pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
     /// Tables inside a heap: blocks, index nodes, segments.
     type Table<T: Clone + Send + 'static>: Table<T> + Clone + Send;
     /// Large values inside a heap that an empty heap does not need.
@@ -133,7 +132,7 @@ pub trait Storage: sealed::SealedStorage + Clone + 'static {
 ///
 /// `size_of` tells the size of any other choice at compile time. The example
 /// `core/examples/no_heap.rs` is a whole program without a heap, with the device that it needs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Fixed<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize>;
 
 impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize> sealed::SealedStorage
@@ -238,7 +237,7 @@ mod growable {
     use once_cell::race::OnceBox;
 
     /// Tables growing on the host's heap.
-    #[derive(Clone, Debug)]
+    #[derive(Clone, Default, Debug)]
     pub struct Growable;
 
     impl super::sealed::SealedStorage for Growable {}

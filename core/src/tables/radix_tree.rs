@@ -71,6 +71,12 @@ const NODE: u32 = 1 << 31;
 /// The highest number of an item.
 pub(crate) const MAX_ITEM: u32 = NODE - 1;
 
+impl Default for Link {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
 impl Link {
     /// The set without items.
     pub(crate) const EMPTY: Self = Self(NONE);
@@ -154,15 +160,9 @@ impl Node {
 }
 
 /// The nodes of any number of sets. Each set is a [`Link`] that the caller stores.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct RadixTree<S: Storage> {
     nodes: SlotTable<Node, S>,
-}
-
-impl<S: Storage> Default for RadixTree<S> {
-    fn default() -> Self {
-        Self { nodes: SlotTable::default() }
-    }
 }
 
 impl<S: Storage> RadixTree<S> {

@@ -12,7 +12,10 @@ pub(crate) trait Vacant: Clone + Send + 'static {
     /// Creates a vacant entry with a link to the vacant entry `next`.
     fn vacant(next: u32) -> Self;
     /// Makes an occupied entry vacant, with a link to the vacant entry `next`.
-    fn vacate(&mut self, next: u32);
+    fn vacate(&mut self, next: u32) {
+        *self = Self::vacant(next);
+    }
+
     /// Returns the link of a vacant entry; [`NONE`] at the end of the list.
     fn next_vacant(&self) -> u32;
 }

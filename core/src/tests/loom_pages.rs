@@ -124,7 +124,7 @@ impl Device {
         let mut locked = self.heaps[heap].lock().unwrap();
         let mut at = at.0;
         for &(_, bytes) in numbers {
-            locked.sets.pages.arrive(at);
+            locked.sets.pages.change(at, |home| home.stays = Stays::No);
             at += bytes;
         }
     }

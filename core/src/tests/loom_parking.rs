@@ -97,7 +97,7 @@ impl Parkable {
             at = page.end();
             // Here the device unmaps the page, with no lock held.
             let mut heap = self.heap.lock().unwrap();
-            heap.sets.pages.fall_asleep(page.at);
+            heap.sets.pages.change(page.at, |home| home.asleep = true);
             self.counters.down(Stat::ReservedBytes, page.bytes);
             self.pages.lock().unwrap().fall_asleep(page.page);
         }
@@ -120,7 +120,7 @@ impl Parkable {
             drop(pages);
             let mut heap = self.heap.lock().unwrap();
             let (page, _) = self.pages.lock().unwrap().wake(home.page);
-            heap.sets.pages.wake(home.at, page);
+            heap.sets.pages.change(home.at, |home| (home.asleep, home.page) = (false, page));
             let _peaks = self.counters.up(Stat::ReservedBytes, home.bytes);
         }
         self.heap.lock().unwrap().mark(false, false);

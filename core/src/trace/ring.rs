@@ -72,19 +72,13 @@ const BUFFERED: usize = 32;
 const SLACK: usize = 32 * BUFFERED;
 
 /// The latest events of a heap, under the heap's lock.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct EventBuffer<S: Storage> {
     /// The records. Allocated with the first recorded event.
     entries: S::Lazy<heapless::Vec<Record, BUFFERED>>,
     /// The time of the latest event. Times grow from event to event, even if the clock stands
     /// still.
     latest: u64,
-}
-
-impl<S: Storage> Default for EventBuffer<S> {
-    fn default() -> Self {
-        Self { entries: S::Lazy::default(), latest: 0 }
-    }
 }
 
 /// The trace of a device.

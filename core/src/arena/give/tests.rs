@@ -66,7 +66,7 @@ fn quiesce(allocator: &Simulated) {
     let slot = arena.heaps.find_pair(0, STREAM).unwrap().slot(PoolKind::Large);
     assert!(arena.begin_epoch(slot, STREAM));
     allocator.device(DEVICE).unwrap().complete(STREAM);
-    arena.poll_epochs();
+    arena.poll_departures();
 }
 
 /// The sizes of the released large segments, in MiB and in order.

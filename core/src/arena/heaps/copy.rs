@@ -1,5 +1,6 @@
 //! A copy of a device's heaps, with the same pools, routes and pairs.
 
+use crate::arena::heaps::ended::EndedHeaps;
 use crate::arena::heaps::loose::LooseLink;
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
@@ -8,7 +9,6 @@ use crate::arena::heaps::{Heaps, Slot, rank_of};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::sync::{AtomicU32, Lock, MutexGuard, Ordering, Rank, Ranked};
-use crate::tables::busy_list::BusyList;
 use crate::tables::{OnceTable, Storage};
 use alloc::vec::Vec;
 
@@ -32,7 +32,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     }
 
     /// Locks the heaps of ended streams that wait to be released.
-    pub(crate) fn lock_ended(&self) -> MutexGuard<'_, R, BusyList<u32, S>> {
+    pub(crate) fn lock_ended(&self) -> MutexGuard<'_, R, EndedHeaps<S>> {
         self.ended.lock_beside()
     }
 
@@ -41,7 +41,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     ///
     /// # Errors
     /// [`Error::TableFull`].
-    pub(crate) fn copy_of(&self, locked: &LockedHeaps<'_, R, S>, ended: &BusyList<u32, S>) -> Result<Self, Error> {
+    pub(crate) fn copy_of(&self, locked: &LockedHeaps<'_, R, S>, ended: &EndedHeaps<S>) -> Result<Self, Error> {
         let registry = &locked.registry;
         let copy = Self::new(0, self.policy);
         for pool in 0..registry.pools.len() as u32 {
@@ -77,7 +77,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         let mut taken = (**registry).clone();
         taken.pools.iter_mut().for_each(|pool| pool.requests = 0);
         let registry = Ranked::new(Rank::Registry, taken);
-        copy.ended_count.store(ended.len(), Ordering::Relaxed);
+        copy.ended_count.store(self.ended_count(), Ordering::Relaxed);
         let ended = Ranked::new(Rank::Ended, ended.clone());
         copy.idle_due.store(self.idle_due.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(Self { registry, ended, ..copy })

@@ -1,12 +1,25 @@
-//! The queue of heaps of ended streams with segments to release.
+//! The heaps of ended streams with segments to release: a mark on each heap, and the set of the marked ones.
 
 use crate::arena::heaps::{ENDED, Heaps, QUEUED, Slot};
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
+use crate::tables::radix_tree::{Key, Link, RadixTree};
+
+/// The set of the marked heaps, by slot.
+#[derive(Clone, Default)]
+pub(crate) struct EndedHeaps<S: Storage> {
+    root: Link,
+    nodes: RadixTree<S>,
+}
+
+/// Returns the key of a slot.
+fn key_of(slot: u32) -> Key {
+    Key { major: 0, minor: u64::from(slot) }
+}
 
 impl<R: Lock, S: Storage> Heaps<R, S> {
-    /// Queues the heap in `slot` if its stream has ended: a segment of the heap may be wholly free.
-    /// [`release_ended`](OnDevice::release_ended) releases queued segments before the device is
+    /// Marks the heap in `slot` if its stream has ended: a segment of the heap may be wholly free.
+    /// [`release_ended`](OnDevice::release_ended) releases the segments of marked heaps before the device is
     /// asked for more memory.
     #[inline]
     pub(crate) fn queue_if_ended(&self, slot: &Slot<R, S>) {
@@ -17,55 +30,50 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         }
     }
 
-    /// Adds the heap in `slot` to the queue of ended heaps, unless another thread has done so.
+    /// Marks the heap in `slot`, unless another thread has done so.
     #[cold]
     fn queue_ended(&self, slot: &Slot<R, S>) {
-        let mut ended = self.ended.lock();
-        // Room first: a heap that found the table full is queued at its next free. The exchange
+        let EndedHeaps { root, nodes } = &mut *self.ended.lock();
+        // Room first: a heap that found the table full is marked at its next free. The exchange
         // admits a heap once.
-        let queue = || slot.stream_state.compare_exchange(ENDED, QUEUED, Ordering::Relaxed, Ordering::Relaxed);
-        if ended.make_room(1) && queue().is_ok() {
-            ended.add(slot.number);
-            self.ended_count.store(ended.len(), Ordering::Relaxed);
+        let mark = || slot.stream_state.compare_exchange(ENDED, QUEUED, Ordering::Relaxed, Ordering::Relaxed);
+        if nodes.make_room(1) && mark().is_ok() {
+            // A heap stays in the set when its stream goes on, and may end again.
+            if nodes.at_least(*root, key_of(slot.number), key_of) != Some(slot.number) {
+                *root = nodes.insert(*root, slot.number, key_of);
+                self.ended_count.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
-    /// Removes the heap queued first from the queue of ended heaps, and returns the slot number.
-    pub(crate) fn pop_ended(&self) -> Option<u32> {
-        let mut ended = self.ended.lock();
-        let first = ended.take_first(|_| true)?;
-        let slot = ended.remove(first);
-        self.ended_count.store(ended.len(), Ordering::Relaxed);
+    /// Takes the mark off the heap with the lowest slot from `from` on, and returns the slot number.
+    pub(crate) fn pop_ended(&self, from: u32) -> Option<u32> {
+        // No heap is the common case, found without the lock: one marked at this moment is found by the next request
+        // that needs a segment.
+        if self.ended_count() == 0 {
+            return None;
+        }
+        let EndedHeaps { root, nodes } = &mut *self.ended.lock();
+        let slot = nodes.at_least(*root, key_of(from), key_of)?;
+        *root = nodes.remove(*root, slot, key_of);
+        self.ended_count.fetch_sub(1, Ordering::Relaxed);
         let state = &self.slot(slot).stream_state;
-        // Fails if the stream was revived or the pair vacated since it was queued: then `LIVE` must stay.
+        // Fails if the stream was revived or the pair vacated since it was marked: then `LIVE` must stay.
         let _changed_since = state.compare_exchange(QUEUED, ENDED, Ordering::Relaxed, Ordering::Relaxed);
         Some(slot)
     }
 
-    /// Returns the length of the queue, without its lock: a heap queued at this moment is found by
-    /// the next request that needs a segment.
-    pub(crate) fn ended_count(&self) -> u32 {
+    /// Returns the number of marked heaps, without a lock.
+    pub(super) fn ended_count(&self) -> u32 {
         self.ended_count.load(Ordering::Relaxed)
     }
 
-    /// Takes the first heap of the queue behind `entry`, which the caller has taken and which keeps its place; the
-    /// first of all, if `entry` is `None`. Returns the entry in the queue and the slot number. The caller calls this
-    /// again, or [`stop_at`](Self::stop_at).
-    pub(crate) fn next_ended(&self, entry: Option<u32>) -> Option<(u32, u32)> {
-        let mut ended = self.ended.lock();
-        let next = match entry {
-            Some(entry) => {
-                let next = ended.take_after(entry, |_| true);
-                ended.keep(entry);
-                next?
-            }
-            None => ended.take_first(|_| true)?,
-        };
-        Some((next, ended[next]))
-    }
-
-    /// Ends a walk through the queue at `entry`, which the caller has taken.
-    pub(crate) fn stop_at(&self, entry: u32) {
-        self.ended.lock().keep(entry);
+    /// Returns the lowest slot from `from` on of a marked heap, which other threads may release at any time.
+    pub(crate) fn next_ended(&self, from: u32) -> Option<u32> {
+        if self.ended_count() == 0 {
+            return None;
+        }
+        let ended = self.ended.lock();
+        ended.nodes.at_least(ended.root, key_of(from), key_of)
     }
 }

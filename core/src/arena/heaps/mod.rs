@@ -26,6 +26,7 @@ pub(crate) mod pools;
 pub(crate) mod registry;
 pub(crate) mod reserved;
 
+use crate::arena::heaps::ended::EndedHeaps;
 use crate::arena::heaps::loose::{LooseLink, LooseList};
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::registry::{Registry, SharedPool};
@@ -35,7 +36,6 @@ use crate::heap::Heap;
 use crate::page_map::HeapRef;
 use crate::stats::HeapCounters;
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, MutexGuard, Ordering, Rank, Ranked};
-use crate::tables::busy_list::BusyList;
 use crate::tables::{Lazy, OnceTable, Storage};
 use crate::trace::ring::Trace;
 
@@ -43,7 +43,7 @@ use crate::trace::ring::Trace;
 const LIVE: u32 = 0;
 /// State of a heap's stream: reported as ended.
 const ENDED: u32 = 1;
-/// State of a heap's stream: reported as ended, and the heap is queued in [`Heaps::ended`] for the
+/// State of a heap's stream: reported as ended, and the heap is marked in [`Heaps::ended`] for the
 /// release of free segments.
 const QUEUED: u32 = 2;
 
@@ -93,10 +93,9 @@ pub(crate) struct Heaps<R: Lock, S: Storage> {
     pub slots: S::OnceTable<Slot<R, S>>,
     /// Which pools, routes and pairs exist.
     pub registry: Ranked<R, Registry<S>>,
-    /// Heaps of ended streams in which a segment became wholly free since: a queue of slot numbers. A thread takes
-    /// a heap to foretell what its release gives; other threads leave that heap to a later release.
-    ended: Ranked<R, BusyList<u32, S>>,
-    /// The length of `ended`, which is read without its lock. Written under the lock.
+    /// Heaps of ended streams in which a segment became wholly free since.
+    ended: Ranked<R, EndedHeaps<S>>,
+    /// The number of heaps in `ended`, which is read without its lock. Written under the lock.
     ended_count: AtomicU32,
     /// The heaps not tight.
     pub loose: LooseList,
@@ -116,7 +115,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
             pools: S::OnceTable::default(),
             slots: S::OnceTable::default(),
             registry: Ranked::new(Rank::Registry, Registry::default()),
-            ended: Ranked::new(Rank::Ended, BusyList::default()),
+            ended: Ranked::new(Rank::Ended, EndedHeaps::default()),
             ended_count: AtomicU32::new(0),
             loose: LooseList::default(),
             idle_due: AtomicU32::new(0),

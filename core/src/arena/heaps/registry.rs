@@ -30,6 +30,7 @@ pub(crate) enum Purpose {
 }
 
 /// Part of a pool that calls read without the registry's lock.
+#[derive(Default)]
 pub(crate) struct SharedPool<S: Storage> {
     /// Map from stream to the number of the stream's pair. Written under the registry's lock.
     pub streams: AtomicMap<S::Cells>,
@@ -78,13 +79,6 @@ impl<S: Storage> SharedPool<S> {
     /// the name from changing.
     pub(crate) fn id(&self) -> PoolId {
         PoolId(self.id[0].load(Ordering::Relaxed), self.id[1].load(Ordering::Relaxed))
-    }
-}
-
-impl<S: Storage> Default for SharedPool<S> {
-    fn default() -> Self {
-        let zeros = || [AtomicU64::new(0), AtomicU64::new(0)];
-        Self { streams: AtomicMap::default(), searches: zeros(), id: zeros(), supplied: AtomicU32::new(0) }
     }
 }
 

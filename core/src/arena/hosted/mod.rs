@@ -3,17 +3,14 @@
 //! ```text
 //! snapshot ◀── a device ──▶ standstill ─▶ copy ─▶ rehearse       requests tried without a change
 //!    └───────▶ restore                                            a device's state taken over
-//!              old_form ─▶ retired                                segments of earlier settings, given back later
+//!              old_form                                           memory of earlier settings, given back
 //! ```
 //!
-//! Builds without `alloc` have `none.rs` in the place of the module.
+//! Builds without `alloc` have no such module.
 
 pub(crate) mod copy;
 pub(crate) mod old_form;
 pub(crate) mod rehearse;
 pub(crate) mod restore;
-mod retired;
 mod snapshot;
 mod standstill;
-
-pub(crate) use retired::RetiredList;

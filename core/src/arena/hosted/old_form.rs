@@ -4,9 +4,7 @@
 //! Blocks that other streams use are not free, so their segments are not idle.
 
 use crate::arena::give::caches;
-use crate::arena::give::take::TakenUnit;
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::hosted::retired::Retired;
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -14,7 +12,6 @@ use crate::error::Error;
 use crate::sync::Lock;
 use crate::tables::{Lazy, Storage};
 use crate::units::NO_STREAM;
-use alloc::vec::Vec;
 use core::iter::once;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
@@ -26,6 +23,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// # Errors
     /// Those of the device.
     pub(crate) fn give_old_form_back(self, all: bool) -> Result<(), Error> {
+        self.poll_departures();
         let mut released = self.release_retired(false);
         if self.tuning.lock().has_leftovers && !self.flags.has(flags::CAPTURE) {
             let mut any = false;
@@ -44,6 +42,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
             self.tuning.lock().has_leftovers = any;
             let spares = caches::destroy_spares(self);
+            self.poll_departures();
             released = released.and(spares).and(self.release_retired(false));
         }
         released
@@ -55,7 +54,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if self.heaps.pages_of(slot).next().is_none() || !self.begin_epoch(slot, NO_STREAM) {
             return false;
         }
-        self.poll_epochs();
+        self.poll_departures();
         let heap = self.heaps.lock(slot);
         heap.sets.is_made() && heap.sets.quiet == heap.clock
     }
@@ -71,21 +70,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
             heap.stream
         };
-        let mut segments = Vec::new();
         for unit in self.heaps.segments_of(slot) {
-            if segments.try_reserve(1).is_err() {
-                break;
-            }
-            // A segment that cannot be taken stays in the heap.
-            if let Ok(Some(TakenUnit { unit, .. })) = unit.take(self) {
-                segments.push((unit.ptr(), unit.bytes));
+            // A segment that cannot be taken stays in the heap. The fence is recorded afterwards: another thread may have
+            // used the segment until it was taken.
+            if let Ok(Some(taken)) = unit.take(self)
+                && self.retire(stream, unit.ptr(), unit.bytes).is_err()
+            {
+                // Counted as leaked if the device fails.
+                let _counted = taken.release(self);
             }
         }
-        if segments.is_empty() {
-            return;
-        }
-        // Recorded last: another thread may have used a segment until it was removed.
-        let fence = self.record_fence(stream, D::record).ok();
-        self.tuning.lock().retired.push(Retired { fence, segments });
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::arena::OnDevice;
 use crate::arena::heaps::copy::LockedHeaps;
+use crate::arena::heaps::ended::EndedHeaps;
 use crate::arena::paging::LockedPaging;
 use crate::arena::tuning::TuningState;
 use crate::arena::waits::LockedWaits;
@@ -15,7 +16,6 @@ use crate::planned::lanes::{Lane, PlanServer};
 use crate::planned::state::PlannerState;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
-use crate::tables::busy_list::BusyList;
 use alloc::vec::Vec;
 
 /// A locked part of a device.
@@ -29,7 +29,7 @@ pub(in crate::arena) struct Standstill<'a, R: Lock, S: Storage> {
     /// The lanes of the planned policy, if configured.
     pub lanes: Vec<Guard<'a, R, Option<Lane>>>,
     pub paging: LockedPaging<'a, R, S>,
-    pub ended: Guard<'a, R, BusyList<u32, S>>,
+    pub ended: Guard<'a, R, EndedHeaps<S>>,
     pub waits: LockedWaits<'a, R, S>,
     pub planner: Option<Guard<'a, R, PlannerState>>,
     pub tuning: Guard<'a, R, TuningState>,

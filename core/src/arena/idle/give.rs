@@ -181,7 +181,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// no event will tell when they are not.
     fn count_kept(self, slot: u32, round: &Round, kept: &mut [u64; 3]) -> bool {
         let heap = self.heaps.lock(slot);
-        let newest = self.waits.newest_epoch(slot);
+        let newest = heap.epochs.newest();
         let idle = self.idle.lock();
         let worth = Worth { idle: &idle, round };
         let mut wants_event = false;

@@ -129,10 +129,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !self.look_at_heaps(&round, now_us) {
             return Ok(false);
         }
-        self.poll_epochs();
+        self.poll_departures();
         if self.give_worthwhile(&round)? {
             // What was free is quiet at once on a stream without unfinished work.
-            self.poll_epochs();
+            self.poll_departures();
             self.give_worthwhile(&round)?;
         }
         Ok(round.more.get())

@@ -6,16 +6,19 @@
 //!      └────────────────┴──── mapping.rs ──────────────┘             pages at new places, undone unless kept
 //!                             mapper.rs                              pages made, mapped, spare, destroyed
 //!                             virtual_calls.rs                       the calls of the device, counted
+//!                             departures.rs · retired.rs             fences behind what was given up · retired segments
 //! ```
 //!
 //! The pages and the ranges are private to this folder. Others ask [`Paging`] for sums.
 
+mod departures;
 pub(in crate::arena) mod expand;
 pub(crate) mod extents;
 pub(in crate::arena) mod mapper;
 mod mapping;
 pub(crate) mod parking;
 pub(crate) mod ranges;
+mod retired;
 mod stitched;
 pub(in crate::arena) mod virtual_calls;
 
@@ -56,7 +59,7 @@ impl<R: Lock, S: Storage> Paging<R, S> {
             pool: Ranked::new(Rank::Pages, PagePool::default()),
             ranges: Ranked::new(Rank::Ranges, RangeTable::default()),
             range_counters: HeapCounters::default(),
-            calls: MemoryCallCounters::new(),
+            calls: MemoryCallCounters::default(),
             moved_bytes: AtomicU64::new(0),
             stale_mappings: AtomicU32::new(0),
             consolidated_bytes: AtomicU64::new(0),
@@ -131,7 +134,7 @@ impl<R: Lock, S: Storage> LockedPaging<'_, R, S> {
             pool: Ranked::new(Rank::Pages, self.pool.clone()),
             ranges: Ranked::new(Rank::Ranges, self.ranges.clone()),
             range_counters: range_counters.copy(),
-            calls: MemoryCallCounters::new(),
+            calls: MemoryCallCounters::default(),
             moved_bytes: count(moved_bytes),
             stale_mappings: AtomicU32::new(stale_mappings.load(Ordering::Relaxed)),
             consolidated_bytes: count(consolidated_bytes),

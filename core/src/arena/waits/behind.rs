@@ -76,20 +76,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     ) -> Result<Option<T>, Error> {
         loop {
             let mut any = false;
-            for group in self.flags.waiting().iter() {
-                let mut from = 0;
-                loop {
-                    let next = self.waits.queues.lock(group).next_queue(from, slot);
-                    let Some(queue) = next else { break };
-                    from = queue + 1;
-                    if self.order_first(named, group, queue)? == 0 {
-                        continue;
-                    }
-                    any = true;
-                    let value = done()?;
-                    if value.is_some() {
-                        return Ok(value);
-                    }
+            let waiting = self.flags.waiting();
+            for (group, queue) in self.each_queue(waiting, move |order, from| order.next_queue(from, slot)) {
+                if self.order_first(named, group, queue)? == 0 {
+                    continue;
+                }
+                any = true;
+                let value = done()?;
+                if value.is_some() {
+                    return Ok(value);
                 }
             }
             if !any {

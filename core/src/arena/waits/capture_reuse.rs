@@ -19,7 +19,7 @@
 
 use crate::arena::{OnDevice, flags};
 use crate::device::{CaptureMark, DeviceMemory};
-use crate::streams::deferred::EndOfUses;
+use crate::streams::kept::{EndOfUses, KeptBlock};
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
@@ -73,25 +73,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !device.flags.has(flags::REUSES) || !device.flags.has(flags::DEFERRED) {
             return;
         }
-        let mut next = device.waits.deferred.lock().list.take_first(|block| block.is_marked_on(stream));
-        while let Some(taken) = next {
-            let entry = device.waits.deferred.lock().list[taken];
-            let mark = entry.end.expect("a marked block was taken").mark;
+        let mut from = 0;
+        loop {
+            let taken = device.waits.kept.lock().take_marked(stream, from);
+            let Some((entry, mark)) = taken else { return };
             let is_behind = device.call(|device| device.is_behind(stream, mark)).unwrap_or(false);
-            let mut blocks = device.waits.deferred.lock();
-            next = blocks.list.take_after(taken, |block| block.is_marked_on(stream));
+            let mut blocks = device.waits.kept.lock();
+            let KeptBlock { heap: slot, block, age, .. } = blocks.block(entry);
+            from = age + 1;
             if !is_behind {
-                blocks.list.keep(taken);
+                blocks.keep(entry);
                 continue;
             }
-            blocks.list.remove(taken);
-            device.flags.follow_deferred(&blocks);
+            blocks.remove(entry);
+            device.flags.follow_kept(&blocks);
             drop(blocks);
             device.driver.device().remove_mark(mark);
             // The graph orders all uses before the next one: no event is needed.
-            let mut heap = device.heaps.lock(entry.heap);
-            heap.uses().clear(entry.block);
-            device.free_if_unused(entry.heap, heap, entry.block);
+            let mut heap = device.heaps.lock(slot);
+            heap.uses().clear(block);
+            device.free_if_unused(slot, heap, block);
         }
     }
 }

@@ -6,9 +6,9 @@
 use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::streams::deferred::Deferred;
+use crate::streams::kept::{Captured, KeptBlock, Until};
 use crate::sync::Lock;
-use crate::tables::Storage;
+use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
 
 /// Outcome of recording the events of a block.
@@ -20,65 +20,64 @@ pub(in crate::arena) enum Recorded {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Defers the recording of a pending block's events until a capture ends. The block is `behind` the user
-    /// stream known to capture, or behind none if only the flag told of a capture.
-    pub(in crate::arena) fn defer(self, deferred: Deferred, site: u32) -> Result<(), Error> {
-        let device = self;
-        // Reserve the entry first: after the free is traced, deferring can no longer fail.
-        if !device.waits.deferred.lock().reserve() {
-            return Err(Error::TableFull("deferred frees"));
+    /// Defers the recording of a pending block's events until a capture ends, and traces the free with the call site
+    /// `site`.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`]. The block is not deferred then.
+    pub(in crate::arena) fn defer(self, slot: u32, block: u32, captured: Captured, site: u32) -> Result<(), Error> {
+        self.keep_uses(slot, block, Until::Captured(captured), site)
+    }
+
+    /// Adds a pending block to those that keep their uses, and traces the free with the call site `site`.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`]. The block is not added then.
+    pub(in crate::arena) fn keep_uses(self, slot: u32, block: u32, until: Until, site: u32) -> Result<(), Error> {
+        // The entry is busy until the free is traced: afterwards the free can no longer fail.
+        let added = self.waits.kept.lock().add(slot, block, until);
+        let full = if matches!(until, Until::Fence(_)) { "events" } else { "deferred frees" };
+        let entry = added.map_err(|CapacityError| Error::TableFull(full))?;
+        if let Some(recorder) = self.tracing() {
+            recorder.free_requested(&mut self.heaps.lock(slot), block, site);
         }
-        if let Some(recorder) = device.tracing() {
-            recorder.free_requested(&mut device.heaps.lock(deferred.heap), deferred.block, site);
-        }
-        let mut blocks = device.waits.deferred.lock();
-        blocks.add(deferred);
-        device.flags.follow_deferred(&blocks);
+        let mut blocks = self.waits.kept.lock();
+        blocks.keep(entry);
+        self.flags.follow_kept(&blocks);
         Ok(())
     }
 
     /// Records the events of deferred blocks, except for blocks used by a stream that still
     /// captures. Returns false if the table of events has no room for all.
     pub(in crate::arena) fn record_deferred(self) -> Result<bool, Error> {
-        let device = self;
-        if !device.flags.has(flags::DEFERRED) {
-            return Ok(true);
-        }
-        let mut capturing = None;
-        let mut next = device.waits.deferred.lock().list.take_first(|_| true);
-        while let Some(entry) = next {
-            let Some(_permission) = device.driver.may_record(&device.flags) else {
-                device.waits.deferred.lock().list.keep(entry);
-                break;
-            };
-            let deferred = device.waits.deferred.lock().list[entry];
-            let recorded = self.record_one_deferred(deferred);
-            let mut blocks = device.waits.deferred.lock();
-            let mut ended = None;
+        let (mut from, mut capturing) = (0, None);
+        while self.flags.has(flags::DEFERRED) {
+            let Some(_permission) = self.driver.may_record(&self.flags) else { break };
+            // Further blocks behind a stream found capturing are passed over: one driver call answers for all.
+            let taken = self.waits.kept.lock().take_captured(from, capturing);
+            let Some(entry) = taken else { break };
+            let deferred = self.waits.kept.lock().block(entry);
+            from = deferred.age + 1;
+            let recorded = self.record_one_deferred(&deferred);
+            let mut blocks = self.waits.kept.lock();
             match recorded {
-                Ok(Recorded::All) => {
-                    next = blocks.list.take_after(entry, |block| block.is_ready(capturing));
-                    blocks.list.remove(entry);
-                    ended = deferred.end;
-                }
+                Ok(Recorded::All) => blocks.remove(entry),
                 Ok(Recorded::Capturing(stream)) => {
-                    // Skip further blocks behind the stream just found capturing: one driver call answers
-                    // for all.
                     capturing = Some(stream);
-                    next = blocks.list.take_after(entry, |block| block.is_ready(capturing));
                     blocks.keep_behind(entry, stream);
+                    continue;
                 }
                 Err(error) => {
                     // Goes to the end of the list, so that a block that always fails blocks no
                     // other.
-                    blocks.list.move_to_end(entry);
+                    blocks.move_to_end(entry);
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
             }
-            device.flags.follow_deferred(&blocks);
+            self.flags.follow_kept(&blocks);
             drop(blocks);
-            if let Some(end) = ended {
-                device.driver.device().remove_mark(end.mark);
+            if let Some(end) = deferred.captured().and_then(|captured| captured.end) {
+                self.driver.device().remove_mark(end.mark);
             }
         }
         Ok(true)
@@ -86,13 +85,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Records the events of a deferred block, unless the stream behind which the block was
     /// deferred still captures.
-    fn record_one_deferred(self, deferred: Deferred) -> Result<Recorded, Error> {
-        let device = self;
-        let Deferred { heap, block, behind, .. } = deferred;
-        match behind {
-            Some(stream) if device.call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
+    fn record_one_deferred(self, deferred: &KeptBlock) -> Result<Recorded, Error> {
+        let KeptBlock { heap, block, .. } = *deferred;
+        match deferred.captured().and_then(|captured| captured.behind) {
+            Some(stream) if self.call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
             // The free was traced when the block was deferred.
-            _ => device.record_events(heap, device.heaps.lock(heap), block, None),
+            _ => self.record_events(heap, self.heaps.lock(heap), block, None),
         }
     }
 }

@@ -30,15 +30,15 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::uses::Events;
 use crate::stats;
-use crate::streams::deferred::Deferred;
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
+use crate::streams::kept::Captured;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
     ///
     /// Records the events now, unless the uses have theirs, or defers the recording during a capture.
@@ -79,7 +79,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             Events::All | Events::Some => self.end_use_fences(slot, block),
             Events::None => {
                 if let Some(end) = self.mark_end_in_graph(slot, block) {
-                    let deferred = self.defer(Deferred::marked(slot, block, end), site);
+                    let deferred = self.defer(slot, block, Captured { behind: None, end: Some(end) }, site);
                     return deferred.inspect_err(|_| self.driver.device().remove_mark(end.mark));
                 }
             }
@@ -103,12 +103,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return match self.record_events(slot, heap, block, Some(site))? {
                 Recorded::All => Ok(()),
                 // The program captures without `begin_capture`, so no flag told of the capture.
-                Recorded::Capturing(stream) => self.defer(Deferred::new(slot, block, Some(stream)), site),
+                Recorded::Capturing(stream) => {
+                    self.defer(slot, block, Captured { behind: Some(stream), end: None }, site)
+                }
             };
         }
         drop(heap);
         self.follow_pending(slot);
-        self.defer(Deferred::new(slot, block, None), site)
+        self.defer(slot, block, Captured::default(), site)
     }
 
     /// Records an event on every user stream of a pending block. Afterwards the events alone decide
@@ -121,11 +123,33 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(in crate::arena) fn record_events(
         self,
         slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
+        heap: MutexGuard<'_, R, Heap<S>>,
         block: u32,
         requested: Option<u32>,
     ) -> Result<Recorded, Error> {
-        self.health()?;
+        match self.queue_waits(slot, heap, block, |stream| self.record_wait(stream, slot, block)) {
+            Ok(heap) => {
+                self.end_uses(slot, heap, block, requested);
+                Ok(Recorded::All)
+            }
+            Err((Some(stream), error)) if error.is_of_capture() => Ok(Recorded::Capturing(stream)),
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    /// Counts the waits of a pending block, and queues each by `queue`, one user stream after the other. Unlocks the
+    /// heap, and then follows the pending block in the peaks. Returns the heap, locked again, once all are queued.
+    ///
+    /// # Errors
+    /// The loss of the context. The first error of `queue`, and its stream: the block then waits for no event.
+    pub(in crate::arena) fn queue_waits(
+        self,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+        mut queue: impl FnMut(StreamId) -> Result<(), Error>,
+    ) -> Result<MutexGuard<'a, R, Heap<S>>, (Option<StreamId>, Error)> {
+        self.health().map_err(|error| (None, error.into()))?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
         // walked in parts, with the heap unlocked in between for the device calls.
         let mut next = heap.blocks[block].uses;
@@ -137,18 +161,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.follow_pending(slot);
         loop {
             for (queued, &stream) in streams.iter().enumerate() {
-                match self.record_wait(stream, slot, block) {
-                    Ok(()) => {}
-                    Err(error) => {
-                        self.cancel_events(slot, block, (streams.len() - queued) as u32);
-                        return if error.is_of_capture() { Ok(Recorded::Capturing(stream)) } else { Err(error) };
-                    }
+                if let Err(error) = queue(stream) {
+                    self.cancel_events(slot, block, (streams.len() - queued) as u32);
+                    return Err((Some(stream), error));
                 }
             }
-            let mut heap = self.heaps.lock(slot);
+            let mut heap = self.arena.heaps.lock(slot);
             if next == NONE {
-                self.end_uses(slot, heap, block, requested);
-                return Ok(Recorded::All);
+                return Ok(heap);
             }
             streams = heap.uses().begin_waits(block, &mut next, group_of);
         }

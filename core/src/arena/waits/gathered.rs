@@ -29,9 +29,8 @@ use crate::heap::split_rules::Source;
 use crate::streams::event_queue::{DueRecording, GATHER};
 use crate::streams::groups::GroupSet;
 use crate::sync::{Lock, MutexGuard};
-use crate::tables::Storage;
-use crate::tables::slot_table::NONE;
-use crate::units::{DevicePtr, StreamId};
+use crate::tables::{CapacityError, Storage};
+use crate::units::DevicePtr;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Queues a pending block behind the next event of each user stream, and traces the free with
@@ -43,51 +42,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(in crate::arena) fn gather(
         self,
         slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
+        heap: MutexGuard<'_, R, Heap<S>>,
         block: u32,
         site: u32,
     ) -> Result<(), Error> {
-        self.health()?;
-        let (mut next, mut due) = (heap.blocks[block].uses, None);
-        // The waits are counted before they are queued: another thread may record the event and find
-        // it complete at once.
-        let group_of = |stream| self.waits.queues.of(stream);
-        let mut streams = heap.uses().begin_waits(block, &mut next, group_of);
-        drop(heap);
-        self.follow_pending(slot);
-        let heap = loop {
-            let (queued, queue) = self.gather_on(slot, block, &streams);
-            if queued < streams.len() {
-                self.cancel_events(slot, block, (streams.len() - queued) as u32);
-                return Err(Error::TableFull("events"));
-            }
-            due = queue.or(due);
-            let mut heap = self.heaps.lock(slot);
-            if next == NONE {
-                break heap;
-            }
-            streams = heap.uses().begin_waits(block, &mut next, group_of);
-        };
+        let mut due = None;
+        let queued = self.queue_waits(slot, heap, block, |stream| {
+            let group = self.waits.queues.of(stream);
+            let mut order = self.waits.queues.lock(group);
+            let queue = order.gather(stream, slot, block).map_err(|CapacityError| Error::TableFull("events"))?;
+            self.flags.follow(group, &order);
+            due = queue.map(|queue| (group, queue)).or(due);
+            Ok(())
+        });
+        let heap = queued.map_err(|(_, error)| error)?;
         self.end_uses(slot, heap, block, Some(site));
         if let Some((group, queue)) = due {
             let _later = self.advance_queue(group, queue);
         }
         Ok(())
-    }
-
-    /// Queues a pending block behind the next event of each of `streams`. Returns how many of them have
-    /// the block in their queue, all unless a table is full, and a queue in its group whose event should be
-    /// recorded now.
-    fn gather_on(self, slot: u32, block: u32, streams: &[StreamId]) -> (usize, Option<(u32, usize)>) {
-        let (mut queued, mut due) = (0, None);
-        for &stream in streams {
-            let group = self.waits.queues.of(stream);
-            let mut order = self.waits.queues.lock(group);
-            let Ok(queue) = order.gather(stream, slot, block) else { break };
-            self.flags.follow(group, &order);
-            (queued, due) = (queued + 1, queue.map(|queue| (group, queue)).or(due));
-        }
-        (queued, due)
     }
 
     /// Frees the blocks of one queue whose work is complete, and records an event for the open ones.
@@ -141,19 +114,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.record_queues(self.flags.waiting(), None)?;
         loop {
             let mut any = false;
-            for group in self.flags.waiting().iter() {
-                let mut from = 0;
-                loop {
-                    let next = self.waits.queues.lock(group).next_to_poll(from, None);
-                    let Some((queue, event)) = next else { break };
-                    any = true;
-                    let waited = self.call(|memory| memory.wait(event));
-                    self.finish_poll(group, queue, |_heap| waited.is_ok());
-                    waited?;
-                    if let Some(ptr) = self.search(request)? {
-                        return Ok(Some(ptr));
-                    }
-                    from = queue + 1;
+            for (group, queue) in self.each_queue(self.flags.waiting(), |order, from| order.next_queue(from, None)) {
+                let begun = self.waits.queues.lock(group).begin_poll(queue);
+                let Some(event) = begun else { continue };
+                any = true;
+                let waited = self.call(|memory| memory.wait(event));
+                self.finish_poll(group, queue, |_heap| waited.is_ok());
+                waited?;
+                if let Some(ptr) = self.search(request)? {
+                    return Ok(Some(ptr));
                 }
             }
             if !any {
@@ -179,20 +148,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// captures stay open, which is no error.
     pub(in crate::arena) fn record_queues(self, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
         let (mut sum, mut result) = (0, Ok(()));
-        for group in groups.iter() {
-            let mut from = 0;
-            loop {
-                let next = self.waits.queues.lock(group).next_open(from, slot);
-                let Some(queue) = next else { break };
-                let recorded = match self.driver.may_record(&self.flags) {
-                    Some(_permission) => self.record_queue(group, queue, true),
-                    None => Ok(0),
-                };
-                match recorded {
-                    Ok(ended) => sum += ended,
-                    Err(error) => result = result.and(Err(error)),
-                }
-                from = queue + 1;
+        for (group, queue) in self.each_queue(groups, move |order, from| order.next_open(from, slot)) {
+            let recorded = match self.driver.may_record(&self.flags) {
+                Some(_permission) => self.record_queue(group, queue, true),
+                None => Ok(0),
+            };
+            match recorded {
+                Ok(ended) => sum += ended,
+                Err(error) => result = result.and(Err(error)),
             }
         }
         result.map(|()| sum)
@@ -201,17 +164,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Asks whether the streams of queues in `groups` with open blocks are idle and blocks of the heap in `slot`;
     /// of any heap, if `slot` is `None`. Returns the number of ended waits.
     fn ask_idle(self, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
-        let mut sum = 0;
-        for group in groups.iter() {
-            let mut from = 0;
-            loop {
-                let next = self.waits.queues.lock(group).next_open(from, slot);
-                let Some(queue) = next else { break };
-                sum += self.ask_whether_idle(group, queue, 1)?;
-                from = queue + 1;
-            }
-        }
-        Ok(sum)
+        let mut open = self.each_queue(groups, move |order, from| order.next_open(from, slot));
+        open.try_fold(0, |sum, (group, queue)| Ok(sum + self.ask_whether_idle(group, queue, 1)?))
     }
 
     /// Asks whether the stream of a queue is idle, if at least `least` blocks are open and there is hope. One question

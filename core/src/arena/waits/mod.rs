@@ -1,10 +1,10 @@
-//! What waits for the device: blocks that other streams use, and epochs of heaps.
+//! What waits for the device: blocks that other streams use, and the free memory of heaps.
 //!
 //! ```text
 //! a use of a block has         at the free, the block waits                      table
 //! no fence                     behind a fence recorded then or later             streams/event_queue.rs: by stream
-//! a fence of its own           for this fence                                    streams/ordered.rs: by heap and use
-//! no fence yet: a capture      for the end of the capture                        streams/deferred.rs
+//! a fence of its own           for this fence                                    streams/kept.rs: by heap and use
+//! no fence yet: a capture      for the end of the capture                        streams/kept.rs: by age
 //! a number of the program      for the safe frontier                             streams/frontier.rs: by count
 //! ```
 //!
@@ -25,11 +25,9 @@ mod quiet;
 pub(in crate::arena) mod search;
 
 use crate::arena::flags::Flags;
-use crate::streams::deferred::DeferredBlocks;
-use crate::streams::epochs::Epochs;
 use crate::streams::frontier::Frontier;
 use crate::streams::groups::Groups;
-use crate::streams::ordered::OrderedBlocks;
+use crate::streams::kept::KeptBlocks;
 use crate::sync::{Lock, Rank, Ranked};
 use crate::tables::Storage;
 #[cfg(feature = "alloc")]
@@ -41,12 +39,8 @@ use alloc::vec::Vec;
 pub(crate) struct Waits<R: Lock, S: Storage> {
     /// Blocks that wait for fences recorded at their frees, and the events of all fences.
     queues: Groups<R, S>,
-    /// Blocks whose fences cannot be recorded yet.
-    deferred: Ranked<R, DeferredBlocks<S>>,
-    /// Freed blocks whose uses have fences.
-    ordered: Ranked<R, OrderedBlocks<S>>,
-    /// Fences that tell which free blocks the device has finished with.
-    epochs: Ranked<R, Epochs<S>>,
+    /// Freed blocks that keep their uses: those have fences, or fences cannot be recorded yet.
+    kept: Ranked<R, KeptBlocks<S>>,
     /// Blocks that wait for the safe frontier.
     frontier: Ranked<R, Frontier<S>>,
 }
@@ -56,17 +50,9 @@ impl<R: Lock, S: Storage> Waits<R, S> {
     pub(in crate::arena) fn new() -> Self {
         Self {
             queues: Groups::new(),
-            deferred: Ranked::new(Rank::Deferred, DeferredBlocks::default()),
-            ordered: Ranked::new(Rank::Ordered, OrderedBlocks::default()),
-            epochs: Ranked::new(Rank::Epochs, Epochs::default()),
+            kept: Ranked::new(Rank::Kept, KeptBlocks::default()),
             frontier: Ranked::new(Rank::Frontier, Frontier::default()),
         }
-    }
-
-    /// Returns the stamp of the newest unfinished epoch of the heap in `slot`: free blocks with an earlier stamp become quiet
-    /// without a further fence. 0 without an unfinished epoch.
-    pub(in crate::arena) fn newest_epoch(&self, slot: u32) -> u64 {
-        self.epochs.lock().newest(slot)
     }
 
     /// Sets the flags of what waits now.
@@ -74,8 +60,7 @@ impl<R: Lock, S: Storage> Waits<R, S> {
         for group in 0..self.queues.count() {
             flags.follow(group, &self.queues.lock(group));
         }
-        flags.follow_deferred(&self.deferred.lock());
-        flags.follow_ordered(&self.ordered.lock());
+        flags.follow_kept(&self.kept.lock());
     }
 }
 
@@ -83,9 +68,7 @@ impl<R: Lock, S: Storage> Waits<R, S> {
 #[cfg(feature = "alloc")]
 pub(in crate::arena) struct LockedWaits<'a, R: Lock, S: Storage> {
     queues: Vec<MutexGuard<'a, R, EventQueues<S>>>,
-    deferred: MutexGuard<'a, R, DeferredBlocks<S>>,
-    ordered: MutexGuard<'a, R, OrderedBlocks<S>>,
-    epochs: MutexGuard<'a, R, Epochs<S>>,
+    kept: MutexGuard<'a, R, KeptBlocks<S>>,
     frontier: MutexGuard<'a, R, Frontier<S>>,
 }
 
@@ -96,9 +79,7 @@ impl<R: Lock, S: Storage> Waits<R, S> {
         // Fields are evaluated from top to bottom: in the order of the ranks.
         LockedWaits {
             queues: self.queues.lock_all(),
-            deferred: self.deferred.lock_beside(),
-            ordered: self.ordered.lock_beside(),
-            epochs: self.epochs.lock_beside(),
+            kept: self.kept.lock_beside(),
             frontier: self.frontier.lock_beside(),
         }
     }
@@ -108,11 +89,11 @@ impl<R: Lock, S: Storage> Waits<R, S> {
 impl<R: Lock, S: Storage> LockedWaits<'_, R, S> {
     /// Returns a copy, on which no thread works.
     pub(in crate::arena) fn copy(&self) -> Waits<R, S> {
+        let mut kept = self.kept.clone();
+        kept.forget_threads();
         Waits {
             queues: Groups::copy_of(&self.queues),
-            deferred: Ranked::new(Rank::Deferred, self.deferred.clone()),
-            ordered: Ranked::new(Rank::Ordered, self.ordered.clone()),
-            epochs: Ranked::new(Rank::Epochs, self.epochs.clone()),
+            kept: Ranked::new(Rank::Kept, kept),
             frontier: Ranked::new(Rank::Frontier, self.frontier.clone()),
         }
     }

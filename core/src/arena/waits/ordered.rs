@@ -23,10 +23,10 @@ use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
 use crate::streams::fences::Fence;
-use crate::streams::ordered::OrderedBlock;
+use crate::streams::kept::{KeptBlock, Until, UseFence};
 use crate::sync::Lock;
+use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
-use crate::tables::{CapacityError, Storage};
 use crate::units::{DevicePtr, StreamId};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
@@ -84,16 +84,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let uses = heap.blocks[block].uses;
             heap.uses().next_fence(uses).expect("every use in need of an event has one")
         };
-        // The entry is busy until the free is traced: afterwards the free can no longer fail.
-        let added = self.waits.ordered.lock().add(slot, block, first);
-        let entry = added.map_err(|CapacityError| Error::TableFull("events"))?;
-        if let Some(recorder) = self.tracing() {
-            recorder.free_requested(&mut self.heaps.lock(slot), block, site);
-        }
-        let mut blocks = self.waits.ordered.lock();
-        blocks.keep(entry);
-        self.flags.follow_ordered(&blocks);
-        Ok(())
+        self.keep_uses(slot, block, Until::Fence(first), site)
     }
 
     /// Serves a request that no free block could serve: from blocks of its heap whose uses are complete,
@@ -137,7 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     ) -> Result<Option<T>, Error> {
         let mut own = None;
         loop {
-            let taken = self.waits.ordered.lock().take_oldest(slot);
+            let taken = self.waits.kept.lock().take_oldest(slot);
             let Some(entry) = taken else { return Ok(None) };
             // Asked once: all blocks of a heap have the same stream.
             if own.is_none() {
@@ -166,11 +157,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     ) -> Result<Option<T>, Error> {
         let mut age = 0;
         loop {
-            let taken = self.waits.ordered.lock().take_oldest_from(age);
+            let taken = self.waits.kept.lock().take_oldest_from(age);
             let Some((entry, oldest)) = taken else { return Ok(None) };
             // The later blocks of a heap that cannot be ordered are passed over with the oldest.
             age = oldest + 1;
-            let slot = self.waits.ordered.lock().block(entry).heap;
+            let slot = self.waits.kept.lock().block(entry).heap;
             let own = self.or_keep(entry, self.stream_to_order(slot, named, false))?;
             let passed = own.map_or(Ok(false), |own| self.order_behind_uses(own, entry));
             if self.end_or_keep(entry, passed)? {
@@ -204,7 +195,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(in crate::arena) fn poll_ordered(self) -> Result<u32, Error> {
         let (mut from, mut ended) = (0, 0);
         while self.flags.has(flags::ORDERED) {
-            let next = self.waits.ordered.lock().next_heap(from);
+            let next = self.waits.kept.lock().next_heap(from);
             let Some(slot) = next else { break };
             ended += self.poll_ordered_of(slot)?;
             from = slot + 1;
@@ -220,16 +211,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn poll_ordered_of(self, slot: u32) -> Result<u32, Error> {
         let (mut from, mut ended) = ((StreamId(0), 0), 0);
         loop {
-            let taken = self.waits.ordered.lock().take_watched(slot, from);
-            let Some(entry) = taken else { return Ok(ended) };
-            let Fence { stream, number, event } = self.waits.ordered.lock().block(entry).watched.fence;
+            let taken = self.waits.kept.lock().take_watched(slot, from);
+            let Some((entry, watched)) = taken else { return Ok(ended) };
+            let Fence { stream, number, event } = watched.fence;
             let complete = self.or_keep(entry, self.is_complete(event))?;
-            let all = complete && self.or_keep(entry, self.watch_on(entry))?;
+            let all = complete && self.or_keep(entry, self.watch_on(entry, watched))?;
             if all {
                 self.end_ordered(entry);
                 ended += 1;
             } else if !complete {
-                self.waits.ordered.lock().keep(entry);
+                self.waits.kept.lock().keep(entry);
             }
             // Behind an event that is not complete, the next stream.
             from = (stream, if complete { number + 1 } else { u64::MAX });
@@ -238,14 +229,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Asks after the uses of a taken block behind the watched one, whose event is complete. Returns whether all are
     /// complete; if not, the block is watched at the first that is not, and no longer taken.
-    fn watch_on(self, entry: u32) -> Result<bool, Error> {
-        let OrderedBlock { heap, watched, .. } = self.waits.ordered.lock().block(entry);
+    fn watch_on(self, entry: u32, watched: UseFence) -> Result<bool, Error> {
+        let heap = self.waits.kept.lock().block(entry).heap;
         let mut next = watched.next;
         loop {
             let later = self.heaps.lock(heap).uses().next_fence(next);
             let Some(later) = later else { return Ok(true) };
             if !self.is_complete(later.fence.event)? {
-                self.waits.ordered.lock().watch(entry, later);
+                self.waits.kept.lock().watch(entry, later);
                 return Ok(false);
             }
             next = later.next;
@@ -260,11 +251,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// thread works.
     pub(in crate::arena) fn wait_for_ordered(self) -> Result<(), Error> {
         while self.flags.has(flags::ORDERED) {
-            let taken = self.waits.ordered.lock().take_first();
-            if let Some(entry) = taken {
+            let taken = self.waits.kept.lock().take_oldest_from(0);
+            if let Some((entry, _)) = taken {
                 let waited = self.each_fence(entry, D::wait);
                 self.end_or_keep(entry, waited.map(|()| true))?;
-            } else if self.waits.ordered.lock().is_at_work() {
+            } else if self.waits.kept.lock().is_at_work() {
                 self.driver.give_way();
             }
         }
@@ -282,18 +273,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Calls the device for each event of a taken block not known to be complete.
     fn each_fence(self, entry: u32, call: impl Fn(&D, Event) -> DeviceResult<()>) -> Result<(), Error> {
-        let OrderedBlock { heap, watched, .. } = self.waits.ordered.lock().block(entry);
-        let mut next = Some(watched);
+        let kept = self.waits.kept.lock().block(entry);
+        let mut next = kept.watched();
         while let Some(used) = next {
             self.call(|memory| call(memory, used.fence.event))?;
-            next = self.heaps.lock(heap).uses().next_fence(used.next);
+            next = self.heaps.lock(kept.heap).uses().next_fence(used.next);
         }
         Ok(())
     }
 
     /// Returns a result, after an error with the block no longer taken.
     fn or_keep<T>(self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
-        result.inspect_err(|_| self.waits.ordered.lock().keep(entry))
+        result.inspect_err(|_| self.waits.kept.lock().keep(entry))
     }
 
     /// Ends the waits of a taken block if `ends`, else keeps the block.
@@ -301,19 +292,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if ends == Ok(true) {
             self.end_ordered(entry);
         } else {
-            self.waits.ordered.lock().keep(entry);
+            self.waits.kept.lock().keep(entry);
         }
         ends
     }
 
     /// Ends the waits of a taken block, whose events become idle, and frees the block.
     fn end_ordered(self, entry: u32) {
-        let OrderedBlock { heap: slot, block, .. } = self.waits.ordered.lock().block(entry);
+        let KeptBlock { heap: slot, block, .. } = self.waits.kept.lock().block(entry);
         self.end_use_fences(slot, block);
         {
-            let mut blocks = self.waits.ordered.lock();
+            let mut blocks = self.waits.kept.lock();
             blocks.remove(entry);
-            self.flags.follow_ordered(&blocks);
+            self.flags.follow_kept(&blocks);
         }
         self.end_uses(slot, self.heaps.lock(slot), block, None);
     }

@@ -11,6 +11,7 @@ use crate::streams::groups::GroupSet;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
+use core::iter::from_fn;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Asks after the oldest event of every stream in `groups`, then after the next event of the stream as
@@ -34,6 +35,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
         }
         result
+    }
+
+    /// Iterates over the queues of `groups` that `next` finds, from a number in the group on: group and queue. Other
+    /// threads may work on the queues between two steps.
+    pub(in crate::arena) fn each_queue(
+        self,
+        groups: GroupSet,
+        next: impl Fn(&EventQueues<S>, usize) -> Option<usize> + Copy,
+    ) -> impl Iterator<Item = (u32, usize)> {
+        groups.iter().flat_map(move |group| {
+            let mut from = 0;
+            from_fn(move || {
+                let queue = next(&self.waits.queues.lock(group), from)?;
+                from = queue + 1;
+                Some((group, queue))
+            })
+        })
     }
 
     /// [Polls](Self::poll_queues) the events of one group.

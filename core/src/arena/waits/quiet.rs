@@ -1,5 +1,5 @@
-//! Quiet memory: begins epochs of heaps, polls the events, and moves the mark below which a heap's
-//! free blocks are no longer used by any work of the device.
+//! Quiet memory: begins epochs of heaps. The end of an epoch moves the mark below which a heap's free
+//! blocks are no longer used by any work of the device ([`poll_departures`](Arena::poll_departures)).
 //!
 //! Nothing here waits for the device. A failed call leaves blocks busy that may be quiet, and is no
 //! error of the request: the request is then served without those blocks. A lost context is noted,
@@ -7,63 +7,38 @@
 
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
-use crate::streams::epochs::Epoch;
+use crate::pages::departures::Departing;
 use crate::sync::{Lock, Ordering};
-use crate::tables::{Lazy, Storage};
+use crate::tables::Storage;
 use crate::units::StreamId;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Begins an epoch of the heap in `slot`: once the event is complete, all blocks that are free
+    /// Begins an epoch of the heap in `slot`: once the fence is complete, all blocks that are free
     /// now are quiet. Returns false, and begins none, while a graph is captured, if the stream has
     /// ended or captures, if the stream may have gone and is not the stream `named` by the call
     /// ([`reports_end`](crate::device::StreamOrder::reports_end)), if
-    /// [`MAX_UNFINISHED`](crate::streams::epochs::MAX_UNFINISHED) epochs of
+    /// [`MAX_UNFINISHED`](crate::heap::epochs::MAX_UNFINISHED) epochs of
     /// the heap are unfinished, or if the device refuses. The caller uses the pair.
     pub(crate) fn begin_epoch(&self, slot: u32, named: StreamId) -> bool {
-        // Kept until the event is recorded: no capture begins in between.
+        // Kept until the fence is recorded: no capture begins in between.
         let Some(_permission) = self.driver.may_record(&self.flags) else { return false };
-        if !self.waits.epochs.lock().has_room(slot) {
-            return false;
-        }
-        let epoch = {
+        let (stream, pool, stamp) = {
             let mut heap = self.heaps.lock(slot);
-            if !self.driver.may_use_stream_of(&heap, named) {
+            if !heap.epochs.has_room() || !self.driver.may_use_stream_of(&heap, named) {
                 return false;
             }
             // The count of the pool never decreases and is the clock of a heap that changes hands,
             // so a stamp is unique in the pool, and later blocks never have an earlier one.
             heap.clock = self.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
-            Epoch { slot, pool: heap.pool, stream: heap.stream, stamp: heap.clock }
+            let stamp = heap.clock;
+            heap.epochs.begin(stamp);
+            (heap.stream, heap.pool, stamp)
         };
-        let Ok(fence) = self.record_fence(epoch.stream, D::record) else { return false };
-        let begun = self.waits.epochs.lock().begin(epoch, fence);
+        let begun = self.begin_departure(Some(stream), Departing::Blocks { slot, pool, stamp });
         if begun.is_err() {
-            self.end_fence(fence);
+            self.heaps.lock(slot).epochs.end();
         }
         begun.is_ok()
-    }
-
-    /// Polls the events of all unfinished epochs, and moves [`Sets::quiet`](crate::heap::sets::Sets::quiet)
-    /// up to the epochs whose events are complete.
-    pub(crate) fn poll_epochs(&self) {
-        let mut next = self.waits.epochs.lock().first_to_poll();
-        while let Some((entry, epoch, fence)) = next {
-            let complete = self.call(|device| device.is_complete(fence.event));
-            if complete == Ok(true) {
-                let mut heap = self.heaps.lock(epoch.slot);
-                // The heap may belong to another stream by now: the event says nothing of its work.
-                // A heap without tables has no block.
-                if (heap.stream, heap.pool) == (epoch.stream, epoch.pool) && heap.sets.is_made() {
-                    heap.sets.quiet = heap.sets.quiet.max(epoch.stamp);
-                }
-            }
-            // An event that cannot be polled would be polled for ever: its epoch is given up.
-            let is_over = complete != Ok(false);
-            next = self.waits.epochs.lock().poll_next(entry, is_over);
-            if is_over {
-                self.end_fence(fence);
-            }
-        }
     }
 }
 
@@ -74,8 +49,8 @@ mod tests {
     use crate::config::rounding::PoolKind;
     use crate::device::simulated::{Call, Failure, SimulatedDevice};
     use crate::device::{DeviceError, ErrorKind};
+    use crate::heap::epochs::MAX_UNFINISHED;
     use crate::pool::{PoolOptions, Route};
-    use crate::streams::epochs::MAX_UNFINISHED;
     use crate::tables::Growable;
     use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 
@@ -111,13 +86,13 @@ mod tests {
         assert!(arena.begin_epoch(slot, STREAM), "an epoch before the free");
         allocator.free(block).unwrap();
         device.complete(STREAM);
-        arena.poll_epochs();
+        arena.poll_departures();
         assert!(!is_quiet(&allocator), "the event precedes the last work on the block");
         assert!(arena.begin_epoch(slot, STREAM));
-        arena.poll_epochs();
+        arena.poll_departures();
         assert!(!is_quiet(&allocator), "the event is pending");
         device.complete(STREAM);
-        arena.poll_epochs();
+        arena.poll_departures();
         assert!(is_quiet(&allocator));
         assert_eq!(device.calls(Call::CreateEvent), 1, "the second epoch uses the first event again");
         assert_eq!(device.calls(Call::Wait) + device.calls(Call::Synchronize), 0);
@@ -140,7 +115,7 @@ mod tests {
         }
         assert!(!arena.begin_epoch(slot, STREAM), "as many epochs as may be unfinished");
         device.complete(STREAM);
-        arena.poll_epochs();
+        arena.poll_departures();
         allocator.stream_destroyed(DEVICE, STREAM).unwrap();
         let recorded = device.calls(Call::Record);
         assert!(!arena.begin_epoch(slot, STREAM), "the stream has ended");
@@ -160,13 +135,13 @@ mod tests {
             device.fail(Failure { call, nth, persistent: false, error });
             assert_eq!(arena.begin_epoch(slot, STREAM), call == Call::IsComplete);
             device.complete(STREAM);
-            arena.poll_epochs();
+            arena.poll_departures();
             assert!(!is_quiet(&allocator), "{call:?} failed");
-            assert_eq!(allocator.arena(DEVICE).unwrap().waits.epochs.lock().newest(slot), 0, "{call:?} failed");
+            assert_eq!(arena.heaps.lock(slot).epochs.newest(), 0, "{call:?} failed");
         }
         assert!(arena.begin_epoch(slot, STREAM));
         device.complete(STREAM);
-        arena.poll_epochs();
+        arena.poll_departures();
         assert!(is_quiet(&allocator));
     }
 
@@ -184,8 +159,8 @@ mod tests {
         let heap = |slot| allocator.arena(DEVICE).unwrap().heaps.lock(slot);
         assert_eq!(heap(old).stream, StreamId(9), "the heap has changed hands");
         device.complete(STREAM);
-        arena.poll_epochs();
+        arena.poll_departures();
         assert_eq!(heap(old).sets.quiet, 0);
-        assert_eq!(allocator.arena(DEVICE).unwrap().waits.epochs.lock().newest(old), 0);
+        assert_eq!(heap(old).epochs.newest(), 0);
     }
 }

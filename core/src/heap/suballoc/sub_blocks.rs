@@ -91,17 +91,11 @@ impl Indexed for Class {
 }
 
 /// All sub-blocks of a heap, and their classes.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct SubBlocks<S: Storage> {
     table: SlotTable<SubBlockEntry, S>,
     classes: SlotTable<Class, S>,
     by_size: HashIndex<S>,
-}
-
-impl<S: Storage> Default for SubBlocks<S> {
-    fn default() -> Self {
-        Self { table: SlotTable::default(), classes: SlotTable::default(), by_size: HashIndex::default() }
-    }
 }
 
 impl<S: Storage> SubBlocks<S> {

@@ -308,7 +308,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             return Err(error.into());
         }
         let mut heap = device.heaps.lock(slot);
-        heap.sets.pages.fall_asleep(home.at);
+        heap.sets.pages.change(home.at, |home| home.asleep = true);
         device.heaps.slot(slot).counters.down(Stat::ReservedBytes, home.bytes);
         let page = device.paging.pool.lock().fall_asleep(home.page);
         if let Some(recorder) = device.tracing() {

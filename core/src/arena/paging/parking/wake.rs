@@ -193,7 +193,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         let slot = device.heaps.slot(slot);
         let mut heap = device.heaps.lock(slot.number);
         let (page, kept) = device.paging.pool.lock().wake(home.page);
-        heap.sets.pages.wake(home.at, page);
+        heap.sets.pages.change(home.at, |home| (home.asleep, home.page) = (false, page));
         let peaks_stale = slot.counters.up(Stat::ReservedBytes, home.bytes);
         if let Some(recorder) = device.tracing() {
             recorder.segment(&mut heap, Action::SegmentMap, 0, DevicePtr(home.at), home.bytes);

@@ -97,7 +97,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Commits a part with the memory at hand. Returns false if the memory does not suffice.
     fn try_commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<bool, Error> {
         let (held, part) = self.hold_range(id, offset, Some(bytes))?;
-        self.poll_departures()?;
+        self.device.poll_departures();
+        self.device.health()?;
         let mut hand = Hand::empty(*self);
         let committed = self.try_part(part, stream, &mut hand.batch);
         if matches!(committed, Ok(true)) {
@@ -172,7 +173,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             }
             if !complete {
                 // The page serves others, and work still uses it here: nothing else can be mapped.
-                self.wait_for_departure(piece.departure)?;
+                device.wait_for_departure(piece.departure)?;
             }
             self.unmap_stale_piece(piece.at)?;
         }
@@ -209,7 +210,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             let Some(piece) = next else { return Ok(()) };
             let added = piece.bits(part.begin, part.end, self.range_step()) & !piece.mask;
             if added != 0 && piece.departure != last {
-                self.order_behind_departure(stream, piece.departure, orders)?;
+                self.device.order_behind_departure(stream, piece.departure, orders)?;
                 last = piece.departure;
             }
             at = piece.end();
@@ -252,7 +253,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
                 piece.departure = NONE;
             }
             drop(pages);
-            self.end_departure(over);
+            self.device.end_departure(over);
         }) {
             at = end;
         }

@@ -10,10 +10,11 @@ use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::Part;
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::pages::departures::Departing;
 use crate::stats::{Occurrence, Stat};
 use crate::sync::Lock;
+use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
-use crate::tables::{CapacityError, Storage};
 use crate::units::{NO_STREAM, RangeId, StreamId};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
@@ -27,14 +28,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         let departure = if self.has_committed(part) {
             let _permission = self.must_record()?;
             self.order_departures(part, stream)?;
-            Some(self.begin_departure(Some(stream))?)
+            Some(self.device.begin_departure(Some(stream), Departing::Pages)?)
         } else {
             None
         };
         // Work on the stream may use the rest of the range, whether or not the part has memory.
         if !self.device.paging.ranges.lock().note_use(part.range, stream) {
             if let Some(departure) = departure {
-                self.release_departure(departure);
+                self.device.release_departure(departure);
             }
             return Err(Error::TableFull("streams of ranges"));
         }
@@ -66,7 +67,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         device.paging.range_counters.down(Stat::Allocation, 1);
         device.paging.range_counters.down(Stat::Segment, 1);
         if ended != NONE {
-            self.release_departure(ended);
+            self.device.release_departure(ended);
         }
         drop(ranges);
         drop(held);
@@ -88,8 +89,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             let ended = device.paging.ranges.lock().range(number).ended;
             // While a graph is captured no event may be recorded: the work is waited for instead.
             let departed = self.must_record().and_then(|_permission| {
-                self.order_behind_departure(stream, ended, true)?;
-                self.begin_departure(Some(stream))
+                self.device.order_behind_departure(stream, ended, true)?;
+                self.device.begin_departure(Some(stream), Departing::Pages)
             });
             let departure = if let Ok(departure) = departed {
                 departure
@@ -101,12 +102,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             ranges.range(number).ended = departure;
             ranges.forget_uses(number, Some(stream));
             if departure != ended && ended != NONE {
-                self.release_departure(ended);
+                self.device.release_departure(ended);
             }
             drop(ranges);
             drop(held);
         }
-        device.paging.pool.lock().departures.forget_stream(stream);
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             let next = self.device.paging.ranges.lock().piece(part, at);
             let Some(piece) = next else { return Ok(()) };
             if !piece.is_stale() {
-                self.order_behind_departure(stream, piece.departure, true)?;
+                self.device.order_behind_departure(stream, piece.departure, true)?;
             }
             at = piece.end();
         }
@@ -143,18 +143,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// [`ErrorKind::NotPermittedInCapture`](device::ErrorKind) while a graph is captured.
     fn must_record(&self) -> Result<RecordPermission<'_>, Error> {
         self.may_record().ok_or(in_capture().into())
-    }
-
-    /// Records a fence behind the present work on `stream`; `None` means that all work is complete.
-    /// Returns the departure, with a reference. The caller has permission.
-    fn begin_departure(&self, stream: Option<StreamId>) -> Result<u32, Error> {
-        let device = self.device;
-        let fence = stream.map(|stream| device.record_fence(stream, D::record)).transpose()?;
-        let departure = device.paging.pool.lock().departures.add(fence);
-        departure.map_err(|CapacityError| {
-            self.end_departure(fence);
-            Error::TableFull("events of ranges")
-        })
     }
 
     /// Waits for the work of every stream with uses of a range that may have gone: no event can be recorded there.
@@ -185,21 +173,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         let Some(first) = first else {
             // All streams have ended; without a departure, their work was waited for.
             if ended == NONE {
-                return self.begin_departure(None);
+                return self.device.begin_departure(None, Departing::Pages);
             }
             device.paging.pool.lock().departures.hold(ended);
             return Ok(ended);
         };
-        self.order_behind_departure(first, ended, true)?;
+        self.device.order_behind_departure(first, ended, true)?;
         for nth in 1.. {
             let next = device.paging.ranges.lock().used_by(range, nth);
             let Some(stream) = next else { break };
-            let departure = self.begin_departure(Some(stream))?;
-            let ordered = self.order_behind_departure(first, departure, true);
-            self.release_departure(departure);
+            let departure = self.device.begin_departure(Some(stream), Departing::Pages)?;
+            let ordered = self.device.order_behind_departure(first, departure, true);
+            self.device.release_departure(departure);
             ordered?;
         }
-        self.begin_departure(Some(first))
+        self.device.begin_departure(Some(first), Departing::Pages)
     }
 
     /// Marks every step of a part as given up behind a departure; lists as departed the pages of which no
@@ -226,7 +214,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
                 pages.depart(piece.page, departure);
             }
             drop(pages);
-            self.end_departure(over);
+            self.device.end_departure(over);
         }) {
             at = end;
         }
@@ -234,7 +222,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         counters.down(Stat::AllocatedBytes, committed);
         counters.down(Stat::RequestedBytes, committed);
         counters.down(Stat::ReservedBytes, reserved);
-        self.release_departure(departure);
+        self.device.release_departure(departure);
         drop(ranges);
         if reserved > 0 {
             device.peaks.device.count(Occurrence::DeviceFree);

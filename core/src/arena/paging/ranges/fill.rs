@@ -92,7 +92,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         if device.paging.pool.lock().bytes.departed == 0 {
             return Ok(());
         }
-        self.poll_departures()?;
+        device.poll_departures();
+        device.health()?;
         let completed_only =
             matches!(device.settings.policy, Policy::Stitched(options) if options.completed_pages_only);
         let longest = MOST_STEPS * self.range_step();
@@ -113,7 +114,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         for page in self.numbers_of(batch) {
             let behind = self.device.paging.pool.lock()[page].behind;
             if behind != last {
-                self.order_behind_departure(stream, behind, orders)?;
+                self.device.order_behind_departure(stream, behind, orders)?;
                 last = behind;
             }
         }

@@ -32,10 +32,8 @@ use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::{DeviceError, DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::stats::Stat;
-use crate::streams::fences::Fence;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, MAX_REQUEST, RangeId, StreamId};
 
 /// Number of stale mappings that one decommit or one growth of a heap removes at most: some 0.25 ms
@@ -98,21 +96,25 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     }
 
     /// Keeps the order behind the work of a stream about to be destroyed, for every range used on the
-    /// stream.
+    /// stream. Departures of a later stream with the number are told apart from then on.
     ///
     /// # Errors
     /// The errors of the device.
     pub(crate) fn forget_range_stream(self, stream: StreamId) -> Result<(), Error> {
         // The lock's guard must be gone before the device is asked.
         let none = self.paging.ranges.lock().range_on(stream).is_none();
-        if none { Ok(()) } else { self.require_mapper()?.forget_range_stream(stream) }
+        if !none {
+            self.require_mapper()?.forget_range_stream(stream)?;
+        }
+        self.paging.pool.lock().departures.forget_stream(stream);
+        Ok(())
     }
 
     /// Returns the operations on virtual memory, if any mapping of a range may be stale.
     fn mapper_with_departures(self) -> Option<Mapper<'a, D, R, S>> {
         // The lock's guard must be gone before the device is asked.
-        let none = self.paging.pool.lock().departures.is_empty();
-        if none { None } else { self.mapper() }
+        let some = self.paging.pool.lock().departures.has_pages();
+        if some { self.mapper() } else { None }
     }
 }
 
@@ -241,43 +243,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         let arena = self.device.arena;
         arena.driver.may_record(&arena.flags)
     }
-
-    /// Orders later work on `stream` behind a departure, unless it is anyway. `orders` tells whether
-    /// the caller has [`may_record`](Self::may_record) and the stream does not capture.
-    ///
-    /// # Errors
-    /// Those of the device; [`ErrorKind::NotPermittedInCapture`] if the order is needed and `orders`
-    /// is false.
-    fn order_behind_departure(&self, stream: StreamId, departure: u32, orders: bool) -> Result<(), Error> {
-        if departure == NONE {
-            return Ok(());
-        }
-        let device = self.device;
-        let entry = device.paging.pool.lock().departures.hold(departure);
-        let ordered = match (entry.fence.filter(|_| !entry.complete), entry.precedes(stream), orders) {
-            (None, ..) | (Some(_), true, true) => Ok(()),
-            (Some(fence), false, true) => device.call(|memory| memory.order_behind(stream, fence.event)),
-            (Some(_), _, false) => Err(in_capture()),
-        };
-        self.release_departure(departure);
-        Ok(ordered?)
-    }
-
-    /// Removes a reference to a departure. May be called with the lock of the ranges held.
-    fn release_departure(&self, departure: u32) {
-        let over = self.device.paging.pool.lock().departures.release(departure);
-        self.end_departure(over);
-    }
-
-    /// Ends the fence of a departure that is over. May be called with the lock of the ranges held.
-    fn end_departure(&self, over: Option<Fence>) {
-        if let Some(fence) = over {
-            self.device.end_fence(fence);
-        }
-    }
 }
 
 /// Returns the error of an operation that a capture does not permit.
-fn in_capture() -> DeviceError {
+pub(super) fn in_capture() -> DeviceError {
     DeviceError::new(ErrorKind::NotPermittedInCapture, 0)
 }

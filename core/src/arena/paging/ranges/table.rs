@@ -163,10 +163,6 @@ impl Vacant for Piece {
         }
     }
 
-    fn vacate(&mut self, next: u32) {
-        *self = Self::vacant(next);
-    }
-
     fn next_vacant(&self) -> u32 {
         self.page
     }
@@ -197,17 +193,13 @@ impl Vacant for Use {
         Self { range: NONE, stream: NO_STREAM, next }
     }
 
-    fn vacate(&mut self, next: u32) {
-        *self = Self::vacant(next);
-    }
-
     fn next_vacant(&self) -> u32 {
         self.next
     }
 }
 
 /// The sets of stale pieces.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct StaleSets<S: Storage> {
     /// Root of the set of the pieces whose departure is not known to be complete, by departure and address.
     waiting: Link,
@@ -242,7 +234,7 @@ fn by_stale_key<S: Storage>(pieces: &SlotTable<Piece, S>) -> impl Fn(u32) -> Key
 }
 
 /// The elastic ranges of a device.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct RangeTable<S: Storage> {
     ranges: SlotTable<RangeEntry, S>,
     pieces: SlotTable<Piece, S>,
@@ -260,23 +252,6 @@ pub(crate) struct RangeTable<S: Storage> {
     step: u64,
     /// Pieces for which commits under way have room.
     promised: u32,
-}
-
-impl<S: Storage> Default for RangeTable<S> {
-    fn default() -> Self {
-        Self {
-            ranges: SlotTable::default(),
-            pieces: SlotTable::default(),
-            root: Link::EMPTY,
-            by_address: RadixTree::default(),
-            stale: StaleSets { waiting: Link::EMPTY, removable: Link::EMPTY, nodes: RadixTree::default() },
-            uses: SlotTable::default(),
-            by_stream: Link::EMPTY,
-            use_nodes: RadixTree::default(),
-            step: 0,
-            promised: 0,
-        }
-    }
 }
 
 /// Returns a function that orders pieces by address.

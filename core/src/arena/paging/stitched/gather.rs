@@ -1,7 +1,7 @@
 //! The search for free pages: pages of the request's own stream first, then pages of other streams.
 //!
 //! A page of another stream may move once the page's work precedes the request's work: at once if the page is
-//! [quiet](crate::streams::epochs), else behind an event of the page's stream, with the requesting stream ordered
+//! [quiet](crate::heap::epochs), else behind an event of the page's stream, with the requesting stream ordered
 //! behind the event. The host never waits.
 //!
 //! Private pools neither give nor take pages. A captured graph may write to a pool in use at every
@@ -64,14 +64,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 self.begin_epochs(own, taker.stream);
             }
             if completed_only {
-                self.device().poll_epochs();
+                self.device().poll_departures();
             }
             self.take_from(self.wanted(), own, wish, moves, batch);
         }
         if batch.bytes >= end {
             return Ok(());
         }
-        self.device().poll_epochs();
+        self.device().poll_departures();
         for other in self.others(taker) {
             self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
             if completed_only {

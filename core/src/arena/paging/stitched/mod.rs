@@ -38,6 +38,7 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Backing;
+use crate::heap::home_pages::Stays;
 use crate::heap::split_rules::Source;
 use crate::heap::stitched::{HeldRoom, PagedHeap};
 use crate::pages::Batch;
@@ -284,7 +285,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         while at < end
             && let Some(page) = heap.sets.pages.from(at)
         {
-            heap.sets.pages.arrive(page.at);
+            // The old place is stale, and the page may go.
+            heap.sets.pages.change(page.at, |home| home.stays = Stays::No);
             at = page.end();
         }
     }

@@ -40,7 +40,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             };
             if count >= MANY {
                 if !core::mem::replace(&mut polled, true) {
-                    device.poll_epochs();
+                    device.poll_departures();
                 }
                 let _counted = self.unmap_stale(slot, FEW);
                 device.begin_epoch(slot, request.stream);

@@ -1,0 +1,174 @@
+//! Departures of a device: fences behind pages and blocks given up, recorded, asked after, and waited for.
+//!
+//! One walk asks for all: an answer for the pages of ranges and for the free blocks of heaps alike.
+//!
+//! ```text
+//! decommit ───┐                 ┌ complete ─▶ pages: their old places may be unmapped
+//!             ├─▶ departure ────┤
+//! epoch ──────┤                 ├ complete ─▶ blocks: the heap's mark of quiet memory moves up
+//! retire ─────┘                 └ complete ─▶ segment: given back at the next idle moment (retired.rs)
+//! ```
+
+use crate::arena::Arena;
+use crate::arena::paging::ranges::in_capture;
+use crate::device::{DeviceMemory, DeviceResult, Event};
+use crate::error::Error;
+use crate::pages::departures::{Departing, Departure};
+use crate::streams::fences::Fence;
+use crate::sync::Lock;
+use crate::tables::slot_table::NONE;
+use crate::tables::{CapacityError, Lazy, Storage};
+use crate::units::StreamId;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Records a fence behind the present work on `stream`, on which `what` was given up; `None` means that all work is
+    /// complete. Returns the departure, with a reference. The caller has permission to record.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`]; the first error of the device.
+    pub(in crate::arena) fn begin_departure(&self, stream: Option<StreamId>, what: Departing) -> Result<u32, Error> {
+        let fence = stream.map(|stream| self.record_fence(stream, D::record)).transpose()?;
+        let departure = self.paging.pool.lock().departures.add(fence, what);
+        departure.map_err(|CapacityError| {
+            self.end_departure(fence);
+            Error::TableFull("events of departures")
+        })
+    }
+
+    /// Removes a reference to a departure. May be called with the lock of the ranges held.
+    pub(in crate::arena) fn release_departure(&self, departure: u32) {
+        let over = self.paging.pool.lock().departures.release(departure);
+        self.end_departure(over);
+    }
+
+    /// Ends the fence of a departure that is over. May be called with the lock of the ranges held.
+    pub(in crate::arena) fn end_departure(&self, over: Option<Fence>) {
+        if let Some(fence) = over {
+            self.end_fence(fence);
+        }
+    }
+
+    /// Orders later work on `stream` behind a departure, unless it is anyway. `orders` tells whether
+    /// the caller has permission to record and the stream does not capture.
+    ///
+    /// # Errors
+    /// Those of the device; [`ErrorKind::NotPermittedInCapture`](crate::device::ErrorKind) if the order is needed and
+    /// `orders` is false.
+    pub(super) fn order_behind_departure(&self, stream: StreamId, departure: u32, orders: bool) -> Result<(), Error> {
+        if departure == NONE {
+            return Ok(());
+        }
+        let entry = self.paging.pool.lock().departures.hold(departure);
+        let ordered = match (entry.fence.filter(|_| !entry.complete), entry.precedes(stream), orders) {
+            (None, ..) | (Some(_), true, true) => Ok(()),
+            (Some(fence), false, true) => self.call(|memory| memory.order_behind(stream, fence.event)),
+            (Some(_), _, false) => Err(in_capture()),
+        };
+        self.release_departure(departure);
+        Ok(ordered?)
+    }
+
+    /// Asks the device which departures are complete, and draws the consequences. Does not wait.
+    ///
+    /// A failed call is no error: the pages are then used no earlier, and the blocks stay busy, though their work may be
+    /// complete. A lost context is noted, so the next call to the device reports it.
+    pub(crate) fn poll_departures(&self) {
+        if self.paging.pool.lock().departures.is_empty() {
+            return;
+        }
+        let mut from = 0;
+        loop {
+            let next = self.paging.pool.lock().departures.hold_oldest(from, |_| true);
+            let Some((queue, departure, entry)) = next else { break };
+            let complete = self.query_departure(entry, D::is_complete);
+            {
+                let departures = &mut self.paging.pool.lock().departures;
+                match complete {
+                    Ok(true) => departures.complete(departure),
+                    Ok(false) => {}
+                    // An epoch would be asked after for ever.
+                    Err(_) => departures.give_up(departure),
+                }
+            }
+            self.release_departure(departure);
+            // The later departures of the stream are not complete before.
+            from = if complete == Ok(true) { queue } else { queue + 1 };
+        }
+        self.follow_completed();
+    }
+
+    /// Waits for a departure.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) fn wait_for_departure(&self, departure: u32) -> Result<(), Error> {
+        let entry = self.paging.pool.lock().departures.hold(departure);
+        let waited = self.query_departure(entry, |memory, event| memory.wait(event).map(|()| true));
+        if waited.is_ok() {
+            self.paging.pool.lock().departures.complete(departure);
+        }
+        self.release_departure(departure);
+        waited?;
+        Ok(())
+    }
+
+    /// Waits for the work before every decommit so far.
+    ///
+    /// # Errors
+    /// The first error of the device, after all departures were tried.
+    pub(super) fn wait_for_pages(&self) -> Result<(), Error> {
+        let (mut from, mut result) = (0, Ok(()));
+        // Other threads may add departures for ever.
+        let added = self.paging.pool.lock().departures.added();
+        loop {
+            let next = self.paging.pool.lock().departures.hold_oldest(from, Departure::is_of_pages);
+            let Some((queue, departure, entry)) = next else { return result };
+            let waited = if entry.age < added { self.wait_for_departure(departure) } else { Ok(()) };
+            // The departure is complete then, and another one the oldest of its queue.
+            from = if entry.age < added && waited.is_ok() { queue } else { queue + 1 };
+            result = result.and(waited);
+            self.release_departure(departure);
+        }
+    }
+
+    /// Asks the device after a departure.
+    fn query_departure(
+        &self,
+        departure: Departure,
+        ask: impl Fn(&D, Event) -> DeviceResult<bool>,
+    ) -> DeviceResult<bool> {
+        // Without a fence, a segment is retired for good.
+        let none = Ok(departure.is_of_pages());
+        departure.fence.map_or(none, |fence| self.call(|memory| ask(memory, fence.event)))
+    }
+
+    /// Draws the consequences of complete departures: stale mappings of ranges are removable, and free blocks are quiet.
+    fn follow_completed(&self) {
+        loop {
+            // Locked until the departure is followed: the references of pieces change under this lock.
+            let mut ranges = self.paging.ranges.lock();
+            let completed = self.paging.pool.lock().departures.next_completed();
+            let Some((departure, Departure { what, fence, .. })) = completed else { return };
+            match what {
+                Departing::Pages => {
+                    ranges.make_removable(departure, |page| self.paging.pool.lock().follow_departure(page));
+                }
+                Departing::Blocks { slot, pool, stamp } => {
+                    drop(ranges);
+                    let mut heap = self.heaps.lock(slot);
+                    heap.epochs.end();
+                    // The heap may belong to another stream by now: the fence says nothing of its work.
+                    // A heap without tables has no block.
+                    let is_same = fence.is_some_and(|fence| fence.stream == heap.stream) && heap.pool == pool;
+                    if is_same && heap.sets.is_made() {
+                        heap.sets.quiet = heap.sets.quiet.max(stamp);
+                    }
+                    drop(heap);
+                    self.release_departure(departure);
+                }
+                // Released at an idle moment: the device may wait for other work.
+                Departing::Segment { .. } | Departing::Nothing => {}
+            }
+        }
+    }
+}
