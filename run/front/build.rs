@@ -1,10 +1,10 @@
-//! Links the library as a `libcuda.so.1` that needs the real driver under an alias, and nothing that a minimal
-//! container lacks.
+//! Links the library as a `libcuda.so.1`. The library needs the real driver under an alias, and no file beyond a minimal
+//! container's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The real driver's name for the loader. `cachalot run` puts a link of this name into a private folder.
+/// The real driver's name for the loader. `cachalot run` puts a link with the name into a private folder.
 const ALIAS: &str = "libcachalot-driver.so.1";
 
 fn main() {
@@ -29,7 +29,7 @@ fn main() {
     argument("-Wl,-Bsymbolic");
 }
 
-/// Makes an empty library for the linker, with the alias as its name for the loader.
+/// Makes an empty library for the linker, with the alias as the name for the loader.
 fn stand_in(compiler: &cc::Tool, library: &Path) {
     let source = library.with_extension("c");
     std::fs::write(&source, "").expect("the build folder can be written");
@@ -38,7 +38,7 @@ fn stand_in(compiler: &cc::Tool, library: &Path) {
     run(command.arg("-o").arg(library).arg(&source));
 }
 
-/// Has the linker find the static unwinder under the name of the shared one. Rust's library asks for the shared one.
+/// Has the linker find the static unwinder under the name of the shared unwinder, for which Rust's library asks.
 fn static_unwinder(compiler: &cc::Tool, folder: &Path) {
     let answer = compiler.to_command().arg("-print-file-name=libgcc_eh.a").output().expect("the compiler runs");
     let path = String::from_utf8_lossy(&answer.stdout).trim().to_owned();
@@ -49,7 +49,7 @@ fn static_unwinder(compiler: &cc::Tool, folder: &Path) {
     }
 }
 
-/// Runs a command that must succeed.
+/// Runs a command, and checks the success.
 fn run(command: &mut Command) {
     let status = command.status().expect("the compiler runs");
     assert!(status.success(), "{command:?}");

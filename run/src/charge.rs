@@ -6,6 +6,7 @@
 //! object.
 
 use crate::group::{Budget, Group, Refusal, Uuid};
+use crate::ledger::file::write_at_exit;
 use crate::ledger::{Kind, Ledger, LedgerOptions};
 use crate::options::Options;
 use crate::real::Real;
@@ -42,7 +43,7 @@ pub struct DeviceCharge {
     /// `None`: the group cannot be joined, and every reservation is refused.
     group: Option<Group>,
     /// The book. `None`: the system has no memory for a book.
-    ledger: Option<Ledger>,
+    ledger: Option<Arc<Ledger>>,
     /// Bytes reserved and not given back.
     held: AtomicU64,
     /// Whether a refusal was told.
@@ -84,9 +85,13 @@ impl DeviceCharge {
                 }
             },
         };
-        let books = LedgerOptions { publish, stacks: options.ledger };
+        let books = LedgerOptions { publish, stacks: options.ledger_stacks };
         let ledger = Ledger::new(uuid, books).map_err(|error| eprintln!("cachalot: no book is kept: {error}")).ok();
-        if let Some(fault) = ledger.as_ref().and_then(Ledger::fault) {
+        let ledger = ledger.map(Arc::new);
+        if let (Some(ledger), Some(path)) = (&ledger, &options.ledger_file) {
+            write_at_exit(ledger, path);
+        }
+        if let Some(fault) = ledger.as_deref().and_then(Ledger::fault) {
             eprintln!("cachalot: {fault}");
         }
         Self { group, ledger, held: AtomicU64::new(0), told: AtomicBool::new(false), measured: AtomicU64::new(0) }
@@ -110,7 +115,7 @@ impl DeviceCharge {
     /// `used` returns the used bytes of the device. Counts taken memory against the limit, as far as
     /// the limit has room: the memory is the driver's own by then.
     pub fn measured(&self, kind: Kind, used: impl Fn() -> Option<u64>, call: impl FnOnce() -> CuResult) -> CuResult {
-        let Some((ledger, before)) = self.ledger.as_ref().zip(used()) else { return call() };
+        let Some((ledger, before)) = self.ledger.as_deref().zip(used()) else { return call() };
         let noted = ledger.before(before);
         let code = call();
         let Some(after) = used() else { return code };
@@ -129,7 +134,7 @@ impl DeviceCharge {
 
     /// Returns the book.
     pub fn ledger(&self) -> Option<&Ledger> {
-        self.ledger.as_ref()
+        self.ledger.as_deref()
     }
 
     /// Reserves bytes, before the driver's call for the bytes.

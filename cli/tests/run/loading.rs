@@ -1,19 +1,19 @@
-//! The ways in which programs load the driver: each leads to the library in front, and each function of the driver that the
-//! library does not replace is still the driver's.
+//! The ways in which programs load the driver: each leads to the library in front, and unreplaced functions
+//! are still the driver's.
 
 use super::{clean, compile, driver, output_of, run};
 use crate::common::{finish, folder};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The letters of a program that was caught: a replaced function, another function and the resolver, and the resolver's
+/// The letters of a caught program: a replaced function, another function and the resolver, and the resolver's
 /// answers for the first two.
 const CAUGHT: &str = "SRS SR";
 
-/// The letters of a program that runs without us.
+/// The letters of a program without us.
 const PLAIN: &str = "RRR RR";
 
-/// Compares a program under `cachalot run` with the same program alone, which finds the driver by the library path.
+/// Compares a program under `cachalot run` with the program alone, which finds the driver by the library path.
 #[track_caller]
 fn caught(name: &str, make: impl FnOnce(&Path, &Path) -> (PathBuf, Vec<String>)) {
     let place = folder(name);

@@ -1,5 +1,6 @@
 //! Tests of `cachalot run` over the emulated driver.
 
+mod groups;
 mod loading;
 mod names;
 mod refusals;
@@ -10,7 +11,7 @@ use crate::common::{Finished, finish};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles a C program of this folder, and returns its path.
+/// Compiles a C program of the tests, and returns the path of the program.
 fn compile(source: &str, folder: &Path, flags: &[&str]) -> PathBuf {
     let program = folder.join(source.trim_end_matches(".c"));
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(source);
@@ -20,7 +21,7 @@ fn compile(source: &str, folder: &Path, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// Installs the emulated driver in a folder, and returns the path of its `libcuda.so.1`.
+/// Installs the emulated driver in a folder, and returns the path of `libcuda.so.1`.
 fn driver(folder: &Path, hidden: &[&str]) -> PathBuf {
     cachalot_emulated_driver::install::install(&folder.join("driver"), hidden).expect("the emulated driver is built")
 }
@@ -32,7 +33,7 @@ fn run(folder: &Path, driver: &Path) -> Command {
     command
 }
 
-/// Takes the variables out of a command's environment that lead to a driver.
+/// Takes the variables of drivers out of a command's environment.
 fn clean(command: &mut Command) -> &mut Command {
     for name in ["LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "CACHALOT_LIBCUDA", "CACHALOT_RUN"] {
         command.env_remove(name);
@@ -40,7 +41,7 @@ fn clean(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Runs a command that must succeed, and returns the output without the last line break.
+/// Runs a command, checks the success, and returns the output without the last line break.
 fn output_of(command: &mut Command) -> String {
     let Finished { status, output, errors } = finish(command);
     assert_eq!(status, 0, "{command:?}\n{output}{errors}");

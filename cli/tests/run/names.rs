@@ -1,15 +1,15 @@
-//! The functions that a program finds, by the loader and by the resolvers, are those of the driver alone: no more where the
-//! driver is older than the library, and each under the same name.
+//! A program finds the functions of the driver alone, by the loader and by the resolvers: no more where the driver is older
+//! than the library, and each under an equal name.
 
 use super::{clean, compile, driver, output_of, run};
 use crate::common::folder;
 use cachalot_emulated_driver::install::{newer_than, symbols};
 use std::process::Command;
 
-/// Functions that the library replaces and no driver before CUDA 12.3 has.
+/// Replaced functions of CUDA 12.3 and later.
 const NEWER: [&str; 3] = ["cuStreamBeginCaptureToGraph", "cuCtxCreate_v4", "cuMemAllocFromPoolAsync_ptsz"];
 
-/// Compares what a program finds with a driver that lacks `hidden`, with the library and alone.
+/// Compares the found functions with the library and alone, over a driver without the functions in `hidden`.
 #[track_caller]
 fn found_alike(name: &str, hidden: &[&str]) {
     let place = folder(name);

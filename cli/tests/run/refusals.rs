@@ -1,4 +1,4 @@
-//! Programs and drivers that cannot be served: a line and status 2, or the program alone with `--optional`.
+//! Programs and drivers beyond our reach: a line and status 2, or the program alone with `--optional`.
 
 use super::{compile, driver, output_of, run};
 use crate::common::{finish, folder, write};
@@ -29,7 +29,7 @@ fn a_static_program_is_refused_or_runs_alone() {
     assert!(finished.errors.contains("runs without the library"), "{}", finished.errors);
 }
 
-/// Writes a copy of a program whose file was changed at one place.
+/// Writes a copy of a program with a change in the file.
 fn changed(place: &Path, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> std::path::PathBuf {
     let mut image = std::fs::read(compile("ways.c", place, &[])).expect("the program");
     change(&mut image);

@@ -1,4 +1,4 @@
-//! Programs that were given our functions by the resolver: every byte of their memory is theirs, with each option.
+//! Programs with our functions from the resolver: every byte of their memory is theirs, with each option.
 
 use super::{clean, compile, driver, output_of, run};
 use crate::common::{finish, folder};
@@ -63,7 +63,8 @@ fn a_recorded_program_is_replayed_without_a_difference() {
     let mut command = run(&place, &driver);
     command.arg("--record").arg(&trace).arg("--").arg(program).args(["1", "400"]);
     assert_eq!(output_of(&mut command), "done");
-    let replayed = output_of(Command::new(env!("CARGO_BIN_EXE_cachalot")).args(["replay", "--check", "--json"]).arg(trace));
+    let replayed =
+        output_of(Command::new(env!("CARGO_BIN_EXE_cachalot")).args(["replay", "--check", "--json"]).arg(trace));
     let line: serde_json::Value = serde_json::from_str(&replayed).expect("a line");
     assert!(line["checked"].as_u64().expect("a number") > 100, "{line}");
 }

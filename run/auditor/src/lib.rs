@@ -1,13 +1,12 @@
-//! An auditor for the dynamic loader that leads every way to `libcuda.so` to one file.
+//! An auditor for the dynamic loader, which leads every way to `libcuda.so` to the library in front.
 //!
-//! A program can open the driver by an absolute path, or have a library path of its own in its file.
+//! A program can open the driver by an absolute path, or have a library path in the file.
 //! The loader then never looks at `LD_LIBRARY_PATH`. The loader asks an auditor (`LD_AUDIT`, see
-//! `rtld-audit(7)`) for every name and every path, and follows the auditor's answer. The auditor of
-//! this crate is a shared object in C, without any library.
+//! `rtld-audit(7)`) for every name and every path, and follows the auditor's answer. The auditor is a shared object in C, without any library.
 
 use std::fmt;
 
-/// The auditor, with placeholders in place of its three texts.
+/// The auditor, with placeholders in place of the three texts.
 const IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/auditor.so"));
 
 /// The placeholders of the three texts, in the order of [`Texts`].
@@ -20,20 +19,20 @@ const PLACEHOLDERS: [&[u8]; 3] = [
 /// Bytes of each text in the auditor, with the terminating zero.
 const ROOM: usize = 4096;
 
-/// The names that an auditor knows.
+/// The names in an auditor.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts<'a> {
     /// Absolute path of the library in front. Every path to a `libcuda.so`, a `libcuda.so.1` or to
-    /// [`driver_name`](Self::driver_name) leads there.
+    /// [`driver_name`](Self::driver_name) leads to the library.
     pub front: &'a str,
-    /// Absolute path of the real driver under an alias. The last component, without a folder, leads
-    /// there.
+    /// Absolute path of the real driver under an alias. The last component, without a folder,
+    /// leads to the driver.
     pub alias: &'a str,
     /// Last component of the real driver's own path, such as `libcuda.so.580.159.04`.
     pub driver_name: &'a str,
 }
 
-/// A text that an auditor cannot hold: longer than 4095 bytes, or with a zero in the text.
+/// A text without room in an auditor: longer than 4095 bytes, or with a zero in the text.
 #[derive(Debug)]
 pub struct Unfit(String);
 
@@ -48,7 +47,7 @@ impl std::error::Error for Unfit {}
 /// Returns the shared object of an auditor with the given texts, to be written to a file.
 ///
 /// # Errors
-/// [`Unfit`] for a text that an auditor cannot hold.
+/// [`Unfit`] for a text without room.
 ///
 /// # Panics
 /// Never: the compiled auditor has each placeholder once.

@@ -1,4 +1,4 @@
-//! The driver's own functions under the names that the library exports.
+//! The driver's own functions under the exported names.
 //!
 //! The real driver is loaded under an alias, since the loader takes the library for `libcuda.so.1`.
 
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 /// loaded whenever the library is.
 const ALIAS: &CStr = c"libcachalot-driver.so.1";
 
-/// The driver's functions in the order of [`NAMES`]. Null: the driver has no such function.
+/// The driver's functions in the order of [`NAMES`]. Null: the driver lacks the function.
 static ADDRESSES: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
 
 /// Whether [`ADDRESSES`] holds the driver's functions.
@@ -31,8 +31,8 @@ pub(crate) fn index_of(address: NonNull<c_void>) -> Option<usize> {
     (0..NAMES.len()).find(|&index| of_driver(index) == Some(address))
 }
 
-/// Asks the loader for each function. Two threads that do so at once write equal addresses, and no lock is held while the
-/// loader takes its own.
+/// Asks the loader for each function. Two threads at once write equal addresses, and no lock is held while the
+/// loader takes locks.
 #[cold]
 pub(crate) fn fill() {
     // SAFETY: the name ends with a zero. The flag leaves alone what is not loaded.

@@ -10,19 +10,20 @@ use core::ptr::NonNull;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// Whether the thread is inside a call that the process's state answers. Constant and without a destructor, so a
-    /// thread that ends may still call.
+    /// Whether the thread is inside a served call. Constant and without a destructor, so an ending thread may still
+    /// call.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A call that the process's state answers.
+/// A served call.
 struct Inside;
 
 impl Inside {
-    /// Begins a call. `None` inside another one: the driver may call its own functions by name, and finds ours.
+    /// Begins a call. `None` inside a served call: the driver may call functions by name, and finds ours.
     #[inline]
     fn enter() -> Option<Self> {
-        (!INSIDE.replace(true)).then_some(Self)
+        // Only then is there a value, whose end is the end of the call.
+        (!INSIDE.replace(true)).then(|| Self)
     }
 }
 
@@ -34,7 +35,7 @@ impl Drop for Inside {
 }
 
 /// Makes a call of the function `NAMES[index]`. `serve` asks the process's state. `pass` calls the driver's function at the
-/// given address: in a process without a state, in a forked child of one, and inside another call.
+/// given address: in a process without a state, in a forked child, and inside a served call.
 ///
 /// A panic of `serve` ends as code 999 (`CUDA_ERROR_UNKNOWN`).
 #[inline]
@@ -57,4 +58,19 @@ pub(crate) fn call(
 #[inline]
 pub(crate) fn per_thread(stream: CuStream) -> CuStream {
     if stream.is_null() { CuStream::PER_THREAD } else { stream }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Inside;
+
+    #[test]
+    fn a_call_inside_a_call_is_the_drivers_until_the_outer_one_ends() {
+        let outer = Inside::enter().expect("the first call");
+        assert!(Inside::enter().is_none());
+        // The refusal has not ended the outer call.
+        assert!(Inside::enter().is_none());
+        drop(outer);
+        assert!(Inside::enter().is_some());
+    }
 }

@@ -1,7 +1,7 @@
-//! The functions that stand in place of the driver's: one row each.
+//! The functions in place of the driver's, a row for each.
 //!
-//! A row has the symbol, the parameters of `cuda.h`, and the method of the process's state that answers the call. Handles
-//! and structures that the library only passes on are untyped pointers. `tests/header.rs` compares the rows with `cuda.h`.
+//! A row has the symbol, the parameters of `cuda.h`, and the answering method of the process's state. Handles and
+//! structures are untyped pointers where the library only passes them on. `tests/header.rs` compares the rows with `cuda.h`.
 
 use crate::call::{call, per_thread};
 use cachalot_cuda::CuResult;
@@ -13,7 +13,7 @@ use cachalot_run::types::CuIpcMemHandle;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::ptr::NonNull;
 
-/// The address of a function, for a table that all threads read.
+/// The address of a function, for a table in use by all threads.
 pub(crate) struct Address(pub(crate) *mut c_void);
 
 // SAFETY: the address of code is a number, and code is never written.
@@ -22,7 +22,7 @@ unsafe impl Sync for Address {}
 /// Declares the functions, the table of their names and the table of their addresses.
 macro_rules! exports {
     ($($name:ident($($argument:ident: $type:ty),*) => $method:ident($($given:expr),*);)*) => {
-        /// The symbols that the library exports: these functions and the two resolvers.
+        /// The exported symbols: the functions of the table and the two resolvers.
         pub(crate) const NAMES: &[&CStr] = &[
             $(name(concat!(stringify!($name), "\0")),)*
             c"cuGetProcAddress",
@@ -70,7 +70,7 @@ const fn name(text: &'static str) -> &'static CStr {
 /// Returns the place of a name in [`NAMES`].
 ///
 /// # Panics
-/// If the name is not there; the compiler evaluates every call.
+/// If the table lacks the name; the compiler evaluates every call.
 pub(crate) const fn index(name: &str) -> usize {
     let mut at = 0;
     while at < NAMES.len() {

@@ -1,15 +1,15 @@
 //! A `libcuda.so.1` in front of the driver: exported functions, and nothing else.
 //!
 //! ```text
-//! exports     the functions that stand in place of the driver's
+//! exports     the functions in place of the driver's
 //! resolver    cuGetProcAddress, answered by address
 //! call        the way of a call: to the process's state, or to the driver
 //! addresses   the driver's own functions
-//! load        what happens when the loader has mapped the library
+//! load        the first steps after the loader has mapped the library
 //! ```
 //!
 //! Every decision is in the crate `cachalot-run`. Programs come here through the loader; the driver
-//! serves every symbol that is not exported here.
+//! serves every symbol beyond the exports.
 
 mod addresses;
 mod call;

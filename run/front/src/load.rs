@@ -1,15 +1,15 @@
-//! What happens when the loader has mapped the library, before the program's own code runs.
+//! The first steps after the loader has mapped the library, before the program's own code runs.
 
 use core::ffi::{CStr, c_void};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// The loader calls each function of this section after the libraries that this one needs are ready.
+/// The loader calls each function of the section once the needed libraries are ready.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = at_load;
 
-/// Variables of the loader that lead to the library, and the separators of their entries.
+/// Variables of the loader with entries of the library, and the separators of the entries.
 const LOADER_VARIABLES: [(&str, &[u8]); 3] = [("LD_LIBRARY_PATH", b":"), ("LD_PRELOAD", b": "), ("LD_AUDIT", b":")];
 
 extern "C" fn at_load() {
@@ -37,7 +37,7 @@ fn own_folder() -> Option<Vec<u8>> {
     path.iter().rposition(|&byte| byte == b'/').map(|slash| path[..=slash].to_vec())
 }
 
-/// Takes every entry of `folder` out of the environment that children inherit. The loader has read its own copy before.
+/// Takes every entry of `folder` out of the environment of children. The loader has read the variables before.
 fn leave_environment(folder: &[u8]) {
     for (name, separators) in LOADER_VARIABLES {
         let Some(value) = std::env::var_os(name) else { continue };
@@ -54,7 +54,7 @@ fn leave_environment(folder: &[u8]) {
     unsafe { std::env::remove_var(cachalot_run::options::VARIABLE) };
 }
 
-/// Returns the entries of a variable that are neither `folder` nor a file in `folder`.
+/// Returns the entries of a variable without `folder` and the files in `folder`.
 fn without_folder(value: &[u8], separators: &[u8], folder: &[u8]) -> Vec<u8> {
     let bare = folder.strip_suffix(b"/").unwrap_or(folder);
     let entries = value.split(|byte| separators.contains(byte));

@@ -1,7 +1,7 @@
-//! `cuGetProcAddress` in both versions: the driver's answer, with our function in place of one that we replace.
+//! `cuGetProcAddress` in both versions: the driver's answer, with our function in place of a replaced function.
 //!
-//! The real resolver decides by the caller's version and flags which function of a name is meant. Only the address that
-//! the resolver returns tells which one that is, so the address decides and never the name.
+//! The real resolver decides by the caller's version and flags which function of a name is meant. Only the returned
+//! address tells the meaning, so the address decides and never the name.
 
 use crate::addresses::{index_of, of_driver};
 use crate::exports::{OURS, index};
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn cuGetProcAddress_v2(
 /// Puts our function in place of the driver's function at `*function`, and returns `answer`.
 ///
 /// # Safety
-/// After a successful answer, `function` is null or points to the pointer that the driver wrote.
+/// After a successful answer, `function` is null or points to the pointer written by the driver.
 unsafe fn replace(answer: CuResult, function: *mut *mut c_void) -> CuResult {
     if answer.is_success() && !function.is_null() {
         // SAFETY: the driver has just written the pointer, or left the caller's own.

@@ -1,4 +1,4 @@
-//! Tests of the built library: what its file needs and exports, and the signatures of its functions.
+//! Tests of the built library: the needs and the exports of the file, and the signatures of the functions.
 
 mod file;
 mod header;

@@ -1,4 +1,4 @@
-//! The file needs what every container has, carries the driver's name, and exports the driver's names alone.
+//! The file needs no library beyond every container's, carries the driver's name, and exports the driver's names alone.
 
 use crate::rows;
 use object::elf::{DF_1_NODELETE, DT_FLAGS_1, DT_NEEDED, DT_RUNPATH, DT_SONAME, DynamicTag, FileHeader64};
@@ -6,7 +6,7 @@ use object::read::elf::{Dyn, ElfFile, FileHeader};
 use object::{LittleEndian, Object, ObjectSymbol};
 use std::collections::BTreeSet;
 
-/// Reads the library that cargo has built beside this test.
+/// Reads the library, which cargo has built beside the test.
 fn image() -> Vec<u8> {
     let test = std::env::current_exe().expect("a test has a file");
     std::fs::read(test.with_file_name("libcachalot_front.so")).expect("cargo has built the library")
@@ -38,14 +38,14 @@ fn the_file_is_the_drivers_and_needs_only_libc_and_the_driver() {
     assert!(needed.iter().all(|name| allowed.contains(name)), "{needed:?}");
     assert!(needed.contains(&"libcachalot-driver.so.1"), "{needed:?}");
     let flags = entries.iter().find(|entry| entry.0 == DT_FLAGS_1).expect("flags").2;
-    assert_ne!(flags & u64::from(DF_1_NODELETE.0), 0, "the library must not be unloaded");
+    assert_ne!(flags & DF_1_NODELETE.0, 0, "the library must not be unloaded");
 }
 
 #[test]
 fn only_names_of_the_driver_are_exported() {
     let image = image();
     let file = ElfFile::<FileHeader64<LittleEndian>>::parse(&*image).expect("an ELF file");
-    let defined = file.dynamic_symbols().filter(|symbol| symbol.is_definition());
+    let defined = file.dynamic_symbols().filter(ObjectSymbol::is_definition);
     let exported: BTreeSet<String> = defined.map(|symbol| symbol.name().expect("ASCII").to_owned()).collect();
     let mut expected: BTreeSet<String> = rows().into_iter().map(|(name, _)| name.to_owned()).collect();
     expected.extend(["cuGetProcAddress", "cuGetProcAddress_v2"].map(str::to_owned));

@@ -1,4 +1,4 @@
-//! The signatures of the exported functions are those of NVIDIA's own `cuda.h`, as far as a call shows them.
+//! The signatures of the exported functions agree with NVIDIA's own `cuda.h`, as far as a call shows.
 //!
 //! Needs the header's folder in `CACHALOT_CUDA_H_DIR`; `scripts/setup/cuda_header.sh` fetches a pinned version.
 
@@ -8,8 +8,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Declares `is<KIND, SIZE>(type)` for a parameter: I an integer or an enumeration, P a pointer with the size of what is
-/// there (0: anything), S a structure.
+/// Declares `is<KIND, SIZE>(type)` for a parameter: I an integer or an enumeration, P a pointer with the size of the
+/// target (0: any target), S a structure.
 const CHECKS: &str = r"
 #include <cuda.h>
 #include <cstddef>
@@ -35,7 +35,7 @@ struct match<types<one<kind, size>...>, types<T...>>
     : std::bool_constant<(is<kind, size, T>() && ... && true)> {};
 ";
 
-/// Returns kind and size of a parameter's type in the table. The size of a pointer is that of what is there.
+/// Returns kind and size of a parameter's type in the table. The size of a pointer is the size of the target.
 fn class(ty: &str) -> (char, usize) {
     if let Some(there) = ty.strip_prefix("*mut ").or_else(|| ty.strip_prefix("*const ")) {
         return match there {

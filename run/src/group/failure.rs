@@ -23,18 +23,18 @@ pub enum GroupError {
     OtherLimit {
         /// The name of the group.
         group: String,
-        /// The limit that this process named.
+        /// The named limit.
         named: u64,
-        /// The limit that the group has.
+        /// The limit of the group.
         holds: Option<u64>,
     },
     /// The `low` bytes of all members would exceed the limit.
     Low {
         /// The name of the group.
         group: String,
-        /// `low` of this process.
+        /// `low` of the caller.
         low: u64,
-        /// The sum of `low` of the other members.
+        /// The sum of `low` of all members but the caller.
         others: u64,
         /// The limit of the group.
         limit: u64,
@@ -83,7 +83,7 @@ impl fmt::Display for GroupError {
     }
 }
 
-/// A member of a group, and its bytes.
+/// A member of a group, with the member's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
     /// The process id.
@@ -92,7 +92,7 @@ pub struct Holder {
     pub program: String,
     /// Bytes held.
     pub held: u64,
-    /// Bytes that are kept for the member, held or not.
+    /// Bytes kept for the member, held or not.
     pub low: u64,
 }
 
@@ -101,12 +101,12 @@ pub struct Holder {
 pub struct Refusal {
     /// The refused bytes.
     pub bytes: u64,
-    /// Bytes that the process could have reserved.
+    /// Bytes within the process's reach.
     pub available: u64,
     pub(super) reason: Reason,
 }
 
-/// What stood against a reservation.
+/// The obstacle of a reservation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reason {
     Alone { limit: u64, held: u64 },
@@ -116,7 +116,7 @@ pub(super) enum Reason {
     Forked { group: String, parent: u32 },
 }
 
-/// Greatest number of members that a text names.
+/// Greatest number of members in a text.
 const MOST_NAMED: usize = 8;
 
 impl Refusal {

@@ -1,4 +1,4 @@
-//! Deaths on purpose, for tests: a process kills itself at a point below the lock.
+//! Deaths on purpose, for tests: a process is killed at a point below the lock.
 
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ pub(super) enum Point {
     Locked,
     /// The bytes are counted, and the lock is held.
     Counted,
-    /// The lock passed on from a holder that died.
+    /// The lock passed on from a dead holder.
     Recovered,
     /// The entry of a dead owner is freed, and the lock is held.
     Swept,
@@ -19,7 +19,7 @@ type Hook = Box<dyn Fn(Point) + Send + Sync>;
 
 static HOOK: OnceLock<Hook> = OnceLock::new();
 
-/// Sets what a process does at every point. Called once, by a child of a test.
+/// Sets the action of a process at every point. Called once, by a child of a test.
 pub(super) fn set(hook: Hook) {
     assert!(HOOK.set(hook).is_ok(), "a process has one hook");
 }

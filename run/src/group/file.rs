@@ -1,4 +1,4 @@
-//! A group's shared file, and this process's entry in the file.
+//! A group's shared file, and the caller's entry in the file.
 
 use super::failure::{GroupError, Holder, Reason, Refusal};
 use super::layout::{FORM, Figures, MAGIC, NONE, OWNERS, State, Terms};
@@ -23,21 +23,21 @@ pub(super) const PREFIX: &str = "group-";
 /// Bytes of the file.
 pub(super) const BYTES: u64 = Shared::<State>::BYTES;
 
-/// How long figures for information may count a member that has died: to look at a process takes some
-/// ten microseconds, and a program may ask for its memory in a loop.
+/// How long figures for information may count a dead member: a look at a process takes some ten
+/// microseconds, and a program may ask for the memory in a loop.
 const STALE: Duration = Duration::from_millis(10);
 
-/// Attempts to open a file that others remove at the same time.
+/// Attempts to open a file while members remove the file.
 const ATTEMPTS: u32 = 100;
 
-/// This process in a group.
+/// The process in a group.
 pub(super) struct Membership {
     name: String,
     path: PathBuf,
     file: Mapped,
-    /// The number of this process's entry.
+    /// The number of the process's entry.
     me: usize,
-    /// The process that joined. A forked child has another id.
+    /// The joined process. A forked child has another id.
     pid: u32,
     /// When figures for information last looked for the dead.
     looked: Mutex<Option<Instant>>,
@@ -46,7 +46,7 @@ pub(super) struct Membership {
 /// A mapped file.
 struct Mapped {
     state: Shared<State>,
-    /// The numbers of the file system, and of the file in it.
+    /// The numbers of the file system and of the file.
     inode: (u64, u64),
 }
 
@@ -68,7 +68,7 @@ fn check_name(name: &str) -> Result<(), GroupError> {
     }
 }
 
-/// Checks what a process asks for, as far as no other process decides.
+/// Checks the terms of a process by themselves, before the terms of the group's members count.
 fn terms(options: &GroupOptions, limit: Option<u64>) -> Result<Terms, GroupError> {
     let &GroupOptions { low, max, weight, .. } = options;
     let fault = |text: &str| Err(GroupError::Terms(text.to_owned()));
@@ -117,7 +117,7 @@ impl Membership {
         &self.file.state
     }
 
-    /// Returns whether the calling process is a forked child of the process that joined.
+    /// Returns whether the calling process is a forked child of the joined process.
     fn is_forked(&self) -> bool {
         self.pid != std::process::id()
     }
@@ -153,13 +153,13 @@ impl Membership {
         Ok(())
     }
 
-    /// Returns the bytes that this process may still take.
+    /// Returns the bytes within the process's reach.
     fn room(&self, limit: u64) -> u64 {
         let (owners, me) = self.owners();
         shares::room(limit, &owners, me)
     }
 
-    /// Returns the figures of all owners, and the number of this process among them.
+    /// Returns the figures of all owners, and the number of the process among them.
     fn owners(&self) -> (Vec<Figures>, usize) {
         let state = self.state();
         // The file is foreign data: this process's entry counts even if another has freed the entry.
@@ -212,7 +212,7 @@ impl Membership {
         })
     }
 
-    /// Frees the entries of members that have died, now and then.
+    /// Frees the entries of dead members, now and then.
     fn look_for_the_dead(&self) {
         // In a forked child, and with the lock held for long, the dead stay counted until another
         // call.
@@ -266,7 +266,7 @@ impl fmt::Debug for Membership {
     }
 }
 
-/// Frees the entries of owners that have died.
+/// Frees the entries of dead owners.
 fn sweep(state: &State, _: &Held<'_>) {
     let caller = std::process::id();
     for at in state.owned() {
@@ -325,7 +325,7 @@ fn open(path: &Path, device: Uuid) -> io::Result<Option<Mapped>> {
     }
 }
 
-/// Checks the words of a file that do not change.
+/// Checks the constant words of a file.
 fn check(state: &State, device: Uuid) -> io::Result<()> {
     let read = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Acquire);
     let fault = if read(&state.magic) != MAGIC || read(&state.length) != BYTES {
@@ -343,7 +343,7 @@ fn check(state: &State, device: Uuid) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidData, fault))
 }
 
-/// Creates the file of a group. The file gets its name once it is complete. `None`: another process
+/// Creates the file of a group. A complete file gets the name. `None`: another process
 /// was first.
 fn create(path: &Path, device: Uuid) -> io::Result<Option<Mapped>> {
     let folder = path.parent().expect("the path has a folder");

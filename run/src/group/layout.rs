@@ -4,8 +4,8 @@
 //! magic form length namespace uuid limit gone used | mutex | entry 0 | entry 1 | …
 //! ```
 //!
-//! There is no stored sum. Each owner's bytes are one atomic word, and the sum is computed from the
-//! entries, so no moment exists at which a killed process leaves a sum that its entries contradict.
+//! No sum is stored. Each owner's bytes are an atomic word, and the sum is computed from the entries.
+//! So a process can be killed at any moment, and the sum and the entries agree.
 
 use super::lock::Lock;
 use crate::shared::form;
@@ -20,13 +20,13 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHGRP1");
 pub(super) const FORM: u64 =
     1 | (size_of::<libc::pthread_mutex_t>() as u64) << 16 | (size_of::<usize>() as u64) << 32 | LIBRARY << 48;
 
-/// The C library, which gives the mutex its form.
+/// The C library, which defines the form of the mutex.
 const LIBRARY: u64 = if cfg!(target_env = "musl") { 2 } else { 1 };
 
 /// Greatest number of owners in a group.
 pub(super) const OWNERS: usize = 512;
 
-/// A bound that does not exist.
+/// Stands for a missing bound.
 pub(super) const NONE: u64 = u64::MAX;
 
 /// The shared file.
@@ -44,11 +44,12 @@ pub(super) struct State {
     pub(super) uuid: [AtomicU64; 2],
     /// Greatest number of bytes of all owners together, or [`NONE`]. Written under the lock.
     pub(super) limit: AtomicU64,
-    /// 1 if the file leaves, or has left, its folder. Written under the lock.
+    /// 1 if the file leaves, or has left, the folder. Written under the lock.
     pub(super) gone: AtomicU64,
-    /// All owners are in the first entries, as many as this. Grows under the lock, before the entry.
+    /// Number of entries with an owner now or before, all at the start of the table. Grows under the
+    /// lock, before the entry gets an owner.
     pub(super) used: AtomicU64,
-    /// Held by a process that reserves, joins or leaves.
+    /// Held during a reservation, a join and a departure.
     pub(super) lock: Lock,
     pub(super) entries: [Entry; OWNERS],
 }
@@ -56,7 +57,7 @@ pub(super) struct State {
 // SAFETY: atomic words, and a mutex that is only passed on to the system.
 unsafe impl Words for State {}
 
-/// One owner.
+/// The entry of an owner.
 #[repr(C, align(128))]
 pub(super) struct Entry {
     /// The process id, or 0 for a free entry. Written under the lock, after the other words at a
@@ -66,7 +67,7 @@ pub(super) struct Entry {
     pub(super) image: AtomicU64,
     /// Bytes held. Grows under the lock only, and shrinks at any time.
     pub(super) held: AtomicU64,
-    /// Bytes that are kept for the owner.
+    /// Bytes kept for the owner.
     pub(super) low: AtomicU64,
     /// Greatest number of bytes of the owner, or [`NONE`].
     pub(super) max: AtomicU64,
@@ -77,7 +78,7 @@ pub(super) struct Entry {
     pub(super) program: [AtomicU64; 4],
 }
 
-/// What an owner may hold, as named at its join.
+/// The bounds of an owner, as named at the join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Terms {
     pub(super) low: u64,
@@ -148,7 +149,7 @@ impl Entry {
 }
 
 impl State {
-    /// Returns the limit, or `None` if there is no limit.
+    /// Returns the limit. `None`: no limit.
     pub(super) fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit != NONE)
     }
@@ -158,7 +159,7 @@ impl State {
         (0..self.used()).filter(|&at| self.entries[at].pid.load(Ordering::Acquire) != 0)
     }
 
-    /// Returns the number of entries that have or had an owner, at most the length of the table.
+    /// Returns the number of entries with an owner now or before, at most the length of the table.
     pub(super) fn used(&self) -> usize {
         usize::try_from(self.used.load(Ordering::Acquire)).unwrap_or(OWNERS).min(OWNERS)
     }

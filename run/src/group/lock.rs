@@ -1,12 +1,12 @@
-//! A mutex in a shared file, which outlives a process that dies with it.
+//! A mutex in a shared file, which outlives the death of the holder.
 
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long a process waits for the lock. The holder computes for microseconds; a holder that a
-/// debugger has stopped must not stop every other program.
+/// How long a process waits for the lock. The holder computes for microseconds. A holder under a
+/// debugger must not stop every program of the group.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A robust mutex between processes.
@@ -35,7 +35,7 @@ impl fmt::Display for LockFault {
 }
 
 impl Lock {
-    /// Makes the mutex of a file that no other process has seen yet.
+    /// Makes the mutex of a file before any process can open the file.
     pub(super) fn initialise(&self) -> Result<(), LockFault> {
         let mut attributes = MaybeUninit::uninit();
         let attributes = attributes.as_mut_ptr();
@@ -53,7 +53,7 @@ impl Lock {
     }
 
     /// Takes the lock. A lock whose holder died passes to the caller: the state below the lock has
-    /// only words that are each valid at every moment, so nothing has to be repaired.
+    /// only words, each valid at every moment, so nothing has to be repaired.
     pub(super) fn take(&self) -> Result<Held<'_>, LockFault> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let until = since.saturating_add(PATIENCE);

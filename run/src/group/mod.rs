@@ -1,16 +1,16 @@
-//! A limit for one process, or for all processes of a group.
+//! A limit for a process, or for all processes of a group.
 //!
-//! A process reserves bytes before the driver's call that takes them, and gives the bytes back after
-//! the driver's call that frees them. The sum of a group never exceeds its limit. A process that is
-//! killed gives its share back at the next call of another that needs the share.
+//! A process reserves bytes before the driver allocates, and gives the bytes back after the driver
+//! frees. The sum of a group never exceeds the limit. The share of a killed process is given back at
+//! the next call of a member in need of the share.
 //!
 //! ```text
 //! file        the group's shared file: made, opened, left
-//! watch       groups of a user, read by others
+//! watch       groups of a user, read from outside
 //! failure     why a process may not join, or not reserve
-//! shares      how much each owner may take, and who gives back
+//! shares      how much each owner may take, and must give back
 //! layout      the words of the shared file
-//! lock        a mutex that outlives its holder
+//! lock        a mutex, which outlives the holder
 //! ```
 
 mod failure;
@@ -36,7 +36,7 @@ use file::Membership;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The place of this process in a limit. All methods may be called from every thread, and none calls
+/// The place of the process in a limit. All methods may be called from every thread, and none calls
 /// the driver.
 #[derive(Debug)]
 pub struct Group(Kind);
@@ -47,27 +47,27 @@ enum Kind {
     Member(Box<Membership>),
 }
 
-/// What a process may know about its limit. All figures are in bytes.
+/// Figures of a limit, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// The limit of the group, or the process's own `max` if that is less.
+    /// The limit of the group, or the process's own `max` if the `max` is less.
     pub limit: u64,
     /// Bytes of all processes of the group.
     pub held_by_all: u64,
-    /// Bytes of this process.
+    /// Bytes of the process.
     pub held_by_this: u64,
-    /// Bytes that this process could reserve now.
+    /// Bytes within the process's reach now.
     pub available: u64,
 }
 
 impl Group {
-    /// A limit for this process alone, without a shared file.
+    /// A limit for the process alone, without a shared file.
     pub const fn alone(limit: Option<u64>) -> Self {
         Self(Kind::Alone { limit, held: AtomicU64::new(0) })
     }
 
-    /// Joins the group of a name on a device, and creates the group if no living process is in it.
-    /// The first process that names a limit gives the group its limit.
+    /// Joins the group of a name on a device, and creates the group if the group has no living process.
+    /// The first process with a limit decides the group's limit.
     ///
     /// # Errors
     /// The name or the terms are invalid, the shared file cannot be used, the group has another limit,
@@ -90,15 +90,15 @@ impl Group {
         Membership::join(folder, options, limit, device).map(|member| Self(Kind::Member(Box::new(member))))
     }
 
-    /// Counts bytes before the driver's call that takes them. A failed driver call needs
+    /// Counts bytes before the driver allocates. A failed driver call needs
     /// [`Self::give_back`].
     ///
-    /// Waits for other processes of the group for microseconds, and never for the device.
+    /// Waits for members of the group for microseconds, and never for the device.
     ///
     /// # Errors
-    /// The bytes do not fit, even with the shares of members that have died. The other members learn
-    /// from [`Self::owed`] that this process was refused, until its next success or its end. The
-    /// error is returned, too, in a forked child of the process that joined.
+    /// The bytes do not fit, even with the shares of dead members. Until the process's next success or
+    /// end, [`Self::owed`] tells the members of the group about the refusal. A forked child of the
+    /// joined process gets the error, too.
     pub fn reserve(&self, bytes: u64) -> Result<(), Refusal> {
         match &self.0 {
             Kind::Member(member) => member.reserve(bytes),
@@ -111,7 +111,7 @@ impl Group {
         }
     }
 
-    /// Gives bytes back after the driver's call that freed them, or that did not take them. Never
+    /// Gives bytes back after the driver has freed the memory, or has refused to allocate. Never
     /// waits.
     pub fn give_back(&self, bytes: u64) {
         match &self.0 {
@@ -120,9 +120,9 @@ impl Group {
         }
     }
 
-    /// Returns the figures for `cuMemGetInfo`. `None`: there is no limit.
+    /// Returns the figures for `cuMemGetInfo`. `None`: no limit.
     ///
-    /// A member that died in the last 10 ms may be counted still.
+    /// A member may be counted for 10 ms after death.
     pub fn budget(&self) -> Option<Budget> {
         match &self.0 {
             Kind::Member(member) => member.budget(),
@@ -133,8 +133,8 @@ impl Group {
         }
     }
 
-    /// Returns the bytes that this process should give back now, since members of the group were
-    /// refused and this process holds more than its share by weight. Never above what it holds.
+    /// Returns the bytes to give back now. More than 0 if members of the group were refused and the
+    /// process holds more than a share by weight; at most the held bytes.
     pub fn owed(&self) -> u64 {
         match &self.0 {
             Kind::Member(member) => member.owed(),
@@ -143,7 +143,7 @@ impl Group {
     }
 }
 
-/// Subtracts bytes, and at most what is there.
+/// Subtracts bytes, and stops at 0.
 fn subtract(held: &AtomicU64, bytes: u64) {
     let less = |held: u64| Some(held.saturating_sub(bytes));
     let before = held.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);

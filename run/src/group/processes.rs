@@ -1,10 +1,10 @@
-//! Processes of one group that are killed at random, also with the group's lock in their hands.
+//! Processes of a group, killed at random, also with the group's lock in their hands.
 //!
-//! Each member is this test program again, and runs [`member`]. Beside the group, the members keep a
+//! Each member is the test program again, and runs [`member`]. Beside the group, the members keep a
 //! count of their own in another file: they add after a reservation and subtract before they give
-//! back, so that this count is never above the group's, and must never be above the limit. The killer
-//! stops a member first and takes the member's bytes out of the count, since the group gives them
-//! to others as soon as the member is dead.
+//! back. So the count is never above the group's, and must never be above the limit. The killer
+//! stops a member first and takes the member's bytes out of the count, since the group may give the
+//! bytes away as soon as the member is dead.
 
 use super::faults::{self, Point};
 use super::{Group, Uuid};
@@ -21,28 +21,28 @@ const DEVICE: Uuid = Uuid([5; 16]);
 const MEMBERS: usize = 8;
 const LIMIT: u64 = 1 << 30;
 
-/// Environment variables of a member: the folder, its place, its seed.
+/// Environment variables of a member: the folder, the place, the seed.
 const FOLDER: &str = "CACHALOT_TEST_MEMBER_FOLDER";
 const PLACE: &str = "CACHALOT_TEST_MEMBER_PLACE";
 const SEED: &str = "CACHALOT_TEST_MEMBER_SEED";
 
-/// What the members count beside the group.
+/// The count of the members, beside the group.
 #[repr(C)]
 struct Count {
     /// Bytes of all members.
     total: AtomicU64,
     /// Greatest total.
     greatest: AtomicU64,
-    /// Totals above the limit, and figures of the group that contradict the members.
+    /// Totals above the limit, and figures of the group in contradiction to the members.
     faults: AtomicU64,
-    /// Operations so far, and how many there shall be.
+    /// Operations so far, and operations at the end.
     operations: AtomicU64,
     target: AtomicU64,
     reserved: AtomicU64,
     refused: AtomicU64,
-    /// Members that died with the lock.
+    /// Members killed with the lock in their hands.
     with_lock: AtomicU64,
-    /// Locks that passed on from a dead holder.
+    /// Locks passed on from a dead holder.
     recovered: AtomicU64,
     members: [Member; MEMBERS],
 }
@@ -51,7 +51,7 @@ struct Count {
 struct Member {
     /// Bytes in the total.
     held: AtomicU64,
-    /// 1 while the member changes the total and its bytes.
+    /// 1 while the member changes the total and the member's bytes.
     busy: AtomicU64,
 }
 
@@ -108,7 +108,7 @@ fn join(folder: &Path, random: &mut Rng, limit: Option<u64>) -> Group {
     Group::join_in(folder, &options(random), limit, DEVICE).unwrap()
 }
 
-/// Kills the calling process, with the lock that it holds.
+/// Kills the calling process, with the lock in hand.
 fn die(count: &Count, place: usize) -> ! {
     count.with_lock.fetch_add(1, SeqCst);
     count.bury(place);
@@ -172,7 +172,7 @@ fn member() {
     std::mem::forget(group);
 }
 
-/// What a run has done.
+/// The figures of a run.
 #[derive(Debug)]
 #[expect(dead_code, reason = "printed")]
 struct Outcome {
@@ -193,7 +193,7 @@ fn spawn(folder: &Path, place: usize, random: &mut Rng) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Waits for a change of a child, and returns the status that `waitpid` gives. `None`: no change yet.
+/// Waits for a change of a child, and returns the status of `waitpid`. `None`: no change yet.
 fn poll(child: &Child, options: i32) -> Option<i32> {
     let mut status = 0;
     // SAFETY: `status` outlives the call.
@@ -212,13 +212,13 @@ fn signal(child: &Child, signal: i32) {
     unsafe { libc::kill(child.id() as i32, signal) };
 }
 
-/// Returns whether a status is of a process that was killed.
+/// Returns whether a status is of a killed process.
 fn is_killed(status: i32) -> bool {
     libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL
 }
 
-/// Stops a member and kills the member, its bytes taken out of the total in between. Returns the status
-/// of the member's end.
+/// Stops a member, takes the member's bytes out of the total, and kills the member. Returns the status of
+/// the member's end.
 fn kill(count: &Count, child: &Child, place: usize) -> i32 {
     loop {
         signal(child, libc::SIGSTOP);
@@ -236,7 +236,7 @@ fn kill(count: &Count, child: &Child, place: usize) -> i32 {
     wait(child, 0)
 }
 
-/// Runs eight members for a number of operations, kills them at random, and checks what is left.
+/// Runs eight members for a number of operations, kills them at random, and checks the end.
 fn campaign(operations: u64, seed: u64) -> Outcome {
     println!("seed {seed}");
     let place = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -307,7 +307,7 @@ fn ten_million_operations() {
     println!("{:#?}", campaign(operations, seed));
 }
 
-/// Runs a member that dies at a point.
+/// Runs a member to the death at a point.
 fn die_at(folder: &Path, point: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "group::processes::victim", "--ignored", "--nocapture"]);

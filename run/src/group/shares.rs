@@ -1,10 +1,10 @@
-//! How much each owner may take, and who gives back.
+//! How much each owner may take, and must give back.
 
 use super::layout::{Figures, NONE};
 
-/// Returns the bytes that owner `me` may still take.
+/// Returns the bytes within the reach of owner `me`.
 ///
-/// Kept are the bytes that others hold, and those below their `low` that they do not hold yet.
+/// Out of reach are the held bytes of all owners, and the unheld bytes below each owner's `low`.
 pub(super) fn room(limit: u64, owners: &[Figures], me: usize) -> u64 {
     let others = owners.iter().enumerate().filter(|(at, _)| *at != me);
     let kept = others.fold(0_u64, |sum, (_, owner)| sum.saturating_add(owner.held.max(owner.low)));
@@ -12,10 +12,10 @@ pub(super) fn room(limit: u64, owners: &[Figures], me: usize) -> u64 {
     limit.saturating_sub(kept).min(mine.max).saturating_sub(mine.held)
 }
 
-/// Returns the bytes that owner `me` should give back now.
+/// Returns the bytes to give back now by owner `me`.
 ///
-/// Nobody owes while everybody is served. What is short for the refused is divided among the owners
-/// above their share, by how much each is above.
+/// While every owner is served, the debts are 0. The missing bytes of the refused are divided among
+/// the owners above their share, by how much each is above.
 pub(super) fn owed(limit: u64, owners: &[Figures], me: usize) -> u64 {
     let wanted = |of: usize| {
         let others = owners.iter().enumerate().filter(|(at, _)| *at != of);
@@ -37,7 +37,7 @@ pub(super) fn owed(limit: u64, owners: &[Figures], me: usize) -> u64 {
     mine.min(u64::try_from(part).unwrap_or(u64::MAX))
 }
 
-/// Returns the bytes of an owner's share: its weight times the level, and at least `low`, at most
+/// Returns the bytes of an owner's share: weight times level, and at least `low`, at most
 /// `max`. The level is in bytes for each unit of weight, in units of 2⁻³².
 fn share(owner: &Figures, level: u128) -> u64 {
     let bytes = u64::try_from((u128::from(owner.weight) * level) >> 32).unwrap_or(u64::MAX);
@@ -45,7 +45,7 @@ fn share(owner: &Figures, level: u128) -> u64 {
 }
 
 /// Returns the highest level at which the shares of all owners are within the limit: as water in
-/// vessels, what one owner may not take rises in the others.
+/// vessels, bytes above an owner's `max` rise in the vessels beside.
 fn level(limit: u64, owners: &[Figures]) -> u128 {
     let fits = |level: u128| {
         let sum = owners.iter().fold(0_u128, |sum, owner| sum + u128::from(share(owner, level)));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a foreign file may hold causes no panic and no debt above what is held.
+        /// Figures of a foreign file cause no panic, and no debt above the held bytes.
         #[test]
         fn every_figure_is_survived(limit in any::<u64>(), owners in prop::collection::vec(anyone(), 1..6)) {
             for me in 0..owners.len() {
@@ -145,7 +145,7 @@ mod tests {
             prop_assert_eq!(owners.iter().map(|owner| owner.held).sum::<u64>(), limit);
         }
 
-        /// An owner that wants what its share has room for is owed all that is short.
+        /// An owner within the share is owed all missing bytes.
         #[test]
         fn debts_serve_who_is_within_its_share(
             weights in prop::collection::vec(1..1000_u64, 2..6),

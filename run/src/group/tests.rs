@@ -1,4 +1,4 @@
-//! One process, and several members of a group within one process.
+//! A process alone, and several members of a group within a process.
 
 use super::{Budget, Group, GroupError, Uuid, watch};
 use crate::options::GroupOptions;

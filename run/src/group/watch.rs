@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 pub struct GroupView {
     /// The name of the group.
     pub name: String,
-    /// The device, as `nvidia-smi` prints its identity.
+    /// The identity of the device, as printed by `nvidia-smi`.
     pub device: String,
     /// Greatest number of bytes of all members together. `None`: no limit.
     pub limit: Option<u64>,
@@ -33,18 +33,18 @@ pub struct MemberView {
     pub program: String,
     /// Bytes held.
     pub held: u64,
-    /// Bytes that are kept for the member.
+    /// Bytes kept for the member.
     pub low: u64,
     /// Greatest number of bytes of the member. `None`: the group's limit.
     pub max: Option<u64>,
-    /// The member's share beside the weights of the others.
+    /// The member's share beside the weights of all members.
     pub weight: u64,
     /// Bytes of the last refused reservation, or 0.
     pub want: u64,
 }
 
 /// Reads all groups with a living member whose files lie in a folder, in the order of their names. A
-/// file that is of no group of this version is left out.
+/// file of another kind or version is left out.
 ///
 /// # Errors
 /// The folder cannot be read.

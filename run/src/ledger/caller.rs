@@ -1,14 +1,14 @@
-//! Who asks: the first object on the stack that asks for itself.
+//! The caller of a booking: the first object on the stack with a wish of its own.
 
 use super::objects::{Lookup, Object, Objects};
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Most frames that are read for a caller. The runtime and this library have some ten frames.
+/// Most frames read in search of a caller. The runtime and the library in front have some ten frames.
 const MOST_SEARCHED: usize = 64;
 
-/// Most frames that a call stack has.
+/// Most frames of a call stack.
 const MOST_FRAMES: usize = 48;
 
 /// The frame of a call, opaque to us.
@@ -26,15 +26,15 @@ unsafe extern "C" {
 /// Ends the walk of the unwinder. 0 goes on.
 const END: c_int = 5;
 
-/// Return addresses, innermost first, each moved into the instruction of its call.
+/// Return addresses, innermost first, each moved into the instruction of the call.
 #[derive(Default)]
 struct Walk<'a> {
     lookup: Option<&'a Lookup>,
-    /// The first object that asks for itself.
+    /// The first object with a wish of its own.
     caller: Option<Arc<Object>>,
-    /// The program or library that this code is in.
+    /// The program or library with the code of the ledger.
     own: Option<Arc<Object>>,
-    /// The frames so far, if asked for. Those within the caller go once the caller is found.
+    /// The frames so far, if asked for. Frames below the caller go once the caller is found.
     frames: Option<Vec<usize>>,
     passed: usize,
 }
@@ -72,19 +72,19 @@ extern "C" fn each(frame: *mut Frame, data: *mut c_void) -> c_int {
     if address != usize::MAX && walk.step(address) { 0 } else { END }
 }
 
-/// The object that asks, and on demand its call stack.
+/// The asking object, and on demand the call stack.
 pub(super) struct Caller {
     /// `None`: the stack could not be read as far as an object.
     pub(super) object: Option<Arc<Object>>,
-    /// Return addresses from the object outward, or from here if nobody else asks. Empty unless asked
-    /// for.
+    /// Return addresses from the object outward, or from the ledger if no object was found. Empty
+    /// unless asked for.
     pub(super) frames: Vec<usize>,
 }
 
-/// Finds out who called. Takes some hundred nanoseconds for each frame up to the caller.
+/// Finds the caller. Takes some hundred nanoseconds for each frame up to the caller.
 ///
-/// A program that has this code linked statically is found too: where nobody else asks, the object of
-/// this code does.
+/// A program with the ledger linked statically is found, too: if no object is left, the object of the
+/// ledger is the caller.
 pub(super) fn find(objects: &Objects, with_stack: bool) -> Caller {
     let lookup = objects.now();
     let mut walk = Walk { lookup: Some(&lookup), frames: with_stack.then(Vec::new), ..Walk::default() };
@@ -94,7 +94,7 @@ pub(super) fn find(objects: &Objects, with_stack: bool) -> Caller {
     Caller { object: caller.or(own), frames: frames.unwrap_or_default() }
 }
 
-/// Describes an address of code: the function if its object names the function, otherwise the place
+/// Describes an address of code: the function if the object names the function, otherwise the place
 /// in the object's file.
 pub(super) fn describe(objects: &Objects, address: usize) -> String {
     let lookup = objects.now();

@@ -1,11 +1,11 @@
-//! What memory is booked as.
+//! Kinds of memory in a book.
 
 use serde::{Deserialize, Serialize};
 
-/// Number of kinds that a book has room for.
+/// Number of kinds with room in a book.
 pub(super) const KINDS: usize = 16;
 
-/// What memory is booked as. The numbers are part of the published file.
+/// A kind of memory in a book. The numbers are part of the published file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -13,9 +13,9 @@ pub(super) const KINDS: usize = 16;
 pub enum Kind {
     /// A segment, which the allocator took from the driver to serve requests.
     Segment = 0,
-    /// A request that was served from a segment: a part of [`Kind::Segment`].
+    /// A request served from a segment: a part of [`Kind::Segment`].
     Served = 1,
-    /// Memory that the driver gave as asked (`cuMemAlloc`, `cuMemAllocPitch`).
+    /// Memory given by the driver as asked (`cuMemAlloc`, `cuMemAllocPitch`).
     Plain = 2,
     /// Physical memory apart from addresses (`cuMemCreate`).
     Pages = 3,
@@ -27,13 +27,13 @@ pub enum Kind {
     Managed = 6,
     /// Pinned memory of the host.
     Host = 7,
-    /// Contexts, and what the driver takes for itself.
+    /// Contexts, and memory of the driver's own.
     Context = 8,
     /// Modules, libraries and kernels.
     Module = 9,
     /// Graphs and their memory.
     Graph = 10,
-    /// What other calls took.
+    /// Memory taken by further calls.
     Other = 11,
 }
 

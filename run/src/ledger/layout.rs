@@ -1,7 +1,7 @@
-//! The published book: totals by object and kind, each one atomic word.
+//! The published book: totals by object and kind, each an atomic word.
 //!
-//! Only the process of the book writes, from all its threads. A reader may see a total before another
-//! that was written earlier, and never half a number.
+//! Only the process of the book writes, from all threads. A reader may see totals of slightly
+//! different moments, and never half a number.
 
 use super::kind::{KINDS, Kind};
 use crate::shared::form;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The first word of the file: `CACHBOK1`.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHBOK1");
 
-/// Greatest number of objects in a book. The last one stands for all further objects.
+/// Greatest number of objects in a book. The last row stands for all further objects.
 pub(super) const OBJECTS: usize = 256;
 
 /// Words of an object's name.
@@ -39,8 +39,8 @@ pub(super) struct Book {
     pub(super) used: AtomicU64,
     pub(super) total: AtomicU64,
     pub(super) when: AtomicU64,
-    /// Bookings that the table of living entries had no room for, their bytes, and frees of what the
-    /// book does not know.
+    /// Bookings without room in the table of living entries, their bytes, and frees of memory without
+    /// an entry.
     pub(super) dropped: AtomicU64,
     pub(super) dropped_bytes: AtomicU64,
     pub(super) unknown_frees: AtomicU64,
@@ -69,7 +69,7 @@ pub(super) struct Cell {
 }
 
 impl Row {
-    /// Names the row. A name that is too long keeps its end, which tells more.
+    /// Names the row. A long name keeps the end, which tells more.
     pub(super) fn rename(&self, name: &str) {
         let most = NAME * 8;
         let mut from = name.len().saturating_sub(most);
@@ -94,7 +94,7 @@ impl Cell {
         self.peak.fetch_max(sum, Ordering::Relaxed);
     }
 
-    /// Subtracts at most what is there, and returns how much that was.
+    /// Subtracts bytes, stops at 0, and returns the subtracted bytes.
     pub(super) fn subtract(&self, bytes: u64) -> u64 {
         let less = |word: &AtomicU64, by: u64| {
             let before =
@@ -104,7 +104,7 @@ impl Cell {
         bytes.min(less(&self.bytes, bytes))
     }
 
-    /// Subtracts one entry.
+    /// Subtracts an entry.
     pub(super) fn remove(&self, bytes: u64) {
         let less = |count: u64| Some(count.saturating_sub(1));
         let _ = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -113,7 +113,7 @@ impl Cell {
 }
 
 impl Book {
-    /// Fills in what does not change.
+    /// Fills in the constant words.
     pub(super) fn begin(&self, owner: Identity, namespace: u64, program: &str, uuid: [u64; 2]) {
         let words = [
             (&self.length, size_of::<Self>() as u64),

@@ -1,4 +1,4 @@
-//! What is booked and not yet freed: by kind and number, the bytes and who asked.
+//! Memory in the book: by kind and number, the bytes and the asking object.
 
 use super::kind::Kind;
 use rustc_hash::FxHashMap;
@@ -23,7 +23,7 @@ pub(super) struct Entry {
 
 type Shard = Mutex<FxHashMap<(Kind, u64), Entry>>;
 
-/// The living entries. No lock is held while other code runs.
+/// The living entries. No lock is held while foreign code runs.
 #[derive(Default)]
 pub(super) struct Live {
     shards: [Shard; SHARDS],
@@ -37,7 +37,7 @@ impl Live {
         &self.shards[mixed as usize % SHARDS]
     }
 
-    /// Adds an entry, and returns the entry that had its number before. `Err`: there is no room.
+    /// Adds an entry, and returns the earlier entry of the number. `Err`: no room.
     pub(super) fn insert(&self, kind: Kind, id: u64, entry: Entry) -> Result<Option<Entry>, ()> {
         if self.count.fetch_add(1, Ordering::Relaxed) >= ENTRIES {
             self.count.fetch_sub(1, Ordering::Relaxed);

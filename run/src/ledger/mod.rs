@@ -1,18 +1,18 @@
-//! Who holds the card: every piece of the device's memory, booked to the object that asked.
+//! Who holds the card: every piece of the device's memory, booked to the asking object.
 //!
-//! A book is of one process and one device. The caller of each booking is the first object on the
-//! stack that is neither the CUDA runtime, the driver, the library in front, the C library nor the
-//! loader. Nothing here calls the driver.
+//! A book is of a process and a device. The caller of each booking is the first object on the stack
+//! beyond the CUDA runtime, the driver, the library in front, the C library and the loader. Nothing
+//! here calls the driver.
 //!
 //! ```text
-//! file        the book that a process wrote at its end
+//! file        the book of a process, written at the process's end
 //! publish     the mapped file of a living process's book
 //! view        a book, as read
 //! stacks      call stacks, on demand
-//! caller      who asks
-//! objects     what the loader has mapped
+//! caller      the asking object
+//! objects     libraries and programs, as mapped by the loader
 //! layout live the totals, published · entries not yet freed
-//! kind        what memory is booked as
+//! kind        kinds of memory in a book
 //! ```
 
 mod caller;
@@ -45,13 +45,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use view::BookView;
 
-/// The number of the row for callers that could not be found.
+/// The number of the row for callers out of sight.
 const UNKNOWN: u16 = 0;
 
 /// The number of the row for objects beyond the table.
 const OTHERS: u16 = OBJECTS as u16 - 1;
 
-/// What a ledger keeps.
+/// Options of a ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LedgerOptions {
     /// Publish the book for `cachalot top`.
@@ -60,8 +60,8 @@ pub struct LedgerOptions {
     pub stacks: bool,
 }
 
-/// The book of this process on a device. All methods may be called from every thread, and none calls
-/// the driver. In a forked child of the process that made the ledger, they do nothing.
+/// The book of the process on a device. All methods may be called from every thread, and none calls
+/// the driver. In a forked child of the ledger's process, the methods do nothing.
 pub struct Ledger {
     book: Published,
     objects: Objects,
@@ -82,8 +82,8 @@ pub struct Before {
 }
 
 impl Ledger {
-    /// Opens the book of this process on a device. A book that cannot be published is kept in
-    /// private, and [`Self::fault`] says why.
+    /// Opens the book of the process on a device. If the book cannot be published, the ledger keeps a
+    /// private book, and [`Self::fault`] says why.
     ///
     /// # Errors
     /// The system has no memory for the book.
@@ -95,7 +95,7 @@ impl Ledger {
         }
     }
 
-    /// Opens the book with its file in a folder, or without a file. See [`Self::new`].
+    /// Opens the book with a file in a folder, or without a file. See [`Self::new`].
     ///
     /// # Errors
     /// The system has no memory for the book.
@@ -118,15 +118,15 @@ impl Ledger {
         })
     }
 
-    /// Returns why the book is not published, if it should be.
+    /// Returns why the book is not published. `None`: the book is published, or was not to be.
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
-    /// Books memory to the calling object. `id` is the address or the handle: the next booking of the
-    /// same kind and number replaces the entry.
+    /// Books memory to the calling object. `id` is the address or the handle: the next booking of an
+    /// equal kind and number replaces the entry.
     pub fn book(&self, kind: Kind, bytes: u64, id: u64) {
-        if self.book.is_forked() {
+        if self.is_forked() {
             return;
         }
         let (object, stack) = self.caller(bytes);
@@ -143,9 +143,9 @@ impl Ledger {
         }
     }
 
-    /// Takes memory out of the book, and returns its bytes. `None`: the book does not know the memory.
+    /// Takes memory out of the book, and returns the bytes. `None`: the book has no such memory.
     pub fn unbook(&self, kind: Kind, id: u64) -> Option<u64> {
-        if self.book.is_forked() {
+        if self.is_forked() {
             return None;
         }
         let Some(entry) = self.live.remove(kind, id) else {
@@ -156,15 +156,15 @@ impl Ledger {
         Some(entry.bytes)
     }
 
-    /// Notes the driver's used bytes before a call that takes memory without saying how much.
+    /// Notes the driver's used bytes before a call with an unknown need of memory.
     pub fn before(&self, used: u64) -> Before {
         Before { used, booked: self.book.book().of_device() }
     }
 
-    /// Books what a call took or gave back: the difference of the driver's used bytes, less what was
-    /// booked meanwhile. A call of another process at the same time is booked here, too.
+    /// Books the memory that a call took or gave back: the difference of the driver's used bytes, less
+    /// the bookings meanwhile. A simultaneous call of another process is in the difference, too.
     pub fn around(&self, kind: Kind, before: Before, used: u64) {
-        if self.book.is_forked() {
+        if self.is_forked() {
             return;
         }
         let book = self.book.book();
@@ -190,7 +190,7 @@ impl Ledger {
 
     /// Notes the driver's own figures: used and all bytes of the device.
     pub fn driver(&self, used: u64, total: u64) {
-        if self.book.is_forked() {
+        if self.is_forked() {
             return;
         }
         let book = self.book.book();
@@ -200,13 +200,18 @@ impl Ledger {
         book.when.store(now.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Returns the book as it is.
+    /// Returns the book of the moment.
     pub fn view(&self) -> BookView {
         let mut view = BookView::new(self.book.book());
         if let Some(stacks) = &self.stacks {
             (view.stacks, view.dropped_stacks) = stacks.view();
         }
         view
+    }
+
+    /// Returns whether the calling process is a forked child of the ledger's process.
+    fn is_forked(&self) -> bool {
+        self.book.is_forked()
     }
 
     /// Removes the published file. Called at the end of the process; the ledger stays usable.
@@ -224,7 +229,7 @@ impl Ledger {
         (caller.object.map_or(UNKNOWN, |object| self.row(&object)), stack)
     }
 
-    /// Returns the number of an object's row, and begins the row if it is missing.
+    /// Returns the number of an object's row, and begins a missing row.
     fn row(&self, object: &Arc<Object>) -> u16 {
         let known = self.rows.read().unwrap_or_else(PoisonError::into_inner).get(&object.name).copied();
         if let Some(row) = known {

@@ -1,11 +1,11 @@
-//! The objects that the loader has mapped, and which of them speak for others.
+//! The mapped objects, and which of them only pass wishes on.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Objects that ask for others: the runtime, the driver and its parts, the library in front, the C
-/// library and the loader. The starts of file names, since wheels rename libraries.
+/// Objects without wishes of their own: the runtime, the driver and the driver's parts, the library in
+/// front, the C library and the loader. The starts of file names, since wheels rename libraries.
 const TRANSPARENT: [&str; 15] = [
     "libcudart",
     "libcuda.so",
@@ -27,11 +27,11 @@ const TRANSPARENT: [&str; 15] = [
 /// A mapped object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Object {
-    /// The path, as the loader has the path. For the program itself, the path of its file.
+    /// The path, as known to the loader. For the program, the path of the program's file.
     pub(super) name: String,
     /// Where the object's addresses begin.
     pub(super) base: usize,
-    /// Whether the object asks for others.
+    /// Whether the object only passes wishes on.
     pub(super) is_transparent: bool,
 }
 
@@ -47,14 +47,14 @@ struct Mapped {
 
 type Changes = (u64, u64);
 
-/// The objects of this process, read again when the loader has changed them.
+/// The objects of the process, read again when the loader has changed them.
 #[derive(Default)]
 pub(super) struct Objects {
     known: RwLock<Arc<Mapped>>,
 }
 
 impl Objects {
-    /// Returns a look-up that stays as it is while the loader goes on.
+    /// Returns a look-up, which stays constant while the loader goes on.
     pub(super) fn now(&self) -> Lookup {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).clone();
         if known.changes == changes() {
@@ -71,7 +71,7 @@ impl Objects {
 pub(super) struct Lookup(Arc<Mapped>);
 
 impl Lookup {
-    /// Returns the object that an address of code lies in.
+    /// Returns the object around an address of code.
     pub(super) fn object(&self, address: usize) -> Option<&Arc<Object>> {
         let Mapped { code, objects, .. } = &*self.0;
         let at = code.partition_point(|&(begin, _, _)| begin <= address).checked_sub(1)?;
@@ -145,7 +145,7 @@ fn read() -> Mapped {
     mapped
 }
 
-/// Returns whether the object of a path asks for others.
+/// Returns whether the object of a path only passes wishes on.
 fn speaks_for_others(path: &str) -> bool {
     let file = Path::new(path).file_name().map_or(path.into(), |name| name.to_string_lossy());
     TRANSPARENT.iter().any(|start| file.starts_with(start))

@@ -1,4 +1,4 @@
-//! The mapped file of a book: made by its process, found and read by others.
+//! The mapped file of a book: made by a process, and read by any process of the user.
 
 use super::layout::{Book, MAGIC};
 use super::view::BookView;
@@ -18,15 +18,15 @@ const PREFIX: &str = "book-";
 /// Bytes of the file.
 const BYTES: u64 = Shared::<Book>::BYTES;
 
-/// Most books of one process on one device: of a program before an `exec`, and of several copies of
-/// this code.
+/// Most books of a process on a device: of a program before an `exec`, and of several copies of the
+/// library.
 const COPIES: u32 = 8;
 
-/// A book in memory, and its file if there is one.
+/// A book in memory, with or without a file.
 pub(super) struct Published {
     book: Shared<Book>,
     path: Option<PathBuf>,
-    /// The process that made the book. A forked child has another id.
+    /// The process of the book. A forked child has another id.
     pid: u32,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Published {
 static NAMES: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 
 impl Published {
-    /// Makes a book that only this process sees.
+    /// Makes a book for the process alone.
     pub(super) fn private(device: Uuid) -> io::Result<Self> {
         let book = Self { book: Shared::private()?, path: None, pid: std::process::id() };
         let owner = Identity::of_caller().unwrap_or(Identity { pid: book.pid, start: 0, image: 0 });
@@ -63,12 +63,12 @@ impl Published {
         &self.book
     }
 
-    /// Returns whether the calling process is a forked child of the process that made the book.
+    /// Returns whether the calling process is a forked child of the book's process.
     pub(super) fn is_forked(&self) -> bool {
         self.pid != std::process::id()
     }
 
-    /// Removes the file's name. The book itself stays in memory.
+    /// Removes the file's name. The book stays in memory.
     pub(super) fn remove(&self) {
         if let Some(path) = self.path.as_ref().filter(|_| !self.is_forked()) {
             NAMES.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, other)| other != path);
@@ -84,8 +84,7 @@ impl Drop for Published {
     }
 }
 
-/// Has a file removed when the process exits. A process that is killed leaves its file to the next
-/// reader.
+/// Has a file removed when the process exits. A killed process leaves the file to the next reader.
 fn remove_at_exit(path: PathBuf) {
     extern "C" fn remove() {
         // A forked child may meet a lock that another thread of its parent held.
@@ -105,7 +104,7 @@ fn remove_at_exit(path: PathBuf) {
 
 /// Reads the books of all living processes of the calling user, in the order of process ids.
 ///
-/// Files of dead processes are removed. A file that is no book of this version is left out.
+/// Files of dead processes are removed. A file of another kind or version is left out.
 ///
 /// # Errors
 /// The user's folder cannot be used.

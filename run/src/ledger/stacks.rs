@@ -1,4 +1,4 @@
-//! Call stacks of bookings, on demand: each distinct stack once, with its bytes.
+//! Call stacks of bookings, on demand: each distinct stack once, with the stack's bytes.
 
 use super::caller;
 use super::objects::Objects;
@@ -24,7 +24,7 @@ struct Known {
 }
 
 impl Stacks {
-    /// Counts bytes of a stack, and returns the stack's number: 0 if there is no room.
+    /// Counts bytes of a stack, and returns the stack's number: 0 without room.
     pub(super) fn add(&self, objects: &Objects, frames: Vec<usize>, bytes: u64) -> u32 {
         // Described before the lock is taken, since the loader has a lock, too; and only once, while
         // the objects are there.
@@ -60,7 +60,7 @@ impl Stacks {
         }
     }
 
-    /// Returns the stacks that hold memory, the greatest first, and the number of bookings without.
+    /// Returns the stacks with memory, the greatest first, and the number of bookings without a stack.
     pub(super) fn view(&self) -> (Vec<StackView>, u64) {
         let known = self.known();
         let mut held: Vec<_> = known.stacks.iter().filter(|stack| stack.count > 0).cloned().collect();

@@ -1,4 +1,4 @@
-//! Books of this process, with libraries that ask.
+//! Books of the test's process, with asking libraries.
 
 use super::file::{self, Books};
 use super::layout::OBJECTS;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const DEVICE: Uuid = Uuid([3; 16]);
 
-/// A library whose functions call what they are given.
+/// A library with a function that calls a given function.
 struct Library(libloading::Library);
 
 type Call = extern "C" fn(*mut c_void);

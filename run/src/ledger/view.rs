@@ -1,4 +1,4 @@
-//! A book as read: from a living process, or from the file that a process wrote at its end.
+//! A book as read: from a living process, or from a file.
 
 use super::Kind;
 use super::layout::{Book, Row};
@@ -14,26 +14,26 @@ pub struct BookView {
     pub pid: u32,
     /// The program's name.
     pub program: String,
-    /// The device, as `nvidia-smi` prints its identity.
+    /// The identity of the device, as printed by `nvidia-smi`.
     pub device: String,
     /// The driver's own figures, or `None` before the first.
     pub driver: Option<DriverView>,
     /// Bytes of device memory in the book.
     pub booked: u64,
-    /// The driver's used bytes beyond the book: of other processes, or of calls that nobody sees.
+    /// The driver's used bytes beyond the book: of further processes, or of unseen calls.
     /// `None` without the driver's figures.
     pub unexplained: Option<i64>,
-    /// The objects that hold memory or held memory, the greatest first.
+    /// The objects with memory now or before, the greatest first.
     pub objects: Vec<ObjectView>,
-    /// Bookings that the table of living entries had no room for.
+    /// Bookings without room in the table of living entries.
     pub dropped: u64,
-    /// Bytes of those bookings.
+    /// Bytes of the bookings without room.
     pub dropped_bytes: u64,
-    /// Frees of memory that the book does not know.
+    /// Frees of memory without an entry in the book.
     pub unknown_frees: u64,
     /// Bookings of objects beyond the table of objects, which are booked as `(others)`.
     pub unnamed: u64,
-    /// Call stacks that hold memory, the greatest first. Empty unless asked for.
+    /// Call stacks with memory, the greatest first. Empty unless asked for.
     #[serde(default)]
     pub stacks: Vec<StackView>,
     /// Bookings whose call stack had no room.
@@ -41,7 +41,7 @@ pub struct BookView {
     pub dropped_stacks: u64,
 }
 
-/// Figures that the driver tells.
+/// Figures of the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DriverView {
     /// Used bytes of the device, by all processes.
@@ -55,7 +55,7 @@ pub struct DriverView {
 /// An object of a book.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ObjectView {
-    /// The path, as the loader has the path; its end if the path is long.
+    /// The path, as known to the loader; the end of a long path.
     pub name: String,
     /// Bytes of device memory.
     pub bytes: u64,
@@ -66,11 +66,11 @@ pub struct ObjectView {
 /// Memory of an object and a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KindView {
-    /// What the memory is booked as.
+    /// The kind of the memory.
     pub kind: Kind,
     /// Bytes held.
     pub bytes: u64,
-    /// Entries held. For contexts and modules: calls that took memory.
+    /// Entries held. For contexts and modules: calls with a need of memory.
     pub count: u64,
     /// Greatest number of bytes so far.
     pub peak: u64,

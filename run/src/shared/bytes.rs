@@ -1,6 +1,6 @@
 //! Numbers of bytes in words.
 
-/// Formats bytes with the largest unit that leaves at least 1: `1.5 GiB`, `512 B`.
+/// Formats bytes in the largest unit with a number of at least 1: `1.5 GiB`, `512 B`.
 pub(crate) fn show(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;

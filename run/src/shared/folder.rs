@@ -1,20 +1,20 @@
-//! The folder of the files that processes of one user share.
+//! The folder of the files shared by processes of a user.
 
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names another folder, for instance where containers share one.
+/// The environment variable with the name of another folder, for instance a folder shared by containers.
 pub const VARIABLE: &str = "CACHALOT_RUN_FOLDER";
 
-/// Returns the folder of the calling user, and creates the folder if it is missing.
+/// Returns the folder of the calling user, and creates a missing folder.
 ///
-/// The folder is `/dev/shm/cachalot-UID`, or `$XDG_RUNTIME_DIR/cachalot` where there is no `/dev/shm`,
+/// The folder is `/dev/shm/cachalot-UID`, or `$XDG_RUNTIME_DIR/cachalot` on systems without `/dev/shm`,
 /// or the value of [`VARIABLE`]. Only the user may look into the folder.
 ///
 /// # Errors
-/// The folder cannot be created, belongs to another user, or is open to others.
+/// The folder cannot be created, belongs to another user, or is open to more users.
 pub fn of_user() -> io::Result<PathBuf> {
     if let Some(folder) = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) {
         return private(PathBuf::from(folder));
@@ -31,13 +31,13 @@ pub fn of_user() -> io::Result<PathBuf> {
     }
 }
 
-/// Returns the user that the calling process acts for.
+/// Returns the effective user of the calling process.
 pub(crate) fn user() -> u32 {
     // SAFETY: the function has no preconditions.
     unsafe { libc::geteuid() }
 }
 
-/// Creates a folder that is missing, and checks that only the user may look into the folder.
+/// Creates a missing folder, and checks the rights: only the user may look into the folder.
 fn private(folder: PathBuf) -> io::Result<PathBuf> {
     match DirBuilder::new().mode(0o700).create(&folder) {
         Ok(()) => {}

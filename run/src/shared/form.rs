@@ -1,8 +1,8 @@
-//! The form of a mapped file: who may have written it, how long it is, and what it is.
+//! The form of a mapped file: the writer, the length and the kind.
 //!
-//! Such a file is foreign data: every reader checks the owner, the mode and the length before the
-//! file is mapped, and every number before it is an index. All words are atomic, so a writer that
-//! breaks the rules changes figures, and nothing else.
+//! A mapped file is foreign data: every reader checks the owner, the mode and the length before the
+//! file is mapped, and the range of every number before the number is an index. All words are atomic,
+//! so a writer against the rules changes figures, and nothing else.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -12,10 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens a file that the calling user alone may have written, of exactly `bytes` bytes.
+/// Opens a file of exactly `bytes` bytes, written by the calling user alone.
 ///
 /// # Errors
-/// The file is missing, is a link or no file, belongs to another user, is open to others, or has
+/// The file is missing, is a link or no file, belongs to another user, is open to more users, or has
 /// another length.
 pub(crate) fn open(path: &Path, bytes: u64, may_write: bool) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -46,7 +46,7 @@ pub(crate) fn create(folder: &Path, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Gives a complete file its name, so that no reader meets half a file. Returns whether the name was
+/// Gives a complete file a name, so no reader meets half a file. Returns whether the name was
 /// free.
 ///
 /// # Errors

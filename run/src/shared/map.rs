@@ -6,14 +6,13 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-/// A type that other processes may change at any time.
+/// A type whose values may be changed by any process at any time.
 ///
 /// # Safety
-/// Every bit pattern is a value, and every part that is read or written is an atomic word, or is only
-/// passed on to the system.
+/// Every bit pattern is a value. Every part is an atomic word, or is only passed on to the system.
 pub(crate) unsafe trait Words: Sync {}
 
-/// A mapping with one value at its beginning.
+/// A mapping with a value at the beginning.
 #[derive(Debug)]
 pub(crate) struct Shared<T> {
     map: MmapRaw,

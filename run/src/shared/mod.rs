@@ -1,4 +1,4 @@
-//! Files that processes of one user map together: their folder, their form, and who is alive.
+//! Files mapped by several processes of a user: their folder, their form, and living processes.
 
 pub(crate) mod bytes;
 pub mod folder;

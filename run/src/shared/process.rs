@@ -1,9 +1,9 @@
-//! Who a process is, so that a process id that the system gives out again names nobody of before.
+//! The identity of a process, which outlives the reuse of the process id.
 
 use std::fs;
 use std::io;
 
-/// A process, told apart from later processes of the same id.
+/// A process, told apart from later processes with an equal id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The process id.
@@ -15,10 +15,10 @@ pub struct Identity {
     pub image: u64,
 }
 
-/// What the system tells about a process (`/proc/PID/stat`).
+/// The system's figures of a process (`/proc/PID/stat`).
 struct Stat {
     identity: Identity,
-    /// Whether the process has ended, and only its exit status is left.
+    /// Whether the process has ended, and only the exit status is left.
     is_zombie: bool,
 }
 
@@ -32,7 +32,7 @@ impl Identity {
     }
 
     /// Returns whether the process runs, and still runs the program of the identity: an `exec`
-    /// ends a program's use of the driver, too. A process that cannot be looked at counts as alive.
+    /// ends a program's use of the driver, too. A process hidden from the caller counts as alive.
     pub fn is_alive(&self) -> bool {
         match stat(self.pid) {
             Ok(Stat { identity, is_zombie }) => {
@@ -45,13 +45,13 @@ impl Identity {
     }
 }
 
-/// Reads what the system tells about a process.
+/// Reads the system's figures of a process.
 fn stat(pid: u32) -> io::Result<Stat> {
     let text = fs::read(format!("/proc/{pid}/stat"))?;
     parse(pid, &text).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has another form")))
 }
 
-/// Reads the fields that follow the program's name, which may itself have spaces and parentheses.
+/// Reads the fields after the program's name. The name may have spaces and parentheses.
 fn parse(pid: u32, text: &[u8]) -> Option<Stat> {
     let end = text.iter().rposition(|&byte| byte == b')')?;
     let text = std::str::from_utf8(&text[end + 1..]).ok()?;
@@ -66,7 +66,7 @@ fn parse(pid: u32, text: &[u8]) -> Option<Stat> {
     Some(Stat { identity: Identity { pid, start: number(22)?, image }, is_zombie })
 }
 
-/// Returns the number of the namespace that process ids of the caller are valid in.
+/// Returns the number of the caller's namespace of process ids.
 ///
 /// # Errors
 /// `/proc` cannot be read.

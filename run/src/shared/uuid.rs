@@ -13,13 +13,13 @@ impl Uuid {
         [value as u64, (value >> 64) as u64]
     }
 
-    /// Returns the identity that two words of a mapped file hold.
+    /// Returns the identity in two words of a mapped file.
     pub(crate) fn of_words([low, high]: [u64; 2]) -> Self {
         Self((u128::from(low) | u128::from(high) << 64).to_le_bytes())
     }
 }
 
-/// The form that `nvidia-smi` prints: `GPU-` and five groups of hexadecimal digits.
+/// The form of `nvidia-smi`: `GPU-` and five groups of hexadecimal digits.
 impl fmt::Display for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GPU")?;

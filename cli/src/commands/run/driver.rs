@@ -12,10 +12,10 @@ use std::process::Command;
 /// The driver's name for the loader.
 const NAME: &str = "libcuda.so.1";
 
-/// The environment variable by which programs of this project name the driver.
+/// The environment variable by which users of cachalot name the driver.
 const VARIABLE: &str = "CACHALOT_LIBCUDA";
 
-/// Folders of drivers that no cache of the loader may know: those of distributions, containers, WSL and NixOS.
+/// Folders of drivers outside the loader's cache: folders of distributions, containers, WSL and NixOS.
 const FOLDERS: [&str; 9] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -32,7 +32,7 @@ const FOLDERS: [&str; 9] = [
 /// loader's cache, and in the usual folders. The path is absolute.
 ///
 /// # Errors
-/// A line about a driver that does not exist.
+/// A line about a missing driver.
 pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, String> {
     let variable = std::env::var_os(VARIABLE).map(PathBuf::from);
     let (name, origin) = match (named, &variable) {
@@ -72,16 +72,16 @@ fn in_cache(line: &str, name: &Path) -> Option<PathBuf> {
     (Path::new(library) == name && kind.contains("x86-64")).then(|| PathBuf::from(path))
 }
 
-/// Returns the names that a library exports.
+/// Returns the names exported by a library.
 ///
 /// # Errors
-/// A line about a file that is no library for x86-64.
+/// A line about a file of another kind than a library for x86-64.
 pub(super) fn exported(library: &Path) -> Result<BTreeSet<String>, String> {
     let refuse = |reason: &dyn std::fmt::Display| format!("{}: {reason}", library.display());
     let file = File::open(library).map_err(|error| refuse(&error))?;
     let data = ReadCache::new(file);
     let parsed = ElfFile::<FileHeader64<LittleEndian>, _>::parse(&data).map_err(|error| refuse(&error))?;
-    let defined = parsed.dynamic_symbols().filter(|symbol| symbol.is_definition());
+    let defined = parsed.dynamic_symbols().filter(ObjectSymbol::is_definition);
     Ok(defined.filter_map(|symbol| symbol.name().ok().map(str::to_owned)).collect())
 }
 

@@ -1,6 +1,6 @@
-//! The environment that leads a program to the library, and the environment without the library.
+//! The environment with the library in front of the driver, and the environment without the library.
 
-use super::folder::{ALIAS, AUDITOR, FRONT, is_private};
+use super::names::{ALIAS, AUDITOR, FRONT, is_private};
 use cachalot_run::Options;
 use cachalot_run::options::VARIABLE;
 use std::ffi::{OsStr, OsString};
@@ -27,14 +27,14 @@ impl Changes {
     }
 }
 
-/// Returns the environment without the library of a `cachalot run` around this one: the inner one replaces the outer one.
+/// Returns the environment without the library of an outer `cachalot run`, which an inner `cachalot run` replaces.
 pub(super) fn without_library() -> Changes {
     let mut changes: Vec<_> = [LIBRARY_PATH, PRELOAD, AUDIT].map(|name| (name, cleaned(name))).into();
     changes.push((VARIABLE, None));
     Changes(changes)
 }
 
-/// Returns the environment that leads to the library in `folder`.
+/// Returns the environment with the library in `folder`.
 pub(super) fn with_library(folder: &Path, audited: bool, options: &Options) -> Changes {
     let before = |name: &str, entry: &Path| {
         let mut value = entry.as_os_str().to_owned();
@@ -55,7 +55,7 @@ pub(super) fn with_library(folder: &Path, audited: bool, options: &Options) -> C
     Changes(changes)
 }
 
-/// Returns the library path without the folder of a `cachalot run` around this one.
+/// Returns the library path without the folder of an outer `cachalot run`.
 pub(super) fn library_path() -> OsString {
     cleaned(LIBRARY_PATH).unwrap_or_default()
 }
@@ -68,7 +68,7 @@ fn cleaned(name: &str) -> Option<OsString> {
     (kept != [b""]).then(|| OsString::from_vec(kept.join(&b':'))).filter(|value| !value.is_empty())
 }
 
-/// Returns whether an entry is a private folder or a file in one.
+/// Returns whether an entry is a private folder or a file in a private folder.
 fn is_ours(entry: &Path) -> bool {
     let in_folder = [FRONT, ALIAS, AUDITOR].iter().any(|&name| entry.file_name().is_some_and(|file| file == name));
     is_private(entry) || (in_folder && entry.parent().is_some_and(is_private))

@@ -1,9 +1,10 @@
 //! The private folder: the library in front under the driver's names, the real driver under an alias, and the auditor.
 //!
-//! The name of the folder follows from its contents, so programs that are started in the same way share a folder, and no
-//! folder changes while a program uses it.
+//! The name of a folder follows from the contents, so programs with equal contents share a folder, and no folder changes
+//! while in use.
 
 use super::driver;
+use super::names::{ALIAS, AUDITOR, FRONT, PREFIX, UNVERSIONED, is_private};
 use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,30 +12,13 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// The library in front, under the driver's name.
-pub(super) const FRONT: &str = "libcuda.so.1";
-/// The name for programs that open the library without a version.
-const UNVERSIONED: &str = "libcuda.so";
-/// The real driver.
-pub(super) const ALIAS: &str = "libcachalot-driver.so.1";
-/// The auditor of the loader.
-pub(super) const AUDITOR: &str = "libcachalot-audit.so";
-
-/// How the name of every private folder begins.
-const PREFIX: &str = "cachalot-run-";
-
-/// The file of the library in front: as cargo builds it, and as it is installed.
+/// The file of the library in front, built by cargo or installed.
 const BUILT: &str = "libcachalot_front.so";
-
-/// Returns whether a path looks like a private folder.
-pub(super) fn is_private(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX))
-}
 
 /// Finds the library in front: beside the command or where cargo built the library, and in `../lib/cachalot`.
 ///
 /// # Errors
-/// A line with the folders that were searched.
+/// A line with the searched folders.
 pub(super) fn front_library() -> Result<PathBuf, String> {
     let command = std::env::current_exe().and_then(fs::canonicalize).map_err(|error| error.to_string())?;
     let beside = command.parent().unwrap_or(Path::new("/"));
@@ -52,10 +36,10 @@ pub(super) fn front_library() -> Result<PathBuf, String> {
     })
 }
 
-/// Prepares the private folder for a library and a driver, and returns its path.
+/// Prepares the private folder for a library and a driver, and returns the path of the folder.
 ///
 /// # Errors
-/// A line about the file that cannot be read or written.
+/// A line about an unreadable file or an unwritable folder.
 pub(super) fn prepare(front: &Path, driver: &Path) -> Result<PathBuf, String> {
     let missing = missing_functions(front, driver)?;
     let real = fs::canonicalize(driver).map_err(|error| format!("{}: {error}", driver.display()))?;
@@ -106,7 +90,7 @@ fn fill(
     fs::write(new.join(AUDITOR), image).map_err(failed)
 }
 
-/// Returns the functions of the library that the driver lacks. A program that asks the loader for one must not find ours.
+/// Returns the functions of the library without a counterpart in the driver. A program must not find ours by the loader.
 fn missing_functions(front: &Path, driver: &Path) -> Result<BTreeSet<String>, String> {
     let functions = driver::exported(driver)?;
     if driver.parent().is_some_and(is_private) || fs::canonicalize(driver).is_ok_and(|file| file == front) {
@@ -161,7 +145,7 @@ fn base() -> Result<PathBuf, String> {
     Err(format!("no private folder in XDG_RUNTIME_DIR, XDG_CACHE_HOME or HOME: {reasons}"))
 }
 
-/// Makes a folder that only the user can enter, from which the loader loads libraries.
+/// Makes a folder for the user alone, from which the loader loads libraries.
 fn usable(folder: &Path) -> Result<PathBuf, String> {
     let refuse = |reason: &dyn std::fmt::Display| format!("{}: {reason}", folder.display());
     fs::DirBuilder::new().mode(0o700).recursive(true).create(folder).map_err(|error| refuse(&error))?;
@@ -184,19 +168,12 @@ fn usable(folder: &Path) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{hide, is_private};
-    use std::path::Path;
+    use super::hide;
 
     #[test]
     fn only_whole_names_are_hidden() {
         let mut image = b"\0cuMemFree\0cuMemFreeAsync\0cuMemFreeAsync_ptsz\0".to_vec();
         hide(&mut image, "cuMemFreeAsync");
         assert_eq!(image, b"\0cuMemFree\0xuMemFreeAsync\0cuMemFreeAsync_ptsz\0");
-    }
-
-    #[test]
-    fn a_private_folder_is_known_by_its_name() {
-        assert!(is_private(Path::new("/run/user/1/cachalot/cachalot-run-00ff")));
-        assert!(!is_private(Path::new("/run/user/1/cachalot")));
     }
 }

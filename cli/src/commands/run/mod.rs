@@ -3,6 +3,7 @@
 mod driver;
 mod environment;
 mod folder;
+mod names;
 mod program;
 
 use super::BAD_INPUT;
@@ -17,10 +18,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Exit status for a program that cannot be executed, as of `env` and of the shells.
+/// Exit status for an unexecutable program, as of `env` and of the shells.
 const NOT_EXECUTABLE: u8 = 126;
 
-/// Exit status for a program that does not exist, as of `env` and of the shells.
+/// Exit status for a missing program, as of `env` and of the shells.
 const NO_PROGRAM: u8 = 127;
 
 const LONG_ABOUT: &str = "\
@@ -47,6 +48,7 @@ Examples:
 /// Start a program with a library in front of the CUDA driver
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct RunArgs {
     /// The settings of the allocator, in PyTorch's syntax
     #[arg(long, value_name = "STRING", visible_alias = "settings", value_parser = checked_settings)]
@@ -54,20 +56,20 @@ pub(crate) struct RunArgs {
     /// A policy of the allocator with default settings
     #[arg(long, value_name = "NAME", value_parser = policy_named, conflicts_with = "config")]
     policy: Option<&'static str>,
-    /// The memory that the program, or its group, may hold: bytes, or a number with KiB, MiB, GiB,
+    /// The limit of the program's memory, or of the group's: bytes, or a number with KiB, MiB, GiB,
     /// TiB, or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
-    /// Share the limit with every program that is started with this group
-    #[arg(long, value_name = "NAME", requires = "limit")]
+    /// Share the limit with every program of the named group
+    #[arg(long, value_name = "NAME")]
     group: Option<String>,
-    /// Memory that is kept for this program, whatever other programs of the group ask for
+    /// Memory kept for the program, against all requests of the rest of the group
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "group")]
     low: Option<u64>,
-    /// The memory that this program may hold of the group's
+    /// The most memory of the group for the program
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "group")]
     max: Option<u64>,
-    /// The share of this program beside the weights of the other programs of the group
+    /// The share of the program beside the weights of the rest of the group
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "group")]
     weight: u32,
     /// Record the program's requests and frees as a trace
@@ -79,7 +81,7 @@ pub(crate) struct RunArgs {
     /// Have `cuMemFree` wait for the device, as the driver's does
     #[arg(long)]
     sync_free: bool,
-    /// Clear memory that is given out again
+    /// Clear freed memory before the next use
     #[arg(long)]
     zero: bool,
     /// Find the caller of each request, and not only of each call of the driver
@@ -97,15 +99,15 @@ pub(crate) struct RunArgs {
     /// Start the program even if the library cannot be put in front of the driver
     #[arg(long)]
     optional: bool,
-    /// The real driver, instead of the one that the loader would find
+    /// The real driver, instead of the first driver on the loader's way
     #[arg(long, value_name = "PATH")]
     driver: Option<PathBuf>,
-    /// The program and its arguments
+    /// The program and the arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
-/// Checks a text of settings, and returns the text as it is.
+/// Checks a text of settings, and returns the text unchanged.
 fn checked_settings(text: &str) -> Result<String, String> {
     Config::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
@@ -133,10 +135,10 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NO_PROGRAM } else { NOT_EXECUTABLE })
 }
 
-/// Puts the library in front of the driver, and returns the environment that leads there.
+/// Puts the library in front of the driver, and returns the environment for the program.
 ///
 /// # Errors
-/// The reason why that is impossible, as a line for the user.
+/// The obstacle, as a line for the user.
 fn prepare(args: &RunArgs, path: &Path) -> Result<environment::Changes, String> {
     let loader = program::loader_of(path)?;
     let driver = driver::find(args.driver.as_deref())?;

@@ -1,4 +1,4 @@
-//! The program to start: where it is, and whether the loader would take a library with it.
+//! The program to start: the path, and whether the loader would take the library into the program.
 
 use object::elf::{EM_X86_64, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -11,13 +11,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Greatest number of interpreters that lead from a script to a program, as in the kernel.
+/// Greatest number of interpreters from a script to a program, as in the kernel.
 const MAX_SCRIPTS: usize = 5;
 
 /// The first version of glibc whose auditing serves every program.
 const AUDITED_SINCE: (u32, u32) = (2, 35);
 
-/// Finds a program as the shell does: by its path if the name has a slash, else in `PATH`.
+/// Finds a program as the shell does: by the path if the name has a slash, else in `PATH`.
 pub(super) fn find(name: &Path) -> Option<PathBuf> {
     if name.as_os_str().as_bytes().contains(&b'/') {
         return name.exists().then(|| name.to_owned());
@@ -28,10 +28,10 @@ pub(super) fn find(name: &Path) -> Option<PathBuf> {
         .find(|path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
 }
 
-/// Returns the dynamic loader that a program names. Follows the first line of scripts.
+/// Returns the dynamic loader of a program. Follows the first line of scripts.
 ///
 /// # Errors
-/// A line about a program that the loader would start without our libraries.
+/// A line about a program to which the loader would take no library.
 pub(super) fn loader_of(program: &Path) -> Result<PathBuf, String> {
     let mut program = program.to_owned();
     for _ in 0..MAX_SCRIPTS {
@@ -44,7 +44,7 @@ pub(super) fn loader_of(program: &Path) -> Result<PathBuf, String> {
     Err(format!("{}: more than {MAX_SCRIPTS} interpreters", program.display()))
 }
 
-/// Refuses a program that runs with other rights than the caller's. The loader ignores the environment there.
+/// Refuses a program with the rights of another user. For privileged programs the loader ignores the environment.
 fn check_privileges(program: &Path) -> Result<(), String> {
     let metadata = program.metadata().map_err(|error| format!("{}: {error}", program.display()))?;
     let owner = metadata.mode() & 0o4000 != 0 && metadata.uid() != rustix::process::geteuid().as_raw();
@@ -60,7 +60,7 @@ fn check_privileges(program: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the program that a script names in its first line, or `None` for a file that is no script.
+/// Returns the program in the first line of a script, or `None` for any file but a script.
 fn interpreter(program: &Path) -> std::io::Result<Option<PathBuf>> {
     let mut line = Vec::new();
     // The kernel reads no more of a script.
@@ -74,7 +74,7 @@ fn interpreter(program: &Path) -> std::io::Result<Option<PathBuf>> {
     Ok(named.filter(|_| through_env).and_then(|name| find(Path::new(name))).or_else(|| Some(first.to_owned())))
 }
 
-/// Returns the dynamic loader that an executable file names.
+/// Returns the dynamic loader named in an executable file.
 fn loader(program: &Path) -> Result<PathBuf, String> {
     let refuse = |reason: &str| format!("{}: {reason}", program.display());
     let file = File::open(program).map_err(|error| refuse(&error.to_string()))?;
@@ -99,7 +99,7 @@ fn loader(program: &Path) -> Result<PathBuf, String> {
     Ok(path.to_owned())
 }
 
-/// Returns whether the loader's auditing works. The loader itself tells its version.
+/// Returns whether the loader's auditing works. The loader tells the version.
 pub(super) fn can_audit(loader: &Path) -> bool {
     let Ok(output) = Command::new(loader).arg("--version").output() else { return false };
     let text = String::from_utf8_lossy(&output.stdout);

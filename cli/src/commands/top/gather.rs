@@ -9,9 +9,9 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::io;
 
-/// Everything at one moment.
+/// All answers of a moment.
 #[derive(Serialize)]
-pub(super) struct Moment {
+pub(super) struct Answers {
     pub(super) devices: Vec<DeviceMemory>,
     pub(super) groups: Vec<GroupView>,
 }
@@ -19,7 +19,7 @@ pub(super) struct Moment {
 /// Who told a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Source {
+pub(super) enum Teller {
     NvidiaSmi,
     /// A process with a book, the last time that it asked the driver.
     Process,
@@ -32,7 +32,7 @@ pub(super) struct DeviceMemory {
     /// The driver's own figures. `None`: nobody told.
     pub(super) used: Option<u64>,
     pub(super) total: Option<u64>,
-    pub(super) source: Option<Source>,
+    pub(super) source: Option<Teller>,
     /// Bytes in the books of all processes.
     pub(super) booked: u64,
     /// Used bytes, less the books, and less processes without a book.
@@ -51,7 +51,7 @@ pub(super) struct ProcessMemory {
     pub(super) book: Option<BookView>,
 }
 
-impl Moment {
+impl Answers {
     /// Reads all books and groups of the user, and asks `nvidia-smi`.
     ///
     /// # Errors
@@ -59,15 +59,10 @@ impl Moment {
     pub(super) fn now() -> io::Result<Self> {
         let folder = folder::of_user()?;
         let (devices, processes) = smi::ask();
-        Ok(Self::of(publish::in_folder(&folder)?, groups(&folder)?, devices, processes))
+        Ok(Self::of(publish::in_folder(&folder)?, groups(&folder)?, &devices, &processes))
     }
 
-    fn of(
-        mut books: Vec<BookView>,
-        groups: Vec<GroupView>,
-        known: Vec<smi::Device>,
-        processes: Vec<smi::Process>,
-    ) -> Self {
+    fn of(mut books: Vec<BookView>, groups: Vec<GroupView>, known: &[smi::Device], processes: &[smi::Process]) -> Self {
         let told = known.iter().map(|device| device.device.clone());
         let names: BTreeSet<String> = told.chain(books.iter().map(|book| book.device.clone())).collect();
         let devices = names.into_iter().map(|device| {
@@ -96,8 +91,8 @@ impl DeviceMemory {
         // A process asks the driver now and then: the last answer counts.
         let last = books.iter().filter_map(|book| book.driver).max_by_key(|driver| driver.when);
         let (used, total, source) = match (told, last) {
-            (Some(told), _) => (Some(told.used), Some(told.total), Some(Source::NvidiaSmi)),
-            (None, Some(last)) => (Some(last.used), Some(last.total), Some(Source::Process)),
+            (Some(told), _) => (Some(told.used), Some(told.total), Some(Teller::NvidiaSmi)),
+            (None, Some(last)) => (Some(last.used), Some(last.total), Some(Teller::Process)),
             (None, None) => (None, None, None),
         };
         let mut processes: Vec<_> = books
@@ -137,7 +132,7 @@ fn program(pid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Moment, Source, smi};
+    use super::{Answers, Teller, smi};
     use cachalot_run::ledger::view::{BookView, DriverView};
 
     fn book(pid: u32, booked: u64, driver: Option<(u64, u64)>) -> BookView {
@@ -161,11 +156,11 @@ mod tests {
     #[test]
     fn the_last_figure_of_a_process_counts_where_nobody_else_tells() {
         let books = vec![book(1, 30, Some((50, 2))), book(2, 40, Some((90, 3))), book(3, 5, None)];
-        let moment = Moment::of(books, Vec::new(), Vec::new(), Vec::new());
+        let moment = Answers::of(books, Vec::new(), &[], &[]);
         let device = &moment.devices[0];
-        assert!(device.source == Some(Source::Process));
+        assert!(device.source == Some(Teller::Process));
         assert_eq!((device.used, device.booked, device.unexplained), (Some(90), 75, Some(15)));
-        let moment = Moment::of(vec![book(1, 30, None)], Vec::new(), Vec::new(), Vec::new());
+        let moment = Answers::of(vec![book(1, 30, None)], Vec::new(), &[], &[]);
         assert_eq!((moment.devices[0].used, moment.devices[0].unexplained), (None, None));
     }
 
@@ -174,17 +169,13 @@ mod tests {
         let device = |name: &str, used| smi::Device { device: name.to_owned(), used, total: 100 };
         let process = |pid, used| smi::Process { device: "GPU-1".to_owned(), pid, used };
         let books = vec![book(1, 30, Some((50, 2)))];
-        let mut moment = Moment::of(
-            books,
-            Vec::new(),
-            vec![device("GPU-1", 90), device("GPU-2", 0)],
-            vec![process(1, 35), process(u32::MAX, 50)],
-        );
+        let devices = [device("GPU-1", 90), device("GPU-2", 0)];
+        let mut moment = Answers::of(books, Vec::new(), &devices, &[process(1, 35), process(u32::MAX, 50)]);
         assert_eq!(moment.devices.len(), 2);
         let one = &moment.devices[0];
-        assert!(one.source == Some(Source::NvidiaSmi));
+        assert!(one.source == Some(Teller::NvidiaSmi));
         assert_eq!((one.used, one.booked, one.unexplained), (Some(90), 30, Some(10)));
-        assert_eq!(one.processes.iter().map(|process| process.held()).collect::<Vec<_>>(), [35, 50]);
+        assert_eq!(one.processes.iter().map(super::ProcessMemory::held).collect::<Vec<_>>(), [35, 50]);
         assert!(one.processes[1].book.is_none());
         assert!(!moment.keep(7));
     }

@@ -7,7 +7,7 @@ use super::bytes::show;
 use super::table::{Look, Table};
 use super::{BAD_INPUT, SCHEMA, book, print};
 use cachalot_run::group::watch::GroupView;
-use gather::{DeviceMemory, Moment, ProcessMemory, Source};
+use gather::{Answers, DeviceMemory, ProcessMemory, Teller};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -20,10 +20,9 @@ Show who holds the devices' memory now, like nvidia-smi with reasons: each
 process of the user that has a book, by shared object and kind, beside the
 driver's own figure
 
-A process has a book if it was started by cachalot run, or if it links the
-library and CACHALOT_PUBLISH=1 is set. The driver's figure is of nvidia-smi, or
-the last one that a process was told. What neither a book nor nvidia-smi names
-is unexplained.
+A process has a book if it was started by cachalot run. The driver's figure is
+of nvidia-smi, or the last one that a process was told. What neither a book nor
+nvidia-smi names is unexplained.
 
 On a terminal the table is shown again every second, until Ctrl-C.
 
@@ -65,7 +64,7 @@ pub(crate) struct TopArgs {
 struct TopLine<'a> {
     schema: u32,
     #[serde(flatten)]
-    moment: &'a Moment,
+    moment: &'a Answers,
 }
 
 /// Runs the command.
@@ -94,18 +93,17 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
 }
 
 /// Reads what is told now, on one process or on all.
-fn now(pid: Option<u32>) -> Result<Moment, String> {
-    let mut moment = Moment::now().map_err(|error| error.to_string())?;
+fn now(pid: Option<u32>) -> Result<Answers, String> {
+    let mut moment = Answers::now().map_err(|error| error.to_string())?;
     match pid {
-        Some(pid) if !moment.keep(pid) => Err(format!(
-            "process {pid} has no book, and is in no group: start it with `cachalot run`, or set CACHALOT_PUBLISH=1 \
-             for a program that links the library"
-        )),
+        Some(pid) if !moment.keep(pid) => {
+            Err(format!("process {pid} has no book, and is in no group: start it with `cachalot run`"))
+        }
         _ => Ok(moment),
     }
 }
 
-fn text(moment: &Moment, look: &Look) -> String {
+fn text(moment: &Answers, look: &Look) -> String {
     let mut text = String::new();
     for device in &moment.devices {
         let _ = writeln!(text, "{}", look.fold(&sentence(device), 2));
@@ -134,7 +132,7 @@ fn sentence(device: &DeviceMemory) -> String {
         return format!("{name}: {booked} booked; nobody told the driver's figure.");
     };
     let source = match device.source {
-        Some(Source::Process) => ", as a process was told last",
+        Some(Teller::Process) => ", as a process was told last",
         _ => "",
     };
     let unexplained = book::signed(unexplained);

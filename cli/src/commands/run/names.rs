@@ -1,0 +1,32 @@
+//! Names of the private folders and of their files.
+
+use std::path::Path;
+
+/// The library in front, under the driver's name.
+pub(super) const FRONT: &str = "libcuda.so.1";
+/// The library in front, under the driver's name without a version.
+pub(super) const UNVERSIONED: &str = "libcuda.so";
+/// The real driver.
+pub(super) const ALIAS: &str = "libcachalot-driver.so.1";
+/// The auditor of the loader.
+pub(super) const AUDITOR: &str = "libcachalot-audit.so";
+
+/// How the name of every private folder begins.
+pub(super) const PREFIX: &str = "cachalot-run-";
+
+/// Returns whether a path has the name of a private folder.
+pub(super) fn is_private(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_private;
+    use std::path::Path;
+
+    #[test]
+    fn a_private_folder_is_known_by_its_name() {
+        assert!(is_private(Path::new("/run/user/1/cachalot/cachalot-run-00ff")));
+        assert!(!is_private(Path::new("/run/user/1/cachalot")));
+    }
+}

@@ -1,0 +1,163 @@
+//! Programs with a limit, alone and in a group, and the books that they publish and write.
+
+use super::{compile, driver, output_of, run};
+use crate::common::{Finished, finish, folder};
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A place for a test: a driver, a program, and a folder of shared files.
+struct Place {
+    folder: PathBuf,
+    driver: PathBuf,
+    program: PathBuf,
+}
+
+impl Place {
+    fn new(folder: PathBuf) -> Self {
+        let shared = folder.join("shared");
+        fs::create_dir(&shared).expect("a new folder");
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o700)).expect("the test's own");
+        Self { driver: driver(&folder, &[]), program: compile("hold.c", &folder, &[]), folder }
+    }
+
+    fn shared(&self) -> PathBuf {
+        self.folder.join("shared")
+    }
+
+    /// Starts the program with options of `cachalot run`.
+    fn start(&self, options: &[&str]) -> Holder {
+        let mut command = run(&self.folder, &self.driver);
+        command.args(options).arg("--").arg(&self.program).env("CACHALOT_RUN_FOLDER", self.shared());
+        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = pipes.spawn().expect("the command runs");
+        let output = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        Holder { input: child.stdin.take().expect("a pipe"), output, child }
+    }
+
+    /// Runs `cachalot top` and returns its object.
+    fn top(&self) -> serde_json::Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cachalot"));
+        // Without the system's programs, and so without nvidia-smi.
+        let finished =
+            finish(command.args(["top", "--json"]).env("CACHALOT_RUN_FOLDER", self.shared()).env("PATH", ""));
+        finished.json().remove(0)
+    }
+}
+
+/// A running program.
+struct Holder {
+    child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Holder {
+    /// Sends a line, and returns the answer.
+    fn ask(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").expect("the program reads");
+        self.output.next().expect("the program answers").expect("a pipe")
+    }
+
+    /// Ends the program, and returns what it wrote on the standard error.
+    fn end(mut self) -> String {
+        writeln!(self.input, "q").expect("the program reads");
+        let output = self.child.wait_with_output().expect("the program ends");
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).expect("text")
+    }
+}
+
+const GROUP: [&str; 4] = ["--group", "team", "--limit", "100MiB"];
+
+#[test]
+fn a_group_shares_its_limit_and_the_killed_give_theirs_back() {
+    let place = Place::new(folder("shares"));
+    let mut one = place.start(&GROUP);
+    // Without a limit, the group's holds.
+    let mut two = place.start(&GROUP[..2]);
+    assert_eq!((one.ask("a 60"), two.ask("a 60")), ("0".into(), "2".into()));
+    assert_eq!(two.ask("m").split(' ').next_back(), Some("100"));
+    let top = place.top();
+    let group = &top["groups"][0];
+    assert_eq!((&group["name"], &group["limit"]), (&"team".into(), &(100_u64 << 20).into()));
+    let members = group["members"].as_array().expect("a list");
+    assert_eq!(members.len(), 2);
+    assert!(members.iter().any(|member| member["want"] != 0), "{group}");
+    one.child.kill().expect("the program runs");
+    assert_eq!(two.ask("a 60"), "0");
+    one.child.wait().expect("the program is dead");
+    assert_eq!(place.top()["groups"][0]["members"].as_array().expect("a list").len(), 1);
+    let errors = two.end();
+    assert!(errors.contains("group `team` holds") && errors.contains("(hold)"), "{errors}");
+    assert_eq!(place.top()["groups"].as_array().expect("a list").len(), 0);
+}
+
+#[test]
+fn another_limit_than_the_groups_is_told() {
+    let place = Place::new(folder("other"));
+    let mut one = place.start(&GROUP);
+    assert_eq!(one.ask("a 10"), "0");
+    let mut two = place.start(&["--group", "team", "--limit", "50MiB"]);
+    assert_eq!(two.ask("a 10"), "2");
+    let errors = two.end();
+    assert!(errors.contains("a limit of 100 MiB") && errors.contains("names 50 MiB"), "{errors}");
+    one.end();
+}
+
+/// Returns the entries of an object and a kind in a book.
+fn entry<'a>(book: &'a serde_json::Value, object: &str, kind: &str) -> Option<&'a serde_json::Value> {
+    let mut objects = book["objects"].as_array()?.iter();
+    let object = objects.find(|named| named["name"].as_str().is_some_and(|name| name.ends_with(object)))?;
+    object["kinds"].as_array()?.iter().find(|named| named["kind"] == kind)
+}
+
+#[test]
+fn memory_is_booked_to_the_program_and_shown_live() {
+    let place = Place::new(folder("live"));
+    let mut one = place.start(&["--ledger"]);
+    assert_eq!((one.ask("a 30"), one.ask("a 7"), one.ask("f")), ("0".into(), "0".into(), "0".into()));
+    let top = place.top();
+    let book = &top["devices"][0]["processes"][0]["book"];
+    assert_eq!(book["pid"], one.child.id());
+    let held = entry(book, "/hold", "segment").expect("a segment of the program");
+    assert!(held["bytes"].as_u64().is_some_and(|bytes| bytes >= 30 << 20), "{top:#}");
+    assert!(entry(book, "/hold", "served").is_some(), "{top:#}");
+    one.end();
+    assert_eq!(fs::read_dir(place.shared()).expect("the folder").count(), 0);
+}
+
+#[test]
+fn the_ledger_is_written_at_the_end_with_its_stacks() {
+    let place = Place::new(folder("written"));
+    let file = place.folder.join("ledger.json");
+    let name = file.display().to_string();
+    let mut one = place.start(&["--ledger-file", &name, "--ledger-stacks"]);
+    assert_eq!(one.ask("a 30"), "0");
+    one.end();
+    let finished = shown(&file);
+    let lines = finished.json();
+    let book = &lines[0]["books"][0];
+    assert!(entry(book, "/hold", "segment").is_some(), "{book:#}");
+    let frame = book["stacks"][0]["frames"][0].as_str().expect("a frame");
+    assert!(frame.contains("hold"), "{frame}");
+}
+
+/// Runs `cachalot ledger --json` on a file.
+fn shown(file: &Path) -> Finished {
+    finish(Command::new(env!("CARGO_BIN_EXE_cachalot")).args(["ledger", "--json"]).arg(file))
+}
+
+#[test]
+fn children_write_ledgers_of_their_own() {
+    let place = Place::new(folder("children"));
+    let file = place.folder.join("ledger-%p.json").display().to_string();
+    let script = "for round in 1 2; do printf 'a 8\\nq\\n' | \"$0\"; done";
+    let mut command = run(&place.folder, &place.driver);
+    command.args(["--ledger-file", &file, "--", "sh", "-c", script]).arg(&place.program);
+    assert_eq!(output_of(command.env("CACHALOT_RUN_FOLDER", place.shared())), "0\n0");
+    let entries = fs::read_dir(&place.folder).expect("the folder").map(|entry| entry.expect("an entry").file_name());
+    assert_eq!(entries.filter(|name| name.to_string_lossy().starts_with("ledger-")).count(), 2);
+}
