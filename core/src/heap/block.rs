@@ -11,6 +11,9 @@ use crate::tables::Storage;
 use crate::tables::hash_index::Indexed;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
+/// The bit of [`BlockEntry::events`] for the safe frontier: set while the block waits for a count.
+pub(crate) const FRONTIER_BIT: u32 = 1 << 31;
+
 /// The backing of a segment's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -74,7 +77,7 @@ pub(crate) struct BlockEntry {
     pub segment: u32,
     /// Head of the list of other streams that use the block; not `NONE` ⟹ allocated or pending.
     pub uses: u32,
-    /// Number of events awaited by the block, and a bit for the [frontier](crate::streams::frontier::FRONTIER_BIT);
+    /// Number of events awaited by the block, and a [bit for the frontier](FRONTIER_BIT);
     /// not 0 ⟹ pending.
     pub events: u32,
     /// The bin of the free index for `size`; meaningless for a sub-block. Computed when the size changes: computed at

@@ -2,9 +2,8 @@
 
 use super::Heap;
 use crate::heap::bins;
-use crate::heap::block::{Backing, State};
+use crate::heap::block::{Backing, FRONTIER_BIT, State};
 use crate::stats::{HeapCounters, Stat};
-use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};

@@ -6,10 +6,9 @@
 //! own: the page keeps the mark until the park has ended, whether the block lives or not.
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockEntry, Blocks, HeapSegments, Segment, State};
+use crate::heap::block::{BlockEntry, Blocks, FRONTIER_BIT, HeapSegments, Segment, State};
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::uses::{self, StreamUse};
-use crate::streams::frontier::FRONTIER_BIT;
 use crate::tables::Storage;
 use crate::tables::slot_table::{NONE, SlotTable};
 

@@ -5,9 +5,8 @@
 
 use crate::device::Event;
 use crate::heap::Heap;
-use crate::heap::block::{BlockEntry, Blocks};
+use crate::heap::block::{BlockEntry, Blocks, FRONTIER_BIT};
 use crate::streams::fences::Fence;
-use crate::streams::frontier::FRONTIER_BIT;
 use crate::streams::groups::GroupSet;
 use crate::streams::kept::UseFence;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};

@@ -1,12 +1,16 @@
-//! Freed blocks with their uses.
+//! Freed blocks that wait for something of their own.
 //!
 //! Most blocks give their uses up at the free: from then on they wait in the [queues](crate::streams::event_queue) of the
-//! using streams. A block keeps the uses for two reasons:
+//! using streams. A block waits here for three reasons:
 //!
 //! * The uses have fences of their own. The block waits until all are complete, or until the block's own stream
 //!   is ordered behind them.
 //! * A graph is being captured, so no fence can be recorded. The block is *captured*, and waits for the end of the
 //!   capture.
+//! * A program that numbers its work has freed the block with the number of the last work that uses the block. From
+//!   time to time the program reports up to which number all work is done: the *safe frontier* (`SetSafeFrontier`,
+//!   TensorFlow 2.16). The block waits until the frontier has reached the count, and meanwhile serves no request.
+//!   TensorFlow differs: short of memory, it hands such blocks to requests without a count.
 //!
 //! The thread that works on a block takes the block, since the device is called with no lock held.
 //!
@@ -18,6 +22,8 @@
 //! captured
 //!        stream 2 │ mark 3 ─▶ mark 8                free 2 ─▶ free 3 ─▶ free 8
 //!                   └ asked by the own stream          the order in which fences are recorded
+//! counted         │ count 4 ─▶ count 9
+//!                   └ up to the frontier
 //! ```
 //!
 //! A block is *watched* at a use with an event not known to be complete. The events of a stream
@@ -74,9 +80,11 @@ pub(crate) enum Until {
     Fence(UseFence),
     /// The end of a capture.
     Captured(Captured),
+    /// The safe frontier, which is to reach a count.
+    Count(u64),
 }
 
-/// A pending block with its uses.
+/// A pending block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptBlock {
     /// The slot of the block's heap.
@@ -119,10 +127,13 @@ impl Vacant for KeptBlock {
 /// In place of the slot of a heap, for the queue of the captured blocks of all heaps.
 const CAPTURED: u32 = NONE;
 
-/// The blocks of one heap whose uses have fences, or all captured blocks. There is a queue ⟺ there is a block.
+/// In place of the slot of a heap, for the queue of the blocks of all heaps that wait for a count.
+const COUNTED: u32 = NONE - 1;
+
+/// The blocks of one heap whose uses have fences, or all captured or counted blocks. There is a queue ⟺ there is a block.
 #[derive(Clone, Copy, Debug)]
 struct BlockQueue {
-    /// The slot of the heap, or [`CAPTURED`]; in a vacant entry, the next vacant one.
+    /// The slot of the heap, [`CAPTURED`] or [`COUNTED`]; in a vacant entry, the next vacant one.
     slot: u32,
     /// The age under which the queue stands in [`KeptBlocks::oldest`]: that of the oldest block of the heap, or an
     /// earlier one.
@@ -130,7 +141,7 @@ struct BlockQueue {
     /// Root of the set of the blocks, by age.
     by_age: Link,
     /// Root of the set of the blocks, by stream and number of the watched use; of captured blocks by own stream, if the
-    /// end of the uses is marked, and age.
+    /// end of the uses is marked, and age; of counted blocks by count and age.
     by_use: Link,
 }
 
@@ -144,7 +155,7 @@ impl Vacant for BlockQueue {
     }
 }
 
-/// The freed blocks of a device with their uses.
+/// The freed blocks of a device that wait here.
 #[derive(Clone, Default)]
 pub(crate) struct KeptBlocks<S: Storage> {
     blocks: SlotTable<KeptBlock, S>,
@@ -157,8 +168,8 @@ pub(crate) struct KeptBlocks<S: Storage> {
     nodes: RadixTree<S>,
     /// Number of ages given so far.
     ages: u64,
-    /// Number of captured blocks.
-    captured: u32,
+    /// All work of the program up to this count is done. Never decreases.
+    pub reached: u64,
     /// Number of busy blocks.
     busy: u32,
 }
@@ -192,6 +203,7 @@ fn use_of(block: &KeptBlock) -> Key {
     match block.until {
         Until::Fence(watched) => Key { major: watched.fence.stream.0, minor: watched.fence.number },
         Until::Captured(captured) => Key { major: captured.end.map_or(NO_STREAM, |end| end.own).0, minor: block.age },
+        Until::Count(count) => Key { major: count, minor: block.age },
     }
 }
 
@@ -203,12 +215,12 @@ fn by<S: Storage>(key: fn(&KeptBlock) -> Key, blocks: &SlotTable<KeptBlock, S>) 
 impl<S: Storage> KeptBlocks<S> {
     /// Returns whether the uses of any block have fences.
     pub(crate) fn has_ordered(&self) -> bool {
-        self.blocks.len() > self.captured
+        self.next_heap(0).is_some()
     }
 
     /// Returns whether any block is captured.
     pub(crate) fn has_captured(&self) -> bool {
-        self.captured > 0
+        self.queue_of(CAPTURED).is_some()
     }
 
     /// Returns whether a thread works on a block.
@@ -216,14 +228,14 @@ impl<S: Storage> KeptBlocks<S> {
         self.busy > 0
     }
 
-    /// Forgets which threads work on blocks, in a copy without threads. How far a thread has come with a captured
-    /// block is not known: the block leaves, and stays pending in the copy.
+    /// Forgets which threads work on blocks, in a copy without threads. How far a thread has come with a captured or a
+    /// counted block is not known: the block leaves, and stays pending in the copy.
     #[cfg(feature = "alloc")]
     pub(crate) fn forget_threads(&mut self) {
         for entry in 0..self.blocks.capacity() {
             let KeptBlock { busy, until, .. } = self.blocks[entry];
             match until {
-                Until::Captured(_) if busy => _ = self.remove(entry),
+                Until::Captured(_) | Until::Count(_) if busy => self.remove(entry),
                 _ => self.blocks[entry].busy = false,
             }
         }
@@ -238,11 +250,13 @@ impl<S: Storage> KeptBlocks<S> {
         if !self.blocks.make_room(1) || !self.queues.make_room(1) || !self.nodes.make_room(NODES_OF_BLOCK) {
             return Err(CapacityError);
         }
-        let is_captured = matches!(until, Until::Captured(_));
-        self.captured += u32::from(is_captured);
         self.ages += 1;
         let age = self.ages;
-        let slot = if is_captured { CAPTURED } else { heap };
+        let slot = match until {
+            Until::Fence(_) => heap,
+            Until::Captured(_) => CAPTURED,
+            Until::Count(_) => COUNTED,
+        };
         let queue = self.queue_of(slot).unwrap_or_else(|| self.add_queue(slot, age));
         let entry = self.blocks.insert(KeptBlock { heap, block, until, age, busy: false, queue });
         self.take(entry);
@@ -289,7 +303,7 @@ impl<S: Storage> KeptBlocks<S> {
 
     /// Returns the lowest slot from `slot` on of a heap with a block whose uses have fences.
     pub(crate) fn next_heap(&self, slot: u32) -> Option<u32> {
-        self.queue_from(slot).map(|queue| self.queues[queue].slot).filter(|&slot| slot != CAPTURED)
+        self.queue_from(slot).map(|queue| self.queues[queue].slot).filter(|&slot| slot < COUNTED)
     }
 
     /// Takes the oldest block of the heap in `slot` whose uses have fences, and returns the entry. The caller ends with
@@ -306,7 +320,7 @@ impl<S: Storage> KeptBlocks<S> {
         loop {
             let queue = self.nodes.at_least(self.oldest, single(age), by_oldest(&self.queues))?;
             age = self.queues[queue].oldest;
-            let is_of_heap = self.queues[queue].slot != CAPTURED;
+            let is_of_heap = self.queues[queue].slot < COUNTED;
             if let Some(entry) = is_of_heap.then(|| self.take_oldest_of(queue)).flatten() {
                 return Some((entry, age));
             }
@@ -345,6 +359,18 @@ impl<S: Storage> KeptBlocks<S> {
         let marked = of_stream(age)..=of_stream(u64::MAX);
         let entry = self.take_free_from(self.queues[queue].by_use, marked, use_of, |_| true)?;
         Some((entry, self.blocks[entry].captured()?.end?.mark))
+    }
+
+    /// Takes a block whose count the frontier has reached, the lowest count first. Returns the entry.
+    pub(crate) fn take_reached(&mut self) -> Option<u32> {
+        let queue = self.queue_of(COUNTED)?;
+        let reached = Key::default()..=Key { major: self.reached, minor: u64::MAX };
+        self.take_free_from(self.queues[queue].by_use, reached, use_of, |_| true)
+    }
+
+    /// Names the block of a taken entry that was added before the block was known.
+    pub(crate) fn name(&mut self, entry: u32, block: u32) {
+        self.blocks[entry].block = block;
     }
 
     /// Takes the first `wanted` entry with a `key` in `range` of a set by `key`, not taken yet.
@@ -419,8 +445,7 @@ impl<S: Storage> KeptBlocks<S> {
     /// Removes a taken block, which is about to become free or to wait elsewhere.
     pub(crate) fn remove(&mut self, entry: u32) {
         self.keep(entry);
-        let KeptBlock { queue: number, until, .. } = self.blocks[entry];
-        self.captured -= u32::from(matches!(until, Until::Captured(_)));
+        let number = self.blocks[entry].queue;
         self.unlist(entry);
         self.blocks.remove(entry);
         let BlockQueue { oldest, by_age, .. } = self.queues[number];
@@ -675,5 +700,31 @@ mod tests {
             blocks.remove(entry);
         }
         assert!(!blocks.has_captured() && !blocks.is_at_work());
+    }
+    #[test]
+    fn counted_blocks_are_taken_up_to_the_frontier_the_lowest_count_first() {
+        let mut blocks = KeptBlocks::<Growable>::default();
+        let counts = [7, 3, 7, 9];
+        let entries: Vec<u32> = counts.map(|count| blocks.add(2, NONE, Until::Count(count)).unwrap()).into();
+        for (block, &entry) in (0..).zip(&entries[..3]) {
+            blocks.name(entry, block);
+            blocks.keep(entry);
+        }
+        assert!(!blocks.has_ordered() && !blocks.has_captured());
+        assert_eq!((blocks.take_reached(), blocks.take_oldest_from(0), blocks.next_heap(0)), (None, None, None));
+        blocks.reached = 9;
+        let taken: Vec<u32> = core::iter::from_fn(|| {
+            let entry = blocks.take_reached()?;
+            let block = blocks.block(entry).block;
+            blocks.remove(entry);
+            Some(block)
+        })
+        .collect();
+        assert_eq!(taken, [1, 0, 2], "the last one has no block yet");
+        let mut copy = blocks.clone();
+        copy.forget_threads();
+        assert_eq!((copy.take_reached(), copy.is_at_work()), (None, false));
+        blocks.keep(entries[3]);
+        assert_eq!(blocks.take_reached(), Some(entries[3]));
     }
 }

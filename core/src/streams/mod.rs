@@ -2,6 +2,5 @@
 
 pub(crate) mod event_queue;
 pub(crate) mod fences;
-pub(crate) mod frontier;
 pub(crate) mod groups;
 pub(crate) mod kept;

@@ -28,10 +28,8 @@ pub(crate) enum Rank {
     Pages,
     /// The pending events of a group of streams.
     EventQueue,
-    /// Freed blocks that keep their uses.
+    /// Freed blocks that wait for something of their own.
     Kept,
-    /// Frees at a count.
-    Frontier,
     /// The predictions of `reclaim:auto` for idle memory.
     Idle,
     /// The observations and plans of the planned policy.
@@ -106,7 +104,7 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 18] = [
+        const ALL: [Self; 17] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
@@ -117,7 +115,6 @@ mod paranoid {
             Self::Pages,
             Self::EventQueue,
             Self::Kept,
-            Self::Frontier,
             Self::Idle,
             Self::Planner,
             Self::Tuning,
@@ -136,7 +133,6 @@ mod paranoid {
                 | Self::Pages
                 | Self::EventQueue
                 | Self::Kept
-                | Self::Frontier
                 | Self::Idle
                 | Self::Planner
                 | Self::Tuning

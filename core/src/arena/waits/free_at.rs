@@ -6,7 +6,7 @@
 //! events end by the same test.
 //!
 //! ```text
-//! free_at ─ reserve ─ detach ─ pend, set FRONTIER_BIT ─ queue by count
+//! free_at ─ add, busy ─ detach ─ pend, set FRONTIER_BIT ─ keep by count
 //!                                                     │ frontier ≥ count
 //!                                                     └─▶ clear FRONTIER_BIT ─▶ free
 //! ```
@@ -16,8 +16,9 @@ use crate::arena::invalid_pointer::not_in_heap;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::FreeOutcome;
+use crate::heap::block::FRONTIER_BIT;
 use crate::page_map::HeapRef;
-use crate::streams::frontier::FRONTIER_BIT;
+use crate::streams::kept::{KeptBlock, Until};
 use crate::sync::Lock;
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
@@ -32,27 +33,33 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // free.
         self.plans.observe_use(&self.flags, ptr);
         self.plans.observe_free(&self.flags, ptr);
-        // Reserve room in the queue first: once the block is detached, queueing must not fail.
-        let reserved = self.waits.frontier.lock().reserve(count);
-        if !reserved.map_err(|CapacityError| Error::TableFull("frees at a count"))? {
-            // The frontier has reached the count already, and nothing is reserved.
-            return self.free(place, ptr, None);
-        }
-        match self.detach_pending(place.heap, ptr) {
+        let added = {
+            let mut kept = self.waits.kept.lock();
+            (count > kept.reached).then(|| kept.add(place.heap, NONE, Until::Count(count)))
+        };
+        // The frontier has reached the count already.
+        let Some(added) = added else { return self.free(place, ptr, None) };
+        // Added first: once the block is detached, the free must not fail. The entry is busy until it has the block.
+        let entry = added.map_err(|CapacityError| Error::TableFull("frees at a count"))?;
+        let detached = self.detach_pending(place.heap, ptr);
+        let mut kept = self.waits.kept.lock();
+        match detached {
             Ok(block) => {
-                // The frontier may have moved since the reservation. The queue then refuses the
-                // block.
-                let queued = self.waits.frontier.lock().push(count, place.heap, block);
-                if !queued {
-                    self.reach(place.heap, block);
-                }
-                Ok(())
+                kept.name(entry, block);
+                kept.keep(entry);
             }
             Err(error) => {
-                self.waits.frontier.lock().cancel_reservation();
-                Err(error)
+                kept.remove(entry);
+                return Err(error);
             }
         }
+        // The frontier may have moved while the entry was busy.
+        let reached = kept.reached;
+        drop(kept);
+        if count <= reached {
+            self.set_safe_frontier(reached);
+        }
+        Ok(())
     }
 
     /// Detaches the block at `ptr` from the program. The block stays pending at least until
@@ -92,12 +99,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier
     /// is there already.
     pub(crate) fn set_safe_frontier(self, count: u64) {
-        self.waits.frontier.lock().advance(count);
-        // One block at a time: `reach` locks a heap, which must not happen under the frontier's
-        // lock. Several threads may take blocks out at once, each block goes to one of them.
+        // One block at a time: `reach` locks a heap, which must not happen under the lock of the kept blocks.
+        // Several threads may take blocks out at once, each block goes to one of them.
         loop {
-            let reached = self.waits.frontier.lock().pop();
-            let Some((heap, block)) = reached else { break };
+            let KeptBlock { heap, block, .. } = {
+                let mut kept = self.waits.kept.lock();
+                kept.reached = kept.reached.max(count);
+                let Some(entry) = kept.take_reached() else { return };
+                let reached = kept.block(entry);
+                kept.remove(entry);
+                reached
+            };
             self.reach(heap, block);
         }
     }

@@ -5,7 +5,7 @@
 //! no fence                     behind a fence recorded then or later             streams/event_queue.rs: by stream
 //! a fence of its own           for this fence                                    streams/kept.rs: by heap and use
 //! no fence yet: a capture      for the end of the capture                        streams/kept.rs: by age
-//! a number of the program      for the safe frontier                             streams/frontier.rs: by count
+//! a number of the program      for the safe frontier                             streams/kept.rs: by count
 //! ```
 //!
 //! A free ends in [`events`], which chooses the table. A request finds pending memory by [`search`], with more effort on
@@ -25,7 +25,6 @@ mod quiet;
 pub(in crate::arena) mod search;
 
 use crate::arena::flags::Flags;
-use crate::streams::frontier::Frontier;
 use crate::streams::groups::Groups;
 use crate::streams::kept::KeptBlocks;
 use crate::sync::{Lock, Rank, Ranked};
@@ -39,20 +38,14 @@ use alloc::vec::Vec;
 pub(crate) struct Waits<R: Lock, S: Storage> {
     /// Blocks that wait for fences recorded at their frees, and the events of all fences.
     queues: Groups<R, S>,
-    /// Freed blocks that keep their uses: those have fences, or fences cannot be recorded yet.
+    /// Blocks that wait for fences of their uses, for the end of a capture, or for the safe frontier.
     kept: Ranked<R, KeptBlocks<S>>,
-    /// Blocks that wait for the safe frontier.
-    frontier: Ranked<R, Frontier<S>>,
 }
 
 impl<R: Lock, S: Storage> Waits<R, S> {
     /// Returns a device for which nothing waits.
     pub(in crate::arena) fn new() -> Self {
-        Self {
-            queues: Groups::new(),
-            kept: Ranked::new(Rank::Kept, KeptBlocks::default()),
-            frontier: Ranked::new(Rank::Frontier, Frontier::default()),
-        }
+        Self { queues: Groups::new(), kept: Ranked::new(Rank::Kept, KeptBlocks::default()) }
     }
 
     /// Sets the flags of what waits now.
@@ -69,7 +62,6 @@ impl<R: Lock, S: Storage> Waits<R, S> {
 pub(in crate::arena) struct LockedWaits<'a, R: Lock, S: Storage> {
     queues: Vec<MutexGuard<'a, R, EventQueues<S>>>,
     kept: MutexGuard<'a, R, KeptBlocks<S>>,
-    frontier: MutexGuard<'a, R, Frontier<S>>,
 }
 
 #[cfg(feature = "alloc")]
@@ -77,11 +69,7 @@ impl<R: Lock, S: Storage> Waits<R, S> {
     /// Locks all that waits.
     pub(in crate::arena) fn lock_all(&self) -> LockedWaits<'_, R, S> {
         // Fields are evaluated from top to bottom: in the order of the ranks.
-        LockedWaits {
-            queues: self.queues.lock_all(),
-            kept: self.kept.lock_beside(),
-            frontier: self.frontier.lock_beside(),
-        }
+        LockedWaits { queues: self.queues.lock_all(), kept: self.kept.lock_beside() }
     }
 }
 
@@ -91,10 +79,6 @@ impl<R: Lock, S: Storage> LockedWaits<'_, R, S> {
     pub(in crate::arena) fn copy(&self) -> Waits<R, S> {
         let mut kept = self.kept.clone();
         kept.forget_threads();
-        Waits {
-            queues: Groups::copy_of(&self.queues),
-            kept: Ranked::new(Rank::Kept, kept),
-            frontier: Ranked::new(Rank::Frontier, self.frontier.clone()),
-        }
+        Waits { queues: Groups::copy_of(&self.queues), kept: Ranked::new(Rank::Kept, kept) }
     }
 }
