@@ -23,10 +23,11 @@ fn fit(command: &str, options: &[&str], files: &[&Path]) {
     }
 }
 
-/// Returns the keys that programs cannot use as names.
+/// Returns the keys that are no words, or words joined by dots as PyTorch's statistics are.
 fn not_words(value: &Value) -> Vec<String> {
-    let is_word =
-        |key: &str| !key.is_empty() && key.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+    let is_word = |key: &str| {
+        !key.is_empty() && key.chars().all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.'))
+    };
     match value {
         Value::Object(object) => {
             let own = object.keys().filter(|key| !is_word(key)).cloned();
