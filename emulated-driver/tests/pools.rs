@@ -1,7 +1,7 @@
 //! Stream-ordered memory: the order of the stream, reuse, and the memory kept by a pool.
 
 use crate::common::{Emulated, PAGE, in_child, is_child, text};
-use cachalot_emulated_driver::api::PoolProperties;
+use cachalot_emulated_driver::api::{Access, PoolProperties};
 use std::os::unix::process::ExitStatusExt;
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT` and `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
@@ -183,4 +183,33 @@ fn a_device_without_pools_says_so() {
     }
     let output = in_child(test, &[("CACHALOT_EMU_ATTRIBUTES", r#"{"115": 0}"#)]);
     assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn a_pool_is_open_to_the_devices_that_the_program_names() {
+    let (driver, stream) = with_stream();
+    let pool = driver.default_pool(0).expect("a pool");
+    let set = |device, flags| {
+        let access = Access { flags, ..Access::full(device) };
+        driver.cuMemPoolSetAccess(pool, &raw const access, 1)
+    };
+    assert_eq!((set(0, 3), set(0, 0), set(1, 1), set(99, 3)), (0, 1, 1, 1));
+    let before = driver.alloc_async(PAGE, stream).expect("memory");
+    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+    assert_eq!((set(1, 3), set(1, 3)), (0, 0));
+    let after = driver.alloc_async(PAGE, stream).expect("memory");
+    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+    let (mut own, mut other) = (0, 0);
+    assert_eq!(driver.cuCtxGetCurrent(&mut own), 0);
+    assert_eq!(driver.cuDevicePrimaryCtxRetain(&mut other, 1), 0);
+    assert_eq!(driver.cuCtxSetCurrent(other), 0);
+    let peer = driver.stream(1).expect("a stream");
+    for address in [before, after] {
+        assert_eq!(driver.cuMemsetD8Async(address, 5, PAGE, peer), 0);
+        assert_eq!(driver.cuStreamSynchronize(peer), 0);
+        assert_eq!(driver.read(address, 64), Ok(vec![5; 64]));
+    }
+    assert_eq!(driver.cuCtxSetCurrent(own), 0);
+    assert_eq!(driver.cuMemFreeAsync(before, stream), 0);
+    assert_eq!(driver.cuMemFreeAsync(after, stream), 0);
 }

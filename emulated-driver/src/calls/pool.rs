@@ -17,7 +17,7 @@ use crate::tables::pool::Freed;
 use crate::tables::work::Work;
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::{In, Out};
-use crate::values::structs::PoolProperties;
+use crate::values::structs::{Access, PoolProperties};
 use std::ffi::c_int;
 
 /// `CU_MEMPOOL_ATTR_*`: the switches are 1 to 3.
@@ -151,6 +151,46 @@ fn set_attribute(call: &mut Call, handle: u64, attribute: i32, value: u64) -> An
         (RESERVED_HIGH, 0) => pool.reserved_high = reserved,
         (USED_HIGH, 0) => pool.used_high = pool.used,
         _ => return Err(Code::INVALID_VALUE),
+    }
+    Ok(())
+}
+
+/// `cuMemPoolSetAccess`: checks all descriptors before applying the first. The pool's own device keeps
+/// full access.
+pub(crate) fn cuMemPoolSetAccess(call: &mut Call, handle: u64, descriptors: In<Access>, count: usize) -> Answer<()> {
+    const OF_DEVICE: i32 = 1;
+    let wanted = descriptors.list(count)?;
+    supported(call)?;
+    let state = &mut *call.state;
+    let number = state.pools.number(handle)?;
+    let own = state.pools.pool(number)?.device;
+    let mut changes = Vec::new();
+    for descriptor in wanted {
+        let device = devices::index(state, descriptor.location).map_err(|_| Code::INVALID_VALUE)?;
+        let on = match descriptor.flags {
+            0 => false,
+            3 => true,
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        if descriptor.location_kind != OF_DEVICE || (device == own && !on) {
+            return Err(Code::INVALID_VALUE);
+        }
+        if device != own && !devices::can_access_peer(state, device as i32, own as i32)? {
+            return Err(Code::INVALID_DEVICE);
+        }
+        changes.push((device, on));
+    }
+    for (device, on) in changes.into_iter().filter(|&(device, _)| device != own) {
+        let peers = &mut state.pools.pool(number)?.peers;
+        if peers.contains(&device) == on {
+            continue;
+        }
+        if on {
+            peers.push(device)
+        } else {
+            peers.retain(|&peer| peer != device)
+        }
+        regions::share_pool(state, number, device, on)?;
     }
     Ok(())
 }

@@ -38,8 +38,18 @@ pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize, ne
 
 /// Gives `device` access to all memory of a context, or removes the access.
 pub(crate) fn share(state: &mut State, context: u64, device: usize, on: bool) -> Answer<()> {
-    let Some(space) = &state.space else { return Err(Code::NOT_INITIALIZED) };
     let its = |region: &Region| region.context == context && region.pool.is_none() && !region.managed;
+    share_those(state, its, device, on)
+}
+
+/// Maps the regions of a pool for a further device, or unmaps the regions.
+pub(crate) fn share_pool(state: &mut State, number: u64, device: usize, on: bool) -> Answer<()> {
+    share_those(state, |region| region.pool == Some(number), device, on)
+}
+
+/// Maps the regions named by `its` for a further device, or unmaps the regions.
+fn share_those(state: &State, its: impl Fn(&Region) -> bool, device: usize, on: bool) -> Answer<()> {
+    let Some(space) = &state.space else { return Err(Code::NOT_INITIALIZED) };
     for (&address, region) in state.memory.regions.iter().filter(|(_, region)| its(region)) {
         if on {
             let descriptor = region.file(&state.devices).as_raw_fd();
@@ -219,11 +229,14 @@ fn obtain(state: &mut State, context: u64, pool: Option<u64>, bytes: u64) -> Ans
     Ok(address)
 }
 
-/// Maps a region for the owning device. Without a pool, also for every device with access to the
-/// context's memory.
+/// Maps a region for the owning device, and for every device with access to the pool's memory, or
+/// without a pool to the context's.
 fn show(state: &mut State, start: u64) -> Answer<()> {
     let region = state.memory.regions.get(&start).ok_or(Code::UNKNOWN)?;
-    let peers = if region.pool.is_none() { contexts::accessors(state, region.context) } else { Vec::new() };
+    let peers = match region.pool {
+        None => contexts::accessors(state, region.context),
+        Some(number) => state.pools.by_number.get(&number).map(|pool| pool.peers.clone()).unwrap_or_default(),
+    };
     let space = state.space.as_ref().ok_or(Code::NOT_INITIALIZED)?;
     let descriptor = region.file(&state.devices).as_raw_fd();
     let everyone = if region.managed { (0..state.devices.len()).collect() } else { peers };

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) device: usize,
+    /// Further devices with access to the pool's memory.
+    pub(crate) peers: Vec<usize>,
     /// The handle is destroyed. The pool ends with the last memory.
     pub(crate) destroyed: bool,
     /// Switches for reuse. The values are stored without effect.
@@ -65,7 +67,8 @@ impl Pools {
     /// Adds a pool and returns the handle.
     pub(crate) fn add(&mut self, device: usize) -> u64 {
         let (threshold, used, used_high, reserved_high) = (0, 0, 0, 0);
-        let pool = Pool { device, destroyed: false, switches: [1; 3], threshold, used, used_high, reserved_high };
+        let (peers, switches) = (Vec::new(), [1; 3]);
+        let pool = Pool { device, peers, destroyed: false, switches, threshold, used, used_high, reserved_high };
         self.made += 1;
         self.by_number.insert(self.made, pool);
         self.handles.add(self.made)

@@ -49,6 +49,7 @@ macro_rules! functions {
             cuMemPoolDestroy(pool: u64): 11020, Init, Unsafe;
             cuMemPoolGetAttribute(pool: u64, attribute: c_int, value: Out<u64>): 11020, Init, Unsafe;
             cuMemPoolSetAttribute(pool: u64, attribute: c_int, value: Out<u64>): 11020, Init, Unsafe;
+            cuMemPoolSetAccess(pool: u64, descriptors: List<Access>, count: usize): 11020, Init, Unsafe;
             cuMemPoolTrimTo(pool: u64, kept_bytes: Bytes): 11020, Init, Unsafe;
             cuMemAllocAsync(address: Out<u64>, bytes: Bytes, stream: u64): 11020, Init, Safe, cuMemAllocAsync_ptsz;
             cuMemAllocFromPoolAsync(address: Out<u64>, bytes: Bytes, pool: u64, stream: u64): 11020, Init, Safe, cuMemAllocFromPoolAsync_ptsz;
