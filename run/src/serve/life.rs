@@ -1,14 +1,13 @@
-//! Contexts, streams and captures, from begin to end, and peers with access.
+//! Contexts, streams and captures, from begin to end.
 
 use crate::real::Real;
 use crate::serve::process::Process;
-use crate::serve::served::{DEVICE, Served};
+use crate::serve::served::DEVICE;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
     CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuGraph, CuGraphEdgeData, CuGraphNode, CuStream,
 };
 use core::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Process {
     /// `cuCtxCreate_v2`. The context is noted: a free waits for the context's work, too.
@@ -65,7 +64,12 @@ impl Process {
         // SAFETY: the arguments are the caller's.
         let code = unsafe { self.real.device_primary_ctx_retain(context, device) };
         // SAFETY: the driver has written the handle after success.
-        unsafe { self.note_created(code, context) }
+        let code = unsafe { self.note_created(code, context) };
+        if code.is_success() && !context.is_null() {
+            // SAFETY: as above.
+            self.open_waiting(device, unsafe { context.read() });
+        }
+        code
     }
 
     /// Notes a context written by the driver to `context`, unless `code` is an error.
@@ -133,7 +137,7 @@ impl Process {
     }
 
     /// Returns a device's existing primary context.
-    fn primary(&self, device: CuDevice) -> Option<CuContext> {
+    pub(super) fn primary(&self, device: CuDevice) -> Option<CuContext> {
         if !is_active(self.real, device) {
             return None;
         }
@@ -153,45 +157,7 @@ impl Process {
     fn forget_context(&self, context: CuContext) {
         self.contexts.forget(context);
         self.end_captures(|(_, of)| *of == context);
-        self.lock_peers().retain(|(accessor, owner)| *accessor != context && *owner != context);
-    }
-
-    /// `cuCtxEnablePeerAccess`: the current context may access the memory of `peer`. Plain segments
-    /// are open by the driver's own call. Mapped pages are opened singly.
-    ///
-    /// # Safety
-    /// The context lives.
-    pub unsafe fn ctx_enable_peer_access(&self, peer: CuContext, flags: c_uint) -> CuResult {
-        // SAFETY: the arguments are the caller's.
-        let code = unsafe { self.real.ctx_enable_peer_access(peer, flags) };
-        if code.is_success()
-            && let Some(accessor) = self.current()
-        {
-            self.lock_peers().push((accessor, peer));
-            if let (Some(accessor), Some(owner)) = (self.contexts.of(accessor), self.contexts.of(peer)) {
-                open_pages(&owner, &accessor);
-            }
-        }
-        code
-    }
-
-    /// Opens the pages of a newly served context to the peers enabled before, and the pages of the peers
-    /// to the context.
-    pub(super) fn open_peers(&self, served: &Arc<Served>) {
-        let pairs = self.lock_peers().clone();
-        for (accessor, owner) in pairs {
-            if accessor != served.context() && owner != served.context() {
-                continue;
-            }
-            if let (Some(accessor), Some(owner)) = (self.contexts.of(accessor), self.contexts.of(owner)) {
-                open_pages(&owner, &accessor);
-            }
-        }
-    }
-
-    /// Locks the pairs of peers.
-    fn lock_peers(&self) -> MutexGuard<'_, Vec<(CuContext, CuContext)>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.peers.forget(context);
     }
 
     /// `cuStreamDestroy_v2`. Memory of the stream becomes available to all requests.
@@ -280,17 +246,6 @@ impl Process {
             }
             !has_ended
         });
-    }
-}
-
-/// Lets `accessor` use the mapped pages of `owner`. Plain memory needs nothing.
-fn open_pages(owner: &Served, accessor: &Served) {
-    use cachalot::core_api::Segments;
-    let cuda = owner.device().cuda();
-    if cuda.virtual_memory().is_some() {
-        // The driver's own call has succeeded: a failure here concerns pages that no program has asked
-        // to be placed on.
-        let _ = cuda.allow_access_from(accessor.device().cuda());
     }
 }
 

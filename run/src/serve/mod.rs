@@ -8,6 +8,7 @@
 //! memory · ordered   requests and frees: complete for the host · in the order of a stream
 //! describe · handles answers about an address · handles for further processes
 //! life · passed      contexts, streams and captures, from begin to end · memory and code of the driver
+//! peers              which contexts may access the memory of others
 //! process            the state of a process, and which way a call goes
 //! contexts           the allocator of a thread, and the owner of an address
 //! served             the allocator of a context
@@ -35,6 +36,7 @@ mod notes;
 mod observed;
 mod ordered;
 mod passed;
+mod peers;
 mod pools;
 mod process;
 mod published;

@@ -4,8 +4,7 @@ use crate::ledger::Kind;
 use crate::serve::process::{Place, Process};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
-    CuDevice, CuDevicePtr, CuMemAccessDesc, CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemLocationType,
-    CuMemoryPool,
+    CuDevice, CuDevicePtr, CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemLocationType, CuMemoryPool,
 };
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -87,21 +86,6 @@ impl Process {
         self.passed.give(&[Kind::Pages], handle.0, || unsafe { self.real.mem_release(handle) })
     }
 
-    /// `cuMemPoolSetAccess`. Later requests for a default pool with further access are passed on.
-    ///
-    /// # Safety
-    /// `descriptors` has `count` entries.
-    pub unsafe fn mem_pool_set_access(
-        &self,
-        pool: CuMemoryPool,
-        descriptors: *const CuMemAccessDesc,
-        count: usize,
-    ) -> CuResult {
-        self.share(pool);
-        // SAFETY: the arguments are the caller's.
-        unsafe { self.real.mem_pool_set_access(pool, descriptors, count) }
-    }
-
     /// `cuMemPoolExportToShareableHandle`. Later requests for the pool are passed on.
     ///
     /// # Safety
@@ -152,7 +136,7 @@ impl Process {
     }
 
     /// Notes further access to a pool.
-    fn share(&self, pool: CuMemoryPool) {
+    pub(super) fn share(&self, pool: CuMemoryPool) {
         let devices = self.contexts.all();
         self.pools.shared(self.real, devices.iter().map(|served| served.ordinal()), pool);
     }

@@ -8,6 +8,7 @@ use crate::serve::contexts::Contexts;
 use crate::serve::frees::Frees;
 use crate::serve::notes::Notes;
 use crate::serve::observed::Observed;
+use crate::serve::peers::Peers;
 use crate::serve::pools::Pools;
 use crate::serve::published::Handles;
 use crate::serve::served::{self, Served};
@@ -36,8 +37,7 @@ pub struct Process {
     pub(super) handles: Handles,
     /// Capturing streams, with their contexts.
     pub(super) capturing: Mutex<Vec<(CuStream, CuContext)>>,
-    /// Peers with access: the accessing context, and the context of the memory.
-    pub(super) peers: Mutex<Vec<(CuContext, CuContext)>>,
+    pub(super) peers: Peers,
     pub(super) counters: Counters,
 }
 
@@ -93,7 +93,7 @@ impl Process {
             pools: Pools::default(),
             handles: Handles::default(),
             capturing: Mutex::default(),
-            peers: Mutex::default(),
+            peers: Peers::default(),
             counters: Counters::default(),
             options,
         })

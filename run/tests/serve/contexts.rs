@@ -120,6 +120,33 @@ fn a_peer_reaches_memory_of_segments_and_of_pages() {
 }
 
 #[test]
+fn ordered_memory_is_open_to_devices_with_access_to_its_pool() {
+    for settings in ["", "expandable_segments:True"] {
+        for peer_comes_first in [true, false] {
+            let setup = Setup::with(&[], Options { settings: settings.to_owned(), ..Options::default() });
+            let mut peer = if peer_comes_first { setup.retain(1) } else { 0 };
+            let stream = setup.stream();
+            let block = setup.take_on(PAGE, stream);
+            assert_eq!(setup.open_default_pool(0, 1), 0);
+            if !peer_comes_first {
+                peer = setup.retain(1);
+            }
+            assert_eq!(setup.cuCtxSetCurrent(peer), 0);
+            let of_peer = setup.stream();
+            setup.fill(block, 3, PAGE, of_peer);
+            assert_eq!(setup.cuStreamSynchronize(of_peer), 0, "{settings:?}, {peer_comes_first}");
+            assert_eq!(setup.now(block, 64), [3; 64]);
+            // The program's own permission comes late and is its first, and the next one its second.
+            for code in [0, 704] {
+                // SAFETY: the context lives.
+                let enabled = unsafe { setup.process.ctx_enable_peer_access(CuContext(setup.context as usize), 0) };
+                assert_eq!(enabled.0, code);
+            }
+        }
+    }
+}
+
+#[test]
 fn ordered_memory_serves_its_stream_at_once_and_others_behind_their_work() {
     let setup = Setup::new();
     let (one, two) = (setup.stream(), setup.stream());

@@ -1,6 +1,8 @@
 //! A driver for each test, and a process in front of the driver.
 
-use cachalot_cuda::driver::types::CuStream;
+use cachalot_cuda::driver::types::{
+    CuMemAccessDesc, CuMemAccessFlags, CuMemLocation, CuMemLocationType, CuMemoryPool, CuStream,
+};
 use cachalot_emulated_driver::api::Api;
 use cachalot_emulated_driver::client::Client;
 use cachalot_emulated_driver::install::install;
@@ -65,6 +67,16 @@ impl Setup {
         let code = unsafe { self.process.device_primary_ctx_retain(&raw mut context, device) };
         assert_eq!(code.0, 0);
         context.0 as u64
+    }
+
+    /// Opens the default pool of a device to another device, as a program does.
+    pub(crate) fn open_default_pool(&self, device: i32, to: i32) -> u32 {
+        let mut pool = 0;
+        assert_eq!(self.cuDeviceGetDefaultMemPool(&mut pool, device), 0);
+        let location = CuMemLocation { kind: CuMemLocationType::DEVICE, id: to };
+        let access = CuMemAccessDesc { location, flags: CuMemAccessFlags::READ_WRITE };
+        // SAFETY: `access` outlives the call.
+        unsafe { self.process.mem_pool_set_access(CuMemoryPool(pool as usize), &raw const access, 1) }.0
     }
 
     /// Requests memory.
