@@ -137,3 +137,11 @@ fn random_programs_share_little_memory() {
         run(seed, Options { limit: Some(400 << 20), ..Options::default() }, 4, 100);
     }
 }
+
+#[test]
+fn random_programs_run_under_every_policy() {
+    let policies = ["bfc", "buddy", "size_class,chunk_mb:64", "slab", "stitched", "planned", "direct"];
+    for (seed, policy) in (20..).zip(policies) {
+        run(seed, Options { settings: format!("policy:{policy}"), ..Options::default() }, 2, 100);
+    }
+}
