@@ -50,6 +50,17 @@ pub struct DeviceCharge {
     told: AtomicBool,
     /// Bytes reserved for calls with an unknown need for memory.
     measured: AtomicU64,
+    /// Whether the driver's figures are noted with each booking.
+    notes_figures: bool,
+}
+
+/// The driver's figures of a device, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Figures {
+    /// Used by all processes.
+    pub used: u64,
+    /// Of the device.
+    pub total: u64,
 }
 
 impl Charge {
@@ -94,7 +105,9 @@ impl DeviceCharge {
         if let Some(fault) = ledger.as_deref().and_then(Ledger::fault) {
             eprintln!("cachalot: {fault}");
         }
-        Self { group, ledger, held: AtomicU64::new(0), told: AtomicBool::new(false), measured: AtomicU64::new(0) }
+        let (held, measured) = (AtomicU64::new(0), AtomicU64::new(0));
+        let notes_figures = ledger.is_some() && options.wants_full_books();
+        Self { group, ledger, held, told: AtomicBool::new(false), measured, notes_figures }
     }
 
     /// Books memory given by the driver, under an address or a handle.
@@ -112,14 +125,20 @@ impl DeviceCharge {
     }
 
     /// Makes a call with an unknown need for memory, and books the difference of the driver's figure:
-    /// `used` returns the used bytes of the device. Counts taken memory against the limit, as far as
+    /// `figures` returns the driver's figures. Counts taken memory against the limit, as far as
     /// the limit has room: the memory is the driver's own by then.
-    pub fn measured(&self, kind: Kind, used: impl Fn() -> Option<u64>, call: impl FnOnce() -> CuResult) -> CuResult {
-        let Some((ledger, before)) = self.ledger.as_deref().zip(used()) else { return call() };
+    pub fn measured(
+        &self,
+        kind: Kind,
+        figures: impl Fn() -> Option<Figures>,
+        call: impl FnOnce() -> CuResult,
+    ) -> CuResult {
+        let Some((ledger, Figures { used: before, .. })) = self.ledger.as_deref().zip(figures()) else { return call() };
         let noted = ledger.before(before);
         let code = call();
-        let Some(after) = used() else { return code };
+        let Some(Figures { used: after, total }) = figures() else { return code };
         ledger.around(kind, noted, after);
+        ledger.driver(after, total);
         if let Some(taken) = after.checked_sub(before) {
             if self.reserve(taken).is_ok() {
                 self.measured.fetch_add(taken, Ordering::Relaxed);
@@ -130,6 +149,15 @@ impl DeviceCharge {
             self.give_back(measured.min(before - after));
         }
         code
+    }
+
+    /// Notes the driver's figures beside the book, where somebody wants full books.
+    pub fn note(&self, figures: impl FnOnce() -> Option<Figures>) {
+        if self.notes_figures
+            && let Some((ledger, figures)) = self.ledger.as_deref().zip(figures())
+        {
+            ledger.driver(figures.used, figures.total);
+        }
     }
 
     /// Returns the book.
@@ -260,7 +288,7 @@ fn uuid_of(real: &Real, device: CuDevice) -> Uuid {
 
 #[cfg(test)]
 mod tests {
-    use super::{Charge, DeviceCharge, Passed, taken_by};
+    use super::{Charge, DeviceCharge, Figures, Passed, taken_by};
     use crate::group::Uuid;
     use crate::ledger::Kind;
     use crate::options::Options;
@@ -302,7 +330,10 @@ mod tests {
                 used.set(after);
                 CuResult::SUCCESS
             };
-            assert_eq!(charge.measured(Kind::Module, || Some(used.get()), call), CuResult::SUCCESS);
+            assert_eq!(
+                charge.measured(Kind::Module, || Some(Figures { used: used.get(), total: 1 << 40 }), call),
+                CuResult::SUCCESS
+            );
             (charge.held(), booked(&charge))
         };
         assert_eq!([to(1060), to(1060), to(1500), to(1010), to(900)], [(60, 60), (60, 60), (60, 500), (0, 10), (0, 0)]);

@@ -71,6 +71,11 @@ pub fn keep_for_process() -> Option<&'static Options> {
 }
 
 impl Options {
+    /// Returns whether somebody wants full books: the memory taken by the driver on its own, too.
+    pub fn wants_full_books(&self) -> bool {
+        self.ledger || self.ledger_stacks || self.ledger_file.is_some()
+    }
+
     /// Reads the options of this process from its environment, or returns the options that
     /// [`keep_for_process`] kept. `None`: the process was not started by `cachalot run`.
     ///

@@ -2,9 +2,9 @@
 
 use crate::addresses::of_driver;
 use cachalot_cuda::CuResult;
-use cachalot_cuda::driver::types::CuStream;
+use cachalot_cuda::driver::types::{CuFunction, CuStream};
 use cachalot_run::ledger::Kind;
-use cachalot_run::serve::{Process, process};
+use cachalot_run::serve::{Process, is_first_launch, process};
 use core::cell::Cell;
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -69,6 +69,16 @@ pub(crate) fn measured(index: usize, kind: Kind, pass: impl FnOnce(NonNull<c_voi
         return answer.unwrap_or(CuResult::UNKNOWN);
     }
     real()
+}
+
+/// Makes a launch by the function `NAMES[index]`. The driver loads the code of `function` at the first launch, which is
+/// measured if somebody wants full books.
+#[inline]
+pub(crate) fn launched(index: usize, function: CuFunction, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
+    if is_first_launch(function.0) {
+        return measured(index, Kind::Module, pass);
+    }
+    of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
 }
 
 /// Returns the per-thread default stream in place of 0, as the driver's functions with `_ptsz` read the argument.

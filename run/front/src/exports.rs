@@ -1,13 +1,14 @@
 //! The functions in place of the driver's, a row for each.
 //!
 //! A row has the symbol, the parameters of `cuda.h`, and the answering method of the process's state. The driver itself
-//! answers a *measured* row, and the row has the kind under which the taken memory is booked. Handles and structures are
+//! answers a *measured* row, and the row has the kind under which the taken memory is booked. A
+//! *launched* row is measured at the first launch of a function. Handles and structures are
 //! untyped pointers where the library only passes them on. `tests/header.rs` compares the rows with `cuda.h`.
 
-use crate::call::{call, measured, per_thread};
+use crate::call::{call, launched, measured, per_thread};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
-    CuContext, CuDevice, CuDevicePtr, CuGraph, CuGraphEdgeData, CuGraphExec, CuGraphNode, CuMemAccessDesc,
+    CuContext, CuDevice, CuDevicePtr, CuFunction, CuGraph, CuGraphEdgeData, CuGraphExec, CuGraphNode, CuMemAccessDesc,
     CuMemAllocationProp, CuMemHandle, CuMemoryPool, CuModule, CuStream,
 };
 use cachalot_run::ledger::Kind;
@@ -26,11 +27,13 @@ macro_rules! exports {
     (
         served { $($name:ident($($argument:ident: $type:ty),*) => $method:ident($($given:expr),*);)* }
         measured { $($taking:ident($($passed:ident: $kind_of:ty),*) => $kind:ident;)* }
+        launched { $($launch:ident($($launches:ident: $type_of:ty),*) => $function:ident;)* }
     ) => {
         /// The exported symbols: the functions of the table and the two resolvers.
         pub(crate) const NAMES: &[&CStr] = &[
             $(name(concat!(stringify!($name), "\0")),)*
             $(name(concat!(stringify!($taking), "\0")),)*
+            $(name(concat!(stringify!($launch), "\0")),)*
             c"cuGetProcAddress",
             c"cuGetProcAddress_v2",
         ];
@@ -39,6 +42,7 @@ macro_rules! exports {
         pub(crate) static OURS: [Address; NAMES.len()] = [
             $(Address($name as *mut c_void),)*
             $(Address($taking as *mut c_void),)*
+            $(Address($launch as *mut c_void),)*
             Address(crate::resolver::cuGetProcAddress as *mut c_void),
             Address(crate::resolver::cuGetProcAddress_v2 as *mut c_void),
         ];
@@ -74,6 +78,20 @@ macro_rules! exports {
                     };
                     // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
                     unsafe { real($($passed),*) }
+                })
+            }
+        )*
+
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $launch($($launches: $type_of),*) -> CuResult {
+                launched(const { index(stringify!($launch)) }, $function, |address| {
+                    // SAFETY: the address is the driver's function of this name, with this signature.
+                    let real = unsafe {
+                        core::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($type_of),*) -> CuResult>(address)
+                    };
+                    // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
+                    unsafe { real($($launches),*) }
                 })
             }
         )*
@@ -177,5 +195,14 @@ exports! {
         cuGraphInstantiateWithParams(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => Graph;
         cuGraphInstantiateWithParams_ptsz(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => Graph;
         cuGraphExecDestroy(executable: CuGraphExec) => Graph;
+    }
+    launched {
+        // Launches. The driver loads the code of a function at the first.
+        cuLaunchKernel(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
+        cuLaunchKernelEx(config: *const c_void, function: CuFunction, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
+        cuLaunchCooperativeKernel(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void) => function;
+        cuLaunchKernel_ptsz(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
+        cuLaunchKernelEx_ptsz(config: *const c_void, function: CuFunction, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
+        cuLaunchCooperativeKernel_ptsz(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void) => function;
     }
 }

@@ -10,6 +10,7 @@ use crate::ledger::Kind;
 use crate::real::Real;
 use crate::record::Record;
 use crate::serve::frees::Frees;
+use crate::serve::passed::figures;
 use cachalot::HOST_STREAM;
 use cachalot::core_api::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot::core_api::{
@@ -145,6 +146,8 @@ impl ServedDevice {
                 let name = name(taken);
                 self.charge.book(kind, bytes, name);
                 self.lock_charged().insert((kind, name), bytes);
+                // The context is current: only its own threads ask for its segments.
+                self.charge.note(|| figures(self.real));
             }
             Err(_) => self.charge.give_back(bytes),
         }

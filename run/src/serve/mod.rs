@@ -9,6 +9,7 @@
 //! describe · handles answers about an address · handles for further processes
 //! life · passed      contexts, streams and captures, from begin to end · memory and code of the driver
 //! peers              which contexts may access the memory of others
+//! launches           first launches, at which the driver loads code
 //! process            the state of a process, and which way a call goes
 //! contexts           the allocator of a thread, and the owner of an address
 //! served             the allocator of a context
@@ -30,6 +31,7 @@ mod describe;
 mod device;
 mod frees;
 mod handles;
+mod launches;
 mod life;
 mod memory;
 mod notes;
@@ -42,4 +44,5 @@ mod process;
 mod published;
 mod served;
 
+pub use launches::is_first_launch;
 pub use process::{Counts, Process, process};

@@ -6,6 +6,7 @@ use crate::real::{self, Real};
 use crate::record::Record;
 use crate::serve::contexts::Contexts;
 use crate::serve::frees::Frees;
+use crate::serve::launches::tell_first_launches;
 use crate::serve::notes::Notes;
 use crate::serve::observed::Observed;
 use crate::serve::peers::Peers;
@@ -80,6 +81,9 @@ impl Process {
 
     /// Returns the state of a process over a driver. `publish`: every process of the user can read the books.
     fn with_books(real: &'static Real, options: Options, publish: bool) -> Result<Self, ConfigError> {
+        if options.wants_full_books() {
+            tell_first_launches();
+        }
         Ok(Self {
             real,
             settings: served::settings(&options.settings)?,
@@ -158,7 +162,7 @@ impl Process {
             Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, record).ok()?;
         let served = self.contexts.add(Arc::clone(&opened));
         // The management library is asked once for each context, where somebody wants the figure.
-        let counts = self.options.limit.is_some() || self.options.group.is_some() || self.options.ledger;
+        let counts = self.options.limit.is_some() || self.options.group.is_some() || self.options.wants_full_books();
         if counts && Arc::ptr_eq(&served, &opened) {
             served.device().book_context();
         }
