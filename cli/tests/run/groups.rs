@@ -87,8 +87,8 @@ fn a_group_shares_its_limit_and_the_killed_give_theirs_back() {
     assert_eq!(members.len(), 2);
     assert!(members.iter().any(|member| member["want"] != 0), "{group}");
     one.child.kill().expect("the program runs");
-    assert_eq!(two.ask("a 60"), "0");
     one.child.wait().expect("the program is dead");
+    assert_eq!(two.ask("a 60"), "0");
     assert_eq!(place.top()["groups"][0]["members"].as_array().expect("a list").len(), 1);
     let errors = two.end();
     assert!(errors.contains("group `team` holds") && errors.contains("(hold)"), "{errors}");

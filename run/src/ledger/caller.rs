@@ -5,8 +5,9 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Most frames read in search of a caller. The runtime and the library in front have some ten frames.
-const MOST_SEARCHED: usize = 64;
+/// Most frames read in search of a caller. A bound against stacks without an end: a development build
+/// of the library in front has a hundred frames.
+const MOST_SEARCHED: usize = 1024;
 
 /// Most frames of a call stack.
 const MOST_FRAMES: usize = 48;
@@ -32,7 +33,7 @@ struct Walk<'a> {
     lookup: Option<&'a Lookup>,
     /// The first object with a wish of its own.
     caller: Option<Arc<Object>>,
-    /// The program or library with the code of the ledger.
+    /// The program or library with the code of the ledger. `None` again if the search was given up.
     own: Option<Arc<Object>>,
     /// The frames so far, if asked for. Frames below the caller go once the caller is found.
     frames: Option<Vec<usize>>,
@@ -55,9 +56,13 @@ impl Walk<'_> {
                 None => {}
             }
         }
-        let Some(frames) = &mut self.frames else { return self.caller.is_none() && self.passed < MOST_SEARCHED };
+        if self.caller.is_none() && self.passed == MOST_SEARCHED {
+            self.own = None;
+            return false;
+        }
+        let Some(frames) = &mut self.frames else { return self.caller.is_none() };
         frames.push(address);
-        frames.len() < if self.caller.is_some() { MOST_FRAMES } else { MOST_SEARCHED }
+        self.caller.is_none() || frames.len() < MOST_FRAMES
     }
 }
 
@@ -91,7 +96,9 @@ pub(super) fn find(objects: &Objects, with_stack: bool) -> Caller {
     // SAFETY: `each` is called before this call returns, with `walk`.
     unsafe { _Unwind_Backtrace(each, (&raw mut walk).cast()) };
     let Walk { caller, own, frames, .. } = walk;
-    Caller { object: caller.or(own), frames: frames.unwrap_or_default() }
+    let mut frames = frames.unwrap_or_default();
+    frames.truncate(MOST_FRAMES);
+    Caller { object: caller.or(own), frames }
 }
 
 /// Describes an address of code: the function if the object names the function, otherwise the place

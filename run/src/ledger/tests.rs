@@ -82,6 +82,30 @@ fn memory_is_booked_to_the_library_that_asks_even_through_a_runtime() {
 }
 
 #[test]
+fn a_caller_is_found_beyond_hundreds_of_frames() {
+    fn deep(frames: u32, what: &mut dyn FnMut()) {
+        if frames == 0 {
+            what()
+        } else {
+            deep(frames - 1, what)
+        }
+        // A call at the end of the function could be a jump, which leaves no frame.
+        std::hint::black_box(frames);
+    }
+    let place = TempDir::new().unwrap();
+    let library = Library::new(place.path(), "libfar.so");
+    for stacks in [false, true] {
+        let ledger = Ledger::in_folder(None, DEVICE, stacks).unwrap();
+        library.ask(|| deep(300, &mut || ledger.book(Kind::Plain, 10, 1)));
+        assert_eq!(object(&ledger.view(), "/libfar.so").bytes, 10);
+        assert!(!stacks || ledger.view().stacks[0].frames[0].starts_with("ask+"));
+        // A search that was given up names no object.
+        library.ask(|| deep(1100, &mut || ledger.book(Kind::Plain, 7, 2)));
+        assert_eq!(object(&ledger.view(), "(unknown)").bytes, 7);
+    }
+}
+
+#[test]
 fn what_is_freed_leaves_the_book_and_the_peak_stays() {
     let ledger = ledger();
     ledger.book(Kind::Plain, 100, 1);
