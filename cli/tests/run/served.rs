@@ -53,18 +53,3 @@ fn a_limit_is_an_error_of_the_driver_and_named_in_a_line() {
     assert_eq!((finished.status, finished.output.as_str()), (1, "cuMemAlloc: 2\n"), "{}", finished.errors);
     assert!(finished.errors.contains("cachalot: "), "{}", finished.errors);
 }
-
-#[test]
-fn a_recorded_program_is_replayed_without_a_difference() {
-    let place = folder("record");
-    let driver = driver(&place, &[]);
-    let program = compile("served.c", &place, &["-pthread"]);
-    let trace = place.join("trace.csv");
-    let mut command = run(&place, &driver);
-    command.arg("--record").arg(&trace).arg("--").arg(program).args(["1", "400"]);
-    assert_eq!(output_of(&mut command), "done");
-    let replayed =
-        output_of(Command::new(env!("CARGO_BIN_EXE_cachalot")).args(["replay", "--check", "--json"]).arg(trace));
-    let line: serde_json::Value = serde_json::from_str(&replayed).expect("a line");
-    assert!(line["checked"].as_u64().expect("a number") > 100, "{line}");
-}

@@ -80,15 +80,9 @@ impl Contexts {
         self.read(|served| served.iter().find(|served| served.context() == context).cloned())
     }
 
-    /// Adds the allocator of a context, unless another thread was faster. Returns the listed
-    /// allocator.
-    pub(super) fn add(&self, new: Arc<Served>) -> Arc<Served> {
-        let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = served.iter().find(|known| known.context() == new.context()) {
-            return Arc::clone(known);
-        }
-        served.push(Arc::clone(&new));
-        new
+    /// Adds the allocator of a context without an allocator.
+    pub(super) fn add(&self, new: Arc<Served>) {
+        self.served.write().unwrap_or_else(PoisonError::into_inner).push(new);
     }
 
     /// Forgets the allocator of a context, without a call of the driver.

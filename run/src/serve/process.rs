@@ -29,6 +29,8 @@ pub struct Process {
     settings: Config,
     streams: Arc<Streams>,
     pub(super) contexts: Contexts,
+    /// Held while a context's allocator is opened: a second one would have a record of its own.
+    opening: Mutex<()>,
     pub(super) frees: Arc<Frees>,
     pub(super) charge: Charge,
     pub(super) passed: Passed,
@@ -89,6 +91,7 @@ impl Process {
             settings: served::settings(&options.settings)?,
             streams: Arc::new(Streams::new()),
             contexts: Contexts::new(),
+            opening: Mutex::default(),
             frees: Arc::new(Frees::new()),
             charge: Charge::new(&options, publish),
             passed: Passed::default(),
@@ -157,17 +160,22 @@ impl Process {
         if self.options.observe {
             return None;
         }
+        let opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been faster.
+        if let Some(served) = self.contexts.of(context) {
+            return Some(served);
+        }
         let record = self.begin_record();
         let opened =
             Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, record).ok()?;
-        let served = self.contexts.add(Arc::clone(&opened));
+        self.contexts.add(Arc::clone(&opened));
+        drop(opening);
         // The management library is asked once for each context, where somebody wants the figure.
-        let counts = self.options.limit.is_some() || self.options.group.is_some() || self.options.wants_full_books();
-        if counts && Arc::ptr_eq(&served, &opened) {
-            served.device().book_context();
+        if self.options.limit.is_some() || self.options.group.is_some() || self.options.wants_full_books() {
+            opened.device().book_context();
         }
-        self.open_peers(&served);
-        Some(served)
+        self.open_peers(&opened);
+        Some(opened)
     }
 
     /// Begins the record of a context. `None`: nothing is recorded.

@@ -87,3 +87,26 @@ fn a_process_that_observes_records_each_allocation_of_the_driver() {
     assert!(count(Action::Alloc) > 1500);
     assert_eq!(count(Action::FreeRequested), count(Action::SegmentFree));
 }
+
+#[test]
+fn threads_that_begin_together_share_an_allocator_and_a_record() {
+    for _ in 0..10 {
+        let place = tempfile::tempdir().expect("a folder");
+        let file = place.path().join("threads.csv");
+        let setup = Setup::with(&[], Options { record: Some(file.clone()), ..Options::default() });
+        let together = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
+                    together.wait();
+                    assert_eq!(setup.give(setup.take(1000)), 0);
+                });
+            }
+        });
+        drop(setup);
+        let trace = &Trace::load(&file).expect("a record")[0];
+        assert_eq!(trace.events.iter().filter(|event| event.action == Action::Alloc).count(), 4);
+        assert_eq!(std::fs::read_dir(place.path()).expect("the folder").count(), 2, "a record and its settings");
+    }
+}
