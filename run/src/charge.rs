@@ -1,9 +1,9 @@
 //! The driver's memory calls, counted against the limit before they are made.
 //!
 //! A limit holds for each device. Bytes are reserved before the driver is called and given back
-//! after the driver has freed them, so the sum never exceeds the limit, whatever threads and
-//! processes do at the same time. Memory of the host is not counted. What the driver has given is
-//! booked to the object that asked.
+//! after the driver has freed them, so the sum never exceeds the limit, with any number of threads
+//! and processes. Memory of the host is not counted. Memory from the driver is booked to the calling
+//! object.
 
 use crate::group::{Budget, Group, Refusal, Uuid};
 use crate::ledger::file::write_at_exit;
@@ -16,43 +16,45 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The driver takes memory of more than [`LARGEST_CUT`] bytes from a device in steps of this size.
+/// The driver takes memory of more than [`LARGEST_CUT`] bytes from a device in such steps.
 const STEP: u64 = 2 << 20;
 
-/// Greatest number of bytes that the driver cuts from a page that other allocations share.
+/// Greatest number of bytes cut by the driver from a page shared by allocations.
 const LARGEST_CUT: u64 = 1 << 20;
 
-/// Returns the bytes that an allocation of `bytes` takes from a device: whole steps, unless the
+/// Returns the bytes taken from a device by an allocation of `bytes`: whole steps, unless the
 /// driver cuts the allocation from a page.
 pub fn taken_by(bytes: u64) -> u64 {
     if bytes <= LARGEST_CUT { bytes } else { bytes.checked_next_multiple_of(STEP).unwrap_or(u64::MAX) }
 }
 
-/// The limits of a process, one for each device. All methods may be called from every thread.
+/// The limits of a process, separate for each device. All methods may be called from every thread.
 #[derive(Debug)]
 pub struct Charge {
     options: Options,
-    /// Whether the books are published for other processes to read.
+    /// Whether the books are published for further processes to read.
     publish: bool,
     devices: Mutex<Vec<(CuDevice, Arc<DeviceCharge>)>>,
 }
 
-/// What a process holds of one device, and how much it may hold.
+/// The memory of a process on a device, and the limit.
 #[derive(Debug)]
 pub struct DeviceCharge {
     /// `None`: the group cannot be joined, and every reservation is refused.
     group: Option<Group>,
-    /// The book. `None`: the system has no memory for one.
+    /// The book. `None`: the system has no memory for a book.
     ledger: Option<Arc<Ledger>>,
     /// Bytes reserved and not given back.
     held: AtomicU64,
     /// Whether a refusal was told.
     told: AtomicBool,
+    /// Bytes reserved for calls with an unknown need for memory.
+    measured: AtomicU64,
 }
 
 impl Charge {
-    /// Returns the limits that the options name. Joins no group yet. `publish`: other processes may
-    /// read the books.
+    /// Returns the limits named by the options. Joins no group yet. `publish`: every process of the user
+    /// may read the books.
     pub fn new(options: &Options, publish: bool) -> Self {
         Self { options: options.clone(), publish, devices: Mutex::default() }
     }
@@ -92,21 +94,42 @@ impl DeviceCharge {
         if let Some(fault) = ledger.as_deref().and_then(Ledger::fault) {
             eprintln!("cachalot: {fault}");
         }
-        Self { group, ledger, held: AtomicU64::new(0), told: AtomicBool::new(false) }
+        Self { group, ledger, held: AtomicU64::new(0), told: AtomicBool::new(false), measured: AtomicU64::new(0) }
     }
 
-    /// Books what the driver has given, under an address or a handle.
+    /// Books memory given by the driver, under an address or a handle.
     pub fn book(&self, kind: Kind, bytes: u64, id: u64) {
         if let Some(ledger) = &self.ledger {
             ledger.book(kind, bytes, id);
         }
     }
 
-    /// Takes out of the book what the driver has freed.
+    /// Takes memory freed by the driver out of the book.
     pub fn unbook(&self, kind: Kind, id: u64) {
         if let Some(ledger) = &self.ledger {
             ledger.unbook(kind, id);
         }
+    }
+
+    /// Makes a call with an unknown need for memory, and books the difference of the driver's figure:
+    /// `used` returns the used bytes of the device. Counts taken memory against the limit, as far as
+    /// the limit has room: the memory is the driver's own by then.
+    pub fn measured(&self, kind: Kind, used: impl Fn() -> Option<u64>, call: impl FnOnce() -> CuResult) -> CuResult {
+        let Some((ledger, before)) = self.ledger.as_deref().zip(used()) else { return call() };
+        let noted = ledger.before(before);
+        let code = call();
+        let Some(after) = used() else { return code };
+        ledger.around(kind, noted, after);
+        if let Some(taken) = after.checked_sub(before) {
+            if self.reserve(taken).is_ok() {
+                self.measured.fetch_add(taken, Ordering::Relaxed);
+            }
+        } else {
+            let less = |measured: u64| Some(measured.saturating_sub(before - after));
+            let measured = self.measured.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or(0);
+            self.give_back(measured.min(before - after));
+        }
+        code
     }
 
     /// Returns the book.
@@ -114,11 +137,11 @@ impl DeviceCharge {
         self.ledger.as_deref()
     }
 
-    /// Reserves bytes, before the driver's call that takes them.
+    /// Reserves bytes, before the driver's call for the bytes.
     ///
     /// # Errors
     /// [`CuResult::OUT_OF_MEMORY`] if the limit does not allow the bytes. The first refusal since the
-    /// last success is told on the standard error, with the names of those who hold memory.
+    /// last success is told on the standard error, with the names of the holders.
     pub fn reserve(&self, bytes: u64) -> Result<(), CuResult> {
         let answer = self.group.as_ref().map(|group| group.reserve(bytes));
         match answer {
@@ -131,7 +154,7 @@ impl DeviceCharge {
         }
     }
 
-    /// Gives bytes back, after the driver's call that freed them or failed to take them.
+    /// Gives bytes back, after the driver has freed the bytes or failed to take the bytes.
     pub fn give_back(&self, bytes: u64) {
         if let Some(group) = &self.group {
             group.give_back(bytes);
@@ -144,18 +167,17 @@ impl DeviceCharge {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes that the process should give back, because other members of its group were
-    /// refused.
+    /// Returns the bytes owed by the process to refused members of the group.
     pub fn owed(&self) -> u64 {
         self.group.as_ref().map_or(0, Group::owed)
     }
 
-    /// Returns what the process may know about its limit. `None`: there is no limit.
+    /// Returns the figures of the limit. `None` without a limit.
     pub fn budget(&self) -> Option<Budget> {
         self.group.as_ref().and_then(Group::budget)
     }
 
-    /// Tells that a request of the program has failed for the limit.
+    /// Reports a request refused by the limit.
     fn refused(&self, refusal: &Refusal) -> CuResult {
         // The allocator repeats a reservation several times, and a program may probe for the limit.
         if !self.told.swap(true, Ordering::Relaxed) {
@@ -165,8 +187,8 @@ impl DeviceCharge {
     }
 }
 
-/// Memory that the program has from the driver itself, by address or handle. It is charged until
-/// the program frees it.
+/// Memory from the driver in the program's use, by address or handle. Charged until the program
+/// frees the memory.
 #[derive(Default, Debug)]
 pub struct Passed(Mutex<PassedMemory>);
 
@@ -174,8 +196,8 @@ pub struct Passed(Mutex<PassedMemory>);
 type PassedMemory = HashMap<(Kind, u64), (Arc<DeviceCharge>, u64)>;
 
 impl Passed {
-    /// Makes a call of the driver that takes `bytes` of a device, and charges them under the name
-    /// that `name` returns after the call.
+    /// Makes a call of the driver for `bytes` of a device, and charges the bytes under the name returned by
+    /// `name` after the call.
     pub fn take(
         &self,
         charge: Arc<DeviceCharge>,
@@ -202,8 +224,8 @@ impl Passed {
         code
     }
 
-    /// Makes a call of the driver that frees the memory of one of `kinds` named `name`, if the
-    /// program has it from the driver.
+    /// Makes a call of the driver to free the memory named `name`, of any of `kinds`, and ends the charge of
+    /// charged memory.
     pub fn give(&self, kinds: &[Kind], name: u64, call: impl FnOnce() -> CuResult) -> CuResult {
         // Taken out before the call: another thread may get the address at once.
         let taken = {
@@ -269,6 +291,22 @@ mod tests {
         for _ in 0..2 {
             assert_eq!((give(1, CuResult::SUCCESS), charge.held(), booked(&charge)), (CuResult::SUCCESS, 0, 0));
         }
+    }
+
+    #[test]
+    fn what_a_call_takes_is_found_by_the_drivers_figure() {
+        let charge = limited(100);
+        let used = std::cell::Cell::new(1000);
+        let to = |after: u64| {
+            let call = || {
+                used.set(after);
+                CuResult::SUCCESS
+            };
+            assert_eq!(charge.measured(Kind::Module, || Some(used.get()), call), CuResult::SUCCESS);
+            (charge.held(), booked(&charge))
+        };
+        assert_eq!([to(1060), to(1060), to(1500), to(1010), to(900)], [(60, 60), (60, 60), (60, 500), (0, 10), (0, 0)]);
+        assert_eq!(charge.measured(Kind::Module, || None, || CuResult::NOT_FOUND), CuResult::NOT_FOUND);
     }
 
     #[test]

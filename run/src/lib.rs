@@ -1,19 +1,19 @@
-//! What a library in front of the CUDA driver decides: which memory is served, how much a process
-//! and its group may hold, and who holds it.
+//! The decisions of a library in front of the CUDA driver: memory served, limits for processes and
+//! groups, and the holders of memory.
 //!
 //! ```text
-//! serve      requests and frees of a program that calls the driver
+//! serve      requests and frees of a program
 //! record     the events of served memory, in a file
 //! charge     the driver's memory calls, counted against a limit and booked
-//! group      a limit that several processes share
-//! ledger     who asked for each piece of the device's memory
+//! group      a limit shared by processes
+//! ledger     the callers behind each piece of the device's memory
 //! real       the driver behind the library in front
-//! shared     files that processes of a user map together
-//! options    what `cachalot run` passes to the program's process
-//! types      types of `cuda.h` that only a library in front of the driver needs
+//! shared     files mapped by processes of a user
+//! options    options passed by `cachalot run` to the program's process
+//! types      types of `cuda.h` for a library in front of the driver only
 //! ```
 //!
-//! The crate `cachalot-front` exports the driver's functions and calls this crate.
+//! The crate `cachalot-front` exports the driver's functions and calls the crate.
 
 pub mod charge;
 pub mod group;

@@ -1,10 +1,9 @@
 //! The real driver: typed functions, looked up in the library behind the alias.
 //!
-//! The library in front has the name of the driver, so the driver itself is loaded under another
-//! name, the *alias*. No function here is looked up in the process's own scope: a look-up there
-//! would find the library in front. [`Real`] holds the functions that `cachalot-cuda` calls
-//! ([`Table`]) and those that only the library in front needs. [`Real::driver`] starts a [`Driver`]
-//! over the same functions, so no call of an allocator comes back to the library in front.
+//! The library in front has the name of the driver, so the driver is loaded under another name,
+//! the *alias*. No function here is looked up in the process's own scope: the look-up would find the
+//! library in front. [`Real`] holds the functions called by `cachalot-cuda` ([`Table`]) and the
+//! functions for the library in front only. [`Real::driver`] starts a [`Driver`] over both, so no call of an allocator comes back to the library in front.
 
 use crate::types::CuIpcMemHandle;
 use cachalot_cuda::driver::table::Table;
@@ -44,17 +43,17 @@ impl CuPointerAttribute {
     pub const MEMPOOL_HANDLE: Self = Self(17);
 }
 
-/// Declares the functions that `cachalot-cuda` does not call, and one method for each.
+/// Declares the functions beyond those of `cachalot-cuda`, and a method for each.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal($($argument:ident: $type:ty),*);)*) => {
-        /// Functions of the driver beside those of [`Table`]. Each is absent in a driver without it.
+        /// Functions of the driver beside [`Table`]. A driver may lack any of the functions.
         #[derive(Clone, Copy, Default, Debug)]
         struct More {
             $($name: Option<unsafe extern "C" fn($($argument: $type),*) -> CuResult>,)*
         }
 
         impl More {
-            /// Fills the functions with the address that `lookup` returns for each symbol.
+            /// Fills the functions with the address returned by `lookup` for each symbol.
             ///
             /// # Safety
             /// As for [`Table::fill`].
@@ -99,7 +98,7 @@ functions! {
     /// Allocates rows of device memory, each aligned for the device.
     mem_alloc_pitch = c"cuMemAllocPitch_v2"(
         address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32);
-    /// Allocates memory that host and devices share.
+    /// Allocates memory shared by host and devices.
     mem_alloc_managed = c"cuMemAllocManaged"(address: *mut CuDevicePtr, bytes: usize, flags: u32);
     /// Allocates pinned memory of the host.
     mem_host_alloc = c"cuMemHostAlloc"(address: *mut *mut c_void, bytes: usize, flags: u32);
@@ -114,7 +113,7 @@ functions! {
         address: *mut CuDevicePtr, bytes: usize, pool: CuMemoryPool, stream: CuStream);
     /// Frees in a stream's order.
     mem_free_async = c"cuMemFreeAsync"(address: CuDevicePtr, stream: CuStream);
-    /// Opens a pool's memory to devices, or closes it.
+    /// Opens a pool's memory to devices, or closes the memory.
     mem_pool_set_access = c"cuMemPoolSetAccess"(
         pool: CuMemoryPool, descriptors: *const CuMemAccessDesc, count: usize);
     /// Makes a handle of a pool for another process.
@@ -139,7 +138,7 @@ functions! {
         value: *const c_void, attribute: CuPointerAttribute, address: CuDevicePtr);
     /// Makes a handle of an allocation for another process.
     ipc_get_mem_handle = c"cuIpcGetMemHandle"(handle: *mut CuIpcMemHandle, address: CuDevicePtr);
-    /// Opens the memory of a handle that another process has made.
+    /// Opens the memory of a handle made by another process.
     ipc_open_mem_handle = c"cuIpcOpenMemHandle_v2"(address: *mut CuDevicePtr, handle: CuIpcMemHandle, flags: u32);
     /// Closes memory of another process.
     ipc_close_mem_handle = c"cuIpcCloseMemHandle"(address: CuDevicePtr);
@@ -160,19 +159,18 @@ functions! {
         mode: CuCaptureMode);
 }
 
-/// The functions of the real driver. Dereferences to the [`Table`] of those that `cachalot-cuda`
-/// knows.
+/// The functions of the real driver. Dereferences to the [`Table`] of `cachalot-cuda`.
 ///
-/// All threads share one value, which lives as long as the process.
+/// All threads share the value, which lives as long as the process.
 #[derive(Debug)]
 pub struct Real {
-    /// The functions that `cachalot-cuda` knows.
+    /// The functions known to `cachalot-cuda`.
     table: Table,
-    /// The other functions.
+    /// The further functions.
     more: More,
-    /// The library, as `dlsym` takes it.
+    /// The library's handle for `dlsym`.
     handle: NonNull<c_void>,
-    /// The driver over the functions, once it was started.
+    /// The driver over the functions, once started.
     driver: OnceLock<Result<&'static Driver, LoadError>>,
 }
 
@@ -183,7 +181,7 @@ unsafe impl Send for Real {}
 unsafe impl Sync for Real {}
 
 impl Real {
-    /// Fills the functions from a library that is never unloaded.
+    /// Fills the functions from a library, never to be unloaded.
     ///
     /// # Safety
     /// `handle` is the answer of `dlopen` for a CUDA driver, which stays loaded.
@@ -217,7 +215,7 @@ impl Real {
         NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), symbol.as_ptr()) })
     }
 
-    /// Returns the functions that `cachalot-cuda` knows.
+    /// Returns the functions known to `cachalot-cuda`.
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -225,8 +223,8 @@ impl Real {
     /// Returns a driver over the functions. The first call starts the driver (`cuInit`).
     ///
     /// # Errors
-    /// The reason why the driver cannot be used: among others, its version is too old. Later calls
-    /// return the same answer.
+    /// The reason why the driver cannot be used: for example, the version is too old. Later calls
+    /// return the first answer again.
     pub fn driver(&self) -> Result<&'static Driver, &LoadError> {
         // SAFETY: the functions are the driver's own.
         self.driver.get_or_init(|| unsafe { Driver::from_table(&self.table) }).as_ref().copied()
@@ -241,8 +239,8 @@ impl Deref for Real {
     }
 }
 
-/// Returns the real driver of this process: the library loaded as [`ALIAS`]. `None` if no library
-/// has that name, so that nothing stands in front of a driver.
+/// Returns the real driver of the process: the library loaded as [`ALIAS`]. `None` without such a
+/// library: nothing stands in front of a driver.
 ///
 /// Never calls the driver. The first successful look-up is kept for the life of the process.
 pub fn real() -> Option<&'static Real> {
@@ -263,7 +261,7 @@ fn open(name: &CStr, flags: c_int) -> Option<Real> {
     Some(unsafe { Real::of_library(handle) })
 }
 
-/// Returns the loader's last message on this thread.
+/// Returns the loader's last message on the calling thread.
 fn loader_message() -> String {
     // SAFETY: takes nothing.
     let message = unsafe { libc::dlerror() };

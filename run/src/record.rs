@@ -1,10 +1,8 @@
-//! The events of served memory, in a file that `cachalot replay`, `compare`, `plan`, `tune` and `view`
-//! read.
+//! The events of served memory, in a file for `cachalot replay`, `compare`, `plan`, `tune` and `view`.
 //!
-//! A record is a table of text (`action,addr,size,stream`), one event a line. The thread of an event
-//! stores the event and goes on; a thread of the library's own writes what has come together. The
-//! file grows in whole blocks of 4 KiB, filled up with empty lines, so a program that is killed leaves
-//! no half line, and loses the events of the last 50 ms.
+//! A record is a table of text (`action,addr,size,stream`), an event a line. The thread of an event
+//! stores the event and goes on; a thread of the library's own writes the stored events. The file grows
+//! in whole blocks of 4 KiB, filled up with empty lines, so a killed program leaves no half line, and loses the events of the last 50 ms.
 
 use cachalot::core_api::{Action, TraceEntry};
 use cachalot_cuda::fork;
@@ -16,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// Bytes that the file grows by: the system writes a page of the file as a whole.
+/// Bytes of a block of the file: the system writes a page of the file as a whole.
 const BLOCK: usize = 4096;
 
 /// The first line of a record.
@@ -25,11 +23,11 @@ const HEADER: &str = "action,addr,size,stream\n";
 /// How long an event waits at most to be written.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A record that is being written. All methods may be called from every thread, and none calls the
+/// A record being written. All methods may be called from every thread, and none calls the
 /// driver.
 #[derive(Debug)]
 pub struct Record {
-    /// Events that are not written yet.
+    /// Unwritten events.
     events: Mutex<Vec<TraceEntry>>,
     /// The file, and the begin of a block.
     file: Mutex<Sink>,
@@ -38,16 +36,16 @@ pub struct Record {
 /// A file, written block by block.
 #[derive(Debug)]
 struct Sink {
-    /// `None` after a failed write: the record ends there.
+    /// `None` after a failed write, the end of the record.
     file: Option<File>,
-    /// Whole lines that do not fill a block.
+    /// Whole lines, less than a block.
     block: String,
 }
 
 impl Record {
-    /// Begins a record in a new file, and writes beside the file what a replay has to know:
-    /// the settings of the allocator and the limit. If `path` exists, another process or context
-    /// writes to it, and the name is followed by the process id and a number.
+    /// Begins a record in a new file, and writes the settings of the allocator and the limit beside
+    /// the file, for replays. If `path` exists, another process or context writes to the file, and the
+    /// name is followed by the process id and a number.
     ///
     /// # Errors
     /// The files cannot be created.
@@ -139,7 +137,7 @@ impl Sink {
     }
 }
 
-/// Creates the file of a record. Returns its path, too.
+/// Creates the file of a record. Returns the path, too.
 fn create(path: &Path) -> io::Result<(PathBuf, File)> {
     let new = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
     let mut tried = path.to_owned();
@@ -155,7 +153,7 @@ fn create(path: &Path) -> io::Result<(PathBuf, File)> {
     }
 }
 
-/// Returns the name of a further record of this process.
+/// Returns the name of a further record of the process.
 fn numbered(path: &Path, number: u32) -> PathBuf {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();

@@ -1,3 +1,3 @@
-//! Tests of what stands in front of the driver, over the emulated driver.
+//! Tests of the library in front of the driver, over the emulated driver.
 
 mod serve;

@@ -11,8 +11,8 @@ use crate::tables::{CapacityError, Storage, Table};
 /// block waits for its count.
 pub(crate) const FRONTIER_BIT: u32 = 1 << 31;
 
-/// A block whose count the frontier has not reached. Ordered by count first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// A block whose count the frontier has not reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct CountedBlock {
     /// The number of the last work that uses the block.
     count: u64,
@@ -27,7 +27,8 @@ struct CountedBlock {
 pub(crate) struct Frontier<S: Storage> {
     /// All work up to this count is done. Never decreases.
     reached: u64,
-    /// The waiting blocks, as a binary heap: entry `n` is at most entries `2n + 1` and `2n + 2`.
+    /// The waiting blocks, as a binary heap by count: the count of entry `n` is at most those of entries `2n + 1` and
+    /// `2n + 2`. Blocks of equal counts are not ordered, so a thousand frees at one count move no entry.
     waits: S::Table<CountedBlock>,
     /// Reservations neither used nor cancelled. Each has room in `waits`.
     reserved: usize,
@@ -75,7 +76,9 @@ impl<S: Storage> Frontier<S> {
         let mut at = self.waits.len();
         self.waits.add(wait);
         // Sift up.
-        while let Some(parent) = at.checked_sub(1).map(|below| below / 2).filter(|&parent| wait < self.waits[parent]) {
+        while let Some(parent) =
+            at.checked_sub(1).map(|below| below / 2).filter(|&parent| count < self.waits[parent].count)
+        {
             self.waits.swap(at, parent);
             at = parent;
         }
@@ -98,8 +101,8 @@ impl<S: Storage> Frontier<S> {
         let mut at = 0;
         let least = |at: usize, waits: &[CountedBlock]| {
             (2 * at + 1..waits.len().min(2 * at + 3))
-                .min_by_key(|&child| waits[child])
-                .filter(|&c| waits[c] < waits[at])
+                .min_by_key(|&child| waits[child].count)
+                .filter(|&child| waits[child].count < waits[at].count)
         };
         // Sift the former last entry down from the root.
         while let Some(child) = least(at, waits) {

@@ -3,6 +3,7 @@
 use crate::addresses::of_driver;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::CuStream;
+use cachalot_run::ledger::Kind;
 use cachalot_run::serve::{Process, process};
 use core::cell::Cell;
 use core::ffi::c_void;
@@ -52,6 +53,22 @@ pub(crate) fn call(
         return answer.unwrap_or(CuResult::UNKNOWN);
     }
     of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
+}
+
+/// Makes a call of the function `NAMES[index]`, which takes or frees memory without saying how much. `pass` calls the
+/// driver's function at the given address. The process's state books the memory by the driver's figure.
+///
+/// A panic ends as for [`call`].
+pub(crate) fn measured(index: usize, kind: Kind, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
+    let real = || of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass);
+    if let Some(process) = process()
+        && let Some(inside) = Inside::enter()
+    {
+        let answer = catch_unwind(AssertUnwindSafe(|| process.measured(kind, real)));
+        drop(inside);
+        return answer.unwrap_or(CuResult::UNKNOWN);
+    }
+    real()
 }
 
 /// Returns the per-thread default stream in place of 0, as the driver's functions with `_ptsz` read the argument.

@@ -7,7 +7,8 @@ mod header;
 fn rows() -> Vec<(&'static str, Vec<&'static str>)> {
     let text = include_str!("../src/exports.rs").split_once("\nexports! {\n").expect("the table").1;
     let rows = text.split(';').filter_map(|row| row.split_once("=>")).map(|(signature, _)| {
-        let signature = signature.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let row = |line: &&str| !line.trim_start().starts_with("//") && !line.ends_with(['{', '}']);
+        let signature = signature.lines().filter(row);
         let signature = signature.collect::<Vec<_>>().join(" ");
         let (name, parameters) = signature.trim().trim_end_matches(')').split_once('(').expect("a signature");
         let types = parameters.split(',').filter_map(|parameter| parameter.split_once(':'));

@@ -38,14 +38,14 @@ fn the_file_is_the_drivers_and_needs_only_libc_and_the_driver() {
     assert!(needed.iter().all(|name| allowed.contains(name)), "{needed:?}");
     assert!(needed.contains(&"libcachalot-driver.so.1"), "{needed:?}");
     let flags = entries.iter().find(|entry| entry.0 == DT_FLAGS_1).expect("flags").2;
-    assert_ne!(flags & u64::from(DF_1_NODELETE.0), 0, "the library must not be unloaded");
+    assert_ne!(flags & DF_1_NODELETE.0, 0, "the library must not be unloaded");
 }
 
 #[test]
 fn only_names_of_the_driver_are_exported() {
     let image = image();
     let file = ElfFile::<FileHeader64<LittleEndian>>::parse(&*image).expect("an ELF file");
-    let defined = file.dynamic_symbols().filter(|symbol| symbol.is_definition());
+    let defined = file.dynamic_symbols().filter(ObjectSymbol::is_definition);
     let exported: BTreeSet<String> = defined.map(|symbol| symbol.name().expect("ASCII").to_owned()).collect();
     let mut expected: BTreeSet<String> = rows().into_iter().map(|(name, _)| name.to_owned()).collect();
     expected.extend(["cuGetProcAddress", "cuGetProcAddress_v2"].map(str::to_owned));

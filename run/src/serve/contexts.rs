@@ -1,8 +1,8 @@
-//! Which allocator serves the calling thread, and which one owns an address.
+//! The allocator of the calling thread, and the owner of an address.
 //!
 //! A context's allocator is opened at the first request in the context. Each thread keeps the
-//! allocator of its last context, so the fast path asks the driver for the current context and takes
-//! no lock. A context that the program destroys is forgotten, and the numbers of all threads' kept
+//! allocator of the thread's last context, so the fast path asks the driver for the current context and takes
+//! no lock. A context destroyed by the program is forgotten, and the numbers of all threads' kept
 //! allocators become stale.
 
 use crate::serve::served::Served;
@@ -19,7 +19,7 @@ pub(super) struct Contexts {
     served: RwLock<Vec<Arc<Served>>>,
 }
 
-/// A context that a thread has used last.
+/// The last context of a thread.
 struct Kept {
     version: u64,
     context: CuContext,
@@ -30,7 +30,7 @@ thread_local! {
     static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
 }
 
-/// Returns a number that no [`Contexts`] has had.
+/// Returns a number new to all [`Contexts`].
 fn next_version() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -42,7 +42,7 @@ impl Contexts {
         Self { version: AtomicU64::new(next_version()), served: RwLock::default() }
     }
 
-    /// Calls `act` with the allocator of `context`, if one is open. Takes no lock if the thread has
+    /// Calls `act` with the open allocator of `context`. Takes no lock if the thread has
     /// used the context last. `Err` returns `act` uncalled.
     #[inline]
     pub(super) fn with<T, F: FnOnce(&Arc<Served>) -> T>(&self, context: CuContext, act: F) -> Result<T, F> {
@@ -62,7 +62,7 @@ impl Contexts {
         self.with_unkept(version, context, act)
     }
 
-    /// Calls `act` with the allocator of a context that the thread has not used last, and keeps the
+    /// Calls `act` with the allocator of a context different from the thread's last, and keeps the
     /// allocator.
     #[cold]
     fn with_unkept<T, F: FnOnce(&Arc<Served>) -> T>(&self, version: u64, context: CuContext, act: F) -> Result<T, F> {
@@ -80,8 +80,8 @@ impl Contexts {
         self.read(|served| served.iter().find(|served| served.context() == context).cloned())
     }
 
-    /// Adds the allocator of a context, unless another thread was faster. Returns the one in the
-    /// list.
+    /// Adds the allocator of a context, unless another thread was faster. Returns the listed
+    /// allocator.
     pub(super) fn add(&self, new: Arc<Served>) -> Arc<Served> {
         let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = served.iter().find(|known| known.context() == new.context()) {

@@ -1,6 +1,6 @@
-//! What a program asks about an address: its range, and its attributes.
+//! Questions of a program about an address: the range, and the attributes.
 //!
-//! The driver knows segments. A block answers as the allocation that it stands for.
+//! The driver knows segments. A block answers like an allocation of the driver.
 
 use crate::real::CuPointerAttribute;
 use crate::serve::process::{Place, Process};
@@ -11,7 +11,7 @@ use cachalot_cuda::driver::types::CuDevicePtr;
 use core::ffi::{c_int, c_uint, c_void};
 
 impl Process {
-    /// `cuMemGetAddressRange_v2`: the block that contains an address, with the bytes of its request.
+    /// `cuMemGetAddressRange_v2`: the block around an address, with the bytes of the request.
     ///
     /// # Safety
     /// `base` and `bytes` are null or writable.
@@ -68,7 +68,7 @@ impl Process {
     /// `cuPointerGetAttributes`.
     ///
     /// # Safety
-    /// `attributes` has `count` entries, and `values` as many addresses, each writable for its
+    /// `attributes` has `count` entries, and `values` as many addresses, each writable for the
     /// attribute.
     pub unsafe fn pointer_get_attributes(
         &self,
@@ -126,7 +126,7 @@ impl Process {
         unsafe { self.real.pointer_set_attribute(value, CuPointerAttribute(attribute), address) }
     }
 
-    /// Replaces the driver's value of an attribute, which is that of the segment, by the block's.
+    /// Replaces the driver's value of an attribute, the segment's, by the block's.
     ///
     /// # Safety
     /// `value` is writable for the attribute.

@@ -1,29 +1,28 @@
-//! A context as the device of an allocator: charged, and with a stream for memory that the host
-//! orders.
+//! A context as the device of an allocator: charged, and with a stream for memory ordered
+//! by the host.
 //!
-//! Memory of `cuMemAlloc` belongs to no stream: work on any stream may use it as soon as the call
-//! returns. Its blocks belong to [`HOST_STREAM`], on which no work is ever queued, and are free only
-//! when all work of the process that could use them is complete.
+//! Memory of `cuMemAlloc` belongs to no stream: work on any stream may use the memory as soon as the
+//! call returns. The blocks belong to [`HOST_STREAM`], a stream without work, and are free only when all
+//! work able to use them is complete.
 
 use crate::charge::{DeviceCharge, taken_by};
 use crate::ledger::Kind;
 use crate::real::Real;
 use crate::record::Record;
 use crate::serve::frees::Frees;
-use crate::serve::served::Served;
 use cachalot::HOST_STREAM;
 use cachalot::core_api::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot::core_api::{
     CaptureMark, DeviceError, DeviceResult, ErrorKind, Event, PhysicalHandle, PoolId, Segments, StreamOrder,
     TraceEntry, VirtualMemory,
 };
-use cachalot::{DeviceIndex, DevicePtr, StreamId};
+use cachalot::{DevicePtr, StreamId};
 use cachalot_cuda::CudaDevice;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// A device of the driver, as the allocator of one context calls it.
+/// A device of the driver, called by the allocator of a context.
 #[derive(Debug)]
 pub(super) struct ServedDevice {
     cuda: CudaDevice,
@@ -34,10 +33,19 @@ pub(super) struct ServedDevice {
     record: Option<Arc<Record>>,
     /// Bytes charged for the context: segments by address, and pages by handle.
     charged: Mutex<HashMap<(Kind, u64), u64>>,
-    /// The frees that the allocator knows as complete.
+    /// The frees known to the allocator as complete.
     frontier: AtomicU64,
-    /// The allocator's context, once the allocator is made.
-    owner: OnceLock<Weak<Served>>,
+    /// The owner of the allocator, once the allocator is made.
+    owner: OnceLock<Weak<dyn AllocatorOwner>>,
+}
+
+/// The owner of the allocator over a device. The device asks for calls of the allocator.
+pub(super) trait AllocatorOwner: Send + Sync {
+    /// Frees the blocks waiting for the frees up to `count`. Returns false after a failure.
+    fn reach(&self, count: u64) -> bool;
+
+    /// Gives up to `bytes` bytes of cached memory back to the driver.
+    fn trim_by(&self, bytes: u64);
 }
 
 impl ServedDevice {
@@ -72,17 +80,29 @@ impl ServedDevice {
     }
 
     /// Names the context whose allocator the device belongs to.
-    pub(super) fn set_owner(&self, owner: Weak<Served>) {
+    pub(super) fn set_owner(&self, owner: Weak<dyn AllocatorOwner>) {
         // Called once, when the allocator is made.
         let _ = self.owner.set(owner);
     }
 
-    /// Gives back what is charged for the context. Called when the context is gone, and its memory
-    /// with it.
+    /// Gives the context's charges back. Called when the context and the context's memory are gone.
     pub(super) fn forget_charges(&self) {
         for ((kind, name), bytes) in self.lock_charged().drain() {
             self.charge.unbook(kind, name);
             self.charge.give_back(bytes);
+        }
+    }
+
+    /// Books the driver's own memory for the context: the process's bytes on the device, by the driver's
+    /// management library, less the bytes in the book. Nothing where the library does not know the
+    /// process.
+    pub(super) fn book_context(&self) {
+        let Some((ledger, own)) = self.charge.ledger().zip(self.cuda.process_use()) else { return };
+        let bytes = own.saturating_sub(ledger.view().booked);
+        if bytes != 0 && self.charge.reserve(bytes).is_ok() {
+            let name = self.cuda.cu_context().0 as u64;
+            self.charge.book(Kind::Context, bytes, name);
+            self.lock_charged().insert((Kind::Context, name), bytes);
         }
     }
 
@@ -91,31 +111,26 @@ impl ServedDevice {
         if self.frontier.fetch_max(reached, Ordering::AcqRel) >= reached {
             return false;
         }
-        let Some(owner) = self.owner() else { return false };
-        owner.allocator().set_safe_frontier(DeviceIndex(0), reached).is_ok()
+        self.owner().is_some_and(|owner| owner.reach(reached))
     }
 
-    /// Returns the context whose allocator the device belongs to.
-    fn owner(&self) -> Option<Arc<Served>> {
+    /// Returns the owner of the allocator.
+    fn owner(&self) -> Option<Arc<dyn AllocatorOwner>> {
         self.owner.get().and_then(Weak::upgrade)
     }
 
     /// Gives cached memory back to the driver, because other members of the group were refused.
     fn pay(&self) {
         let owed = self.charge.owed();
-        if owed == 0 {
-            return;
-        }
-        if let Some(owner) = self.owner() {
-            let held = owner.allocator().stats(DeviceIndex(0)).map_or(0, |stats| stats.reserved_bytes().current);
-            let keep = u64::try_from(held).unwrap_or(0).saturating_sub(owed);
-            // A failure leaves more cached than owed: the next shortage tries again.
-            let _ = owner.allocator().trim(DeviceIndex(0), keep);
+        if owed != 0
+            && let Some(owner) = self.owner()
+        {
+            owner.trim_by(owed);
         }
     }
 
-    /// Makes a call that takes `bytes`, reserved before the call and booked afterwards under the name
-    /// that `name` finds in the answer.
+    /// Makes a call for `bytes` of memory, reserved before the call and booked afterwards under the name
+    /// found by `name` in the answer.
     fn charged<T>(
         &self,
         kind: Kind,
@@ -136,7 +151,7 @@ impl ServedDevice {
         taken
     }
 
-    /// Makes a call that frees what is charged under a name.
+    /// Makes a call to free the memory charged under a name.
     fn uncharged(&self, kind: Kind, name: u64, call: impl FnOnce() -> DeviceResult<()>) -> DeviceResult<()> {
         // Taken out before the call: another thread may get the address at once.
         let bytes = self.lock_charged().remove(&(kind, name));
@@ -247,7 +262,7 @@ impl ForwardHost for ServedDevice {
         }
     }
 
-    /// Looks for frees that are complete, when no free block can serve a request.
+    /// Looks for complete frees, when no free block can serve a request.
     fn on_shortage(&self, _: u64) -> bool {
         let reached = self.frees.settle(self.real);
         let advanced = self.advance(reached);

@@ -1,7 +1,7 @@
 //! When freed memory may be given out again.
 //!
 //! The driver's `cuMemFree` waits for the device. Ours returns at once, and the block stays pending
-//! until all work is complete that the process had submitted before the call: on every stream of
+//! until all work submitted by the process before the call is complete: on every stream of
 //! every context, by every thread.
 //!
 //! ```text
@@ -10,10 +10,10 @@
 //!        └ the events of batch n are complete ─────────────▶ reached = n, allocator.set_safe_frontier(n)
 //! ```
 //!
-//! A free reads the count before its block becomes pending. The work before the free was submitted
-//! before that, and the events of batch n are recorded after the count has left n. So the events
-//! come after all work that a free at count n has to wait for. Events are recorded late, when a
-//! request finds no free block: one batch covers all frees since the last batch.
+//! A free reads the count before the block becomes pending. The work before the free was submitted
+//! earlier still, and the events of batch n are recorded after the count has left n. So the events
+//! come after all work before a free at count n. Events are recorded late, when a
+//! request finds no free block: a batch covers all frees since the last batch.
 //!
 //! An event of a context breaks every capture of the context. While any capture runs, no event is
 //! recorded, and frees stay pending.
@@ -25,38 +25,38 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The frees of a process that wait for work, and the contexts whose work is waited for.
+/// The waiting frees of a process, and the contexts of the awaited work.
 #[derive(Debug)]
 pub(super) struct Frees {
-    /// The number of the frees made now. Grows by one with each batch.
+    /// The number of the frees made now. Each batch adds 1.
     count: AtomicU64,
-    /// The highest number that a free has used.
+    /// The highest number of a free.
     latest: AtomicU64,
-    /// All work before the frees up to this number is complete.
+    /// All work before the frees up to the number is complete.
     reached: AtomicU64,
-    /// Captures that run, and captures that are about to begin.
+    /// Captures running or about to begin.
     captures: AtomicUsize,
     /// The contexts and the batches. Held during short calls of the driver, never during a wait.
-    state: Mutex<State>,
+    state: Mutex<Waiting>,
 }
 
-/// What is behind the lock of [`Frees`].
+/// The contexts and batches of [`Frees`].
 #[derive(Default, Debug)]
-struct State {
-    /// Every context of the process that may have work.
+struct Waiting {
+    /// Every known context of the process.
     contexts: Vec<ContextEvents>,
     /// Batches whose events are recorded, the oldest first.
     batches: VecDeque<Batch>,
 }
 
-/// A context, and its events that are not in use.
+/// A context, and unused events of the context.
 #[derive(Debug)]
 struct ContextEvents {
     context: CuContext,
     spare: Vec<CuEvent>,
 }
 
-/// Frees that wait for the same events.
+/// Frees with common events.
 #[derive(Debug)]
 struct Batch {
     /// The number of the frees.
@@ -65,7 +65,7 @@ struct Batch {
     events: Vec<(CuContext, CuEvent)>,
 }
 
-/// What a wait for the oldest frees came to.
+/// The result of a wait for the oldest frees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Waited {
     /// More frees are complete than before.
@@ -111,9 +111,9 @@ impl Frees {
         }
     }
 
-    /// Makes `call`, which may destroy contexts, and forgets those that `gone` names afterwards.
-    /// Their work is over, and their events have gone with them. No other thread asks after an
-    /// event meanwhile.
+    /// Makes `call`, which may destroy contexts, and forgets the context named by `gone` afterwards.
+    /// The work of a destroyed context is over, and the events have gone with the context. Meanwhile no
+    /// thread asks after an event.
     pub(super) fn end_contexts<T>(&self, call: impl FnOnce() -> T, gone: impl FnOnce(&T) -> Option<CuContext>) -> T {
         let mut state = self.lock();
         let answer = call();
@@ -126,7 +126,7 @@ impl Frees {
         answer
     }
 
-    /// Announces a capture that is about to begin. No event of a context is recorded from the return
+    /// Announces a capture before the begin. No event of a context is recorded from the return
     /// on until [`capture_ended`](Self::capture_ended).
     pub(super) fn capture_begins(&self) {
         self.captures.fetch_add(1, Ordering::SeqCst);
@@ -134,7 +134,7 @@ impl Frees {
         drop(self.lock());
     }
 
-    /// Takes back one [`capture_begins`](Self::capture_begins).
+    /// Takes back a call of [`capture_begins`](Self::capture_begins).
     pub(super) fn capture_ended(&self) {
         self.captures.fetch_sub(1, Ordering::SeqCst);
     }
@@ -145,8 +145,8 @@ impl Frees {
         self.captures.load(Ordering::SeqCst) != 0
     }
 
-    /// Asks which frees are complete, and has events recorded for the frees that no event covers.
-    /// Waits only with a driver without events of contexts (before 12.5), as that driver's own free
+    /// Asks which frees are complete, and has events recorded for the frees without an event.
+    /// Waits only with a driver without events of contexts (before 12.5), as the driver's own free
     /// does. Returns the number up to which all frees are complete.
     pub(super) fn settle(&self, real: &Real) -> u64 {
         let _relaxed = Relaxed::enter(real);
@@ -194,8 +194,8 @@ impl Frees {
     }
 
     /// Takes the complete batches out, the oldest first.
-    fn poll(&self, real: &Real, state: &mut State) {
-        let State { contexts, batches } = state;
+    fn poll(&self, real: &Real, state: &mut Waiting) {
+        let Waiting { contexts, batches } = state;
         while let Some(batch) = batches.front_mut() {
             while let Some(&(context, event)) = batch.events.last() {
                 // SAFETY: takes no host pointers. The event is one of this module's, of a context
@@ -219,7 +219,7 @@ impl Frees {
     }
 
     /// Waits for the work of every context, for a driver without events of contexts.
-    fn wait_for_contexts(&self, real: &Real, state: MutexGuard<'_, State>) -> u64 {
+    fn wait_for_contexts(&self, real: &Real, state: MutexGuard<'_, Waiting>) -> u64 {
         let count = self.count.fetch_add(1, Ordering::SeqCst);
         let contexts: Vec<_> = state.contexts.iter().map(|known| known.context).collect();
         drop(state);
@@ -234,7 +234,7 @@ impl Frees {
     }
 
     /// Locks the contexts and the batches.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         // A panic inside leaves at worst an event that is never used again.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

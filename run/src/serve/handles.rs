@@ -1,11 +1,11 @@
 //! `cuIpcGetMemHandle`, `cuIpcOpenMemHandle` and `cuIpcCloseMemHandle`: memory of other processes.
 //!
-//! A block that begins its segment has the driver's own handle, which any process can open. Every
+//! A block at the begin of a segment has the driver's own handle, which any process can open. Every
 //! block of more than 1 MiB does, unless the device was short of memory. Another block has a handle
 //! of the library ([`published`]).
 
 use crate::serve::process::{Place, Process};
-use crate::serve::published::{self, Opened, Published};
+use crate::serve::published::{self, Opened, PublishedBlock};
 use crate::types::CuIpcMemHandle;
 use cachalot::{Allocation, HOST_STREAM};
 use cachalot_cuda::CuResult;
@@ -41,7 +41,7 @@ impl Process {
     /// Publishes a block. `None` if the user's files cannot be written.
     fn publish(&self, block: &Allocation, segment: CuIpcMemHandle) -> Option<CuIpcMemHandle> {
         let (offset, bytes) = (block.base.0 - block.segment.0, block.requested);
-        let handle = self.handles.publish(block.base.0, &Published { segment, offset, bytes }).ok()?;
+        let handle = self.handles.publish(block.base.0, &PublishedBlock { segment, offset, bytes }).ok()?;
         // The note has the handle withdrawn when the block is freed.
         self.notes.publish(block.base.0);
         Some(handle)
@@ -82,9 +82,9 @@ impl Process {
         CuResult::SUCCESS
     }
 
-    /// Returns the first address of a published block in its opened segment. `None` if the segment
+    /// Returns the first address of a published block in the opened segment. `None` if the segment
     /// is too short for the block.
-    fn within(&self, segment: CuDevicePtr, block: &Published) -> Option<CuDevicePtr> {
+    fn within(&self, segment: CuDevicePtr, block: &PublishedBlock) -> Option<CuDevicePtr> {
         let (mut base, mut bytes) = (0, 0);
         // SAFETY: both variables outlive the call, which writes one integer to each.
         let code = unsafe { self.real.mem_get_address_range(&raw mut base, &raw mut bytes, segment) };
@@ -113,7 +113,7 @@ impl Process {
         code
     }
 
-    /// Returns the start and the bytes of the opened block of another process that contains an
+    /// Returns the start and the bytes of the opened block of another process around an
     /// address.
     pub(super) fn opened_around(&self, address: CuDevicePtr) -> Option<(CuDevicePtr, u64)> {
         let opened = self.handles.opened();

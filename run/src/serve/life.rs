@@ -1,4 +1,4 @@
-//! Contexts, streams and captures that come and go, and peers that gain access.
+//! Contexts, streams and captures, from begin to end, and peers with access.
 
 use crate::real::Real;
 use crate::serve::process::Process;
@@ -11,7 +11,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Process {
-    /// `cuCtxCreate_v2`. The context is noted: a free waits for its work, too.
+    /// `cuCtxCreate_v2`. The context is noted: a free waits for the context's work, too.
     ///
     /// # Safety
     /// `context` is null or writable.
@@ -68,7 +68,7 @@ impl Process {
         unsafe { self.note_created(code, context) }
     }
 
-    /// Notes a context that the driver has written to `context`, unless `code` is an error.
+    /// Notes a context written by the driver to `context`, unless `code` is an error.
     ///
     /// # Safety
     /// After success `context` is readable.
@@ -80,10 +80,10 @@ impl Process {
         code
     }
 
-    /// `cuCtxDestroy_v2`. The context's memory goes with the context: its allocator is forgotten.
+    /// `cuCtxDestroy_v2`. The context's memory goes with the context, and the allocator is forgotten.
     ///
     /// # Safety
-    /// The context lives, and no thread uses it during the call.
+    /// The context lives, and no thread uses the context during the call.
     pub unsafe fn ctx_destroy(&self, context: CuContext) -> CuResult {
         let code = self.frees.end_contexts(
             // SAFETY: the context is the caller's.
@@ -114,8 +114,8 @@ impl Process {
         self.end_primary(device, true, || unsafe { self.real.device_primary_ctx_reset(device) })
     }
 
-    /// Makes a call that destroys a device's primary context, always or only as the last owner's
-    /// call, and forgets the context if it did.
+    /// Makes a call to destroy a device's primary context, always or only as the last owner's
+    /// call, and forgets a destroyed context.
     fn end_primary(&self, device: CuDevice, always: bool, call: impl FnOnce() -> CuResult) -> CuResult {
         let primary = self.primary(device);
         let (code, gone) = self.frees.end_contexts(
@@ -132,7 +132,7 @@ impl Process {
         code
     }
 
-    /// Returns a device's primary context, if it exists.
+    /// Returns a device's existing primary context.
     fn primary(&self, device: CuDevice) -> Option<CuContext> {
         if !is_active(self.real, device) {
             return None;
@@ -149,7 +149,7 @@ impl Process {
         Some(context)
     }
 
-    /// Forgets what is known about a context that is gone. Calls no driver.
+    /// Forgets everything about a destroyed context. Calls no driver.
     fn forget_context(&self, context: CuContext) {
         self.contexts.forget(context);
         self.end_captures(|(_, of)| *of == context);
@@ -157,7 +157,7 @@ impl Process {
     }
 
     /// `cuCtxEnablePeerAccess`: the current context may access the memory of `peer`. Plain segments
-    /// are open by the driver's own call. Mapped pages are opened one by one.
+    /// are open by the driver's own call. Mapped pages are opened singly.
     ///
     /// # Safety
     /// The context lives.
@@ -175,8 +175,8 @@ impl Process {
         code
     }
 
-    /// Opens the pages of a context that is served from now on to the peers that were enabled
-    /// before, and those of the peers to the context.
+    /// Opens the pages of a newly served context to the peers enabled before, and the pages of the peers
+    /// to the context.
     pub(super) fn open_peers(&self, served: &Arc<Served>) {
         let pairs = self.lock_peers().clone();
         for (accessor, owner) in pairs {
@@ -194,11 +194,10 @@ impl Process {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `cuStreamDestroy_v2`. Memory that belongs to the stream is given back to the device's other
-    /// requests.
+    /// `cuStreamDestroy_v2`. Memory of the stream becomes available to all requests.
     ///
     /// # Safety
-    /// The stream lives, and no thread uses it during the call.
+    /// The stream lives, and no thread uses the stream during the call.
     pub unsafe fn stream_destroy(&self, stream: CuStream) -> CuResult {
         for served in self.contexts.all() {
             // A stream that never had memory needs no report.
@@ -272,7 +271,7 @@ impl Process {
         code
     }
 
-    /// Forgets the captures that `ended` names.
+    /// Forgets the captures named by `ended`.
     fn end_captures(&self, ended: impl Fn(&(CuStream, CuContext)) -> bool) {
         self.capturing().retain(|capture| {
             let has_ended = ended(capture);

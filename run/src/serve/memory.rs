@@ -1,4 +1,4 @@
-//! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch` and `cuMemGetInfo`: memory that is complete for the
+//! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch` and `cuMemGetInfo`: memory complete for the
 //! host.
 
 use crate::charge::taken_by;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const ELEMENTS: [u32; 3] = [4, 8, 16];
 
 impl Process {
-    /// `cuMemAlloc_v2`. Writes an address that every stream may use at once.
+    /// `cuMemAlloc_v2`. Writes an address, usable on every stream at once.
     ///
     /// # Safety
     /// `address` is null or writable.
@@ -90,8 +90,8 @@ impl Process {
         Err(code_of(last))
     }
 
-    /// Gives what other contexts of the device have cached back to the driver. Returns whether any
-    /// other context is served.
+    /// Gives the caches of the device's further contexts back to the driver. Returns whether a further
+    /// context is served.
     fn empty_others(&self, served: &Served) -> bool {
         let mut any = false;
         for other in self.contexts.all() {
@@ -105,11 +105,11 @@ impl Process {
         any
     }
 
-    /// `cuMemFree_v2`. The block serves again when all work is complete that the process has
-    /// submitted before the call. Returns at once, except with `sync_free`.
+    /// `cuMemFree_v2`. The block serves again when all work submitted by the process before the call is
+    /// complete. Returns at once, except with `sync_free`.
     ///
     /// # Safety
-    /// None beyond the driver's: no work that is submitted later uses the memory.
+    /// None beyond the driver's: no later work uses the memory.
     #[inline]
     pub unsafe fn mem_free(&self, address: CuDevicePtr) -> CuResult {
         let admitted = self.admit();
@@ -119,7 +119,7 @@ impl Process {
         if self.options.observe {
             return self.pass_free(address);
         }
-        self.notes.block_freed(self, address);
+        self.notes.block_freed(self.real, &self.handles, address);
         // Most programs free in the context that they allocate in. None is opened for a free.
         let own = self
             .current()
@@ -149,7 +149,7 @@ impl Process {
         }
     }
 
-    /// Frees an address that is not the current context's: another context's, or the driver's own.
+    /// Frees an address of another context, or of the driver's own memory.
     #[cold]
     fn free_elsewhere(&self, address: CuDevicePtr) -> CuResult {
         self.contexts
@@ -160,7 +160,7 @@ impl Process {
     }
 
     /// `cuMemAllocPitch_v2`: rows at the driver's pitch. The first call of a process asks the driver
-    /// for the pitch of one element, a step of which every pitch is a multiple.
+    /// for the pitch of an element. Every pitch is a multiple.
     ///
     /// # Safety
     /// `address` and `pitch` are null or writable.
@@ -193,7 +193,7 @@ impl Process {
         code
     }
 
-    /// Returns the step of pitches: what the driver answers for a row of one byte. `None` if the
+    /// Returns the step of pitches: the driver's pitch for a row of 1 byte. `None` if the
     /// driver cannot tell, or a context refuses.
     fn pitch_step(&self) -> Option<usize> {
         static STEP: AtomicUsize = AtomicUsize::new(0);
@@ -219,8 +219,8 @@ impl Process {
         Some(step)
     }
 
-    /// `cuMemGetInfo_v2`. Memory that is held for later requests counts as free, because a request can
-    /// have it. With a limit, the limit is the total.
+    /// `cuMemGetInfo_v2`. Memory held for later requests counts as free, because a request can
+    /// have the memory. With a limit, the limit is the total.
     ///
     /// # Safety
     /// `free` and `total` are null or writable.
@@ -264,7 +264,7 @@ impl Process {
         CuResult::SUCCESS
     }
 
-    /// Passes a request on, and charges its bytes.
+    /// Passes a request on, and charges the bytes.
     ///
     /// # Safety
     /// `address` is null or writable.
@@ -282,7 +282,7 @@ impl Process {
         code
     }
 
-    /// Passes a request for rows on, and charges its bytes.
+    /// Passes a request for rows on, and charges the bytes.
     ///
     /// # Safety
     /// `address` and `pitch` are writable.
@@ -307,7 +307,7 @@ impl Process {
         code
     }
 
-    /// Makes a call of the driver that takes `bytes` of the current context's device, charged.
+    /// Makes a charged call of the driver for `bytes` of the current context's device.
     pub(super) fn pass_charged(
         &self,
         kind: Kind,

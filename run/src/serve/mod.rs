@@ -1,28 +1,28 @@
-//! Memory of a program that calls the driver, served.
+//! Memory of a program, served in place of the driver.
 //!
-//! [`Process`] has one method for each function that stands in place of the driver's, with the
+//! [`Process`] has a method for each function in place of the driver's, with the
 //! driver's own parameters, and answers the driver's code. A method may be called from every thread,
-//! with any context current or none. What is not served is passed on to the real driver.
+//! with any context current or none. Everything else is passed on to the real driver.
 //!
 //! ```text
 //! memory · ordered   requests and frees: complete for the host · in the order of a stream
-//! describe · handles what a program asks about an address · handles for other processes
-//! life · passed      contexts, streams and captures that come and go · memory and code of the driver itself
+//! describe · handles answers about an address · handles for further processes
+//! life · passed      contexts, streams and captures, from begin to end · memory and code of the driver
 //! process            the state of a process, and which way a call goes
-//! contexts           which allocator serves a thread, and which one owns an address
-//! served             the allocator of one context
+//! contexts           the allocator of a thread, and the owner of an address
+//! served             the allocator of a context
 //! device             a context as the device of an allocator
 //! frees              when freed memory may be given out again
-//! notes              what is kept about a block beside its place
+//! notes              numbers, flags and handles of blocks
 //! pools              which default pools of the driver are served
-//! observed           the memory of a process that only observes, recorded
+//! observed           the memory of an observing process, recorded
 //! published          handles of blocks, published for other processes
 //! ```
 //!
 //! # The rules of a served free
-//! * A block is unchanged until all work is complete that the process had submitted before the free.
-//! * A block is complete for the host when it is given out: every stream may use it at once.
-//! * A failed context answers its code at every call.
+//! * A block is unchanged until all work submitted by the process before the free is complete.
+//! * A new block is complete for the host: every stream may use the block at once.
+//! * A failed context answers with the failure's code at every call.
 
 mod contexts;
 mod describe;

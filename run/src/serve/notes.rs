@@ -1,17 +1,17 @@
-//! What is kept about a block beside its place: its number, its flag, and its published handles.
+//! Notes about a block: the number, the flag, and the published handle.
 //!
-//! Most programs never ask for any of it. A free then loads one word.
+//! Most programs never ask for notes. A free then loads a single word.
 
 use crate::real::{CuPointerAttribute, Real};
-use crate::serve::process::Process;
+use crate::serve::published::Handles;
 use cachalot_cuda::CuResult;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Numbers of blocks begin here. The driver counts its own numbers from 1, and no process makes
-/// this many allocations.
+/// Numbers of blocks begin here. The driver counts from 1, and no process makes so
+/// many allocations.
 const FIRST_NUMBER: u64 = 1 << 62;
 
 /// The notes of a process.
@@ -43,8 +43,8 @@ impl Default for Notes {
 }
 
 impl Notes {
-    /// Returns the number of the block at `base`: the same for the block's life, and another for the
-    /// next block there.
+    /// Returns the number of the block at `base`: constant for the block's life, and different for the
+    /// next block at the address.
     pub(super) fn number(&self, base: u64) -> u64 {
         let mut blocks = self.lock();
         self.note(&mut blocks, base).number
@@ -56,8 +56,8 @@ impl Notes {
     }
 
     /// Sets or clears `SYNC_MEMOPS` for the block at `base`, which lies in the driver's allocation at
-    /// `segment`. The driver has one flag for a whole allocation: it is set while any block of the
-    /// allocation asks for it. Copies of neighbours then wait, too.
+    /// `segment`. The driver has a single flag for a whole allocation, set while any block of the
+    /// allocation asks for the flag. Copies of neighbours then wait, too.
     pub(super) fn set_syncs(&self, real: &Real, base: u64, segment: u64, on: bool) -> CuResult {
         let mut blocks = self.lock();
         let others = blocks.iter().any(|(&other, note)| other != base && note.sync_memops == Some(segment));
@@ -68,7 +68,7 @@ impl Notes {
         code
     }
 
-    /// Notes that a handle of the block at `base` is published. Returns false if one was before.
+    /// Notes the published handle of the block at `base`. Returns false for a handle noted before.
     pub(super) fn publish(&self, base: u64) -> bool {
         let mut blocks = self.lock();
         !std::mem::replace(&mut self.note(&mut blocks, base).published, true)
@@ -76,15 +76,15 @@ impl Notes {
 
     /// Forgets the block at `base`, which is about to be freed.
     #[inline]
-    pub(super) fn block_freed(&self, process: &Process, base: u64) {
+    pub(super) fn block_freed(&self, real: &Real, handles: &Handles, base: u64) {
         if self.count.load(Ordering::Relaxed) != 0 {
-            self.forget(process, base);
+            self.forget(real, handles, base);
         }
     }
 
-    /// Forgets a block, if it has notes.
+    /// Forgets a block with notes.
     #[cold]
-    fn forget(&self, process: &Process, base: u64) {
+    fn forget(&self, real: &Real, handles: &Handles, base: u64) {
         let mut blocks = self.lock();
         let Some(note) = blocks.remove(&base) else { return };
         self.count.fetch_sub(1, Ordering::Relaxed);
@@ -92,14 +92,14 @@ impl Notes {
         drop(blocks);
         if let Some(segment) = last {
             // The next block there begins without the flag, as fresh memory does.
-            let _ = set_flag(process.real, segment, false);
+            let _ = set_flag(real, segment, false);
         }
         if note.published {
-            process.handles.withdraw(base);
+            handles.withdraw(base);
         }
     }
 
-    /// Returns the notes of a block, new ones if it has none.
+    /// Returns the notes of a block, or new notes.
     fn note<'a>(&self, blocks: &'a mut HashMap<u64, Note>, base: u64) -> &'a mut Note {
         blocks.entry(base).or_insert_with(|| {
             self.count.fetch_add(1, Ordering::Relaxed);

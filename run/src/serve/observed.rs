@@ -1,7 +1,7 @@
-//! The memory of a process that only observes, recorded.
+//! The memory of an observing process, recorded.
 //!
-//! The driver's own allocations have no segments. Each is recorded as a segment with one block, as an
-//! allocator without a cache would have it.
+//! The driver's own allocations have no segments. Each is recorded as a segment with a single block, like
+//! the memory of an allocator without a cache.
 
 use crate::record::Record;
 use cachalot::core_api::{Action, TraceEntry, UNIT};
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The record of a process that observes.
+/// The record of an observing process.
 #[derive(Default, Debug)]
 pub(super) struct Observed {
     /// The record, once memory was requested. `None` inside: the file cannot be written.
@@ -21,7 +21,7 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    /// Records that the driver has given `bytes` at an address. `None` for the stream: every stream
+    /// Records `bytes` given by the driver at an address. `None` for the stream: every stream
     /// may use the memory.
     pub(super) fn taken(&self, path: &Path, address: u64, bytes: u64, stream: Option<CuStream>) {
         let begin = || {
@@ -38,8 +38,7 @@ impl Observed {
         }
     }
 
-    /// Records that the driver is about to free an address. Nothing if the allocation was not
-    /// recorded.
+    /// Records the coming free of an address. Nothing for an unrecorded allocation.
     pub(super) fn given(&self, address: u64) {
         let Some(Some(record)) = self.record.get() else { return };
         let mut live = self.lock();
@@ -57,7 +56,7 @@ impl Observed {
     }
 }
 
-/// Returns the bytes of the segment that an allocation stands for.
+/// Returns the bytes of the segment in the place of an allocation.
 fn segment(bytes: u64) -> u64 {
     bytes.next_multiple_of(UNIT)
 }

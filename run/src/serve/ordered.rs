@@ -1,7 +1,7 @@
 //! `cuMemAllocAsync`, `cuMemFreeAsync` and `cuMemAllocFromPoolAsync`: memory in the order of a stream.
 //!
-//! Memory of a device's default pool is served. A block belongs to the stream of its request. A free
-//! on another stream counts as a use by that stream. While any stream captures, requests are passed
+//! Memory of a device's default pool is served. A block belongs to the stream of the request. A free
+//! on another stream counts as a use by the freeing stream. While any stream captures, requests are passed
 //! on: the driver makes nodes of a graph of them, or refuses them.
 
 use crate::charge::taken_by;
@@ -38,7 +38,7 @@ impl Process {
         unsafe { self.alloc_on(address, bytes, stream, Some(pool)) }
     }
 
-    /// Serves a request on a stream, or passes it on.
+    /// Serves a request on a stream, or passes the request on.
     ///
     /// # Safety
     /// As for the callers.
@@ -126,8 +126,8 @@ impl Process {
         Ok(ptr)
     }
 
-    /// `cuMemFreeAsync`. Memory of `cuMemAlloc` may be freed here as well: it serves again when all
-    /// work is complete that was submitted before the call.
+    /// `cuMemFreeAsync`. Memory of `cuMemAlloc` may be freed here as well, and serves again when all
+    /// work submitted before the call is complete.
     ///
     /// # Safety
     /// The stream lives, and no work behind the call uses the memory.
@@ -160,7 +160,7 @@ impl Process {
         if block.base != ptr {
             return CuResult::INVALID_VALUE;
         }
-        self.notes.block_freed(self, address);
+        self.notes.block_freed(self.real, &self.handles, address);
         if self.options.ledger {
             served.device().charge().unbook(Kind::Served, address);
         }
@@ -206,7 +206,7 @@ impl Process {
     /// Returns whether a stream captures.
     ///
     /// # Errors
-    /// The driver's code for a stream that does not live, and for a failed context.
+    /// The driver's code for a dead stream, and for a failed context.
     fn is_capturing(&self, stream: CuStream) -> Result<bool, CuResult> {
         let mut status = CuCaptureStatus::NONE;
         // SAFETY: `status` outlives the call, which writes one number to it.

@@ -1,8 +1,8 @@
 //! Which default pools of the driver are served.
 //!
 //! `cuMemAllocAsync` takes memory of the current pool of a device, which is the default pool unless
-//! the program chooses another. A default pool is served until the program gives other processes or
-//! devices access to it: served memory is not the pool's, and would not follow.
+//! the program chooses another. A default pool is served until the program gives further processes or
+//! devices access to the pool: served memory is not the pool's, and would not follow.
 
 use crate::real::Real;
 use cachalot_cuda::driver::types::{CuDevice, CuMemoryPool};
@@ -18,20 +18,20 @@ struct DevicePool {
     device: CuDevice,
     /// Null if the device has none.
     default: CuMemoryPool,
-    /// Whether requests without a pool are served: the default pool is the current one.
+    /// Whether requests without a pool are served: the default pool is current.
     is_current: bool,
-    /// Whether the program has given others access to the default pool.
+    /// Whether the program has given further access to the default pool.
     is_shared: bool,
 }
 
 impl Pools {
-    /// Returns whether a request is served that names no pool, on `device`.
+    /// Returns whether a request without a pool is served, on `device`.
     pub(super) fn serves_current(&self, real: &Real, device: CuDevice) -> bool {
         let pool = *of(&mut self.lock(), real, device);
         pool.is_current && !pool.is_shared && !pool.default.is_null()
     }
 
-    /// Returns whether a request is served that names `pool`, on `device`.
+    /// Returns whether a request naming `pool` is served, on `device`.
     pub(super) fn serves(&self, real: &Real, device: CuDevice, named: CuMemoryPool) -> bool {
         let pool = *of(&mut self.lock(), real, device);
         pool.default == named && !pool.is_shared && !named.is_null()
@@ -42,14 +42,14 @@ impl Pools {
         of(&mut self.lock(), real, device).default
     }
 
-    /// Notes that the program has chosen the current pool of a device.
+    /// Notes the program's choice of the current pool of a device.
     pub(super) fn chosen(&self, real: &Real, device: CuDevice, chosen: CuMemoryPool) {
         let mut pools = self.lock();
         let pool = of(&mut pools, real, device);
         pool.is_current = pool.default == chosen;
     }
 
-    /// Notes that the program has given others access to a pool.
+    /// Notes further access to a pool, given by the program.
     pub(super) fn shared(&self, real: &Real, devices: impl IntoIterator<Item = CuDevice>, shared: CuMemoryPool) {
         let mut pools = self.lock();
         for device in devices {

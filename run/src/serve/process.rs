@@ -34,9 +34,9 @@ pub struct Process {
     observed: Observed,
     pub(super) pools: Pools,
     pub(super) handles: Handles,
-    /// Streams that capture, with their contexts.
+    /// Capturing streams, with their contexts.
     pub(super) capturing: Mutex<Vec<(CuStream, CuContext)>>,
-    /// Peers with access: the context that accesses, and the context whose memory is accessed.
+    /// Peers with access: the accessing context, and the context of the memory.
     pub(super) peers: Mutex<Vec<(CuContext, CuContext)>>,
     pub(super) counters: Counters,
 }
@@ -50,9 +50,9 @@ pub(super) struct Counters {
 /// How many calls for memory a process has made, by their way.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
-    /// Requests and frees that the driver itself has answered.
+    /// Requests and frees answered by the driver.
     pub passed: u64,
-    /// Bytes that the driver has given for served memory, and that are held now.
+    /// Bytes held from the driver for served memory.
     pub held_bytes: u64,
     /// Bytes of served memory in the program's use.
     pub used_bytes: u64,
@@ -60,16 +60,16 @@ pub struct Counts {
 
 /// Where an address lies.
 pub(super) enum Place {
-    /// In a block that the program holds.
+    /// In a block of the program.
     Block(Arc<Served>, Allocation),
-    /// In memory of a segment that is no block of the program.
+    /// In a segment, and in no block of the program.
     Free,
-    /// In memory of the driver itself, or nowhere.
+    /// In the driver's own memory, or nowhere.
     Foreign,
 }
 
 impl Process {
-    /// Returns the state of a process over a driver, for tests. No other process can read its books.
+    /// Returns the state of a process over a driver, for tests. No further process can read the books.
     /// Calls no driver.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Process {
         Self::with_books(real, options, false)
     }
 
-    /// Returns the state of a process over a driver. `publish`: other processes can read its books.
+    /// Returns the state of a process over a driver. `publish`: every process of the user can read the books.
     fn with_books(real: &'static Real, options: Options, publish: bool) -> Result<Self, ConfigError> {
         Ok(Self {
             real,
@@ -116,7 +116,7 @@ impl Process {
         })
     }
 
-    /// Asks the driver for the answer that a request or a free has to give before anything else: 0, the
+    /// Asks the driver for the first answer of a request or a free: 0, the
     /// code of a failed context, or the refusal of a capture, which the question breaks as the
     /// request would. (`cuMemFree(0)`: 24 ns on driver 580.)
     #[inline]
@@ -136,7 +136,7 @@ impl Process {
         }
     }
 
-    /// Returns the thread's context. `None` without one.
+    /// Returns the thread's context. `None` without a context.
     #[inline]
     pub(super) fn current(&self) -> Option<CuContext> {
         let mut context = CuContext::NULL;
@@ -156,7 +156,12 @@ impl Process {
         let record = self.begin_record();
         let opened =
             Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, record).ok()?;
-        let served = self.contexts.add(opened);
+        let served = self.contexts.add(Arc::clone(&opened));
+        // The management library is asked once for each context, where somebody wants the figure.
+        let counts = self.options.limit.is_some() || self.options.group.is_some() || self.options.ledger;
+        if counts && Arc::ptr_eq(&served, &opened) {
+            served.device().book_context();
+        }
         self.open_peers(&served);
         Some(served)
     }
@@ -180,24 +185,24 @@ impl Process {
         if free { Place::Free } else { Place::Foreign }
     }
 
-    /// Notes memory that the driver itself has given, for the record of a process that observes.
+    /// Notes memory given by the driver, for the record of an observing process.
     pub(super) fn observe_taken(&self, address: CuDevicePtr, bytes: u64, stream: Option<CuStream>) {
         if let Some(path) = self.options.record.as_ref().filter(|_| self.options.observe) {
             self.observed.taken(path, address, bytes, stream);
         }
     }
 
-    /// Notes memory that the driver itself is about to free.
+    /// Notes memory of the driver before the free.
     pub(super) fn observe_given(&self, address: CuDevicePtr) {
         self.observed.given(address);
     }
 
-    /// Counts a call that is passed on.
+    /// Counts a passed call.
     pub(super) fn pass(&self) {
         self.counters.passed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Locks the streams that capture.
+    /// Locks the capturing streams.
     pub(super) fn capturing(&self) -> std::sync::MutexGuard<'_, Vec<(CuStream, CuContext)>> {
         self.capturing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -212,15 +217,15 @@ impl fmt::Debug for Process {
     }
 }
 
-/// Returns whether an allocator's refusal says that the address lies in none of its segments.
+/// Returns whether an allocator refuses an address outside of all segments.
 #[inline]
 pub(super) fn is_foreign(error: &Error) -> bool {
     matches!(error, Error::InvalidPointer { fault: PointerFault::Foreign, .. })
 }
 
-/// Returns the state of this process. `None`: `cachalot run` did not start the process, its options
-/// are mistaken, nothing stands in front of a driver, or the process is a forked child of one with a
-/// state. Every call is then passed on.
+/// Returns the state of the calling process. `None`: `cachalot run` did not start the process, the
+/// options are mistaken, nothing stands in front of a driver, or the process is a forked child of a
+/// process with a state. Every call is then passed on.
 ///
 /// The first call reads the environment and looks the driver's functions up. No call calls the
 /// driver.
@@ -233,7 +238,7 @@ pub fn process() -> Option<&'static Process> {
     PROCESS.get_or_init(start).as_ref()
 }
 
-/// Makes the state of this process.
+/// Makes the state of the calling process.
 #[cold]
 fn start() -> Option<Process> {
     let real = real::real()?;

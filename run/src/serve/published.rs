@@ -1,10 +1,10 @@
 //! Handles of blocks, published for other processes of the user.
 //!
-//! A handle of the driver opens the driver's whole allocation, from its first byte on. A block that
-//! begins later in its segment would be opened as the block before it. So such a block gets a handle
+//! A handle of the driver opens the driver's whole allocation, from the first byte on. A block in the
+//! middle of a segment would be opened as the block before. So a block in the middle gets a handle
 //! of the library: a mark, and a name of 16 random bytes under which the exporter publishes the
-//! driver's handle, the block's offset and its size. A process without the library passes the handle
-//! to the driver, which refuses it (1, asked of driver 580).
+//! driver's handle, the block's offset and size. A process without the library passes the handle to the
+//! driver, which refuses the handle (1, asked of driver 580).
 
 use crate::shared::process::Identity;
 use crate::shared::{folder, form};
@@ -25,12 +25,12 @@ const NAME: usize = 16;
 /// Bytes of a published file: the driver's handle, and five words.
 const FILE_BYTES: usize = 64 + 5 * 8;
 
-/// What the names of the files begin with.
+/// The begin of the files' names.
 const PREFIX: &str = "handle-";
 
 /// A block of another process, as published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Published {
+pub(super) struct PublishedBlock {
     /// The driver's handle of the block's segment.
     pub(super) segment: CuIpcMemHandle,
     /// Bytes from the begin of the segment to the block.
@@ -39,7 +39,7 @@ pub(super) struct Published {
     pub(super) bytes: u64,
 }
 
-/// A block of another process that this process has open.
+/// An opened block of another process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Opened {
     /// Where the driver has opened the segment.
@@ -50,22 +50,22 @@ pub(super) struct Opened {
     pub(super) times: u32,
 }
 
-/// The handles that this process has published, and the blocks that it has open.
+/// The published handles of the process, and the opened blocks.
 #[derive(Default, Debug)]
 pub(super) struct Handles {
     /// The published blocks, by first address.
     published: Mutex<HashMap<u64, (CuIpcMemHandle, PathBuf)>>,
-    /// The opened blocks, by first address in this process.
+    /// The opened blocks, by first address in the process.
     opened: Mutex<HashMap<u64, Opened>>,
 }
 
 impl Handles {
     /// Publishes the block at `base`, and returns the library's handle. A block published before
-    /// has the same handle.
+    /// has the earlier handle.
     ///
     /// # Errors
     /// The folder of the user's files or the file cannot be written.
-    pub(super) fn publish(&self, base: u64, block: &Published) -> io::Result<CuIpcMemHandle> {
+    pub(super) fn publish(&self, base: u64, block: &PublishedBlock) -> io::Result<CuIpcMemHandle> {
         let mut published = lock(&self.published);
         if let Some((handle, _)) = published.get(&base) {
             return Ok(*handle);
@@ -90,7 +90,7 @@ impl Handles {
         Ok(handle)
     }
 
-    /// Withdraws the handle of the block at `base`, which is freed: nobody opens the block again.
+    /// Withdraws the handle of the block at `base`, which is freed: no process opens the block again.
     pub(super) fn withdraw(&self, base: u64) {
         if let Some((_, path)) = lock(&self.published).remove(&base) {
             // A file that stays names a dead block until this process has ended.
@@ -98,7 +98,7 @@ impl Handles {
         }
     }
 
-    /// Locks the blocks of other processes that are open.
+    /// Locks the opened blocks.
     pub(super) fn opened(&self) -> MutexGuard<'_, HashMap<u64, Opened>> {
         lock(&self.opened)
     }
@@ -112,17 +112,17 @@ impl Drop for Handles {
     }
 }
 
-/// Returns the block that a handle of the library stands for. `None` for a handle of the driver.
+/// Returns the block of a handle of the library. `None` for a handle of the driver.
 ///
 /// # Errors
-/// The block was freed, its process has ended, or the file cannot be read.
-pub(super) fn read(handle: &CuIpcMemHandle) -> Option<io::Result<Published>> {
+/// The block was freed, the process has ended, or the file cannot be read.
+pub(super) fn read(handle: &CuIpcMemHandle) -> Option<io::Result<PublishedBlock>> {
     let name = handle.reserved.strip_prefix(MARK)?;
     Some(read_named(&name[..NAME]))
 }
 
 /// Reads the file of a name.
-fn read_named(name: &[u8]) -> io::Result<Published> {
+fn read_named(name: &[u8]) -> io::Result<PublishedBlock> {
     let path = folder::of_user()?.join(file_name(name));
     let mut content = [0; FILE_BYTES];
     form::open(&path, FILE_BYTES as u64, false)?.read_exact(&mut content)?;
@@ -130,8 +130,8 @@ fn read_named(name: &[u8]) -> io::Result<Published> {
     if owner.is_alive() { Ok(block) } else { Err(io::Error::new(io::ErrorKind::NotFound, "the exporter has ended")) }
 }
 
-/// Parses the content of a file: the block, and the process that holds it.
-fn parse(content: &[u8; FILE_BYTES]) -> (Published, Identity) {
+/// Parses the content of a file: the block, and the holding process.
+fn parse(content: &[u8; FILE_BYTES]) -> (PublishedBlock, Identity) {
     let mut segment = CuIpcMemHandle { reserved: [0; 64] };
     segment.reserved.copy_from_slice(&content[..64]);
     let word = |at: usize| {
@@ -140,10 +140,10 @@ fn parse(content: &[u8; FILE_BYTES]) -> (Published, Identity) {
         u64::from_le_bytes(bytes)
     };
     let owner = Identity { pid: word(2) as u32, start: word(3), image: word(4) };
-    (Published { segment, offset: word(0), bytes: word(1) }, owner)
+    (PublishedBlock { segment, offset: word(0), bytes: word(1) }, owner)
 }
 
-/// Removes the files of processes that have ended.
+/// Removes the files of ended processes.
 fn remove_stale(folder: &std::path::Path) {
     let Ok(files) = fs::read_dir(folder) else { return };
     for file in files.flatten() {

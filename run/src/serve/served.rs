@@ -1,9 +1,9 @@
-//! The allocator of one context.
+//! The allocator of a context.
 
 use crate::charge::Charge;
 use crate::real::Real;
 use crate::record::Record;
-use crate::serve::device::ServedDevice;
+use crate::serve::device::{AllocatorOwner, ServedDevice};
 use crate::serve::frees::Frees;
 use cachalot::core_api::config::ConfigError;
 use cachalot::core_api::{Error, Growable};
@@ -13,23 +13,23 @@ use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, StreamIdentity, Streams
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Settings that are in force unless the program's own settings say otherwise. Each block of more
-/// than 1 MiB has a segment of its own and begins it, also when the segment serves again: a segment
-/// of more than 20 MiB is never cut, and a smaller one serves only what leaves less than a 128th.
-/// Only a request that the device has no memory for is cut from a free segment.
+/// Settings in force unless the program's own settings say otherwise. Each block of more than 1 MiB
+/// begins a segment of the block's size, also when the segment serves again: a segment of more than
+/// 20 MiB is never cut, and a smaller segment serves only requests with a rest below a 128th. Only a
+/// request beyond the memory of the device is cut from a free segment.
 pub(super) const SETTINGS: &str = "exact_segments:True,compact:1,max_split_size_mb:20";
 
 /// The only device of a context's allocator.
 pub(super) const DEVICE: DeviceIndex = DeviceIndex(0);
 
-/// A context that is served.
+/// A served context.
 pub(super) struct Served {
     context: CuContext,
     device: CuDevice,
     allocator: Allocator<ServedDevice, HeapLock, Growable>,
     /// Whether memory in the order of streams was ever served.
     ordered: AtomicBool,
-    /// A stream of the library's own, or 0 while there is none. Created for the first block to clear.
+    /// A stream of the library's own, or 0 before the first block to clear.
     clearing: AtomicUsize,
 }
 
@@ -69,7 +69,8 @@ impl Served {
             ordered: AtomicBool::new(false),
             clearing: AtomicUsize::new(0),
         });
-        served.device().set_owner(Arc::downgrade(&served));
+        let owner: Arc<dyn AllocatorOwner> = Arc::<Self>::clone(&served);
+        served.device().set_owner(Arc::downgrade(&owner));
         served.allocator.report_events(DEVICE, records).map_err(code_of)?;
         Ok(served)
     }
@@ -92,7 +93,7 @@ impl Served {
     /// Returns the device of the allocator.
     ///
     /// # Panics
-    /// Never: the allocator has one device.
+    /// Never: the allocator has a device.
     pub(super) fn device(&self) -> &ServedDevice {
         self.allocator.device(DEVICE).expect("the allocator's only device")
     }
@@ -102,14 +103,14 @@ impl Served {
         self.ordered.load(Ordering::Relaxed)
     }
 
-    /// Notes that memory in the order of streams is served.
+    /// Notes served memory in the order of streams.
     pub(super) fn set_ordered(&self) {
         if !self.is_ordered() {
             self.ordered.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Returns the bytes that are held from the driver and not in the program's use.
+    /// Returns the bytes held from the driver and unused by the program.
     pub(super) fn unused(&self) -> u64 {
         self.allocator.stats(DEVICE).map_or(0, |stats| {
             let unused = stats.reserved_bytes().current - stats.allocated_bytes().current;
@@ -151,7 +152,7 @@ impl Served {
         .map_err(|error| CuResult(error.code))
     }
 
-    /// Returns the stream for blocks to clear. It waits for no other stream, and none waits for it.
+    /// Returns the stream for blocks to clear. The stream waits for no stream, and no stream waits for the stream.
     fn clearing_stream(&self) -> Result<CuStream, CuResult> {
         let known = self.clearing.load(Ordering::Acquire);
         if known != 0 {
@@ -178,7 +179,20 @@ impl Served {
     }
 }
 
-/// Parses the program's settings, added to [`SETTINGS`] where those have an effect.
+impl AllocatorOwner for Served {
+    fn reach(&self, count: u64) -> bool {
+        self.allocator.set_safe_frontier(DEVICE, count).is_ok()
+    }
+
+    fn trim_by(&self, bytes: u64) {
+        let held = self.allocator.stats(DEVICE).map_or(0, |stats| stats.reserved_bytes().current);
+        let keep = u64::try_from(held).unwrap_or(0).saturating_sub(bytes);
+        // A failure leaves more cached than asked for: the next shortage tries again.
+        let _ = self.allocator.trim(DEVICE, keep);
+    }
+}
+
+/// Parses the program's settings, added to [`SETTINGS`] where [`SETTINGS`] have an effect.
 ///
 /// # Errors
 /// The mistake in the settings.

@@ -1,4 +1,4 @@
-//! What a program asks about addresses, rows of memory, and handles for other processes.
+//! Questions of a program about addresses, rows of memory, and handles for further processes.
 
 use super::setup::{PAGE, Setup};
 use cachalot_run::Options;

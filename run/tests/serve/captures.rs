@@ -1,4 +1,4 @@
-//! Captures: no event of the library breaks one, and what a capture forbids stays forbidden.
+//! Captures: no event of the library breaks a capture, and forbidden calls stay forbidden.
 
 use super::setup::{PAGE, Setup};
 use cachalot_run::Options;

@@ -1,4 +1,4 @@
-//! Contexts that come and go, peers, and memory in the order of streams.
+//! Contexts from begin to end, peers, and memory in the order of streams.
 
 use super::setup::{PAGE, Setup};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuMemoryPool, CuStream};

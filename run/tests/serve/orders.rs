@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
 
-/// A block that a thread holds.
+/// A block of a thread.
 struct Held {
     address: u64,
     bytes: usize,
     value: u8,
     /// The stream of the last work on the block.
     last: u64,
-    /// The stream that the block was requested on. `None`: requested for every stream.
+    /// The stream of the request. `None`: requested for every stream.
     own: Option<u64>,
 }
 
@@ -30,7 +30,7 @@ fn enter(all: &InUse, address: u64, bytes: usize) {
     all.insert(address, end);
 }
 
-/// One thread of a random program.
+/// A thread of a random program.
 fn work(setup: &Setup, contexts: &[u64], all: &InUse, seed: u64, rounds: usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let context = random.choice(contexts).copied().expect("contexts");
@@ -135,5 +135,13 @@ fn random_programs_find_their_bytes_unchanged() {
 fn random_programs_share_little_memory() {
     for seed in 6..9 {
         run(seed, Options { limit: Some(400 << 20), ..Options::default() }, 4, 100);
+    }
+}
+
+#[test]
+fn random_programs_run_under_every_policy() {
+    let policies = ["bfc", "buddy", "size_class,chunk_mb:64", "slab", "stitched", "planned", "direct"];
+    for (seed, policy) in (20..).zip(policies) {
+        run(seed, Options { settings: format!("policy:{policy}"), ..Options::default() }, 2, 100);
     }
 }

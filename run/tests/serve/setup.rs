@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Bytes of a page of the driver.
 pub(crate) const PAGE: usize = 2 << 20;
 
-/// A driver of its own, and the process in front of it. Dereferences to the driver.
+/// A separate driver, and the process in front of the driver. Dereferences to the driver.
 pub(crate) struct Setup {
     driver: Api,
     pub(crate) control: Client,
@@ -111,12 +111,12 @@ impl Setup {
         self.control.peek(address, bytes).expect("memory")
     }
 
-    /// Makes a stream that waits for no other.
+    /// Makes an unblocking stream.
     pub(crate) fn stream(&self) -> u64 {
         self.stream_of(1)
     }
 
-    /// Makes a stream; flags 0, or 1 for a stream that waits for no other.
+    /// Makes a stream; flags 0, or 1 for an unblocking stream.
     pub(crate) fn stream_of(&self, flags: u32) -> u64 {
         self.driver.stream(flags).expect("a stream")
     }

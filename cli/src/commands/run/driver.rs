@@ -81,7 +81,7 @@ pub(super) fn exported(library: &Path) -> Result<BTreeSet<String>, String> {
     let file = File::open(library).map_err(|error| refuse(&error))?;
     let data = ReadCache::new(file);
     let parsed = ElfFile::<FileHeader64<LittleEndian>, _>::parse(&data).map_err(|error| refuse(&error))?;
-    let defined = parsed.dynamic_symbols().filter(|symbol| symbol.is_definition());
+    let defined = parsed.dynamic_symbols().filter(ObjectSymbol::is_definition);
     Ok(defined.filter_map(|symbol| symbol.name().ok().map(str::to_owned)).collect())
 }
 

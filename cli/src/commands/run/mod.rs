@@ -48,6 +48,7 @@ Examples:
 /// Start a program with a library in front of the CUDA driver
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct RunArgs {
     /// The settings of the allocator, in PyTorch's syntax
     #[arg(long, value_name = "STRING", visible_alias = "settings", value_parser = checked_settings)]
