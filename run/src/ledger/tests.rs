@@ -85,9 +85,9 @@ fn memory_is_booked_to_the_library_that_asks_even_through_a_runtime() {
 fn a_caller_is_found_beyond_hundreds_of_frames() {
     fn deep(frames: u32, what: &mut dyn FnMut()) {
         if frames == 0 {
-            what()
+            what();
         } else {
-            deep(frames - 1, what)
+            deep(frames - 1, what);
         }
         // A call at the end of the function could be a jump, which leaves no frame.
         std::hint::black_box(frames);

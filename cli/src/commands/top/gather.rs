@@ -63,11 +63,11 @@ impl Answers {
     }
 
     fn of(mut books: Vec<BookView>, groups: Vec<GroupView>, known: &[smi::Device], processes: &[smi::Process]) -> Self {
-        let told = known.iter().map(|device| device.device.clone());
+        let told = known.iter().map(|device| device.uuid.clone());
         let names: BTreeSet<String> = told.chain(books.iter().map(|book| book.device.clone())).collect();
         let devices = names.into_iter().map(|device| {
             let here: Vec<_> = books.extract_if(.., |book| book.device == device).collect();
-            let told = known.iter().find(|known| known.device == device);
+            let told = known.iter().find(|known| known.uuid == device);
             let processes = processes.iter().filter(|process| process.device == device);
             DeviceMemory::of(device.clone(), here, told, processes.cloned().collect())
         });
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn processes_without_a_book_are_explained_by_the_driver() {
-        let device = |name: &str, used| smi::Device { device: name.to_owned(), used, total: 100 };
+        let device = |name: &str, used| smi::Device { uuid: name.to_owned(), used, total: 100 };
         let process = |pid, used| smi::Process { device: "GPU-1".to_owned(), pid, used };
         let books = vec![book(1, 30, Some((50, 2)))];
         let devices = [device("GPU-1", 90), device("GPU-2", 0)];

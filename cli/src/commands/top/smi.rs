@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 /// A device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Device {
-    pub(super) device: String,
+    pub(super) uuid: String,
     pub(super) used: u64,
     pub(super) total: u64,
 }
@@ -49,8 +49,8 @@ fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
 }
 
 fn device(line: &str) -> Option<Device> {
-    let [device, used, total] = fields(line)?;
-    Some(Device { device: device.to_owned(), used: mebibytes(used)?, total: mebibytes(total)? })
+    let [uuid, used, total] = fields(line)?;
+    Some(Device { uuid: uuid.to_owned(), used: mebibytes(used)?, total: mebibytes(total)? })
 }
 
 fn process(line: &str) -> Option<Process> {
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn lines_are_read_and_unknown_figures_left_out() {
         let name = "GPU-1".to_owned();
-        let one = Device { device: name.clone(), used: 5 << 20, total: 81559 << 20 };
+        let one = Device { uuid: name.clone(), used: 5 << 20, total: 81559 << 20 };
         assert_eq!(device("GPU-1, 5, 81559"), Some(one));
         assert_eq!(process("GPU-1, 4711, 1024"), Some(Process { device: name, pid: 4711, used: 1 << 30 }));
         for line in ["GPU-1, [N/A], 81559", "GPU-1, 5", "", "No devices were found", "GPU-1, 18446744073709551615, 1"] {
