@@ -24,6 +24,11 @@ use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuEvent, CuEventFla
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a wait for frees pauses at first, and at most, between two questions of the driver.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(5);
+const LONGEST_PAUSE: Duration = Duration::from_micros(200);
 
 /// The waiting frees of a process, and the contexts of the awaited work.
 #[derive(Debug)]
@@ -151,7 +156,7 @@ impl Frees {
     pub(super) fn settle(&self, real: &Real) -> u64 {
         let _relaxed = Relaxed::enter(real);
         let mut state = self.lock();
-        self.poll(real, &mut state);
+        let _ = self.poll(real, &mut state);
         if self.latest.load(Ordering::SeqCst) < self.count.load(Ordering::SeqCst) || self.is_capturing() {
             return self.reached();
         }
@@ -163,7 +168,7 @@ impl Frees {
             Some(events) => {
                 state.batches.push_back(Batch { count, events });
                 // An idle device has nothing before the events.
-                self.poll(real, &mut state);
+                let _ = self.poll(real, &mut state);
             }
             // The next batch covers these frees as well.
             None => drop(self.latest.fetch_max(count + 1, Ordering::SeqCst)),
@@ -177,36 +182,40 @@ impl Frees {
         if self.settle(real) > before {
             return Waited::Advanced;
         }
-        let oldest = self.lock().batches.front().and_then(|batch| batch.events.first().copied());
-        let Some((context, event)) = oldest else { return Waited::Nothing };
         let _relaxed = Relaxed::enter(real);
-        // A failed wait is a failed context, which the poll finds.
-        let _ = in_context(real, context, || {
-            // SAFETY: takes no host pointers. The event is one of this module's. If the program
-            // destroys the context meanwhile, the driver answers an error, and the batch has
-            // forgotten the event.
-            unsafe { real.event_synchronize(event) }
-        });
-        let mut state = self.lock();
-        self.poll(real, &mut state);
-        // The oldest batch may have further events: the caller comes again.
-        if self.reached() > before || !state.batches.is_empty() { Waited::Advanced } else { Waited::Nothing }
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            // The driver is asked under the lock, and never waits for an event: the program may destroy
+            // the event's context, which is no context of the calling thread.
+            let mut state = self.lock();
+            let answer = self.poll(real, &mut state);
+            if self.reached() > before {
+                return Waited::Advanced;
+            }
+            if answer != CuResult::NOT_READY {
+                return Waited::Nothing;
+            }
+            drop(state);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 
-    /// Takes the complete batches out, the oldest first.
-    fn poll(&self, real: &Real, state: &mut Waiting) {
-        let Waiting { contexts, batches } = state;
+    /// Takes the complete batches out, the oldest first. Returns the driver's answer about the event
+    /// that the oldest of the other batches waits for, and success if no batch is left.
+    fn poll(&self, real: &Real, state: &mut State) -> CuResult {
+        let State { contexts, batches } = state;
         while let Some(batch) = batches.front_mut() {
             while let Some(&(context, event)) = batch.events.last() {
                 // SAFETY: takes no host pointers. The event is one of this module's, of a context
                 // that the program has not destroyed.
                 let code = unsafe { real.event_query(event) };
-                if code == CuResult::NOT_READY {
-                    return;
+                // An error of the call itself tells nothing about the work.
+                if !code.is_success() && !is_over(code) && code != CuResult::INVALID_HANDLE {
+                    return code;
                 }
                 batch.events.pop();
-                // After an error of the context nothing runs there any longer, and the event is not
-                // used again.
+                // The event of a failed context is not used again.
                 if code.is_success()
                     && let Some(known) = contexts.iter_mut().find(|known| known.context == context)
                 {
@@ -216,6 +225,7 @@ impl Frees {
             self.reached.fetch_max(batch.count, Ordering::AcqRel);
             batches.pop_front();
         }
+        CuResult::SUCCESS
     }
 
     /// Waits for the work of every context, for a driver without events of contexts.
@@ -223,13 +233,20 @@ impl Frees {
         let count = self.count.fetch_add(1, Ordering::SeqCst);
         let contexts: Vec<_> = state.contexts.iter().map(|known| known.context).collect();
         drop(state);
+        let mut complete = true;
         for context in contexts {
-            let _ = in_context(real, context, || {
-                // SAFETY: takes nothing. A failed context has no running work.
+            let code = in_context(real, context, || {
+                // SAFETY: takes nothing.
                 unsafe { real.ctx_synchronize() }
             });
+            complete &= code.is_success() || is_over(code);
         }
-        self.reached.fetch_max(count, Ordering::AcqRel);
+        if complete {
+            self.reached.fetch_max(count, Ordering::AcqRel);
+        } else {
+            // The next wait covers these frees as well.
+            self.latest.fetch_max(count + 1, Ordering::SeqCst);
+        }
         self.reached()
     }
 
@@ -246,18 +263,22 @@ fn record(real: &Real, contexts: &mut [ContextEvents]) -> Option<Vec<(CuContext,
     let mut events = Vec::with_capacity(contexts.len());
     let mut complete = true;
     for known in &mut *contexts {
-        let Some(event) = known.spare.pop().or_else(|| create(real, known.context)) else {
-            complete = false;
-            continue;
+        let event = match known.spare.pop().map_or_else(|| create(real, known.context), Ok) {
+            Ok(event) => event,
+            Err(code) => {
+                complete &= is_over(code);
+                continue;
+            }
         };
         // SAFETY: takes no host pointers; the event was created in the context.
         let code = unsafe { real.ctx_record_event(known.context, event) };
         if code.is_success() {
             events.push((known.context, event));
-        } else if code.is_sticky() || code == CuResult::INVALID_CONTEXT {
-            // A failed or destroyed context runs nothing any longer.
-        } else {
-            known.spare.push(event);
+        } else if !is_over(code) {
+            // An event without its context's state is no event any longer.
+            if code != CuResult::INVALID_HANDLE {
+                known.spare.push(event);
+            }
             complete = false;
         }
     }
@@ -273,14 +294,23 @@ fn record(real: &Real, contexts: &mut [ContextEvents]) -> Option<Vec<(CuContext,
     None
 }
 
-/// Creates an event in a context. `None` if the driver refuses.
-fn create(real: &Real, context: CuContext) -> Option<CuEvent> {
+/// Returns whether an answer says that a context has failed or is destroyed: nothing runs there any
+/// longer.
+fn is_over(code: CuResult) -> bool {
+    code.is_sticky() || code == CuResult::INVALID_CONTEXT
+}
+
+/// Creates an event in a context.
+///
+/// # Errors
+/// The driver's code.
+fn create(real: &Real, context: CuContext) -> Result<CuEvent, CuResult> {
     let mut event = CuEvent::NULL;
     let code = in_context(real, context, || {
         // SAFETY: `event` outlives the call, which writes one handle to it.
         unsafe { real.event_create(&raw mut event, CuEventFlags::DISABLE_TIMING) }
     });
-    (code.is_success() && !event.is_null()).then_some(event)
+    if code.is_success() { Ok(event) } else { Err(code) }
 }
 
 /// Makes a call with `context` current, and makes the thread's own context current again.

@@ -8,3 +8,4 @@ mod frees;
 mod orders;
 mod records;
 mod setup;
+mod waits;
