@@ -109,10 +109,10 @@ impl ServedDevice {
 
     /// Tells the allocator which frees are complete. Returns whether the allocator did not know.
     pub(super) fn advance(&self, reached: u64) -> bool {
-        if self.frontier.fetch_max(reached, Ordering::AcqRel) >= reached {
-            return false;
-        }
-        self.owner().is_some_and(|owner| owner.reach(reached))
+        let is_new = self.frontier.fetch_max(reached, Ordering::AcqRel) < reached;
+        let Some(owner) = self.owner() else { return false };
+        // Also if another thread was first: the thread may not have told the allocator yet.
+        owner.allocator().set_safe_frontier(DeviceIndex(0), reached).is_ok() && is_new
     }
 
     /// Returns the owner of the allocator.

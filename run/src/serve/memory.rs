@@ -74,7 +74,11 @@ impl Process {
         error: Error,
     ) -> Result<DevicePtr, CuResult> {
         let mut last = error;
-        while matches!(last, Error::OutOfMemory(_)) && self.frees.wait(self.real) == Waited::Advanced {
+        let mut waited = Waited::Advanced;
+        while matches!(last, Error::OutOfMemory(_)) && waited == Waited::Advanced {
+            // Once more also if no free waits: another request may have seen the frees complete since
+            // this one looked.
+            waited = self.frees.wait(self.real);
             served.device().advance(self.frees.reached());
             match served.allocator().malloc(DEVICE, bytes, stream) {
                 Ok(ptr) => return Ok(ptr),
