@@ -156,6 +156,10 @@ impl Process {
     /// Frees an address of another context, or of the driver's own memory.
     #[cold]
     fn free_elsewhere(&self, address: CuDevicePtr) -> CuResult {
+        // The context may have been made by a call that no library sees, and have work on the memory.
+        if let Some(context) = self.current() {
+            self.frees.add_context(context);
+        }
         self.contexts
             .all()
             .iter()

@@ -165,6 +165,10 @@ impl Process {
             served.device().charge().unbook(Kind::Served, address);
         }
         let freed = if block.stream == HOST_STREAM {
+            if let Some(context) = self.current().filter(|&context| context != served.context()) {
+                // As for a free of the host: no call may have shown the context before.
+                self.frees.add_context(context);
+            }
             served.allocator().free_at(ptr, self.frees.number())
         } else {
             let number = match served.device().cuda().stream_id(stream) {
