@@ -7,6 +7,7 @@
 use cachalot::core_api::{Action, TraceEntry};
 use cachalot_cuda::fork;
 use core::fmt::Write as _;
+use core::mem::MaybeUninit;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -67,7 +68,9 @@ impl Record {
         record.write();
         watch(&record);
         let written = Arc::downgrade(&record);
-        thread::Builder::new().name("cachalot-record".to_owned()).spawn(move || write_on(&written))?;
+        without_signals(|| {
+            thread::Builder::new().name("cachalot-record".to_owned()).spawn(move || write_on(&written))
+        })?;
         Ok(record)
     }
 
@@ -166,6 +169,23 @@ fn beside(record: &Path) -> PathBuf {
     let name = record.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.strip_suffix(".csv").unwrap_or(&name);
     record.with_file_name(format!("{stem}.expected.json"))
+}
+
+/// Makes a call with all signals blocked, which begins a thread: the program's signals are for the
+/// program's own threads.
+fn without_signals<T>(call: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: the function fills in the set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: `all` is filled in, and the function writes the thread's set to `before`.
+    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) } == 0;
+    let answer = call();
+    if blocked {
+        // SAFETY: the first call has filled in `before`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
+    }
+    answer
 }
 
 /// Writes the events of a record from time to time, until the record is dropped.

@@ -29,7 +29,8 @@ pub struct Process {
     settings: Config,
     streams: Arc<Streams>,
     pub(super) contexts: Contexts,
-    /// Held while a context's allocator is opened: a second one would have a record of its own.
+    /// Held while the allocator of a context is opened: a second one of the context would begin a
+    /// second record.
     opening: Mutex<()>,
     pub(super) frees: Arc<Frees>,
     pub(super) charge: Charge,
@@ -161,21 +162,16 @@ impl Process {
             return None;
         }
         let opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have been faster.
         if let Some(served) = self.contexts.of(context) {
             return Some(served);
         }
-        let record = self.begin_record();
+        let begin = || self.begin_record();
         let opened =
-            Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, record).ok()?;
-        self.contexts.add(Arc::clone(&opened));
+            Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, begin).ok()?;
+        let served = self.contexts.add(opened);
         drop(opening);
-        // The management library is asked once for each context, where somebody wants the figure.
-        if self.options.limit.is_some() || self.options.group.is_some() || self.options.wants_full_books() {
-            opened.device().book_context();
-        }
-        self.open_peers(&opened);
-        Some(opened)
+        self.open_peers(&served);
+        Some(served)
     }
 
     /// Begins the record of a context. `None`: nothing is recorded.

@@ -45,7 +45,7 @@ impl Served {
         streams: &Arc<Streams>,
         charge: &Charge,
         frees: &Arc<Frees>,
-        record: Option<Arc<Record>>,
+        begin_record: impl FnOnce() -> Option<Arc<Record>>,
     ) -> Result<Arc<Self>, CuResult> {
         let driver = real.driver().map_err(|_| CuResult::NOT_INITIALIZED)?;
         let mut device = CuDevice::default();
@@ -59,6 +59,8 @@ impl Served {
         // A handle of the driver is the ordinal of its device.
         let cuda =
             CudaDevice::open_with(driver, device.0.cast_unsigned(), options).map_err(|error| CuResult(error.code))?;
+        // Last, since a request whose context cannot be served is no part of a record.
+        let record = begin_record();
         let records = record.is_some();
         let served = ServedDevice::new(cuda, real, charge.of_device(real, device), Arc::clone(frees), record);
         let allocator = Allocator::new([served], settings).map_err(code_of)?;

@@ -88,25 +88,57 @@ fn a_process_that_observes_records_each_allocation_of_the_driver() {
     assert_eq!(count(Action::FreeRequested), count(Action::SegmentFree));
 }
 
+/// Returns the names of the tables in a folder.
+fn tables(folder: &std::path::Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    files.filter(|name| name.ends_with(".csv")).collect()
+}
+
 #[test]
-fn threads_that_begin_together_share_an_allocator_and_a_record() {
-    for _ in 0..10 {
-        let place = tempfile::tempdir().expect("a folder");
-        let file = place.path().join("threads.csv");
-        let setup = Setup::with(&[], Options { record: Some(file.clone()), ..Options::default() });
-        let together = std::sync::Barrier::new(4);
+fn threads_that_request_at_once_begin_one_record() {
+    for _ in 0..20 {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("run.csv");
+        let setup = Setup::with(&[], Options { record: Some(path.clone()), ..Options::default() });
+        let barrier = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
-                    together.wait();
-                    assert_eq!(setup.give(setup.take(1000)), 0);
+                    barrier.wait();
+                    setup.take(512);
                 });
             }
         });
-        drop(setup);
-        let trace = &Trace::load(&file).expect("a record")[0];
-        assert_eq!(trace.events.iter().filter(|event| event.action == Action::Alloc).count(), 4);
-        assert_eq!(std::fs::read_dir(place.path()).expect("the folder").count(), 2, "a record and its settings");
+        assert_eq!(tables(place.path()), ["run.csv"]);
+    }
+}
+
+#[test]
+fn a_context_that_cannot_be_served_begins_no_record() {
+    let place = tempfile::tempdir().unwrap();
+    let options = Options { record: Some(place.path().join("run.csv")), ..Options::default() };
+    let setup = Setup::with(&[], options);
+    setup.control.plan(r#"{"fn": "cuCtxGetDevice", "code": 999, "persistent": true}"#).expect("a plan");
+    for _ in 0..3 {
+        assert_ne!(setup.take(512), 0);
+    }
+    assert_eq!((setup.process.counts().passed, tables(place.path()).len()), (3, 0));
+}
+
+#[test]
+fn the_thread_that_writes_handles_no_signal_of_the_program() {
+    let place = tempfile::tempdir().unwrap();
+    let setup = Setup::with(&[], Options { record: Some(place.path().join("run.csv")), ..Options::default() });
+    setup.take(512);
+    let read = |thread: &std::path::Path, file: &str| std::fs::read_to_string(thread.join(file)).unwrap_or_default();
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
+    let writers: Vec<_> = threads.filter(|thread| read(thread, "comm").starts_with("cachalot-record")).collect();
+    assert!(!writers.is_empty());
+    for writer in writers {
+        let status = read(&writer, "status");
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).map(str::trim).unwrap_or("f");
+        // SIGTERM is 15: bit 14.
+        assert_ne!(u64::from_str_radix(blocked, 16).unwrap() & 1 << 14, 0, "{status}");
     }
 }
