@@ -11,7 +11,7 @@ use crate::ledger::{Kind, Ledger, LedgerOptions};
 use crate::options::Options;
 use crate::real::Real;
 use cachalot_cuda::CuResult;
-use cachalot_cuda::driver::types::{CuDevice, CuUuid};
+use cachalot_cuda::driver::types::{CuContext, CuDevice, CuUuid};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -220,14 +220,16 @@ impl DeviceCharge {
 #[derive(Default, Debug)]
 pub struct Passed(Mutex<PassedMemory>);
 
-/// The charge and the bytes of memory, by kind and by address or handle.
-type PassedMemory = HashMap<(Kind, u64), (Arc<DeviceCharge>, u64)>;
+/// The charge and the bytes of memory, by kind and by address or handle, and the context that the
+/// memory goes with: null for memory of a device.
+type PassedMemory = HashMap<(Kind, u64), (Arc<DeviceCharge>, u64, CuContext)>;
 
 impl Passed {
-    /// Makes a call of the driver for `bytes` of a device, and charges the bytes under the name returned by
-    /// `name` after the call.
+    /// Makes a call of the driver that takes `bytes` of a device, and charges them under the name
+    /// that `name` returns after the call. The memory goes with `context`, unless that is null.
     pub fn take(
         &self,
+        context: CuContext,
         charge: Arc<DeviceCharge>,
         kind: Kind,
         bytes: u64,
@@ -244,8 +246,8 @@ impl Passed {
             return code;
         }
         charge.book(kind, bytes, name);
-        let before = self.lock().insert((kind, name), (charge, bytes));
-        if let Some((charge, bytes)) = before {
+        let before = self.lock().insert((kind, name), (charge, bytes, context));
+        if let Some((charge, bytes, _)) = before {
             // The memory with this name went with its context, which nobody told.
             charge.give_back(bytes);
         }
@@ -260,16 +262,27 @@ impl Passed {
             let mut passed = self.lock();
             kinds.iter().find_map(|&kind| passed.remove(&(kind, name)).map(|taken| (kind, taken)))
         };
-        let Some((kind, (charge, bytes))) = taken else { return call() };
+        let Some((kind, (charge, bytes, context))) = taken else { return call() };
         charge.unbook(kind, name);
         let code = call();
         if code.is_success() {
             charge.give_back(bytes);
         } else {
             charge.book(kind, bytes, name);
-            self.lock().insert((kind, name), (charge, bytes));
+            self.lock().insert((kind, name), (charge, bytes, context));
         }
         code
+    }
+
+    /// Gives back what is charged for memory that has gone with its context. Returns the addresses.
+    /// Calls no driver.
+    pub fn forget(&self, context: CuContext) -> Vec<u64> {
+        let gone: Vec<_> = self.lock().extract_if(|_, (_, _, of)| *of == context).collect();
+        for ((kind, name), (charge, bytes, _)) in &gone {
+            charge.unbook(*kind, *name);
+            charge.give_back(*bytes);
+        }
+        gone.into_iter().map(|((_, name), _)| name).collect()
     }
 
     /// Locks the memory of the driver.
@@ -293,6 +306,7 @@ mod tests {
     use crate::ledger::Kind;
     use crate::options::Options;
     use cachalot_cuda::CuResult;
+    use cachalot_cuda::driver::types::CuContext;
     use std::sync::Arc;
 
     fn limited(limit: u64) -> Arc<DeviceCharge> {
@@ -309,7 +323,9 @@ mod tests {
     fn a_failed_call_gives_back_what_was_reserved() {
         let charge = limited(100);
         let passed = Passed::default();
-        let take = |name: u64, code: CuResult| passed.take(Arc::clone(&charge), Kind::Plain, 60, || code, || name);
+        let take = |name: u64, code: CuResult| {
+            passed.take(CuContext(7), Arc::clone(&charge), Kind::Plain, 60, || code, || name)
+        };
         let give = |name: u64, code: CuResult| passed.give(&[Kind::Pool, Kind::Plain], name, || code);
         assert_eq!((take(1, CuResult::INVALID_VALUE), charge.held()), (CuResult::INVALID_VALUE, 0));
         assert_eq!((take(1, CuResult::SUCCESS), booked(&charge)), (CuResult::SUCCESS, 60));
@@ -319,6 +335,11 @@ mod tests {
         for _ in 0..2 {
             assert_eq!((give(1, CuResult::SUCCESS), charge.held(), booked(&charge)), (CuResult::SUCCESS, 0, 0));
         }
+        assert_eq!(
+            (take(1, CuResult::SUCCESS), passed.forget(CuContext(8)), charge.held()),
+            (CuResult::SUCCESS, vec![], 60)
+        );
+        assert_eq!((passed.forget(CuContext(7)), charge.held(), booked(&charge)), (vec![1], 0, 0));
     }
 
     #[test]

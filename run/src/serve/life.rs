@@ -156,6 +156,7 @@ impl Process {
     /// Forgets everything about a destroyed context. Calls no driver.
     fn forget_context(&self, context: CuContext) {
         self.contexts.forget(context);
+        self.passed.forget(context).into_iter().for_each(|address| self.observe_given(address));
         self.end_captures(|(_, of)| *of == context);
         self.peers.forget(context);
     }

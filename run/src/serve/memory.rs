@@ -9,7 +9,7 @@ use crate::serve::served::{DEVICE, Served, code_of};
 use cachalot::core_api::Error;
 use cachalot::{DevicePtr, HOST_STREAM, StreamId};
 use cachalot_cuda::CuResult;
-use cachalot_cuda::driver::types::{CuDevice, CuDevicePtr};
+use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -328,10 +328,11 @@ impl Process {
         if !unsafe { self.real.ctx_get_device(&raw mut device) }.is_success() {
             return call();
         }
-        if let Some(context) = self.current() {
-            self.frees.add_context(context);
-        }
-        self.passed.take(self.charge.of_device(self.real, device), kind, bytes, call, name)
+        let context = self.current().unwrap_or_default();
+        self.frees.add_context(context);
+        // Memory of a pool outlives contexts.
+        let owner = if kind == Kind::Plain { context } else { CuContext::NULL };
+        self.passed.take(owner, self.charge.of_device(self.real, device), kind, bytes, call, name)
     }
 
     /// Passes a free on.

@@ -6,7 +6,8 @@ use crate::real::Real;
 use crate::serve::process::{Place, Process};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
-    CuDevice, CuDevicePtr, CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemLocationType, CuMemoryPool,
+    CuContext, CuDevice, CuDevicePtr, CuMemAccessDesc, CuMemAllocationProp, CuMemHandle, CuMemHandleType,
+    CuMemLocationType, CuMemoryPool,
 };
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -71,7 +72,14 @@ impl Process {
             Some(location) => {
                 let charge = self.charge.of_device(self.real, CuDevice(location.id));
                 // SAFETY: after success the driver has written the handle.
-                self.passed.take(charge, Kind::Pages, bytes as u64, call, || unsafe { handle.read() }.0)
+                self.passed.take(
+                    CuContext::NULL,
+                    charge,
+                    Kind::Pages,
+                    bytes as u64,
+                    call,
+                    || unsafe { handle.read() }.0,
+                )
             }
             None => call(),
         }

@@ -231,3 +231,17 @@ fn a_destroyed_stream_leaves_its_memory_to_others() {
     }
     assert_ne!(setup.take(7 * PAGE), 0);
 }
+
+#[test]
+fn memory_of_the_driver_is_no_longer_charged_when_its_context_is_gone() {
+    let limit = Some(24 * PAGE as u64);
+    let setup = Setup::with(&[], Options { observe: true, limit, ..Options::default() });
+    // Other sizes each time: the addresses of one context say nothing about those of the next.
+    for sizes in [[1; 20].as_slice(), &[6], &[20]] {
+        let context = create(&setup, 0);
+        sizes.iter().for_each(|pages| assert!(setup.try_take(pages * PAGE).is_ok(), "{sizes:?}"));
+        // SAFETY: no other thread uses the context.
+        assert_eq!(unsafe { setup.process.ctx_destroy(CuContext(context as usize)) }.0, 0);
+        assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
+    }
+}
