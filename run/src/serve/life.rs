@@ -61,6 +61,7 @@ impl Process {
     /// # Safety
     /// `context` is null or writable.
     pub unsafe fn device_primary_ctx_retain(&self, context: *mut CuContext, device: CuDevice) -> CuResult {
+        let _primaries = self.lock_primaries();
         // SAFETY: the arguments are the caller's.
         let code = unsafe { self.real.device_primary_ctx_retain(context, device) };
         // SAFETY: the driver has written the handle after success.
@@ -89,15 +90,11 @@ impl Process {
     /// # Safety
     /// The context lives, and no thread uses the context during the call.
     pub unsafe fn ctx_destroy(&self, context: CuContext) -> CuResult {
-        let code = self.frees.end_contexts(
+        self.frees.end_contexts(
             // SAFETY: the context is the caller's.
             || unsafe { self.real.ctx_destroy(context) },
-            |code| code.is_success().then_some(context),
-        );
-        if code.is_success() {
-            self.forget_context(context);
-        }
-        code
+            |code| code.is_success().then(|| self.forget_context(context)),
+        )
     }
 
     /// `cuDevicePrimaryCtxRelease_v2`. The last release destroys the context.
@@ -121,23 +118,26 @@ impl Process {
     /// Makes a call to destroy a device's primary context, always or only as the last owner's
     /// call, and forgets a destroyed context.
     fn end_primary(&self, device: CuDevice, always: bool, call: impl FnOnce() -> CuResult) -> CuResult {
+        let _primaries = self.lock_primaries();
         let primary = self.primary(device);
-        let (code, gone) = self.frees.end_contexts(
+        let (code, _) = self.frees.end_contexts(
             || {
                 let code = call();
                 let gone = code.is_success() && (always || !is_active(self.real, device));
                 (code, primary.filter(|_| gone))
             },
-            |(_, gone)| *gone,
+            |(_, gone)| gone.map(|context| self.forget_context(context)),
         );
-        if let Some(context) = gone {
-            self.forget_context(context);
-        }
         code
     }
 
-    /// Returns a device's existing primary context.
-    pub(super) fn primary(&self, device: CuDevice) -> Option<CuContext> {
+    /// Locks the primary contexts' owners.
+    fn lock_primaries(&self) -> MutexGuard<'_, ()> {
+        self.primaries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a device's primary context, if it exists.
+    fn primary(&self, device: CuDevice) -> Option<CuContext> {
         if !is_active(self.real, device) {
             return None;
         }
@@ -153,12 +153,14 @@ impl Process {
         Some(context)
     }
 
-    /// Forgets everything about a destroyed context. Calls no driver.
-    fn forget_context(&self, context: CuContext) {
+    /// Forgets what is known about a context that is gone, and returns the context. Calls no driver.
+    /// Called before any thread is told of a new context: the driver may use the handle again.
+    fn forget_context(&self, context: CuContext) -> CuContext {
         self.contexts.forget(context);
         self.passed.forget(context).into_iter().for_each(|address| self.observe_given(address));
         self.end_captures(|(_, of)| *of == context);
-        self.peers.forget(context);
+        self.lock_peers().retain(|(accessor, owner)| *accessor != context && *owner != context);
+        context
     }
 
     /// `cuStreamDestroy_v2`. Memory of the stream becomes available to all requests.

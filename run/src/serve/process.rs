@@ -32,6 +32,9 @@ pub struct Process {
     /// Held while the allocator of a context is opened: a second one of the context would begin a
     /// second record.
     opening: Mutex<()>,
+    /// Held while the program retains, releases or resets a primary context: whether a release was the
+    /// last is asked of the driver afterwards.
+    pub(super) primaries: Mutex<()>,
     pub(super) frees: Arc<Frees>,
     pub(super) charge: Charge,
     pub(super) passed: Passed,
@@ -93,6 +96,7 @@ impl Process {
             streams: Arc::new(Streams::new()),
             contexts: Contexts::new(),
             opening: Mutex::default(),
+            primaries: Mutex::default(),
             frees: Arc::new(Frees::new()),
             charge: Charge::new(&options, publish),
             passed: Passed::default(),

@@ -245,3 +245,25 @@ fn memory_of_the_driver_is_no_longer_charged_when_its_context_is_gone() {
         assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
     }
 }
+
+#[test]
+fn a_context_that_follows_one_under_the_same_handle_is_served_anew() {
+    let setup = Setup::new();
+    // SAFETY: no other thread uses the context.
+    assert_eq!(unsafe { setup.process.device_primary_ctx_release(CuDevice(0)) }.0, 0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for round in 0..1500 {
+                    let context = setup.retain(0);
+                    assert_eq!(setup.cuCtxSetCurrent(context), 0);
+                    let block = setup.take(512);
+                    assert_eq!(setup.cuMemsetD8Async(block, 1, 512, 0), 0, "round {round}");
+                    assert_eq!((setup.give(block), setup.cuCtxSetCurrent(0)), (0, 0));
+                    // SAFETY: the thread uses the context no longer.
+                    assert_eq!(unsafe { setup.process.device_primary_ctx_release(CuDevice(0)) }.0, 0);
+                }
+            });
+        }
+    });
+}
