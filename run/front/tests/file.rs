@@ -52,3 +52,21 @@ fn only_names_of_the_driver_are_exported() {
     assert_eq!(exported, expected);
     assert!(!exported.contains("cuGetExportTable"), "the driver's private tables are the driver's own");
 }
+
+#[test]
+fn older_functions_that_end_contexts_or_begin_captures_are_replaced_too() {
+    // A runtime of CUDA 10 and before asks for them by these names, and a resolver answers with them.
+    const OLDER: [&str; 7] = [
+        "cuDevicePrimaryCtxRelease",
+        "cuDevicePrimaryCtxReset",
+        "cuCtxCreate",
+        "cuCtxDestroy",
+        "cuStreamDestroy",
+        "cuStreamBeginCapture",
+        "cuStreamBeginCapture_ptsz",
+    ];
+    let rows = rows();
+    for name in OLDER {
+        assert!(rows.iter().any(|row| row.0 == name), "{name}");
+    }
+}
