@@ -10,6 +10,7 @@ use crate::ledger::file::write_at_exit;
 use crate::ledger::{Kind, Ledger, LedgerOptions};
 use crate::options::Options;
 use crate::real::Real;
+use crate::tell::tell;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuUuid};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -91,19 +92,15 @@ impl DeviceCharge {
             Some(group) => match Group::join(group, options.limit, uuid) {
                 Ok(group) => Some(group),
                 Err(error) => {
-                    eprintln!("cachalot: {error}; every request for memory of the device is refused");
+                    tell(format_args!("{error}; every request for memory of the device is refused"));
                     None
                 }
             },
         };
-        let books = LedgerOptions { publish, stacks: options.ledger_stacks };
-        let ledger = Ledger::new(uuid, books).map_err(|error| eprintln!("cachalot: no book is kept: {error}")).ok();
-        let ledger = ledger.map(Arc::new);
-        if let (Some(ledger), Some(path)) = (&ledger, &options.ledger_file) {
-            write_at_exit(ledger, path);
-        }
-        if let Some(fault) = ledger.as_deref().and_then(Ledger::fault) {
-            eprintln!("cachalot: {fault}");
+        let books = LedgerOptions { publish, stacks: options.ledger };
+        let ledger = Ledger::new(uuid, books).map_err(|error| tell(format_args!("no book is kept: {error}"))).ok();
+        if let Some(fault) = ledger.as_ref().and_then(Ledger::fault) {
+            tell(format_args!("{fault}"));
         }
         let (held, measured) = (AtomicU64::new(0), AtomicU64::new(0));
         let notes_figures = ledger.is_some() && options.wants_full_books();
@@ -209,7 +206,7 @@ impl DeviceCharge {
     fn refused(&self, refusal: &Refusal) -> CuResult {
         // The allocator repeats a reservation several times, and a program may probe for the limit.
         if !self.told.swap(true, Ordering::Relaxed) {
-            eprintln!("cachalot: {refusal}");
+            tell(format_args!("{refusal}"));
         }
         CuResult::OUT_OF_MEMORY
     }

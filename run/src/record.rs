@@ -4,6 +4,7 @@
 //! stores the event and goes on; a thread of the library's own writes the stored events. The file grows
 //! in whole blocks of 4 KiB, filled up with empty lines, so a killed program leaves no half line, and loses the events of the last 50 ms.
 
+use crate::tell::tell;
 use cachalot::core_api::{Action, TraceEntry};
 use cachalot_cuda::fork;
 use core::fmt::Write as _;
@@ -134,7 +135,7 @@ impl Sink {
         if let Some(file) = &mut self.file
             && let Err(error) = file.write_all(&block)
         {
-            eprintln!("cachalot: the record ends here: {error}");
+            tell(format_args!("the record ends here: {error}"));
             self.file = None;
         }
     }

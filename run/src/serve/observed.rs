@@ -4,6 +4,7 @@
 //! the memory of an allocator without a cache.
 
 use crate::record::Record;
+use crate::tell::tell;
 use cachalot::core_api::{Action, TraceEntry, UNIT};
 use cachalot::{DevicePtr, HOST_STREAM, StreamId};
 use cachalot_cuda::driver::types::CuStream;
@@ -26,7 +27,7 @@ impl Observed {
     pub(super) fn taken(&self, path: &Path, address: u64, bytes: u64, stream: Option<CuStream>) {
         let begin = || {
             let begun = Record::begin(path, "", None);
-            begun.map_err(|error| eprintln!("cachalot: {}: {error}; nothing is recorded", path.display())).ok()
+            begun.map_err(|error| tell(format_args!("{}: {error}; nothing is recorded", path.display()))).ok()
         };
         let Some(record) = self.record.get_or_init(begin) else { return };
         let stream = stream.map_or(HOST_STREAM, |stream| StreamId(stream.0 as u64));

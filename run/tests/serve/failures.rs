@@ -128,3 +128,20 @@ fn each_failing_call_of_the_driver_leaves_the_process_whole() {
         }
     }
 }
+
+/// Is refused memory, in a process whose messages have nowhere to go.
+#[test]
+#[ignore = "runs in a process of another test"]
+fn refused() {
+    let setup = Setup::with(&[], Options { limit: Some(PAGE as u64), ..Options::default() });
+    assert_eq!((setup.try_take(2 * PAGE), setup.try_take(512).is_ok()), (Err(2), true));
+}
+
+#[test]
+fn a_refusal_that_cannot_be_told_is_the_same_refusal() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("the device");
+    let mut command = std::process::Command::new(std::env::current_exe().expect("a test has a file"));
+    command.args(["--exact", "serve::failures::refused", "--ignored", "--nocapture"]);
+    let output = command.stderr(full).output().expect("the test runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
