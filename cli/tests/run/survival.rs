@@ -35,6 +35,15 @@ fn a_driver_that_is_closed_and_opened_again_goes_on() {
 }
 
 #[test]
+fn a_library_whose_constructor_makes_the_first_request_is_loaded() {
+    let place = folder("constructor");
+    let driver = driver(&place, &[]);
+    let library = compile("part.c", &place, &["-shared", "-fPIC"]);
+    let program = compile("loads.c", &place, &["-rdynamic", "-pthread"]);
+    assert_eq!(output_of(run(&place, &driver).arg("--").arg(program).arg(library)), "loaded");
+}
+
+#[test]
 fn a_program_may_end_with_memory_outstanding() {
     survives("exit");
 }

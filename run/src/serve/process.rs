@@ -13,6 +13,7 @@ use crate::serve::peers::Peers;
 use crate::serve::pools::Pools;
 use crate::serve::published::Handles;
 use crate::serve::served::{self, Served};
+use crate::tell::tell;
 use cachalot::core_api::PointerFault;
 use cachalot::core_api::config::ConfigError;
 use cachalot::{Allocation, Config, DevicePtr, Error};
@@ -182,7 +183,7 @@ impl Process {
     fn begin_record(&self) -> Option<Arc<Record>> {
         let path = self.options.record.as_ref()?;
         let begun = Record::begin(path, &self.settings.to_string(), self.options.limit);
-        begun.map_err(|error| eprintln!("cachalot: {}: {error}; nothing is recorded", path.display())).ok()
+        begun.map_err(|error| tell(format_args!("{}: {error}; nothing is recorded", path.display()))).ok()
     }
 
     /// Returns where an address lies.
@@ -247,6 +248,12 @@ pub fn process() -> Option<&'static Process> {
     if fork::in_child() {
         return None;
     }
+    if let Some(process) = PROCESS.get() {
+        return process.as_ref();
+    }
+    // Before the cell's lock: the loader runs constructors under a lock of its own, and the constructor
+    // of a library may make the program's first call.
+    real::real()?;
     PROCESS.get_or_init(start).as_ref()
 }
 
@@ -259,5 +266,5 @@ fn start() -> Option<Process> {
         Ok(Some(options)) => Process::with_books(real, options, true).map_err(|error| error.to_string()),
         Err(error) => Err(error),
     };
-    made.map_err(|error| eprintln!("cachalot: {error}; nothing is served")).ok()
+    made.map_err(|error| tell(format_args!("{error}; nothing is served"))).ok()
 }
