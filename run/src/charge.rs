@@ -97,9 +97,13 @@ impl DeviceCharge {
                 }
             },
         };
-        let books = LedgerOptions { publish, stacks: options.ledger };
+        let books = LedgerOptions { publish, stacks: options.ledger_stacks };
         let ledger = Ledger::new(uuid, books).map_err(|error| tell(format_args!("no book is kept: {error}"))).ok();
-        if let Some(fault) = ledger.as_ref().and_then(Ledger::fault) {
+        let ledger = ledger.map(Arc::new);
+        if let (Some(ledger), Some(path)) = (&ledger, &options.ledger_file) {
+            write_at_exit(ledger, path);
+        }
+        if let Some(fault) = ledger.as_deref().and_then(Ledger::fault) {
             tell(format_args!("{fault}"));
         }
         let (held, measured) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -222,8 +226,8 @@ pub struct Passed(Mutex<PassedMemory>);
 type PassedMemory = HashMap<(Kind, u64), (Arc<DeviceCharge>, u64, CuContext)>;
 
 impl Passed {
-    /// Makes a call of the driver that takes `bytes` of a device, and charges them under the name
-    /// that `name` returns after the call. The memory goes with `context`, unless that is null.
+    /// Makes a call of the driver for `bytes` of a device, and charges the bytes under the name returned by
+    /// `name` after the call. The memory goes with `context`, unless the handle is null.
     pub fn take(
         &self,
         context: CuContext,

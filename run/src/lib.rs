@@ -8,10 +8,10 @@
 //! group      a limit shared by processes
 //! ledger     the callers behind each piece of the device's memory
 //! real       the driver behind the library in front
-//! shared     files that processes of a user map together
-//! options    what `cachalot run` passes to the program's process
+//! shared     files mapped by processes of a user
+//! options    options passed by `cachalot run` to the program's process
 //! tell       messages for the program's user
-//! types      types of `cuda.h` that only a library in front of the driver needs
+//! types      types of `cuda.h` for a library in front of the driver only
 //! ```
 //!
 //! The crate `cachalot-front` exports the driver's functions and calls the crate.

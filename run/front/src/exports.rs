@@ -131,59 +131,86 @@ const fn equal(one: &[u8], other: &[u8]) -> bool {
 }
 
 exports! {
-    // Memory that is served.
-    cuMemAlloc_v2(address: *mut CuDevicePtr, bytes: usize) => mem_alloc(address, bytes);
-    cuMemFree_v2(address: CuDevicePtr) => mem_free(address);
-    cuMemAllocPitch_v2(address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: c_uint) => mem_alloc_pitch(address, pitch, width, height, element);
-    cuMemAllocAsync(address: *mut CuDevicePtr, bytes: usize, stream: CuStream) => mem_alloc_async(address, bytes, stream);
-    cuMemAllocAsync_ptsz(address: *mut CuDevicePtr, bytes: usize, stream: CuStream) => mem_alloc_async(address, bytes, per_thread(stream));
-    cuMemFreeAsync(address: CuDevicePtr, stream: CuStream) => mem_free_async(address, stream);
-    cuMemFreeAsync_ptsz(address: CuDevicePtr, stream: CuStream) => mem_free_async(address, per_thread(stream));
-    cuMemAllocFromPoolAsync(address: *mut CuDevicePtr, bytes: usize, pool: CuMemoryPool, stream: CuStream) => mem_alloc_from_pool_async(address, bytes, pool, stream);
-    cuMemAllocFromPoolAsync_ptsz(address: *mut CuDevicePtr, bytes: usize, pool: CuMemoryPool, stream: CuStream) => mem_alloc_from_pool_async(address, bytes, pool, per_thread(stream));
-    cuDeviceSetMemPool(device: CuDevice, pool: CuMemoryPool) => device_set_mem_pool(device, pool);
-    // Memory that is counted.
-    cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: c_uint) => mem_alloc_managed(address, bytes, flags);
-    cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) => mem_host_alloc(address, bytes, flags);
-    cuMemAllocHost_v2(address: *mut *mut c_void, bytes: usize) => mem_alloc_host(address, bytes);
-    cuMemFreeHost(address: *mut c_void) => mem_free_host(address);
-    cuMemCreate(handle: *mut CuMemHandle, bytes: usize, properties: *const CuMemAllocationProp, flags: u64) => mem_create(handle, bytes, properties, flags);
-    cuMemRelease(handle: CuMemHandle) => mem_release(handle);
-    cuMemGetInfo_v2(free: *mut usize, total: *mut usize) => mem_get_info(free, total);
-    // What a program asks about an address.
-    cuMemGetAddressRange_v2(base: *mut CuDevicePtr, bytes: *mut usize, address: CuDevicePtr) => mem_get_address_range(base, bytes, address);
-    cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: CuDevicePtr) => pointer_get_attribute(value, attribute, address);
-    cuPointerGetAttributes(count: c_uint, attributes: *mut c_int, values: *mut *mut c_void, address: CuDevicePtr) => pointer_get_attributes(count, attributes, values, address);
-    cuPointerSetAttribute(value: *const c_void, attribute: c_int, address: CuDevicePtr) => pointer_set_attribute(value, attribute, address);
-    // Memory of another process, of a peer, and of a pool.
-    cuIpcGetMemHandle(handle: *mut CuIpcMemHandle, address: CuDevicePtr) => ipc_get_mem_handle(handle, address);
-    cuIpcOpenMemHandle_v2(address: *mut CuDevicePtr, handle: CuIpcMemHandle, flags: c_uint) => ipc_open_mem_handle(address, handle, flags);
-    cuIpcCloseMemHandle(address: CuDevicePtr) => ipc_close_mem_handle(address);
-    cuMemPoolSetAccess(pool: CuMemoryPool, access: *const CuMemAccessDesc, count: usize) => mem_pool_set_access(pool, access, count);
-    cuMemPoolExportToShareableHandle(handle: *mut c_void, pool: CuMemoryPool, kind: c_int, flags: u64) => mem_pool_export_to_shareable_handle(handle, pool, kind, flags);
-    cuMemPoolExportPointer(data: *mut c_void, address: CuDevicePtr) => mem_pool_export_pointer(data, address);
-    cuCtxEnablePeerAccess(peer: CuContext, flags: c_uint) => ctx_enable_peer_access(peer, flags);
-    // Contexts, streams and captures.
-    cuCtxCreate_v2(context: *mut CuContext, flags: c_uint, device: CuDevice) => ctx_create_v2(context, flags, device);
-    cuCtxCreate_v3(context: *mut CuContext, affinity: *mut c_void, count: c_int, flags: c_uint, device: CuDevice) => ctx_create_v3(context, affinity, count, flags, device);
-    cuCtxCreate_v4(context: *mut CuContext, parameters: *mut c_void, flags: c_uint, device: CuDevice) => ctx_create_v4(context, parameters, flags, device);
-    cuCtxDestroy_v2(context: CuContext) => ctx_destroy(context);
-    cuDevicePrimaryCtxRetain(context: *mut CuContext, device: CuDevice) => device_primary_ctx_retain(context, device);
-    cuDevicePrimaryCtxRelease_v2(device: CuDevice) => device_primary_ctx_release(device);
-    cuDevicePrimaryCtxReset_v2(device: CuDevice) => device_primary_ctx_reset(device);
-    cuStreamDestroy_v2(stream: CuStream) => stream_destroy(stream);
-    cuStreamBeginCapture_v2(stream: CuStream, mode: c_int) => stream_begin_capture(stream, mode);
-    cuStreamBeginCapture_v2_ptsz(stream: CuStream, mode: c_int) => stream_begin_capture(per_thread(stream), mode);
-    cuStreamBeginCaptureToGraph(stream: CuStream, graph: CuGraph, nodes: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize, mode: c_int) => stream_begin_capture_to_graph(stream, graph, nodes, edges, count, mode);
-    cuStreamBeginCaptureToGraph_ptsz(stream: CuStream, graph: CuGraph, nodes: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize, mode: c_int) => stream_begin_capture_to_graph(per_thread(stream), graph, nodes, edges, count, mode);
-    // The same functions as CUDA 10 and before have them: other names, and captures of the global mode.
-    cuCtxCreate(context: *mut CuContext, flags: c_uint, device: CuDevice) => ctx_create_v2(context, flags, device);
-    cuCtxDestroy(context: CuContext) => ctx_destroy(context);
-    cuDevicePrimaryCtxRelease(device: CuDevice) => device_primary_ctx_release(device);
-    cuDevicePrimaryCtxReset(device: CuDevice) => device_primary_ctx_reset(device);
-    cuStreamDestroy(stream: CuStream) => stream_destroy(stream);
-    cuStreamBeginCapture(stream: CuStream) => stream_begin_capture(stream, 0);
-    cuStreamBeginCapture_ptsz(stream: CuStream) => stream_begin_capture(per_thread(stream), 0);
-    cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) => stream_end_capture(stream, graph);
-    cuStreamEndCapture_ptsz(stream: CuStream, graph: *mut CuGraph) => stream_end_capture(per_thread(stream), graph);
+    served {
+        // Memory that is served.
+        cuMemAlloc_v2(address: *mut CuDevicePtr, bytes: usize) => mem_alloc(address, bytes);
+        cuMemFree_v2(address: CuDevicePtr) => mem_free(address);
+        cuMemAllocPitch_v2(address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: c_uint) => mem_alloc_pitch(address, pitch, width, height, element);
+        cuMemAllocAsync(address: *mut CuDevicePtr, bytes: usize, stream: CuStream) => mem_alloc_async(address, bytes, stream);
+        cuMemAllocAsync_ptsz(address: *mut CuDevicePtr, bytes: usize, stream: CuStream) => mem_alloc_async(address, bytes, per_thread(stream));
+        cuMemFreeAsync(address: CuDevicePtr, stream: CuStream) => mem_free_async(address, stream);
+        cuMemFreeAsync_ptsz(address: CuDevicePtr, stream: CuStream) => mem_free_async(address, per_thread(stream));
+        cuMemAllocFromPoolAsync(address: *mut CuDevicePtr, bytes: usize, pool: CuMemoryPool, stream: CuStream) => mem_alloc_from_pool_async(address, bytes, pool, stream);
+        cuMemAllocFromPoolAsync_ptsz(address: *mut CuDevicePtr, bytes: usize, pool: CuMemoryPool, stream: CuStream) => mem_alloc_from_pool_async(address, bytes, pool, per_thread(stream));
+        cuDeviceSetMemPool(device: CuDevice, pool: CuMemoryPool) => device_set_mem_pool(device, pool);
+        // Memory that is counted.
+        cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: c_uint) => mem_alloc_managed(address, bytes, flags);
+        cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) => mem_host_alloc(address, bytes, flags);
+        cuMemAllocHost_v2(address: *mut *mut c_void, bytes: usize) => mem_alloc_host(address, bytes);
+        cuMemFreeHost(address: *mut c_void) => mem_free_host(address);
+        cuMemCreate(handle: *mut CuMemHandle, bytes: usize, properties: *const CuMemAllocationProp, flags: u64) => mem_create(handle, bytes, properties, flags);
+        cuMemRelease(handle: CuMemHandle) => mem_release(handle);
+        cuMemGetInfo_v2(free: *mut usize, total: *mut usize) => mem_get_info(free, total);
+        // What a program asks about an address.
+        cuMemGetAddressRange_v2(base: *mut CuDevicePtr, bytes: *mut usize, address: CuDevicePtr) => mem_get_address_range(base, bytes, address);
+        cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: CuDevicePtr) => pointer_get_attribute(value, attribute, address);
+        cuPointerGetAttributes(count: c_uint, attributes: *mut c_int, values: *mut *mut c_void, address: CuDevicePtr) => pointer_get_attributes(count, attributes, values, address);
+        cuPointerSetAttribute(value: *const c_void, attribute: c_int, address: CuDevicePtr) => pointer_set_attribute(value, attribute, address);
+        // Memory of another process, of a peer, and of a pool.
+        cuIpcGetMemHandle(handle: *mut CuIpcMemHandle, address: CuDevicePtr) => ipc_get_mem_handle(handle, address);
+        cuIpcOpenMemHandle_v2(address: *mut CuDevicePtr, handle: CuIpcMemHandle, flags: c_uint) => ipc_open_mem_handle(address, handle, flags);
+        cuIpcCloseMemHandle(address: CuDevicePtr) => ipc_close_mem_handle(address);
+        cuMemPoolSetAccess(pool: CuMemoryPool, access: *const CuMemAccessDesc, count: usize) => mem_pool_set_access(pool, access, count);
+        cuMemPoolExportToShareableHandle(handle: *mut c_void, pool: CuMemoryPool, kind: c_int, flags: u64) => mem_pool_export_to_shareable_handle(handle, pool, kind, flags);
+        cuMemPoolExportPointer(data: *mut c_void, address: CuDevicePtr) => mem_pool_export_pointer(data, address);
+        cuCtxEnablePeerAccess(peer: CuContext, flags: c_uint) => ctx_enable_peer_access(peer, flags);
+        // Contexts, streams and captures.
+        cuCtxCreate_v2(context: *mut CuContext, flags: c_uint, device: CuDevice) => ctx_create_v2(context, flags, device);
+        cuCtxCreate_v3(context: *mut CuContext, affinity: *mut c_void, count: c_int, flags: c_uint, device: CuDevice) => ctx_create_v3(context, affinity, count, flags, device);
+        cuCtxCreate_v4(context: *mut CuContext, parameters: *mut c_void, flags: c_uint, device: CuDevice) => ctx_create_v4(context, parameters, flags, device);
+        cuCtxDestroy_v2(context: CuContext) => ctx_destroy(context);
+        cuDevicePrimaryCtxRetain(context: *mut CuContext, device: CuDevice) => device_primary_ctx_retain(context, device);
+        cuDevicePrimaryCtxRelease_v2(device: CuDevice) => device_primary_ctx_release(device);
+        cuDevicePrimaryCtxReset_v2(device: CuDevice) => device_primary_ctx_reset(device);
+        cuStreamDestroy_v2(stream: CuStream) => stream_destroy(stream);
+        cuStreamBeginCapture_v2(stream: CuStream, mode: c_int) => stream_begin_capture(stream, mode);
+        cuStreamBeginCapture_v2_ptsz(stream: CuStream, mode: c_int) => stream_begin_capture(per_thread(stream), mode);
+        cuStreamBeginCaptureToGraph(stream: CuStream, graph: CuGraph, nodes: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize, mode: c_int) => stream_begin_capture_to_graph(stream, graph, nodes, edges, count, mode);
+        cuStreamBeginCaptureToGraph_ptsz(stream: CuStream, graph: CuGraph, nodes: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize, mode: c_int) => stream_begin_capture_to_graph(per_thread(stream), graph, nodes, edges, count, mode);
+        // The functions of CUDA 10 and before: older names, and captures of the global mode.
+        cuCtxCreate(context: *mut CuContext, flags: c_uint, device: CuDevice) => ctx_create_v2(context, flags, device);
+        cuCtxDestroy(context: CuContext) => ctx_destroy(context);
+        cuDevicePrimaryCtxRelease(device: CuDevice) => device_primary_ctx_release(device);
+        cuDevicePrimaryCtxReset(device: CuDevice) => device_primary_ctx_reset(device);
+        cuStreamDestroy(stream: CuStream) => stream_destroy(stream);
+        cuStreamBeginCapture(stream: CuStream) => stream_begin_capture(stream, 0);
+        cuStreamBeginCapture_ptsz(stream: CuStream) => stream_begin_capture(per_thread(stream), 0);
+        cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) => stream_end_capture(stream, graph);
+        cuStreamEndCapture_ptsz(stream: CuStream, graph: *mut CuGraph) => stream_end_capture(per_thread(stream), graph);
+    }
+    measured {
+        // Code and graphs, whose memory the driver takes on its own.
+        cuModuleLoad(module: *mut CuModule, path: *const c_char) => Module;
+        cuModuleLoadData(module: *mut CuModule, image: *const c_void) => Module;
+        cuModuleLoadDataEx(module: *mut CuModule, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void) => Module;
+        cuModuleLoadFatBinary(module: *mut CuModule, image: *const c_void) => Module;
+        cuModuleUnload(module: CuModule) => Module;
+        cuLibraryLoadData(library: *mut *mut c_void, code: *const c_void, options: *mut c_int, values: *mut *mut c_void, count: c_uint, library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint) => Module;
+        cuLibraryLoadFromFile(library: *mut *mut c_void, path: *const c_char, options: *mut c_int, values: *mut *mut c_void, count: c_uint, library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint) => Module;
+        cuLibraryUnload(library: *mut c_void) => Module;
+        cuGraphInstantiate_v2(executable: *mut CuGraphExec, graph: CuGraph, node: *mut CuGraphNode, text: *mut c_char, bytes: usize) => Graph;
+        cuGraphInstantiateWithFlags(executable: *mut CuGraphExec, graph: CuGraph, flags: u64) => Graph;
+        cuGraphInstantiateWithParams(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => Graph;
+        cuGraphInstantiateWithParams_ptsz(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => Graph;
+        cuGraphExecDestroy(executable: CuGraphExec) => Graph;
+    }
+    launched {
+        // Launches. The driver loads the code of a function at the first.
+        cuLaunchKernel(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
+        cuLaunchKernelEx(config: *const c_void, function: CuFunction, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
+        cuLaunchCooperativeKernel(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void) => function;
+        cuLaunchKernel_ptsz(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
+        cuLaunchKernelEx_ptsz(config: *const c_void, function: CuFunction, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
+        cuLaunchCooperativeKernel_ptsz(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void) => function;
+    }
 }

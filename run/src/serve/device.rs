@@ -110,9 +110,8 @@ impl ServedDevice {
     /// Tells the allocator which frees are complete. Returns whether the allocator did not know.
     pub(super) fn advance(&self, reached: u64) -> bool {
         let is_new = self.frontier.fetch_max(reached, Ordering::AcqRel) < reached;
-        let Some(owner) = self.owner() else { return false };
         // Also if another thread was first: the thread may not have told the allocator yet.
-        owner.allocator().set_safe_frontier(DeviceIndex(0), reached).is_ok() && is_new
+        self.owner().is_some_and(|owner| owner.reach(reached)) && is_new
     }
 
     /// Returns the owner of the allocator.
@@ -182,6 +181,15 @@ impl Forwarder for ServedDevice {
 
     fn inner(&self) -> DeviceResult<&CudaDevice> {
         Ok(&self.cuda)
+    }
+}
+
+impl Drop for ServedDevice {
+    /// Writes what is recorded. The thread of the record may hold the record for longer.
+    fn drop(&mut self) {
+        if let Some(record) = &self.record {
+            record.write();
+        }
     }
 }
 

@@ -203,8 +203,8 @@ impl Frees {
 
     /// Takes the complete batches out, the oldest first. Returns the driver's answer about the event
     /// that the oldest of the other batches waits for, and success if no batch is left.
-    fn poll(&self, real: &Real, state: &mut State) -> CuResult {
-        let State { contexts, batches } = state;
+    fn poll(&self, real: &Real, state: &mut Waiting) -> CuResult {
+        let Waiting { contexts, batches } = state;
         while let Some(batch) = batches.front_mut() {
             while let Some(&(context, event)) = batch.events.last() {
                 // SAFETY: takes no host pointers. The event is one of this module's, of a context

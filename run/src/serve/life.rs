@@ -8,6 +8,7 @@ use cachalot_cuda::driver::types::{
     CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuGraph, CuGraphEdgeData, CuGraphNode, CuStream,
 };
 use core::ffi::{c_int, c_uint, c_void};
+use std::sync::{MutexGuard, PoisonError};
 
 impl Process {
     /// `cuCtxCreate_v2`. The context is noted: a free waits for the context's work, too.
@@ -136,8 +137,8 @@ impl Process {
         self.primaries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a device's primary context, if it exists.
-    fn primary(&self, device: CuDevice) -> Option<CuContext> {
+    /// Returns a device's existing primary context.
+    pub(super) fn primary(&self, device: CuDevice) -> Option<CuContext> {
         if !is_active(self.real, device) {
             return None;
         }
@@ -153,13 +154,13 @@ impl Process {
         Some(context)
     }
 
-    /// Forgets what is known about a context that is gone, and returns the context. Calls no driver.
-    /// Called before any thread is told of a new context: the driver may use the handle again.
+    /// Forgets everything about a destroyed context, and returns the handle. Calls no driver. Called before
+    /// any thread learns of a new context: the driver may use the handle again.
     fn forget_context(&self, context: CuContext) -> CuContext {
         self.contexts.forget(context);
         self.passed.forget(context).into_iter().for_each(|address| self.observe_given(address));
         self.end_captures(|(_, of)| *of == context);
-        self.lock_peers().retain(|(accessor, owner)| *accessor != context && *owner != context);
+        self.peers.forget(context);
         context
     }
 

@@ -6,8 +6,8 @@ use crate::real::Real;
 use crate::serve::process::{Place, Process};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
-    CuContext, CuDevice, CuDevicePtr, CuMemAccessDesc, CuMemAllocationProp, CuMemHandle, CuMemHandleType,
-    CuMemLocationType, CuMemoryPool,
+    CuContext, CuDevice, CuDevicePtr, CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemLocationType,
+    CuMemoryPool,
 };
 use core::ffi::{c_int, c_uint, c_void};
 

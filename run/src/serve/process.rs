@@ -173,10 +173,14 @@ impl Process {
         let begin = || self.begin_record();
         let opened =
             Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, begin).ok()?;
-        let served = self.contexts.add(opened);
+        self.contexts.add(Arc::clone(&opened));
         drop(opening);
-        self.open_peers(&served);
-        Some(served)
+        // The management library is asked once for each context, where somebody wants the figure.
+        if self.options.limit.is_some() || self.options.group.is_some() || self.options.wants_full_books() {
+            opened.device().book_context();
+        }
+        self.open_peers(&opened);
+        Some(opened)
     }
 
     /// Begins the record of a context. `None`: nothing is recorded.

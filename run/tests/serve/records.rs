@@ -48,7 +48,8 @@ fn a_recorded_program_is_replayed_without_a_difference() {
         let traces = Trace::load(&file).expect("a record");
         let trace = &traces[0];
         let count = |action| trace.events.iter().filter(|event| event.action == action).count();
-        assert!(count(Action::Alloc) > 1500 && count(Action::FreeCompleted) > 0, "{name}");
+        let counts = (count(Action::Alloc), count(Action::FreeCompleted));
+        assert!(counts.0 > 1500 && counts.1 > 0, "{name}: {counts:?}");
         let options = ReplayOptions { check: true, repeat: 1, ..ReplayOptions::default() };
         let outcome = replay::replay(trace, &options).expect("replayed");
         let checked = outcome.checked.expect("checked");
