@@ -80,6 +80,13 @@ impl ServedDevice {
         &self.charge
     }
 
+    /// Writes the events recorded so far to the record's file.
+    pub(super) fn write_record(&self) {
+        if let Some(record) = &self.record {
+            record.write();
+        }
+    }
+
     /// Names the context whose allocator the device belongs to.
     pub(super) fn set_owner(&self, owner: Weak<dyn AllocatorOwner>) {
         // Called once, when the allocator is made.
@@ -181,15 +188,6 @@ impl Forwarder for ServedDevice {
 
     fn inner(&self) -> DeviceResult<&CudaDevice> {
         Ok(&self.cuda)
-    }
-}
-
-impl Drop for ServedDevice {
-    /// Writes what is recorded. The thread of the record may hold the record for longer.
-    fn drop(&mut self) {
-        if let Some(record) = &self.record {
-            record.write();
-        }
     }
 }
 

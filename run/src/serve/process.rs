@@ -225,6 +225,13 @@ impl Process {
     }
 }
 
+impl Drop for Process {
+    /// Writes the records. A thread keeps the allocator of its last context, and with it the record.
+    fn drop(&mut self) {
+        self.contexts.all().iter().for_each(|served| served.device().write_record());
+    }
+}
+
 impl fmt::Debug for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Process")
