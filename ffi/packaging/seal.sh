@@ -14,11 +14,17 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 printf '%s\n' "$@" >"$work/names"
-ld -r --whole-archive "$library" -o "$work/sealed.o"
+# Without what no offered function reaches, such as half of the standard library.
+mapfile -t roots < <(printf -- '--undefined=%s\n' "$@")
+ld -r --gc-sections "${roots[@]}" --whole-archive "$library" -o "$work/sealed.o"
 # The reference to the personality is in a group that linkers merge by name: with a name of its own it is not merged with the
 # other library's. Bit code is of no use to linkers that do not come with the compiler, and confuses some.
 objcopy --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd \
   --redefine-sym "DW.ref.rust_eh_personality=DW.ref.$1.personality" "$work/sealed.o"
+# A weak name that only the left out parts refer to is listed as a strong one, which a program would have to define.
+undefined() { LC_ALL=C readelf --wide --symbols "$library" | awk -v is="$1" '$5 == is && $7 == "UND" { print $8 }' | sort -u; }
+comm -23 <(undefined WEAK) <(undefined GLOBAL) >"$work/weak"
+objcopy --weaken-symbols="$work/weak" "$work/sealed.o"
 objcopy --keep-global-symbols="$work/names" "$work/sealed.o"
 rm -f "$sealed"
 ar rcsD "$sealed" "$work/sealed.o"
