@@ -93,6 +93,10 @@ impl Notes {
         if let Some(segment) = last {
             // The next block there begins without the flag, as fresh memory does.
             let _ = set_flag(real, segment, false);
+            // Without the lock meanwhile, which other frees need: a neighbour may have asked for the flag.
+            if self.lock().values().any(|other| other.sync_memops == Some(segment)) {
+                let _ = set_flag(real, segment, true);
+            }
         }
         if note.published {
             handles.withdraw(base);

@@ -122,6 +122,33 @@ fn synchronous_operations_are_chosen_for_each_block() {
 }
 
 #[test]
+fn a_flag_that_is_set_while_a_neighbour_is_freed_stays_set() {
+    let setup = Setup::new();
+    let (freed, kept) = (setup.take(1000), setup.take(1000));
+    let set = |address: u64| {
+        let on = 1_u32;
+        // SAFETY: the value outlives the call.
+        unsafe { setup.process.pointer_set_attribute((&raw const on).cast(), SYNC_MEMOPS, address) }.0
+    };
+    assert_eq!(set(freed), 0);
+    // The free takes the flag back late.
+    setup.control.plan(r#"{"fn": "cuPointerSetAttribute", "delay_us": 200000}"#).expect("a plan");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
+            assert_eq!(setup.give(freed), 0);
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(set(kept), 0);
+    });
+    let mut flag = 0_u32;
+    let attribute = cachalot_run::real::CuPointerAttribute::SYNC_MEMOPS;
+    // SAFETY: the variable outlives the call.
+    let code = unsafe { setup.process.real().pointer_get_attribute((&raw mut flag).cast(), attribute, kept) };
+    assert_eq!((code.0, flag), (0, 1), "the driver's own flag");
+}
+
+#[test]
 fn rows_have_the_drivers_pitch() {
     let setup = Setup::new();
     for (width, height, element) in [(1, 1, 4), (511, 3, 8), (512, 9, 16), (513, 100, 4), (100_000, 700, 4)] {
