@@ -145,3 +145,31 @@ fn a_refusal_that_cannot_be_told_is_the_same_refusal() {
     let output = command.stderr(full).output().expect("the test runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
+
+#[test]
+fn a_limit_is_exact_after_refusals_and_failed_calls_on_many_threads() {
+    let limit = 16 * PAGE as u64;
+    for (call, observe) in [("cuMemAlloc_v2", false), ("cuMemAlloc_v2", true), ("cuMemFree_v2", true)] {
+        let setup = Setup::with(&[], Options { limit: Some(limit), observe, ..Options::default() });
+        let plan = format!(r#"{{"fn": "{call}", "percent": 30, "code": 2, "persistent": true}}"#);
+        setup.control.plan(&plan).expect("a plan");
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let setup = &setup;
+                scope.spawn(move || {
+                    assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
+                    let mut random = fastrand::Rng::with_seed(seed);
+                    for _ in 0..100 {
+                        let held: Vec<u64> =
+                            (0..3).filter_map(|_| setup.try_take(random.usize(1..3 * PAGE)).ok()).collect();
+                        held.iter().for_each(|&block| while setup.give(block) == 2 {});
+                    }
+                });
+            }
+        });
+        setup.control.clear_plan();
+        assert_eq!(setup.cuCtxSynchronize(), 0);
+        assert_eq!(setup.process.counts().used_bytes, 0, "{call}");
+        assert!(setup.try_take(limit as usize).is_ok(), "{call}, observe {observe}");
+    }
+}

@@ -92,7 +92,7 @@ fn a_process_that_observes_records_each_allocation_of_the_driver() {
 /// Returns the names of the tables in a folder.
 fn tables(folder: &std::path::Path) -> Vec<String> {
     let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
-    files.filter(|name| name.ends_with(".csv")).collect()
+    files.filter(|name| Path::new(name).extension().is_some_and(|ending| ending == "csv")).collect()
 }
 
 #[test]
