@@ -186,9 +186,9 @@ pub(crate) fn cuMemPoolSetAccess(call: &mut Call, handle: u64, descriptors: In<A
             continue;
         }
         if on {
-            peers.push(device)
+            peers.push(device);
         } else {
-            peers.retain(|&peer| peer != device)
+            peers.retain(|&peer| peer != device);
         }
         regions::share_pool(state, number, device, on)?;
     }
