@@ -57,11 +57,22 @@ pub struct DeviceCharge {
 
 /// The driver's figures of a device, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Figures {
+pub struct DriverFigures {
     /// Used by all processes.
     pub used: u64,
     /// Of the device.
     pub total: u64,
+}
+
+impl DriverFigures {
+    /// Returns the figures of the current context's device. `None` without a context, and after a
+    /// failure of the context.
+    pub fn of_current(real: &Real) -> Option<Self> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both variables outlive the call, which writes one integer to each.
+        let code = unsafe { real.mem_get_info(&raw mut free, &raw mut total) };
+        code.is_success().then(|| Self { used: (total - free) as u64, total: total as u64 })
+    }
 }
 
 impl Charge {
@@ -131,13 +142,15 @@ impl DeviceCharge {
     pub fn measured(
         &self,
         kind: Kind,
-        figures: impl Fn() -> Option<Figures>,
+        figures: impl Fn() -> Option<DriverFigures>,
         call: impl FnOnce() -> CuResult,
     ) -> CuResult {
-        let Some((ledger, Figures { used: before, .. })) = self.ledger.as_deref().zip(figures()) else { return call() };
+        let Some((ledger, DriverFigures { used: before, .. })) = self.ledger.as_deref().zip(figures()) else {
+            return call();
+        };
         let noted = ledger.before(before);
         let code = call();
-        let Some(Figures { used: after, total }) = figures() else { return code };
+        let Some(DriverFigures { used: after, total }) = figures() else { return code };
         ledger.around(kind, noted, after);
         ledger.driver(after, total);
         if let Some(taken) = after.checked_sub(before) {
@@ -153,7 +166,7 @@ impl DeviceCharge {
     }
 
     /// Notes the driver's figures beside the book, where somebody wants full books.
-    pub fn note(&self, figures: impl FnOnce() -> Option<Figures>) {
+    pub fn note(&self, figures: impl FnOnce() -> Option<DriverFigures>) {
         if self.notes_figures
             && let Some((ledger, figures)) = self.ledger.as_deref().zip(figures())
         {
@@ -302,7 +315,7 @@ fn uuid_of(real: &Real, device: CuDevice) -> Uuid {
 
 #[cfg(test)]
 mod tests {
-    use super::{Charge, DeviceCharge, Figures, Passed, taken_by};
+    use super::{Charge, DeviceCharge, DriverFigures, Passed, taken_by};
     use crate::group::Uuid;
     use crate::ledger::Kind;
     use crate::options::Options;
@@ -353,7 +366,7 @@ mod tests {
                 CuResult::SUCCESS
             };
             assert_eq!(
-                charge.measured(Kind::Module, || Some(Figures { used: used.get(), total: 1 << 40 }), call),
+                charge.measured(Kind::Module, || Some(DriverFigures { used: used.get(), total: 1 << 40 }), call),
                 CuResult::SUCCESS
             );
             (charge.held(), booked(&charge))

@@ -34,7 +34,7 @@ const ATTEMPTS: u32 = 100;
 pub(super) struct Membership {
     name: String,
     path: PathBuf,
-    file: Mapped,
+    file: MappedTable,
     /// The number of the process's entry.
     me: usize,
     /// The joined process. A forked child has another id.
@@ -44,13 +44,13 @@ pub(super) struct Membership {
 }
 
 /// A mapped file.
-struct Mapped {
+struct MappedTable {
     state: Shared<State>,
     /// The numbers of the file system and of the file.
     inode: (u64, u64),
 }
 
-impl Mapped {
+impl MappedTable {
     fn new(file: &File) -> io::Result<Self> {
         let found = file.metadata()?;
         Ok(Self { state: Shared::new(file)?, inode: (found.dev(), found.ino()) })
@@ -280,7 +280,13 @@ fn sweep(state: &State, _: &Held<'_>) {
 }
 
 /// Gives the caller an entry. The caller holds the lock.
-fn enter(file: &Mapped, name: &str, caller: Identity, terms: Terms, limit: Option<u64>) -> Result<usize, GroupError> {
+fn enter(
+    file: &MappedTable,
+    name: &str,
+    caller: Identity,
+    terms: Terms,
+    limit: Option<u64>,
+) -> Result<usize, GroupError> {
     let state = &file.state;
     for at in state.owned() {
         // An entry of the caller's id is of a program before an `exec`, or of a second join.
@@ -313,10 +319,10 @@ fn enter(file: &Mapped, name: &str, caller: Identity, terms: Terms, limit: Optio
 
 /// Opens the file of a group, or creates the file. `None`: another process removed or created the
 /// file meanwhile.
-fn open(path: &Path, device: Uuid) -> io::Result<Option<Mapped>> {
+fn open(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
     match form::open(path, BYTES, true) {
         Ok(file) => {
-            let file = Mapped::new(&file)?;
+            let file = MappedTable::new(&file)?;
             check(&file.state, device)?;
             Ok(Some(file))
         }
@@ -345,10 +351,10 @@ fn check(state: &State, device: Uuid) -> io::Result<()> {
 
 /// Creates the file of a group. A complete file gets the name. `None`: another process
 /// was first.
-fn create(path: &Path, device: Uuid) -> io::Result<Option<Mapped>> {
+fn create(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
     let folder = path.parent().expect("the path has a folder");
     let file = form::create(folder, BYTES)?;
-    let mapped = Mapped::new(&file)?;
+    let mapped = MappedTable::new(&file)?;
     let state = &mapped.state;
     let [low, high] = device.to_words();
     let words = [
@@ -367,7 +373,7 @@ fn create(path: &Path, device: Uuid) -> io::Result<Option<Mapped>> {
 
 /// Removes the name of a file, unless another file has the name by now. Only the holder of the
 /// file's lock removes the name, so the name cannot pass to another file in between.
-fn unlink(path: &Path, file: &Mapped, _: &Held<'_>) {
+fn unlink(path: &Path, file: &MappedTable, _: &Held<'_>) {
     let is_same = |found: fs::Metadata| (found.dev(), found.ino()) == file.inode;
     if fs::symlink_metadata(path).is_ok_and(is_same) {
         // A file that stays says that it is gone, and the next process removes it.

@@ -51,7 +51,7 @@ pub(super) struct State {
     pub(super) used: AtomicU64,
     /// Held during a reservation, a join and a departure.
     pub(super) lock: Lock,
-    pub(super) entries: [Entry; OWNERS],
+    pub(super) entries: [OwnerEntry; OWNERS],
 }
 
 // SAFETY: atomic words, and a mutex that is only passed on to the system.
@@ -59,7 +59,7 @@ unsafe impl Words for State {}
 
 /// The entry of an owner.
 #[repr(C, align(128))]
-pub(super) struct Entry {
+pub(super) struct OwnerEntry {
     /// The process id, or 0 for a free entry. Written under the lock, after the other words at a
     /// join.
     pub(super) pid: AtomicU64,
@@ -96,7 +96,7 @@ pub(super) struct Figures {
     pub(super) want: u64,
 }
 
-impl Entry {
+impl OwnerEntry {
     /// Returns the owner, or `None` for a free entry.
     pub(super) fn owner(&self) -> Option<Identity> {
         let pid = self.pid.load(Ordering::Acquire);

@@ -39,10 +39,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The place of the process in a limit. All methods may be called from every thread, and none calls
 /// the driver.
 #[derive(Debug)]
-pub struct Group(Kind);
+pub struct Group(Standing);
 
 #[derive(Debug)]
-enum Kind {
+enum Standing {
     Alone { limit: Option<u64>, held: AtomicU64 },
     Member(Box<Membership>),
 }
@@ -63,7 +63,7 @@ pub struct Budget {
 impl Group {
     /// A limit for the process alone, without a shared file.
     pub const fn alone(limit: Option<u64>) -> Self {
-        Self(Kind::Alone { limit, held: AtomicU64::new(0) })
+        Self(Standing::Alone { limit, held: AtomicU64::new(0) })
     }
 
     /// Joins the group of a name on a device, and creates the group if the group has no living process.
@@ -87,7 +87,7 @@ impl Group {
         limit: Option<u64>,
         device: Uuid,
     ) -> Result<Self, GroupError> {
-        Membership::join(folder, options, limit, device).map(|member| Self(Kind::Member(Box::new(member))))
+        Membership::join(folder, options, limit, device).map(|member| Self(Standing::Member(Box::new(member))))
     }
 
     /// Counts bytes before the driver allocates. A failed driver call needs
@@ -101,8 +101,8 @@ impl Group {
     /// joined process gets the error, too.
     pub fn reserve(&self, bytes: u64) -> Result<(), Refusal> {
         match &self.0 {
-            Kind::Member(member) => member.reserve(bytes),
-            Kind::Alone { limit, held } => {
+            Standing::Member(member) => member.reserve(bytes),
+            Standing::Alone { limit, held } => {
                 let most = limit.unwrap_or(u64::MAX);
                 let fits = |held: u64| held.checked_add(bytes).filter(|&sum| sum <= most);
                 let taken = held.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
@@ -115,8 +115,8 @@ impl Group {
     /// waits.
     pub fn give_back(&self, bytes: u64) {
         match &self.0 {
-            Kind::Member(member) => member.give_back(bytes),
-            Kind::Alone { held, .. } => subtract(held, bytes),
+            Standing::Member(member) => member.give_back(bytes),
+            Standing::Alone { held, .. } => subtract(held, bytes),
         }
     }
 
@@ -125,8 +125,8 @@ impl Group {
     /// A member may be counted for 10 ms after death.
     pub fn budget(&self) -> Option<Budget> {
         match &self.0 {
-            Kind::Member(member) => member.budget(),
-            Kind::Alone { limit, held } => limit.map(|limit| {
+            Standing::Member(member) => member.budget(),
+            Standing::Alone { limit, held } => limit.map(|limit| {
                 let held = held.load(Ordering::Acquire);
                 Budget { limit, held_by_all: held, held_by_this: held, available: limit.saturating_sub(held) }
             }),
@@ -137,8 +137,8 @@ impl Group {
     /// process holds more than a share by weight; at most the held bytes.
     pub fn owed(&self) -> u64 {
         match &self.0 {
-            Kind::Member(member) => member.owed(),
-            Kind::Alone { .. } => 0,
+            Standing::Member(member) => member.owed(),
+            Standing::Alone { .. } => 0,
         }
     }
 }

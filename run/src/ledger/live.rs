@@ -13,7 +13,7 @@ const SHARDS: usize = 16;
 
 /// A living entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Entry {
+pub(super) struct Booking {
     pub(super) bytes: u64,
     /// The number of the object in the book.
     pub(super) object: u16,
@@ -21,7 +21,7 @@ pub(super) struct Entry {
     pub(super) stack: u32,
 }
 
-type Shard = Mutex<FxHashMap<(Kind, u64), Entry>>;
+type Shard = Mutex<FxHashMap<(Kind, u64), Booking>>;
 
 /// The living entries. No lock is held while foreign code runs.
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl Live {
     }
 
     /// Adds an entry, and returns the earlier entry of the number. `Err`: no room.
-    pub(super) fn insert(&self, kind: Kind, id: u64, entry: Entry) -> Result<Option<Entry>, ()> {
+    pub(super) fn insert(&self, kind: Kind, id: u64, entry: Booking) -> Result<Option<Booking>, ()> {
         if self.count.fetch_add(1, Ordering::Relaxed) >= ENTRIES {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(());
@@ -51,7 +51,7 @@ impl Live {
     }
 
     /// Removes an entry.
-    pub(super) fn remove(&self, kind: Kind, id: u64) -> Option<Entry> {
+    pub(super) fn remove(&self, kind: Kind, id: u64) -> Option<Booking> {
         let entry = self.shard(id).lock().unwrap_or_else(PoisonError::into_inner).remove(&(kind, id))?;
         self.count.fetch_sub(1, Ordering::Relaxed);
         Some(entry)
@@ -60,14 +60,14 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
-    use super::{ENTRIES, Entry, Live};
+    use super::{Booking, ENTRIES, Live};
     use crate::ledger::Kind;
     use std::sync::atomic::Ordering;
 
     #[test]
     fn entries_are_bounded_and_numbers_are_used_again() {
         let live = Live::default();
-        let entry = |bytes| Entry { bytes, object: 1, stack: 0 };
+        let entry = |bytes| Booking { bytes, object: 1, stack: 0 };
         assert_eq!(live.insert(Kind::Plain, 512, entry(1)), Ok(None));
         assert_eq!(live.insert(Kind::Host, 512, entry(2)), Ok(None));
         assert_eq!(live.insert(Kind::Plain, 512, entry(3)), Ok(Some(entry(1))));

@@ -32,7 +32,7 @@ pub use kind::Kind;
 use crate::shared::folder;
 use crate::shared::uuid::Uuid;
 use layout::OBJECTS;
-use live::{Entry, Live};
+use live::{Booking, Live};
 use objects::{Object, Objects};
 use publish::Published;
 use rustc_hash::FxHashMap;
@@ -131,7 +131,7 @@ impl Ledger {
         }
         let (object, stack) = self.caller(bytes);
         let book = self.book.book();
-        if let Ok(before) = self.live.insert(kind, id, Entry { bytes, object, stack }) {
+        if let Ok(before) = self.live.insert(kind, id, Booking { bytes, object, stack }) {
             if let Some(before) = before {
                 self.forget(kind, before);
             }
@@ -258,8 +258,8 @@ impl Ledger {
     }
 
     /// Takes an entry out of the totals.
-    fn forget(&self, kind: Kind, entry: Entry) {
-        let Entry { bytes, object, stack } = entry;
+    fn forget(&self, kind: Kind, entry: Booking) {
+        let Booking { bytes, object, stack } = entry;
         self.book.book().rows[usize::from(object)].cells[kind as usize].remove(bytes);
         self.forget_stack(stack, bytes);
     }

@@ -162,7 +162,7 @@ fn the_drivers_figure_leaves_the_unexplained() {
 fn full_tables_say_what_they_dropped() {
     let ledger = ledger();
     for number in 0..ENTRIES as u64 {
-        let entry = super::Entry { bytes: 1, object: 0, stack: 0 };
+        let entry = super::Booking { bytes: 1, object: 0, stack: 0 };
         ledger.live.insert(Kind::Plain, number, entry).unwrap();
     }
     ledger.book(Kind::Plain, 9, u64::MAX);

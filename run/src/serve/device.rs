@@ -5,12 +5,11 @@
 //! call returns. The blocks belong to [`HOST_STREAM`], a stream without work, and are free only when all
 //! work able to use them is complete.
 
-use crate::charge::{DeviceCharge, taken_by};
+use crate::charge::{DeviceCharge, DriverFigures, taken_by};
 use crate::ledger::Kind;
 use crate::real::Real;
 use crate::record::Record;
 use crate::serve::frees::Frees;
-use crate::serve::passed::figures;
 use cachalot::HOST_STREAM;
 use cachalot::core_api::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot::core_api::{
@@ -153,7 +152,7 @@ impl ServedDevice {
                 self.charge.book(kind, bytes, name);
                 self.lock_charged().insert((kind, name), bytes);
                 // The context is current: only its own threads ask for its segments.
-                self.charge.note(|| figures(self.real));
+                self.charge.note(|| DriverFigures::of_current(self.real));
             }
             Err(_) => self.charge.give_back(bytes),
         }

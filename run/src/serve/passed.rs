@@ -1,8 +1,7 @@
 //! Memory of the driver: passed on, and charged if on a device.
 
-use crate::charge::Figures;
+use crate::charge::DriverFigures;
 use crate::ledger::Kind;
-use crate::real::Real;
 use crate::serve::process::{Place, Process};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
@@ -136,7 +135,7 @@ impl Process {
         if !unsafe { self.real.ctx_get_device(&raw mut device) }.is_success() {
             return call();
         }
-        self.charge.of_device(self.real, device).measured(kind, || figures(self.real), call)
+        self.charge.of_device(self.real, device).measured(kind, || DriverFigures::of_current(self.real), call)
     }
 
     /// Notes further access to a pool.
@@ -144,12 +143,4 @@ impl Process {
         let devices = self.contexts.all();
         self.pools.shared(self.real, devices.iter().map(|served| served.ordinal()), pool);
     }
-}
-
-/// Returns the driver's figures of the current context's device.
-pub(super) fn figures(real: &Real) -> Option<Figures> {
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: both variables outlive the call, which writes one integer to each.
-    let code = unsafe { real.mem_get_info(&raw mut free, &raw mut total) };
-    code.is_success().then(|| Figures { used: (total - free) as u64, total: total as u64 })
 }

@@ -22,11 +22,11 @@ const ALREADY_ENABLED: CuResult = CuResult(704);
 
 /// Who may access what, as far as the program has said.
 #[derive(Default, Debug)]
-pub(super) struct Peers(Mutex<Opened>);
+pub(super) struct Peers(Mutex<Access>);
 
 /// What is behind the lock of [`Peers`].
 #[derive(Default, Debug)]
-struct Opened {
+struct Access {
     /// The context that accesses, and the context whose memory is accessed.
     pairs: Vec<(CuContext, CuContext)>,
     /// Those of the pairs that a pool's access has opened, and the program has not enabled itself.
@@ -45,7 +45,7 @@ impl Peers {
         opened.waiting.retain(|(_, owner)| *owner != context);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Opened> {
+    fn lock(&self) -> MutexGuard<'_, Access> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
