@@ -8,6 +8,7 @@
 //! memory · ordered   requests and frees: complete for the host · in the order of a stream
 //! describe · handles answers about an address · handles for further processes
 //! life · passed      contexts, streams and captures, from begin to end · memory and code of the driver
+//! access             memory opened to peers
 //! peers              which contexts may access the memory of others
 //! launches           first launches, at which the driver loads code
 //! process            the state of a process, and which way a call goes
@@ -26,6 +27,7 @@
 //! * A new block is complete for the host: every stream may use the block at once.
 //! * A failed context answers with the failure's code at every call.
 
+mod access;
 mod contexts;
 mod describe;
 mod device;
