@@ -20,7 +20,7 @@ served             requests served from segments (run --ledger)
 plain, pages,      as the program asked the driver
 pool, array
 context, module    what contexts, and modules, libraries and kernels took
-unexplained        the driver's own figure, less the book
+unexplained        the driver's own figure, less the book at that moment
 
 --json prints an object with schema, file, books; sizes in bytes.
 

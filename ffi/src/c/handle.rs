@@ -69,11 +69,11 @@ pub(crate) fn instance(handle: *const cachalot_allocator) -> Outcome<&'static In
     let slot = slot(handle);
     // Acquire: `insert` stores the instance before the word.
     if slot.word.load(Ordering::Acquire) == handle
-        // Before the instance is loaded, which is then not kept over the call that the check may make.
-        && !fork::in_child()
         // SAFETY: the pointer is null or comes from the box that `insert` leaked. The interface
         // forbids destruction during the call.
         && let Some(instance) = unsafe { slot.instance.load(Ordering::Relaxed).as_ref() }
+        // Last: the first question tells which process is the parent, and a NULL handle must not ask.
+        && !fork::in_child()
     {
         return Ok(instance);
     }

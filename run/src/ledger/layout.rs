@@ -39,6 +39,8 @@ pub(super) struct Book {
     pub(super) used: AtomicU64,
     pub(super) total: AtomicU64,
     pub(super) when: AtomicU64,
+    /// Bytes of the device in the book at that time.
+    pub(super) booked_then: AtomicU64,
     /// Bookings without room in the table of living entries, their bytes, and frees of memory without
     /// an entry.
     pub(super) dropped: AtomicU64,

@@ -197,6 +197,7 @@ impl Ledger {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         book.used.store(used, Ordering::Relaxed);
         book.total.store(total, Ordering::Relaxed);
+        book.booked_then.store(book.of_device(), Ordering::Relaxed);
         book.when.store(now.as_millis() as u64, Ordering::Relaxed);
     }
 

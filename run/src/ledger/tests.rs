@@ -156,6 +156,9 @@ fn the_drivers_figure_leaves_the_unexplained() {
     assert_eq!(ledger.view().unexplained, Some(70));
     ledger.driver(90, 1000);
     assert_eq!(ledger.view().unexplained, Some(-10));
+    // The figure stays that of its moment.
+    ledger.unbook(Kind::Plain, 1);
+    assert_eq!((ledger.view().booked, ledger.view().unexplained), (0, Some(-10)));
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub struct BookView {
     pub driver: Option<DriverView>,
     /// Bytes of device memory in the book.
     pub booked: u64,
-    /// The driver's used bytes beyond the book: of further processes, or of unseen calls.
+    /// The driver's used bytes beyond the book of that moment: of further processes, or of unseen calls.
     /// `None` without the driver's figures.
     pub unexplained: Option<i64>,
     /// The objects with memory now or before, the greatest first.
@@ -122,7 +122,7 @@ impl BookView {
             device: Uuid::of_words([read(&book.uuid[0]), read(&book.uuid[1])]).to_string(),
             driver,
             booked,
-            unexplained: driver.map(|driver| difference(driver.used, booked)),
+            unexplained: driver.map(|driver| difference(driver.used, read(&book.booked_then))),
             objects,
             dropped: read(&book.dropped),
             dropped_bytes: read(&book.dropped_bytes),
