@@ -32,6 +32,9 @@ sets=(
   "cachalot-snapshot"
   "cachalot-replay"
   "cachalot-tuner"
+  "cachalot-auditor"
+  "cachalot-run"
+  "cachalot-front"
   "cachalot-cli"
 )
 

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 # In the order of their dependencies, as they are published. Every other crate says `publish = false`.
 published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-snapshot cachalot-cuda cachalot-tuner cachalot
-  cachalot-replay cachalot-cli)
+  cachalot-replay cachalot-auditor cachalot-run cachalot-cli)
 headers=(cachalot.h cachalot.hpp cachalot_cub.hpp cachalot_cuda_mr.hpp cachalot_torch.h)
 
 fail() {
@@ -25,7 +25,8 @@ done
 
 target=${CARGO_TARGET_DIR:-target}
 said=$(cargo package --locked --offline --no-verify --allow-dirty "${published[@]/#/--package=}" 2>&1) || fail "$said"
-if grep -q '^warning' <<<"$said"; then
+# A package without links has one warning: the pages of a crate that nobody has published do not exist.
+if grep '^warning' <<<"$said" | grep -qvx 'warning: manifest has no documentation, homepage or repository'; then
   fail "$said"
 fi
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)

@@ -14,6 +14,13 @@
 //! types      types of `cuda.h` for a library in front of the driver only
 //! ```
 //!
+//! ```
+//! use cachalot_run::Options;
+//!
+//! let options = Options { limit: Some(12 << 30), zero: true, ..Options::default() };
+//! assert!(options.to_variable().contains("\"zero\":true"));
+//! ```
+//!
 //! The crate `cachalot-front` exports the driver's functions and calls the crate.
 
 pub mod charge;

@@ -3,6 +3,18 @@
 //! A program can open the driver by an absolute path, or have a library path in the file.
 //! The loader then never looks at `LD_LIBRARY_PATH`. The loader asks an auditor (`LD_AUDIT`, see
 //! `rtld-audit(7)`) for every name and every path, and follows the auditor's answer. The auditor is a shared object in C, without any library.
+//!
+//! ```
+//! use cachalot_auditor::{Texts, image};
+//!
+//! let texts = Texts {
+//!     front: "/folder/libcuda.so.1",
+//!     alias: "/folder/libcachalot-driver.so.1",
+//!     driver_name: "libcuda.so.580",
+//! };
+//! assert!(image(texts)?.starts_with(b"\x7fELF"));
+//! # Ok::<(), cachalot_auditor::Unfit>(())
+//! ```
 
 use std::fmt;
 
