@@ -51,7 +51,8 @@ fn class(ty: &str) -> (char, usize) {
             ('I', 4)
         }
         "u64" | "usize" | "CuDevicePtr" | "CuMemHandle" => ('I', 8),
-        "CuContext" | "CuStream" | "CuModule" | "CuGraph" | "CuGraphNode" | "CuGraphExec" | "CuMemoryPool" => ('P', 0),
+        "CuContext" | "CuStream" | "CuModule" | "CuFunction" | "CuGraph" | "CuGraphNode" | "CuGraphExec"
+        | "CuMemoryPool" => ('P', 0),
         "CuIpcMemHandle" => ('S', 64),
         "CuMemAccessDesc" => ('S', 12),
         "CuMemAllocationProp" => ('S', 32),
