@@ -5,7 +5,7 @@ use crate::common::{finish, folder};
 use std::process::Command;
 
 /// Threads of the program, and rounds of each thread.
-const SIZE: [&str; 2] = ["3", "120"];
+const SIZE: [&str; 2] = ["3", "60"];
 
 /// Runs `served.c` with options of `cachalot run`.
 #[track_caller]
