@@ -9,7 +9,7 @@ use crate::serve::served::{DEVICE, Served, code_of};
 use cachalot::core_api::Error;
 use cachalot::{DevicePtr, HOST_STREAM, StreamId};
 use cachalot_cuda::CuResult;
-use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr};
+use cachalot_cuda::driver::types::{CuContext, CuDevicePtr};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -239,9 +239,7 @@ impl Process {
         if !code.is_success() {
             return code;
         }
-        let mut device = CuDevice::default();
-        // SAFETY: `device` outlives the call, which writes one integer to it.
-        if unsafe { self.real.ctx_get_device(&raw mut device) }.is_success() {
+        if let Some(device) = self.current_device() {
             let (mut most, mut could) = (total_bytes as u64, free_bytes as u64);
             let unused: u64 = self
                 .contexts
@@ -323,11 +321,7 @@ impl Process {
         call: impl FnOnce() -> CuResult,
         name: impl FnOnce() -> u64,
     ) -> CuResult {
-        let mut device = CuDevice::default();
-        // SAFETY: `device` outlives the call, which writes one integer to it.
-        if !unsafe { self.real.ctx_get_device(&raw mut device) }.is_success() {
-            return call();
-        }
+        let Some(device) = self.current_device() else { return call() };
         let context = self.current().unwrap_or_default();
         self.frees.add_context(context);
         // Memory of a pool outlives contexts.

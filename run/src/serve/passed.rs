@@ -130,11 +130,7 @@ impl Process {
     /// takes 5 µs each on driver 580 and breaks no capture. Memory of further threads and
     /// processes in the meantime is booked here, too.
     pub fn measured(&self, kind: Kind, call: impl FnOnce() -> CuResult) -> CuResult {
-        let mut device = CuDevice::default();
-        // SAFETY: `device` outlives the call, which writes one integer to it.
-        if !unsafe { self.real.ctx_get_device(&raw mut device) }.is_success() {
-            return call();
-        }
+        let Some(device) = self.current_device() else { return call() };
         self.charge.of_device(self.real, device).measured(kind, || DriverFigures::of_current(self.real), call)
     }
 

@@ -17,7 +17,7 @@ use crate::tell::tell;
 use cachalot::core_api::PointerFault;
 use cachalot::core_api::config::ConfigError;
 use cachalot::{Allocation, Config, DevicePtr, Error};
-use cachalot_cuda::driver::types::{CuContext, CuDevicePtr, CuStream};
+use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuStream};
 use cachalot_cuda::{CuResult, Streams, fork};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -156,6 +156,14 @@ impl Process {
         // SAFETY: `context` outlives the call, which writes one handle to it.
         let code = unsafe { self.real.ctx_get_current(&raw mut context) };
         (code.is_success() && !context.is_null()).then_some(context)
+    }
+
+    /// Returns the device of the thread's context. `None` without a context.
+    pub(super) fn current_device(&self) -> Option<CuDevice> {
+        let mut device = CuDevice::default();
+        // SAFETY: `device` outlives the call, which writes one integer to it.
+        let code = unsafe { self.real.ctx_get_device(&raw mut device) };
+        code.is_success().then_some(device)
     }
 
     /// Opens the allocator of the thread's context. `None` if the context cannot be served, or the
