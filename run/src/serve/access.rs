@@ -78,7 +78,11 @@ impl Process {
                 if device == owner.ordinal() {
                     continue;
                 }
-                match self.primary(device) {
+                let primary = {
+                    let _primaries = self.lock_primaries();
+                    self.primary(device)
+                };
+                match primary {
                     Some(accessor) => self.open_to(accessor, owner.context()),
                     None => self.peers.lock().waiting.push((device, owner.context())),
                 }

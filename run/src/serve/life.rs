@@ -133,11 +133,12 @@ impl Process {
     }
 
     /// Locks the primary contexts' owners.
-    fn lock_primaries(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn lock_primaries(&self) -> MutexGuard<'_, ()> {
         self.primaries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a device's existing primary context.
+    /// Returns a device's existing primary context. Called with [`lock_primaries`](Self::lock_primaries)
+    /// held: a release meanwhile would not be the last, and would go unseen.
     pub(super) fn primary(&self, device: CuDevice) -> Option<CuContext> {
         if !is_active(self.real, device) {
             return None;
