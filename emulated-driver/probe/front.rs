@@ -27,7 +27,7 @@ unsafe extern "C" fn last_long(_: *mut c_void) {
 pub(crate) fn lookup(sheet: &Sheet) {
     let mut wrong = Vec::new();
     for (symbol, name, since, own) in versions() {
-        // No real driver has the function, which stands for what nobody knows.
+        // No real driver has the function. A library in front of the driver cannot know the function, and must pass it on.
         if symbol == "cuEmulatedUnknownFunction" {
             continue;
         }

@@ -461,7 +461,7 @@ mod tests {
         assert_eq!((departures.segment(false), departures.segment_bytes), (None, 30));
         assert_eq!(departures.segment(true), Some((first, DevicePtr(1000), 10)));
         assert!(!departures[for_good].complete && !departures.has_pages(), "no fence tells of the work");
-        // A thread asks after the departure, whose segment another thread takes meanwhile.
+        // A thread asks whether the departure is complete, and another thread takes the departure's segment meanwhile.
         let (_, asked, _) = departures.hold_oldest(0, |_| true).unwrap();
         departures.complete(first);
         assert_eq!(departures.segment(false), Some((first, DevicePtr(1000), 10)));

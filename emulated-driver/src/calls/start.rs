@@ -40,7 +40,7 @@ struct ExportTable {
     marker: extern "C" fn() -> c_int,
 }
 
-/// The one table that the emulated driver has. The address is the same for every caller.
+/// The only export table (`cuGetExportTable`) of the emulated driver. The address is the same for every caller.
 static TABLE: ExportTable = ExportTable { bytes: size_of::<ExportTable>(), marker: exported };
 
 /// The function of the table.

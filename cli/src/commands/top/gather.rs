@@ -29,7 +29,7 @@ pub(super) enum Teller {
 #[derive(Serialize)]
 pub(super) struct DeviceMemory {
     pub(super) device: String,
-    /// The driver's own figures. `None`: nobody told.
+    /// The driver's own figures of the device. `None`: neither `nvidia-smi` nor a process with a book has told the figures.
     pub(super) used: Option<u64>,
     pub(super) total: Option<u64>,
     pub(super) source: Option<Teller>,
