@@ -1,9 +1,15 @@
 //! The functions in place of the driver's, a row for each.
 //!
-//! A row has the symbol, the parameters of `cuda.h`, and the answering method of the process's state. The driver itself
-//! answers a *measured* row, and the row has the kind under which the taken memory is booked. A
-//! *launched* row is measured at the first launch of a function. Handles and structures are
-//! untyped pointers where the library only passes them on. `tests/header.rs` compares the rows with `cuda.h`.
+//! A row has the symbol and the parameters of `cuda.h`. The group of the row decides the way of a call:
+//!
+//! ```text
+//! served      answered by the named method of the process's state
+//! measured    answered by the driver, and the taken memory is booked under the named kind
+//! launched    a launch of the named function, measured at the first
+//! ```
+//!
+//! Handles and structures are untyped pointers where the library only passes them on. `tests/header.rs` compares
+//! the rows with `cuda.h`.
 
 use crate::call::{call, launched, measured, per_thread};
 use cachalot_cuda::CuResult;
@@ -22,79 +28,56 @@ pub(crate) struct Address(pub(crate) *mut c_void);
 // SAFETY: the address of code is a number, and code is never written.
 unsafe impl Sync for Address {}
 
+/// Sends a call the way of the row's group. `$at` is the place of the row's name, and `$real` calls the driver's function.
+macro_rules! answer {
+    (served, $at:ident, $real:ident, $method:ident($($given:expr),*)) => {
+        call(
+            $at,
+            |process| {
+                // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
+                unsafe { process.$method($($given),*) }
+            },
+            $real,
+        )
+    };
+    (measured, $at:ident, $real:ident, $kind:ident) => { measured($at, Kind::$kind, $real) };
+    (launched, $at:ident, $real:ident, $function:ident) => { launched($at, $function, $real) };
+}
+
 /// Declares the functions, the table of their names and the table of their addresses.
 macro_rules! exports {
-    (
-        served { $($name:ident($($argument:ident: $type:ty),*) => $method:ident($($given:expr),*);)* }
-        measured { $($taking:ident($($passed:ident: $kind_of:ty),*) => $kind:ident;)* }
-        launched { $($launch:ident($($launches:ident: $type_of:ty),*) => $function:ident;)* }
-    ) => {
+    ($($group:ident {
+        $($name:ident($($argument:ident: $type:ty),*) $(=> $answer:ident $(($($given:expr),*))?)?;)*
+    })*) => {
         /// The exported symbols: the functions of the table and the two resolvers.
         pub(crate) const NAMES: &[&CStr] = &[
-            $(name(concat!(stringify!($name), "\0")),)*
-            $(name(concat!(stringify!($taking), "\0")),)*
-            $(name(concat!(stringify!($launch), "\0")),)*
+            $($(name(concat!(stringify!($name), "\0")),)*)*
             c"cuGetProcAddress",
             c"cuGetProcAddress_v2",
         ];
 
         /// Our functions, in the order of [`NAMES`].
         pub(crate) static OURS: [Address; NAMES.len()] = [
-            $(Address($name as *mut c_void),)*
-            $(Address($taking as *mut c_void),)*
-            $(Address($launch as *mut c_void),)*
+            $($(Address($name as *mut c_void),)*)*
             Address(crate::resolver::cuGetProcAddress as *mut c_void),
             Address(crate::resolver::cuGetProcAddress_v2 as *mut c_void),
         ];
 
-        $(
+        $($(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),*) -> CuResult {
-                call(
-                    const { index(stringify!($name)) },
-                    |process| {
-                        // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
-                        unsafe { process.$method($($given),*) }
-                    },
-                    |address| {
-                        // SAFETY: the address is the driver's function of this name, with this signature.
-                        let real = unsafe {
-                            core::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($type),*) -> CuResult>(address)
-                        };
-                        // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
-                        unsafe { real($($argument),*) }
-                    },
-                )
-            }
-        )*
-
-        $(
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn $taking($($passed: $kind_of),*) -> CuResult {
-                measured(const { index(stringify!($taking)) }, Kind::$kind, |address| {
+                let at = const { index(stringify!($name)) };
+                let real = |address: NonNull<c_void>| {
                     // SAFETY: the address is the driver's function of this name, with this signature.
                     let real = unsafe {
-                        core::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($kind_of),*) -> CuResult>(address)
+                        core::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($type),*) -> CuResult>(address)
                     };
                     // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
-                    unsafe { real($($passed),*) }
-                })
+                    unsafe { real($($argument),*) }
+                };
+                answer!($group, at, real $(, $answer $(($($given),*))?)?)
             }
-        )*
-
-        $(
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn $launch($($launches: $type_of),*) -> CuResult {
-                launched(const { index(stringify!($launch)) }, $function, |address| {
-                    // SAFETY: the address is the driver's function of this name, with this signature.
-                    let real = unsafe {
-                        core::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($type_of),*) -> CuResult>(address)
-                    };
-                    // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
-                    unsafe { real($($launches),*) }
-                })
-            }
-        )*
+        )*)*
     };
 }
 
