@@ -76,9 +76,16 @@ impl Call {
     /// Lets other threads run until `done`. In step mode the calling thread runs the work.
     pub(crate) fn wait(&mut self, done: impl Fn(&State) -> bool) {
         while !done(&self.state) {
-            if !(self.state.config.step && threads::step(&mut self.state)) {
-                self.driver.progress.wait(&mut self.state);
+            if self.state.config.step {
+                if threads::step(&mut self.state) {
+                    continue;
+                }
+                if self.state.streams.queues.values().any(|queue| self.state.streams.watches(queue)) {
+                    self.state.unlocked(|| std::thread::sleep(threads::PAUSE));
+                    continue;
+                }
             }
+            self.driver.progress.wait(&mut self.state);
         }
     }
 

@@ -8,13 +8,15 @@
 
 use crate::call::make;
 use crate::calls::{
-    capture, context, device, event, graph, host, ipc, memory, module, pointer, pool, start, stream, transfer,
-    virtual_memory,
+    capture, context, device, event, fill, graph, host, ipc, memory, module, pointer, pool, rows, start, stream,
+    transfer, value, virtual_memory,
 };
 use crate::tables::work::HostFunction;
 use crate::values::functions::Function;
 use crate::values::pointers::{In, Out};
-use crate::values::structs::{Access, InstantiateParams, IpcMemory, PoolProperties, Properties};
+use crate::values::structs::{
+    Access, Copy2D, Copy3D, InstantiateParams, IpcMemory, LaunchConfig, Location, PoolProperties, Properties,
+};
 use crate::values::table::functions;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -48,7 +50,7 @@ macro_rules! numbers {
         }
     })* };
 }
-numbers!(u8: u64::from, u32: u64::from, u64: u64::from, i32: |value| value as u64, usize: |value| value as u64);
+numbers!(u8: u64::from, u16: u64::from, u32: u64::from, u64: u64::from, i32: |value| value as u64, usize: |value| value as u64);
 
 impl<T> Argument for Out<T> {
     fn number(&self) -> u64 {
@@ -65,6 +67,12 @@ impl<T> Argument for In<T> {
 impl Argument for IpcMemory {
     fn number(&self) -> u64 {
         self.0.iter().take(8).rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+    }
+}
+
+impl Argument for Location {
+    fn number(&self) -> u64 {
+        u64::from(self.id.cast_unsigned()) << 32 | u64::from(self.kind.cast_unsigned())
     }
 }
 

@@ -19,4 +19,6 @@ mod probe;
 mod process;
 mod sharing;
 mod streams;
+mod transfers;
+mod values;
 mod virtual_memory;

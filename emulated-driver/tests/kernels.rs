@@ -1,6 +1,7 @@
 //! Modules and launches: host objects as kernels.
 
 use crate::common::{Emulated, PAGE};
+use cachalot_emulated_driver::api::LaunchConfig;
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::process::Command;
@@ -101,6 +102,25 @@ fn only_declared_addresses_are_moved() {
     assert_eq!(launch(&driver, module, c"write", 0, &[address, address]), 0);
     let moved = driver.control.seen_by(0, address) as u64;
     assert_eq!(driver.read(address, 8), Ok(moved.to_le_bytes().to_vec()));
+}
+
+#[test]
+fn every_form_of_a_launch_runs_the_kernel() {
+    let (driver, module) = loaded("forms");
+    let address = driver.alloc(PAGE).expect("memory");
+    let mut function = 0;
+    assert_eq!(driver.cuModuleGetFunction(&mut function, module, c"keep".as_ptr()), 0);
+    let args = [address, 7, 8];
+    let [to, seven, eight]: [*const u64; 3] = args.each_ref().map(std::ptr::from_ref);
+    let stored = || driver.read(address, 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8")));
+    let stream = driver.stream(1).expect("a stream");
+    let config = LaunchConfig { grid: [1; 3], block: [1; 3], stream, ..LaunchConfig::default() };
+    assert_eq!(driver.cuLaunchKernelEx(&config, function, [to, seven].as_ptr(), std::ptr::null()), 0);
+    assert_eq!((driver.cuStreamSynchronize(stream), stored()), (0, Ok(7)));
+    assert_eq!(driver.cuLaunchCooperativeKernel_ptsz(function, 1, 1, 1, 1, 1, 1, 0, 0, [to, eight].as_ptr()), 0);
+    assert_eq!((driver.cuStreamSynchronize(2), stored()), (0, Ok(8)));
+    let none = LaunchConfig { grid: [1, 0, 1], ..config };
+    assert_eq!(driver.cuLaunchKernelEx(&none, function, [to, seven].as_ptr(), std::ptr::null()), 1);
 }
 
 #[test]

@@ -70,11 +70,17 @@ fn instantiate(call: &mut Call, graph: u64) -> Answer<u64> {
     Ok(handle)
 }
 
+/// `cuGraphUpload`. An emulated graph has nothing to upload.
+pub(crate) fn cuGraphUpload(call: &mut Call, executable: u64, stream: u64) -> Answer<()> {
+    call.state.executables.get(executable).map_err(|_| Code::INVALID_VALUE)?;
+    submit(call, stream, Work::Nothing)
+}
+
 /// `cuGraphLaunch`.
 pub(crate) fn cuGraphLaunch(call: &mut Call, executable: u64, stream: u64) -> Answer<()> {
     let works = call.state.executables.get(executable).map_err(|_| Code::INVALID_VALUE)?;
     let works = Arc::clone(works);
-    submit(call, stream, Work::Graph(works))
+    submit(call, stream, Work::Several(works))
 }
 
 /// `cuGraphDestroy`.

@@ -19,6 +19,7 @@ use crate::tables::module::{Kernel, Module};
 use crate::tables::work::{Arguments, GlobalKernel, KernelCode, PlainKernel, Shape, Work};
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::{In, Out};
+use crate::values::structs::LaunchConfig;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -232,6 +233,35 @@ pub(crate) fn cuLaunchKernel(
     let params = if sizes.is_empty() { Vec::new() } else { params.list(sizes.len())? };
     let arguments = read_arguments(&sizes, &params);
     submit(call, stream, Work::Kernel { code, arguments, addresses, shape })
+}
+
+/// `cuLaunchCooperativeKernel`. The emulated device runs a kernel on one thread, so no block waits for another.
+pub(crate) fn cuLaunchCooperativeKernel(
+    call: &mut Call,
+    function: u64,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared_bytes: u32,
+    stream: u64,
+    params: In<*const u64>,
+) -> Answer<()> {
+    cuLaunchKernel(call, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params, 0)
+}
+
+/// `cuLaunchKernelEx`. Attributes have no effect.
+pub(crate) fn cuLaunchKernelEx(
+    call: &mut Call,
+    config: In<LaunchConfig>,
+    function: u64,
+    params: In<*const u64>,
+    extra: u64,
+) -> Answer<()> {
+    let LaunchConfig { grid: [x, y, z], block: [width, height, depth], shared_bytes, stream, .. } = config.read()?;
+    cuLaunchKernel(call, function, x, y, z, width, height, depth, shared_bytes, stream, params, extra)
 }
 
 /// Copies arguments of the given sizes.

@@ -1,111 +1,120 @@
-//! Fills and copies: checks of arguments, and the order with the host as documented for pageable and for
-//! pinned memory.
+//! Copies of a line of bytes, and managed memory moved ahead of its use.
 
-use super::stream::finish;
+use super::copy::{End, copy, copy_at_once};
 use super::submit::submit;
-use crate::backing::space::DeviceAccess;
 use crate::call::Call;
-use crate::state::{captures, regions};
-use crate::tables::work::{Place, Work};
+use crate::state::contexts;
+use crate::tables::memory::Source;
+use crate::tables::work::Work;
 use crate::values::code::{Answer, Code};
-use std::sync::Arc;
+use crate::values::structs::Location;
+use std::ffi::c_int;
 
-/// `cuMemsetD8Async`.
-pub(crate) fn cuMemsetD8Async(call: &mut Call, address: u64, value: u8, bytes: u64, stream: u64) -> Answer<()> {
-    if bytes == 0 {
-        return Ok(());
-    }
-    let device = resolve(call, address, bytes, stream, DeviceAccess::ReadWrite)?;
-    submit(call, stream, Work::Fill { device, address, bytes, value })
+/// `CU_DEVICE_CPU`.
+const HOST: c_int = -1;
+
+/// `cuMemcpy`. The addresses tell which end is device memory, as with unified addressing.
+pub(crate) fn cuMemcpy(call: &mut Call, to: u64, from: u64, bytes: u64) -> Answer<()> {
+    let (to, from) = (End::anywhere(call, to), End::anywhere(call, from));
+    copy_at_once(call, to, from, [bytes, 1, 1])
 }
 
-/// `cuMemcpyHtoDAsync_v2`. Pageable host memory may be reused when the call returns, as on a real device.
-/// Pinned host memory is read when the copy runs. In a capture the host memory is read at each replay.
-pub(crate) fn cuMemcpyHtoDAsync_v2(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
-    if bytes == 0 {
-        return Ok(());
-    }
-    if from == 0 {
-        return Err(Code::INVALID_VALUE);
-    }
-    let device = resolve(call, to, bytes, stream, DeviceAccess::ReadWrite)?;
-    let queue = call.queue(stream)?;
-    let pinned = call.state.host_memory.is_pinned(from, bytes)?;
-    let from = if pinned || captures::of_queue(&mut call.state, queue)?.is_some() {
-        Place::Host(from)
-    } else {
-        // SAFETY: the caller guarantees `bytes` readable bytes at `from`, as for the real
-        // function.
-        let data = unsafe { std::slice::from_raw_parts(from as *const u8, bytes as usize) };
-        Place::Kept(Arc::from(data))
-    };
-    submit(call, stream, Work::Copy { to: Place::Device { device, address: to }, from, bytes })
+/// `cuMemcpyHtoD_v2`: a copy on stream 0, done on return.
+pub(crate) fn cuMemcpyHtoD_v2(call: &mut Call, to: u64, from: u64, bytes: u64) -> Answer<()> {
+    copy_at_once(call, End::device(to), End::host(from), [bytes, 1, 1])
 }
 
-/// `cuMemcpyDtoHAsync_v2`. Returns when the copy is done, as for pageable memory on a real device. A copy
-/// to pinned memory is queued. In a capture the copy is recorded.
-pub(crate) fn cuMemcpyDtoHAsync_v2(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
-    if bytes == 0 {
-        return Ok(());
-    }
-    if to == 0 {
-        return Err(Code::INVALID_VALUE);
-    }
-    let device = resolve(call, from, bytes, stream, DeviceAccess::Read)?;
-    let from = Place::Device { device, address: from };
-    let pinned = call.state.host_memory.is_pinned(to, bytes)?;
-    submit(call, stream, Work::Copy { to: Place::Host(to), from, bytes })?;
-    let queue = call.queue(stream)?;
-    if pinned || captures::of_queue(&mut call.state, queue)?.is_some() {
-        return Ok(());
-    }
-    finish(call, queue)
-}
-
-/// `cuMemcpyDtoH_v2`: a copy on the legacy stream, complete on return.
+/// `cuMemcpyDtoH_v2`: a copy on stream 0, done on return.
 pub(crate) fn cuMemcpyDtoH_v2(call: &mut Call, to: u64, from: u64, bytes: u64) -> Answer<()> {
-    cuMemcpyDtoHAsync_v2(call, to, from, bytes, 0)?;
-    let queue = call.queue(0)?;
-    if captures::of_queue(&mut call.state, queue)?.is_some() { Ok(()) } else { finish(call, queue) }
+    copy_at_once(call, End::host(to), End::device(from), [bytes, 1, 1])
 }
 
-/// `cuMemcpyDtoDAsync_v2`.
-pub(crate) fn cuMemcpyDtoDAsync_v2(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
-    if bytes == 0 {
-        return Ok(());
-    }
-    let to = Place::Device { device: resolve(call, to, bytes, stream, DeviceAccess::ReadWrite)?, address: to };
-    let from = Place::Device { device: resolve(call, from, bytes, stream, DeviceAccess::Read)?, address: from };
-    submit(call, stream, Work::Copy { to, from, bytes })
+/// `cuMemcpyDtoD_v2`: a copy on stream 0, for which the host does not wait.
+pub(crate) fn cuMemcpyDtoD_v2(call: &mut Call, to: u64, from: u64, bytes: u64) -> Answer<()> {
+    copy_at_once(call, End::device(to), End::device(from), [bytes, 1, 1])
+}
+
+/// `cuMemcpyPeer`: a copy on stream 0 of the current context, for which the host does not wait.
+pub(crate) fn cuMemcpyPeer(
+    call: &mut Call,
+    to: u64,
+    to_context: u64,
+    from: u64,
+    from_context: u64,
+    bytes: u64,
+) -> Answer<()> {
+    cuMemcpyPeerAsync(call, to, to_context, from, from_context, bytes, 0)
 }
 
 /// `cuMemcpyAsync`. The addresses tell which end is device memory, as with unified addressing.
 pub(crate) fn cuMemcpyAsync(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
-    let is_device = |address| call.state.space.as_ref().is_some_and(|space| space.has(address));
-    match (is_device(to), is_device(from)) {
-        (true, true) => cuMemcpyDtoDAsync_v2(call, to, from, bytes, stream),
-        (true, false) => cuMemcpyHtoDAsync_v2(call, to, from, bytes, stream),
-        (false, true) => cuMemcpyDtoHAsync_v2(call, to, from, bytes, stream),
-        (false, false) if bytes == 0 => Ok(()),
-        (false, false) if to == 0 || from == 0 => Err(Code::INVALID_VALUE),
-        (false, false) => {
-            submit(call, stream, Work::Copy { to: Place::Host(to), from: Place::Host(from), bytes })?;
-            let queue = call.queue(stream)?;
-            if captures::of_queue(&mut call.state, queue)?.is_some() { Ok(()) } else { finish(call, queue) }
-        }
+    let (to, from) = (End::anywhere(call, to), End::anywhere(call, from));
+    copy(call, to, from, [bytes, 1, 1], stream)
+}
+
+/// `cuMemcpyHtoDAsync_v2`.
+pub(crate) fn cuMemcpyHtoDAsync_v2(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
+    copy(call, End::device(to), End::host(from), [bytes, 1, 1], stream)
+}
+
+/// `cuMemcpyDtoHAsync_v2`.
+pub(crate) fn cuMemcpyDtoHAsync_v2(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
+    copy(call, End::host(to), End::device(from), [bytes, 1, 1], stream)
+}
+
+/// `cuMemcpyDtoDAsync_v2`.
+pub(crate) fn cuMemcpyDtoDAsync_v2(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
+    copy(call, End::device(to), End::device(from), [bytes, 1, 1], stream)
+}
+
+/// `cuMemcpyPeerAsync`. No access between the devices is needed.
+pub(crate) fn cuMemcpyPeerAsync(
+    call: &mut Call,
+    to: u64,
+    to_context: u64,
+    from: u64,
+    from_context: u64,
+    bytes: u64,
+    stream: u64,
+) -> Answer<()> {
+    contexts::check(&call.state, to_context)?;
+    contexts::check(&call.state, from_context)?;
+    copy(call, End::device(to), End::device(from), [bytes, 1, 1], stream)
+}
+
+/// `cuMemPrefetchAsync`. Managed memory of the emulated driver is everywhere at once, so only the order of the stream is
+/// kept.
+pub(crate) fn cuMemPrefetchAsync(call: &mut Call, address: u64, bytes: u64, device: c_int, stream: u64) -> Answer<()> {
+    let is_known = device == HOST || usize::try_from(device).is_ok_and(|index| index < call.state.devices.len());
+    if !is_known {
+        return Err(Code::INVALID_DEVICE);
+    }
+    prefetch(call, address, bytes, stream)
+}
+
+/// `cuMemPrefetchAsync_v2`, as [`cuMemPrefetchAsync`] for the host and for devices.
+pub(crate) fn cuMemPrefetchAsync_v2(
+    call: &mut Call,
+    address: u64,
+    bytes: u64,
+    location: Location,
+    flags: u32,
+    stream: u64,
+) -> Answer<()> {
+    match location.kind {
+        _ if flags != 0 => Err(Code::INVALID_VALUE),
+        1 => cuMemPrefetchAsync(call, address, bytes, location.id, stream),
+        // The host, and its nodes.
+        2..=4 => prefetch(call, address, bytes, stream),
+        _ => Err(Code::INVALID_VALUE),
     }
 }
 
-/// `cuMemcpyHtoD_v2`: a copy on the legacy stream, complete on return.
-pub(crate) fn cuMemcpyHtoD_v2(call: &mut Call, to: u64, from: u64, bytes: u64) -> Answer<()> {
-    cuMemcpyHtoDAsync_v2(call, to, from, bytes, 0)?;
-    let queue = call.queue(0)?;
-    finish(call, queue)
-}
-
-/// Returns the device in whose view work on a stream uses a range.
-fn resolve(call: &mut Call, address: u64, bytes: u64, stream: u64, needed: DeviceAccess) -> Answer<usize> {
-    let queue = call.queue(stream)?;
-    let device = call.state.streams.queue(queue)?.device;
-    regions::resolve(&call.state, address, bytes, device, needed)
+/// Queues a move of managed memory, which moves nothing.
+fn prefetch(call: &mut Call, address: u64, bytes: u64, stream: u64) -> Answer<()> {
+    let found = call.state.memory.containing(address);
+    let end = address.checked_add(bytes).filter(|_| bytes != 0).ok_or(Code::INVALID_VALUE)?;
+    let managed = found
+        .is_some_and(|(start, allocation)| allocation.source == Source::Managed && end <= start + allocation.bytes);
+    if managed { submit(call, stream, Work::Nothing) } else { Err(Code::INVALID_VALUE) }
 }

@@ -21,7 +21,7 @@ fn run_one(task: Task) {
             // SAFETY: the range was device memory when queued, and lies outside every Rust
             // object. If the program has freed the memory since, the following fault is the purpose
             // of the library.
-            unsafe { libc::memset(at as *mut c_void, i32::from(value), bytes) };
+            unsafe { fill(at as *mut u8, bytes, value) };
         }
         Task::Copy { to, from, bytes, kept } => {
             // SAFETY: as for a fill. The caller guarantees host ranges, as with the real
@@ -62,6 +62,23 @@ fn run_one(task: Task) {
             }
         }
         Task::Fail(code) => raise(code),
+    }
+}
+
+/// Writes four bytes again and again.
+///
+/// # Safety
+/// `at` has `bytes` writable bytes.
+unsafe fn fill(at: *mut u8, bytes: usize, value: [u8; 4]) {
+    if value == [value[0]; 4] {
+        // SAFETY: the caller vouches for the range.
+        unsafe { at.write_bytes(value[0], bytes) };
+        return;
+    }
+    for start in (0..bytes).step_by(value.len()) {
+        let length = value.len().min(bytes - start);
+        // SAFETY: as above. No value of Rust's lies in device memory.
+        unsafe { value.as_ptr().copy_to_nonoverlapping(at.wrapping_add(start), length) };
     }
 }
 

@@ -17,16 +17,28 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long a thread pauses before the next look at memory that a stream waits for.
+pub(crate) const PAUSE: Duration = Duration::from_micros(50);
+
 /// The next step of a queue's thread.
 enum Next {
     /// Do the tasks of a context's stream, after a delay in microseconds.
     Run(Vec<Task>, u64, u64),
     Wait(Arc<Condition>),
+    /// Look at memory after a pause: nobody tells when the memory changes.
+    Look,
     End,
 }
 
-/// Queues work, after the marks in `after` and the marks implied by the kind of stream.
+/// Queues work, after the marks in `after` and the marks implied by the kind of stream. A wait for memory
+/// becomes a piece of its own, so that no thread waits inside a piece.
 pub(crate) fn push(state: &mut State, number: u64, work: Work, mut after: Vec<Mark>) -> Answer<()> {
+    if let Some(pieces) = work.pieces_with_a_wait() {
+        let mut after = Some(after);
+        return pieces
+            .iter()
+            .try_for_each(|piece| push(state, number, piece.clone(), after.take().unwrap_or_default()));
+    }
     let step = state.config.step;
     after.extend(state.streams.implied(number));
     let context = state.streams.queue(number)?.context;
@@ -123,6 +135,7 @@ fn serve(number: u64) {
                 driver.progress.notify_all();
             }
             Next::Wait(wake) => wake.wait(&mut state),
+            Next::Look => state.unlocked(|| std::thread::sleep(PAUSE)),
             Next::End => {
                 state.streams.workers.ended.push(number);
                 return;
@@ -141,8 +154,10 @@ fn next(state: &mut State, number: u64) -> Next {
         state.streams.queues.remove(&number);
         return Next::End;
     }
-    if !state.streams.is_ready(queue) {
-        return Next::Wait(Arc::clone(&queue.wake));
+    match state.streams.next_of(queue) {
+        None => return Next::Wait(Arc::clone(&queue.wake)),
+        Some(item) if !item.work.is_due() => return Next::Look,
+        Some(_) => {}
     }
     let delay_us = state.random.below(state.config.delay_us + 1);
     let (tasks, context) = queues::start(state, number);

@@ -13,4 +13,5 @@ pub(crate) mod pool;
 pub(crate) mod shared;
 pub(crate) mod stream;
 pub(crate) mod virtual_memory;
+pub(crate) mod watch;
 pub(crate) mod work;

@@ -4,8 +4,8 @@
 //! A handle names a queue. The queue outlives the handle until all work is done. The number of a
 //! queue is the stream's identity (`cuStreamGetId`). Handles are reused, numbers never.
 //!
-//! An item runs when all earlier items of the queue are done and every [`Mark`] of the item is
-//! reached. Events, the legacy stream's barriers and joins are all marks.
+//! An item runs when all earlier items of the queue are done, every [`Mark`] of the item is
+//! reached, and a number in memory is as the item wants. Events, the legacy stream's barriers and joins are all marks.
 
 use crate::process::sync::Condition;
 use crate::tables::work::Work;
@@ -178,8 +178,18 @@ impl Streams {
 
     /// Returns whether a queue's front item may start.
     pub(crate) fn is_ready(&self, queue: &Queue) -> bool {
+        self.next_of(queue).is_some_and(|item| item.work.is_due())
+    }
+
+    /// Returns whether only a number in memory keeps a queue's front item from its start.
+    pub(crate) fn watches(&self, queue: &Queue) -> bool {
+        self.next_of(queue).is_some_and(|item| !item.work.is_due())
+    }
+
+    /// Returns a queue's front item, if nothing but memory keeps the item from its start.
+    pub(crate) fn next_of<'a>(&self, queue: &'a Queue) -> Option<&'a Item> {
         let front = queue.items.front().filter(|_| queue.holds == 0 && !queue.running);
-        front.is_some_and(|item| item.after.iter().all(|&mark| self.reached(mark)))
+        front.filter(|item| item.after.iter().all(|&mark| self.reached(mark)))
     }
 
     /// Returns the numbers of all queues whose front item may start.

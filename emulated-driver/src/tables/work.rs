@@ -1,6 +1,7 @@
 //! Pieces of work: entries of a stream's queue and of a graph, and the tasks that a thread runs.
 
 use crate::backing::space::Space;
+use crate::tables::watch::Watch;
 use crate::values::code::Code;
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
@@ -62,16 +63,18 @@ pub(crate) enum Work {
     Expose(Span),
     /// Unmap memory of a pool at a free.
     Withdraw(Span),
-    /// Fill with a byte.
-    Fill { device: usize, address: u64, bytes: u64, value: u8 },
+    /// Fill with four bytes, again and again.
+    Fill { device: usize, address: u64, bytes: u64, value: [u8; 4] },
     /// Copy.
     Copy { to: Place, from: Place, bytes: u64 },
     /// Call a host function with an argument.
     Call { function: HostFunction, argument: u64 },
     /// Run a kernel.
     Kernel { code: KernelCode, arguments: Arguments, addresses: u64, shape: Shape },
-    /// Run pieces of work in order.
-    Graph(Arc<[Work]>),
+    /// Wait for a number in memory.
+    Await(Watch),
+    /// Do pieces of work in order.
+    Several(Arc<[Work]>),
     /// Break the context.
     Fail(Code),
 }
@@ -90,7 +93,7 @@ pub(crate) enum Place {
 /// Work ready to run, with all addresses translated for the running thread.
 #[derive(Debug)]
 pub(crate) enum Task {
-    Fill { at: u64, bytes: usize, value: u8 },
+    Fill { at: u64, bytes: usize, value: [u8; 4] },
     Copy { to: u64, from: u64, bytes: usize, kept: Option<Arc<[u8]>> },
     Stamp(Stamp),
     Expose(Span),
@@ -101,10 +104,30 @@ pub(crate) enum Task {
 }
 
 impl Work {
+    /// Returns pieces of work in order as one.
+    pub(crate) fn in_order(pieces: Vec<Self>) -> Self {
+        match <[Self; 1]>::try_from(pieces) {
+            Ok([piece]) => piece,
+            Err(pieces) => Self::Several(pieces.into()),
+        }
+    }
+
+    /// Returns whether the work may begin, as far as memory is concerned.
+    pub(crate) fn is_due(&self) -> bool {
+        if let Self::Await(watch) = self { watch.is_over() } else { true }
+    }
+
+    /// Returns the pieces of work if a piece waits for memory.
+    pub(crate) fn pieces_with_a_wait(&self) -> Option<Arc<[Self]>> {
+        let Self::Several(pieces) = self else { return None };
+        let waits = |piece: &Self| matches!(piece, Self::Await(_)) || piece.pieces_with_a_wait().is_some();
+        pieces.iter().any(waits).then(|| Arc::clone(pieces))
+    }
+
     /// Returns the tasks of the work on a stream of `device`.
     pub(crate) fn tasks(&self, device: usize, space: &Space) -> Vec<Task> {
         match self {
-            Self::Nothing => Vec::new(),
+            Self::Nothing | Self::Await(_) => Vec::new(),
             Self::Stamp(stamp) => vec![Task::Stamp(Arc::clone(stamp))],
             &Self::Expose(span) => vec![Task::Expose(span)],
             &Self::Withdraw(span) => vec![Task::Withdraw(span)],
@@ -124,7 +147,7 @@ impl Work {
                 }
                 vec![Task::Kernel { code: *code, slots, starts: Arc::clone(&arguments.starts), shape: *shape }]
             }
-            Self::Graph(parts) => parts.iter().flat_map(|part| part.tasks(device, space)).collect(),
+            Self::Several(pieces) => pieces.iter().flat_map(|piece| piece.tasks(device, space)).collect(),
             &Self::Fail(code) => vec![Task::Fail(code)],
         }
     }

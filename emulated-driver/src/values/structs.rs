@@ -83,6 +83,112 @@ impl PoolProperties {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpcMemory(pub [u8; 64]);
 
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Location {
+    /// `CUmemLocationType`; 1 is a device, 2 the host.
+    pub kind: i32,
+    /// The device.
+    pub id: i32,
+}
+
+/// One end of [`Copy2D`].
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct End2D {
+    /// Bytes before the rows' first byte in each line.
+    pub x: usize,
+    /// Lines before the first row.
+    pub y: usize,
+    /// `CUmemorytype`: 1 is the host, 2 a device, 3 an array, 4 any address.
+    pub kind: u32,
+    /// The address, for the host.
+    pub host: u64,
+    /// The address, for a device and for any address.
+    pub device: u64,
+    /// The array.
+    pub array: u64,
+    /// Bytes of a line.
+    pub pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Copy2D {
+    /// The source.
+    pub from: End2D,
+    /// The destination.
+    pub to: End2D,
+    /// Bytes of a row.
+    pub width: usize,
+    /// Number of rows.
+    pub height: usize,
+}
+
+/// One end of [`Copy3D`].
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct End3D {
+    /// Bytes before the rows' first byte in each line.
+    pub x: usize,
+    /// Lines before the first row in each slice.
+    pub y: usize,
+    /// Slices before the first.
+    pub z: usize,
+    /// The level of a mipmapped array.
+    pub level: usize,
+    /// As in [`End2D`].
+    pub kind: u32,
+    /// The address, for the host.
+    pub host: u64,
+    /// The address, for a device and for any address.
+    pub device: u64,
+    /// The array.
+    pub array: u64,
+    /// The context of the address, in `CUDA_MEMCPY3D_PEER`. Else null.
+    pub context: u64,
+    /// Bytes of a line.
+    pub pitch: usize,
+    /// Lines of a slice.
+    pub height: usize,
+}
+
+/// `CUDA_MEMCPY3D` and `CUDA_MEMCPY3D_PEER`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Copy3D {
+    /// The source.
+    pub from: End3D,
+    /// The destination.
+    pub to: End3D,
+    /// Bytes of a row.
+    pub width: usize,
+    /// Number of rows of a slice.
+    pub height: usize,
+    /// Number of slices.
+    pub depth: usize,
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct LaunchConfig {
+    /// Blocks of the grid.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of shared memory.
+    pub shared_bytes: u32,
+    /// The stream.
+    pub stream: u64,
+    /// The list of attributes, or null.
+    pub attributes: u64,
+    /// The number of attributes.
+    pub attribute_count: u32,
+}
+
 /// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
@@ -98,4 +204,5 @@ pub struct InstantiateParams {
 }
 
 const _: () = assert!(size_of::<Access>() == 12 && size_of::<Properties>() == 32 && size_of::<PoolProperties>() == 88);
-const _: () = assert!(size_of::<InstantiateParams>() == 32);
+const _: () = assert!(size_of::<InstantiateParams>() == 32 && size_of::<LaunchConfig>() == 56);
+const _: () = assert!(size_of::<Copy2D>() == 128 && size_of::<Copy3D>() == 200);

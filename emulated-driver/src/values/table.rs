@@ -105,13 +105,53 @@ macro_rules! functions {
             cuMemHostGetDevicePointer_v2(address: Out<u64>, memory: Host, flags: u32): 3020, Context, Safe;
         }
         transfer {
-            cuMemsetD8Async(address: u64, value: u8, bytes: Bytes, stream: u64): 3020, Init, Safe, cuMemsetD8Async_ptsz;
+            cuMemcpy(to: u64, from: u64, bytes: Bytes): 4000, Context, Safe, cuMemcpy_ptds;
             cuMemcpyHtoD_v2(to: u64, from: ConstHost, bytes: Bytes): 3020, Context, Safe, cuMemcpyHtoD_v2_ptds;
             cuMemcpyDtoH_v2(to: Host, from: u64, bytes: Bytes): 3020, Context, Safe, cuMemcpyDtoH_v2_ptds;
+            cuMemcpyDtoD_v2(to: u64, from: u64, bytes: Bytes): 3020, Context, Safe, cuMemcpyDtoD_v2_ptds;
+            cuMemcpyPeer(to: u64, to_context: u64, from: u64, from_context: u64, bytes: Bytes): 4000, Context, Safe, cuMemcpyPeer_ptds;
+            cuMemcpyAsync(to: u64, from: u64, bytes: Bytes, stream: u64): 4000, Init, Safe, cuMemcpyAsync_ptsz;
             cuMemcpyHtoDAsync_v2(to: u64, from: ConstHost, bytes: Bytes, stream: u64): 3020, Init, Safe, cuMemcpyHtoDAsync_v2_ptsz;
             cuMemcpyDtoHAsync_v2(to: Host, from: u64, bytes: Bytes, stream: u64): 3020, Init, Safe, cuMemcpyDtoHAsync_v2_ptsz;
             cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: Bytes, stream: u64): 3020, Init, Safe, cuMemcpyDtoDAsync_v2_ptsz;
-            cuMemcpyAsync(to: u64, from: u64, bytes: Bytes, stream: u64): 4000, Init, Safe, cuMemcpyAsync_ptsz;
+            cuMemcpyPeerAsync(to: u64, to_context: u64, from: u64, from_context: u64, bytes: Bytes, stream: u64): 4000, Init, Safe, cuMemcpyPeerAsync_ptsz;
+            cuMemPrefetchAsync(address: u64, bytes: Bytes, device: c_int, stream: u64): 8000, Init, Safe, cuMemPrefetchAsync_ptsz;
+            cuMemPrefetchAsync_v2(address: u64, bytes: Bytes, location: Location, flags: u32, stream: u64): 12020, Init, Safe, cuMemPrefetchAsync_v2_ptsz;
+        }
+        rows {
+            cuMemcpy2D_v2(copy: In<Copy2D>): 3020, Context, Safe, cuMemcpy2D_v2_ptds;
+            cuMemcpy2DUnaligned_v2(copy: In<Copy2D>): 3020, Context, Safe, cuMemcpy2DUnaligned_v2_ptds;
+            cuMemcpy3D_v2(copy: In<Copy3D>): 3020, Context, Safe, cuMemcpy3D_v2_ptds;
+            cuMemcpy3DPeer(copy: In<Copy3D>): 4000, Context, Safe, cuMemcpy3DPeer_ptds;
+            cuMemcpy2DAsync_v2(copy: In<Copy2D>, stream: u64): 3020, Init, Safe, cuMemcpy2DAsync_v2_ptsz;
+            cuMemcpy3DAsync_v2(copy: In<Copy3D>, stream: u64): 3020, Init, Safe, cuMemcpy3DAsync_v2_ptsz;
+            cuMemcpy3DPeerAsync(copy: In<Copy3D>, stream: u64): 4000, Init, Safe, cuMemcpy3DPeerAsync_ptsz;
+        }
+        fill {
+            cuMemsetD8_v2(to: u64, value: u8, count: Bytes): 3020, Context, Safe, cuMemsetD8_v2_ptds;
+            cuMemsetD2D8_v2(to: u64, pitch: Bytes, value: u8, width: Bytes, height: Bytes): 3020, Context, Safe, cuMemsetD2D8_v2_ptds;
+            cuMemsetD8Async(to: u64, value: u8, count: Bytes, stream: u64): 3020, Init, Safe, cuMemsetD8Async_ptsz;
+            cuMemsetD2D8Async(to: u64, pitch: Bytes, value: u8, width: Bytes, height: Bytes, stream: u64): 3020, Init, Safe, cuMemsetD2D8Async_ptsz;
+            cuMemsetD16_v2(to: u64, value: u16, count: Bytes): 3020, Context, Safe, cuMemsetD16_v2_ptds;
+            cuMemsetD2D16_v2(to: u64, pitch: Bytes, value: u16, width: Bytes, height: Bytes): 3020, Context, Safe, cuMemsetD2D16_v2_ptds;
+            cuMemsetD16Async(to: u64, value: u16, count: Bytes, stream: u64): 3020, Init, Safe, cuMemsetD16Async_ptsz;
+            cuMemsetD2D16Async(to: u64, pitch: Bytes, value: u16, width: Bytes, height: Bytes, stream: u64): 3020, Init, Safe, cuMemsetD2D16Async_ptsz;
+            cuMemsetD32_v2(to: u64, value: u32, count: Bytes): 3020, Context, Safe, cuMemsetD32_v2_ptds;
+            cuMemsetD2D32_v2(to: u64, pitch: Bytes, value: u32, width: Bytes, height: Bytes): 3020, Context, Safe, cuMemsetD2D32_v2_ptds;
+            cuMemsetD32Async(to: u64, value: u32, count: Bytes, stream: u64): 3020, Init, Safe, cuMemsetD32Async_ptsz;
+            cuMemsetD2D32Async(to: u64, pitch: Bytes, value: u32, width: Bytes, height: Bytes, stream: u64): 3020, Init, Safe, cuMemsetD2D32Async_ptsz;
+        }
+        value {
+            cuStreamWaitValue32(stream: u64, address: u64, value: u32, flags: u32): 8000, Init, Safe, cuStreamWaitValue32_ptsz;
+            cuStreamWaitValue32_v2(stream: u64, address: u64, value: u32, flags: u32): 11070, Init, Safe, cuStreamWaitValue32_v2_ptsz;
+            cuStreamWaitValue64(stream: u64, address: u64, value: u64, flags: u32): 9000, Init, Safe, cuStreamWaitValue64_ptsz;
+            cuStreamWaitValue64_v2(stream: u64, address: u64, value: u64, flags: u32): 11070, Init, Safe, cuStreamWaitValue64_v2_ptsz;
+            cuStreamWriteValue32(stream: u64, address: u64, value: u32, flags: u32): 8000, Init, Safe, cuStreamWriteValue32_ptsz;
+            cuStreamWriteValue32_v2(stream: u64, address: u64, value: u32, flags: u32): 11070, Init, Safe, cuStreamWriteValue32_v2_ptsz;
+            cuStreamWriteValue64(stream: u64, address: u64, value: u64, flags: u32): 9000, Init, Safe, cuStreamWriteValue64_ptsz;
+            cuStreamWriteValue64_v2(stream: u64, address: u64, value: u64, flags: u32): 11070, Init, Safe, cuStreamWriteValue64_v2_ptsz;
+            cuStreamBatchMemOp(stream: u64, count: u32, operations: List<[u64; 6]>, flags: u32): 8000, Init, Safe, cuStreamBatchMemOp_ptsz;
+            cuStreamBatchMemOp_v2(stream: u64, count: u32, operations: List<[u64; 6]>, flags: u32): 11070, Init, Safe, cuStreamBatchMemOp_v2_ptsz;
         }
         virtual_memory {
             cuMemGetAllocationGranularity(bytes: Out<usize>, properties: In<Properties>, option: c_int): 10020, Init, Safe;
@@ -169,12 +209,15 @@ macro_rules! functions {
             cuModuleUnload(module: u64): 2000, Context, Unsafe;
             cuModuleGetFunction(function: Out<u64>, module: u64, name: Text): 2000, Context, Safe;
             cuLaunchKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, params: List<*const u64>, extra: ConstHost): 4000, Context, Safe, cuLaunchKernel_ptsz;
+            cuLaunchCooperativeKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, params: List<*const u64>): 9000, Context, Safe, cuLaunchCooperativeKernel_ptsz;
+            cuLaunchKernelEx(config: In<LaunchConfig>, function: u64, params: List<*const u64>, extra: ConstHost): 11060, Context, Safe, cuLaunchKernelEx_ptsz;
         }
         graph {
             cuGraphCreate(graph: Out<u64>, flags: u32): 10000, Init, Safe;
             cuGraphInstantiate_v2(executable: Out<u64>, graph: u64, error_node: Maybe<u64>, log: Maybe<c_char>, log_bytes: usize): 11000, Init, Safe;
             cuGraphInstantiateWithParams(executable: Out<u64>, graph: u64, parameters: Out<InstantiateParams>): 12000, Init, Safe, cuGraphInstantiateWithParams_ptsz;
             cuGraphInstantiateWithFlags(executable: Out<u64>, graph: u64, flags: u64): 11040, Init, Safe;
+            cuGraphUpload(executable: u64, stream: u64): 11010, Init, Safe, cuGraphUpload_ptsz;
             cuGraphLaunch(executable: u64, stream: u64): 10000, Init, Safe, cuGraphLaunch_ptsz;
             cuGraphExecDestroy(executable: u64): 10000, Init, Safe;
             cuGraphDestroy(graph: u64): 10000, Init, Safe;
