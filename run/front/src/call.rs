@@ -5,6 +5,7 @@ use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{CuFunction, CuStream};
 use cachalot_run::ledger::Kind;
 use cachalot_run::serve::{Process, is_first_launch, process};
+use cachalot_run::sleep::{self, Entered};
 use core::cell::Cell;
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -71,14 +72,29 @@ pub(crate) fn measured(index: usize, kind: Kind, pass: impl FnOnce(NonNull<c_voi
     real()
 }
 
-/// Makes a launch by the function `NAMES[index]`. The driver loads the code of `function` at the first launch, which is
-/// measured if somebody wants full books.
+/// Makes a launch by the function `NAMES[index]`, as [`touching`] does. The driver loads the code of `function` at the first
+/// launch, which is measured if somebody wants full books.
 #[inline]
 pub(crate) fn launched(index: usize, function: CuFunction, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
+    let _entered = enter();
     if is_first_launch(function.0) {
         return measured(index, Kind::Module, pass);
     }
     of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
+}
+
+/// Makes a call of the function `NAMES[index]`, by which the driver or a device reads or writes memory. Memory that sleeps is
+/// awake before `pass` begins, and stays awake until `pass` returns.
+#[inline]
+pub(crate) fn touching(index: usize, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
+    let _entered = enter();
+    of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
+}
+
+/// Keeps the memory awake. `None` inside a served call, whose own way keeps the memory that the call uses.
+#[inline]
+fn enter() -> Option<Entered> {
+    (!INSIDE.get()).then(sleep::enter)
 }
 
 /// Returns the per-thread default stream in place of 0, as the driver's functions with `_ptsz` read the argument.

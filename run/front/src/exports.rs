@@ -5,17 +5,19 @@
 //! ```text
 //! served      answered by the named method of the process's state
 //! measured    answered by the driver, and the taken memory is booked under the named kind
-//! launched    a launch of the named function, measured at the first
+//! launched    a launch of the named function, measured at the first, and touching
+//! touching    answered by the driver, which reads or writes memory of devices
 //! ```
 //!
 //! Handles and structures are untyped pointers where the library only passes them on. `tests/header.rs` compares
-//! the rows with `cuda.h`.
+//! the rows with `cuda.h`. A program finds a function by the driver's address, and the first row with the address is the
+//! program's function. So the newest version of a name comes first, whose addresses are the widest.
 
-use crate::call::{call, launched, measured, per_thread};
+use crate::call::{call, launched, measured, per_thread, touching};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
     CuContext, CuDevice, CuDevicePtr, CuFunction, CuGraph, CuGraphEdgeData, CuGraphExec, CuGraphNode, CuMemAccessDesc,
-    CuMemAllocationProp, CuMemHandle, CuMemoryPool, CuModule, CuStream,
+    CuMemAllocationProp, CuMemHandle, CuMemLocation, CuMemoryPool, CuModule, CuStream,
 };
 use cachalot_run::ledger::Kind;
 use cachalot_run::types::CuIpcMemHandle;
@@ -42,6 +44,7 @@ macro_rules! answer {
     };
     (measured, $at:ident, $real:ident, $kind:ident) => { measured($at, Kind::$kind, $real) };
     (launched, $at:ident, $real:ident, $function:ident) => { launched($at, $function, $real) };
+    (touching, $at:ident, $real:ident) => { touching($at, $real) };
 }
 
 /// Declares the functions, the table of their names and the table of their addresses.
@@ -195,5 +198,158 @@ exports! {
         cuLaunchKernel_ptsz(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
         cuLaunchKernelEx_ptsz(config: *const c_void, function: CuFunction, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
         cuLaunchCooperativeKernel_ptsz(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void) => function;
+    }
+    touching {
+        // Copies.
+        cuMemcpy(to: CuDevicePtr, from: CuDevicePtr, bytes: usize);
+        cuMemcpy_ptds(to: CuDevicePtr, from: CuDevicePtr, bytes: usize);
+        cuMemcpyPeer(to: CuDevicePtr, to_context: CuContext, from: CuDevicePtr, from_context: CuContext, bytes: usize);
+        cuMemcpyPeer_ptds(to: CuDevicePtr, to_context: CuContext, from: CuDevicePtr, from_context: CuContext, bytes: usize);
+        cuMemcpyHtoD_v2(to: CuDevicePtr, from: *const c_void, bytes: usize);
+        cuMemcpyHtoD_v2_ptds(to: CuDevicePtr, from: *const c_void, bytes: usize);
+        cuMemcpyHtoD(to: u32, from: *const c_void, bytes: c_uint);
+        cuMemcpyDtoH_v2(to: *mut c_void, from: CuDevicePtr, bytes: usize);
+        cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: CuDevicePtr, bytes: usize);
+        cuMemcpyDtoH(to: *mut c_void, from: u32, bytes: c_uint);
+        cuMemcpyDtoD_v2(to: CuDevicePtr, from: CuDevicePtr, bytes: usize);
+        cuMemcpyDtoD_v2_ptds(to: CuDevicePtr, from: CuDevicePtr, bytes: usize);
+        cuMemcpyDtoD(to: u32, from: u32, bytes: c_uint);
+        cuMemcpyDtoA_v2(to: *mut c_void, to_offset: usize, from: CuDevicePtr, bytes: usize);
+        cuMemcpyDtoA_v2_ptds(to: *mut c_void, to_offset: usize, from: CuDevicePtr, bytes: usize);
+        cuMemcpyDtoA(to: *mut c_void, to_offset: c_uint, from: u32, bytes: c_uint);
+        cuMemcpyAtoD_v2(to: CuDevicePtr, from: *mut c_void, from_offset: usize, bytes: usize);
+        cuMemcpyAtoD_v2_ptds(to: CuDevicePtr, from: *mut c_void, from_offset: usize, bytes: usize);
+        cuMemcpyAtoD(to: u32, from: *mut c_void, from_offset: c_uint, bytes: c_uint);
+        cuMemcpyHtoA_v2(to: *mut c_void, to_offset: usize, from: *const c_void, bytes: usize);
+        cuMemcpyHtoA_v2_ptds(to: *mut c_void, to_offset: usize, from: *const c_void, bytes: usize);
+        cuMemcpyHtoA(to: *mut c_void, to_offset: c_uint, from: *const c_void, bytes: c_uint);
+        cuMemcpyAtoH_v2(to: *mut c_void, from: *mut c_void, from_offset: usize, bytes: usize);
+        cuMemcpyAtoH_v2_ptds(to: *mut c_void, from: *mut c_void, from_offset: usize, bytes: usize);
+        cuMemcpyAtoH(to: *mut c_void, from: *mut c_void, from_offset: c_uint, bytes: c_uint);
+        cuMemcpyAtoA_v2(to: *mut c_void, to_offset: usize, from: *mut c_void, from_offset: usize, bytes: usize);
+        cuMemcpyAtoA_v2_ptds(to: *mut c_void, to_offset: usize, from: *mut c_void, from_offset: usize, bytes: usize);
+        cuMemcpyAtoA(to: *mut c_void, to_offset: c_uint, from: *mut c_void, from_offset: c_uint, bytes: c_uint);
+        cuMemcpy2D_v2(copy: *const c_void);
+        cuMemcpy2D_v2_ptds(copy: *const c_void);
+        cuMemcpy2D(copy: *const c_void);
+        cuMemcpy2DUnaligned_v2(copy: *const c_void);
+        cuMemcpy2DUnaligned_v2_ptds(copy: *const c_void);
+        cuMemcpy2DUnaligned(copy: *const c_void);
+        cuMemcpy3D_v2(copy: *const c_void);
+        cuMemcpy3D_v2_ptds(copy: *const c_void);
+        cuMemcpy3D(copy: *const c_void);
+        cuMemcpy3DPeer(copy: *const c_void);
+        cuMemcpy3DPeer_ptds(copy: *const c_void);
+        cuMemcpyAsync(to: CuDevicePtr, from: CuDevicePtr, bytes: usize, stream: CuStream);
+        cuMemcpyAsync_ptsz(to: CuDevicePtr, from: CuDevicePtr, bytes: usize, stream: CuStream);
+        cuMemcpyPeerAsync(to: CuDevicePtr, to_context: CuContext, from: CuDevicePtr, from_context: CuContext, bytes: usize, stream: CuStream);
+        cuMemcpyPeerAsync_ptsz(to: CuDevicePtr, to_context: CuContext, from: CuDevicePtr, from_context: CuContext, bytes: usize, stream: CuStream);
+        cuMemcpyHtoDAsync_v2(to: CuDevicePtr, from: *const c_void, bytes: usize, stream: CuStream);
+        cuMemcpyHtoDAsync_v2_ptsz(to: CuDevicePtr, from: *const c_void, bytes: usize, stream: CuStream);
+        cuMemcpyHtoDAsync(to: u32, from: *const c_void, bytes: c_uint, stream: CuStream);
+        cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CuDevicePtr, bytes: usize, stream: CuStream);
+        cuMemcpyDtoHAsync_v2_ptsz(to: *mut c_void, from: CuDevicePtr, bytes: usize, stream: CuStream);
+        cuMemcpyDtoHAsync(to: *mut c_void, from: u32, bytes: c_uint, stream: CuStream);
+        cuMemcpyDtoDAsync_v2(to: CuDevicePtr, from: CuDevicePtr, bytes: usize, stream: CuStream);
+        cuMemcpyDtoDAsync_v2_ptsz(to: CuDevicePtr, from: CuDevicePtr, bytes: usize, stream: CuStream);
+        cuMemcpyDtoDAsync(to: u32, from: u32, bytes: c_uint, stream: CuStream);
+        cuMemcpyHtoAAsync_v2(to: *mut c_void, to_offset: usize, from: *const c_void, bytes: usize, stream: CuStream);
+        cuMemcpyHtoAAsync_v2_ptsz(to: *mut c_void, to_offset: usize, from: *const c_void, bytes: usize, stream: CuStream);
+        cuMemcpyHtoAAsync(to: *mut c_void, to_offset: c_uint, from: *const c_void, bytes: c_uint, stream: CuStream);
+        cuMemcpyAtoHAsync_v2(to: *mut c_void, from: *mut c_void, from_offset: usize, bytes: usize, stream: CuStream);
+        cuMemcpyAtoHAsync_v2_ptsz(to: *mut c_void, from: *mut c_void, from_offset: usize, bytes: usize, stream: CuStream);
+        cuMemcpyAtoHAsync(to: *mut c_void, from: *mut c_void, from_offset: c_uint, bytes: c_uint, stream: CuStream);
+        cuMemcpy2DAsync_v2(copy: *const c_void, stream: CuStream);
+        cuMemcpy2DAsync_v2_ptsz(copy: *const c_void, stream: CuStream);
+        cuMemcpy2DAsync(copy: *const c_void, stream: CuStream);
+        cuMemcpy3DAsync_v2(copy: *const c_void, stream: CuStream);
+        cuMemcpy3DAsync_v2_ptsz(copy: *const c_void, stream: CuStream);
+        cuMemcpy3DAsync(copy: *const c_void, stream: CuStream);
+        cuMemcpy3DPeerAsync(copy: *const c_void, stream: CuStream);
+        cuMemcpy3DPeerAsync_ptsz(copy: *const c_void, stream: CuStream);
+        cuMemcpyBatchAsync_v2(to: *mut CuDevicePtr, from: *mut CuDevicePtr, sizes: *mut usize, count: usize, attributes: *mut c_void, places: *mut usize, kinds: usize, stream: CuStream);
+        cuMemcpyBatchAsync_v2_ptsz(to: *mut CuDevicePtr, from: *mut CuDevicePtr, sizes: *mut usize, count: usize, attributes: *mut c_void, places: *mut usize, kinds: usize, stream: CuStream);
+        cuMemcpyBatchAsync(to: *mut CuDevicePtr, from: *mut CuDevicePtr, sizes: *mut usize, count: usize, attributes: *mut c_void, places: *mut usize, kinds: usize, failed: *mut usize, stream: CuStream);
+        cuMemcpyBatchAsync_ptsz(to: *mut CuDevicePtr, from: *mut CuDevicePtr, sizes: *mut usize, count: usize, attributes: *mut c_void, places: *mut usize, kinds: usize, failed: *mut usize, stream: CuStream);
+        cuMemcpy3DBatchAsync_v2(count: usize, copies: *mut c_void, flags: u64, stream: CuStream);
+        cuMemcpy3DBatchAsync_v2_ptsz(count: usize, copies: *mut c_void, flags: u64, stream: CuStream);
+        cuMemcpy3DBatchAsync(count: usize, copies: *mut c_void, failed: *mut usize, flags: u64, stream: CuStream);
+        cuMemcpy3DBatchAsync_ptsz(count: usize, copies: *mut c_void, failed: *mut usize, flags: u64, stream: CuStream);
+        // Memory filled.
+        cuMemsetD8_v2(to: CuDevicePtr, value: u8, count: usize);
+        cuMemsetD8_v2_ptds(to: CuDevicePtr, value: u8, count: usize);
+        cuMemsetD8(to: u32, value: u8, count: c_uint);
+        cuMemsetD16_v2(to: CuDevicePtr, value: u16, count: usize);
+        cuMemsetD16_v2_ptds(to: CuDevicePtr, value: u16, count: usize);
+        cuMemsetD16(to: u32, value: u16, count: c_uint);
+        cuMemsetD32_v2(to: CuDevicePtr, value: c_uint, count: usize);
+        cuMemsetD32_v2_ptds(to: CuDevicePtr, value: c_uint, count: usize);
+        cuMemsetD32(to: u32, value: c_uint, count: c_uint);
+        cuMemsetD2D8_v2(to: CuDevicePtr, pitch: usize, value: u8, width: usize, height: usize);
+        cuMemsetD2D8_v2_ptds(to: CuDevicePtr, pitch: usize, value: u8, width: usize, height: usize);
+        cuMemsetD2D8(to: u32, pitch: c_uint, value: u8, width: c_uint, height: c_uint);
+        cuMemsetD2D16_v2(to: CuDevicePtr, pitch: usize, value: u16, width: usize, height: usize);
+        cuMemsetD2D16_v2_ptds(to: CuDevicePtr, pitch: usize, value: u16, width: usize, height: usize);
+        cuMemsetD2D16(to: u32, pitch: c_uint, value: u16, width: c_uint, height: c_uint);
+        cuMemsetD2D32_v2(to: CuDevicePtr, pitch: usize, value: c_uint, width: usize, height: usize);
+        cuMemsetD2D32_v2_ptds(to: CuDevicePtr, pitch: usize, value: c_uint, width: usize, height: usize);
+        cuMemsetD2D32(to: u32, pitch: c_uint, value: c_uint, width: c_uint, height: c_uint);
+        cuMemsetD8Async(to: CuDevicePtr, value: u8, count: usize, stream: CuStream);
+        cuMemsetD8Async_ptsz(to: CuDevicePtr, value: u8, count: usize, stream: CuStream);
+        cuMemsetD16Async(to: CuDevicePtr, value: u16, count: usize, stream: CuStream);
+        cuMemsetD16Async_ptsz(to: CuDevicePtr, value: u16, count: usize, stream: CuStream);
+        cuMemsetD32Async(to: CuDevicePtr, value: c_uint, count: usize, stream: CuStream);
+        cuMemsetD32Async_ptsz(to: CuDevicePtr, value: c_uint, count: usize, stream: CuStream);
+        cuMemsetD2D8Async(to: CuDevicePtr, pitch: usize, value: u8, width: usize, height: usize, stream: CuStream);
+        cuMemsetD2D8Async_ptsz(to: CuDevicePtr, pitch: usize, value: u8, width: usize, height: usize, stream: CuStream);
+        cuMemsetD2D16Async(to: CuDevicePtr, pitch: usize, value: u16, width: usize, height: usize, stream: CuStream);
+        cuMemsetD2D16Async_ptsz(to: CuDevicePtr, pitch: usize, value: u16, width: usize, height: usize, stream: CuStream);
+        cuMemsetD2D32Async(to: CuDevicePtr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CuStream);
+        cuMemsetD2D32Async_ptsz(to: CuDevicePtr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CuStream);
+        // Memory that streams write, wait for, or unpack.
+        cuMemBatchDecompressAsync(parameters: *mut c_void, count: usize, flags: c_uint, failed: *mut usize, stream: CuStream);
+        cuMemBatchDecompressAsync_ptsz(parameters: *mut c_void, count: usize, flags: c_uint, failed: *mut usize, stream: CuStream);
+        cuStreamWaitValue32_v2(stream: CuStream, address: CuDevicePtr, value: u32, flags: c_uint);
+        cuStreamWaitValue32_v2_ptsz(stream: CuStream, address: CuDevicePtr, value: u32, flags: c_uint);
+        cuStreamWaitValue32(stream: CuStream, address: CuDevicePtr, value: u32, flags: c_uint);
+        cuStreamWaitValue32_ptsz(stream: CuStream, address: CuDevicePtr, value: u32, flags: c_uint);
+        cuStreamWaitValue64_v2(stream: CuStream, address: CuDevicePtr, value: u64, flags: c_uint);
+        cuStreamWaitValue64_v2_ptsz(stream: CuStream, address: CuDevicePtr, value: u64, flags: c_uint);
+        cuStreamWaitValue64(stream: CuStream, address: CuDevicePtr, value: u64, flags: c_uint);
+        cuStreamWaitValue64_ptsz(stream: CuStream, address: CuDevicePtr, value: u64, flags: c_uint);
+        cuStreamWriteValue32_v2(stream: CuStream, address: CuDevicePtr, value: u32, flags: c_uint);
+        cuStreamWriteValue32_v2_ptsz(stream: CuStream, address: CuDevicePtr, value: u32, flags: c_uint);
+        cuStreamWriteValue32(stream: CuStream, address: CuDevicePtr, value: u32, flags: c_uint);
+        cuStreamWriteValue32_ptsz(stream: CuStream, address: CuDevicePtr, value: u32, flags: c_uint);
+        cuStreamWriteValue64_v2(stream: CuStream, address: CuDevicePtr, value: u64, flags: c_uint);
+        cuStreamWriteValue64_v2_ptsz(stream: CuStream, address: CuDevicePtr, value: u64, flags: c_uint);
+        cuStreamWriteValue64(stream: CuStream, address: CuDevicePtr, value: u64, flags: c_uint);
+        cuStreamWriteValue64_ptsz(stream: CuStream, address: CuDevicePtr, value: u64, flags: c_uint);
+        cuStreamBatchMemOp_v2(stream: CuStream, count: c_uint, operations: *mut c_void, flags: c_uint);
+        cuStreamBatchMemOp_v2_ptsz(stream: CuStream, count: c_uint, operations: *mut c_void, flags: c_uint);
+        cuStreamBatchMemOp(stream: CuStream, count: c_uint, operations: *mut c_void, flags: c_uint);
+        cuStreamBatchMemOp_ptsz(stream: CuStream, count: c_uint, operations: *mut c_void, flags: c_uint);
+        // Managed memory moved between the host and devices, and pages whose contents are given up.
+        cuMemPrefetchAsync_v2(address: CuDevicePtr, count: usize, location: CuMemLocation, flags: c_uint, stream: CuStream);
+        cuMemPrefetchAsync_v2_ptsz(address: CuDevicePtr, count: usize, location: CuMemLocation, flags: c_uint, stream: CuStream);
+        cuMemPrefetchAsync(address: CuDevicePtr, count: usize, device: CuDevice, stream: CuStream);
+        cuMemPrefetchAsync_ptsz(address: CuDevicePtr, count: usize, device: CuDevice, stream: CuStream);
+        cuMemPrefetchBatchAsync(addresses: *mut CuDevicePtr, sizes: *mut usize, count: usize, locations: *mut c_void, places: *mut usize, kinds: usize, flags: u64, stream: CuStream);
+        cuMemPrefetchBatchAsync_ptsz(addresses: *mut CuDevicePtr, sizes: *mut usize, count: usize, locations: *mut c_void, places: *mut usize, kinds: usize, flags: u64, stream: CuStream);
+        cuMemDiscardBatchAsync(addresses: *mut CuDevicePtr, sizes: *mut usize, count: usize, flags: u64, stream: CuStream);
+        cuMemDiscardBatchAsync_ptsz(addresses: *mut CuDevicePtr, sizes: *mut usize, count: usize, flags: u64, stream: CuStream);
+        cuMemDiscardAndPrefetchBatchAsync(addresses: *mut CuDevicePtr, sizes: *mut usize, count: usize, locations: *mut c_void, places: *mut usize, kinds: usize, flags: u64, stream: CuStream);
+        cuMemDiscardAndPrefetchBatchAsync_ptsz(addresses: *mut CuDevicePtr, sizes: *mut usize, count: usize, locations: *mut c_void, places: *mut usize, kinds: usize, flags: u64, stream: CuStream);
+        cuStreamAttachMemAsync(stream: CuStream, address: CuDevicePtr, bytes: usize, flags: c_uint);
+        cuStreamAttachMemAsync_ptsz(stream: CuStream, address: CuDevicePtr, bytes: usize, flags: c_uint);
+        // Graphs, and the launches of CUDA 3 and before.
+        cuLaunchCooperativeKernelMultiDevice(launches: *mut c_void, count: c_uint, flags: c_uint);
+        cuLaunch(function: CuFunction);
+        cuLaunchGrid(function: CuFunction, width: c_int, height: c_int);
+        cuLaunchGridAsync(function: CuFunction, width: c_int, height: c_int, stream: CuStream);
+        cuGraphUpload(executable: CuGraphExec, stream: CuStream);
+        cuGraphUpload_ptsz(executable: CuGraphExec, stream: CuStream);
+        cuGraphLaunch(executable: CuGraphExec, stream: CuStream);
+        cuGraphLaunch_ptsz(executable: CuGraphExec, stream: CuStream);
     }
 }

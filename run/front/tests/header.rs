@@ -1,8 +1,10 @@
-//! The signatures of the exported functions agree with NVIDIA's own `cuda.h`, as far as a call shows.
+//! The signatures of the exported functions agree with NVIDIA's own `cuda.h`, as far as a call shows, and no function that
+//! touches memory is missing.
 //!
 //! Needs the header's folder in `CACHALOT_CUDA_H_DIR`; `scripts/setup/cuda_header.sh` fetches a pinned version.
 
 use crate::rows;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
@@ -50,13 +52,15 @@ fn class(ty: &str) -> (char, usize) {
         "c_int" | "c_uint" | "u32" | "CuDevice" | "CuCaptureMode" | "CuPointerAttribute" | "CuMemHandleType" => {
             ('I', 4)
         }
+        "u8" => ('I', 1),
+        "u16" => ('I', 2),
         "u64" | "usize" | "CuDevicePtr" | "CuMemHandle" => ('I', 8),
         "CuContext" | "CuStream" | "CuModule" | "CuFunction" | "CuGraph" | "CuGraphNode" | "CuGraphExec"
         | "CuMemoryPool" => ('P', 0),
         "CuIpcMemHandle" => ('S', 64),
         "CuMemAccessDesc" => ('S', 12),
         "CuMemAllocationProp" => ('S', 32),
-        "CuGraphEdgeData" => ('S', 8),
+        "CuGraphEdgeData" | "CuMemLocation" => ('S', 8),
         other => panic!("the test does not know the type {other}"),
     }
 }
@@ -72,18 +76,79 @@ fn compile(folder: &str, text: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
-#[test]
-fn signatures_are_the_headers() {
+/// Returns the folder and the text of the header. Without the header, prints that the test of `what` is left out.
+fn header(what: &str) -> Option<(String, String)> {
     let Ok(folder) = std::env::var("CACHALOT_CUDA_H_DIR") else {
         // Written to stderr directly: the test harness would swallow the line of a test that passes.
-        let _ = writeln!(std::io::stderr(), "skipped: signatures against cuda.h (CACHALOT_CUDA_H_DIR is not set)");
-        return;
+        let _ = writeln!(std::io::stderr(), "skipped: {what} against cuda.h (CACHALOT_CUDA_H_DIR is not set)");
+        return None;
     };
     let header = std::fs::read_to_string(Path::new(&folder).join("cuda.h")).expect("the header");
+    Some((folder, header))
+}
+
+/// Returns the symbols of the functions in the header that `wanted` names, with the variants for programs whose stream 0 is the
+/// thread's own.
+fn symbols(header: &str, wanted: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    // `#define cuMemcpyHtoD __CUDA_API_PTDS(cuMemcpyHtoD_v2)`: the symbol of the newest version of a name.
+    let mut newest: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
+    let mut symbols = BTreeSet::new();
+    for line in header.lines().map(str::trim_start) {
+        if let Some((name, symbol)) = line.strip_prefix("#define ").and_then(|line| line.split_once(' ')) {
+            for (call, ending) in [("__CUDA_API_PTDS(", "_ptds"), ("__CUDA_API_PTSZ(", "_ptsz"), ("cu", "")] {
+                if let Some(rest) = symbol.trim_start().strip_prefix(call) {
+                    let symbol = if ending.is_empty() { symbol.trim() } else { rest.trim_end().trim_end_matches(')') };
+                    newest.insert(name, (symbol, ending));
+                }
+            }
+        } else if let Some(name) = line.strip_prefix("#undef ") {
+            // What follows declares the older versions.
+            newest.remove(name.trim_end());
+        } else if let Some((_, line)) = line.split_once("CUresult CUDAAPI ")
+            && let Some((name, _)) = line.split_once('(')
+            && wanted(name)
+        {
+            let (symbol, ending) = newest.get(name).copied().unwrap_or((name, ""));
+            symbols.extend([symbol.to_owned(), format!("{symbol}{ending}")]);
+        }
+    }
+    symbols
+}
+
+#[test]
+fn every_function_of_the_header_that_touches_memory_has_a_row() {
+    const FAMILIES: [&str; 12] = [
+        "cuMemcpy",
+        "cuMemset",
+        "cuMemPrefetch",
+        "cuMemDiscard",
+        "cuMemBatchDecompress",
+        "cuLaunch",
+        "cuGraphLaunch",
+        "cuGraphUpload",
+        "cuStreamWriteValue",
+        "cuStreamWaitValue",
+        "cuStreamBatchMemOp",
+        "cuStreamAttachMem",
+    ];
+    let Some((_, header)) = header("functions that touch memory") else { return };
+    // A function of the host touches no memory of a device.
+    let touches = |name: &str| name != "cuLaunchHostFunc" && FAMILIES.iter().any(|family| name.starts_with(family));
+    let symbols = symbols(&header, touches);
+    let known = ["cuMemcpyHtoD", "cuMemcpyHtoD_v2_ptds", "cuLaunchKernel_ptsz", "cuLaunchGrid"];
+    assert!(known.iter().all(|&known| symbols.contains(known)), "{symbols:?}");
+    let rows: BTreeSet<String> = rows().into_iter().map(|(name, _)| name.to_owned()).collect();
+    let missing: Vec<&String> = symbols.difference(&rows).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn signatures_are_the_headers() {
+    let Some((folder, header)) = header("signatures") else { return };
     // The header has the newest version of a function under the plain name, and the older ones under `INTERNAL`.
     let (mut newest, mut older) = (String::from(CHECKS), format!("#define __CUDA_API_VERSION_INTERNAL\n{CHECKS}"));
     for (name, types) in rows() {
-        let name = name.strip_suffix("_ptsz").unwrap_or(name);
+        let name = name.strip_suffix("_ptsz").or(name.strip_suffix("_ptds")).unwrap_or(name);
         let plain = name.rsplit_once("_v").map_or(name, |(plain, _)| plain);
         let renamed = header.lines().any(|line| {
             line.trim_start().starts_with(&format!("#define {plain} "))
