@@ -23,7 +23,7 @@ use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuEvent, CuEventFlags};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a wait for frees pauses at first, and at most, between two questions of the driver.
@@ -41,15 +41,22 @@ pub(super) struct Frees {
     reached: AtomicU64,
     /// Captures running or about to begin.
     captures: AtomicUsize,
-    /// The contexts and the batches. Held during short calls of the driver, never during a wait.
+    /// The contexts and the batches. Held during short calls of the driver, never during a wait: what a call waits for may be
+    /// a function of the program, which waits for a thread that makes a request.
     state: Mutex<Waiting>,
+    /// Told when a context is no longer ending or waited for.
+    free_contexts: Condvar,
 }
 
 /// The contexts and batches of [`Frees`].
 #[derive(Default, Debug)]
 struct Waiting {
-    /// Every known context of the process.
+    /// Every known context of the process, but for those of `ending`.
     contexts: Vec<ContextEvents>,
+    /// Contexts that a call of the driver may destroy at any moment. Their events are not asked after.
+    ending: Vec<ContextEvents>,
+    /// Contexts that threads wait for without the lock. None of them is destroyed meanwhile.
+    waited_for: Vec<CuContext>,
     /// Batches whose events are recorded, the oldest first.
     batches: VecDeque<Batch>,
 }
@@ -66,7 +73,7 @@ struct ContextEvents {
 struct Batch {
     /// The number of the frees.
     count: u64,
-    /// An event behind the work of each context. Events found complete are removed.
+    /// An event behind the work of each context. Events found complete are removed. A null event stands for a context that was ending.
     events: Vec<(CuContext, CuEvent)>,
 }
 
@@ -88,6 +95,7 @@ impl Frees {
             reached: AtomicU64::new(0),
             captures: AtomicUsize::new(0),
             state: Mutex::default(),
+            free_contexts: Condvar::new(),
         }
     }
 
@@ -108,27 +116,62 @@ impl Frees {
         self.reached.load(Ordering::Acquire)
     }
 
-    /// Notes a context whose work later frees wait for.
+    /// Notes a context whose work later frees wait for. Waits while a call may destroy a context with the handle: the driver may
+    /// use the handle again before the call returns.
     pub(super) fn add_context(&self, context: CuContext) {
-        let mut state = self.lock();
+        let mut state = self.lock_when(|state| state.ending.iter().all(|ending| ending.context != context));
         if !context.is_null() && state.contexts.iter().all(|known| known.context != context) {
             state.contexts.push(ContextEvents { context, spare: Vec::new() });
         }
     }
 
-    /// Makes `call`, which may destroy contexts, and forgets the context named by `gone` afterwards.
-    /// The work of a destroyed context is over, and the events have gone with the context. Meanwhile no
-    /// thread asks after an event.
-    pub(super) fn end_contexts<T>(&self, call: impl FnOnce() -> T, gone: impl FnOnce(&T) -> Option<CuContext>) -> T {
-        let mut state = self.lock();
+    /// Makes `call`, which may destroy `context`. If `gone` tells so from the answer, `forget` is called before any thread learns of
+    /// a later context with the handle, and must not call the driver.
+    ///
+    /// The work of a destroyed context is over, and the events have gone with the context. `call` may wait for work, so it is made
+    /// without the lock.
+    pub(super) fn end_context<T>(
+        &self,
+        context: CuContext,
+        call: impl FnOnce() -> T,
+        gone: impl FnOnce(&T) -> bool,
+        forget: impl FnOnce(),
+    ) -> T {
+        let mut state = self.lock_when(|state| !state.waited_for.contains(&context));
+        let at = state.contexts.iter().position(|known| known.context == context);
+        let events = at.map(|at| state.contexts.swap_remove(at));
+        let is_known = events.is_some();
+        state.ending.push(events.unwrap_or(ContextEvents { context, spare: Vec::new() }));
+        drop(state);
         let answer = call();
-        if let Some(context) = gone(&answer) {
-            state.contexts.retain(|known| known.context != context);
+        let mut state = self.lock();
+        let at = state.ending.iter().position(|ending| ending.context == context);
+        let events = at.map(|at| state.ending.swap_remove(at));
+        if gone(&answer) {
+            forget();
             for batch in &mut state.batches {
                 batch.events.retain(|(of, _)| *of != context);
             }
+        } else {
+            state.contexts.extend(events.filter(|_| is_known));
+            self.drop_batches_without_event(&mut state, context);
         }
+        drop(state);
+        self.free_contexts.notify_all();
         answer
+    }
+
+    /// Drops the batches that have no event of a context, which lives on. The next batch covers their frees.
+    fn drop_batches_without_event(&self, state: &mut Waiting, context: CuContext) {
+        let Waiting { contexts, batches, .. } = state;
+        let whole = |batch: &Batch| !batch.events.contains(&(context, CuEvent::NULL));
+        if batches.iter().all(whole) {
+            return;
+        }
+        let (kept, dropped) = batches.drain(..).partition::<VecDeque<_>, _>(whole);
+        *batches = kept;
+        dropped.into_iter().for_each(|batch| keep_events(contexts, batch.events));
+        self.latest.fetch_max(self.count.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
     /// Announces a capture before the begin. No event of a context is recorded from the return
@@ -164,7 +207,7 @@ impl Frees {
             return self.wait_for_contexts(real, state);
         }
         let count = self.count.fetch_add(1, Ordering::SeqCst);
-        match record(real, &mut state.contexts) {
+        match record(real, &mut state) {
             Some(events) => {
                 state.batches.push_back(Batch { count, events });
                 // An idle device has nothing before the events.
@@ -204,9 +247,12 @@ impl Frees {
     /// Takes the complete batches out, the oldest first. Returns the driver's answer about the event
     /// that the oldest of the other batches waits for, and success if no batch is left.
     fn poll(&self, real: &Real, state: &mut Waiting) -> CuResult {
-        let Waiting { contexts, batches } = state;
+        let Waiting { contexts, ending, batches, .. } = state;
         while let Some(batch) = batches.front_mut() {
             while let Some(&(context, event)) = batch.events.last() {
+                if ending.iter().any(|ending| ending.context == context) {
+                    return CuResult::NOT_READY;
+                }
                 // SAFETY: takes no host pointers. The event is one of this module's, of a context
                 // that the program has not destroyed.
                 let code = unsafe { real.event_query(event) };
@@ -231,16 +277,29 @@ impl Frees {
     /// Waits for the work of every context, for a driver without events of contexts.
     fn wait_for_contexts(&self, real: &Real, state: MutexGuard<'_, Waiting>) -> u64 {
         let count = self.count.fetch_add(1, Ordering::SeqCst);
+        drop(state);
+        // The work of a context that is ending is over when its call returns.
+        let mut state = self.lock_when(|state| state.ending.is_empty());
         let contexts: Vec<_> = state.contexts.iter().map(|known| known.context).collect();
+        state.waited_for.extend(&contexts);
         drop(state);
         let mut complete = true;
-        for context in contexts {
+        for &context in &contexts {
             let code = in_context(real, context, || {
                 // SAFETY: takes nothing.
                 unsafe { real.ctx_synchronize() }
             });
             complete &= code.is_success() || is_over(code);
         }
+        let mut state = self.lock();
+        for context in contexts {
+            // Several threads may wait for a context.
+            if let Some(at) = state.waited_for.iter().position(|&waited_for| waited_for == context) {
+                state.waited_for.swap_remove(at);
+            }
+        }
+        drop(state);
+        self.free_contexts.notify_all();
         if complete {
             self.reached.fetch_max(count, Ordering::AcqRel);
         } else {
@@ -255,12 +314,19 @@ impl Frees {
         // A panic inside leaves at worst an event that is never used again.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Locks the contexts and the batches when `is_so` is true of them.
+    fn lock_when(&self, is_so: impl Fn(&Waiting) -> bool) -> MutexGuard<'_, Waiting> {
+        let state = self.lock();
+        self.free_contexts.wait_while(state, |state| !is_so(state)).unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Records an event behind the work of each context. `None` if a context with work refused the
 /// event.
-fn record(real: &Real, contexts: &mut [ContextEvents]) -> Option<Vec<(CuContext, CuEvent)>> {
-    let mut events = Vec::with_capacity(contexts.len());
+fn record(real: &Real, state: &mut Waiting) -> Option<Vec<(CuContext, CuEvent)>> {
+    let Waiting { contexts, ending, .. } = state;
+    let mut events: Vec<_> = ending.iter().map(|ending| (ending.context, CuEvent::NULL)).collect();
     let mut complete = true;
     for known in &mut *contexts {
         let event = match known.spare.pop().map_or_else(|| create(real, known.context), Ok) {
@@ -285,13 +351,18 @@ fn record(real: &Real, contexts: &mut [ContextEvents]) -> Option<Vec<(CuContext,
     if complete {
         return Some(events);
     }
-    // An event already recorded is queried before it is recorded again: it waits in no batch.
-    for (context, event) in events {
+    keep_events(contexts, events);
+    None
+}
+
+/// Keeps events of a batch that is none for later batches. An event already recorded is queried before it is recorded again: it waits
+/// in no batch.
+fn keep_events(contexts: &mut [ContextEvents], events: Vec<(CuContext, CuEvent)>) {
+    for (context, event) in events.into_iter().filter(|(_, event)| *event != CuEvent::NULL) {
         if let Some(known) = contexts.iter_mut().find(|known| known.context == context) {
             known.spare.push(event);
         }
     }
-    None
 }
 
 /// Returns whether an answer says that a context has failed or is destroyed: nothing runs there any

@@ -91,10 +91,12 @@ impl Process {
     /// # Safety
     /// The context lives, and no thread uses the context during the call.
     pub unsafe fn ctx_destroy(&self, context: CuContext) -> CuResult {
-        self.frees.end_contexts(
+        self.frees.end_context(
+            context,
             // SAFETY: the context is the caller's.
             || unsafe { self.real.ctx_destroy(context) },
-            |code| code.is_success().then(|| self.forget_context(context)),
+            |code| code.is_success(),
+            || self.forget_context(context),
         )
     }
 
@@ -120,16 +122,13 @@ impl Process {
     /// call, and forgets a destroyed context.
     fn end_primary(&self, device: CuDevice, always: bool, call: impl FnOnce() -> CuResult) -> CuResult {
         let _primaries = self.lock_primaries();
-        let primary = self.primary(device);
-        let (code, _) = self.frees.end_contexts(
-            || {
-                let code = call();
-                let gone = code.is_success() && (always || !is_active(self.real, device));
-                (code, primary.filter(|_| gone))
-            },
-            |(_, gone)| gone.map(|context| self.forget_context(context)),
-        );
-        code
+        let Some(primary) = self.primary(device) else { return call() };
+        self.frees.end_context(
+            primary,
+            call,
+            |code| code.is_success() && (always || !is_active(self.real, device)),
+            || self.forget_context(primary),
+        )
     }
 
     /// Locks the primary contexts' owners.
@@ -155,14 +154,13 @@ impl Process {
         Some(context)
     }
 
-    /// Forgets everything about a destroyed context, and returns the handle. Calls no driver. Called before
+    /// Forgets everything about a destroyed context. Calls no driver. Called before
     /// any thread learns of a new context: the driver may use the handle again.
-    fn forget_context(&self, context: CuContext) -> CuContext {
+    fn forget_context(&self, context: CuContext) {
         self.contexts.forget(context);
         self.passed.forget(context).into_iter().for_each(|address| self.observe_given(address));
         self.end_captures(|(_, of)| *of == context);
         self.peers.forget(context);
-        context
     }
 
     /// `cuStreamDestroy_v2`. Memory of the stream becomes available to all requests.

@@ -3,6 +3,8 @@
 use super::setup::{PAGE, Setup};
 use cachalot_cuda::driver::types::{CuContext, CuDevice};
 use cachalot_run::Options;
+use std::ffi::c_void;
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// Has calls of a function fail with a code, `count` times.
@@ -106,6 +108,106 @@ fn no_call_of_the_driver_waits_for_a_context_that_may_be_destroyed_meanwhile() {
         (finished, waits, waiting.join().unwrap())
     });
     assert_eq!((finished, waits, taken.is_ok()), (false, 0, true));
+}
+
+/// A function of the program, called by a stream: takes a lock of the program.
+unsafe extern "C" fn take_lock(lock: *mut c_void) {
+    // SAFETY: the test passes a lock that lives until the stream's context is destroyed.
+    drop(unsafe { &*lock.cast::<Mutex<()>>() }.lock());
+}
+
+/// Makes a context on device 0, which is current then.
+fn create(setup: &Setup) -> CuContext {
+    let mut context = CuContext::NULL;
+    // SAFETY: `context` outlives the call.
+    assert_eq!(unsafe { setup.process.ctx_create_v2(&raw mut context, 0, CuDevice(0)) }.0, 0);
+    context
+}
+
+#[test]
+fn a_destruction_that_waits_for_the_program_holds_up_no_request() {
+    let setup = Setup::new();
+    let second = create(&setup);
+    let lock = Mutex::new(());
+    let held = lock.lock().unwrap();
+    let argument = std::ptr::from_ref(&lock).cast_mut().cast();
+    assert_eq!(setup.cuLaunchHostFunc(setup.stream(), take_lock, argument), 0);
+    let (served, destroyed) = std::thread::scope(|scope| {
+        // SAFETY: no other thread uses the context.
+        let ending = scope.spawn(|| unsafe { setup.process.ctx_destroy(second) }.0);
+        std::thread::sleep(Duration::from_millis(50));
+        let requests = scope.spawn(|| {
+            assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
+            let block = setup.take(PAGE);
+            // Work in front of the free may still run in the ending context.
+            assert_eq!((setup.give(block), setup.take(PAGE) == block), (0, false));
+            let stream = setup.stream();
+            assert_eq!((setup.begin(stream, 2), setup.end(stream)), (0, 0));
+            let third = create(&setup);
+            // SAFETY: no other thread uses the context.
+            assert_eq!(unsafe { setup.process.ctx_destroy(third) }.0, 0);
+        });
+        let served = (0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            requests.is_finished()
+        });
+        drop(held);
+        (served, ending.join().unwrap())
+    });
+    assert_eq!((served, destroyed), (true, 0));
+    assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
+    let block = setup.take(PAGE);
+    assert_eq!((setup.give(block), setup.take(PAGE)), (0, block));
+}
+
+#[test]
+fn a_refused_destruction_leaves_the_context_to_be_waited_for() {
+    let setup = Setup::new();
+    let second = create(&setup);
+    let stream = setup.stream();
+    assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
+    let block = setup.take(PAGE);
+    setup.control.hold(stream).expect("a stream");
+    setup.fill(block, 7, PAGE, stream);
+    setup.control.plan(r#"{"fn": "cuCtxDestroy_v2", "code": 999, "delay_us": 200000}"#).expect("a plan");
+    std::thread::scope(|scope| {
+        // SAFETY: no other thread uses the context.
+        let ending = scope.spawn(|| unsafe { setup.process.ctx_destroy(second) }.0);
+        std::thread::sleep(Duration::from_millis(50));
+        // The free is settled while nobody knows whether the context lives on.
+        assert_eq!((setup.give(block), setup.take(PAGE) == block), (0, false));
+        assert_eq!(ending.join().unwrap(), 999);
+    });
+    assert_ne!(setup.take(PAGE), block, "pending memory has served");
+    setup.control.release(stream).expect("held");
+    assert_eq!((setup.cuStreamSynchronize(stream), setup.take(PAGE)), (0, block));
+}
+
+#[test]
+fn without_events_of_contexts_no_context_is_destroyed_while_it_is_waited_for() {
+    let setup = Setup::with(&["cuCtxRecordEvent"], Options::default());
+    let second = create(&setup);
+    let stream = setup.stream();
+    assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
+    let block = setup.take(PAGE);
+    setup.control.hold(stream).expect("a stream");
+    setup.fill(block, 7, PAGE, stream);
+    assert_eq!(setup.give(block), 0);
+    let began = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
+            setup.take(PAGE)
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        // SAFETY: no other thread of the program uses the context.
+        let ending = scope.spawn(|| unsafe { setup.process.ctx_destroy(second) }.0);
+        std::thread::sleep(Duration::from_millis(50));
+        let began = setup.control.calls("cuCtxDestroy_v2");
+        setup.control.release(stream).expect("held");
+        assert_eq!((ending.join().unwrap(), waiting.join().unwrap()), (0, block));
+        began
+    });
+    assert_eq!(began, 0);
 }
 
 #[test]
