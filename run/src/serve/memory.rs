@@ -74,18 +74,18 @@ impl Process {
         error: Error,
     ) -> Result<DevicePtr, CuResult> {
         let mut last = error;
-        let mut waited = Waited::Advanced;
-        while matches!(last, Error::OutOfMemory(_)) && waited == Waited::Advanced {
-            // Once more also if no free waits: another request may have seen the frees complete since
-            // this one looked.
-            waited = self.frees.wait(self.real);
-            served.device().advance(self.frees.reached());
-            match served.allocator().malloc(DEVICE, bytes, stream) {
-                Ok(ptr) => return Ok(ptr),
-                Err(error) => last = error,
+        let (mut waited, mut emptied) = (Waited::Advanced, false);
+        while matches!(last, Error::OutOfMemory(_)) {
+            if waited == Waited::Advanced {
+                // Once more also if no free waits: another request may have seen the frees complete since
+                // this one looked.
+                waited = self.frees.wait(self.real);
+                served.device().advance(self.frees.reached());
+            } else if emptied || !self.empty_others(served) {
+                break;
+            } else {
+                emptied = true;
             }
-        }
-        if matches!(last, Error::OutOfMemory(_)) && self.empty_others(served) {
             match served.allocator().malloc(DEVICE, bytes, stream) {
                 Ok(ptr) => return Ok(ptr),
                 Err(error) => last = error,
