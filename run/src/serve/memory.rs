@@ -1,7 +1,6 @@
 //! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch` and `cuMemGetInfo`: memory complete for the
 //! host.
 
-use crate::charge::taken_by;
 use crate::ledger::Kind;
 use crate::serve::frees::Waited;
 use crate::serve::process::{Process, is_foreign};
@@ -9,7 +8,7 @@ use crate::serve::served::{DEVICE, Served, code_of};
 use cachalot::core_api::Error;
 use cachalot::{DevicePtr, HOST_STREAM, StreamId};
 use cachalot_cuda::CuResult;
-use cachalot_cuda::driver::types::{CuContext, CuDevicePtr};
+use cachalot_cuda::driver::types::CuDevicePtr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -37,8 +36,12 @@ impl Process {
                 CuResult::SUCCESS
             }
             Some(Err(code)) => code,
-            // SAFETY: the arguments are the caller's.
-            None => unsafe { self.pass_alloc(address, bytes) },
+            None => {
+                // SAFETY: the arguments are the caller's.
+                let call = || unsafe { self.real.mem_alloc(address, bytes) };
+                // SAFETY: the driver has written the address after success.
+                unsafe { self.pass_request(Kind::Plain, address, bytes as u64, None, call) }
+            }
         }
     }
 
@@ -190,7 +193,10 @@ impl Process {
         });
         let Some((row, bytes)) = sizes else {
             // SAFETY: the arguments are the caller's.
-            return unsafe { self.pass_alloc_pitch(address, pitch, width, height, element) };
+            let call = || unsafe { self.real.mem_alloc_pitch(address, pitch, width, height, element) };
+            let bytes = (width as u64).saturating_mul(height as u64);
+            // SAFETY: the driver has written the address after success.
+            return unsafe { self.pass_request(Kind::Plain, address, bytes, None, call) };
         };
         // SAFETY: the caller vouches for `address`.
         let code = unsafe { self.mem_alloc(address, bytes) };
@@ -268,65 +274,6 @@ impl Process {
             unsafe { total.write(total_bytes) };
         }
         CuResult::SUCCESS
-    }
-
-    /// Passes a request on, and charges the bytes.
-    ///
-    /// # Safety
-    /// `address` is null or writable.
-    #[cold]
-    unsafe fn pass_alloc(&self, address: *mut CuDevicePtr, bytes: usize) -> CuResult {
-        self.pass();
-        // SAFETY: the arguments are the caller's.
-        let call = || unsafe { self.real.mem_alloc(address, bytes) };
-        // SAFETY: after success the driver has written the address.
-        let code = self.pass_charged(Kind::Plain, taken_by(bytes as u64), call, || unsafe { address.read() });
-        if code.is_success() {
-            // SAFETY: as above.
-            self.observe_taken(unsafe { address.read() }, bytes as u64, None);
-        }
-        code
-    }
-
-    /// Passes a request for rows on, and charges the bytes.
-    ///
-    /// # Safety
-    /// `address` and `pitch` are writable.
-    unsafe fn pass_alloc_pitch(
-        &self,
-        address: *mut CuDevicePtr,
-        pitch: *mut usize,
-        width: usize,
-        height: usize,
-        element: u32,
-    ) -> CuResult {
-        self.pass();
-        // SAFETY: the arguments are the caller's.
-        let call = || unsafe { self.real.mem_alloc_pitch(address, pitch, width, height, element) };
-        let bytes = (width as u64).saturating_mul(height as u64);
-        // SAFETY: after success the driver has written the address.
-        let code = self.pass_charged(Kind::Plain, taken_by(bytes), call, || unsafe { address.read() });
-        if code.is_success() {
-            // SAFETY: as above.
-            self.observe_taken(unsafe { address.read() }, bytes, None);
-        }
-        code
-    }
-
-    /// Makes a charged call of the driver for `bytes` of the current context's device.
-    pub(super) fn pass_charged(
-        &self,
-        kind: Kind,
-        bytes: u64,
-        call: impl FnOnce() -> CuResult,
-        name: impl FnOnce() -> u64,
-    ) -> CuResult {
-        let Some(device) = self.current_device() else { return call() };
-        let context = self.current().unwrap_or_default();
-        self.frees.add_context(context);
-        // Memory of a pool outlives contexts.
-        let owner = if kind == Kind::Plain { context } else { CuContext::NULL };
-        self.passed.take(owner, self.charge.of_device(self.real, device), kind, bytes, call, name)
     }
 
     /// Passes a free on.

@@ -4,7 +4,6 @@
 //! on another stream counts as a use by the freeing stream. While any stream captures, requests are passed
 //! on: the driver makes nodes of a graph of them, or refuses them.
 
-use crate::charge::taken_by;
 use crate::ledger::Kind;
 use crate::serve::process::{Place, Process, is_foreign};
 use crate::serve::served::{Served, code_of};
@@ -63,7 +62,6 @@ impl Process {
                 Err(code) => code,
             };
         }
-        self.pass();
         let call = || match pool {
             // SAFETY: the arguments are the caller's.
             Some(pool) => unsafe { self.real.mem_alloc_from_pool_async(address, bytes, pool, stream) },
@@ -72,15 +70,11 @@ impl Process {
         };
         if address.is_null() || bytes == 0 || self.is_capturing(stream) != Ok(false) {
             // A node of a graph takes its memory when the graph runs.
+            self.pass();
             return call();
         }
-        // SAFETY: after success the driver has written the address.
-        let code = self.pass_charged(Kind::Pool, taken_by(bytes as u64), call, || unsafe { address.read() });
-        if code.is_success() {
-            // SAFETY: as above.
-            self.observe_taken(unsafe { address.read() }, bytes as u64, Some(stream));
-        }
-        code
+        // SAFETY: the driver has written the address after success.
+        unsafe { self.pass_request(Kind::Pool, address, bytes as u64, Some(stream), call) }
     }
 
     /// Serves a request on a stream. `None` passes the request on.

@@ -1,16 +1,50 @@
 //! Memory of the driver: passed on, and charged if on a device.
 
-use crate::charge::DriverFigures;
+use crate::charge::{DriverFigures, taken_by};
 use crate::ledger::Kind;
 use crate::serve::process::{Place, Process};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
     CuContext, CuDevice, CuDevicePtr, CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemLocationType,
-    CuMemoryPool,
+    CuMemoryPool, CuStream,
 };
 use core::ffi::{c_int, c_uint, c_void};
 
 impl Process {
+    /// Passes a request for memory of the current context's device on by `call`, and charges the bytes. Memory of a stream's
+    /// order names the stream.
+    ///
+    /// # Safety
+    /// `call` writes the address to `address` if it succeeds.
+    #[cold]
+    pub(super) unsafe fn pass_request(
+        &self,
+        kind: Kind,
+        address: *mut CuDevicePtr,
+        bytes: u64,
+        stream: Option<CuStream>,
+        call: impl FnOnce() -> CuResult,
+    ) -> CuResult {
+        self.pass();
+        // SAFETY: called after success of `call`, for which the caller vouches.
+        let given = || unsafe { address.read() };
+        let code = match self.current_device() {
+            Some(device) => {
+                let context = self.current().unwrap_or_default();
+                self.frees.add_context(context);
+                // Memory of a pool outlives contexts.
+                let owner = if kind == Kind::Plain { context } else { CuContext::NULL };
+                let charge = self.charge.of_device(self.real, device);
+                self.passed.take(owner, charge, kind, taken_by(bytes), call, given)
+            }
+            None => call(),
+        };
+        if code.is_success() {
+            self.observe_taken(given(), bytes, stream);
+        }
+        code
+    }
+
     /// `cuMemAllocManaged`. The memory moves between host and devices, and is not charged.
     ///
     /// # Safety
