@@ -75,6 +75,12 @@ impl Record {
         Ok(record)
     }
 
+    /// Begins a record as [`begin`](Self::begin) does. `None` after a failure, which is told on the standard error: nothing is recorded.
+    pub fn begin_or_tell(path: &Path, config: &str, limit: Option<u64>) -> Option<Arc<Self>> {
+        let begun = Self::begin(path, config, limit);
+        begun.map_err(|error| tell(format_args!("{}: {error}; nothing is recorded", path.display()))).ok()
+    }
+
     /// Stores an event. Waits for no file.
     pub fn event(&self, event: &TraceEntry) {
         lock(&self.events).push(*event);

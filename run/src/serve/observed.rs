@@ -4,7 +4,6 @@
 //! the memory of an allocator without a cache.
 
 use crate::record::Record;
-use crate::tell::tell;
 use cachalot::core_api::{Action, TraceEntry, UNIT};
 use cachalot::{DevicePtr, HOST_STREAM, StreamId};
 use cachalot_cuda::driver::types::CuStream;
@@ -25,11 +24,7 @@ impl Observed {
     /// Records `bytes` given by the driver at an address. `None` for the stream: every stream
     /// may use the memory.
     pub(super) fn taken(&self, path: &Path, address: u64, bytes: u64, stream: Option<CuStream>) {
-        let begin = || {
-            let begun = Record::begin(path, "", None);
-            begun.map_err(|error| tell(format_args!("{}: {error}; nothing is recorded", path.display()))).ok()
-        };
-        let Some(record) = self.record.get_or_init(begin) else { return };
+        let Some(record) = self.record.get_or_init(|| Record::begin_or_tell(path, "", None)) else { return };
         let stream = stream.map_or(HOST_STREAM, |stream| StreamId(stream.0 as u64));
         // Under the lock, so that the events of an address stay in order.
         let mut live = self.lock();

@@ -194,8 +194,7 @@ impl Process {
     /// Begins the record of a context. `None`: nothing is recorded.
     fn begin_record(&self) -> Option<Arc<Record>> {
         let path = self.options.record.as_ref()?;
-        let begun = Record::begin(path, &self.settings.to_string(), self.options.limit);
-        begun.map_err(|error| tell(format_args!("{}: {error}; nothing is recorded", path.display()))).ok()
+        Record::begin_or_tell(path, &self.settings.to_string(), self.options.limit)
     }
 
     /// Returns where an address lies.
