@@ -65,13 +65,15 @@ pub struct DriverFigures {
 }
 
 impl DriverFigures {
-    /// Returns the figures of the current context's device. `None` without a context, and after a
-    /// failure of the context.
-    pub fn of_current(real: &Real) -> Option<Self> {
+    /// Returns the figures of the current context's device.
+    ///
+    /// # Errors
+    /// The driver's code without a context, and after a failure of the context.
+    pub fn of_current(real: &Real) -> Result<Self, CuResult> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both variables outlive the call, which writes one integer to each.
         let code = unsafe { real.mem_get_info(&raw mut free, &raw mut total) };
-        code.is_success().then(|| Self { used: (total - free) as u64, total: total as u64 })
+        if code.is_success() { Ok(Self { used: (total - free) as u64, total: total as u64 }) } else { Err(code) }
     }
 }
 

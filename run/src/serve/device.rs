@@ -152,7 +152,7 @@ impl ServedDevice {
                 self.charge.book(kind, bytes, name);
                 self.lock_charged().insert((kind, name), bytes);
                 // The context is current: only its own threads ask for its segments.
-                self.charge.note(|| DriverFigures::of_current(self.real));
+                self.charge.note(|| DriverFigures::of_current(self.real).ok());
             }
             Err(_) => self.charge.give_back(bytes),
         }

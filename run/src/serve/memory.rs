@@ -1,6 +1,7 @@
 //! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch` and `cuMemGetInfo`: memory complete for the
 //! host.
 
+use crate::charge::DriverFigures;
 use crate::ledger::Kind;
 use crate::serve::frees::Waited;
 use crate::serve::process::{Process, is_foreign};
@@ -239,39 +240,32 @@ impl Process {
     /// # Safety
     /// `free` and `total` are null or writable.
     pub unsafe fn mem_get_info(&self, free: *mut usize, total: *mut usize) -> CuResult {
-        let (mut free_bytes, mut total_bytes) = (0, 0);
-        // SAFETY: both variables outlive the call, which writes one integer to each.
-        let code = unsafe { self.real.mem_get_info(&raw mut free_bytes, &raw mut total_bytes) };
-        if !code.is_success() {
-            return code;
-        }
+        let figures = match DriverFigures::of_current(self.real) {
+            Ok(figures) => figures,
+            Err(code) => return code,
+        };
+        let (mut most, mut could) = (figures.total, figures.total - figures.used);
         if let Some(device) = self.current_device() {
-            let (mut most, mut could) = (total_bytes as u64, free_bytes as u64);
-            let unused: u64 = self
-                .contexts
-                .all()
-                .iter()
-                .filter(|served| served.ordinal() == device)
-                .map(|served| served.unused())
-                .sum();
+            let of_device = |served: &&Arc<Served>| served.ordinal() == device;
+            let unused: u64 = self.contexts.all().iter().filter(of_device).map(|served| served.unused()).sum();
             let charge = self.charge.of_device(self.real, device);
             if let Some(ledger) = charge.ledger() {
-                ledger.driver((total_bytes - free_bytes) as u64, total_bytes as u64);
+                ledger.driver(figures.used, figures.total);
             }
             if let Some(budget) = charge.budget() {
                 most = most.min(budget.limit);
                 could = could.min(budget.available);
             }
-            (free_bytes, total_bytes) = ((could.saturating_add(unused)).min(most) as usize, most as usize);
+            could = could.saturating_add(unused).min(most);
         }
         // Programs leave out what they do not want.
         if !free.is_null() {
             // SAFETY: the caller vouches for a non-null address.
-            unsafe { free.write(free_bytes) };
+            unsafe { free.write(could as usize) };
         }
         if !total.is_null() {
             // SAFETY: the caller vouches for a non-null address.
-            unsafe { total.write(total_bytes) };
+            unsafe { total.write(most as usize) };
         }
         CuResult::SUCCESS
     }

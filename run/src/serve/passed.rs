@@ -165,7 +165,7 @@ impl Process {
     /// processes in the meantime is booked here, too.
     pub fn measured(&self, kind: Kind, call: impl FnOnce() -> CuResult) -> CuResult {
         let Some(device) = self.current_device() else { return call() };
-        self.charge.of_device(self.real, device).measured(kind, || DriverFigures::of_current(self.real), call)
+        self.charge.of_device(self.real, device).measured(kind, || DriverFigures::of_current(self.real).ok(), call)
     }
 
     /// Notes further access to a pool.
