@@ -36,6 +36,7 @@ pub struct Charge {
     /// Whether the books are published for further processes to read.
     publish: bool,
     devices: Mutex<Vec<(CuDevice, Arc<DeviceCharge>)>>,
+    holdings: Arc<Holdings>,
 }
 
 /// The memory of a process on a device, and the limit.
@@ -81,7 +82,12 @@ impl Charge {
     /// Returns the limits named by the options. Joins no group yet. `publish`: every process of the user
     /// may read the books.
     pub fn new(options: &Options, publish: bool) -> Self {
-        Self { options: options.clone(), publish, devices: Mutex::default() }
+        Self { options: options.clone(), publish, devices: Mutex::default(), holdings: Arc::default() }
+    }
+
+    /// Returns the memory that the driver has given.
+    pub fn holdings(&self) -> &Arc<Holdings> {
+        &self.holdings
     }
 
     /// Returns the charge of a device. The first call for a device asks the driver for the device's
@@ -231,78 +237,91 @@ impl DeviceCharge {
     }
 }
 
-/// Memory from the driver in the program's use, by address or handle. Charged until the program
-/// frees the memory.
+/// Memory that the driver has given to the process, by kind and by address or handle. Charged and booked until the
+/// driver has it back.
 #[derive(Default, Debug)]
-pub struct Passed(Mutex<PassedMemory>);
+pub struct Holdings(Mutex<HashMap<(Kind, u64), Holding>>);
 
-/// The charge and the bytes of memory, by kind and by address or handle, and the context that the
-/// memory goes with: null for memory of a device.
-type PassedMemory = HashMap<(Kind, u64), (Arc<DeviceCharge>, u64, CuContext)>;
+/// Memory of a device, as a call of the driver gives it.
+#[derive(Clone, Debug)]
+pub struct Holding {
+    /// The device's charge.
+    pub charge: Arc<DeviceCharge>,
+    /// The kind in the book.
+    pub kind: Kind,
+    /// The bytes taken from the device.
+    pub bytes: u64,
+    /// The context that the memory goes with, null for memory of a device.
+    pub context: CuContext,
+}
 
-impl Passed {
-    /// Makes a call of the driver for `bytes` of a device, and charges the bytes under the name returned by
-    /// `name` after the call. The memory goes with `context`, unless the handle is null.
-    pub fn take(
+impl Holdings {
+    /// Makes a call of the driver for memory, and charges the bytes under the name that `name` finds in the answer: an
+    /// address or a handle.
+    ///
+    /// # Errors
+    /// That of the call, or what `refused` makes of a refusal by the limit, and the call is not made.
+    pub fn take<T, E>(
         &self,
-        context: CuContext,
-        charge: Arc<DeviceCharge>,
-        kind: Kind,
-        bytes: u64,
-        call: impl FnOnce() -> CuResult,
-        name: impl FnOnce() -> u64,
-    ) -> CuResult {
-        if let Err(code) = charge.reserve(bytes) {
-            return code;
-        }
-        let code = call();
-        let name = if code.is_success() { name() } else { 0 };
+        memory: Holding,
+        call: impl FnOnce() -> Result<T, E>,
+        name: impl FnOnce(&T) -> u64,
+        refused: impl FnOnce(CuResult) -> E,
+    ) -> Result<T, E> {
+        let Holding { ref charge, kind, bytes, .. } = memory;
+        charge.reserve(bytes).map_err(refused)?;
+        let taken = call().inspect_err(|_| charge.give_back(bytes))?;
+        let name = name(&taken);
         if name == 0 {
             charge.give_back(bytes);
-            return code;
+            return Ok(taken);
         }
         charge.book(kind, bytes, name);
-        let before = self.lock().insert((kind, name), (charge, bytes, context));
-        if let Some((charge, bytes, _)) = before {
+        if let Some(before) = self.lock().insert((kind, name), memory) {
             // The memory with this name went with its context, which nobody told.
-            charge.give_back(bytes);
+            before.charge.give_back(before.bytes);
         }
-        code
+        Ok(taken)
     }
 
     /// Makes a call of the driver to free the memory named `name`, of any of `kinds`, and ends the charge of
     /// charged memory.
-    pub fn give(&self, kinds: &[Kind], name: u64, call: impl FnOnce() -> CuResult) -> CuResult {
+    ///
+    /// # Errors
+    /// That of the call. The driver may still hold the memory, which stays charged.
+    pub fn give<E>(&self, kinds: &[Kind], name: u64, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         // Taken out before the call: another thread may get the address at once.
         let taken = {
-            let mut passed = self.lock();
-            kinds.iter().find_map(|&kind| passed.remove(&(kind, name)).map(|taken| (kind, taken)))
+            let mut holdings = self.lock();
+            kinds.iter().find_map(|&kind| holdings.remove(&(kind, name)))
         };
-        let Some((kind, (charge, bytes, context))) = taken else { return call() };
+        let Some(memory) = taken else { return call() };
+        let Holding { ref charge, kind, bytes, .. } = memory;
         charge.unbook(kind, name);
-        let code = call();
-        if code.is_success() {
-            charge.give_back(bytes);
-        } else {
-            charge.book(kind, bytes, name);
-            self.lock().insert((kind, name), (charge, bytes, context));
+        match call() {
+            Ok(()) => charge.give_back(bytes),
+            Err(error) => {
+                charge.book(kind, bytes, name);
+                self.lock().insert((kind, name), memory);
+                return Err(error);
+            }
         }
-        code
+        Ok(())
     }
 
     /// Gives back what is charged for memory that has gone with its context. Returns the addresses.
     /// Calls no driver.
     pub fn forget(&self, context: CuContext) -> Vec<u64> {
-        let gone: Vec<_> = self.lock().extract_if(|_, (_, _, of)| *of == context).collect();
-        for ((kind, name), (charge, bytes, _)) in &gone {
-            charge.unbook(*kind, *name);
-            charge.give_back(*bytes);
+        let gone: Vec<_> = self.lock().extract_if(|_, memory| memory.context == context).collect();
+        for ((kind, name), memory) in &gone {
+            memory.charge.unbook(*kind, *name);
+            memory.charge.give_back(memory.bytes);
         }
         gone.into_iter().map(|((_, name), _)| name).collect()
     }
 
-    /// Locks the memory of the driver.
-    fn lock(&self) -> MutexGuard<'_, PassedMemory> {
+    /// Locks the memory.
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Kind, u64), Holding>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -317,7 +336,7 @@ fn uuid_of(real: &Real, device: CuDevice) -> Uuid {
 
 #[cfg(test)]
 mod tests {
-    use super::{Charge, DeviceCharge, DriverFigures, Passed, taken_by};
+    use super::{Charge, DeviceCharge, DriverFigures, Holding, Holdings, taken_by};
     use crate::group::Uuid;
     use crate::ledger::Kind;
     use crate::options::Options;
@@ -338,24 +357,21 @@ mod tests {
     #[test]
     fn a_failed_call_gives_back_what_was_reserved() {
         let charge = limited(100);
-        let passed = Passed::default();
-        let take = |name: u64, code: CuResult| {
-            passed.take(CuContext(7), Arc::clone(&charge), Kind::Plain, 60, || code, || name)
-        };
-        let give = |name: u64, code: CuResult| passed.give(&[Kind::Pool, Kind::Plain], name, || code);
-        assert_eq!((take(1, CuResult::INVALID_VALUE), charge.held()), (CuResult::INVALID_VALUE, 0));
-        assert_eq!((take(1, CuResult::SUCCESS), booked(&charge)), (CuResult::SUCCESS, 60));
-        assert_eq!((take(2, CuResult::SUCCESS), charge.held()), (CuResult::OUT_OF_MEMORY, 60));
-        assert_eq!(give(1, CuResult::NOT_PERMITTED), CuResult::NOT_PERMITTED);
+        let holdings = Holdings::default();
+        let memory = || Holding { charge: Arc::clone(&charge), kind: Kind::Plain, bytes: 60, context: CuContext(7) };
+        let take = |name: u64, answer: Result<(), CuResult>| holdings.take(memory(), || answer, |()| name, |code| code);
+        let give = |name: u64, answer: Result<(), CuResult>| holdings.give(&[Kind::Pool, Kind::Plain], name, || answer);
+        let refused = Err(CuResult::INVALID_VALUE);
+        assert_eq!((take(1, refused), charge.held()), (refused, 0));
+        assert_eq!((take(1, Ok(())), booked(&charge)), (Ok(()), 60));
+        assert_eq!((take(2, Ok(())), charge.held()), (Err(CuResult::OUT_OF_MEMORY), 60));
+        assert_eq!(give(1, Err(CuResult::NOT_PERMITTED)), Err(CuResult::NOT_PERMITTED));
         assert_eq!((charge.held(), booked(&charge)), (60, 60));
         for _ in 0..2 {
-            assert_eq!((give(1, CuResult::SUCCESS), charge.held(), booked(&charge)), (CuResult::SUCCESS, 0, 0));
+            assert_eq!((give(1, Ok(())), charge.held(), booked(&charge)), (Ok(()), 0, 0));
         }
-        assert_eq!(
-            (take(1, CuResult::SUCCESS), passed.forget(CuContext(8)), charge.held()),
-            (CuResult::SUCCESS, vec![], 60)
-        );
-        assert_eq!((passed.forget(CuContext(7)), charge.held(), booked(&charge)), (vec![1], 0, 0));
+        assert_eq!((take(1, Ok(())), holdings.forget(CuContext(8)), charge.held()), (Ok(()), vec![], 60));
+        assert_eq!((holdings.forget(CuContext(7)), charge.held(), booked(&charge)), (vec![1], 0, 0));
     }
 
     #[test]

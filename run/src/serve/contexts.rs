@@ -88,12 +88,7 @@ impl Contexts {
     /// Forgets the allocator of a context, without a call of the driver.
     pub(super) fn forget(&self, context: CuContext) {
         let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
-        served.retain(|known| {
-            if known.context() == context {
-                known.device().forget_charges();
-            }
-            known.context() != context
-        });
+        served.retain(|known| known.context() != context);
         self.version.store(next_version(), Ordering::Release);
     }
 

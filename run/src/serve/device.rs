@@ -5,7 +5,7 @@
 //! call returns. The blocks belong to [`HOST_STREAM`], a stream without work, and are free only when all
 //! work able to use them is complete.
 
-use crate::charge::{DeviceCharge, DriverFigures, taken_by};
+use crate::charge::{DeviceCharge, DriverFigures, Holding, Holdings, taken_by};
 use crate::ledger::Kind;
 use crate::real::Real;
 use crate::record::Record;
@@ -17,10 +17,9 @@ use cachalot::core_api::{
     TraceEntry, VirtualMemory,
 };
 use cachalot::{DevicePtr, StreamId};
-use cachalot_cuda::CudaDevice;
+use cachalot_cuda::{CuResult, CudaDevice};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A device of the driver, called by the allocator of a context.
 #[derive(Debug)]
@@ -31,8 +30,8 @@ pub(super) struct ServedDevice {
     frees: Arc<Frees>,
     /// Told of each event. `None`: nothing is recorded.
     record: Option<Arc<Record>>,
-    /// Bytes charged for the context: segments by address, and pages by handle.
-    charged: Mutex<HashMap<(Kind, u64), u64>>,
+    /// The process's memory from the driver, with the segments and pages of the context.
+    holdings: Arc<Holdings>,
     /// The frees known to the allocator as complete.
     frontier: AtomicU64,
     /// The owner of the allocator, once the allocator is made.
@@ -54,19 +53,11 @@ impl ServedDevice {
         cuda: CudaDevice,
         real: &'static Real,
         charge: Arc<DeviceCharge>,
+        holdings: Arc<Holdings>,
         frees: Arc<Frees>,
         record: Option<Arc<Record>>,
     ) -> Self {
-        Self {
-            cuda,
-            real,
-            charge,
-            frees,
-            record,
-            charged: Mutex::default(),
-            frontier: AtomicU64::new(0),
-            owner: OnceLock::new(),
-        }
+        Self { cuda, real, charge, holdings, frees, record, frontier: AtomicU64::new(0), owner: OnceLock::new() }
     }
 
     /// Returns the device of the driver.
@@ -92,24 +83,16 @@ impl ServedDevice {
         let _ = self.owner.set(owner);
     }
 
-    /// Gives the context's charges back. Called when the context and the context's memory are gone.
-    pub(super) fn forget_charges(&self) {
-        for ((kind, name), bytes) in self.lock_charged().drain() {
-            self.charge.unbook(kind, name);
-            self.charge.give_back(bytes);
-        }
-    }
-
     /// Books the driver's own memory for the context: the process's bytes on the device, by the driver's
     /// management library, less the bytes in the book. Nothing where the library does not know the
     /// process.
     pub(super) fn book_context(&self) {
         let Some((ledger, own)) = self.charge.ledger().zip(self.cuda.process_use()) else { return };
         let bytes = own.saturating_sub(ledger.view().booked);
-        if bytes != 0 && self.charge.reserve(bytes).is_ok() {
-            let name = self.cuda.cu_context().0 as u64;
-            self.charge.book(Kind::Context, bytes, name);
-            self.lock_charged().insert((Kind::Context, name), bytes);
+        if bytes != 0 {
+            let memory = self.holding(Kind::Context, bytes);
+            // Memory beyond the limit is the driver's own by then, and is not booked.
+            let _ = self.holdings.take(memory, || Ok(()), |()| self.cuda.cu_context().0 as u64, |code| code);
         }
     }
 
@@ -135,8 +118,7 @@ impl ServedDevice {
         }
     }
 
-    /// Makes a call for `bytes` of memory, reserved before the call and booked afterwards under the name
-    /// found by `name` in the answer.
+    /// Makes a call for `bytes` of memory, charged under the name found by `name` in the answer.
     fn charged<T>(
         &self,
         kind: Kind,
@@ -144,41 +126,16 @@ impl ServedDevice {
         call: impl FnOnce() -> DeviceResult<T>,
         name: impl FnOnce(&T) -> u64,
     ) -> DeviceResult<T> {
-        self.charge.reserve(bytes).map_err(|code| DeviceError::new(ErrorKind::OutOfMemory, code.0))?;
-        let taken = call();
-        match &taken {
-            Ok(taken) => {
-                let name = name(taken);
-                self.charge.book(kind, bytes, name);
-                self.lock_charged().insert((kind, name), bytes);
-                // The context is current: only its own threads ask for its segments.
-                self.charge.note(|| DriverFigures::of_current(self.real).ok());
-            }
-            Err(_) => self.charge.give_back(bytes),
-        }
-        taken
+        let refused = |code: CuResult| DeviceError::new(ErrorKind::OutOfMemory, code.0);
+        let taken = self.holdings.take(self.holding(kind, bytes), call, name, refused)?;
+        // The context is current: only its own threads ask for its segments.
+        self.charge.note(|| DriverFigures::of_current(self.real).ok());
+        Ok(taken)
     }
 
-    /// Makes a call to free the memory charged under a name.
-    fn uncharged(&self, kind: Kind, name: u64, call: impl FnOnce() -> DeviceResult<()>) -> DeviceResult<()> {
-        // Taken out before the call: another thread may get the address at once.
-        let bytes = self.lock_charged().remove(&(kind, name));
-        let freed = call();
-        if let Some(bytes) = bytes {
-            if freed.is_ok() {
-                self.charge.unbook(kind, name);
-                self.charge.give_back(bytes);
-            } else {
-                // The driver may still hold the memory.
-                self.lock_charged().insert((kind, name), bytes);
-            }
-        }
-        freed
-    }
-
-    /// Locks the charges.
-    fn lock_charged(&self) -> MutexGuard<'_, HashMap<(Kind, u64), u64>> {
-        self.charged.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns memory of the context's.
+    fn holding(&self, kind: Kind, bytes: u64) -> Holding {
+        Holding { charge: Arc::clone(&self.charge), kind, bytes, context: self.cuda.cu_context() }
     }
 }
 
@@ -200,7 +157,7 @@ impl ForwardSegments for ServedDevice {
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.uncharged(Kind::Segment, base.0, || self.cuda.release(base, bytes))
+        self.holdings.give(&[Kind::Segment], base.0, || self.cuda.release(base, bytes))
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
@@ -216,7 +173,7 @@ impl ForwardVirtualMemory for ServedDevice {
 
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
         let inner = self.cuda.virtual_memory().ok_or(DeviceError::new(ErrorKind::Unsupported, 0))?;
-        self.uncharged(Kind::Pages, handle.0, || inner.destroy(handle))
+        self.holdings.give(&[Kind::Pages], handle.0, || inner.destroy(handle))
     }
 }
 

@@ -158,7 +158,7 @@ impl Process {
     /// any thread learns of a new context: the driver may use the handle again.
     fn forget_context(&self, context: CuContext) {
         self.contexts.forget(context);
-        self.passed.forget(context).into_iter().for_each(|address| self.observe_given(address));
+        self.charge.holdings().forget(context).into_iter().for_each(|address| self.observe_given(address));
         self.end_captures(|(_, of)| *of == context);
         self.peers.forget(context);
     }

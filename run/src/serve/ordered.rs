@@ -130,14 +130,14 @@ impl Process {
         let pass = || unsafe { self.real.mem_free_async(address, stream) };
         if address == 0 || self.options.observe {
             self.observe_given(address);
-            return self.passed.give(&[Kind::Pool, Kind::Plain], address, pass);
+            return self.give_held(&[Kind::Pool, Kind::Plain], address, pass);
         }
         let (served, block) = match self.place(address) {
             Place::Block(served, block) => (served, block),
             Place::Free => return CuResult::INVALID_VALUE,
             Place::Foreign => {
                 self.pass();
-                return self.passed.give(&[Kind::Pool, Kind::Plain], address, pass);
+                return self.give_held(&[Kind::Pool, Kind::Plain], address, pass);
             }
         };
         match self.is_capturing(stream) {

@@ -1,6 +1,6 @@
 //! Memory of the driver: passed on, and charged if on a device.
 
-use crate::charge::{DriverFigures, taken_by};
+use crate::charge::{DriverFigures, Holding, taken_by};
 use crate::ledger::Kind;
 use crate::serve::process::{Place, Process};
 use cachalot_cuda::CuResult;
@@ -34,8 +34,7 @@ impl Process {
                 self.frees.add_context(context);
                 // Memory of a pool outlives contexts.
                 let owner = if kind == Kind::Plain { context } else { CuContext::NULL };
-                let charge = self.charge.of_device(self.real, device);
-                self.passed.take(owner, charge, kind, taken_by(bytes), call, given)
+                self.take_held(device, kind, taken_by(bytes), owner, call, given)
             }
             None => call(),
         };
@@ -43,6 +42,25 @@ impl Process {
             self.observe_taken(given(), bytes, stream);
         }
         code
+    }
+
+    /// Makes a call of the driver for memory of a device, and charges the bytes under the name that `name` finds after success.
+    fn take_held(
+        &self,
+        device: CuDevice,
+        kind: Kind,
+        bytes: u64,
+        context: CuContext,
+        call: impl FnOnce() -> CuResult,
+        name: impl FnOnce() -> u64,
+    ) -> CuResult {
+        let memory = Holding { charge: self.charge.of_device(self.real, device), kind, bytes, context };
+        code_of(self.charge.holdings().take(memory, || result_of(call()), |()| name(), |code| code))
+    }
+
+    /// Makes a call of the driver to free the memory named `name`, of any of `kinds`, and ends the charge.
+    pub(super) fn give_held(&self, kinds: &[Kind], name: u64, call: impl FnOnce() -> CuResult) -> CuResult {
+        code_of(self.charge.holdings().give(kinds, name, || result_of(call())))
     }
 
     /// `cuMemAllocManaged`. The memory moves between host and devices, and is not charged.
@@ -103,16 +121,9 @@ impl Process {
         let location = (!properties.is_null()).then(|| unsafe { (*properties).location });
         match location.filter(|location| location.kind == CuMemLocationType::DEVICE && !handle.is_null()) {
             Some(location) => {
-                let charge = self.charge.of_device(self.real, CuDevice(location.id));
                 // SAFETY: after success the driver has written the handle.
-                self.passed.take(
-                    CuContext::NULL,
-                    charge,
-                    Kind::Pages,
-                    bytes as u64,
-                    call,
-                    || unsafe { handle.read() }.0,
-                )
+                let name = || unsafe { handle.read() }.0;
+                self.take_held(CuDevice(location.id), Kind::Pages, bytes as u64, CuContext::NULL, call, name)
             }
             None => call(),
         }
@@ -126,7 +137,7 @@ impl Process {
     pub unsafe fn mem_release(&self, handle: CuMemHandle) -> CuResult {
         self.pass();
         // SAFETY: the argument is the caller's.
-        self.passed.give(&[Kind::Pages], handle.0, || unsafe { self.real.mem_release(handle) })
+        self.give_held(&[Kind::Pages], handle.0, || unsafe { self.real.mem_release(handle) })
     }
 
     /// `cuMemPoolExportToShareableHandle`. Later requests for the pool are passed on.
@@ -173,4 +184,14 @@ impl Process {
         let devices = self.contexts.all();
         self.pools.shared(self.real, devices.iter().map(|served| served.ordinal()), pool);
     }
+}
+
+/// Returns a code of the driver as a result.
+fn result_of(code: CuResult) -> Result<(), CuResult> {
+    if code.is_success() { Ok(()) } else { Err(code) }
+}
+
+/// Returns a result as a code of the driver.
+fn code_of(result: Result<(), CuResult>) -> CuResult {
+    result.err().unwrap_or(CuResult::SUCCESS)
 }

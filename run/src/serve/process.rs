@@ -1,6 +1,6 @@
 //! The state of a process, and which way a call goes.
 
-use crate::charge::{Charge, Passed};
+use crate::charge::Charge;
 use crate::options::Options;
 use crate::real::{self, Real};
 use crate::record::Record;
@@ -38,7 +38,6 @@ pub struct Process {
     pub(super) primaries: Mutex<()>,
     pub(super) frees: Arc<Frees>,
     pub(super) charge: Charge,
-    pub(super) passed: Passed,
     pub(super) notes: Notes,
     observed: Observed,
     pub(super) pools: Pools,
@@ -100,7 +99,6 @@ impl Process {
             primaries: Mutex::default(),
             frees: Arc::new(Frees::new()),
             charge: Charge::new(&options, publish),
-            passed: Passed::default(),
             notes: Notes::default(),
             observed: Observed::default(),
             pools: Pools::default(),

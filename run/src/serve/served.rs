@@ -62,7 +62,8 @@ impl Served {
         // Last, since a request whose context cannot be served is no part of a record.
         let record = begin_record();
         let records = record.is_some();
-        let served = ServedDevice::new(cuda, real, charge.of_device(real, device), Arc::clone(frees), record);
+        let holdings = Arc::clone(charge.holdings());
+        let served = ServedDevice::new(cuda, real, charge.of_device(real, device), holdings, Arc::clone(frees), record);
         let allocator = Allocator::new([served], settings).map_err(code_of)?;
         let served = Arc::new(Self {
             context,
