@@ -150,3 +150,16 @@ fn a_context_destroyed_by_another_thread_is_refused() {
     assert_eq!((driver.alloc(1), driver.cuCtxSynchronize()), (Err(709), 709));
     assert_eq!(driver.cuCtxPopCurrent_v2(&mut 0), 0);
 }
+
+#[test]
+fn a_context_ends_with_its_last_detachment() {
+    let driver = Emulated::new();
+    assert_eq!((driver.cuCtxAttach(&mut 0, 0), driver.cuCtxAttach(&mut 0, 1)), (201, 1), "a primary context");
+    let (mut context, mut same) = (0, 0);
+    assert_eq!(driver.cuCtxCreate_v2(&mut context, 0, 0), 0);
+    assert_eq!((driver.cuCtxAttach(&mut same, 0), same), (0, context));
+    let address = driver.alloc(PAGE).expect("memory");
+    assert_eq!((driver.cuCtxDetach(context), driver.cuMemsetD8_v2(address, 0, PAGE)), (0, 0));
+    assert_eq!((driver.cuCtxDetach(context), driver.cuCtxDetach(context)), (0, 201));
+    assert_eq!((driver.cuCtxPushCurrent_v2(context), driver.cuMemFree_v2(address)), (201, 1));
+}

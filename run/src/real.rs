@@ -153,6 +153,10 @@ functions! {
         context: *mut CuContext, affinity: *mut c_void, count: c_int, flags: u32, device: CuDevice);
     /// Creates a context with parameters.
     ctx_create_v4 = c"cuCtxCreate_v4"(context: *mut CuContext, parameters: *mut c_void, flags: u32, device: CuDevice);
+    /// Adds a use of the current context.
+    ctx_attach = c"cuCtxAttach"(context: *mut CuContext, flags: u32);
+    /// Ends a use of a context, and the context with the last.
+    ctx_detach = c"cuCtxDetach"(context: CuContext);
     /// Begins to capture a stream into a graph.
     stream_begin_capture_to_graph = c"cuStreamBeginCaptureToGraph"(
         stream: CuStream, graph: CuGraph, dependencies: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize,

@@ -154,14 +154,43 @@ fn create(call: &mut Call, flags: u32, device: i32) -> Answer<u64> {
 /// `cuCtxDestroy_v2`. The handle may remain on stacks of other threads, whose calls are then
 /// refused.
 pub(crate) fn cuCtxDestroy_v2(call: &mut Call, handle: u64) -> Answer<()> {
-    if handle < CREATED_BASE || !call.state.contexts.contains_key(&handle) {
-        return Err(Code::INVALID_CONTEXT);
-    }
+    created(call, handle)?;
     if call.context == handle {
         thread::pop();
     }
     end(call, handle);
     Ok(())
+}
+
+/// `cuCtxAttach`: the current context is detached once more before it ends.
+pub(crate) fn cuCtxAttach(call: &mut Call, context: Out<u64>, flags: u32) -> Answer<()> {
+    call.answer(context, |call| {
+        let handle = call.context;
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        created(call, handle)?.retains += 1;
+        Ok(handle)
+    })
+}
+
+/// `cuCtxDetach`. The last detachment ends the context, which must be current.
+pub(crate) fn cuCtxDetach(call: &mut Call, handle: u64) -> Answer<()> {
+    if call.context != handle {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    let context = created(call, handle)?;
+    if context.retains == 1 {
+        return cuCtxDestroy_v2(call, handle);
+    }
+    context.retains -= 1;
+    Ok(())
+}
+
+/// Returns a created context.
+fn created(call: &mut Call, handle: u64) -> Answer<&mut Context> {
+    let context = call.state.contexts.get_mut(&handle);
+    context.filter(|_| handle >= CREATED_BASE).ok_or(Code::INVALID_CONTEXT)
 }
 
 /// `cuCtxPushCurrent_v2`.

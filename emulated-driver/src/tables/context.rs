@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) device: usize,
-    /// Number of retains of a primary context. 1 for a created context.
+    /// Number of retains of a primary context. For a created context 1, and the number of attachments.
     pub(crate) retains: u64,
     /// The first unrecoverable error of the context's work. Every later call answers the error.
     pub(crate) sticky: Option<Code>,

@@ -77,6 +77,8 @@ macro_rules! functions {
             cuCtxCreate_v3(context: Out<u64>, affinities: ConstHost, count: c_int, flags: u32, device: c_int): 11040, Init, Unsafe;
             cuCtxCreate_v4(context: Out<u64>, parameters: ConstHost, flags: u32, device: c_int): 12050, Init, Unsafe;
             cuCtxDestroy_v2(context: u64): 4000, Init, Unsafe;
+            cuCtxAttach(context: Out<u64>, flags: u32): 2000, Context, Safe;
+            cuCtxDetach(context: u64): 2000, Init, Unsafe;
         }
         memory {
             cuMemAlloc_v2(address: Out<u64>, bytes: Bytes): 3020, Context, Unsafe;

@@ -166,6 +166,8 @@ exports! {
         // The functions of CUDA 10 and before: older names, and captures of the global mode.
         cuCtxCreate(context: *mut CuContext, flags: c_uint, device: CuDevice) => ctx_create_v2(context, flags, device);
         cuCtxDestroy(context: CuContext) => ctx_destroy(context);
+        cuCtxAttach(context: *mut CuContext, flags: c_uint) => ctx_attach(context, flags);
+        cuCtxDetach(context: CuContext) => ctx_detach(context);
         cuDevicePrimaryCtxRelease(device: CuDevice) => device_primary_ctx_release(device);
         cuDevicePrimaryCtxReset(device: CuDevice) => device_primary_ctx_reset(device);
         cuStreamDestroy(stream: CuStream) => stream_destroy(stream);

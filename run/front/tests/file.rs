@@ -56,11 +56,12 @@ fn only_names_of_the_driver_are_exported() {
 #[test]
 fn older_functions_that_end_contexts_or_begin_captures_are_replaced_too() {
     // A runtime of CUDA 10 and before asks for them by these names, and a resolver answers with them.
-    const OLDER: [&str; 7] = [
+    const OLDER: [&str; 8] = [
         "cuDevicePrimaryCtxRelease",
         "cuDevicePrimaryCtxReset",
         "cuCtxCreate",
         "cuCtxDestroy",
+        "cuCtxDetach",
         "cuStreamDestroy",
         "cuStreamBeginCapture",
         "cuStreamBeginCapture_ptsz",

@@ -100,6 +100,46 @@ impl Process {
         )
     }
 
+    /// `cuCtxAttach`. The context has a use more.
+    ///
+    /// # Safety
+    /// `context` is null or writable.
+    pub unsafe fn ctx_attach(&self, context: *mut CuContext, flags: c_uint) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.ctx_attach(context, flags) };
+        if code.is_success() && !context.is_null() {
+            // SAFETY: the driver has written the handle after success.
+            self.attached().push(unsafe { context.read() });
+        }
+        code
+    }
+
+    /// `cuCtxDetach`. A use of the context ends, and the context with the last.
+    ///
+    /// # Safety
+    /// The context lives, and no thread uses the context during the last call.
+    pub unsafe fn ctx_detach(&self, context: CuContext) -> CuResult {
+        self.frees.end_context(
+            context,
+            // SAFETY: the context is the caller's.
+            || unsafe { self.real.ctx_detach(context) },
+            |code| code.is_success() && !self.was_attached(context),
+            || self.forget_context(context),
+        )
+    }
+
+    /// Takes back a call of [`ctx_attach`](Self::ctx_attach). Returns whether there was one.
+    fn was_attached(&self, context: CuContext) -> bool {
+        let mut attached = self.attached();
+        let at = attached.iter().position(|&of| of == context);
+        at.map(|at| attached.swap_remove(at)).is_some()
+    }
+
+    /// Locks the attached contexts.
+    fn attached(&self) -> MutexGuard<'_, Vec<CuContext>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// `cuDevicePrimaryCtxRelease_v2`. The last release destroys the context.
     ///
     /// # Safety
@@ -161,6 +201,7 @@ impl Process {
         self.charge.holdings().forget(context).into_iter().for_each(|address| self.observe_given(address));
         self.end_captures(|(_, of)| *of == context);
         self.peers.forget(context);
+        self.attached().retain(|&of| of != context);
     }
 
     /// `cuStreamDestroy_v2`. Memory of the stream becomes available to all requests.

@@ -45,6 +45,8 @@ pub struct Process {
     /// Capturing streams, with their contexts.
     pub(super) capturing: Mutex<Vec<(CuStream, CuContext)>>,
     pub(super) peers: Peers,
+    /// Contexts with uses beyond the first, one entry for each use.
+    pub(super) attached: Mutex<Vec<CuContext>>,
     pub(super) counters: Counters,
 }
 
@@ -105,6 +107,7 @@ impl Process {
             handles: Handles::default(),
             capturing: Mutex::default(),
             peers: Peers::default(),
+            attached: Mutex::default(),
             counters: Counters::default(),
             options,
         })

@@ -44,6 +44,23 @@ fn a_destroyed_context_is_forgotten_without_calls_in_it() {
 }
 
 #[test]
+fn a_detached_context_is_forgotten_with_its_last_use() {
+    let setup = Setup::new();
+    let context = CuContext(create(&setup, 0) as usize);
+    let mut same = CuContext::NULL;
+    // SAFETY: `same` outlives the call.
+    assert_eq!((unsafe { setup.process.ctx_attach(&raw mut same, 0) }.0, same), (0, context));
+    let (block, kept) = (setup.take(PAGE), setup.take(PAGE));
+    // SAFETY: no other thread uses the context.
+    let detach = || unsafe { setup.process.ctx_detach(context) }.0;
+    assert_eq!((detach(), setup.give(block), setup.process.counts().used_bytes), (0, 0, PAGE as u64));
+    assert_eq!((detach(), setup.process.counts().held_bytes, detach()), (0, 0, 201));
+    assert_eq!((setup.cuCtxSetCurrent(setup.context), setup.give(kept)), (0, 1));
+    assert_eq!(CuContext(create(&setup, 0) as usize), context, "the driver uses the handle again");
+    assert_eq!(setup.give(setup.take(PAGE)), 0);
+}
+
+#[test]
 fn a_primary_context_is_served_anew_after_a_reset_and_after_the_last_release() {
     let setup = Setup::new();
     for reset in [true, false, true] {
