@@ -122,7 +122,7 @@ fn ends_that_have_no_room_are_refused() {
     };
     assert_eq!(code(&|_| ()), 0);
     assert_eq!((code(&|copy| copy.to.pitch = 7), code(&|copy| copy.from.x = 60)), (1, 1));
-    assert_eq!((code(&|copy| copy.from.y = 64), code(&|copy| copy.to.x = usize::MAX)), (1, 1));
+    assert_eq!((code(&|copy| copy.from.y = 1 << 40), code(&|copy| copy.to.x = usize::MAX)), (1, 1));
     assert_eq!((code(&|copy| copy.from.kind = 3), code(&|copy| copy.from.kind = 0)), (801, 1));
     assert_eq!((code(&|copy| copy.to.device = 0), code(&|copy| copy.height = 0)), (1, 0));
     let end = |device| End3D { kind: 2, device, pitch: 16, height: 4, ..End3D::default() };

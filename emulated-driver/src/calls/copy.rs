@@ -100,8 +100,8 @@ pub(crate) fn copy(call: &mut Call, to: End, from: End, volume: Volume, stream: 
     let rows = (0..depth).flat_map(|slice| (0..height).map(move |number| (slice, number)));
     let rows = rows.map(|(slice, number)| row(slice, number)).collect();
     submit(call, stream, Work::in_order(rows))?;
-    let host_waits = !to_device && !(target == Owner::Pinned && matches!(source, Owner::Device(_)));
-    if host_waits { done(call, stream) } else { Ok(()) }
+    let runs_later = target == Owner::Pinned && matches!(source, Owner::Device(_));
+    if to_device || runs_later { Ok(()) } else { done(call, stream) }
 }
 
 /// Queues a copy on stream 0. The copy is done on return, unless both ends are in device memory.

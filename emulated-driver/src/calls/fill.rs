@@ -9,6 +9,7 @@ use crate::tables::work::Work;
 use crate::values::code::{Answer, Code};
 
 /// A number to write: four bytes, of which the number are the first ones.
+#[derive(Clone, Copy)]
 struct Pattern {
     bytes: [u8; 4],
     /// The bytes of the number.
