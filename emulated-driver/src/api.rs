@@ -7,8 +7,8 @@ use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 pub use crate::values::structs::{
-    Access, Copy2D, Copy3D, EXPORT_TABLE, End2D, End3D, InstantiateParams, IpcMemory, LaunchConfig, Location, POSIX_FD,
-    PoolProperties, Properties,
+    Access, ArrayShape, Copy2D, Copy3D, EXPORT_TABLE, End2D, End3D, InstantiateParams, IpcMemory, LaunchConfig,
+    Location, POSIX_FD, PoolProperties, Properties, SolidShape,
 };
 
 /// Code of a method without a symbol in the library: `CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER`.

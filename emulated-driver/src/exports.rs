@@ -8,14 +8,15 @@
 
 use crate::call::make;
 use crate::calls::{
-    capture, context, device, event, fill, graph, host, ipc, memory, module, pointer, pool, rows, start, stream,
+    array, capture, context, device, event, fill, graph, host, ipc, memory, module, pointer, pool, rows, start, stream,
     transfer, value, virtual_memory,
 };
 use crate::tables::work::HostFunction;
 use crate::values::functions::Function;
 use crate::values::pointers::{In, Out};
 use crate::values::structs::{
-    Access, Copy2D, Copy3D, InstantiateParams, IpcMemory, LaunchConfig, Location, PoolProperties, Properties,
+    Access, ArrayShape, Copy2D, Copy3D, InstantiateParams, IpcMemory, LaunchConfig, Location, PoolProperties,
+    Properties, SolidShape,
 };
 use crate::values::table::functions;
 use std::ffi::{c_char, c_int, c_void};

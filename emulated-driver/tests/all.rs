@@ -1,5 +1,6 @@
 //! Tests of the emulated driver.
 
+mod arrays;
 mod c_host;
 mod capture;
 mod common;

@@ -5,7 +5,7 @@ use crate::call::Call;
 use crate::process::thread;
 use crate::state::contexts::{self, PRIMARY_BASE, STRIDE};
 use crate::state::driver::State;
-use crate::state::{captures, devices, modules, pools, queues, regions};
+use crate::state::{arrays, captures, devices, modules, pools, queues, regions};
 use crate::tables::context::Context;
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::Out;
@@ -338,6 +338,7 @@ fn end(call: &mut Call, handle: u64) {
     call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
     let state = &mut *call.state;
     modules::remove_all(state, handle);
+    arrays::remove_all(state, handle);
     if let Some(context) = state.contexts.remove(&handle) {
         state.devices[context.device].pages.give(&context.own_memory);
     }

@@ -4,6 +4,7 @@
 #![allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
 #![allow(clippy::needless_pass_by_ref_mut, clippy::unnecessary_wraps, reason = "one shape for all driver functions")]
 
+pub(crate) mod array;
 pub(crate) mod by_hand;
 pub(crate) mod capture;
 pub(crate) mod context;

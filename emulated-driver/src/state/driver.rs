@@ -7,6 +7,7 @@
 use crate::backing::space::Space;
 use crate::process::sync::{Condition, Mutex};
 use crate::process::thread;
+use crate::tables::array::Array;
 use crate::tables::capture::{Capture, Graph};
 use crate::tables::context::Context;
 use crate::tables::device::Device;
@@ -66,6 +67,7 @@ pub(crate) struct State {
     pub(crate) modules: Handles<Module>,
     pub(crate) functions: Handles<Kernel>,
     pub(crate) libraries: Handles<Library>,
+    pub(crate) arrays: Handles<Array>,
     /// Memory that other processes may open.
     pub(crate) shared: Shared,
     /// Numbers given to memory so far.
@@ -110,6 +112,7 @@ impl State {
             modules: Handles::new(5),
             functions: Handles::new(6),
             libraries: Handles::new(9),
+            arrays: Handles::new(10),
             shared: Shared::default(),
             ids: 0,
             abandoned: Vec::new(),

@@ -1,5 +1,6 @@
 //! The state of the driver behind one lock, and the operations on it.
 
+pub(crate) mod arrays;
 pub(crate) mod blocks;
 pub(crate) mod captures;
 pub(crate) mod contexts;

@@ -34,6 +34,7 @@ pub(crate) fn to_json(state: &mut State) -> Value {
         "executables": state.executables.len(),
         "modules": state.modules.len(),
         "libraries": state.libraries.len(),
+        "arrays": state.arrays.len(),
         "opened": state.shared.opened.len(),
         "contexts": contexts::held(state).len(),
         "context_retains": retains,

@@ -1,5 +1,6 @@
 //! The driver's objects, without the operations that need two kinds of them.
 
+pub(crate) mod array;
 pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod device;

@@ -83,6 +83,38 @@ impl PoolProperties {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpcMemory(pub [u8; 64]);
 
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ArrayShape {
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows, or 0.
+    pub height: usize,
+    /// `CUarray_format`: 1 is a byte, 0x20 a float.
+    pub format: u32,
+    /// Numbers of an element.
+    pub channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SolidShape {
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows of a slice, or 0.
+    pub height: usize,
+    /// Slices, or 0.
+    pub depth: usize,
+    /// As in [`ArrayShape`].
+    pub format: u32,
+    /// Numbers of an element.
+    pub channels: u32,
+    /// `CUDA_ARRAY3D_*`.
+    pub flags: u32,
+}
+
 /// `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -206,3 +238,4 @@ pub struct InstantiateParams {
 const _: () = assert!(size_of::<Access>() == 12 && size_of::<Properties>() == 32 && size_of::<PoolProperties>() == 88);
 const _: () = assert!(size_of::<InstantiateParams>() == 32 && size_of::<LaunchConfig>() == 56);
 const _: () = assert!(size_of::<Copy2D>() == 128 && size_of::<Copy3D>() == 200);
+const _: () = assert!(size_of::<ArrayShape>() == 24 && size_of::<SolidShape>() == 40);

@@ -88,6 +88,13 @@ macro_rules! functions {
             cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>): 3020, Context, Safe;
             cuMemGetAddressRange_v2(base: Out<u64>, bytes: Out<usize>, address: u64): 3020, Context, Safe;
         }
+        array {
+            cuArrayCreate_v2(array: Out<u64>, shape: In<ArrayShape>): 3020, Context, Unsafe;
+            cuArray3DCreate_v2(array: Out<u64>, shape: In<SolidShape>): 3020, Context, Unsafe;
+            cuArrayDestroy(array: u64): 2000, Init, Unsafe;
+            cuMipmappedArrayCreate(array: Out<u64>, shape: In<SolidShape>, levels: u32): 5000, Context, Unsafe;
+            cuMipmappedArrayDestroy(array: u64): 5000, Init, Unsafe;
+        }
         pointer {
             cuPointerGetAttribute(value: Maybe<u8>, attribute: c_int, address: u64): 4000, Init, Safe;
             cuPointerGetAttributes(count: u32, attributes: List<c_int>, values: List<*mut u8>, address: u64): 7000, Init, Safe;

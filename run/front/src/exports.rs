@@ -191,6 +191,14 @@ exports! {
         cuGraphInstantiateWithParams(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => Graph;
         cuGraphInstantiateWithParams_ptsz(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => Graph;
         cuGraphExecDestroy(executable: CuGraphExec) => Graph;
+        // Arrays, whose layout is the driver's own.
+        cuArrayCreate_v2(array: *mut *mut c_void, shape: *const c_void) => Array;
+        cuArrayCreate(array: *mut *mut c_void, shape: *const c_void) => Array;
+        cuArray3DCreate_v2(array: *mut *mut c_void, shape: *const c_void) => Array;
+        cuArray3DCreate(array: *mut *mut c_void, shape: *const c_void) => Array;
+        cuArrayDestroy(array: *mut c_void) => Array;
+        cuMipmappedArrayCreate(array: *mut *mut c_void, shape: *const c_void, levels: c_uint) => Array;
+        cuMipmappedArrayDestroy(array: *mut c_void) => Array;
     }
     launched {
         // Launches. The driver loads the code of a function at the first.
