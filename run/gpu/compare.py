@@ -3,7 +3,7 @@
     python3 run/gpu/compare.py OUT --command COMMAND [--only NAME,...] [--limit SECONDS]
 
 OUT gets `run.csv` with one row for each program and way: exit status, whether the output equals that of the plain
-program, seconds, most memory of the device in use, and what the ledger says of memory that served and of the unexplained rest; the output of each run;
+program, seconds, most memory of the device in use, and what the ledger says of memory that served, of the unexplained rest, and of allocations that came by a way the library does not see; the output of each run;
 and `costs.csv` with what the calls cost. COMMAND is the built `cachalot`. Needs a GPU and nvcc; programs whose
 library is missing are left out with one line.
 """
@@ -108,11 +108,12 @@ def programs(out: Path) -> list[Program]:
 
 
 def of_book(ledger: dict) -> list[str]:
-    """Returns the most memory of segments, which served the program, and the unexplained rest, in MiB."""
+    """Returns the most memory of segments, which served the program, the unexplained rest, in MiB, and the missed allocations."""
     kinds = [kind for book in ledger["books"] for each in book["objects"] for kind in each["kinds"]]
     segments = sum(kind["peak"] for kind in kinds if kind["kind"] == "segment")
     rests = [book["unexplained"] for book in ledger["books"] if book["unexplained"] is not None]
-    return [f"{segments / 2**20:.0f}", f"{sum(rests) / 2**20:.1f}" if rests else ""]
+    missed = sum(book["unknown_frees"] for book in ledger["books"])
+    return [f"{segments / 2**20:.0f}", f"{sum(rests) / 2**20:.1f}" if rests else "", str(missed)]
 
 
 def gpus() -> int:
@@ -167,7 +168,7 @@ def main() -> int:
     wrong = 0
     with (out / "run.csv").open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["program", "way", "status", "equal", "seconds", "peak_mib", "reported", "segments_mib", "unexplained_mib"])
+        table.writerow(["program", "way", "status", "equal", "seconds", "peak_mib", "reported", "segments_mib", "unexplained_mib", "missed"])
         for program in programs(out):
             if only and not any(name in program.name for name in only):
                 continue
@@ -211,12 +212,12 @@ def main() -> int:
                 reported = " ".join(
                     line for line in errors.decode(errors="replace").splitlines() if line.startswith(("seconds ", "steps a second "))
                 )
-                booked = ["", ""]
+                booked = ["", "", ""]
                 if ledger.exists():
                     try:
                         booked = of_book(json.loads(ledger.read_text()))
                     except ValueError:
-                        booked = ["unreadable", ""]
+                        booked = ["unreadable", "", ""]
                 table.writerow([program.name, way, status, "yes" if equal else "NO", f"{seconds:.2f}", peak.mebibytes, reported, *booked])
                 file.flush()
                 print(f"{program.name:36} {way:9} {status:4} {'equal' if equal else 'DIFFERENT'} {seconds:6.1f} s {peak.mebibytes:6} MiB {reported}", flush=True)

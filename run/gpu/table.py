@@ -23,10 +23,11 @@ HEAD = """\
 Each program runs twice in a row: plain, and under `cachalot run`. *equal*: the exit status and every byte of the output \
 are those of the plain run. *seconds*: of the whole program. *inside*: what the program says of itself, seconds of its \
 loop or steps a second. *peak*: the most memory of the GPU in use, by nvidia-smi, 20 times a second. Freed memory of a \
-served program stays with the program for its next requests, so its peak can be higher.
+served program stays with the program for its next requests, so its peak can be higher. *missed*: allocations that the \
+program has freed and the library has not seen. *unexplained*: what the driver counts and no book has, when it was last asked.
 
-| program | exit | equal | seconds, plain | served | inside, plain | served | peak MiB, plain | served |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| program | exit | equal | seconds, plain | served | inside, plain | served | peak MiB, plain | served | missed | unexplained MiB |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 COSTS = """
@@ -109,7 +110,8 @@ def main() -> None:
         plain, served = ways["plain"], ways["served"]
         text += (
             f"| {name} | {served['status']} | {served['equal']} | {plain['seconds']} | {served['seconds']} "
-            f"| {inside(plain['reported'])} | {inside(served['reported'])} | {plain['peak_mib']} | {served['peak_mib']} |\n"
+            f"| {inside(plain['reported'])} | {inside(served['reported'])} | {plain['peak_mib']} | {served['peak_mib']} "
+            f"| {served['missed']} | {served['unexplained_mib']} |\n"
         )
     if costs:
         text += COSTS

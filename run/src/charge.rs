@@ -285,17 +285,17 @@ impl Holdings {
     }
 
     /// Makes a call of the driver to free the memory named `name`, of any of `kinds`, and ends the charge of
-    /// charged memory.
+    /// charged memory. Returns whether the memory was charged.
     ///
     /// # Errors
     /// That of the call. The driver may still hold the memory, which stays charged.
-    pub fn give<E>(&self, kinds: &[Kind], name: u64, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    pub fn give<E>(&self, kinds: &[Kind], name: u64, call: impl FnOnce() -> Result<(), E>) -> Result<bool, E> {
         // Taken out before the call: another thread may get the address at once.
         let taken = {
             let mut holdings = self.lock();
             kinds.iter().find_map(|&kind| holdings.remove(&(kind, name)))
         };
-        let Some(memory) = taken else { return call() };
+        let Some(memory) = taken else { return call().map(|()| false) };
         let Holding { ref charge, kind, bytes, .. } = memory;
         charge.unbook(kind, name);
         match call() {
@@ -306,7 +306,7 @@ impl Holdings {
                 return Err(error);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Gives back what is charged for memory that has gone with its context. Returns the addresses.
@@ -367,8 +367,8 @@ mod tests {
         assert_eq!((take(2, Ok(())), charge.held()), (Err(CuResult::OUT_OF_MEMORY), 60));
         assert_eq!(give(1, Err(CuResult::NOT_PERMITTED)), Err(CuResult::NOT_PERMITTED));
         assert_eq!((charge.held(), booked(&charge)), (60, 60));
-        for _ in 0..2 {
-            assert_eq!((give(1, Ok(())), charge.held(), booked(&charge)), (Ok(()), 0, 0));
+        for was_charged in [true, false] {
+            assert_eq!((give(1, Ok(())), charge.held(), booked(&charge)), (Ok(was_charged), 0, 0));
         }
         assert_eq!((take(1, Ok(())), holdings.forget(CuContext(8)), charge.held()), (Ok(()), vec![], 60));
         assert_eq!((holdings.forget(CuContext(7)), charge.held(), booked(&charge)), (vec![1], 0, 0));

@@ -148,12 +148,16 @@ impl Ledger {
         if self.is_forked() {
             return None;
         }
-        let Some(entry) = self.live.remove(kind, id) else {
-            self.book.book().unknown_frees.fetch_add(1, Ordering::Relaxed);
-            return None;
-        };
+        let entry = self.live.remove(kind, id)?;
         self.forget(kind, entry);
         Some(entry.bytes)
+    }
+
+    /// Counts a free of memory of which no call was seen.
+    pub fn missed(&self) {
+        if !self.is_forked() {
+            self.book.book().unknown_frees.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Notes the driver's used bytes before a call with an unknown need of memory.

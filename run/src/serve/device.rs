@@ -157,7 +157,7 @@ impl ForwardSegments for ServedDevice {
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.holdings.give(&[Kind::Segment], base.0, || self.cuda.release(base, bytes))
+        self.holdings.give(&[Kind::Segment], base.0, || self.cuda.release(base, bytes)).map(drop)
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
@@ -173,7 +173,7 @@ impl ForwardVirtualMemory for ServedDevice {
 
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
         let inner = self.cuda.virtual_memory().ok_or(DeviceError::new(ErrorKind::Unsupported, 0))?;
-        self.holdings.give(&[Kind::Pages], handle.0, || inner.destroy(handle))
+        self.holdings.give(&[Kind::Pages], handle.0, || inner.destroy(handle)).map(drop)
     }
 }
 

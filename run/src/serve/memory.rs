@@ -275,7 +275,7 @@ impl Process {
         self.pass();
         self.observe_given(address);
         // SAFETY: takes no host pointers; the address is the caller's.
-        self.give_held(&[Kind::Plain, Kind::Pool, Kind::Managed], address, || unsafe { self.real.mem_free(address) })
+        self.give_address(address, || unsafe { self.real.mem_free(address) })
     }
 }
 

@@ -71,7 +71,8 @@ impl Process {
         if address.is_null() || bytes == 0 || self.is_capturing(stream) != Ok(false) {
             // A node of a graph takes its memory when the graph runs.
             self.pass();
-            return call();
+            // SAFETY: the driver has written the address after success.
+            return unsafe { self.take_uncounted(Kind::Graph, address, CuContext::NULL, call) };
         }
         // SAFETY: the driver has written the address after success.
         unsafe { self.pass_request(Kind::Pool, address, bytes as u64, Some(stream), call) }
@@ -130,14 +131,14 @@ impl Process {
         let pass = || unsafe { self.real.mem_free_async(address, stream) };
         if address == 0 || self.options.observe {
             self.observe_given(address);
-            return self.give_held(&[Kind::Pool, Kind::Plain], address, pass);
+            return self.give_address(address, pass);
         }
         let (served, block) = match self.place(address) {
             Place::Block(served, block) => (served, block),
             Place::Free => return CuResult::INVALID_VALUE,
             Place::Foreign => {
                 self.pass();
-                return self.give_held(&[Kind::Pool, Kind::Plain], address, pass);
+                return self.give_address(address, pass);
             }
         };
         match self.is_capturing(stream) {

@@ -9,6 +9,10 @@ use cachalot_cuda::driver::types::{
     CuMemoryPool, CuStream,
 };
 use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::Ordering;
+
+/// Kinds of memory that a program frees by the address.
+const BY_ADDRESS: [Kind; 4] = [Kind::Plain, Kind::Pool, Kind::Managed, Kind::Graph];
 
 impl Process {
     /// Passes a request for memory of the current context's device on by `call`, and charges the bytes. Memory of a stream's
@@ -58,9 +62,38 @@ impl Process {
         code_of(self.charge.holdings().take(memory, || result_of(call()), |()| name(), |code| code))
     }
 
-    /// Makes a call of the driver to free the memory named `name`, of any of `kinds`, and ends the charge.
-    pub(super) fn give_held(&self, kinds: &[Kind], name: u64, call: impl FnOnce() -> CuResult) -> CuResult {
-        code_of(self.charge.holdings().give(kinds, name, || result_of(call())))
+    /// Makes a call of the driver for memory whose bytes are not counted, and notes that the call was seen. The memory goes with
+    /// `context`, unless the handle is null.
+    ///
+    /// # Safety
+    /// `address` is null, or `call` writes the address to `address` if it succeeds.
+    pub(super) unsafe fn take_uncounted(
+        &self,
+        kind: Kind,
+        address: *mut CuDevicePtr,
+        context: CuContext,
+        call: impl FnOnce() -> CuResult,
+    ) -> CuResult {
+        match self.current_device().filter(|_| !address.is_null()) {
+            // SAFETY: called after success of `call`, for which the caller vouches.
+            Some(device) => self.take_held(device, kind, 0, context, call, || unsafe { address.read() }),
+            None => call(),
+        }
+    }
+
+    /// Makes a call of the driver to free the memory at an address, and ends the charge. Counts an address that no seen call has
+    /// given: the call for the memory came by another way.
+    pub(super) fn give_address(&self, address: CuDevicePtr, call: impl FnOnce() -> CuResult) -> CuResult {
+        let given = self.charge.holdings().give(&BY_ADDRESS, address, || result_of(call()));
+        if given == Ok(false) && address != 0 {
+            self.counters.missed.fetch_add(1, Ordering::Relaxed);
+            if let Some(device) = self.current_device()
+                && let Some(ledger) = self.charge.of_device(self.real, device).ledger()
+            {
+                ledger.missed();
+            }
+        }
+        code_of(given.map(drop))
     }
 
     /// `cuMemAllocManaged`. The memory moves between host and devices, and is not charged.
@@ -70,7 +103,9 @@ impl Process {
     pub unsafe fn mem_alloc_managed(&self, address: *mut CuDevicePtr, bytes: usize, flags: c_uint) -> CuResult {
         self.pass();
         // SAFETY: the arguments are the caller's.
-        unsafe { self.real.mem_alloc_managed(address, bytes, flags) }
+        let call = || unsafe { self.real.mem_alloc_managed(address, bytes, flags) };
+        // SAFETY: the driver has written the address after success.
+        unsafe { self.take_uncounted(Kind::Managed, address, self.current().unwrap_or_default(), call) }
     }
 
     /// `cuMemHostAlloc`.
@@ -137,7 +172,8 @@ impl Process {
     pub unsafe fn mem_release(&self, handle: CuMemHandle) -> CuResult {
         self.pass();
         // SAFETY: the argument is the caller's.
-        self.give_held(&[Kind::Pages], handle.0, || unsafe { self.real.mem_release(handle) })
+        let call = || result_of(unsafe { self.real.mem_release(handle) });
+        code_of(self.charge.holdings().give(&[Kind::Pages], handle.0, call).map(drop))
     }
 
     /// `cuMemPoolExportToShareableHandle`. Later requests for the pool are passed on.

@@ -54,6 +54,7 @@ pub struct Process {
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) passed: AtomicU64,
+    pub(super) missed: AtomicU64,
 }
 
 /// How many calls for memory a process has made, by their way.
@@ -61,6 +62,8 @@ pub(super) struct Counters {
 pub struct Counts {
     /// Requests and frees answered by the driver.
     pub passed: u64,
+    /// Allocations of the driver that came by a way that the library does not see, as far as the program has freed them.
+    pub missed: u64,
     /// Bytes held from the driver for served memory.
     pub held_bytes: u64,
     /// Bytes of served memory in the program's use.
@@ -120,8 +123,9 @@ impl Process {
 
     /// Returns how many calls went which way, and the bytes of served memory. Calls no driver.
     pub fn counts(&self) -> Counts {
-        let passed = self.counters.passed.load(Ordering::Relaxed);
-        self.contexts.all().iter().fold(Counts { passed, ..Counts::default() }, |mut counts, served| {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (passed, missed) = (read(&self.counters.passed), read(&self.counters.missed));
+        self.contexts.all().iter().fold(Counts { passed, missed, ..Counts::default() }, |mut counts, served| {
             if let Ok(stats) = served.allocator().stats(served::DEVICE) {
                 counts.held_bytes += stats.reserved_bytes().current.cast_unsigned();
                 counts.used_bytes += stats.allocated_bytes().current.cast_unsigned();

@@ -230,3 +230,19 @@ fn memory_without_a_legacy_handle_has_none() {
     let block = pages.take(PAGE);
     assert!(handle(&pages, block).is_err());
 }
+
+#[test]
+fn an_allocation_that_nobody_saw_is_counted_when_it_is_freed() {
+    let setup = Setup::with(&[], Options { ledger: true, ..Options::default() });
+    let mut managed = 0;
+    // SAFETY: `managed` outlives the call.
+    assert_eq!(unsafe { setup.process.mem_alloc_managed(&raw mut managed, PAGE, 1) }.0, 0);
+    // A pool that another device may use is the driver's.
+    let stream = setup.stream();
+    assert_eq!(setup.open_default_pool(0, 1), 0);
+    let passed = setup.take_on(PAGE, stream);
+    let unseen = setup.alloc(PAGE).expect("memory");
+    assert_eq!((setup.give(setup.take(PAGE)), setup.give(managed), setup.give_on(passed, stream)), (0, 0, 0));
+    assert_eq!((setup.give(0), setup.process.counts().missed), (0, 0));
+    assert_eq!((setup.give(unseen), setup.give(unseen), setup.process.counts().missed), (0, 1, 1));
+}
