@@ -57,7 +57,7 @@ impl Process {
         descriptors: *const CuMemAccessDesc,
         count: usize,
     ) -> CuResult {
-        self.share(pool);
+        self.pools.shared(pool);
         // SAFETY: the arguments are the caller's.
         let code = unsafe { self.real.mem_pool_set_access(pool, descriptors, count) };
         if !code.is_success() || descriptors.is_null() {

@@ -187,7 +187,7 @@ impl Process {
         kind: c_int,
         flags: u64,
     ) -> CuResult {
-        self.share(pool);
+        self.pools.shared(pool);
         let kind = CuMemHandleType(kind.cast_unsigned());
         // SAFETY: the arguments are the caller's.
         unsafe { self.real.mem_pool_export_to_shareable_handle(handle, pool, kind, flags) }
@@ -213,12 +213,6 @@ impl Process {
     pub fn measured(&self, kind: Kind, call: impl FnOnce() -> CuResult) -> CuResult {
         let Some(device) = self.current_device() else { return call() };
         self.charge.of_device(self.real, device).measured(kind, || DriverFigures::of_current(self.real).ok(), call)
-    }
-
-    /// Notes further access to a pool.
-    pub(super) fn share(&self, pool: CuMemoryPool) {
-        let devices = self.contexts.all();
-        self.pools.shared(self.real, devices.iter().map(|served| served.ordinal()), pool);
     }
 }
 

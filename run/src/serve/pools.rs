@@ -10,7 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The pools of a process's devices.
 #[derive(Default, Debug)]
-pub(super) struct Pools(Mutex<Vec<DevicePool>>);
+pub(super) struct Pools(Mutex<KnownPools>);
+
+/// What is behind the lock of [`Pools`].
+#[derive(Default, Debug)]
+struct KnownPools {
+    devices: Vec<DevicePool>,
+    /// Pools to which the program has given further access, perhaps before the first request for memory.
+    shared: Vec<CuMemoryPool>,
+}
 
 /// The default pool of a device.
 #[derive(Clone, Copy, Debug)]
@@ -20,47 +28,53 @@ struct DevicePool {
     default: CuMemoryPool,
     /// Whether requests without a pool are served: the default pool is current.
     is_current: bool,
-    /// Whether the program has given further access to the default pool.
-    is_shared: bool,
 }
 
 impl Pools {
     /// Returns whether a request without a pool is served, on `device`.
     pub(super) fn serves_current(&self, real: &Real, device: CuDevice) -> bool {
-        let pool = *of(&mut self.lock(), real, device);
-        pool.is_current && !pool.is_shared && !pool.default.is_null()
+        let mut known = self.lock();
+        let pool = *of(&mut known.devices, real, device);
+        pool.is_current && known.serves(pool)
     }
 
     /// Returns whether a request naming `pool` is served, on `device`.
     pub(super) fn serves(&self, real: &Real, device: CuDevice, named: CuMemoryPool) -> bool {
-        let pool = *of(&mut self.lock(), real, device);
-        pool.default == named && !pool.is_shared && !named.is_null()
+        let mut known = self.lock();
+        let pool = *of(&mut known.devices, real, device);
+        pool.default == named && known.serves(pool)
     }
 
     /// Returns the default pool of a device, which served memory counts as.
     pub(super) fn default_of(&self, real: &Real, device: CuDevice) -> CuMemoryPool {
-        of(&mut self.lock(), real, device).default
+        of(&mut self.lock().devices, real, device).default
     }
 
     /// Notes the program's choice of the current pool of a device.
     pub(super) fn chosen(&self, real: &Real, device: CuDevice, chosen: CuMemoryPool) {
-        let mut pools = self.lock();
-        let pool = of(&mut pools, real, device);
+        let mut known = self.lock();
+        let pool = of(&mut known.devices, real, device);
         pool.is_current = pool.default == chosen;
     }
 
     /// Notes further access to a pool, given by the program.
-    pub(super) fn shared(&self, real: &Real, devices: impl IntoIterator<Item = CuDevice>, shared: CuMemoryPool) {
-        let mut pools = self.lock();
-        for device in devices {
-            let pool = of(&mut pools, real, device);
-            pool.is_shared |= pool.default == shared;
+    pub(super) fn shared(&self, pool: CuMemoryPool) {
+        let mut known = self.lock();
+        if !known.shared.contains(&pool) {
+            known.shared.push(pool);
         }
     }
 
     /// Locks the pools.
-    fn lock(&self) -> MutexGuard<'_, Vec<DevicePool>> {
+    fn lock(&self) -> MutexGuard<'_, KnownPools> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KnownPools {
+    /// Returns whether the default pool of a device is served.
+    fn serves(&self, pool: DevicePool) -> bool {
+        !pool.default.is_null() && !self.shared.contains(&pool.default)
     }
 }
 
@@ -76,6 +90,6 @@ fn of<'a>(pools: &'a mut Vec<DevicePool>, real: &Real, device: CuDevice) -> &'a 
     let asked = unsafe { real.device_get_mem_pool(&raw mut current, device) };
     let default = if has.is_success() { default } else { CuMemoryPool::NULL };
     let is_current = asked.is_success() && current == default;
-    pools.push(DevicePool { device, default, is_current, is_shared: false });
+    pools.push(DevicePool { device, default, is_current });
     pools.last_mut().expect("the entry above")
 }

@@ -235,6 +235,19 @@ fn other_pools_and_shared_pools_are_the_drivers() {
 }
 
 #[test]
+fn a_pool_that_is_shared_before_the_first_request_is_the_drivers() {
+    let setup = Setup::new();
+    let peer = setup.retain(1);
+    assert_eq!(setup.open_default_pool(0, 1), 0);
+    let block = setup.take_on(PAGE, setup.stream());
+    assert_eq!((setup.control.calls("cuMemAllocAsync"), setup.cuCtxSynchronize()), (1, 0));
+    assert_eq!(setup.cuCtxSetCurrent(peer), 0);
+    let of_peer = setup.stream();
+    setup.fill(block, 3, PAGE, of_peer);
+    assert_eq!((setup.cuStreamSynchronize(of_peer), setup.now(block, 8)), (0, vec![3; 8]));
+}
+
+#[test]
 fn a_destroyed_stream_leaves_its_memory_to_others() {
     let limit = 8 * PAGE as u64;
     let setup = Setup::with(&[], Options { limit: Some(limit), ..Options::default() });
