@@ -9,7 +9,8 @@
 //!   capture.
 //! * A program that numbers its work has freed the block with the number of the last work that uses the block. From
 //!   time to time the program reports up to which number all work is done: the *safe frontier* (`SetSafeFrontier`,
-//!   TensorFlow 2.16). The block waits until the frontier has reached the count, and meanwhile serves no request.
+//!   TensorFlow 2.16). The block is free once the frontier has reached the count and the fences behind its uses by other streams
+//!   are complete. Until then it serves no request.
 //!   TensorFlow differs: short of memory, it hands such blocks to requests without a count.
 //!
 //! The thread that works on a block takes the block, since the device is called with no lock held.
