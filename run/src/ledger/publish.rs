@@ -4,13 +4,13 @@ use super::layout::{Book, MAGIC};
 use super::view::BookView;
 use crate::shared::map::Shared;
 use crate::shared::process::{self, Identity};
+use crate::shared::removal::{remove_at_exit, remove_now};
 use crate::shared::uuid::Uuid;
 use crate::shared::{folder, form};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, Once, PoisonError};
 
 /// The start of the name of every book's file.
 const PREFIX: &str = "book-";
@@ -29,9 +29,6 @@ pub(super) struct Published {
     /// The process of the book. A forked child has another id.
     pid: u32,
 }
-
-/// Names to remove at the end of the process.
-static NAMES: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 
 impl Published {
     /// Makes a book for the process alone.
@@ -71,9 +68,7 @@ impl Published {
     /// Removes the file's name. The book stays in memory.
     pub(super) fn remove(&self) {
         if let Some(path) = self.path.as_ref().filter(|_| !self.is_forked()) {
-            NAMES.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, other)| other != path);
-            // A file that stays is of a dead process soon, and every reader removes such files.
-            let _ = fs::remove_file(path);
+            remove_now(path);
         }
     }
 }
@@ -82,24 +77,6 @@ impl Drop for Published {
     fn drop(&mut self) {
         self.remove();
     }
-}
-
-/// Has a file removed when the process exits. A killed process leaves the file to the next reader.
-fn remove_at_exit(path: PathBuf) {
-    extern "C" fn remove() {
-        // A forked child may meet a lock that another thread of its parent held.
-        if let Ok(names) = NAMES.try_lock() {
-            let own = names.iter().filter(|(pid, _)| *pid == std::process::id());
-            own.for_each(|(_, path)| drop(fs::remove_file(path)));
-        }
-    }
-    static REGISTERED: Once = Once::new();
-    REGISTERED.call_once(|| {
-        // SAFETY: the function waits for no lock, and does not panic. A system without room for the
-        // function leaves the file to the next reader.
-        let _ = unsafe { libc::atexit(remove) };
-    });
-    NAMES.lock().unwrap_or_else(PoisonError::into_inner).push((std::process::id(), path));
 }
 
 /// Reads the books of all living processes of the calling user, in the order of process ids.

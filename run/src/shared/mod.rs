@@ -1,8 +1,9 @@
-//! Files mapped by several processes of a user: their folder, their form, and living processes.
+//! Files shared by several processes of a user: their folder, their form, and living processes.
 
 pub(crate) mod bytes;
 pub mod folder;
 pub(crate) mod form;
 pub(crate) mod map;
 pub mod process;
+pub(crate) mod removal;
 pub mod uuid;
