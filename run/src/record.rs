@@ -4,11 +4,11 @@
 //! stores the event and goes on; a thread of the library's own writes the stored events. The file grows
 //! in whole blocks of 4 KiB, filled up with empty lines, so a killed program leaves no half line, and loses the events of the last 50 ms.
 
+use crate::shared::threads::without_signals;
 use crate::tell::tell;
 use cachalot::core_api::{Action, TraceEntry};
 use cachalot_cuda::fork;
 use core::fmt::Write as _;
-use core::mem::MaybeUninit;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -176,23 +176,6 @@ fn beside(record: &Path) -> PathBuf {
     let name = record.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.strip_suffix(".csv").unwrap_or(&name);
     record.with_file_name(format!("{stem}.expected.json"))
-}
-
-/// Makes a call with all signals blocked, which begins a thread: the program's signals are for the
-/// program's own threads.
-fn without_signals<T>(call: impl FnOnce() -> T) -> T {
-    let mut all = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: the function fills in the set.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: `all` is filled in, and the function writes the thread's set to `before`.
-    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) } == 0;
-    let answer = call();
-    if blocked {
-        // SAFETY: the first call has filled in `before`.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
-    }
-    answer
 }
 
 /// Writes the events of a record from time to time, until the record is dropped.

@@ -6,4 +6,5 @@ pub(crate) mod form;
 pub(crate) mod map;
 pub mod process;
 pub(crate) mod removal;
+pub(crate) mod threads;
 pub mod uuid;
