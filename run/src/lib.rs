@@ -6,6 +6,7 @@
 //! record     the events of served memory, in a file
 //! charge     the driver's memory calls, counted against a limit and booked
 //! group      a limit shared by processes
+//! control    the way in for other processes: park, wake and status
 //! ledger     the callers behind each piece of the device's memory
 //! real       the driver behind the library in front
 //! shared     files mapped by processes of a user
@@ -24,6 +25,7 @@
 //! The crate `cachalot-front` exports the driver's functions and calls the crate.
 
 pub mod charge;
+pub mod control;
 pub mod group;
 pub mod ledger;
 pub mod options;

@@ -38,7 +38,7 @@ pub(crate) fn user() -> u32 {
 }
 
 /// Creates a missing folder, and checks the rights: only the user may look into the folder.
-fn private(folder: PathBuf) -> io::Result<PathBuf> {
+pub(crate) fn private(folder: PathBuf) -> io::Result<PathBuf> {
     match DirBuilder::new().mode(0o700).create(&folder) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
