@@ -34,6 +34,8 @@ pub struct Options {
     pub ledger_stacks: bool,
     /// Children of the process run without the library in front of the driver.
     pub no_follow: bool,
+    /// The name of the process for `cachalot park`, `wake` and `status`. `None`: the program's name.
+    pub name: Option<String>,
 }
 
 /// The place of a process in a group.

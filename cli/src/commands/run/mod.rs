@@ -11,6 +11,7 @@ use super::bytes;
 use cachalot_core::Config;
 use cachalot_replay::compare::policy_named;
 use cachalot_run::Options;
+use cachalot_run::control::MOST_NAME;
 use cachalot_run::options::GroupOptions;
 use std::ffi::OsString;
 use std::io;
@@ -63,6 +64,10 @@ pub(crate) struct RunArgs {
     /// Share the limit with every program of the named group
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
+    /// The name of the process for park, wake and status; the program's without the option. Children of
+    /// the program have the name, too
+    #[arg(long, value_name = "NAME", value_parser = checked_name)]
+    name: Option<String>,
     /// Memory kept for the program, against all requests of the rest of the group
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "group")]
     low: Option<u64>,
@@ -110,6 +115,21 @@ pub(crate) struct RunArgs {
 /// Checks a text of settings, and returns the text unchanged.
 fn checked_settings(text: &str) -> Result<String, String> {
     Config::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Checks the name of a process, and returns the name unchanged.
+fn checked_name(text: &str) -> Result<String, String> {
+    let length = text.chars().count();
+    if !(1..=MOST_NAME).contains(&length) {
+        return Err(format!("a name has 1 to {MOST_NAME} characters, and not {length}"));
+    }
+    if text.chars().any(char::is_control) {
+        return Err("a name has no control characters".to_owned());
+    }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("a name of digits alone would be the id of a process".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// Runs the command. Returns only if the program could not be started.
@@ -177,6 +197,7 @@ impl RunArgs {
             ledger_file: ledger_file.map_err(|error| format!("--ledger-file: {error}"))?,
             ledger_stacks: self.ledger_stacks,
             no_follow: self.no_follow,
+            name: self.name.clone(),
         })
     }
 }
