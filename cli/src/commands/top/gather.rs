@@ -1,6 +1,8 @@
-//! What is told about the devices' memory: by books, by groups and by the driver.
+//! Figures of the devices' memory: of books, of groups, of the driver, and of processes behind a socket.
 
 use super::smi;
+use cachalot_run::control::client::{sleepers_in, statuses};
+use cachalot_run::control::{SleepState, Status};
 use cachalot_run::group::watch::{GroupView, groups};
 use cachalot_run::ledger::publish;
 use cachalot_run::ledger::view::{BookView, difference};
@@ -49,17 +51,36 @@ pub(super) struct ProcessMemory {
     pub(super) used: Option<u64>,
     /// `None`: the process has no book.
     pub(super) book: Option<BookView>,
+    /// `None`: the process cannot be parked, or does not answer.
+    pub(super) sleep: Option<SleepView>,
+}
+
+/// Where the memory of a process is.
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct SleepView {
+    pub(super) state: SleepState,
+    pub(super) parked_bytes: u64,
+    pub(super) idle_ms: Option<u64>,
 }
 
 impl Answers {
-    /// Reads all books and groups of the user, and asks `nvidia-smi`.
+    /// Reads all books and groups of the user, and asks `nvidia-smi` and all processes with a socket.
     ///
     /// # Errors
     /// The user's folder cannot be used.
     pub(super) fn now() -> io::Result<Self> {
         let folder = folder::of_user()?;
         let (devices, processes) = smi::ask();
-        Ok(Self::of(publish::in_folder(&folder)?, groups(&folder)?, &devices, &processes))
+        let mut answers = Self::of(publish::in_folder(&folder)?, groups(&folder)?, &devices, &processes);
+        let told: Vec<Status> = statuses(&sleepers_in(&folder)?).into_iter().flatten().collect();
+        for process in answers.devices.iter_mut().flat_map(|device| &mut device.processes) {
+            process.sleep = told.iter().find(|told| told.pid == process.pid).map(|told| SleepView {
+                state: told.state,
+                parked_bytes: told.parked_bytes,
+                idle_ms: told.idle_ms,
+            });
+        }
+        Ok(answers)
     }
 
     fn of(mut books: Vec<BookView>, groups: Vec<GroupView>, known: &[smi::Device], processes: &[smi::Process]) -> Self {
@@ -74,7 +95,7 @@ impl Answers {
         Self { devices: devices.collect(), groups }
     }
 
-    /// Keeps what concerns a process. Returns whether anything does.
+    /// Keeps the answers on a process. Returns whether any is left.
     pub(super) fn keep(&mut self, pid: u32) -> bool {
         for device in &mut self.devices {
             device.processes.retain(|process| process.pid == pid);
@@ -100,7 +121,7 @@ impl DeviceMemory {
             .map(|book| {
                 let at = others.iter().position(|other| other.pid == book.pid);
                 let used = at.map(|at| others.remove(at).used);
-                ProcessMemory { pid: book.pid, program: book.program.clone(), used, book: Some(book) }
+                ProcessMemory { pid: book.pid, program: book.program.clone(), used, book: Some(book), sleep: None }
             })
             .collect();
         let bookless = others.iter().fold(0_u64, |sum, other| sum.saturating_add(other.used));
@@ -109,6 +130,7 @@ impl DeviceMemory {
             program: program(other.pid),
             used: Some(other.used),
             book: None,
+            sleep: None,
         }));
         let unexplained = used.map(|used| difference(used, booked.saturating_add(bookless)));
         Self { device, used, total, source, booked, unexplained, processes }
@@ -116,7 +138,7 @@ impl DeviceMemory {
 }
 
 impl ProcessMemory {
-    /// Returns the bytes that the process holds: the driver's figure, or the book's.
+    /// Returns the bytes held by the process: the driver's figure, or the book's.
     pub(super) fn held(&self) -> u64 {
         self.used.or(self.book.as_ref().map(|book| book.booked)).unwrap_or(0)
     }

@@ -7,7 +7,7 @@ use super::bytes::show;
 use super::table::{Look, Table};
 use super::{BAD_INPUT, SCHEMA, book, print};
 use cachalot_run::group::watch::GroupView;
-use gather::{Answers, DeviceMemory, ProcessMemory, Teller};
+use gather::{Answers, DeviceMemory, ProcessMemory, SleepView, Teller};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -22,7 +22,8 @@ driver's own figure
 
 A process has a book if it was started by cachalot run. The driver's figure is
 of nvidia-smi, or the last one that a process was told. What neither a book nor
-nvidia-smi names is unexplained.
+nvidia-smi names is unexplained. A process that can be parked tells its state,
+and the bytes that it has on the host.
 
 On a terminal the table is shown again every second, until Ctrl-C.
 
@@ -160,6 +161,14 @@ fn membership(group: &GroupView) -> String {
     text + "."
 }
 
+/// Returns where the memory of a process is, as the end of the process's name.
+fn asleep(sleep: SleepView) -> String {
+    match sleep.parked_bytes {
+        0 => format!(", {}", sleep.state),
+        bytes => format!(", {} {}", sleep.state, show(bytes)),
+    }
+}
+
 /// Adds the rows of a device's processes, the greatest first.
 fn rows(table: &mut Table, device: &DeviceMemory, is_named: bool) {
     let mut processes: Vec<&ProcessMemory> = device.processes.iter().collect();
@@ -167,7 +176,8 @@ fn rows(table: &mut Table, device: &DeviceMemory, is_named: bool) {
     let suffix = if is_named { format!(" on {}", device.device) } else { String::new() };
     for process in processes {
         let missing = if process.book.is_none() { ", without a book" } else { "" };
-        let name = format!("{} ({}){missing}{suffix}", process.program, process.pid);
+        let sleep = process.sleep.map_or(String::new(), asleep);
+        let name = format!("{} ({}){missing}{sleep}{suffix}", process.program, process.pid);
         table.row(vec![name, show(process.held())]);
         let Some(view) = &process.book else { continue };
         book::rows(table, view);
