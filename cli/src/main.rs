@@ -17,6 +17,7 @@ Examples:
   cachalot diff before.pickle after.pickle
   cachalot view snapshot.pickle -o memory.html
   cachalot run --limit 12GiB -- ./program
+  cachalot park server
   cachalot top --once
 
 `cachalot COMMAND --help` explains a command, and has further examples.";
@@ -35,6 +36,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<commands::run::RunArgs>),
+    Park(commands::sleep::ParkArgs),
+    Wake(commands::sleep::WakeArgs),
+    Status(commands::sleep::StatusArgs),
     Top(commands::top::TopArgs),
     Ledger(commands::ledger::LedgerArgs),
     Replay(Box<commands::replay::ReplayArgs>),
@@ -62,6 +66,9 @@ fn main() -> ExitCode {
     .write_global();
     match cli.command {
         Command::Run(args) => commands::run::run(&args),
+        Command::Park(args) => commands::sleep::park(&args),
+        Command::Wake(args) => commands::sleep::wake(&args),
+        Command::Status(args) => commands::sleep::status(&args),
         Command::Top(args) => commands::top::run(&args),
         Command::Ledger(args) => commands::ledger::run(&args),
         Command::Replay(args) => commands::replay::run(&args),

@@ -20,6 +20,7 @@ mod predict;
 mod recorded_traces;
 mod run;
 mod schemas;
+mod sleep;
 mod statuses;
 mod synthetic_records;
 mod terminal;

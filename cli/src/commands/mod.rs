@@ -15,6 +15,7 @@ pub(crate) mod progress;
 pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod settings;
+pub(crate) mod sleep;
 pub(crate) mod snapshot;
 pub(crate) mod table;
 pub(crate) mod top;
