@@ -115,7 +115,8 @@ fn names_that_clash_are_listed_and_the_ids_still_tell_apart() {
     assert!(matches!(find_in(place.path(), &program), Err(FindError::Several { .. })));
     one.end();
     assert_eq!(find_in(place.path(), "twin").unwrap().pid().cast_signed(), two.pid());
-    (two.end(), other.end());
+    two.end();
+    other.end();
     assert_eq!(std::fs::read_dir(place.path().join("control")).unwrap().count(), 0, "an exit removes the file");
 }
 

@@ -29,19 +29,24 @@ fn status() -> impl Strategy<Value = Status> {
     })
 }
 
+/// Returns whether the only line break is at the end.
+fn is_a_line(bytes: &[u8]) -> bool {
+    bytes.iter().position(|&byte| byte == b'\n') == bytes.len().checked_sub(1)
+}
+
 proptest! {
     #[test]
     fn a_request_survives_its_line(action in action(), ms in 0..=86_400_000_u64) {
         let request = Request::new(action, Duration::from_millis(ms));
         let line = request.to_line();
-        prop_assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
+        prop_assert!(is_a_line(&line));
         prop_assert_eq!(Request::of_line(&line).unwrap(), request);
     }
 
     #[test]
     fn an_answer_survives_its_line(status in status(), text in ".{0,300}") {
         let line = answer_line(Ok(status.clone()));
-        prop_assert!(line.len() <= MOST_ANSWER && line.iter().filter(|&&byte| byte == b'\n').count() == 1);
+        prop_assert!(line.len() <= MOST_ANSWER && is_a_line(&line));
         let read = read_answer(&line).unwrap().unwrap();
         prop_assert_eq!(&read, &status.clone().clean());
         prop_assert!(!read.name.chars().any(char::is_control), "no terminal obeys a name");
