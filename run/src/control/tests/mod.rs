@@ -301,6 +301,33 @@ fn mistaken_requests_are_refused_by_name() {
     assert_eq!((setup.fake.parks.load(SeqCst), setup.ask(Action::Park, 60_000).unwrap().parks), (0, 1));
 }
 
+/// The threads of the library, by the names that the system cuts off after 15 characters.
+#[test]
+fn no_signal_of_the_program_reaches_the_answering_threads() {
+    let setup = Setup::new();
+    setup.ask(Action::Park, 60_000).unwrap();
+    let mut names = Vec::new();
+    for task in fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap().path();
+        // A thread of another test may end meanwhile.
+        let Ok(name) = fs::read_to_string(task.join("comm")) else { continue };
+        let Ok(status) = fs::read_to_string(task.join("status")) else { continue };
+        if !["cachalot-contro", "cachalot-park"].contains(&name.trim_end()) {
+            continue;
+        }
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        let blocked = u64::from_str_radix(blocked.trim(), 16).unwrap();
+        for signal in [libc::SIGTERM, libc::SIGPIPE, libc::SIGCHLD, libc::SIGALRM, libc::SIGUSR1] {
+            assert_ne!(blocked & (1 << (signal - 1)), 0, "{name}: signal {signal}");
+        }
+        names.push(name.trim_end().to_owned());
+    }
+    assert!(
+        ["cachalot-contro", "cachalot-park"].iter().all(|name| names.iter().any(|found| found == name)),
+        "{names:?}"
+    );
+}
+
 #[test]
 fn the_socket_is_private_and_goes_with_the_server() {
     let setup = Setup::new();
