@@ -243,6 +243,23 @@ fn top_shows_the_states_of_processes_that_answer() {
 }
 
 #[test]
+fn the_schema_and_the_page_have_all_kinds() {
+    let read =
+        |name: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name)).expect(name);
+    let schema: serde_json::Value = serde_json::from_str(&read("sleep.schema.json")).expect("JSON");
+    let mut kinds: Vec<_> = RefusalKind::ALL.into_iter().map(|kind| serde_json::json!(kind)).collect();
+    let page = read("sleep.md");
+    for kind in kinds.iter().filter_map(serde_json::Value::as_str).filter(|&kind| kind != "other") {
+        assert!(page.contains(&format!("\n| `{kind}` |")), "{kind}");
+    }
+    kinds.push(serde_json::Value::Null);
+    let failures = &schema["properties"]["failures"]["items"]["properties"];
+    assert_eq!(failures["kind"]["enum"], serde_json::json!(kinds));
+    let remaining = &schema["$defs"]["status"]["properties"]["remaining"]["items"]["properties"];
+    assert_eq!(remaining["what"]["enum"], serde_json::json!(RemainderKind::ALL));
+}
+
+#[test]
 fn names_of_run_are_checked() {
     for (name, reason) in
         [("", "1 to 64"), (&"a".repeat(65), "1 to 64"), ("4711", "id of a process"), ("a\u{1b}[2J", "control")]

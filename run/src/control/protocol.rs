@@ -164,6 +164,24 @@ impl Request {
     }
 }
 
+impl RefusalKind {
+    /// All kinds.
+    pub const ALL: [Self; 12] = [
+        Self::BadRequest,
+        Self::Denied,
+        Self::Busy,
+        Self::NeverIdle,
+        Self::Capturing,
+        Self::NoHostMemory,
+        Self::NoFileSpace,
+        Self::NoDeviceMemory,
+        Self::Unsupported,
+        Self::Driver,
+        Self::Internal,
+        Self::Other,
+    ];
+}
+
 impl ControlRefusal {
     /// Creates a refusal. The text names the obstacle, and has no line break.
     pub fn new(kind: RefusalKind, text: impl Into<String>) -> Self {

@@ -145,6 +145,23 @@ impl SleepState {
 }
 
 impl RemainderKind {
+    /// All reasons.
+    pub const ALL: [Self; 13] = [
+        Self::Context,
+        Self::Module,
+        Self::Graph,
+        Self::Managed,
+        Self::Exported,
+        Self::Pinned,
+        Self::Virtual,
+        Self::Arrays,
+        Self::Pool,
+        Self::Plain,
+        Self::KeptAwake,
+        Self::Unexplained,
+        Self::Other,
+    ];
+
     /// Returns the reason's name in JSON and in tables.
     pub const fn name(self) -> &'static str {
         match self {

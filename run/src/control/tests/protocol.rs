@@ -14,7 +14,7 @@ fn action() -> impl Strategy<Value = Action> {
 
 fn status() -> impl Strategy<Value = Status> {
     let states = select(vec![SleepState::Awake, SleepState::Parking, SleepState::Parked, SleepState::Waking]);
-    let kinds = select(vec![RemainderKind::Context, RemainderKind::KeptAwake, RemainderKind::Unexplained]);
+    let kinds = select(RemainderKind::ALL.to_vec());
     let remaining = (kinds, any::<u64>()).prop_map(|(what, bytes)| Remainder { what, bytes });
     let transfer = || prop::option::of((any::<u64>(), any::<u64>()).prop_map(|(ms, bytes)| Transfer { ms, bytes }));
     let texts = (".{0,80}", ".{0,20}", prop::option::of(".{0,20}"), prop::option::of(".{0,200}"));
@@ -44,15 +44,19 @@ proptest! {
     }
 
     #[test]
-    fn an_answer_survives_its_line(status in status(), text in ".{0,300}") {
+    fn an_answer_survives_its_line(
+        status in status(),
+        kind in select(RefusalKind::ALL.to_vec()),
+        text in ".{0,300}",
+    ) {
         let line = answer_line(Ok(status.clone()));
         prop_assert!(line.len() <= MOST_ANSWER && is_a_line(&line));
         let read = read_answer(&line).unwrap().unwrap();
         prop_assert_eq!(&read, &status.clone().clean());
         prop_assert!(!read.name.chars().any(char::is_control), "no terminal obeys a name");
-        let refused = ControlRefusal::new(RefusalKind::Busy, text.as_str());
+        let refused = ControlRefusal::new(kind, text.as_str());
         let read = read_answer(&answer_line(Err(refused))).unwrap().unwrap_err();
-        prop_assert_eq!(read.kind, RefusalKind::Busy);
+        prop_assert_eq!(read.kind, kind);
         prop_assert_eq!(read.text.chars().count(), text.chars().count());
     }
 
@@ -118,7 +122,7 @@ fn an_answer_beyond_the_length_of_a_line_is_a_refusal() {
 
 #[test]
 fn names_of_kinds_are_those_of_the_json() {
-    for kind in [RemainderKind::Context, RemainderKind::KeptAwake, RemainderKind::Arrays, RemainderKind::Other] {
+    for kind in RemainderKind::ALL {
         assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
     }
     for state in [SleepState::Awake, SleepState::Parking, SleepState::Parked, SleepState::Waking] {
