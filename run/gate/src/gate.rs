@@ -1,0 +1,163 @@
+//! The gate.
+
+use crate::barrier::Barrier;
+use crate::mark::Mark;
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicBool, Ordering};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, Ordering};
+
+/// A gate before memory that one thread sometimes needs for itself.
+#[derive(Debug)]
+pub struct Gate {
+    closed: AtomicBool,
+    barrier: Barrier,
+}
+
+/// The refusal of a closed gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Closed;
+
+/// The time of a thread inside. Ends when dropped.
+#[derive(Debug)]
+pub struct Inside<'a> {
+    /// The mark to change at the end. `None`: an outer visit of the thread lasts longer.
+    mark: Option<&'a Mark>,
+}
+
+impl Gate {
+    /// Returns an open gate. Asks the system for its barrier.
+    pub fn new() -> Self {
+        Self { closed: AtomicBool::new(false), barrier: Barrier::of_system() }
+    }
+
+    /// Goes in, with the calling thread's mark. A thread inside already goes in also while the gate is closed: the closer sees the
+    /// outer visit. Takes no lock, calls no system.
+    ///
+    /// # Errors
+    /// [`Closed`].
+    #[inline]
+    pub fn enter<'a>(&self, mark: &'a Mark) -> Result<Inside<'a>, Closed> {
+        let Some(before) = mark.go_in() else { return Ok(Inside { mark: None }) };
+        self.barrier.light();
+        // Acquire: a thread that finds the gate open again sees the closer's work.
+        if self.closed.load(Ordering::Acquire) {
+            mark.go_back(before);
+            return Err(Closed);
+        }
+        Ok(Inside { mark: Some(mark) })
+    }
+
+    /// Goes in, whatever the gate: for the closer itself, whose calls may come back to the gate.
+    pub fn enter_as_closer<'a>(&self, mark: &'a Mark) -> Inside<'a> {
+        Inside { mark: mark.go_in().map(|_| mark) }
+    }
+
+    /// Closes the gate. Every thread that is inside, or goes in without seeing the closed gate, has an odd mark from the return
+    /// on. One thread at a time closes and opens.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.barrier.heavy();
+    }
+
+    /// Opens the gate.
+    pub fn open(&self) {
+        self.closed.store(false, Ordering::Release);
+    }
+
+    /// Returns whether the gate is closed at the moment.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(mark) = self.mark {
+            mark.go_out();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Closed, Gate};
+    use crate::mark::{Mark, look};
+    use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    #[test]
+    fn a_closed_gate_refuses_and_leaves_the_mark_as_it_was() {
+        let (gate, mark) = (Gate::new(), Mark::new());
+        drop(gate.enter(&mark).unwrap());
+        let before = look([&mark]);
+        gate.close();
+        assert_eq!(gate.enter(&mark).err(), Some(Closed));
+        assert_eq!(look([&mark]), before);
+        gate.open();
+        drop(gate.enter(&mark).unwrap());
+        assert_ne!(look([&mark]), before, "a visit shows");
+    }
+
+    #[test]
+    fn a_visit_inside_a_visit_ends_with_the_outer_one() {
+        let (gate, mark) = (Gate::new(), Mark::new());
+        let outer = gate.enter(&mark).unwrap();
+        gate.close();
+        drop(gate.enter(&mark).unwrap());
+        assert!(look([&mark]).inside);
+        drop(outer);
+        assert!(!look([&mark]).inside);
+    }
+
+    #[test]
+    fn the_closer_passes_its_own_gate() {
+        let (gate, mark) = (Gate::new(), Mark::new());
+        gate.close();
+        let closer = gate.enter_as_closer(&mark);
+        drop(gate.enter(&mark).unwrap());
+        drop(closer);
+        assert_eq!(gate.enter(&mark).err(), Some(Closed));
+    }
+
+    #[test]
+    fn threads_never_use_memory_that_the_closer_has() {
+        let gate = Gate::new();
+        let marks: Vec<Mark> = (0..4).map(|_| Mark::new()).collect();
+        // The memory is 0 unless the closer has it.
+        let (memory, done) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for mark in &marks {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        match gate.enter(mark) {
+                            Ok(inside) => {
+                                assert_eq!(memory.load(Ordering::Relaxed), 0, "in use by the closer");
+                                drop(inside);
+                            }
+                            Err(Closed) => std::thread::yield_now(),
+                        }
+                    }
+                });
+            }
+            for _ in 0..100 {
+                gate.close();
+                while look(&marks).inside {
+                    std::thread::yield_now();
+                }
+                memory.store(1, Ordering::Relaxed);
+                std::thread::yield_now();
+                memory.store(0, Ordering::Relaxed);
+                gate.open();
+                std::thread::yield_now();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+}

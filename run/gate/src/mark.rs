@@ -1,0 +1,75 @@
+//! What a thread shows to the closer of a gate.
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU64, Ordering};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering};
+
+/// The mark of a thread: odd while the thread is inside, and different after every visit. Only one thread at a time changes a
+/// mark. On cache lines of its own, because the thread writes at each visit.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Mark {
+    /// Twice the number of visits, and 1 more inside.
+    visits: AtomicU64,
+}
+
+impl Mark {
+    /// Returns the mark of a thread outside.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self { visits: AtomicU64::new(0) }
+    }
+
+    /// Returns the mark of a thread outside.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns whether the thread of the mark is inside. Called by the thread of the mark.
+    #[inline]
+    pub fn is_inside(&self) -> bool {
+        self.visits.load(Ordering::Relaxed) & 1 == 1
+    }
+
+    /// Makes the mark odd. `None` if the mark is odd.
+    #[inline]
+    pub(crate) fn go_in(&self) -> Option<u64> {
+        let before = self.visits.load(Ordering::Relaxed);
+        if before & 1 == 1 {
+            return None;
+        }
+        self.visits.store(before + 1, Ordering::Relaxed);
+        Some(before)
+    }
+
+    /// Makes the mark even again after a visit. The closer that sees the mark sees what the thread did inside.
+    #[inline]
+    pub(crate) fn go_out(&self) {
+        let inside = self.visits.load(Ordering::Relaxed);
+        self.visits.store(inside + 1, Ordering::Release);
+    }
+
+    /// Makes the mark what it was before a visit that a closed gate refused.
+    pub(crate) fn go_back(&self, before: u64) {
+        self.visits.store(before, Ordering::Release);
+    }
+}
+
+/// What all marks show at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Look {
+    /// A number that changes with every visit.
+    pub visits: u64,
+    /// Whether a thread is inside.
+    pub inside: bool,
+}
+
+/// Reads marks. Behind a closed gate, `inside` tells whether a thread may still use the memory.
+pub fn look<'a>(marks: impl IntoIterator<Item = &'a Mark>) -> Look {
+    marks.into_iter().fold(Look::default(), |look, mark| {
+        let visits = mark.visits.load(Ordering::Acquire);
+        Look { visits: look.visits.wrapping_add(visits / 2), inside: look.inside || visits & 1 == 1 }
+    })
+}
