@@ -47,6 +47,35 @@ fn report(allocator: &Interrupted) -> ParkReport {
 }
 
 #[test]
+fn all_streams_of_the_default_pool_park_and_wake_together() {
+    for policy in PAGED {
+        let allocator = allocator(policy);
+        let mut blocks = numbered(&allocator);
+        for (mib, number) in [(1, 90), (60, 91)] {
+            let at = allocator.malloc(DEVICE, mib * MIB, TWO).unwrap();
+            assert!(device(&allocator).inner.write(at, number));
+            blocks.push((at, number));
+        }
+        let parking = allocator.parking(DEVICE).unwrap();
+        parking.park(ParkTarget::Streams, ParkMode::Keep, ParkOrder::Device).unwrap();
+        consistency::check(&allocator, DEVICE, None).unwrap();
+        let report = parking.report(ParkTarget::Streams).unwrap();
+        assert_eq!((report.state, report.mapped), (ParkState::Asleep, 0), "`{policy}`");
+        assert!(report.parked >= 181 * MIB, "`{policy}`");
+        for stream in [ONE, TWO] {
+            assert!(matches!(allocator.malloc(DEVICE, MIB, stream), Err(Error::Parked)), "`{policy}`");
+        }
+        allocator.free(blocks.remove(0).0).unwrap();
+        parking.wake(ParkTarget::Streams).unwrap();
+        for &(at, number) in &blocks {
+            assert_eq!(device(&allocator).inner.read(at), Some(number), "`{policy}`");
+        }
+        consistency::check(&allocator, DEVICE, None).unwrap();
+        allocator.malloc(DEVICE, MIB, TWO).unwrap();
+    }
+}
+
+#[test]
 fn pages_freed_while_they_are_copied_stay_with_the_park() {
     for policy in PAGED {
         for freed in 0..3 {

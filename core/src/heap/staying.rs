@@ -53,12 +53,14 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Panics if `page` must not be unmapped: the page lies under a used block not parked by the program.
+    /// Panics if `page` must not be unmapped: the page lies under a used block not parked by the program. `lent_stays`:
+    /// blocks lent to other streams are not parked.
     #[cfg(any(test, feature = "paranoid"))]
-    pub(crate) fn assert_unused(&self, page: &HomePage) {
+    pub(crate) fn assert_unused(&self, page: &HomePage, lent_stays: bool) {
         let is_there = |block: &&BlockEntry| block.addr < page.end() && page.at < block.end();
         for block in tiles(self.newest, &self.segments, &self.blocks).filter(is_there) {
-            let is_parked = self.asleep && page.stays == Stays::No && !uses::is_lent(block, &self.sets.uses);
+            let is_parked =
+                self.asleep && page.stays == Stays::No && !(lent_stays && uses::is_lent(block, &self.sets.uses));
             let is_used = matches!(block.state, State::Allocated | State::Pending);
             assert!(!is_used || is_parked, "a page is unmapped under a block in use: {block:?}");
         }

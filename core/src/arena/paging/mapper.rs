@@ -200,7 +200,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
                 let mut heap = self.device.heaps.lock(slot);
                 let home = heap.sets.pages.remove(at);
                 #[cfg(any(test, feature = "paranoid"))]
-                heap.assert_unused(&home);
+                heap.assert_unused(&home, true);
                 home
             };
             at = home.end();

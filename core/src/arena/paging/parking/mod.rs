@@ -8,8 +8,8 @@
 //!    └──────────────────────────────── waking ◀─────────────────────────────────┘
 //! ```
 //!
-//! The heaps of a *target* are parked together: of all pools with a tag, or of a stream in the
-//! default pool. A heap asleep keeps blocks, addresses and the list of pages, and serves no
+//! The heaps of a *target* are parked together: of all pools with a tag, or of a stream or all streams in
+//! the default pool. A heap asleep keeps blocks, addresses and the list of pages, and serves no
 //! request; frees go on, since they change only tables. Pages asleep have no memory of the device. Pages
 //! pinned by the program, and ordinary segments, stay awake.
 //!
@@ -51,6 +51,8 @@ pub enum ParkTarget {
     Tag(Tag),
     /// The memory of the stream in the default pool.
     Stream(StreamId),
+    /// The memory of all streams in the default pool. A stream without memory at the call stays awake.
+    Streams,
 }
 
 /// The contents of parked memory after waking.
@@ -205,9 +207,10 @@ impl ParkTarget {
 
     /// Iterates over the pairs of the target.
     fn pairs<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>) -> impl Iterator<Item = PairUse<'_, R, S>> {
-        let (tag, stream) = match self {
-            Self::Tag(tag) => (Some(tag), None),
-            Self::Stream(stream) => (None, Some(stream)),
+        let (tag, stream, all) = match self {
+            Self::Tag(tag) => (Some(tag), None, None),
+            Self::Stream(stream) => (None, Some(stream), None),
+            Self::Streams => (None, None, Some(0)),
         };
         let mut from = 0;
         let pools = core::iter::from_fn(move || {
@@ -215,7 +218,10 @@ impl ParkTarget {
             from = pool + 1;
             Some(pool)
         });
-        pools.flat_map(|pool| heaps.pairs_of(pool)).chain(stream.and_then(|stream| heaps.find_pair(0, stream)))
+        pools
+            .chain(all)
+            .flat_map(|pool| heaps.pairs_of(pool))
+            .chain(stream.and_then(|stream| heaps.find_pair(0, stream)))
     }
 
     /// Makes the heaps of the target, present and future ones, refuse requests or serve requests again.
@@ -239,6 +245,7 @@ impl ParkTarget {
             }
             // A pair that is in use keeps its stream; without one there is nothing to park.
             Self::Stream(stream) => heaps.default_pool.streams.get(stream.0).into_iter().for_each(set),
+            Self::Streams => registry.pairs_of(0).for_each(set),
         }
     }
 }

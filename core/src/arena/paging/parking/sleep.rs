@@ -4,7 +4,7 @@
 //! pages, the next groups are being copied, and the link never rests. The memory of a page goes back only
 //! after the contents are safe. After a failure, parked pages are woken again.
 
-use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, Parker, page_from};
+use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, ParkTarget, Parker, page_from};
 use crate::config::rounding::PoolKind;
 use crate::device::{CopyMark, DeviceError, DeviceMemory, ErrorKind};
 use crate::error::Error;
@@ -92,7 +92,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     fn prepare(&self, order: ParkOrder, mode: ParkMode) -> Result<(), Error> {
         let device = self.device();
         self.wait_for_requests()?;
-        self.in_each_heap(Heap::keep_lent_pages);
+        if self.lent_stays() {
+            self.in_each_heap(Heap::keep_lent_pages);
+        }
         self.in_each_heap(Heap::keep_pinned_pages);
         self.wait_for_work(order)?;
         device.process_events()?;
@@ -103,6 +105,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         self.each_heap(|slot| self.mapper.take_left(slot).and(self.mapper.unmap_cached(slot)))?;
         self.mapper.destroy_spares()?;
         if mode == ParkMode::Keep { self.prepare_contents() } else { Ok(()) }
+    }
+
+    /// Returns whether blocks lent to other streams are beyond the target.
+    fn lent_stays(&self) -> bool {
+        // The default pool alone lends, and to its own streams.
+        self.target != ParkTarget::Streams
     }
 
     /// Calls `act` with every heap of the target, locked.
@@ -302,7 +310,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             return Ok(());
         }
         #[cfg(any(test, feature = "paranoid"))]
-        device.heaps.lock(slot).assert_unused(&home);
+        device.heaps.lock(slot).assert_unused(&home, self.lent_stays());
         if let Err(error) = self.mapper.unmap_or_stay(DevicePtr(home.at), home.bytes) {
             self.stay_awake(home);
             return Err(error.into());
