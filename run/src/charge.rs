@@ -5,7 +5,7 @@
 //! and processes. Memory of the host is not counted. Memory from the driver is booked to the calling
 //! object.
 
-use crate::group::{Budget, Group, Refusal, Uuid};
+use crate::group::{Budget, Group, Refusal, SleepNews, Turn, Uuid};
 use crate::ledger::file::write_at_exit;
 use crate::ledger::{Kind, Ledger, LedgerOptions};
 use crate::options::Options;
@@ -88,6 +88,12 @@ impl Charge {
     /// Returns the memory that the driver has given.
     pub fn holdings(&self) -> &Arc<Holdings> {
         &self.holdings
+    }
+
+    /// Returns the charges of all devices in use.
+    pub fn all(&self) -> Vec<Arc<DeviceCharge>> {
+        let devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        devices.iter().map(|(_, charge)| Arc::clone(charge)).collect()
     }
 
     /// Returns the charge of a device. The first call for a device asks the driver for the device's
@@ -220,6 +226,23 @@ impl DeviceCharge {
     /// Returns the bytes owed by the process to refused members of the group.
     pub fn owed(&self) -> u64 {
         self.group.as_ref().map_or(0, Group::owed)
+    }
+
+    /// See [`Group::yields`].
+    pub fn yields(&self, news: SleepNews) -> bool {
+        self.group.as_ref().is_some_and(|group| group.yields(news))
+    }
+
+    /// See [`Group::turn`].
+    pub fn turn(&self, bytes: u64) -> Turn {
+        self.group.as_ref().map_or(Turn::Hopeless, |group| group.turn(bytes))
+    }
+
+    /// See [`Group::end_wait`].
+    pub fn end_wait(&self) {
+        if let Some(group) = &self.group {
+            group.end_wait();
+        }
     }
 
     /// Returns the figures of the limit. `None` without a limit.

@@ -3,7 +3,8 @@
 use super::failure::{GroupError, Holder, Reason, Refusal};
 use super::layout::{FORM, Figures, MAGIC, NONE, OWNERS, State, Terms};
 use super::lock::Held;
-use super::{Budget, Uuid, shares, subtract};
+use super::turns::{self, Contender, Turn};
+use super::{Budget, SleepNews, Uuid, shares, subtract};
 use crate::options::GroupOptions;
 use crate::shared::form;
 use crate::shared::map::Shared;
@@ -240,6 +241,63 @@ impl Membership {
         let (owners, me) = self.owners();
         shares::owed(limit, &owners, me)
     }
+}
+
+impl Membership {
+    /// See [`Group::yields`](super::Group::yields).
+    pub(super) fn yields(&self, news: SleepNews) -> bool {
+        let now = monotonic_ms();
+        let before = |time: Duration| now.saturating_sub(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).max(1);
+        let mine = &self.state().entries[self.me];
+        let awake_at_least = u64::try_from(news.awake_at_least.as_millis()).unwrap_or(u64::MAX);
+        mine.awake_at_least.store(awake_at_least, Ordering::Relaxed);
+        mine.idle_since.store(before(news.idle), Ordering::Relaxed);
+        mine.awake_since.store(news.awake.map_or(0, before), Ordering::Relaxed);
+        let Some(limit) = self.state().limit().filter(|_| !self.is_forked()) else { return false };
+        // The usual case is that nobody waits.
+        let is_waiting = |at: usize| self.state().entries[at].waits_since.load(Ordering::Relaxed) != 0;
+        if !self.state().owned().any(is_waiting) {
+            return false;
+        }
+        self.look_for_the_dead();
+        let (members, me) = self.contenders();
+        turns::due(limit, &members, now) == Some(me)
+    }
+
+    /// See [`Group::turn`](super::Group::turn).
+    pub(super) fn turn(&self, bytes: u64) -> Turn {
+        let Some(limit) = self.state().limit().filter(|_| !self.is_forked()) else { return Turn::Served };
+        let mine = &self.state().entries[self.me];
+        mine.needs.store(mine.held.load(Ordering::Acquire).saturating_add(bytes), Ordering::Relaxed);
+        if mine.waits_since.load(Ordering::Relaxed) == 0 {
+            mine.waits_since.store(monotonic_ms().max(1), Ordering::Release);
+        }
+        self.look_for_the_dead();
+        let (members, me) = self.contenders();
+        turns::turn(limit, &members, me)
+    }
+
+    /// See [`Group::end_wait`](super::Group::end_wait).
+    pub(super) fn end_wait(&self) {
+        if !self.is_forked() {
+            self.state().entries[self.me].waits_since.store(0, Ordering::Release);
+        }
+    }
+
+    /// Returns what all owners tell of their sleep, and the number of the process among them.
+    fn contenders(&self) -> (Vec<Contender>, usize) {
+        let state = self.state();
+        // In the order of the table, so that all members come to the same answer.
+        let owned: Vec<usize> = state.owned().collect();
+        let me = owned.iter().position(|&at| at == self.me).unwrap_or_default();
+        (owned.into_iter().map(|at| state.entries[at].contender()).collect(), me)
+    }
+}
+
+/// Returns the milliseconds of the machine's clock that all processes share.
+fn monotonic_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000 + now.tv_nsec.cast_unsigned() / 1_000_000
 }
 
 impl Drop for Membership {

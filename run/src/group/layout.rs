@@ -8,17 +8,18 @@
 //! So a process can be killed at any moment, and the sum and the entries agree.
 
 use super::lock::Lock;
+use super::turns::Contender;
 use crate::shared::form;
 use crate::shared::map::Words;
 use crate::shared::process::Identity;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The first word of the file: `CACHGRP1`.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHGRP1");
+/// The first word of the file: `CACHGRP2`.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHGRP2");
 
 /// The form of the file. Processes whose C library has another mutex cannot share the file.
 pub(super) const FORM: u64 =
-    1 | (size_of::<libc::pthread_mutex_t>() as u64) << 16 | (size_of::<usize>() as u64) << 32 | LIBRARY << 48;
+    2 | (size_of::<libc::pthread_mutex_t>() as u64) << 16 | (size_of::<usize>() as u64) << 32 | LIBRARY << 48;
 
 /// The C library, which defines the form of the mutex.
 const LIBRARY: u64 = if cfg!(target_env = "musl") { 2 } else { 1 };
@@ -76,6 +77,12 @@ pub(super) struct OwnerEntry {
     pub(super) want: AtomicU64,
     /// The program's name.
     pub(super) program: [AtomicU64; 4],
+    /// What the owner tells of its sleep: see [`Contender`]. Written by the owner alone.
+    pub(super) needs: AtomicU64,
+    pub(super) waits_since: AtomicU64,
+    pub(super) awake_since: AtomicU64,
+    pub(super) idle_since: AtomicU64,
+    pub(super) awake_at_least: AtomicU64,
 }
 
 /// The bounds of an owner, as named at the join.
@@ -118,6 +125,18 @@ impl OwnerEntry {
         }
     }
 
+    /// Returns what the owner tells of its sleep.
+    pub(super) fn contender(&self) -> Contender {
+        Contender {
+            held: self.held.load(Ordering::Acquire),
+            needs: self.needs.load(Ordering::Relaxed),
+            waits_since: self.waits_since.load(Ordering::Acquire),
+            awake_since: self.awake_since.load(Ordering::Relaxed),
+            idle_since: self.idle_since.load(Ordering::Relaxed),
+            awake_at_least: self.awake_at_least.load(Ordering::Relaxed),
+        }
+    }
+
     /// Returns the program's name.
     pub(super) fn program(&self) -> String {
         form::unpack(self.program.iter().map(|word| word.load(Ordering::Relaxed)))
@@ -133,6 +152,11 @@ impl OwnerEntry {
             (&self.max, terms.max),
             (&self.weight, terms.weight),
             (&self.want, 0),
+            (&self.needs, 0),
+            (&self.waits_since, 0),
+            (&self.awake_since, 0),
+            (&self.idle_since, 0),
+            (&self.awake_at_least, 0),
         ];
         words.iter().for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
         for (word, part) in self.program.iter().zip(form::pack::<4>(program)) {

@@ -9,6 +9,7 @@
 //! watch       groups of a user, read from outside
 //! failure     why a process may not join, or not reserve
 //! shares      how much each owner may take, and must give back
+//! turns       which owner wakes, and which is parked for it
 //! layout      the words of the shared file
 //! lock        a mutex, which outlives the holder
 //! ```
@@ -24,17 +25,20 @@ mod processes;
 mod shares;
 #[cfg(test)]
 mod tests;
+mod turns;
 pub mod watch;
 
 pub use crate::shared::uuid::Uuid;
 pub use failure::{GroupError, Holder, Refusal};
 pub use lock::LockFault;
+pub use turns::Turn;
 
 use crate::options::GroupOptions;
 use crate::shared::folder;
 use file::Membership;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The place of the process in a limit. All methods may be called from every thread, and none calls
 /// the driver.
@@ -139,6 +143,44 @@ impl Group {
         match &self.0 {
             Standing::Member(member) => member.owed(),
             Standing::Alone { .. } => 0,
+        }
+    }
+}
+
+/// What a member of a group tells the others of its sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SleepNews {
+    /// For how long the memory has been awake. `None`: the memory is parked.
+    pub awake: Option<Duration>,
+    /// For how long the process has made no call.
+    pub idle: Duration,
+    /// For how long the memory stays awake at least, unless nobody waits.
+    pub awake_at_least: Duration,
+}
+
+impl Group {
+    /// Tells the other members about the sleep of the process, and returns whether the process has to be parked now for a
+    /// member that waits. Called again and again by members that yield.
+    pub fn yields(&self, news: SleepNews) -> bool {
+        match &self.0 {
+            Standing::Member(member) => member.yields(news),
+            Standing::Alone { .. } => false,
+        }
+    }
+
+    /// Begins to wait for `bytes` more, or waits on for another number of bytes. [`end_wait`](Self::end_wait) ends the wait, and only
+    /// then the next member is served.
+    pub fn turn(&self, bytes: u64) -> Turn {
+        match &self.0 {
+            Standing::Member(member) => member.turn(bytes),
+            Standing::Alone { .. } => Turn::Served,
+        }
+    }
+
+    /// Ends a wait. Does nothing without one.
+    pub fn end_wait(&self) {
+        if let Standing::Member(member) = &self.0 {
+            member.end_wait();
         }
     }
 }
