@@ -8,6 +8,7 @@
 //! group      a limit shared by processes
 //! control    the way in for other processes: park, wake and status
 //! ledger     the callers behind each piece of the device's memory
+//! sleep      idle programs whose memory leaves the device
 //! real       the driver behind the library in front
 //! shared     files mapped by processes of a user
 //! options    options passed by `cachalot run` to the program's process
@@ -33,6 +34,7 @@ pub mod real;
 pub mod record;
 pub mod serve;
 pub mod shared;
+pub mod sleep;
 mod tell;
 pub mod types;
 

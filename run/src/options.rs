@@ -36,6 +36,28 @@ pub struct Options {
     pub no_follow: bool,
     /// The name of the process for `cachalot park`, `wake` and `status`. `None`: the program's name.
     pub name: Option<String>,
+    /// The memory of the process can be parked. `None`: the memory stays on the device.
+    pub sleep: Option<SleepOptions>,
+}
+
+/// How the memory of a process sleeps.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SleepOptions {
+    /// Milliseconds without a call after which the memory is parked. `None`: only when told to.
+    pub idle_ms: Option<u64>,
+    /// Milliseconds for which a call waits for memory of the device to wake, before the call fails.
+    pub wake_timeout_ms: u64,
+    /// Members of the group that lack memory have this process parked, and this process waits for memory in their turn.
+    pub yields: bool,
+    /// Milliseconds for which the memory stays awake at least before the group may have it parked.
+    pub awake_ms: u64,
+}
+
+impl Default for SleepOptions {
+    fn default() -> Self {
+        Self { idle_ms: None, wake_timeout_ms: 60_000, yields: false, awake_ms: 1_000 }
+    }
 }
 
 /// The place of a process in a group.

@@ -5,6 +5,7 @@ mod loading;
 mod names;
 mod refusals;
 mod served;
+mod sleeping;
 mod survival;
 
 use crate::common::{Finished, finish};

@@ -4,8 +4,8 @@ use crate::addresses::of_driver;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{CuFunction, CuStream};
 use cachalot_run::ledger::Kind;
-use cachalot_run::serve::{Process, is_first_launch, process};
-use cachalot_run::sleep::{self, Entered};
+use cachalot_run::serve::{self, Process, is_first_launch, process};
+use cachalot_run::sleep::Entered;
 use core::cell::Cell;
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -76,7 +76,10 @@ pub(crate) fn measured(index: usize, kind: Kind, pass: impl FnOnce(NonNull<c_voi
 /// launch, which is measured if somebody wants full books.
 #[inline]
 pub(crate) fn launched(index: usize, function: CuFunction, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
-    let _entered = enter();
+    let _entered = match enter() {
+        Ok(entered) => entered,
+        Err(code) => return code,
+    };
     if is_first_launch(function.0) {
         return measured(index, Kind::Module, pass);
     }
@@ -87,14 +90,20 @@ pub(crate) fn launched(index: usize, function: CuFunction, pass: impl FnOnce(Non
 /// awake before `pass` begins, and stays awake until `pass` returns.
 #[inline]
 pub(crate) fn touching(index: usize, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
-    let _entered = enter();
+    let _entered = match enter() {
+        Ok(entered) => entered,
+        Err(code) => return code,
+    };
     of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
 }
 
-/// Keeps the memory awake. `None` inside a served call, whose own way keeps the memory that the call uses.
+/// Keeps the memory awake. Does nothing inside a served call, whose own way keeps the memory that the call uses.
+///
+/// # Errors
+/// The code for the caller, where the memory cannot wake.
 #[inline]
-fn enter() -> Option<Entered> {
-    (!INSIDE.get()).then(sleep::enter)
+fn enter() -> Result<Entered, CuResult> {
+    if INSIDE.get() { Ok(Entered::freely()) } else { serve::enter() }
 }
 
 /// Returns the per-thread default stream in place of 0, as the driver's functions with `_ptsz` read the argument.

@@ -27,6 +27,10 @@ impl Process {
     /// # Safety
     /// The context lives.
     pub unsafe fn ctx_enable_peer_access(&self, peer: CuContext, flags: c_uint) -> CuResult {
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(code) => return code,
+        };
         // SAFETY: the arguments are the caller's.
         let code = unsafe { self.real.ctx_enable_peer_access(peer, flags) };
         let Some(accessor) = self.current() else { return code };
@@ -57,6 +61,10 @@ impl Process {
         descriptors: *const CuMemAccessDesc,
         count: usize,
     ) -> CuResult {
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(code) => return code,
+        };
         self.pools.shared(pool);
         // SAFETY: the arguments are the caller's.
         let code = unsafe { self.real.mem_pool_set_access(pool, descriptors, count) };

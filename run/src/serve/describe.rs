@@ -48,6 +48,11 @@ impl Process {
     /// # Safety
     /// `value` is null, or writable for the attribute.
     pub unsafe fn pointer_get_attribute(&self, value: *mut c_void, attribute: c_int, address: CuDevicePtr) -> CuResult {
+        // The driver knows nothing of an address whose memory is parked.
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(code) => return code,
+        };
         // SAFETY: the arguments are the caller's.
         let pass = || unsafe { self.real.pointer_get_attribute(value, CuPointerAttribute(attribute), address) };
         match self.place(address) {
@@ -77,6 +82,10 @@ impl Process {
         values: *mut *mut c_void,
         address: CuDevicePtr,
     ) -> CuResult {
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(code) => return code,
+        };
         let place = self.place(address);
         // For an address that it does not know, the driver answers each attribute with nothing. No
         // program has memory at address 1.

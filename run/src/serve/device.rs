@@ -70,6 +70,11 @@ impl ServedDevice {
         &self.charge
     }
 
+    /// Returns the charge of the device, for a longer time.
+    pub(super) fn charge_of(&self) -> Arc<DeviceCharge> {
+        Arc::clone(&self.charge)
+    }
+
     /// Writes the events recorded so far to the record's file.
     pub(super) fn write_record(&self) {
         if let Some(record) = &self.record {
@@ -109,7 +114,7 @@ impl ServedDevice {
     }
 
     /// Gives cached memory back to the driver, because other members of the group were refused.
-    fn pay(&self) {
+    pub(super) fn pay(&self) {
         let owed = self.charge.owed();
         if owed != 0
             && let Some(owner) = self.owner()

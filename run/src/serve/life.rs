@@ -91,13 +91,8 @@ impl Process {
     /// # Safety
     /// The context lives, and no thread uses the context during the call.
     pub unsafe fn ctx_destroy(&self, context: CuContext) -> CuResult {
-        self.frees.end_context(
-            context,
-            // SAFETY: the context is the caller's.
-            || unsafe { self.real.ctx_destroy(context) },
-            |code| code.is_success(),
-            || self.forget_context(context),
-        )
+        // SAFETY: the context is the caller's.
+        self.end_context(context, || unsafe { self.real.ctx_destroy(context) }, |code| code.is_success())
     }
 
     /// `cuCtxAttach`. The context has a use more.
@@ -119,13 +114,22 @@ impl Process {
     /// # Safety
     /// The context lives, and no thread uses the context during the last call.
     pub unsafe fn ctx_detach(&self, context: CuContext) -> CuResult {
-        self.frees.end_context(
+        self.end_context(
             context,
             // SAFETY: the context is the caller's.
             || unsafe { self.real.ctx_detach(context) },
             |code| code.is_success() && !self.was_attached(context),
-            || self.forget_context(context),
         )
+    }
+
+    /// Makes a call that may destroy a context, and forgets the context if it is `gone`. No thread parks or wakes meanwhile.
+    fn end_context(
+        &self,
+        context: CuContext,
+        call: impl FnOnce() -> CuResult,
+        gone: impl FnOnce(&CuResult) -> bool,
+    ) -> CuResult {
+        self.between_parks(|| self.frees.end_context(context, call, gone, || self.forget_context(context)))
     }
 
     /// Takes back a call of [`ctx_attach`](Self::ctx_attach). Returns whether there was one.
@@ -163,12 +167,7 @@ impl Process {
     fn end_primary(&self, device: CuDevice, always: bool, call: impl FnOnce() -> CuResult) -> CuResult {
         let _primaries = self.lock_primaries();
         let Some(primary) = self.primary(device) else { return call() };
-        self.frees.end_context(
-            primary,
-            call,
-            |code| code.is_success() && (always || !is_active(self.real, device)),
-            || self.forget_context(primary),
-        )
+        self.end_context(primary, call, |code| code.is_success() && (always || !is_active(self.real, device)))
     }
 
     /// Locks the primary contexts' owners.
@@ -259,6 +258,11 @@ impl Process {
 
     /// Begins a capture by `call`. From before the call on, no event of a context is recorded.
     fn begin_capture(&self, stream: CuStream, call: impl FnOnce() -> CuResult) -> CuResult {
+        // The captured calls may use memory, and a wake in the middle of a capture would break it.
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(code) => return code,
+        };
         self.frees.capture_begins();
         let code = call();
         if code.is_success() {

@@ -1,11 +1,12 @@
 //! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch` and `cuMemGetInfo`: memory complete for the
 //! host.
 
-use crate::charge::DriverFigures;
+use crate::charge::{DriverFigures, taken_by};
 use crate::ledger::Kind;
 use crate::serve::frees::Waited;
 use crate::serve::process::{Process, is_foreign};
 use crate::serve::served::{DEVICE, Served, code_of};
+use crate::sleep::Entered;
 use cachalot::core_api::Error;
 use cachalot::{DevicePtr, HOST_STREAM, StreamId};
 use cachalot_cuda::CuResult;
@@ -49,9 +50,10 @@ impl Process {
     /// Serves a request for memory on a stream, and clears the memory if the options say so.
     #[inline]
     pub(super) fn request(&self, served: &Arc<Served>, bytes: u64, stream: StreamId) -> Result<DevicePtr, CuResult> {
-        let ptr = match served.allocator().malloc(DEVICE, bytes, stream) {
-            Ok(ptr) => ptr,
-            Err(error) => self.request_again(served, bytes, stream, error)?,
+        let inside = self.enter()?;
+        let (ptr, _inside) = match served.allocator().malloc(DEVICE, bytes, stream) {
+            Ok(ptr) => (ptr, inside),
+            Err(error) => self.request_in_turn(served, bytes, stream, error, inside)?,
         };
         if self.options.zero
             && stream == HOST_STREAM
@@ -67,16 +69,44 @@ impl Process {
         Ok(ptr)
     }
 
+    /// Repeats a request after a failure. A member of a group that parks its members waits for its turn.
+    #[cold]
+    fn request_in_turn(
+        &self,
+        served: &Arc<Served>,
+        bytes: u64,
+        stream: StreamId,
+        error: Error,
+        inside: Entered,
+    ) -> Result<(DevicePtr, Entered), CuResult> {
+        let mut turn = self.begin_turn();
+        let (mut inside, mut last) = (inside, error);
+        loop {
+            match self.request_again(served, bytes, stream, last) {
+                Ok(ptr) => return Ok((ptr, inside)),
+                Err(error) => last = error,
+            }
+            let Some(turn) = turn.as_mut().filter(|_| matches!(last, Error::OutOfMemory(_))) else {
+                return Err(code_of(last));
+            };
+            // The process may be parked meanwhile for a member that has waited for longer.
+            drop(inside);
+            if !turn.wait(&[(served.device().charge_of(), taken_by(bytes))]) {
+                return Err(code_of(last));
+            }
+            inside = self.enter()?;
+        }
+    }
+
     /// Repeats a request after a failure: whenever more frees are complete, and after the caches of
     /// the device's other contexts have gone back to the driver.
-    #[cold]
     fn request_again(
         &self,
         served: &Arc<Served>,
         bytes: u64,
         stream: StreamId,
         error: Error,
-    ) -> Result<DevicePtr, CuResult> {
+    ) -> Result<DevicePtr, Error> {
         let mut last = error;
         let (mut waited, mut emptied) = (Waited::Advanced, false);
         while matches!(last, Error::OutOfMemory(_)) {
@@ -95,7 +125,7 @@ impl Process {
                 Err(error) => last = error,
             }
         }
-        Err(code_of(last))
+        Err(last)
     }
 
     /// Gives the caches of the device's further contexts back to the driver. Returns whether a further

@@ -10,6 +10,10 @@
 //! life · passed      contexts, streams and captures, from begin to end · memory and code of the driver
 //! access             memory opened to peers
 //! peers              which contexts may access the memory of others
+//! controlled         the process as other processes park, wake and ask it
+//! keeper             a thread for what is due without a call
+//! sleeping           the memory of the process, parked and woken
+//! turns              a wait for memory of a group whose members are parked for each other
 //! launches           first launches, at which the driver loads code
 //! process            the state of a process, and which way a call goes
 //! contexts           the allocator of a thread, and the owner of an address
@@ -29,10 +33,12 @@
 
 mod access;
 mod contexts;
+mod controlled;
 mod describe;
 mod device;
 mod frees;
 mod handles;
+mod keeper;
 mod launches;
 mod life;
 mod memory;
@@ -45,6 +51,9 @@ mod pools;
 mod process;
 mod published;
 mod served;
+mod sleeping;
+mod turns;
 
 pub use launches::is_first_launch;
-pub use process::{Counts, Process, process};
+pub use process::{Counts, Process, enter, process};
+pub use sleeping::{Moved, SleepFigures};

@@ -6,6 +6,7 @@ use crate::real::{self, Real};
 use crate::record::Record;
 use crate::serve::contexts::Contexts;
 use crate::serve::frees::Frees;
+use crate::serve::keeper;
 use crate::serve::launches::tell_first_launches;
 use crate::serve::notes::Notes;
 use crate::serve::observed::Observed;
@@ -13,6 +14,8 @@ use crate::serve::peers::Peers;
 use crate::serve::pools::Pools;
 use crate::serve::published::Handles;
 use crate::serve::served::{self, Served};
+use crate::serve::sleeping::Sleeping;
+use crate::sleep::Entered;
 use crate::tell::tell;
 use cachalot::core_api::PointerFault;
 use cachalot::core_api::config::ConfigError;
@@ -47,6 +50,10 @@ pub struct Process {
     pub(super) peers: Peers,
     /// Contexts with uses beyond the first, one entry for each use.
     pub(super) attached: Mutex<Vec<CuContext>>,
+    /// `None`: the memory stays on the device.
+    pub(super) sleeping: Option<Sleeping>,
+    /// Whether the process is the one of [`process`], and may have threads of its own.
+    is_whole: bool,
     pub(super) counters: Counters,
 }
 
@@ -97,7 +104,7 @@ impl Process {
         }
         Ok(Self {
             real,
-            settings: served::settings(&options.settings)?,
+            settings: served::settings(&options.settings, options.sleep.is_some())?,
             streams: Arc::new(Streams::new()),
             contexts: Contexts::new(),
             opening: Mutex::default(),
@@ -111,6 +118,8 @@ impl Process {
             capturing: Mutex::default(),
             peers: Peers::default(),
             attached: Mutex::default(),
+            sleeping: options.sleep.clone().map(Sleeping::new),
+            is_whole: publish,
             counters: Counters::default(),
             options,
         })
@@ -186,8 +195,15 @@ impl Process {
         let begin = || self.begin_record();
         let opened =
             Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, begin).ok()?;
+        if self.sleeping.is_some() {
+            // No wake gives memory of the host back: see `give_host_memory_back`.
+            let _ = opened.device().cuda().retain_host_memory(u64::MAX);
+        }
         self.contexts.add(Arc::clone(&opened));
         drop(opening);
+        if self.is_whole && (self.sleeping.is_some() || self.options.group.is_some()) {
+            keeper::start();
+        }
         // The management library is asked once for each context, where somebody wants the figure.
         if self.options.limit.is_some() || self.options.group.is_some() || self.options.wants_full_books() {
             opened.device().book_context();
@@ -224,6 +240,11 @@ impl Process {
     /// Notes memory of the driver before the free.
     pub(super) fn observe_given(&self, address: CuDevicePtr) {
         self.observed.given(address);
+    }
+
+    /// Gives cached memory back that the process owes to refused members of the group.
+    pub(super) fn pay(&self) {
+        self.contexts.all().iter().for_each(|served| served.device().pay());
     }
 
     /// Counts a passed call.
@@ -278,6 +299,16 @@ pub fn process() -> Option<&'static Process> {
     // of a library may make the program's first call.
     real::real()?;
     PROCESS.get_or_init(start).as_ref()
+}
+
+/// Begins a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. Costs a load
+/// where nothing sleeps.
+///
+/// # Errors
+/// The code for the caller, where the memory cannot wake.
+#[inline]
+pub fn enter() -> Result<Entered, CuResult> {
+    process().map_or(Ok(Entered::freely()), Process::enter)
 }
 
 /// Makes the state of the calling process.

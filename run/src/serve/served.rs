@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// request beyond the memory of the device is cut from a free segment.
 pub(super) const SETTINGS: &str = "exact_segments:True,compact:1,max_split_size_mb:20";
 
+/// Settings in place of [`SETTINGS`] for memory that can be parked: blocks lie on pages.
+pub(super) const PAGES: &str = "policy:stitched";
+
 /// The only device of a context's allocator.
 pub(super) const DEVICE: DeviceIndex = DeviceIndex(0);
 
@@ -195,18 +198,18 @@ impl AllocatorOwner for Served {
     }
 }
 
-/// Parses the program's settings, added to [`SETTINGS`] where [`SETTINGS`] have an effect.
+/// Parses the program's settings, added to [`SETTINGS`] where [`SETTINGS`] have an effect. Memory that `sleeps` lies on pages.
 ///
 /// # Errors
 /// The mistake in the settings.
-pub(super) fn settings(text: &str) -> Result<Config, ConfigError> {
+pub(super) fn settings(text: &str, sleeps: bool) -> Result<Config, ConfigError> {
     let config = Config::parse(text)?;
     if !config.policy().traits().follows_pytorch || config.expandable_segments() {
         return Ok(config);
     }
     // A later setting wins.
     let comma = if text.is_empty() { "" } else { "," };
-    Config::parse(&format!("{SETTINGS}{comma}{text}"))
+    Config::parse(&format!("{}{comma}{text}", if sleeps { PAGES } else { SETTINGS }))
 }
 
 /// Returns the driver's code for a failure of the allocator.
@@ -222,14 +225,22 @@ pub(super) fn code_of(error: Error) -> CuResult {
 #[cfg(test)]
 mod tests {
     use super::settings;
+    use cachalot::Config;
 
     #[test]
     fn large_blocks_have_segments_of_their_own_unless_pages_are_asked_for() {
+        let settings = |text| settings(text, false);
         assert!(settings("").unwrap().exact_segments());
         assert!(settings("roundup_power2_divisions:4").unwrap().exact_segments());
         assert!(!settings("exact_segments:False").unwrap().exact_segments());
         assert!(!settings("expandable_segments:True").unwrap().exact_segments());
         assert!(!settings("policy:stitched").unwrap().exact_segments());
         assert!(settings("unknown:1").is_err());
+    }
+
+    #[test]
+    fn memory_that_sleeps_lies_on_pages() {
+        assert_eq!(settings("", true).unwrap(), Config::parse("policy:stitched").unwrap());
+        assert!(settings("expandable_segments:True", true).unwrap().expandable_segments());
     }
 }

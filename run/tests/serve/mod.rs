@@ -8,4 +8,5 @@ mod frees;
 mod orders;
 mod records;
 mod setup;
+mod sleep;
 mod waits;

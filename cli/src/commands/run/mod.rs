@@ -12,12 +12,13 @@ use cachalot_core::Config;
 use cachalot_replay::compare::policy_named;
 use cachalot_run::Options;
 use cachalot_run::control::MOST_NAME;
-use cachalot_run::options::GroupOptions;
+use cachalot_run::options::{GroupOptions, SleepOptions};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 /// Exit status for an unexecutable program, as of `env` and of the shells.
 const NOT_EXECUTABLE: u8 = 126;
@@ -44,6 +45,7 @@ Examples:
   cachalot run -- python train.py
   cachalot run --limit 12GiB -- ./server
   cachalot run --group team --limit 40GiB -- ./job
+  cachalot run --park-idle 5m -- ./server
   cachalot run --record trace.csv.gz -- ./program";
 
 /// Start a program with a library in front of the CUDA driver
@@ -98,6 +100,22 @@ pub(crate) struct RunArgs {
     /// Keep the call stack of each entry of the ledger
     #[arg(long)]
     ledger_stacks: bool,
+    /// Park the memory after so long without a call, such as 5m, 30s or 500ms: the contents go to the host, and come
+    /// back before the next call that may use the memory
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    park_idle: Option<Duration>,
+    /// Let `cachalot park` and the group park the memory
+    #[arg(long)]
+    parkable: bool,
+    /// Have the group park this program when another member needs memory, and wait in turn for memory of the group
+    #[arg(long = "yield", requires = "group")]
+    yields: bool,
+    /// How long the memory stays awake at least before the group may have it parked
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "1s", requires = "yields")]
+    awake: Duration,
+    /// How long a call waits for memory of the device to wake, before the call fails
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "60s")]
+    wake_timeout: Duration,
     /// Have children of the program run without the library
     #[arg(long)]
     no_follow: bool,
@@ -130,6 +148,11 @@ fn checked_name(text: &str) -> Result<String, String> {
         return Err("a name of digits alone would be the id of a process".to_owned());
     }
     Ok(text.to_owned())
+}
+
+/// Returns a time in milliseconds. A longer time than the number can hold is the longest.
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Runs the command. Returns only if the program could not be started.
@@ -197,6 +220,12 @@ impl RunArgs {
             ledger_file: ledger_file.map_err(|error| format!("--ledger-file: {error}"))?,
             ledger_stacks: self.ledger_stacks,
             no_follow: self.no_follow,
+            sleep: (self.parkable || self.yields || self.park_idle.is_some()).then(|| SleepOptions {
+                idle_ms: self.park_idle.map(milliseconds),
+                wake_timeout_ms: milliseconds(self.wake_timeout),
+                yields: self.yields,
+                awake_ms: milliseconds(self.awake),
+            }),
             name: self.name.clone(),
         })
     }

@@ -1,0 +1,101 @@
+//! The process as other processes see it: parked, woken and asked over the socket.
+
+use crate::charge::DeviceCharge;
+use crate::control::{ControlRefusal, Controlled, RefusalKind, Remainder, RemainderKind, SleepState, Status, Transfer};
+use crate::ledger::Kind;
+use crate::serve::process::Process;
+use crate::serve::sleeping::Moved;
+use crate::sleep::Phase;
+use cachalot_cuda::CuResult;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+impl Controlled for Process {
+    fn park(&self, timeout: Duration) -> Result<Status, ControlRefusal> {
+        Self::park(self, timeout).map(|()| self.status())
+    }
+
+    fn wake(&self, timeout: Duration) -> Result<Status, ControlRefusal> {
+        self.wake_within(timeout).map(|()| self.status()).map_err(|code| {
+            let (kind, text) = match code {
+                CuResult::OUT_OF_MEMORY => (RefusalKind::NoDeviceMemory, "the device lacks the memory".to_owned()),
+                CuResult(code) => (RefusalKind::Driver, format!("the driver answers {code}")),
+            };
+            ControlRefusal::new(kind, text)
+        })
+    }
+
+    fn status(&self) -> Status {
+        let Some((phase, time, figures)) = self.sleep() else { return Status::default() };
+        let memory = self.parkable();
+        let state = match phase {
+            Phase::Awake => SleepState::Awake,
+            Phase::Parking => SleepState::Parking,
+            Phase::Parked => SleepState::Parked,
+            Phase::Waking => SleepState::Waking,
+        };
+        let charges = self.charge.all();
+        Status {
+            group: self.options.group.as_ref().map(|group| group.name.clone()),
+            state,
+            idle_ms: self.idle_time().map(milliseconds),
+            awake_ms: if state == SleepState::Awake { milliseconds(time) } else { 0 },
+            parked_bytes: memory.parked,
+            device_bytes: memory.mapped + memory.ordinary,
+            remaining: remaining(&charges, self.counts().held_bytes, memory.pinned, memory.ordinary),
+            devices: charges.iter().filter_map(|charge| charge.ledger()).map(|book| book.view().device).collect(),
+            last_park: (figures.parks > 0).then(|| transfer(figures.last_park)),
+            last_wake: (figures.wakes > 0).then(|| transfer(figures.last_wake)),
+            parks: figures.parks,
+            wakes: figures.wakes,
+            last_error: figures.failure,
+            ..Status::default()
+        }
+    }
+}
+
+/// Returns the memory that a park leaves on the devices, by reason. `held`: bytes that the allocators hold, `pinned` and
+/// `ordinary` bytes among them that stay.
+fn remaining(charges: &[std::sync::Arc<DeviceCharge>], held: u64, pinned: u64, ordinary: u64) -> Vec<Remainder> {
+    let mut by_kind = BTreeMap::new();
+    for charge in charges {
+        for object in charge.ledger().map(|book| book.view().objects).into_iter().flatten() {
+            for kind in object.kinds {
+                *by_kind.entry(kind.kind).or_insert(0) += kind.bytes;
+            }
+        }
+    }
+    // The book has the allocators' own pages beside the program's.
+    if let Some(pages) = by_kind.get_mut(&Kind::Pages) {
+        *pages = pages.saturating_sub(held);
+    }
+    let booked = by_kind.into_iter().filter_map(|(kind, bytes)| Some((reason_of(kind)?, bytes)));
+    let own = [(RemainderKind::Pinned, pinned), (RemainderKind::Plain, ordinary)];
+    let mut sums = BTreeMap::new();
+    booked.chain(own).for_each(|(what, bytes)| *sums.entry(what).or_insert(0) += bytes);
+    sums.into_iter().filter(|&(_, bytes)| bytes > 0).map(|(what, bytes)| Remainder { what, bytes }).collect()
+}
+
+/// Returns why memory of a kind stays on the device. `None`: it does not, or is no memory of a device.
+fn reason_of(kind: Kind) -> Option<RemainderKind> {
+    match kind {
+        Kind::Segment | Kind::Served | Kind::Host => None,
+        Kind::Plain => Some(RemainderKind::Plain),
+        Kind::Pages => Some(RemainderKind::Virtual),
+        Kind::Pool => Some(RemainderKind::Pool),
+        Kind::Array => Some(RemainderKind::Arrays),
+        Kind::Managed => Some(RemainderKind::Managed),
+        Kind::Context => Some(RemainderKind::Context),
+        Kind::Module => Some(RemainderKind::Module),
+        Kind::Graph => Some(RemainderKind::Graph),
+        Kind::Other => Some(RemainderKind::Other),
+    }
+}
+
+fn transfer(moved: Moved) -> Transfer {
+    Transfer { ms: milliseconds(moved.time), bytes: moved.bytes }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

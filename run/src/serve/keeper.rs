@@ -1,0 +1,48 @@
+//! A thread for what is due without a call of the program: memory of an idle process is parked, memory owed to the group goes back,
+//! and other processes find a way in.
+
+use crate::control::Server;
+use crate::serve::process::{Process, process};
+use crate::serve::sleeping::Sleeping;
+use crate::shared::threads::without_signals;
+use crate::tell::tell;
+use std::sync::Once;
+use std::time::Duration;
+
+/// How long the thread sleeps at most between two looks, and at least.
+const LONGEST: Duration = Duration::from_secs(1);
+const SHORTEST: Duration = Duration::from_millis(5);
+
+/// Bytes of the thread's stack. The driver's own calls need some ten KiB.
+const STACK: usize = 1 << 20;
+
+/// Starts the thread of the calling process, at the first call. A system without a further thread leaves the work undone.
+pub(super) fn start() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        // The state is being made, if the call comes from its own making; the thread waits for the end.
+        let _ = without_signals(|| {
+            std::thread::Builder::new().name("cachalot-keeper".to_owned()).stack_size(STACK).spawn(|| {
+                if let Some(process) = process() {
+                    keep(process);
+                }
+            })
+        });
+    });
+}
+
+/// Looks again and again, as long as the process lives.
+fn keep(process: &'static Process) -> ! {
+    let _server = process.sleeping.as_ref().and_then(|_| {
+        let server = Server::start(process.options.name.as_deref(), process);
+        server.map_err(|error| tell(format_args!("no other process can park this one: {error}"))).ok()
+    });
+    let pause = process.sleeping.as_ref().map_or(LONGEST, Sleeping::look_every).clamp(SHORTEST, LONGEST);
+    loop {
+        std::thread::sleep(pause);
+        process.park_if_idle();
+        process.yield_to_group();
+        process.give_host_memory_back();
+        process.pay();
+    }
+}

@@ -1,0 +1,23 @@
+//! Sleep: the memory of an idle program leaves the device, and comes back before the next call that may use it.
+//!
+//! ```text
+//!              close the gate · wait for threads and work · park
+//!    awake ─────────────── parking ────────────────────────────▶ parked
+//!      ▲                      │ a thread or work stays inside        │ the first call that may use memory
+//!      │◀─────────────────────┘                                      ▼
+//!      └───────────────────────────────────────────────────────── waking
+//! ```
+//!
+//! ```text
+//! sleeper    the states, and who changes them
+//! marks      the marks of the process's threads
+//! idle       since when a program is idle
+//! ```
+
+mod idle;
+mod marks;
+mod sleeper;
+
+pub use idle::Idle;
+pub use marks::other_threads;
+pub use sleeper::{Body, Entered, Phase, Sleeper};

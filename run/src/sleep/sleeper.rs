@@ -1,0 +1,412 @@
+//! The states of sleep, and who changes them.
+//!
+//! A single thread at a time parks or wakes, without a lock: the other threads wait for the end of the change, and none of them could
+//! use the memory meanwhile.
+
+use crate::control::{ControlRefusal, RefusalKind};
+use crate::sleep::marks::{other_threads, own};
+use cachalot_gate::{Gate, Inside, Look};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a pause lasts between two looks at the threads or the device.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Where the memory of a process is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// On the device.
+    Awake,
+    /// On the way to the host, and no thread uses it.
+    Parking,
+    /// On the host or in files.
+    Parked,
+    /// On the way back.
+    Waking,
+}
+
+/// The memory that a [`Sleeper`] sends away and brings back. One thread at a time calls.
+pub trait Body {
+    /// The error of a call that finds the memory parked and cannot bring it back.
+    type Error: Clone;
+
+    /// Returns whether all work submitted before the call is complete. Does not wait.
+    fn is_idle(&self) -> bool;
+
+    /// Parks the memory. No thread uses it, and all work is complete.
+    ///
+    /// # Errors
+    /// The reason. All memory is awake then.
+    fn park(&self) -> Result<(), ControlRefusal>;
+
+    /// Brings the memory back.
+    ///
+    /// # Errors
+    /// The code for the caller. All memory is parked then.
+    fn wake(&self) -> Result<(), Self::Error>;
+}
+
+/// The sleep of a process.
+#[derive(Debug)]
+pub struct Sleeper<E> {
+    gate: Gate,
+    state: Mutex<State<E>>,
+    /// Notified after every change of the phase.
+    changed: Condvar,
+}
+
+/// The phase, and what ended the last try to wake.
+#[derive(Debug)]
+struct State<E> {
+    phase: Phase,
+    /// The last phase that was no change: awake or parked.
+    settled: Phase,
+    /// When the memory became awake or parked.
+    since: Instant,
+    /// How many tries to wake have ended.
+    tries: u64,
+    /// The error of the last try to wake.
+    error: Option<E>,
+}
+
+/// The time of a thread in a call that may use memory.
+#[derive(Debug)]
+pub struct Entered {
+    _inside: Option<Inside<'static>>,
+}
+
+impl Entered {
+    /// Returns the time of a thread that no gate stops.
+    pub const fn freely() -> Self {
+        Self { _inside: None }
+    }
+}
+
+impl<E: Clone> Sleeper<E> {
+    /// Returns the sleeper of a process that is awake.
+    pub fn new() -> Self {
+        let state = State { phase: Phase::Awake, settled: Phase::Awake, since: Instant::now(), tries: 0, error: None };
+        Self { gate: Gate::new(), state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Returns the phase, and for how long the memory has been awake or parked.
+    pub fn phase(&self) -> (Phase, Duration) {
+        let state = self.lock();
+        (state.phase, state.since.elapsed())
+    }
+
+    /// Begins a call that may use memory. Wakes the memory first. Takes no lock while the memory is awake.
+    ///
+    /// # Errors
+    /// That of [`Body::wake`].
+    #[inline]
+    pub fn enter(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
+        match self.gate.enter(own()) {
+            Ok(inside) => Ok(Entered { _inside: Some(inside) }),
+            Err(_) => self.enter_closed(body),
+        }
+    }
+
+    /// Begins a call that finds the gate closed.
+    #[cold]
+    fn enter_closed(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
+        loop {
+            self.wake(body)?;
+            if let Ok(inside) = self.gate.enter(own()) {
+                return Ok(Entered { _inside: Some(inside) });
+            }
+        }
+    }
+
+    /// Wakes the memory, or waits for the thread that does.
+    ///
+    /// # Errors
+    /// That of [`Body::wake`].
+    pub fn wake(&self, body: &impl Body<Error = E>) -> Result<(), E> {
+        let mut state = self.lock();
+        let tries = state.tries;
+        loop {
+            match state.phase {
+                Phase::Awake => return Ok(()),
+                Phase::Parked if state.tries != tries => {
+                    // The thread that was first has failed, a moment ago.
+                    if let Some(error) = &state.error {
+                        return Err(error.clone());
+                    }
+                    break;
+                }
+                Phase::Parked => break,
+                Phase::Parking | Phase::Waking => state = self.wait(state),
+            }
+        }
+        let mut change = self.change(state, Phase::Waking, Phase::Parked);
+        let woken = body.wake();
+        if woken.is_ok() {
+            change.then = Phase::Awake;
+        }
+        let mut state = self.lock();
+        state.tries += 1;
+        state.error = woken.clone().err();
+        drop(state);
+        woken
+    }
+
+    /// Parks the memory of a process that looks idle: the marks of the other threads are as in `look`, and all work is complete. Waits for
+    /// nothing.
+    ///
+    /// # Errors
+    /// The reason. The memory is awake then, or as it was.
+    pub fn park_idle(&self, body: &impl Body<Error = E>, look: Look) -> Result<(), ControlRefusal> {
+        if !body.is_idle() {
+            return Err(still_working());
+        }
+        let Some(change) = self.begin_to_park()? else { return Ok(()) };
+        let still = other_threads();
+        change.end(if still.inside || still != look { Err(still_inside()) } else { body.park() })
+    }
+
+    /// Parks the memory of a process in use: holds new calls back, waits up to `patience` for the calls and the work in progress,
+    /// and parks.
+    ///
+    /// # Errors
+    /// The reason. The memory is awake then, or as it was.
+    pub fn park(&self, body: &impl Body<Error = E>, patience: Duration) -> Result<(), ControlRefusal> {
+        let end = Instant::now() + patience;
+        let Some(change) = self.begin_to_park()? else { return Ok(()) };
+        change.end(loop {
+            let inside = other_threads().inside;
+            if !inside && body.is_idle() {
+                break body.park();
+            }
+            if Instant::now() >= end {
+                break Err(if inside { still_inside() } else { still_working() });
+            }
+            std::thread::sleep(PAUSE);
+        })
+    }
+
+    /// Calls `act` while no thread parks or wakes, and returns the answer.
+    pub fn hold<T>(&self, act: impl FnOnce() -> T) -> T {
+        let mut state = self.lock();
+        while state.phase.is_change() {
+            state = self.wait(state);
+        }
+        let phase = state.phase;
+        let _change = self.change(state, Phase::Waking, phase);
+        act()
+    }
+
+    /// Closes the gate. `None`: the memory is parked.
+    fn begin_to_park(&self) -> Result<Option<Change<'_, E>>, ControlRefusal> {
+        let state = self.lock();
+        match state.phase {
+            Phase::Parked => Ok(None),
+            Phase::Parking | Phase::Waking => {
+                Err(ControlRefusal::new(RefusalKind::Busy, "another thread parks or wakes the memory"))
+            }
+            Phase::Awake => {
+                // A panic in the middle leaves the way back to the next call.
+                let change = self.change(state, Phase::Parking, Phase::Parked);
+                self.gate.close();
+                Ok(Some(change))
+            }
+        }
+    }
+
+    /// Begins a change of the phase, to end with the phase `then`.
+    fn change(&self, mut state: MutexGuard<'_, State<E>>, phase: Phase, then: Phase) -> Change<'_, E> {
+        state.phase = phase;
+        Change { sleeper: self, then, _inside: self.gate.enter_as_closer(own()) }
+    }
+
+    /// Waits for a change of the phase.
+    fn wait<'a>(&self, state: MutexGuard<'a, State<E>>) -> MutexGuard<'a, State<E>> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<E>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<E: Clone> Default for Sleeper<E> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A change of the phase by one thread. Ends when dropped.
+struct Change<'a, E> {
+    sleeper: &'a Sleeper<E>,
+    /// The phase at the end: awake or parked.
+    then: Phase,
+    /// The driver may come back to the gate from the calls of the change.
+    _inside: Inside<'static>,
+}
+
+impl<E> Change<'_, E> {
+    /// Ends a try to park.
+    fn end(mut self, parked: Result<(), ControlRefusal>) -> Result<(), ControlRefusal> {
+        if parked.is_err() {
+            self.then = Phase::Awake;
+        }
+        parked
+    }
+}
+
+impl<E> Drop for Change<'_, E> {
+    fn drop(&mut self) {
+        let mut state = self.sleeper.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.then != state.settled {
+            (state.settled, state.since) = (self.then, Instant::now());
+        }
+        state.phase = self.then;
+        if self.then == Phase::Awake {
+            self.sleeper.gate.open();
+        }
+        drop(state);
+        self.sleeper.changed.notify_all();
+    }
+}
+
+impl Phase {
+    /// Returns whether a thread parks or wakes.
+    pub fn is_change(self) -> bool {
+        matches!(self, Self::Parking | Self::Waking)
+    }
+}
+
+fn still_inside() -> ControlRefusal {
+    ControlRefusal::new(RefusalKind::NeverIdle, "a thread stays inside a call of the driver, or submits more work")
+}
+
+fn still_working() -> ControlRefusal {
+    ControlRefusal::new(RefusalKind::NeverIdle, "work on the device has not ended")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Body, Phase, Sleeper};
+    use crate::control::{ControlRefusal, RefusalKind};
+    use crate::sleep::other_threads;
+    use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::Duration;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Memory that is 0 while awake.
+    #[derive(Default)]
+    struct Fake {
+        parked: AtomicU64,
+        works: AtomicBool,
+        fails: AtomicBool,
+    }
+
+    impl Body for Fake {
+        type Error = u32;
+
+        fn is_idle(&self) -> bool {
+            !self.works.load(Ordering::Relaxed)
+        }
+
+        fn park(&self) -> Result<(), ControlRefusal> {
+            if self.fails.load(Ordering::Relaxed) {
+                return Err(ControlRefusal::new(RefusalKind::Driver, "planted"));
+            }
+            assert_eq!(self.parked.swap(1, Ordering::Relaxed), 0);
+            Ok(())
+        }
+
+        fn wake(&self) -> Result<(), u32> {
+            if self.fails.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(50));
+                return Err(2);
+            }
+            assert_eq!(self.parked.swap(0, Ordering::Relaxed), 1);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_first_call_wakes_and_the_others_wait_for_it() {
+        let (sleeper, body) = (Sleeper::new(), Fake::default());
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..300 {
+                        let inside = sleeper.enter(&body).unwrap();
+                        assert_eq!(body.parked.load(Ordering::Relaxed), 0);
+                        drop(inside);
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            for _ in 0..50 {
+                match sleeper.park(&body, PATIENCE) {
+                    Ok(()) => {}
+                    Err(error) => assert_eq!(error.kind, RefusalKind::Busy, "{error}"),
+                }
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(sleeper.wake(&body), Ok(()));
+        assert_eq!(sleeper.phase().0, Phase::Awake);
+    }
+
+    #[test]
+    fn a_refused_park_leaves_the_memory_awake() {
+        let (sleeper, body) = (Sleeper::new(), Fake::default());
+        body.works.store(true, Ordering::Relaxed);
+        assert_eq!(sleeper.park(&body, Duration::ZERO).unwrap_err().kind, RefusalKind::NeverIdle);
+        assert_eq!(sleeper.park_idle(&body, other_threads()).unwrap_err().kind, RefusalKind::NeverIdle);
+        body.works.store(false, Ordering::Relaxed);
+        body.fails.store(true, Ordering::Relaxed);
+        assert_eq!(sleeper.park(&body, PATIENCE).unwrap_err().kind, RefusalKind::Driver);
+        assert_eq!(sleeper.phase().0, Phase::Awake);
+        drop(sleeper.enter(&body).unwrap());
+    }
+
+    #[test]
+    fn a_call_inside_keeps_the_memory_awake() {
+        let (sleeper, body) = (Sleeper::new(), Fake::default());
+        std::thread::scope(|scope| {
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            let (came, here) = std::sync::mpsc::channel();
+            let (sleeper, body) = (&sleeper, &body);
+            scope.spawn(move || {
+                let inside = sleeper.enter(body).unwrap();
+                came.send(()).unwrap();
+                wait.recv().unwrap();
+                drop(inside);
+            });
+            here.recv().unwrap();
+            assert_eq!(sleeper.park(body, Duration::ZERO).unwrap_err().kind, RefusalKind::NeverIdle);
+            assert_eq!(sleeper.park_idle(body, other_threads()).unwrap_err().kind, RefusalKind::NeverIdle);
+            go.send(()).unwrap();
+        });
+        assert_eq!(sleeper.park(&body, PATIENCE), Ok(()));
+    }
+
+    #[test]
+    fn calls_during_a_failed_wake_get_its_error_once_and_later_ones_try_again() {
+        let (sleeper, body) = (Sleeper::new(), Fake::default());
+        sleeper.park(&body, PATIENCE).unwrap();
+        body.fails.store(true, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| assert_eq!(sleeper.enter(&body).unwrap_err(), 2));
+            }
+        });
+        assert_eq!(sleeper.phase().0, Phase::Parked);
+        body.fails.store(false, Ordering::Relaxed);
+        drop(sleeper.enter(&body).unwrap());
+        assert_eq!(sleeper.phase().0, Phase::Awake);
+    }
+
+    #[test]
+    fn nothing_parks_while_a_thread_holds_the_state() {
+        let (sleeper, body) = (Sleeper::<u32>::new(), Fake::default());
+        sleeper.hold(|| assert_eq!(sleeper.park(&body, PATIENCE).unwrap_err().kind, RefusalKind::Busy));
+        assert_eq!(sleeper.phase().0, Phase::Awake);
+    }
+}
