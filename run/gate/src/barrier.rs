@@ -7,8 +7,8 @@ use loom::sync::atomic::{Ordering, fence};
 
 /// How the threads of a process see each other's stores in order.
 ///
-/// If a thread stores to A, passes [`light`](Self::light) and loads B, and another thread stores to B, passes
-/// [`heavy`](Self::heavy) and loads A, then at least one of them sees the other's store.
+/// Let a thread store to A, pass [`light`](Self::light) and load B, and a second thread store to B, pass
+/// [`heavy`](Self::heavy) and load A. At least a single thread of the two sees the store of the second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Barrier {
     /// The heavy side interrupts every running thread of the process.
@@ -44,7 +44,7 @@ impl Barrier {
     /// The barrier of the rare side. Calls the system.
     ///
     /// # Panics
-    /// If the system refuses what it permitted before. Nothing can then be known about the other threads.
+    /// If the system refuses the permitted barrier later. Nothing can then be known about further threads.
     pub(crate) fn heavy(self) {
         #[cfg(all(target_os = "linux", not(miri), not(loom)))]
         if self == Self::Process {

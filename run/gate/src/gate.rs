@@ -1,4 +1,4 @@
-//! The gate.
+//! A gate, open or closed.
 
 use crate::barrier::Barrier;
 use crate::mark::Mark;
@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering};
 
-/// A gate before memory that one thread sometimes needs for itself.
+/// A gate before memory, sometimes needed by a single thread alone.
 #[derive(Debug)]
 pub struct Gate {
     closed: AtomicBool,
@@ -31,7 +31,7 @@ impl Gate {
         Self { closed: AtomicBool::new(false), barrier: Barrier::of_system() }
     }
 
-    /// Goes in, with the calling thread's mark. A thread inside already goes in also while the gate is closed: the closer sees the
+    /// Goes in, with the calling thread's mark. A thread inside goes in also while the gate is closed: the closer sees the
     /// outer visit. Takes no lock, calls no system.
     ///
     /// # Errors
@@ -48,13 +48,13 @@ impl Gate {
         Ok(Inside { mark: Some(mark) })
     }
 
-    /// Goes in, whatever the gate: for the closer itself, whose calls may come back to the gate.
+    /// Goes in through an open or closed gate: for the closer, whose calls may come back to the gate.
     pub fn enter_as_closer<'a>(&self, mark: &'a Mark) -> Inside<'a> {
         Inside { mark: mark.go_in().map(|_| mark) }
     }
 
-    /// Closes the gate. Every thread that is inside, or goes in without seeing the closed gate, has an odd mark from the return
-    /// on. One thread at a time closes and opens.
+    /// Closes the gate. Every thread inside, and every thread on the way in without a view of the closed gate, has an odd mark
+    /// from the return on. A single thread at a time closes and opens.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.barrier.heavy();

@@ -7,11 +7,11 @@
 //!   closed? ─ yes ─▶ its mark goes back   marks odd? ─ yes ─▶ threads are inside
 //! ```
 //!
-//! A thread that does not see the closed gate has an odd mark that the closer sees. So a closer that finds no odd mark has the
-//! memory for itself until the gate opens.
+//! The closer sees the odd mark of every thread without a view of the closed gate. So a closer without an odd mark in sight has the
+//! memory alone until the gate opens.
 //!
 //! The barriers are asymmetric: a thread's is an order for the compiler only, and the closer's makes the system interrupt
-//! every running thread of the process (`membarrier`, Linux 4.14). Where the system refuses, both sides use a fence.
+//! every running thread of the process (`membarrier`, Linux 4.14). If the system refuses, both sides use a fence.
 
 #![forbid(clippy::undocumented_unsafe_blocks)]
 

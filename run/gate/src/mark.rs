@@ -1,12 +1,12 @@
-//! What a thread shows to the closer of a gate.
+//! The mark of a thread, for the closer of a gate.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
 
-/// The mark of a thread: odd while the thread is inside, and different after every visit. Only one thread at a time changes a
-/// mark. On cache lines of its own, because the thread writes at each visit.
+/// The mark of a thread: odd while the thread is inside, and different after every visit. A single thread at a time changes a
+/// mark. On separate cache lines, because the thread writes at each visit.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Mark {
@@ -44,23 +44,23 @@ impl Mark {
         Some(before)
     }
 
-    /// Makes the mark even again after a visit. The closer that sees the mark sees what the thread did inside.
+    /// Makes the mark even again after a visit. With the mark, the closer sees the thread's work inside.
     #[inline]
     pub(crate) fn go_out(&self) {
         let inside = self.visits.load(Ordering::Relaxed);
         self.visits.store(inside + 1, Ordering::Release);
     }
 
-    /// Makes the mark what it was before a visit that a closed gate refused.
+    /// Restores the mark from before a visit refused by a closed gate.
     pub(crate) fn go_back(&self, before: u64) {
         self.visits.store(before, Ordering::Release);
     }
 }
 
-/// What all marks show at a moment.
+/// All marks at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Look {
-    /// A number that changes with every visit.
+    /// A number, changed by every visit.
     pub visits: u64,
     /// Whether a thread is inside.
     pub inside: bool,

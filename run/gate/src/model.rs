@@ -1,4 +1,4 @@
-//! The gate in every order of its loads and stores.
+//! The gate in every order of loads and stores.
 
 use crate::gate::Gate;
 use crate::mark::{Mark, look};

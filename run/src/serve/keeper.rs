@@ -16,19 +16,23 @@ const SHORTEST: Duration = Duration::from_millis(5);
 /// Bytes of the thread's stack. The driver's own calls need some ten KiB.
 const STACK: usize = 1 << 20;
 
-/// Starts the thread of the calling process, at the first call. A system without a further thread leaves the work undone.
-pub(super) fn start() {
-    static STARTED: Once = Once::new();
-    STARTED.call_once(|| {
-        // The state is being made, if the call comes from its own making; the thread waits for the end.
-        let _ = without_signals(|| {
-            std::thread::Builder::new().name("cachalot-keeper".to_owned()).stack_size(STACK).spawn(|| {
-                if let Some(process) = process() {
-                    keep(process);
-                }
-            })
+impl Process {
+    /// Starts the thread of the calling process, at the first call. A system without a further thread leaves the work undone.
+    pub(super) fn start_keeper(&self) {
+        static STARTED: Once = Once::new();
+        if !self.is_whole || self.sleeping.is_none() && self.options.group.is_none() {
+            return;
+        }
+        STARTED.call_once(|| {
+            let _ = without_signals(|| {
+                std::thread::Builder::new().name("cachalot-keeper".to_owned()).stack_size(STACK).spawn(|| {
+                    if let Some(process) = process() {
+                        keep(process);
+                    }
+                })
+            });
         });
-    });
+    }
 }
 
 /// Looks again and again, as long as the process lives.

@@ -12,7 +12,8 @@
 //! peers              which contexts may access the memory of others
 //! controlled         the process as other processes park, wake and ask it
 //! keeper             a thread for what is due without a call
-//! sleeping           the memory of the process, parked and woken
+//! parking            the memory of the process, parked and woken
+//! sleeping           the figures of a process's sleep
 //! turns              a wait for memory of a group whose members are parked for each other
 //! launches           first launches, at which the driver loads code
 //! process            the state of a process, and which way a call goes
@@ -45,6 +46,7 @@ mod memory;
 mod notes;
 mod observed;
 mod ordered;
+mod parking;
 mod passed;
 mod peers;
 mod pools;

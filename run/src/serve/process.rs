@@ -6,7 +6,6 @@ use crate::real::{self, Real};
 use crate::record::Record;
 use crate::serve::contexts::Contexts;
 use crate::serve::frees::Frees;
-use crate::serve::keeper;
 use crate::serve::launches::tell_first_launches;
 use crate::serve::notes::Notes;
 use crate::serve::observed::Observed;
@@ -53,7 +52,7 @@ pub struct Process {
     /// `None`: the memory stays on the device.
     pub(super) sleeping: Option<Sleeping>,
     /// Whether the process is the one of [`process`], and may have threads of its own.
-    is_whole: bool,
+    pub(super) is_whole: bool,
     pub(super) counters: Counters,
 }
 
@@ -201,9 +200,7 @@ impl Process {
         }
         self.contexts.add(Arc::clone(&opened));
         drop(opening);
-        if self.is_whole && (self.sleeping.is_some() || self.options.group.is_some()) {
-            keeper::start();
-        }
+        self.start_keeper();
         // The management library is asked once for each context, where somebody wants the figure.
         if self.options.limit.is_some() || self.options.group.is_some() || self.options.wants_full_books() {
             opened.device().book_context();

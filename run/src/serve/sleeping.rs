@@ -1,39 +1,19 @@
-//! The memory of the process, parked and woken as a whole.
+//! What a process knows of the sleep of the process's memory.
 
-use crate::charge::DeviceCharge;
-use crate::control::{ControlRefusal, RefusalKind};
-use crate::group::SleepNews;
 use crate::options::SleepOptions;
-use crate::serve::frees::Relaxed;
-use crate::serve::process::Process;
-use crate::serve::served::{DEVICE, Served, code_of};
-use crate::serve::turns::InTurn;
-use crate::sleep::{Body, Entered, Idle, Phase, Sleeper, other_threads};
-use crate::tell::tell;
-use cachalot::Error;
-use cachalot::core_api::{ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
+use crate::sleep::{Idle, MemorySleep, other_threads};
 use cachalot_cuda::CuResult;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a wake pauses before the device is asked for memory again.
-const PAUSE: Duration = Duration::from_millis(20);
-
-/// How long memory of the host stays after a wake, for a park soon after.
-const HOST_MEMORY_STAYS: Duration = Duration::from_secs(5);
-
-/// How often a process looks whether its group needs its memory.
+/// How often a process looks for members of the group in need of memory.
 const YIELD_LOOKS: Duration = Duration::from_millis(10);
-
-/// How long a process that is parked for its group holds new calls back, until the calls and the work in progress end.
-const YIELD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The sleep of a process's served memory.
 #[derive(Debug)]
 pub(super) struct Sleeping {
-    options: SleepOptions,
-    sleeper: Sleeper<CuResult>,
+    pub(super) options: SleepOptions,
+    pub(super) sleeper: MemorySleep<CuResult>,
     idle: Mutex<Idle>,
     figures: Mutex<SleepFigures>,
 }
@@ -66,11 +46,11 @@ impl Sleeping {
     /// Returns the sleep of a process that is awake.
     pub(super) fn new(options: SleepOptions) -> Self {
         let idle = Mutex::new(Idle::new(Instant::now()));
-        Self { options, sleeper: Sleeper::new(), idle, figures: Mutex::default() }
+        Self { options, sleeper: MemorySleep::new(), idle, figures: Mutex::default() }
     }
 
     /// Returns the idle time after which the memory is parked.
-    fn idle_limit(&self) -> Option<Duration> {
+    pub(super) fn idle_limit(&self) -> Option<Duration> {
         self.options.idle_ms.map(Duration::from_millis)
     }
 
@@ -89,293 +69,11 @@ impl Sleeping {
     }
 
     /// Ends the idle time: the process works without calls, or cannot be parked.
-    fn postpone(&self) {
+    pub(super) fn postpone(&self) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).busy(Instant::now());
     }
 
-    fn figures(&self) -> MutexGuard<'_, SleepFigures> {
+    pub(super) fn figures(&self) -> MutexGuard<'_, SleepFigures> {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Process {
-    /// Begins a call that may use memory. Wakes the memory first. Costs a load where nothing sleeps.
-    ///
-    /// # Errors
-    /// The code for the caller, where the memory cannot wake.
-    #[inline]
-    pub fn enter(&self) -> Result<Entered, CuResult> {
-        match &self.sleeping {
-            None => Ok(Entered::freely()),
-            Some(sleeping) => sleeping.sleeper.enter(&self.memory()),
-        }
-    }
-
-    /// Returns a wait for memory of the group. `None`: the process is in no group whose members are parked for each other.
-    pub(super) fn begin_turn(&self) -> Option<InTurn> {
-        let options = &self.sleeping.as_ref()?.options;
-        options.yields.then(|| InTurn::new(Duration::from_millis(options.wake_timeout_ms)))
-    }
-
-    /// Parks the memory if another member of the group needs it now. Tells the members about the sleep of the process.
-    pub fn yield_to_group(&self) {
-        let Some(sleeping) = self.sleeping.as_ref().filter(|sleeping| sleeping.options.yields) else { return };
-        let (phase, time) = sleeping.sleeper.phase();
-        let news = SleepNews {
-            awake: (phase == Phase::Awake).then_some(time),
-            idle: sleeping.idle_time(),
-            awake_at_least: Duration::from_millis(sleeping.options.awake_ms),
-        };
-        // Every device has its group, and each has to learn the news.
-        let is_due = self.charge.all().iter().filter(|charge| charge.yields(news)).count() > 0;
-        if is_due && let Err(error) = self.park(YIELD_PATIENCE) {
-            sleeping.figures().failure = Some(error.text);
-        }
-    }
-
-    /// Gives memory of the host back that the last park took, a while after the wake: to give it back takes as long as to copy the
-    /// contents, so no wake does, and a park soon after finds it.
-    pub fn give_host_memory_back(&self) {
-        let Some(sleeping) = &self.sleeping else { return };
-        let (phase, time) = sleeping.sleeper.phase();
-        if phase != Phase::Awake || time < HOST_MEMORY_STAYS {
-            return;
-        }
-        for served in self.contexts.all() {
-            let cuda = served.device().cuda();
-            if cuda.host_memory_for_contents().0 > 0 {
-                // What the driver does not take back is lost, and nothing else is.
-                let _ = cuda.retain_host_memory(0);
-                let _ = cuda.retain_host_memory(u64::MAX);
-            }
-        }
-    }
-
-    /// Makes a call that may destroy contexts, while no thread parks or wakes.
-    pub(super) fn between_parks<T>(&self, call: impl FnOnce() -> T) -> T {
-        match &self.sleeping {
-            None => call(),
-            Some(sleeping) => sleeping.sleeper.hold(call),
-        }
-    }
-
-    /// Parks the memory if the process has been idle for as long as the options say. Does nothing else.
-    pub fn park_if_idle(&self) {
-        let Some(sleeping) = &self.sleeping else { return };
-        let Some(limit) = sleeping.idle_limit() else { return };
-        if sleeping.sleeper.phase().0 != Phase::Awake || sleeping.idle_time() < limit {
-            return;
-        }
-        let look = other_threads();
-        if let Err(error) = sleeping.sleeper.park_idle(&self.memory(), look) {
-            // A failure is told once, and tried again after a further idle time.
-            if matches!(error.kind, RefusalKind::Unsupported | RefusalKind::NoHostMemory | RefusalKind::Driver)
-                && sleeping.figures().failure.replace(error.text.clone()).as_ref() != Some(&error.text)
-            {
-                tell(format_args!("the memory is not parked: {error}"));
-            }
-            sleeping.postpone();
-        }
-    }
-
-    /// Parks the memory of a process in use: holds new calls back, and waits up to `patience` for calls and work in progress.
-    ///
-    /// # Errors
-    /// The reason. The memory is awake then.
-    pub fn park(&self, patience: Duration) -> Result<(), ControlRefusal> {
-        let Some(sleeping) = &self.sleeping else {
-            return Err(ControlRefusal::new(
-                RefusalKind::Unsupported,
-                "the program was started without --park-idle and --parkable",
-            ));
-        };
-        sleeping.sleeper.park(&self.memory(), patience)
-    }
-
-    /// Wakes the memory. Waits for memory of the device up to `patience`.
-    ///
-    /// # Errors
-    /// The driver's code.
-    pub fn wake_within(&self, patience: Duration) -> Result<(), CuResult> {
-        let Some(sleeping) = &self.sleeping else { return Ok(()) };
-        sleeping.sleeper.wake(&Memory { process: self, patience })
-    }
-
-    /// Returns since when no call has used memory. `None`: the memory stays on the device.
-    pub(super) fn idle_time(&self) -> Option<Duration> {
-        self.sleeping.as_ref().map(Sleeping::idle_time)
-    }
-
-    /// Returns the memory, which waits for the device as long as the options say.
-    fn memory(&self) -> Memory<'_> {
-        let patience = self
-            .sleeping
-            .as_ref()
-            .map_or(Duration::ZERO, |sleeping| Duration::from_millis(sleeping.options.wake_timeout_ms));
-        Memory { process: self, patience }
-    }
-
-    /// Returns the phase, for how long the memory has been awake or parked, and the figures. `None`: the memory stays on the
-    /// device.
-    pub fn sleep(&self) -> Option<(Phase, Duration, SleepFigures)> {
-        let sleeping = self.sleeping.as_ref()?;
-        let (phase, time) = sleeping.sleeper.phase();
-        Some((phase, time, sleeping.figures().clone()))
-    }
-
-    /// Returns the sums of the memory that can be parked, over the contexts.
-    pub fn parkable(&self) -> ParkReport {
-        self.contexts.all().iter().filter_map(|served| report(served)).fold(ParkReport::default(), |mut sum, report| {
-            sum.mapped += report.mapped;
-            sum.parked += report.parked;
-            sum.kept += report.kept;
-            sum.pinned += report.pinned;
-            sum.ordinary += report.ordinary;
-            sum
-        })
-    }
-}
-
-/// The served memory of a process.
-struct Memory<'a> {
-    process: &'a Process,
-    /// How long a wake waits for memory of the device.
-    patience: Duration,
-}
-
-impl Body for Memory<'_> {
-    type Error = CuResult;
-
-    fn is_idle(&self) -> bool {
-        let frees = &self.process.frees;
-        let number = frees.number();
-        frees.settle(self.process.real) >= number
-    }
-
-    fn park(&self) -> Result<(), ControlRefusal> {
-        let process = self.process;
-        if process.frees.is_capturing() {
-            return Err(ControlRefusal::new(RefusalKind::Capturing, "a stream captures a graph"));
-        }
-        let begin = Instant::now();
-        let contexts = process.contexts.all();
-        for (at, served) in contexts.iter().enumerate() {
-            // The work before every free is complete: freed blocks need no contents.
-            served.device().advance(process.frees.reached());
-            if let Err(error) = park(served) {
-                let text = format!("{error}");
-                // What cannot wake here wakes before the next call.
-                for woken in contexts.iter().take(at) {
-                    let _ = wake(woken);
-                }
-                return Err(ControlRefusal::new(reason_of(&error), text));
-            }
-        }
-        let moved = Moved { bytes: process.parkable().kept, time: begin.elapsed() };
-        if let Some(sleeping) = &process.sleeping {
-            let mut figures = sleeping.figures();
-            figures.parks += 1;
-            (figures.last_park, figures.failure) = (moved, None);
-        }
-        Ok(())
-    }
-
-    fn wake(&self) -> Result<(), CuResult> {
-        // The caller is a function of the driver's.
-        catch_unwind(AssertUnwindSafe(|| self.wake_in_time())).unwrap_or(Err(CuResult::UNKNOWN))
-    }
-}
-
-impl Memory<'_> {
-    /// Wakes the memory, and waits for the device to have room as long as the options say.
-    fn wake_in_time(&self) -> Result<(), CuResult> {
-        let Some(sleeping) = &self.process.sleeping else { return Ok(()) };
-        let (begin, bytes) = (Instant::now(), self.process.parkable().kept);
-        let end = begin + self.patience;
-        let mut turn = sleeping.options.yields.then(|| InTurn::new(self.patience));
-        let (code, text) = loop {
-            // A member of the group that has waited for longer wakes first, even if the memory would suffice for this one.
-            if let Some(turn) = &mut turn
-                && !turn.wait(&needs(self.process))
-            {
-                break (CuResult::OUT_OF_MEMORY, "the other members of the group keep the memory".to_owned());
-            }
-            let error = match wake_all(self.process) {
-                Ok(()) => {
-                    sleeping.postpone();
-                    let mut figures = sleeping.figures();
-                    figures.wakes += 1;
-                    (figures.last_wake, figures.failure) = (Moved { bytes, time: begin.elapsed() }, None);
-                    return Ok(());
-                }
-                Err(error) => error,
-            };
-            if !matches!(error, Error::OutOfMemory(_)) || Instant::now() >= end {
-                let text = error.to_string();
-                break (code_of(error), text);
-            }
-            std::thread::sleep(PAUSE);
-        };
-        tell(format_args!("the memory does not wake: {text}"));
-        sleeping.figures().failure = Some(text);
-        Err(code)
-    }
-}
-
-/// Returns the parked bytes by device.
-fn needs(process: &Process) -> Vec<(Arc<DeviceCharge>, u64)> {
-    let mut needs: Vec<(Arc<DeviceCharge>, u64)> = Vec::new();
-    for served in process.contexts.all() {
-        let bytes = report(&served).map_or(0, |report| report.parked);
-        let charge = served.device().charge_of();
-        match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &charge)) {
-            Some((_, sum)) => *sum += bytes,
-            None => needs.push((charge, bytes)),
-        }
-    }
-    needs
-}
-
-/// Parks the memory of a context.
-fn park(served: &Served) -> Result<(), Error> {
-    let parking = served.allocator().parking(DEVICE)?;
-    parking.park(ParkTarget::Streams, ParkMode::Keep, ParkOrder::Device)
-}
-
-/// Wakes the memory of a context.
-fn wake(served: &Served) -> Result<(), Error> {
-    served.allocator().parking(DEVICE)?.wake(ParkTarget::Streams)
-}
-
-/// Wakes the memory of all contexts: maps the pages of all, and then waits for the copies.
-///
-/// # Errors
-/// The first error. All memory is parked then.
-fn wake_all(process: &Process) -> Result<(), Error> {
-    let _relaxed = Relaxed::enter(process.real);
-    let contexts = process.contexts.all();
-    let start = |served: &Arc<Served>| served.allocator().parking(DEVICE)?.wake_start(ParkTarget::Streams);
-    let woken = contexts.iter().try_for_each(start).and_then(|()| contexts.iter().try_for_each(|served| wake(served)));
-    if woken.is_err() {
-        // A context awake would keep its memory from the others. What stays awake is awake at the next try.
-        for served in &contexts {
-            let _ = wake(served).and_then(|()| park(served));
-        }
-    }
-    woken
-}
-
-/// Returns where the memory of a context is.
-fn report(served: &Served) -> Option<ParkReport> {
-    served.allocator().parking(DEVICE).ok()?.report(ParkTarget::Streams).ok()
-}
-
-/// Returns the kind of the reason behind an error of a park.
-fn reason_of(error: &Error) -> RefusalKind {
-    match error {
-        Error::ParkingRefused(text) if text.contains("host lacks") => RefusalKind::NoHostMemory,
-        Error::ParkingRefused(_) => RefusalKind::Unsupported,
-        Error::Device(error) if error.kind == ErrorKind::NotPermittedInCapture => RefusalKind::Capturing,
-        _ => RefusalKind::Driver,
     }
 }

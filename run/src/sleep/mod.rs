@@ -1,4 +1,4 @@
-//! Sleep: the memory of an idle program leaves the device, and comes back before the next call that may use it.
+//! Sleep: the memory of an idle program leaves the device, and comes back before the next call in need of the memory.
 //!
 //! ```text
 //!              close the gate · wait for threads and work · park
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! ```text
-//! sleeper    the states, and who changes them
+//! sleeper    the states, and the changes
 //! marks      the marks of the process's threads
 //! idle       since when a program is idle
 //! ```
@@ -20,4 +20,4 @@ mod sleeper;
 
 pub use idle::Idle;
 pub use marks::other_threads;
-pub use sleeper::{Body, Entered, Phase, Sleeper};
+pub use sleeper::{Body, Entered, MemorySleep, Phase};

@@ -1,6 +1,6 @@
-//! The states of sleep, and who changes them.
+//! The states of sleep, and the changes.
 //!
-//! A single thread at a time parks or wakes, without a lock: the other threads wait for the end of the change, and none of them could
+//! A single thread at a time parks or wakes, without a lock: further threads wait for the end of the change, and could not
 //! use the memory meanwhile.
 
 use crate::control::{ControlRefusal, RefusalKind};
@@ -25,9 +25,9 @@ pub enum Phase {
     Waking,
 }
 
-/// The memory that a [`Sleeper`] sends away and brings back. One thread at a time calls.
+/// The memory of a [`MemorySleep`]. A single thread at a time calls.
 pub trait Body {
-    /// The error of a call that finds the memory parked and cannot bring it back.
+    /// The error of a call for parked memory without a way back.
     type Error: Clone;
 
     /// Returns whether all work submitted before the call is complete. Does not wait.
@@ -48,18 +48,18 @@ pub trait Body {
 
 /// The sleep of a process.
 #[derive(Debug)]
-pub struct Sleeper<E> {
+pub struct MemorySleep<E> {
     gate: Gate,
-    state: Mutex<State<E>>,
+    state: Mutex<Progress<E>>,
     /// Notified after every change of the phase.
     changed: Condvar,
 }
 
-/// The phase, and what ended the last try to wake.
+/// The phase, and the end of the last try to wake.
 #[derive(Debug)]
-struct State<E> {
+struct Progress<E> {
     phase: Phase,
-    /// The last phase that was no change: awake or parked.
+    /// The last phase without a change: awake or parked.
     settled: Phase,
     /// When the memory became awake or parked.
     since: Instant,
@@ -69,23 +69,24 @@ struct State<E> {
     error: Option<E>,
 }
 
-/// The time of a thread in a call that may use memory.
+/// The time of a thread in a call with a use of memory.
 #[derive(Debug)]
 pub struct Entered {
     _inside: Option<Inside<'static>>,
 }
 
 impl Entered {
-    /// Returns the time of a thread that no gate stops.
+    /// Returns the time of a thread without a gate.
     pub const fn freely() -> Self {
         Self { _inside: None }
     }
 }
 
-impl<E: Clone> Sleeper<E> {
+impl<E: Clone> MemorySleep<E> {
     /// Returns the sleeper of a process that is awake.
     pub fn new() -> Self {
-        let state = State { phase: Phase::Awake, settled: Phase::Awake, since: Instant::now(), tries: 0, error: None };
+        let state =
+            Progress { phase: Phase::Awake, settled: Phase::Awake, since: Instant::now(), tries: 0, error: None };
         Self { gate: Gate::new(), state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -95,10 +96,10 @@ impl<E: Clone> Sleeper<E> {
         (state.phase, state.since.elapsed())
     }
 
-    /// Begins a call that may use memory. Wakes the memory first. Takes no lock while the memory is awake.
+    /// Begins a call with a use of memory. Wakes the memory first. Takes no lock while the memory is awake.
     ///
     /// # Errors
-    /// That of [`Body::wake`].
+    /// The error of [`Body::wake`].
     #[inline]
     pub fn enter(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
         match self.gate.enter(own()) {
@@ -107,7 +108,7 @@ impl<E: Clone> Sleeper<E> {
         }
     }
 
-    /// Begins a call that finds the gate closed.
+    /// Begins a call before a closed gate.
     #[cold]
     fn enter_closed(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
         loop {
@@ -118,10 +119,10 @@ impl<E: Clone> Sleeper<E> {
         }
     }
 
-    /// Wakes the memory, or waits for the thread that does.
+    /// Wakes the memory, or waits for the waking thread.
     ///
     /// # Errors
-    /// That of [`Body::wake`].
+    /// The error of [`Body::wake`].
     pub fn wake(&self, body: &impl Body<Error = E>) -> Result<(), E> {
         let mut state = self.lock();
         let tries = state.tries;
@@ -151,11 +152,10 @@ impl<E: Clone> Sleeper<E> {
         woken
     }
 
-    /// Parks the memory of a process that looks idle: the marks of the other threads are as in `look`, and all work is complete. Waits for
-    /// nothing.
+    /// Parks the memory of a process without activity since `look`, with all work complete. Waits for nothing.
     ///
     /// # Errors
-    /// The reason. The memory is awake then, or as it was.
+    /// The reason. The memory is awake then, or as before.
     pub fn park_idle(&self, body: &impl Body<Error = E>, look: Look) -> Result<(), ControlRefusal> {
         if !body.is_idle() {
             return Err(still_working());
@@ -169,7 +169,7 @@ impl<E: Clone> Sleeper<E> {
     /// and parks.
     ///
     /// # Errors
-    /// The reason. The memory is awake then, or as it was.
+    /// The reason. The memory is awake then, or as before.
     pub fn park(&self, body: &impl Body<Error = E>, patience: Duration) -> Result<(), ControlRefusal> {
         let end = Instant::now() + patience;
         let Some(change) = self.begin_to_park()? else { return Ok(()) };
@@ -214,22 +214,22 @@ impl<E: Clone> Sleeper<E> {
     }
 
     /// Begins a change of the phase, to end with the phase `then`.
-    fn change(&self, mut state: MutexGuard<'_, State<E>>, phase: Phase, then: Phase) -> Change<'_, E> {
+    fn change(&self, mut state: MutexGuard<'_, Progress<E>>, phase: Phase, then: Phase) -> Change<'_, E> {
         state.phase = phase;
         Change { sleeper: self, then, _inside: self.gate.enter_as_closer(own()) }
     }
 
     /// Waits for a change of the phase.
-    fn wait<'a>(&self, state: MutexGuard<'a, State<E>>) -> MutexGuard<'a, State<E>> {
+    fn wait<'a>(&self, state: MutexGuard<'a, Progress<E>>) -> MutexGuard<'a, Progress<E>> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<E>> {
+    fn lock(&self) -> MutexGuard<'_, Progress<E>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<E: Clone> Default for Sleeper<E> {
+impl<E: Clone> Default for MemorySleep<E> {
     fn default() -> Self {
         Self::new()
     }
@@ -237,7 +237,7 @@ impl<E: Clone> Default for Sleeper<E> {
 
 /// A change of the phase by one thread. Ends when dropped.
 struct Change<'a, E> {
-    sleeper: &'a Sleeper<E>,
+    sleeper: &'a MemorySleep<E>,
     /// The phase at the end: awake or parked.
     then: Phase,
     /// The driver may come back to the gate from the calls of the change.
@@ -286,7 +286,7 @@ fn still_working() -> ControlRefusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, Phase, Sleeper};
+    use super::{Body, MemorySleep, Phase};
     use crate::control::{ControlRefusal, RefusalKind};
     use crate::sleep::other_threads;
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn the_first_call_wakes_and_the_others_wait_for_it() {
-        let (sleeper, body) = (Sleeper::new(), Fake::default());
+        let (sleeper, body) = (MemorySleep::new(), Fake::default());
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_refused_park_leaves_the_memory_awake() {
-        let (sleeper, body) = (Sleeper::new(), Fake::default());
+        let (sleeper, body) = (MemorySleep::new(), Fake::default());
         body.works.store(true, Ordering::Relaxed);
         assert_eq!(sleeper.park(&body, Duration::ZERO).unwrap_err().kind, RefusalKind::NeverIdle);
         assert_eq!(sleeper.park_idle(&body, other_threads()).unwrap_err().kind, RefusalKind::NeverIdle);
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_call_inside_keeps_the_memory_awake() {
-        let (sleeper, body) = (Sleeper::new(), Fake::default());
+        let (sleeper, body) = (MemorySleep::new(), Fake::default());
         std::thread::scope(|scope| {
             let (go, wait) = std::sync::mpsc::channel::<()>();
             let (came, here) = std::sync::mpsc::channel();
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn calls_during_a_failed_wake_get_its_error_once_and_later_ones_try_again() {
-        let (sleeper, body) = (Sleeper::new(), Fake::default());
+        let (sleeper, body) = (MemorySleep::new(), Fake::default());
         sleeper.park(&body, PATIENCE).unwrap();
         body.fails.store(true, Ordering::Relaxed);
         std::thread::scope(|scope| {
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn nothing_parks_while_a_thread_holds_the_state() {
-        let (sleeper, body) = (Sleeper::<u32>::new(), Fake::default());
+        let (sleeper, body) = (MemorySleep::<u32>::new(), Fake::default());
         sleeper.hold(|| assert_eq!(sleeper.park(&body, PATIENCE).unwrap_err().kind, RefusalKind::Busy));
         assert_eq!(sleeper.phase().0, Phase::Awake);
     }

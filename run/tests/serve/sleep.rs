@@ -1,6 +1,7 @@
 //! Memory of a process parked and woken.
 
 use super::setup::{PAGE, Setup};
+use cachalot_cuda::driver::types::CuDevice;
 use cachalot_run::Options;
 use cachalot_run::control::RefusalKind;
 use cachalot_run::options::SleepOptions;
@@ -195,10 +196,8 @@ fn a_context_destroyed_while_parked_leaves_a_process_that_works() {
     let blocks = filled(&setup);
     setup.process.park(PATIENCE).unwrap();
     // SAFETY: no thread uses the context.
-    assert_eq!(
-        unsafe { setup.process.device_primary_ctx_reset(cachalot_cuda::driver::types::CuDevice::default()) }.0,
-        0
-    );
+    let code = unsafe { setup.process.device_primary_ctx_reset(CuDevice(0)) };
+    assert_eq!(code.0, 0);
     setup.retain(0);
     let block = setup.take(PAGE);
     assert_eq!((phase(&setup), setup.give(block)), (Phase::Awake, 0));
