@@ -214,7 +214,7 @@ def main() -> int:
             alone, held, row = {}, None, {}
             try:
                 alone = plain(command, environment, asked.turns, errors, checkpoint)
-                held = Running([hold, str(asked.mib * 3 // 2 + 3072)], {}, errors)
+                held = Running([hold, str(asked.mib * 3 // 2 + 4096)], {}, errors)
                 row = pair(prefix, command, environment, asked.turns, errors)
             except (RuntimeError, OSError, ValueError) as error:
                 row["note"] = repr(error)[:300]

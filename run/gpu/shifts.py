@@ -1,0 +1,88 @@
+"""Ten processes of a group share a GPU in turn, and some are killed at random.
+
+    python3 run/gpu/shifts.py OUT --command COMMAND [--processes 10] [--mib MIB] [--limit-mib MIB] [--seconds N] [--seed N]
+
+Each process holds up to MIB and the group may hold the limit, so that a few fit at a time. Prints and writes to `shifts.csv`: rounds,
+kills, words that were wrong (a process ends with status 1), and the longest round of any process, which is its longest wait for a turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from compare import built
+
+
+def main() -> int:
+    """Runs the processes and writes the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--command", required=True)
+    parser.add_argument("--processes", type=int, default=10)
+    parser.add_argument("--mib", type=int, default=6144)
+    parser.add_argument("--limit-mib", type=int, default=20480)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--kill-every", type=float, default=7)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    out: Path = asked.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    random.seed(asked.seed)
+    program = built(out, "shifts.cu")
+    name = f"shifts-{asked.seed}"
+    prefix = [str(Path(asked.command).resolve()), "run", "--group", name, "--limit", f"{asked.limit_mib}MiB", "--yield", "--awake", "300ms", "--"]
+    end = time.monotonic() + asked.seconds
+    kept: list[tuple[subprocess.Popen, Path, bool]] = []
+
+    def start() -> list:
+        number = len(kept)
+        path = out / f"shift_{number}.txt"
+        left = max(end - time.monotonic(), 1)
+        process = subprocess.Popen(
+            [*prefix, program, str(asked.mib), f"{left:.0f}", str(asked.seed * 1000 + number)], stdout=path.open("w"), stderr=subprocess.STDOUT
+        )
+        kept.append((process, path, False))
+        return [number, process]
+
+    running = [start() for _ in range(asked.processes)]
+    killed: set[int] = set()
+    while time.monotonic() < end - asked.kill_every:
+        time.sleep(asked.kill_every)
+        at = random.randrange(len(running))
+        number, process = running[at]
+        if process.poll() is None:
+            process.kill()
+            killed.add(number)
+        process.wait()
+        running[at] = start()
+    failed, rounds, worst = 0, 0, 0.0
+    for number, (process, path, _) in enumerate(kept):
+        status = process.wait(180)
+        lines = path.read_text().splitlines()
+        times = [float(line) for line in lines if line.isdigit()]
+        rounds += len(times)
+        worst = max([worst, *times])
+        if status and number not in killed:
+            failed += 1
+            print(f"process {number}: status {status}: {lines[-3:]}", flush=True)
+        path.unlink()
+    row = {
+        "processes": asked.processes, "started": len(kept), "killed": len(killed), "seconds": asked.seconds, "mib each": asked.mib,
+        "limit mib": asked.limit_mib, "rounds": rounds, "failed": failed, "longest round ms": worst,
+    }
+    with (out / "shifts.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, row)
+        table.writeheader()
+        table.writerow(row)
+    print(row, flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
