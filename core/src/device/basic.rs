@@ -131,20 +131,23 @@ impl<T: BasicDevice> Forwarder for T {
     }
 }
 
+/// Forwards methods to the methods of the same names of [`BasicDevice`].
+macro_rules! to_basic {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {
+        $(
+            #[inline]
+            fn $name(&self, $($argument: $type),*) -> DeviceResult<$value> {
+                BasicDevice::$name(self, $($argument),*)
+            }
+        )*
+    };
+}
+
 impl<T: BasicDevice> ForwardSegments for T {
-    #[inline]
-    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        BasicDevice::obtain(self, bytes)
-    }
-
-    #[inline]
-    fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        BasicDevice::release(self, base, bytes)
-    }
-
-    #[inline]
-    fn memory_info(&self) -> DeviceResult<MemoryInfo> {
-        BasicDevice::memory_info(self)
+    to_basic! {
+        obtain(bytes: u64) -> DevicePtr;
+        release(base: DevicePtr, bytes: u64) -> ();
+        memory_info() -> MemoryInfo;
     }
 
     #[inline]
@@ -154,19 +157,14 @@ impl<T: BasicDevice> ForwardSegments for T {
 }
 
 impl<T: BasicDevice> ForwardStreamOrder for T {
-    #[inline]
-    fn create_event(&self) -> DeviceResult<Event> {
-        BasicDevice::create_event(self)
-    }
-
-    #[inline]
-    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        BasicDevice::destroy_event(self, event)
-    }
-
-    #[inline]
-    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        BasicDevice::record(self, event, stream)
+    to_basic! {
+        create_event() -> Event;
+        destroy_event(event: Event) -> ();
+        record(event: Event, stream: StreamId) -> ();
+        is_complete(event: Event) -> bool;
+        wait(event: Event) -> ();
+        synchronize(stream: StreamId) -> ();
+        is_capturing(stream: StreamId) -> bool;
     }
 
     #[inline]
@@ -175,28 +173,8 @@ impl<T: BasicDevice> ForwardStreamOrder for T {
     }
 
     #[inline]
-    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
-        BasicDevice::is_complete(self, event)
-    }
-
-    #[inline]
-    fn wait(&self, event: Event) -> DeviceResult<()> {
-        BasicDevice::wait(self, event)
-    }
-
-    #[inline]
     fn order_behind(&self, _: StreamId, event: Event) -> DeviceResult<()> {
         BasicDevice::wait(self, event)
-    }
-
-    #[inline]
-    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
-        BasicDevice::synchronize(self, stream)
-    }
-
-    #[inline]
-    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
-        BasicDevice::is_capturing(self, stream)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The host's part for the contents of parked memory: keeping copies, and writing the copies back.
 
-use crate::device::bare::LACKING;
-use crate::device::{Bare, DeviceResult};
+use crate::device::DeviceResult;
+use crate::device::forwarder::device_trait;
 use crate::units::DevicePtr;
 use core::num::NonZeroU64;
 
@@ -15,19 +15,25 @@ pub struct Saved(pub NonZeroU64);
 #[repr(transparent)]
 pub struct CopyMark(pub u64);
 
-/// The host's memory for the contents of parked memory, and the copies to and from it.
-///
-/// A copy is *begun* by a call and may go on while the caller goes on; [`finish`](Self::finish) waits for the end.
-/// All work on the copied memory is complete before a copy begins. Copies are not ordered with any stream of the
-/// program.
-pub trait Contents: Send + Sync {
+device_trait! {
+    /// The host's memory for the contents of parked memory, and the copies to and from it.
+    ///
+    /// A copy is *begun* by a call and may go on while the caller goes on; [`finish`](Self::finish) waits for the end.
+    /// All work on the copied memory is complete before a copy begins. Copies are not ordered with any stream of the
+    /// program.
+    pub trait Contents: Send + Sync;
+
+    /// Forwards [`Contents`] to the memory for contents of the inner device, except for the methods written in the
+    /// implementation. [`contents`](crate::Segments::contents) of the wrapper then returns the wrapper.
+    pub trait ForwardContents, to crate::device::inner_contents;
+
     /// Prepares to keep `bytes` more, in parts of at most `largest` bytes. The method obtains memory of the host. The
     /// memory belongs to the saves to follow until [`end_saves`](Self::end_saves). The allocator prepares for one
     /// park of a device at a time.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if the host lacks the memory. Nothing is held then.
-    fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()>;
+    fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()> [Prepare];
 
     /// Ends the saves announced by [`prepare`](Self::prepare). Prepared memory without contents may go back. Copies
     /// begun before may still be in progress. Does nothing if nothing is prepared.
@@ -39,65 +45,34 @@ pub trait Contents: Send + Sync {
     /// # Errors
     /// Any error of the device or host. Nothing is kept then. [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory)
     /// if the host lacks the memory after all, or nothing is prepared.
-    fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved>;
+    fn save(&self, at: DevicePtr, bytes: u64) -> DeviceResult<Saved> [Save];
 
     /// Begins to copy kept contents, of `bytes`, to the mapped memory at `at`. The contents are kept
     /// until [`forget`](Self::forget).
     ///
     /// # Errors
     /// Any error of the device. The memory has any contents then.
-    fn restore(&self, saved: Saved, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
+    fn restore(&self, saved: Saved, at: DevicePtr, bytes: u64) -> DeviceResult<()> [Restore];
 
     /// Begins to write zeroes to `bytes` of mapped memory at `at`.
     ///
     /// # Errors
     /// Any error of the device. The memory has any contents then.
-    fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
+    fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> [Zero];
 
     /// Marks the present moment, so [`finish`](Self::finish) can wait for the copies begun before.
     ///
     /// # Errors
     /// Any error of the device.
-    fn mark(&self) -> DeviceResult<CopyMark>;
+    fn mark(&self) -> DeviceResult<CopyMark> [Mark];
 
     /// Blocks the calling thread until every copy begun before `mark` has ended. A mark may be waited for
     /// more than once.
     ///
     /// # Errors
     /// The error of a failed copy, or of the device. The copied bytes are in doubt then.
-    fn finish(&self, mark: CopyMark) -> DeviceResult<()>;
+    fn finish(&self, mark: CopyMark) -> DeviceResult<()> [Finish];
 
     /// Gives up kept contents. No copy in progress uses the contents.
     fn forget(&self, saved: Saved);
-}
-
-/// No memory for contents.
-impl Contents for Bare {
-    fn prepare(&self, _: u64, _: u64) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn save(&self, _: DevicePtr, _: u64) -> DeviceResult<Saved> {
-        Err(LACKING)
-    }
-
-    fn restore(&self, _: Saved, _: DevicePtr, _: u64) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn zero(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn mark(&self) -> DeviceResult<CopyMark> {
-        Err(LACKING)
-    }
-
-    fn finish(&self, _: CopyMark) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn end_saves(&self) {}
-
-    fn forget(&self, _: Saved) {}
 }

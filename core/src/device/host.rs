@@ -1,19 +1,24 @@
 //! A device as the host of an allocator: threads, pauses and the clock, routes, and calls of the program.
 
-use crate::device::Bare;
+use crate::device::forwarder::{Forwarder, device_trait};
 use crate::device::oom::OutOfMemory;
 use crate::pool::PoolId;
 use crate::trace::{CallSite, TraceEntry};
 use crate::units::{DevicePtr, StreamId};
 
-/// The host of an allocator: threads and time, routes decided by the host, and reports to the program.
-pub trait Host: Send + Sync {
+device_trait! {
+    /// The host of an allocator: threads and time, routes decided by the host, and reports to the program.
+    pub trait Host: Send + Sync;
+
+    /// Forwards [`Host`], except for the methods written in the implementation.
+    pub trait ForwardHost, to Forwarder::inner;
+
     /// Returns the number of the calling thread, for [`Route::Thread`](crate::pool::Route::Thread).
-    fn thread_id(&self) -> u64;
+    fn thread_id(&self) -> u64 = 0;
 
     /// Sleeps for about `us` microseconds, while the allocator waits for other threads to free
     /// memory. Returns false if the host cannot sleep, or wants to stop waiting.
-    fn pause(&self, us: u64) -> bool;
+    fn pause(&self, us: u64) -> bool = false;
 
     /// Returns the device's clock, in any unit. The trace stores ticks and converts them on
     /// reading, so choose the unit that is cheapest to read, such as the processor's time-stamp
@@ -22,23 +27,23 @@ pub trait Host: Send + Sync {
     /// Each call must return at least two more than the call before. Return 0 without a clock;
     /// events are then numbered. Called for every traced event, under a heap's lock, and before and
     /// after each call of virtual memory: must not block, and must not call the allocator.
-    fn ticks(&self) -> u64;
+    fn ticks(&self) -> u64 = 0;
 
     /// Converts the result of [`ticks`](Self::ticks) to microseconds since the Unix epoch. Returns
     /// 0 without a clock.
-    fn time_us(&self, ticks: u64) -> u64;
+    fn time_us(&self, ticks: u64) -> u64 = 0;
 
     /// Returns whether the [`Route::Host`](crate::pool::Route::Host) with the number `route` leads requests on
     /// `stream` into the route's pool.
     ///
     /// Called without a lock at each request while the route is in force, and possibly once more
     /// just after the route has ended; the answer is then false. Must not call the allocator.
-    fn leads(&self, route: u64, stream: StreamId) -> bool;
+    fn leads(&self, route: u64, stream: StreamId) -> bool = false;
 
     /// Lets the program free memory, because no free block can serve a request of `bytes`. Called
     /// before memory is allocated from the device. Returns true if the program freed anything. May
     /// call the allocator.
-    fn on_shortage(&self, bytes: u64) -> bool;
+    fn on_shortage(&self, bytes: u64) -> bool = false;
 
     /// Reports to the program that a request is about to fail. May call the allocator.
     fn on_out_of_memory(&self, report: &OutOfMemory);
@@ -76,46 +81,5 @@ pub trait Host: Send + Sync {
     ///
     /// Called without a lock while a trace is recorded, once for each request and each free. May
     /// call the allocator, if those calls are not traced through this method again.
-    fn call_site(&self, site: CallSite) -> u32;
-}
-
-/// A host with a single thread, without a clock and routes, and without reports to the program.
-impl Host for Bare {
-    fn thread_id(&self) -> u64 {
-        0
-    }
-
-    fn pause(&self, _: u64) -> bool {
-        false
-    }
-
-    fn ticks(&self) -> u64 {
-        0
-    }
-
-    fn time_us(&self, _: u64) -> u64 {
-        0
-    }
-
-    fn leads(&self, _: u64, _: StreamId) -> bool {
-        false
-    }
-
-    fn on_shortage(&self, _: u64) -> bool {
-        false
-    }
-
-    fn on_out_of_memory(&self, _: &OutOfMemory) {}
-
-    fn on_missing_virtual_memory(&self) {}
-
-    fn on_map(&self, _: DevicePtr, _: u64) {}
-
-    fn on_unmap(&self, _: DevicePtr, _: u64) {}
-
-    fn on_event(&self, _: &TraceEntry, _: PoolId) {}
-
-    fn call_site(&self, _: CallSite) -> u32 {
-        0
-    }
+    fn call_site(&self, site: CallSite) -> u32 = 0;
 }

@@ -15,6 +15,7 @@ mod calls;
 mod contents;
 mod error;
 pub mod forward;
+mod forwarder;
 mod host;
 pub(crate) mod oom;
 #[cfg(feature = "alloc")]
@@ -52,3 +53,13 @@ pub use virtual_memory::VirtualMemory;
 pub trait DeviceMemory: Segments + StreamOrder + Host + 'static {}
 
 impl<T: Segments + StreamOrder + Host + 'static> DeviceMemory for T {}
+
+/// Returns the virtual memory of the inner device.
+fn inner_virtual_memory<F: forward::Forwarder + ?Sized>(forwarder: &F) -> DeviceResult<&dyn VirtualMemory> {
+    forwarder.inner()?.virtual_memory().ok_or(bare::LACKING)
+}
+
+/// Returns the memory for contents of the inner device.
+fn inner_contents<F: forward::Forwarder + ?Sized>(forwarder: &F) -> DeviceResult<&dyn Contents> {
+    forwarder.inner()?.contents().ok_or(bare::LACKING)
+}

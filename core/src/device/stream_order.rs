@@ -2,29 +2,34 @@
 
 #[cfg(doc)]
 use crate::device::ErrorKind;
-use crate::device::bare::LACKING;
-use crate::device::{Bare, CaptureMark, DeviceResult, Event};
+use crate::device::forwarder::{Forwarder, device_trait};
+use crate::device::{CaptureMark, DeviceResult, Event};
 use crate::units::StreamId;
 
-/// The order of a device's streams: tells when streams have finished their work, and orders streams.
-pub trait StreamOrder: Send + Sync {
+device_trait! {
+    /// The order of a device's streams: tells when streams have finished their work, and orders streams.
+    pub trait StreamOrder: Send + Sync;
+
+    /// Forwards [`StreamOrder`], except for the methods written in the implementation.
+    pub trait ForwardStreamOrder, to Forwarder::inner;
+
     /// Creates an event. The allocator records an event many times before destroying it.
     ///
     /// # Errors
     /// Any error of the device.
-    fn create_event(&self) -> DeviceResult<Event>;
+    fn create_event(&self) -> DeviceResult<Event> [CreateEvent];
 
     /// Destroys an event. Streams may still be ordered behind the event.
     ///
     /// # Errors
     /// Any error of the device.
-    fn destroy_event(&self, event: Event) -> DeviceResult<()>;
+    fn destroy_event(&self, event: Event) -> DeviceResult<()> [DestroyEvent];
 
     /// Records `event` at the present end of `stream`.
     ///
     /// # Errors
     /// Any error of the device. The event then counts as unrecorded, and never as complete.
-    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()>;
+    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> [Record];
 
     /// Records `event` behind the announced work of `stream` ([`record_stream`](crate::Allocator::record_stream)).
     /// The stream may have ended, with or without a [report](Self::reports_end).
@@ -33,19 +38,19 @@ pub trait StreamOrder: Send + Sync {
     ///
     /// # Errors
     /// The errors of [`record`](Self::record).
-    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()>;
+    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> [Record];
 
     /// Returns whether all work before `event` on the event's stream is done. Does not block.
     ///
     /// # Errors
     /// Any answer other than yes and no. The event then does not count as complete.
-    fn is_complete(&self, event: Event) -> DeviceResult<bool>;
+    fn is_complete(&self, event: Event) -> DeviceResult<bool> [IsComplete];
 
     /// Blocks the calling thread until `event` is complete.
     ///
     /// # Errors
     /// The errors of [`is_complete`](Self::is_complete).
-    fn wait(&self, event: Event) -> DeviceResult<()>;
+    fn wait(&self, event: Event) -> DeviceResult<()> [Wait];
 
     /// Makes the work queued on `stream` from now on wait for `event`, which is recorded.
     /// The event may be recorded again or destroyed right afterwards.
@@ -55,24 +60,24 @@ pub trait StreamOrder: Send + Sync {
     ///
     /// # Errors
     /// Any error of the device. The order then does not count as established.
-    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()>;
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> [OrderBehind];
 
     /// Returns whether [`order_behind`](Self::order_behind) makes the work of `stream` wait, and not the host. If the
     /// host would wait, a request obtains memory in preference. Calls no device.
-    fn can_order(&self, stream: StreamId) -> bool;
+    fn can_order(&self, stream: StreamId) -> bool = false;
 
     /// Returns whether the allocator is told of the end of `stream`
     /// ([`stream_destroyed`](crate::Allocator::stream_destroyed)) before the stream goes. If not, the stream may have
     /// gone at any moment outside a call with the stream's name. Only calls with the stream's name then use the
     /// stream, except for [`record_announced`](Self::record_announced) and [`synchronize`](Self::synchronize). Calls
     /// no device.
-    fn reports_end(&self, stream: StreamId) -> bool;
+    fn reports_end(&self, stream: StreamId) -> bool = true;
 
     /// Blocks the calling thread until all work queued on `stream` so far is done.
     ///
     /// # Errors
     /// Any error of the device.
-    fn synchronize(&self, stream: StreamId) -> DeviceResult<()>;
+    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> [Synchronize];
 
     /// Blocks the calling thread until all work queued so far on every stream of the device's context is done. If the
     /// device can distinguish work queued by other threads during the call, the call does not wait for this work.
@@ -82,21 +87,21 @@ pub trait StreamOrder: Send + Sync {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the device has no wait for a whole context; [`ErrorKind::NotPermittedInCapture`]
     /// if a stream captures; any error of the device.
-    fn synchronize_all(&self) -> DeviceResult<()>;
+    fn synchronize_all(&self) -> DeviceResult<()> [SynchronizeAll];
 
     /// Returns whether all work queued on `stream` is complete. Returns `None` if the device cannot tell without an
     /// event, or if the stream captures a graph.
     ///
     /// # Errors
     /// Any error of the device.
-    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>>;
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> [IsIdle] = Ok(None);
 
     /// Returns whether `stream` is capturing a graph. An event recorded on a capturing stream
     /// becomes part of the graph, and could not be waited for.
     ///
     /// # Errors
     /// Any error of the device.
-    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool>;
+    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> [IsCapturing] = Ok(false);
 
     /// Marks the work captured so far by `stream`: with a new mark, or with `mark`, which then marks the work of
     /// several streams. Returns `None` if the stream captures no graph, or a graph different from the graph of
@@ -105,80 +110,15 @@ pub trait StreamOrder: Send + Sync {
     ///
     /// # Errors
     /// Any error of the device.
-    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>>;
+    fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> [MarkCapture] = Ok(None);
 
     /// Returns whether all later captures of `stream` come behind the work of `mark` in the graph. False if `stream`
     /// captures no graph or a graph different from the graph of `mark`, and if no work was captured at the mark.
     ///
     /// # Errors
     /// Any error of the device.
-    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool>;
+    fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> DeviceResult<bool> [IsBehind] = Ok(false);
 
     /// Removes a mark.
     fn remove_mark(&self, mark: CaptureMark);
-}
-
-/// Streams without events and without captures.
-impl StreamOrder for Bare {
-    fn create_event(&self) -> DeviceResult<Event> {
-        Err(LACKING)
-    }
-
-    fn destroy_event(&self, _: Event) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn record(&self, _: Event, _: StreamId) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn record_announced(&self, _: Event, _: StreamId) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn is_complete(&self, _: Event) -> DeviceResult<bool> {
-        Err(LACKING)
-    }
-
-    fn wait(&self, _: Event) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn order_behind(&self, _: StreamId, _: Event) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn can_order(&self, _: StreamId) -> bool {
-        false
-    }
-
-    fn reports_end(&self, _: StreamId) -> bool {
-        true
-    }
-
-    fn synchronize(&self, _: StreamId) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn synchronize_all(&self) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn is_idle(&self, _: StreamId) -> DeviceResult<Option<bool>> {
-        Ok(None)
-    }
-
-    fn is_capturing(&self, _: StreamId) -> DeviceResult<bool> {
-        Ok(false)
-    }
-
-    fn mark_capture(&self, _: StreamId, _: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
-        Ok(None)
-    }
-
-    fn is_behind(&self, _: StreamId, _: CaptureMark) -> DeviceResult<bool> {
-        Ok(false)
-    }
-
-    fn remove_mark(&self, _: CaptureMark) {}
 }

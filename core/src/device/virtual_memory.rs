@@ -2,48 +2,54 @@
 
 #[cfg(doc)]
 use crate::device::ErrorKind;
-use crate::device::bare::LACKING;
-use crate::device::{Bare, Descriptor, DeviceResult, PhysicalHandle};
+use crate::device::forwarder::device_trait;
+use crate::device::{Descriptor, DeviceResult, PhysicalHandle};
 use crate::units::DevicePtr;
 
-/// Virtual memory: addresses and physical memory are allocated separately, and joined by mappings.
-///
-/// Sizes and addresses are multiples of [`granularity`](Self::granularity). A mapping covers a
-/// whole handle, and is unmapped as a whole.
-pub trait VirtualMemory: Send + Sync {
+device_trait! {
+    /// Virtual memory: addresses and physical memory are allocated separately, and joined by mappings.
+    ///
+    /// Sizes and addresses are multiples of [`granularity`](Self::granularity). A mapping covers a
+    /// whole handle, and is unmapped as a whole.
+    pub trait VirtualMemory: Send + Sync;
+
+    /// Forwards [`VirtualMemory`] to the virtual memory of the inner device, except for the methods written in the
+    /// implementation. [`virtual_memory`](crate::Segments::virtual_memory) of the wrapper then returns the wrapper.
+    pub trait ForwardVirtualMemory, to crate::device::inner_virtual_memory;
+
     /// Returns the smallest size for creating and mapping, in bytes; a power of two.
-    fn granularity(&self) -> u64;
+    fn granularity(&self) -> u64 = 0;
 
     /// Reserves `bytes` of addresses without memory.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`] if the device has no free range of `bytes` addresses.
-    fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr>;
+    fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> [Reserve];
 
     /// Releases a whole reservation without mappings.
     ///
     /// # Errors
     /// Any error leaves the range in doubt: the allocator never reuses the range.
-    fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()>;
+    fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> [Unreserve];
 
     /// Allocates `bytes` of physical memory.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`] only if the device certainly lacks the memory.
-    fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle>;
+    fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> [Create];
 
     /// Releases the handle. The device frees the memory once no mapping is left.
     ///
     /// # Errors
     /// Any error leaves the memory in doubt: the allocator counts the memory as leaked.
-    fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()>;
+    fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> [Destroy];
 
     /// Makes a descriptor of physical memory, with which another process maps the memory.
     ///
     /// # Errors
     /// * [`ErrorKind::Unsupported`] if the device shares no memory between processes.
     /// * Any error of the device. No descriptor exists then.
-    fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor>;
+    fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> [Export];
 
     /// Announces calls of [`map`](Self::map), and a single call of [`set_access`](Self::set_access) for all mappings,
     /// by this thread. [`end_mapping`](Self::end_mapping) follows, with no different call between.
@@ -59,60 +65,17 @@ pub trait VirtualMemory: Send + Sync {
     ///
     /// # Errors
     /// Any error of the device; nothing is mapped then.
-    fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()>;
+    fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> [Map];
 
     /// Makes a mapped range readable and writable for this device and its peers.
     ///
     /// # Errors
     /// Any error of the device; the range stays mapped.
-    fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
+    fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> [SetAccess];
 
     /// Removes a mapping. The caller has waited for all work that uses the range.
     ///
     /// # Errors
     /// Any error leaves the range in doubt: the allocator never reuses the range.
-    fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
-}
-
-/// No addresses and no physical memory.
-impl VirtualMemory for Bare {
-    fn granularity(&self) -> u64 {
-        0
-    }
-
-    fn reserve(&self, _: u64) -> DeviceResult<DevicePtr> {
-        Err(LACKING)
-    }
-
-    fn unreserve(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn create(&self, _: u64) -> DeviceResult<PhysicalHandle> {
-        Err(LACKING)
-    }
-
-    fn destroy(&self, _: PhysicalHandle) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn export(&self, _: PhysicalHandle) -> DeviceResult<Descriptor> {
-        Err(LACKING)
-    }
-
-    fn begin_mapping(&self) {}
-
-    fn end_mapping(&self) {}
-
-    fn map(&self, _: DevicePtr, _: u64, _: PhysicalHandle) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn set_access(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
-        Err(LACKING)
-    }
-
-    fn unmap(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
-        Err(LACKING)
-    }
+    fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> [Unmap];
 }
