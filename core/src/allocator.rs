@@ -43,8 +43,8 @@ use crate::device::DeviceMemory;
 use crate::error::{Error, PointerFault};
 use crate::page_map::{HeapRef, LaneRef, MAX_DEVICES, Owner, OwnerWord, PageMap};
 #[cfg(feature = "alloc")]
-use crate::planned::{Observed, PlannedReport};
-use crate::stats::Stats;
+use crate::planned::Observed;
+use crate::stats::{PlannedReport, Stats};
 use crate::sync::Lock;
 use crate::tables::{Storage, Table};
 use crate::trace::TraceEntry;
@@ -540,7 +540,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
-    #[cfg(feature = "alloc")]
     pub fn planned_report(&self, device: DeviceIndex) -> Result<PlannedReport, Error> {
         Ok(self.arena(device)?.plans.report())
     }

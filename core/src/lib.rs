@@ -114,13 +114,13 @@ pub use device::{
 };
 pub use error::{Error, PointerFault};
 #[cfg(feature = "alloc")]
-pub use planned::{Observed, ObservedStream, PlannedReport, Stage, is_planned};
+pub use planned::{Observed, ObservedStream, is_planned};
 pub use pool::{PoolId, PoolOptions, Route, Tag};
 #[cfg(feature = "alloc")]
 pub use snapshot::memory_map;
 #[cfg(feature = "alloc")]
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
-pub use stats::{CallCount, Counter, MemoryCalls, ReclaimStats, Stats};
+pub use stats::{CallCount, Counter, MemoryCalls, PlannedReport, ReclaimStats, Stage, Stats};
 pub use sync::Lock;
 #[cfg(feature = "alloc")]
 pub use tables::Growable;

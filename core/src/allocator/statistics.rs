@@ -7,9 +7,7 @@ use crate::allocator::{Allocator, PageStats};
 use crate::arena::tuning::{TuneReport, TuneStage};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-#[cfg(feature = "alloc")]
-use crate::planned::PlannedReport;
-use crate::stats::ReclaimStats;
+use crate::stats::{PlannedReport, ReclaimStats};
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DeviceIndex;
@@ -72,228 +70,181 @@ pub struct Reading {
     /// Whether `reclaim:auto` is set.
     reclaims: bool,
     tuned: TuneReport,
-    #[cfg(feature = "alloc")]
     planned: PlannedReport,
     /// Whether the policy is `planned`.
-    #[cfg(feature = "alloc")]
     plans: bool,
     leaked_bytes: u64,
 }
 
 /// Every statistic, group by group.
 const STATISTICS: &[Statistic] = &[
-    gauge("pages.mapped_bytes", "bytes", "Pages mapped where blocks can use them.", |of| of.pages.mapped),
-    gauge("pages.spare_bytes", "bytes", "Pages mapped nowhere, which serve the next mapping.", |of| of.pages.spare),
-    gauge(
-        "pages.stale_bytes",
-        "bytes",
-        "Addresses left by moved pages, and mapped until the work on them is complete.",
-        |of| of.pages.stale,
-    ),
-    gauge("pages.pinned_bytes", "bytes", "Mapped pages that neither move nor return to the device.", |of| {
-        of.pages.pinned
+    gauge("pages.mapped_bytes", "Pages mapped where blocks can use them.", |of| of.pages.mapped),
+    gauge("pages.spare_bytes", "Pages mapped nowhere, which serve the next mapping.", |of| of.pages.spare),
+    gauge("pages.stale_bytes", "Addresses left by moved pages, and mapped until the work on them is complete.", |of| {
+        of.pages.stale
     }),
-    gauge("pages.parked_bytes", "bytes", "Parked memory: addresses without memory of the device.", |of| {
-        of.pages.parked
-    }),
-    counter("pages.moved_bytes", "bytes", "Pages moved by the stitched policy.", |of| of.pages.moved),
-    counter("pages.consolidated_bytes", "bytes", "Pages mapped in place of shorter pages.", |of| of.pages.consolidated),
-    counter("pages.reserve.calls", "calls", "Calls of the driver that reserved addresses.", |of| {
-        of.pages.calls.reserve.calls
-    }),
-    counter("pages.reserve.us", "microseconds", "Time of the calls that reserved addresses.", |of| {
-        of.pages.calls.reserve.us
-    }),
-    counter("pages.unreserve.calls", "calls", "Calls of the driver that released addresses.", |of| {
+    gauge("pages.pinned_bytes", "Mapped pages that neither move nor return to the device.", |of| of.pages.pinned),
+    gauge("pages.parked_bytes", "Parked memory: addresses without memory of the device.", |of| of.pages.parked),
+    counter("pages.moved_bytes", "Pages moved by the stitched policy.", |of| of.pages.moved),
+    counter("pages.consolidated_bytes", "Pages mapped in place of shorter pages.", |of| of.pages.consolidated),
+    counter("pages.reserve.calls", "Calls of the driver that reserved addresses.", |of| of.pages.calls.reserve.calls),
+    counter("pages.reserve.us", "Time of the calls that reserved addresses.", |of| of.pages.calls.reserve.us),
+    counter("pages.unreserve.calls", "Calls of the driver that released addresses.", |of| {
         of.pages.calls.unreserve.calls
     }),
-    counter("pages.unreserve.us", "microseconds", "Time of the calls that released addresses.", |of| {
-        of.pages.calls.unreserve.us
-    }),
-    counter("pages.create.calls", "calls", "Calls of the driver that allocated physical memory.", |of| {
+    counter("pages.unreserve.us", "Time of the calls that released addresses.", |of| of.pages.calls.unreserve.us),
+    counter("pages.create.calls", "Calls of the driver that allocated physical memory.", |of| {
         of.pages.calls.create.calls
     }),
-    counter("pages.create.us", "microseconds", "Time of the calls that allocated physical memory.", |of| {
-        of.pages.calls.create.us
-    }),
-    counter("pages.destroy.calls", "calls", "Calls of the driver that released physical memory.", |of| {
+    counter("pages.create.us", "Time of the calls that allocated physical memory.", |of| of.pages.calls.create.us),
+    counter("pages.destroy.calls", "Calls of the driver that released physical memory.", |of| {
         of.pages.calls.destroy.calls
     }),
-    counter("pages.destroy.us", "microseconds", "Time of the calls that released physical memory.", |of| {
-        of.pages.calls.destroy.us
-    }),
-    counter("pages.map.calls", "calls", "Calls of the driver that mapped physical memory.", |of| {
-        of.pages.calls.map.calls
-    }),
-    counter("pages.map.us", "microseconds", "Time of the calls that mapped physical memory.", |of| {
-        of.pages.calls.map.us
-    }),
-    counter("pages.set_access.calls", "calls", "Calls of the driver that made mapped ranges accessible.", |of| {
+    counter("pages.destroy.us", "Time of the calls that released physical memory.", |of| of.pages.calls.destroy.us),
+    counter("pages.map.calls", "Calls of the driver that mapped physical memory.", |of| of.pages.calls.map.calls),
+    counter("pages.map.us", "Time of the calls that mapped physical memory.", |of| of.pages.calls.map.us),
+    counter("pages.set_access.calls", "Calls of the driver that made mapped ranges accessible.", |of| {
         of.pages.calls.set_access.calls
     }),
-    counter("pages.set_access.us", "microseconds", "Time of the calls that made mapped ranges accessible.", |of| {
+    counter("pages.set_access.us", "Time of the calls that made mapped ranges accessible.", |of| {
         of.pages.calls.set_access.us
     }),
-    counter("pages.unmap.calls", "calls", "Calls of the driver that removed mappings.", |of| {
-        of.pages.calls.unmap.calls
+    counter("pages.unmap.calls", "Calls of the driver that removed mappings.", |of| of.pages.calls.unmap.calls),
+    counter("pages.unmap.us", "Time of the calls that removed mappings.", |of| of.pages.calls.unmap.us),
+    counter("pages.export_fd.calls", "Calls of the driver that exported physical memory to another process.", |of| {
+        of.pages.calls.export.calls
     }),
-    counter("pages.unmap.us", "microseconds", "Time of the calls that removed mappings.", |of| of.pages.calls.unmap.us),
-    counter(
-        "pages.export_fd.calls",
-        "calls",
-        "Calls of the driver that exported physical memory to another process.",
-        |of| of.pages.calls.export.calls,
-    ),
-    counter(
-        "pages.export_fd.us",
-        "microseconds",
-        "Time of the calls that exported physical memory to another process.",
-        |of| of.pages.calls.export.us,
-    ),
+    counter("pages.export_fd.us", "Time of the calls that exported physical memory to another process.", |of| {
+        of.pages.calls.export.us
+    }),
     counter(
         "pages.stalls",
-        "stalls",
         "Requests and commits under the stitched policy that mapped for longer than `max_stall_us`.",
         |of| of.pages.stalls,
     ),
-    peak(
-        "pages.longest_stall_us",
-        "microseconds",
-        "Longest time of mapping for a request or commit, under every policy.",
-        |of| of.pages.longest_stall_us,
-    ),
-    counter("reclaim.looks", "looks", "Looks at the memory for something to give back.", |of| of.reclaim.looks),
-    counter("reclaim.given_back_bytes", "bytes", "Idle memory given back to the device.", |of| of.reclaim.given_back)
+    peak("pages.longest_stall_us", "Longest time of mapping for a request or commit, under every policy.", |of| {
+        of.pages.longest_stall_us
+    }),
+    counter("reclaim.looks", "Looks at the memory for something to give back.", |of| of.reclaim.looks),
+    counter("reclaim.given_back_bytes", "Idle memory given back to the device.", |of| of.reclaim.given_back)
         .exported_as("cachalot_reclaimed_bytes"),
-    counter("reclaim.given_back_units", "units", "Segments and pages given back to the device.", |of| {
+    counter("reclaim.given_back_units", "Segments and pages given back to the device.", |of| {
         of.reclaim.given_back_units
     }),
-    counter("reclaim.obtained_again_bytes", "bytes", "Memory obtained in place of memory given back.", |of| {
+    counter("reclaim.obtained_again_bytes", "Memory obtained in place of memory given back.", |of| {
         of.reclaim.obtained_again
     })
     .exported_as("cachalot_reclaimed_obtained_again_bytes"),
-    counter(
-        "reclaim.obtained_again_units",
-        "units",
-        "Segments and pages obtained in place of those given back.",
-        |of| of.reclaim.obtained_again_units,
-    ),
-    counter("reclaim.too_early_units", "units", "Segments and pages that had better been kept.", |of| {
+    counter("reclaim.obtained_again_units", "Segments and pages obtained in place of those given back.", |of| {
+        of.reclaim.obtained_again_units
+    }),
+    counter("reclaim.too_early_units", "Segments and pages that had better been kept.", |of| {
         of.reclaim.too_early_units
     })
     .exported_as("cachalot_reclaimed_too_early_units"),
-    counter("reclaim.driver_us", "microseconds", "Time of the calls that gave memory back.", |of| of.reclaim.driver_us),
+    counter("reclaim.driver_us", "Time of the calls that gave memory back.", |of| of.reclaim.driver_us),
     counter(
         "reclaim.observed_units",
-        "units",
         "Segments and pages whose idle time has ended, from which uses are predicted.",
         |of| of.reclaim.observed_units,
     ),
-    gauge("reclaim.idle_bytes", "bytes", "Idle memory at the latest look.", |of| of.reclaim.idle)
+    gauge("reclaim.idle_bytes", "Idle memory at the latest look.", |of| of.reclaim.idle)
         .exported_as("cachalot_idle_bytes"),
-    gauge("reclaim.needed_soon_bytes", "bytes", "Idle memory that is expected to be needed soon.", |of| {
-        of.reclaim.needed_soon
-    })
-    .exported_as("cachalot_idle_needed_soon_bytes"),
-    gauge("reclaim.busy_bytes", "bytes", "Idle memory that waits for the device's work.", |of| of.reclaim.busy)
+    gauge("reclaim.needed_soon_bytes", "Idle memory that is expected to be needed soon.", |of| of.reclaim.needed_soon)
+        .exported_as("cachalot_idle_needed_soon_bytes"),
+    gauge("reclaim.busy_bytes", "Idle memory that waits for the device's work.", |of| of.reclaim.busy)
         .exported_as("cachalot_idle_busy_bytes"),
-    gauge("reclaim.unpaid_bytes", "bytes", "Idle memory that waits for budget.", |of| of.reclaim.unpaid)
+    gauge("reclaim.unpaid_bytes", "Idle memory that waits for budget.", |of| of.reclaim.unpaid)
         .exported_as("cachalot_idle_unpaid_bytes"),
-    gauge("reclaim.budget_us", "microseconds", "Driver time left of the budget.", |of| of.reclaim.budget_us),
-    gauge("reclaim.caution", "doublings", "Doublings of the idle time before memory goes back.", |of| {
-        of.reclaim.caution.into()
-    }),
-    counter("tune.windows", "windows", "Windows of requests read for searches and trials.", |of| of.tuned.windows),
-    counter("tune.searches", "searches", "Searches for settings that ended.", |of| of.tuned.searches),
-    counter("tune.candidates", "candidates", "Configurations run on a window.", |of| of.tuned.candidates),
-    counter("tune.without_gain", "searches", "Searches that found nothing better.", |of| of.tuned.without_gain),
-    counter("tune.switches", "switches", "Settings that came into force.", |of| of.tuned.switches),
-    counter("tune.held", "trials", "Trials that held what was predicted.", |of| of.tuned.held),
-    counter("tune.taken_back", "reversals", "Settings that were taken back.", |of| of.tuned.taken_back)
+    gauge("reclaim.budget_us", "Driver time left of the budget.", |of| of.reclaim.budget_us),
+    gauge("reclaim.caution", "Doublings of the idle time before memory goes back.", |of| of.reclaim.caution.into())
+        .in_units("doublings"),
+    counter("tune.windows", "Windows of requests read for searches and trials.", |of| of.tuned.windows),
+    counter("tune.searches", "Searches for settings that ended.", |of| of.tuned.searches),
+    counter("tune.candidates", "Configurations run on a window.", |of| of.tuned.candidates),
+    counter("tune.without_gain", "Searches that found nothing better.", |of| of.tuned.without_gain)
+        .in_units("searches"),
+    counter("tune.switches", "Settings that came into force.", |of| of.tuned.switches),
+    counter("tune.held", "Trials that held what was predicted.", |of| of.tuned.held).in_units("trials"),
+    counter("tune.taken_back", "Settings that were taken back.", |of| of.tuned.taken_back)
+        .in_units("reversals")
         .exported_as("cachalot_tune_reversals"),
-    counter("tune.search_us", "microseconds", "Time of all searches.", |of| of.tuned.search_us),
-    gauge("tune.before_bytes", "bytes", "Peak of reserved memory before the latest switch.", |of| {
-        of.tuned.before_bytes
-    }),
-    gauge("tune.predicted_bytes", "bytes", "Peak of reserved memory predicted for the latest switch.", |of| {
+    counter("tune.search_us", "Time of all searches.", |of| of.tuned.search_us),
+    gauge("tune.before_bytes", "Peak of reserved memory before the latest switch.", |of| of.tuned.before_bytes),
+    gauge("tune.predicted_bytes", "Peak of reserved memory predicted for the latest switch.", |of| {
         of.tuned.predicted_bytes
     }),
-    gauge("tune.after_bytes", "bytes", "Peak of reserved memory in the latest trial.", |of| of.tuned.after_bytes),
-    counter("tune.given_back_bytes", "bytes", "Idle memory given back after switches.", |of| of.tuned.given_back_bytes),
-    gauge("tune.retired_bytes", "bytes", "Segments that wait for the device to go back.", |of| of.tuned.retired_bytes),
-    #[cfg(feature = "alloc")]
-    counter("planned.announced", "iterations", "Iterations announced by the program.", |of| of.planned.announced),
-    #[cfg(feature = "alloc")]
-    counter("planned.plans", "plans", "Plans that came into force.", |of| of.planned.plans),
-    #[cfg(feature = "alloc")]
-    counter("planned.given_up", "plans", "Plans given up after too many deviations.", |of| of.planned.given_up),
-    #[cfg(feature = "alloc")]
-    counter("planned.no_memory", "plans", "Plans that could not come into force for lack of memory.", |of| {
-        of.planned.no_memory
+    gauge("tune.after_bytes", "Peak of reserved memory in the latest trial.", |of| of.tuned.after_bytes),
+    counter("tune.given_back_bytes", "Idle memory given back after switches.", |of| of.tuned.given_back_bytes),
+    gauge("tune.retired_bytes", "Segments that wait for the device to go back.", |of| of.tuned.retired_bytes),
+    counter("planned.announced", "Iterations announced by the program.", |of| of.planned.announced)
+        .in_units("iterations"),
+    counter("planned.plans", "Plans that came into force.", |of| of.planned.plans),
+    counter("planned.given_up", "Plans given up after too many deviations.", |of| of.planned.given_up)
+        .in_units("plans"),
+    counter("planned.no_memory", "Plans that could not come into force for lack of memory.", |of| of.planned.no_memory)
+        .in_units("plans"),
+    gauge("planned.peak_bytes", "Memory needed by the latest plans, summed over streams.", |of| of.planned.peak_bytes),
+    gauge("planned.lower_bound_bytes", "Least memory of any plan for the same requests, summed over streams.", |of| {
+        of.planned.lower_bound_bytes
     }),
-    #[cfg(feature = "alloc")]
-    gauge("planned.peak_bytes", "bytes", "Memory needed by the latest plans, summed over streams.", |of| {
-        of.planned.peak_bytes
-    }),
-    #[cfg(feature = "alloc")]
-    gauge(
-        "planned.lower_bound_bytes",
-        "bytes",
-        "Least memory of any plan for the same requests, summed over streams.",
-        |of| of.planned.lower_bound_bytes,
-    ),
-    #[cfg(feature = "alloc")]
-    gauge("planned.segment_bytes", "bytes", "Memory reserved for the plans in force.", |of| of.planned.segment_bytes),
-    #[cfg(feature = "alloc")]
-    counter("planned.served", "requests", "Requests served from plans.", |of| of.planned.served),
-    #[cfg(feature = "alloc")]
-    counter(
-        "planned.lasting",
-        "requests",
-        "Requests observed to outlive their iteration, and served by the fallback.",
-        |of| of.planned.lasting,
-    ),
-    #[cfg(feature = "alloc")]
-    counter(
-        "planned.extra",
-        "requests",
-        "Requests without a place nearby in the plan, and served by the fallback.",
-        |of| of.planned.extra,
-    ),
-    #[cfg(feature = "alloc")]
-    counter("planned.missing", "requests", "Requests of the plan that the program did not make.", |of| {
-        of.planned.missing
-    }),
-    #[cfg(feature = "alloc")]
-    counter("planned.reordered", "requests", "Requests later than planned, and served from the plan.", |of| {
-        of.planned.reordered
-    }),
-    #[cfg(feature = "alloc")]
-    counter(
-        "planned.occupied",
-        "requests",
-        "Requests whose planned bytes were not free yet, and served by the fallback.",
-        |of| of.planned.occupied,
-    ),
-    gauge("device.leaked_bytes", "bytes", "Memory whose release failed.", |of| of.leaked_bytes)
+    gauge("planned.segment_bytes", "Memory reserved for the plans in force.", |of| of.planned.segment_bytes),
+    counter("planned.served", "Requests served from plans.", |of| of.planned.served).in_units("requests"),
+    counter("planned.lasting", "Requests observed to outlive their iteration, and served by the fallback.", |of| {
+        of.planned.lasting
+    })
+    .in_units("requests"),
+    counter("planned.extra", "Requests without a place nearby in the plan, and served by the fallback.", |of| {
+        of.planned.extra
+    })
+    .in_units("requests"),
+    counter("planned.missing", "Requests of the plan that the program did not make.", |of| of.planned.missing)
+        .in_units("requests"),
+    counter("planned.reordered", "Requests later than planned, and served from the plan.", |of| of.planned.reordered)
+        .in_units("requests"),
+    counter("planned.occupied", "Requests whose planned bytes were not free yet, and served by the fallback.", |of| {
+        of.planned.occupied
+    })
+    .in_units("requests"),
+    gauge("device.leaked_bytes", "Memory whose release failed.", |of| of.leaked_bytes)
         .exported_as("cachalot_leaked_bytes"),
 ];
 
-const fn gauge(name: &'static str, unit: &'static str, text: &'static str, of: fn(&Reading) -> u64) -> Statistic {
-    Statistic { name, unit, kind: StatisticKind::Gauge, text, exported_as: None, of }
+/// Declares a present value. The unit is the last word of the name.
+const fn gauge(name: &'static str, text: &'static str, of: fn(&Reading) -> u64) -> Statistic {
+    Statistic { name, unit: last_word(name), kind: StatisticKind::Gauge, text, exported_as: None, of }
 }
 
-const fn counter(name: &'static str, unit: &'static str, text: &'static str, of: fn(&Reading) -> u64) -> Statistic {
-    Statistic { kind: StatisticKind::Counter, ..gauge(name, unit, text, of) }
+/// Declares a sum.
+const fn counter(name: &'static str, text: &'static str, of: fn(&Reading) -> u64) -> Statistic {
+    Statistic { kind: StatisticKind::Counter, ..gauge(name, text, of) }
 }
 
-const fn peak(name: &'static str, unit: &'static str, text: &'static str, of: fn(&Reading) -> u64) -> Statistic {
-    Statistic { kind: StatisticKind::Peak, ..gauge(name, unit, text, of) }
+/// Declares a highest value.
+const fn peak(name: &'static str, text: &'static str, of: fn(&Reading) -> u64) -> Statistic {
+    Statistic { kind: StatisticKind::Peak, ..gauge(name, text, of) }
+}
+
+/// Returns the word behind the last dot or underscore of a name, and `microseconds` for `us`.
+const fn last_word(name: &'static str) -> &'static str {
+    let mut at = name.len();
+    while !matches!(name.as_bytes()[at - 1], b'.' | b'_') {
+        at -= 1;
+    }
+    match name.split_at(at).1.as_bytes() {
+        b"us" => "microseconds",
+        _ => name.split_at(at).1,
+    }
 }
 
 impl Statistic {
     /// Every statistic, group by group.
     pub const ALL: &'static [Self] = STATISTICS;
+
+    /// Names the unit, where the last word of the name is none.
+    const fn in_units(self, unit: &'static str) -> Self {
+        Self { unit, ..self }
+    }
 
     const fn exported_as(self, metric: &'static str) -> Self {
         Self { exported_as: Some(metric), ..self }
@@ -350,9 +301,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             reclaim: pages.reclaim_stats()?,
             reclaims: config.reclaim().is_some(),
             tuned: self.tuning(device)?.report()?,
-            #[cfg(feature = "alloc")]
             planned: self.planned_report(device)?,
-            #[cfg(feature = "alloc")]
             plans: config.planned().is_some(),
             leaked_bytes: self.leaked_bytes(device)?,
         })
@@ -372,7 +321,6 @@ impl Reading {
         match statistic.group() {
             "reclaim" => self.reclaims,
             "tune" => self.tuned.stage != TuneStage::Off,
-            #[cfg(feature = "alloc")]
             "planned" => self.plans,
             _ => true,
         }
@@ -449,9 +397,8 @@ mod tests {
                 given_back_bytes: next(),
                 retired_bytes: next(),
             },
-            #[cfg(feature = "alloc")]
             planned: PlannedReport {
-                stage: crate::planned::Stage::Waiting,
+                stage: crate::stats::Stage::Waiting,
                 announced: next(),
                 plans: next(),
                 given_up: next(),
@@ -466,7 +413,6 @@ mod tests {
                 reordered: next(),
                 occupied: next(),
             },
-            #[cfg(feature = "alloc")]
             plans: false,
             leaked_bytes: next(),
         };

@@ -38,7 +38,6 @@ pub(crate) mod background;
 pub(crate) mod deviations;
 pub(crate) mod lanes;
 pub(crate) mod recorder;
-pub(crate) mod report;
 pub(crate) mod resync;
 pub(crate) mod sequence;
 pub(crate) mod state;
@@ -46,7 +45,6 @@ pub(crate) mod state;
 pub(crate) mod tests_sequence;
 
 pub use recorder::{Observed, ObservedStream};
-pub use report::{PlannedReport, Stage};
 
 use crate::pool::PoolId;
 use crate::units::MAX_REQUEST;

@@ -1,8 +1,8 @@
 //! The state of the planned policy between announcements: waiting, observing, planning or serving.
 
 use super::recorder::{Log, Observed};
-use super::report::{PlannedReport, Stage};
 use super::sequence::SequenceStep;
+use crate::stats::{PlannedReport, Stage};
 use crate::units::StreamId;
 use alloc::vec::Vec;
 

@@ -19,12 +19,14 @@
 mod counters;
 mod memory_calls;
 mod peaks;
+mod planned;
 mod reclaim;
 
 pub(crate) use counters::HeapCounters;
 pub use memory_calls::{CallCount, MemoryCalls};
 pub(crate) use memory_calls::{MemoryCall, MemoryCallCounters};
 pub(crate) use peaks::{DevicePeaks, KindCounters};
+pub use planned::{PlannedReport, Stage};
 pub use reclaim::ReclaimStats;
 
 use crate::config::rounding::PoolKind;
