@@ -60,6 +60,10 @@
     clippy::inline_always,
     reason = "measured: the fast path is a chain of small functions, called from two places each"
 )]
+#![cfg_attr(
+    not(feature = "alloc"),
+    allow(dead_code, reason = "copies, plans and sub-allocators need a heap of the host")
+)]
 
 #[cfg(not(target_has_atomic = "64"))]
 compile_error!(

@@ -6,9 +6,7 @@
 //! segments while caching.
 
 use crate::error::Error;
-#[cfg(feature = "alloc")]
-use crate::sync::MutexGuard;
-use crate::sync::{Lock, Rank, Ranked};
+use crate::sync::{Lock, MutexGuard, Rank, Ranked};
 use crate::tables::Storage;
 use crate::tables::atomic_map::AtomicMap;
 use crate::units::DevicePtr;
@@ -156,7 +154,6 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
 
     /// Changes the owner of a range in the map. A lookup on another thread finds the old
     /// owner or the new owner.
-    #[cfg(feature = "alloc")]
     pub(crate) fn change(&self, base: DevicePtr, bytes: u64, owner: Owner) {
         let _writer = self.writer.lock();
         for page in pages(base, bytes) {
@@ -166,7 +163,6 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
     }
 
     /// Keeps the map from changing. The caller holds all locks of a device.
-    #[cfg(feature = "alloc")]
     pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, ()> {
         self.writer.lock_beside()
     }
@@ -176,7 +172,6 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
     ///
     /// # Errors
     /// [`Error::TableFull`] if the pages do not fit.
-    #[cfg(feature = "alloc")]
     pub(crate) fn copy_of(&self, number: u32, _writer: &MutexGuard<'_, R, ()>) -> Result<Self, Error> {
         let copy = Self::default();
         let mut is_full = false;

@@ -29,7 +29,6 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Returns the schedule of a copy of the device, made by a running operation. An operation beside it never ends in the
     /// copy, which then keeps only the invariants that hold while operations run.
-    #[cfg(feature = "alloc")]
     pub(super) fn of_copy(&self) -> Self {
         let others = self.running.load(Ordering::Relaxed).saturating_sub(1);
         Self { running: AtomicU32::new(others), unpaid: AtomicU64::new(0) }

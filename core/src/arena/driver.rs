@@ -63,7 +63,6 @@ impl<D> Driver<D> {
     }
 
     /// Returns the driver of `device`, with the answer about virtual memory of this one.
-    #[cfg(feature = "alloc")]
     pub(super) fn for_device<T>(&self, device: T) -> Driver<T> {
         let driver = Driver::new(device);
         driver.virtual_memory.store(self.virtual_memory.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -78,7 +77,6 @@ impl<D> Driver<D> {
 
     /// Returns the memory of the device after its latest answer, if the arena holds `reserved` bytes now.
     /// `None` before the first answer.
-    #[cfg(feature = "alloc")]
     pub(crate) fn known_memory(&self, reserved: u64) -> Option<MemoryInfo> {
         let total = self.total.load(Ordering::Relaxed);
         let free = self.room.load(Ordering::Relaxed).saturating_sub(reserved);

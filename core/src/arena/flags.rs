@@ -62,7 +62,6 @@ impl Flags {
     }
 
     /// Returns a copy of the flags, less `without`.
-    #[cfg(feature = "alloc")]
     pub(super) fn copy(&self, without: FlagWord) -> Self {
         Self(AtomicU64::new(self.load() & !without))
     }

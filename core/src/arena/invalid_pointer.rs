@@ -2,16 +2,12 @@
 //!
 //! Runs only after a lookup has failed, so no successful call pays for the answer.
 
-#[cfg(feature = "alloc")]
 use crate::arena::OnDevice;
-#[cfg(feature = "alloc")]
 use crate::device::DeviceMemory;
 use crate::error::{Error, PointerFault};
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, State};
-#[cfg(feature = "alloc")]
 use crate::page_map::LaneRef;
-#[cfg(feature = "alloc")]
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
@@ -55,7 +51,6 @@ fn has_segment_at<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> bool {
 }
 
 /// Returns the error for an address in a lane's segment at which no block of the lane begins.
-#[cfg(feature = "alloc")]
 #[cold]
 pub(crate) fn not_in_lane<D: DeviceMemory, R: Lock, S: Storage>(
     device: OnDevice<'_, D, R, S>,

@@ -30,7 +30,6 @@ impl Ledger {
     }
 
     /// Returns a ledger with equal bytes and an equal limit.
-    #[cfg(feature = "alloc")]
     pub(super) fn copy(&self) -> Self {
         let copy = Self::new();
         copy.add(self.reserved());

@@ -44,7 +44,6 @@ impl<R: Lock> Peaks<R> {
     }
 
     /// Returns a copy. `last` is the slot for which peaks were reconciled last.
-    #[cfg(feature = "alloc")]
     pub(super) fn copy(&self, last: u32) -> Self {
         Self {
             turn: CachePadded(Ranked::new(Rank::Peaks, last)),

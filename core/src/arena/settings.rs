@@ -44,7 +44,6 @@ impl<R: Lock> Settings<R> {
     }
 
     /// Returns a copy of the settings, with `config` in force, for a further device.
-    #[cfg(feature = "alloc")]
     pub(super) fn duplicate(&self, config: Config) -> Self {
         Self {
             policy: self.policy,

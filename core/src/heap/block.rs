@@ -148,7 +148,6 @@ impl BlockEntry {
     }
 
     /// Returns an entry for an allocated sub-block, which the sub-allocator knows by `number`.
-    #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "there is no suballocator"))]
     #[inline(always)]
     pub(crate) fn sub_block(addr: u64, size: u64, requested: u64, segment: u32, number: u32) -> Self {
         Self { addr, size, requested, prev: number, segment, state: State::Allocated, ..Self::vacant(NONE) }

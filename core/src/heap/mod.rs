@@ -44,7 +44,6 @@ mod split_merge;
 pub(crate) mod split_rules;
 mod staying;
 pub(crate) mod stitched;
-#[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "no heap has a sub-allocator then"))]
 pub(crate) mod suballoc;
 mod suballocated;
 pub(crate) mod uses;

@@ -10,7 +10,7 @@
 
 #![cfg_attr(
     not(feature = "alloc"),
-    allow(dead_code, unused_variables, clippy::unnecessary_wraps, reason = "there is no suballocator to be called")
+    allow(unused_variables, clippy::unnecessary_wraps, reason = "there is no suballocator to be called")
 )]
 
 use super::{Heap, Outcome};

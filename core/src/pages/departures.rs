@@ -28,7 +28,6 @@ pub(crate) enum Departing {
     /// than `pool` before the work is complete.
     Blocks { slot: u32, pool: u32, stamp: u64 },
     /// A segment in no heap, which no request gets any more.
-    #[cfg_attr(not(feature = "alloc"), expect(dead_code, reason = "no settings change by themselves then"))]
     Segment { base: DevicePtr, bytes: u64 },
     /// Nothing any more: the segment went back.
     Nothing,

@@ -47,7 +47,6 @@ const fn active_of(row: usize) -> Option<usize> {
     }
 }
 
-#[cfg(feature = "alloc")]
 impl HeapCounters {
     /// Returns counters with the same values. The caller holds the heap's lock.
     pub(crate) fn copy(&self) -> Self {
@@ -61,7 +60,6 @@ impl HeapCounters {
 }
 
 /// Returns new words with the values of others.
-#[cfg(feature = "alloc")]
 pub(super) fn copy_of<const N: usize>(words: &[AtomicU64; N]) -> [AtomicU64; N] {
     core::array::from_fn(|at| AtomicU64::new(words[at].load(Relaxed)))
 }
@@ -103,7 +101,6 @@ impl HeapCounters {
 
     /// Moves `amount` from these counters to `other`, as if `other` had always counted it. Returns
     /// true if the peaks must be reconciled.
-    #[cfg(feature = "alloc")]
     pub(crate) fn hand_over(&self, other: &Self, stat: Stat, amount: u64) -> bool {
         let added = &self.added[stat as usize];
         added.store(added.load(Relaxed) - amount, Relaxed);

@@ -1,8 +1,6 @@
 //! The peaks of a device's statistics, and the leases of its heaps.
 
-#[cfg(feature = "alloc")]
-use super::counters::copy_of;
-use super::counters::{HeapCounters, included};
+use super::counters::{HeapCounters, copy_of, included};
 use super::{ALL, Counter, EVENTS, Occurrence, STATS, Stat, Stats, column};
 use crate::config::rounding::PoolKind;
 use crate::sync::Ordering::{Relaxed, SeqCst};
@@ -45,7 +43,6 @@ impl DevicePeaks {
     }
 
     /// Returns peaks with the same values.
-    #[cfg(feature = "alloc")]
     pub(crate) fn copy(&self) -> Self {
         let signed = |words: &[[AtomicI64; STATS]; 3]| {
             core::array::from_fn(|column| core::array::from_fn(|row| AtomicI64::new(words[column][row].load(Relaxed))))
@@ -93,7 +90,6 @@ impl DevicePeaks {
     }
 
     /// Makes the sums of leases those of `heaps`, which are all.
-    #[cfg(feature = "alloc")]
     pub(crate) fn sum_leases<'a>(&self, heaps: impl Iterator<Item = KindCounters<'a>>) {
         for (of, sums) in leases_of(heaps).iter().enumerate() {
             for (stat, &sum) in sums.iter().enumerate() {

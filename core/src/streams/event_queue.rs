@@ -447,7 +447,6 @@ impl<S: Storage> EventQueues<S> {
     }
 
     /// Forgets which threads poll and record events, in a copy on which none of them works.
-    #[cfg(feature = "alloc")]
     pub(crate) fn forget_threads(&mut self) {
         for queue in self.queues.iter_mut() {
             (queue.busy, queue.recording) = (false, NONE);

@@ -231,7 +231,6 @@ impl<S: Storage> KeptBlocks<S> {
 
     /// Forgets which threads work on blocks, in a copy without threads. How far a thread has come with a captured or a
     /// counted block is not known: the block leaves, and stays pending in the copy.
-    #[cfg(feature = "alloc")]
     pub(crate) fn forget_threads(&mut self) {
         for entry in 0..self.blocks.capacity() {
             let KeptBlock { busy, until, .. } = self.blocks[entry];

@@ -8,7 +8,6 @@ use lock_api::Mutex;
 
 /// Every lock of the core, in the order in which a thread may take the locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "only a build with `alloc` has the planned policy"))]
 pub(crate) enum Rank {
     /// Pools, routes and pairs of heaps.
     Registry,
@@ -78,7 +77,6 @@ impl<R: Lock, T> Ranked<R, T> {
     /// tier in this call. The caller takes the locks of a tier in the order of the ranks, and the locks of a rank in
     /// the order of their numbers. No other thread holds two locks of a tier, except the two heaps of a pair, in the
     /// order of the ranks.
-    #[cfg(feature = "alloc")]
     pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
         self.mutex.lock()
     }
@@ -173,7 +171,6 @@ mod paranoid {
         ///
         /// # Panics
         /// If the thread holds a lock of a later tier.
-        #[cfg(feature = "alloc")]
         fn add_beside(rank: Rank) -> Self {
             let tier = |rank: Rank| if rank == Rank::LargeHeap { Rank::SmallHeap } else { rank.tier() };
             let held = HELD.get();
@@ -227,7 +224,6 @@ mod paranoid {
         }
 
         /// Locks beside locks of the same tier; see the namesake without the feature.
-        #[cfg(feature = "alloc")]
         pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
             let held = HeldRank::add_beside(self.rank);
             MutexGuard { guard: self.mutex.lock(), _held: held }

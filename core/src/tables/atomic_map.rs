@@ -231,7 +231,6 @@ impl<C: Cells> AtomicMap<C> {
     }
 
     /// Calls `visit` with every key and its value, in no order. Writers only.
-    #[cfg(feature = "alloc")]
     pub(crate) fn for_each(&self, mut visit: impl FnMut(u64, u32)) {
         for cell in self.cells.cells() {
             if let Some(value) = cell.value.load(Ordering::Relaxed).checked_sub(1) {

@@ -36,21 +36,6 @@ pub trait Table<T>: Default + DerefMut<Target = [T]> {
     /// allocation.
     fn pop(&mut self) -> Option<T>;
 
-    /// Removes the entries for which `keeps` is false. The others keep their order.
-    #[cfg(feature = "alloc")]
-    fn retain(&mut self, keeps: impl Fn(&T) -> bool) {
-        let mut kept = 0;
-        for at in 0..self.len() {
-            if keeps(&self[at]) {
-                self.swap(kept, at);
-                kept += 1;
-            }
-        }
-        while self.len() > kept {
-            self.pop();
-        }
-    }
-
     /// Removes all entries and releases their memory to the host. Returns false, and changes
     /// nothing, where the capacity is fixed.
     fn drop_entries(&mut self) -> bool;

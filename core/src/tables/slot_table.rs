@@ -144,7 +144,6 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
     }
 
     /// Iterates over the vacant entries.
-    #[cfg(feature = "alloc")]
     pub(crate) fn vacant(&self) -> impl Iterator<Item = u32> {
         let first = Some(self.vacancies.first).filter(|&entry| entry != NONE);
         core::iter::successors(first, |&entry| {

@@ -12,7 +12,6 @@ pub(crate) struct Record {
     /// The kind of the event or pair.
     pub what: What,
     /// Whether the heap belongs to a private pool.
-    #[cfg_attr(not(feature = "alloc"), expect(dead_code, reason = "only a build with `alloc` has windows"))]
     pub is_private: bool,
     /// The call site; 0 if unknown.
     pub site: u32,

@@ -37,7 +37,6 @@ impl Default for PairState {
 
 impl PairState {
     /// Returns the state of a pair with the same marks, which no call uses.
-    #[cfg(feature = "alloc")]
     pub(crate) fn copy(&self) -> Self {
         Self(AtomicU32::new(self.0.load(Ordering::Acquire) & !USERS))
     }

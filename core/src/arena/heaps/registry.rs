@@ -55,7 +55,6 @@ impl<S: Storage> SharedPool<S> {
     }
 
     /// Takes over name, clocks and supply of another pool, and no stream.
-    #[cfg(feature = "alloc")]
     pub(super) fn take_over(&self, other: &Self) {
         for at in 0..2 {
             self.id[at].store(other.id[at].load(Ordering::Relaxed), Ordering::Relaxed);

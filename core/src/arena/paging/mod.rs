@@ -25,9 +25,7 @@ pub(in crate::arena) mod virtual_calls;
 use crate::arena::paging::ranges::table::RangeTable;
 use crate::pages::{PageBytes, PagePool};
 use crate::stats::{HeapCounters, MemoryCallCounters};
-#[cfg(feature = "alloc")]
-use crate::sync::MutexGuard;
-use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, Rank, Ranked, Turn};
+use crate::sync::{AtomicU32, AtomicU64, Lock, MutexGuard, Ordering, Rank, Ranked, Turn};
 use crate::tables::Storage;
 
 /// The pages of one device.
@@ -108,14 +106,12 @@ impl<R: Lock, S: Storage> Paging<R, S> {
 }
 
 /// The pages and the ranges of one device, locked.
-#[cfg(feature = "alloc")]
 pub(in crate::arena) struct LockedPaging<'a, R: Lock, S: Storage> {
     paging: &'a Paging<R, S>,
     ranges: MutexGuard<'a, R, RangeTable<S>>,
     pool: MutexGuard<'a, R, PagePool<S>>,
 }
 
-#[cfg(feature = "alloc")]
 impl<R: Lock, S: Storage> Paging<R, S> {
     /// Locks the ranges and the pages.
     pub(in crate::arena) fn lock_all(&self) -> LockedPaging<'_, R, S> {
@@ -124,7 +120,6 @@ impl<R: Lock, S: Storage> Paging<R, S> {
     }
 }
 
-#[cfg(feature = "alloc")]
 impl<R: Lock, S: Storage> LockedPaging<'_, R, S> {
     /// Returns a copy, whose calls to the device are counted anew.
     pub(in crate::arena) fn copy(&self) -> Paging<R, S> {

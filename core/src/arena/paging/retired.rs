@@ -7,19 +7,17 @@
 use crate::arena::{Arena, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::pages::departures::Departing;
 use crate::stats::Occurrence as Counted;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::units::DevicePtr;
-#[cfg(feature = "alloc")]
-use crate::{pages::departures::Departing, units::StreamId};
+use crate::units::{DevicePtr, StreamId};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Retires a segment that was taken out of a heap of `stream`. The caller has permission to record.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The segment is then the caller's.
-    #[cfg(feature = "alloc")]
     pub(in crate::arena) fn retire(&self, stream: StreamId, base: DevicePtr, bytes: u64) -> Result<(), Error> {
         let what = Departing::Segment { base, bytes };
         // Without a fence the segment waits until cached memory is released.
