@@ -47,9 +47,6 @@ pub(super) fn report_of<D: DeviceMemory, R: Lock, S: Storage>(
     let pages = arena.paging.bytes();
     let of_ranges = |stat| arena.paging.range_counters().current(stat) as u64;
     let mut report = OutOfMemory {
-        requested: 0,
-        block: 0,
-        segment: 0,
         device: DeviceIndex(arena.number),
         memory,
         process: arena.driver.device().process_use(),
@@ -57,16 +54,9 @@ pub(super) fn report_of<D: DeviceMemory, R: Lock, S: Storage>(
         allocated: of_ranges(Stat::AllocatedBytes),
         reserved: of_ranges(Stat::ReservedBytes),
         spare: pages.spare + pages.departed + pages.waking,
-        pinned: 0,
         parked: pages.asleep,
-        pending: 0,
-        private_free: 0,
-        largest_free: 0,
-        largest_free_elsewhere: 0,
-        expandable: false,
-        supplied: false,
         expandable_available: arena.may_expand(),
-        capturing: false,
+        ..OutOfMemory::default()
     };
     for number in arena.heaps.slot_numbers() {
         let heap_slot = arena.heaps.slot(number);

@@ -6,7 +6,7 @@ use crate::units::DeviceIndex;
 use core::fmt;
 
 /// The report of a request failed for lack of memory. All figures are in bytes, at the time of the failure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent condition of the report")]
 pub struct OutOfMemory {

@@ -7,7 +7,7 @@ use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicI64, AtomicU64, fence};
 
 /// The peaks and event counts of a device, and the totals at the last resets.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct DevicePeaks {
     /// The recorded peaks, by column ([`ALL`], small, large) and statistic.
     peak: [[AtomicI64; STATS]; 3],
@@ -29,17 +29,7 @@ pub(crate) struct DevicePeaks {
 impl DevicePeaks {
     /// Creates the peaks of a device without heaps.
     pub(crate) fn new(max_split_size: Option<u64>) -> Self {
-        let zeros = || core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0)));
-        let sums = || core::array::from_fn(|_| core::array::from_fn(|_| AtomicI64::new(0)));
-        Self {
-            peak: sums(),
-            highest_before: core::array::from_fn(|_| AtomicU64::new(0)),
-            leased: sums(),
-            allocated_before: zeros(),
-            freed_before: zeros(),
-            events: core::array::from_fn(|_| AtomicU64::new(0)),
-            max_split_size: max_split_size.map_or(-1, |bytes| bytes as i64),
-        }
+        Self { max_split_size: max_split_size.map_or(-1, |bytes| bytes as i64), ..Self::default() }
     }
 
     /// Returns peaks with the same values.

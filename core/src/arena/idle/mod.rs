@@ -48,33 +48,16 @@ pub(crate) struct IdleMemory {
 }
 
 impl IdleMemory {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             predictor: Predictor::new(),
             budget: Budget::new(),
             last_us: 0,
             before: [0; 2],
-            stats: ReclaimStats {
-                looks: 0,
-                given_back: 0,
-                given_back_units: 0,
-                obtained_again: 0,
-                obtained_again_units: 0,
-                too_early_units: 0,
-                driver_us: 0,
-                observed_units: 0,
-                idle: 0,
-                needed_soon: 0,
-                busy: 0,
-                unpaid: 0,
-                budget_us: 0,
-                caution: 0,
-            },
+            stats: ReclaimStats::default(),
         }
     }
-}
 
-impl IdleMemory {
     /// Returns the figures so far.
     pub(crate) fn stats(&self) -> ReclaimStats {
         ReclaimStats { budget_us: self.budget.left() / 1000, caution: self.predictor.caution(), ..self.stats }

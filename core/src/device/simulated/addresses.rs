@@ -1,5 +1,6 @@
 //! Addresses for simulated devices: a space shared by any number of devices, with disjoint ranges for the devices.
 
+use super::{DEVICE_STRIDE, LAST_ADDRESS};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -17,6 +18,13 @@ pub enum Space {
     Counted(Arc<AddressSpace>),
     /// A space alive as long as the program.
     Static(&'static AddressSpace),
+}
+
+/// The addresses of one device.
+impl Default for Space {
+    fn default() -> Self {
+        Self::Counted(Arc::new(AddressSpace::new(DEVICE_STRIDE..LAST_ADDRESS)))
+    }
 }
 
 impl core::ops::Deref for Space {

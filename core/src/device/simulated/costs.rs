@@ -27,7 +27,7 @@ const fn at(mib: u64, ns: u64) -> CostPoint {
 /// Each call has points by ascending size. Between two points the time grows evenly. Below the first point the time
 /// is the time of the first point. Beyond the last point the time continues the last line if the line rises. A call
 /// without points takes no time.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct DriverCosts([Cow<'static, [CostPoint]>; Call::ALL.len()]);
 
 impl DriverCosts {
@@ -57,7 +57,7 @@ impl DriverCosts {
 
     /// Returns costs by which no call takes time.
     pub fn free() -> Self {
-        Self([const { Cow::Borrowed(&[]) }; Call::ALL.len()])
+        Self::default()
     }
 
     /// Sets the points of `call`. Returns false, and changes nothing, unless their sizes ascend.
@@ -125,7 +125,7 @@ const fn h200(call: Call) -> &'static [CostPoint] {
 }
 
 /// The time of the calls so far.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Meter {
     costs: DriverCosts,
     /// Nanoseconds by call.
@@ -137,7 +137,7 @@ pub(super) struct Meter {
 impl Meter {
     /// Creates a meter that charges by `costs`.
     pub(super) fn new(costs: DriverCosts) -> Self {
-        Self { costs, ns: [0; Call::ALL.len()], total_ns: 0 }
+        Self { costs, ..Self::default() }
     }
 
     /// Adds a call for pieces of the given sizes in bytes. Each piece costs as much as alone.

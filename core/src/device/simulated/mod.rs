@@ -68,7 +68,7 @@ const LAST_ADDRESS: u64 = 1 << 58;
 const SPAN: u64 = 1 << 40;
 
 /// Everything of a device, under its lock.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 struct DeviceState {
     /// The device memory in bytes.
     capacity: u64,
@@ -147,7 +147,7 @@ const NO_MEMORY: DeviceError = DeviceError::new(ErrorKind::OutOfMemory, 2);
 impl SimulatedDevice {
     /// Creates a device of `capacity` bytes, with virtual memory in granules of 2 MiB.
     pub fn new(capacity: u64) -> Self {
-        Self::within(Arc::new(AddressSpace::new(DEVICE_STRIDE..LAST_ADDRESS)), capacity)
+        Self::within(Space::default(), capacity)
     }
 
     /// Creates a device like [`new`](Self::new), in an address range of its own: devices with different numbers have
@@ -172,37 +172,11 @@ impl SimulatedDevice {
     pub fn within(space: impl Into<Space>, capacity: u64) -> Self {
         Self(Mutex::new(DeviceState {
             capacity,
-            used: 0,
-            peak: 0,
             space: space.into(),
-            spans: Vec::new(),
-            fresh: 0..0,
-            script: VecDeque::new(),
-            vacant: BTreeMap::new(),
-            segments: BTreeMap::new(),
-            reservations: BTreeMap::new(),
-            mappings: BTreeMap::new(),
-            told: BTreeMap::new(),
-            physical: BTreeMap::new(),
-            handles: 0,
-            events: BTreeMap::new(),
-            events_made: 0,
-            streams: Streams::default(),
-            graph: Graph::default(),
-            led: BTreeMap::new(),
-            supplied_pools: BTreeSet::new(),
-            supplied: BTreeMap::new(),
             granularity: ALIGNMENT,
-            exports: false,
-            host: HostMemory::default(),
-            calls: [0; Call::ALL.len()],
             meter: Meter::new(DriverCosts::h200()),
-            failures: Vec::new(),
-            lost: None,
-            calls_after_loss: 0,
-            clock_us: 0,
-            looks: 0,
             patience_us: u64::MAX,
+            ..DeviceState::default()
         }))
     }
 
@@ -431,10 +405,9 @@ impl DeviceState {
     }
 }
 
-impl Drop for DeviceState {
+impl Drop for SimulatedDevice {
     fn drop(&mut self) {
-        for span in self.spans.drain(..) {
-            self.space.release_memory(span);
-        }
+        let DeviceState { space, spans, .. } = self.0.get_mut();
+        spans.drain(..).for_each(|span| space.release_memory(span));
     }
 }
