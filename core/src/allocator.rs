@@ -35,7 +35,6 @@ pub use would_fit::{Bound, Fit, Rehearsal};
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
-use crate::arena::give::caches;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
@@ -286,7 +285,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         {
             return OnDevice { arena, pages: &self.pages }.free(heap, ptr, bytes);
         }
-        free_elsewhere(self, word, ptr, bytes)
+        self.free_elsewhere(word, ptr, bytes)
     }
 
     /// Calls `act` with the heap that owns `ptr`. A block of a lane is first delegated to the heap
@@ -302,7 +301,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
                 let device = self.on_owner(lane.device);
                 act(device, device.home_of(lane, ptr)?)
             }
-            Owner::Shared => search_every_heap(self, ptr, &act),
+            Owner::Shared => self.search_every_heap(ptr, &act),
             Owner::None => Err(Error::foreign(ptr)),
         }
     }
@@ -350,7 +349,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let _checked = self.checked("empty_cache", device);
         let device = self.on(device)?;
         let waited = device.wait_for_events();
-        waited.and(caches::release_cached(device, None))
+        waited.and(device.release_cached(None))
     }
 
     /// Releases segments without blocks in use, the largest first, until the allocator holds at
@@ -363,7 +362,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// ends the trimming.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
         let _checked = self.checked("trim", device);
-        caches::trim(self.on(device)?, keep)
+        self.on(device)?.trim(keep)
     }
 
     /// Predicts the first action of [`malloc`](Self::malloc) for a request made now. Hands out
@@ -642,41 +641,36 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         }
         Ok(())
     }
-}
 
-/// Frees the block at an address owned by a lane, or by no single heap.
-// Out of line, so that the fast path needs no register for lanes: 3 instructions of a pair.
-#[inline(never)]
-fn free_elsewhere<D: DeviceMemory, R: Lock, S: Storage>(
-    allocator: &Allocator<D, R, S>,
-    word: OwnerWord,
-    ptr: DevicePtr,
-    bytes: Option<u64>,
-) -> Result<(), Error> {
-    match word.owner() {
-        Owner::Lane(lane) => allocator.on_owner(lane.device).free_planned(lane, ptr, bytes),
-        _ => allocator.at_owner(ptr, |device, heap| device.free(heap, ptr, bytes)),
-    }
-}
-
-/// Calls `act` with one heap after another until one owns `ptr`, for a page shared by two segments.
-#[cold]
-fn search_every_heap<D: DeviceMemory, R: Lock, S: Storage, T>(
-    allocator: &Allocator<D, R, S>,
-    ptr: DevicePtr,
-    act: &impl Fn(OnDevice<'_, Called<D>, R, S>, HeapRef) -> Result<T, Error>,
-) -> Result<T, Error> {
-    for arena in allocator.arenas.iter() {
-        // Delegate the blocks of lanes first: a walk over heaps finds only blocks with an entry
-        // there.
-        arena.delegate_lanes();
-        for slot in arena.heaps.slot_numbers() {
-            match act(OnDevice { arena, pages: &allocator.pages }, arena.heaps.heap_ref(slot)) {
-                // The address lies in none of this heap's segments.
-                Err(Error::InvalidPointer { fault: PointerFault::Foreign, .. }) => {}
-                acted => return acted,
+    /// Calls `act` with one heap after another until one owns `ptr`, for a page shared by two segments.
+    #[cold]
+    fn search_every_heap<T>(
+        &self,
+        ptr: DevicePtr,
+        act: &impl Fn(OnDevice<'_, Called<D>, R, S>, HeapRef) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        for arena in self.arenas.iter() {
+            // Delegate the blocks of lanes first: a walk over heaps finds only blocks with an entry
+            // there.
+            arena.delegate_lanes();
+            for slot in arena.heaps.slot_numbers() {
+                match act(OnDevice { arena, pages: &self.pages }, arena.heaps.heap_ref(slot)) {
+                    // The address lies in none of this heap's segments.
+                    Err(Error::InvalidPointer { fault: PointerFault::Foreign, .. }) => {}
+                    acted => return acted,
+                }
             }
         }
+        Err(Error::foreign(ptr))
     }
-    Err(Error::foreign(ptr))
+
+    /// Frees the block at an address owned by a lane, or by no single heap.
+    // Out of line, so that the fast path needs no register for lanes: 3 instructions of a pair.
+    #[inline(never)]
+    fn free_elsewhere(&self, word: OwnerWord, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
+        match word.owner() {
+            Owner::Lane(lane) => self.on_owner(lane.device).free_planned(lane, ptr, bytes),
+            _ => self.at_owner(ptr, |device, heap| device.free(heap, ptr, bytes)),
+        }
+    }
 }

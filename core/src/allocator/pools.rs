@@ -5,7 +5,6 @@
 //! with a route into a private pool.
 
 use super::Allocator;
-use crate::arena::give::caches;
 use crate::arena::heaps::registry::Purpose;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -166,6 +165,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let device = self.on(device)?;
         let pool = device.heaps.private_pool(pool)?;
         let waited = device.wait_for_events();
-        waited.and(caches::release_cached(device, Some(pool)))
+        waited.and(device.release_cached(Some(pool)))
     }
 }

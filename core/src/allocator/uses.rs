@@ -22,7 +22,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::InvalidStream`], [`Error::TableFull`], [`Error::Device`].
     pub fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked_at("record_stream", ptr);
-        note(self, ptr, stream, |device, slot| device.record_stream(slot, ptr, stream))
+        self.note(ptr, stream, |device, slot| device.record_stream(slot, ptr, stream))
     }
 
     /// Announces that the work queued on `stream` so far uses the block at `ptr`.
@@ -41,7 +41,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::InvalidStream`], [`Error::TableFull`], [`Error::Device`]. The use is not announced then.
     pub fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked_at("record_use", ptr);
-        note(self, ptr, stream, |device, slot| device.record_use(slot, ptr, stream))
+        self.note(ptr, stream, |device, slot| device.record_use(slot, ptr, stream))
     }
 
     /// Destroys the allocator's events for uses, except for events waited for at present. A later free of a used
@@ -57,26 +57,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let _checked = self.checked("destroy_idle_events", device);
         self.on(device)?.destroy_idle_events()
     }
-}
 
-/// Calls `act` with the slot of the heap that owns the block at `ptr`. Does nothing for the null address, and for a
-/// block served from a plan on `stream`.
-fn note<D: DeviceMemory, R: Lock, S: Storage>(
-    allocator: &Allocator<D, R, S>,
-    ptr: DevicePtr,
-    stream: StreamId,
-    act: impl Fn(OnDevice<'_, Called<D>, R, S>, u32) -> Result<(), Error>,
-) -> Result<(), Error> {
-    if ptr == DevicePtr::NULL {
-        return Ok(());
+    /// Calls `act` with the slot of the heap that owns the block at `ptr`. Does nothing for the null address, and for a
+    /// block served from a plan on `stream`.
+    fn note(
+        &self,
+        ptr: DevicePtr,
+        stream: StreamId,
+        act: impl Fn(OnDevice<'_, Called<D>, R, S>, u32) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        if stream == NO_STREAM {
+            return Err(Error::InvalidStream);
+        }
+        if let Owner::Lane(lane) = self.pages.owner(ptr)
+            && self.on_owner(lane.device).plans.is_on(lane, ptr, stream)
+        {
+            return Ok(());
+        }
+        self.at_owner(ptr, |device, heap| act(device, heap.heap))
     }
-    if stream == NO_STREAM {
-        return Err(Error::InvalidStream);
-    }
-    if let Owner::Lane(lane) = allocator.pages.owner(ptr)
-        && allocator.on_owner(lane.device).plans.is_on(lane, ptr, stream)
-    {
-        return Ok(());
-    }
-    allocator.at_owner(ptr, |device, heap| act(device, heap.heap))
 }

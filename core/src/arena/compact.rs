@@ -20,7 +20,6 @@
 //! the segment is known to be done. Without enough quiet segments the request exceeds the budget,
 //! and a later request repays.
 
-use crate::arena::give::take::give;
 use crate::arena::give::units::{Unit, quiet_cover};
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
@@ -95,12 +94,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return Ok(None);
         }
         self.poll_departures();
-        give(self, self.quiet_segments(request))?;
+        self.give(self.quiet_segments(request))?;
         // What is free and not quiet becomes quiet for a later request; at once on a stream without
         // unfinished work.
         if self.excess_of(request).is_some() && self.begin_all_epochs(request.stream) {
             self.poll_departures();
-            give(self, self.quiet_segments(request))?;
+            self.give(self.quiet_segments(request))?;
         }
         Ok(None)
     }

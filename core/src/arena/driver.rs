@@ -209,11 +209,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         result
     }
-}
 
-/// Asks the device for the memory, and notes the answer.
-pub(super) fn memory_info<D: DeviceMemory, R: Lock, S: Storage>(arena: &Arena<D, R, S>) -> DeviceResult<MemoryInfo> {
-    let memory = arena.call(D::memory_info)?;
-    arena.driver.note_memory(memory, arena.ledger.reserved());
-    Ok(memory)
+    /// Asks the device for the memory, and notes the answer.
+    pub(crate) fn memory_info(&self) -> DeviceResult<MemoryInfo> {
+        let memory = self.call(D::memory_info)?;
+        self.driver.note_memory(memory, self.ledger.reserved());
+        Ok(memory)
+    }
 }

@@ -50,22 +50,20 @@ fn has_segment_at<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> bool {
     })
 }
 
-/// Returns the error for an address in a lane's segment at which no block of the lane begins.
-#[cold]
-pub(crate) fn not_in_lane<D: DeviceMemory, R: Lock, S: Storage>(
-    device: OnDevice<'_, D, R, S>,
-    owner: LaneRef,
-    ptr: DevicePtr,
-) -> Error {
-    if let Some(block) = device.plans.allocation(owner, ptr)
-        && block.base != ptr
-    {
-        let fault = PointerFault::Interior { block: block.base, requested: block.requested };
-        return Error::InvalidPointer { ptr, fault };
-    }
-    // The home heap knows the delegated blocks: pending ones, and those that live longer.
-    match device.home_of(owner, ptr) {
-        Ok(home) => not_in_heap(&device.heaps.lock(home.heap), ptr),
-        Err(error) => error,
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Returns the error for an address in a lane's segment at which no block of the lane begins.
+    #[cold]
+    pub(crate) fn not_in_lane(self, owner: LaneRef, ptr: DevicePtr) -> Error {
+        if let Some(block) = self.plans.allocation(owner, ptr)
+            && block.base != ptr
+        {
+            let fault = PointerFault::Interior { block: block.base, requested: block.requested };
+            return Error::InvalidPointer { ptr, fault };
+        }
+        // The home heap knows the delegated blocks: pending ones, and those that live longer.
+        match self.home_of(owner, ptr) {
+            Ok(home) => not_in_heap(&self.heaps.lock(home.heap), ptr),
+            Err(error) => error,
+        }
     }
 }

@@ -14,9 +14,8 @@
 //! needed (171771).
 
 use crate::arena::forecast::Forecast;
-use crate::arena::give::take::give;
+use crate::arena::give::rules;
 use crate::arena::give::units::Unit;
-use crate::arena::give::{caches, rules};
 use crate::arena::request::Request;
 use crate::arena::waits::search::Effort;
 use crate::arena::{OnDevice, flags};
@@ -174,7 +173,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
     /// Gives the units of a rule back.
     fn give(&self, rule: impl Iterator<Item = Unit>) -> Effect {
         match self.way {
-            Way::Take => give(self.device, rule).map(|_bytes| None),
+            Way::Take => self.device.give(rule).map(|_bytes| None),
             Way::Peek => Ok(first_of(rule)),
         }
     }
@@ -232,8 +231,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
             return if pages.spare + pages.departed > 0 { self.grow(true) } else { Ok(None) };
         }
         match self.way {
-            Way::Take => caches::release_and_retry(device, || self.grow(true)),
-            Way::Peek => match caches::first_releasable(device.arena) {
+            Way::Take => device.release_and_retry(|| self.grow(true)),
+            Way::Peek => match device.arena.first_releasable() {
                 Some(first) => Ok(Some(Forecast::Release(first))),
                 None => self.grow(true),
             },

@@ -1,7 +1,6 @@
 //! Ledger of one device: the bytes held from the device, and the limit on the bytes.
 
 use crate::arena::Arena;
-use crate::arena::driver::memory_info;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::sync::{AtomicU64, CachePadded, Lock, Ordering};
@@ -107,7 +106,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Returns the number of bytes that can still be charged below both the limit and the device's
     /// total memory. Uses the limit alone if the device does not report a total.
     pub(super) fn available_bytes(&self) -> u64 {
-        let total = memory_info(self).map_or(u64::MAX, |info| info.total);
+        let total = self.memory_info().map_or(u64::MAX, |info| info.total);
         self.ledger.limit().min(total).saturating_sub(self.ledger.reserved())
     }
 

@@ -5,7 +5,6 @@
 //! bytes against the limit, allocate the segment, list the segment in the page map, add the segment
 //! to the heap. Each step is undone if a later step fails.
 
-use crate::arena::give::caches;
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::SMALL_SEGMENT;
@@ -31,7 +30,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.collect_few_departed();
         }
         match self.heaps.source(request) {
-            Source::Device | Source::Host => add_segment(self, request),
+            Source::Device | Source::Host => self.add_segment(request),
             Source::Expandable => {
                 // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
                 // the limit by less than one granule for each request, as in PyTorch.
@@ -56,7 +55,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.wait_for_departures()?;
         }
         if self.paging.bytes().spare > 0 {
-            caches::destroy_spares(self)?;
+            self.destroy_spares()?;
             if let Some(ptr) = self.allocate_segment(request, request.size)? {
                 return Ok(ptr);
             }
@@ -126,7 +125,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // Room was made before the lock was dropped; other calls may have used the room since.
         if heap.make_room_for_segment(bytes, request.size).is_err() {
             drop(heap);
-            undo_allocation(self, base, bytes)?;
+            self.undo_allocation(base, bytes)?;
             return Err(Error::TableFull("segments"));
         }
         self.peaks.device.count(Occurrence::DeviceAlloc);
@@ -150,6 +149,37 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // One reconciliation of the peaks covers the segment and the block.
         served.peaks_stale |= segment.peaks_stale;
         Ok(Some(self.reconcile(slot, served)))
+    }
+
+    /// Allocates an ordinary segment for the request's heap, and serves the request from the segment.
+    /// Returns `None` if the device, the host or the limit does not allow more memory.
+    fn add_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let mut bytes = self.segment_bytes(request);
+        // Ordinary segments cannot use spare pages.
+        if self.paging.bytes().spare > 0 {
+            self.destroy_spares()?;
+        }
+        if bytes > self.settings.policy.max_segment_bytes() {
+            return Ok(None);
+        }
+        // Some policies accept a smaller segment than the preferred size: try each size in turn.
+        // `smaller_segment` decreases strictly and never goes below the request, so the loop ends.
+        loop {
+            let served = self.allocate_segment(request, bytes)?;
+            if served.is_some() {
+                return Ok(served);
+            }
+            match self.settings.policy.smaller_segment(bytes, request.size) {
+                Some(smaller) => bytes = smaller,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Undoes [`allocate_charged`](OnDevice::allocate_charged).
+    pub(super) fn undo_allocation(self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
+        self.pages.remove(base, bytes);
+        self.release_memory(base, bytes)
     }
 }
 
@@ -204,44 +234,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // At least the request, even above the cap: the charge or the device then refuses.
         region.min(available).max(request.size)
     }
-}
-
-/// Allocates an ordinary segment for the request's heap, and serves the request from the segment.
-/// Returns `None` if the device, the host or the limit does not allow more memory.
-fn add_segment<D: DeviceMemory, R: Lock, S: Storage>(
-    device: OnDevice<'_, D, R, S>,
-    request: &Request,
-) -> Result<Option<DevicePtr>, Error> {
-    let mut bytes = device.segment_bytes(request);
-    // Ordinary segments cannot use spare pages.
-    if device.paging.bytes().spare > 0 {
-        caches::destroy_spares(device)?;
-    }
-    if bytes > device.settings.policy.max_segment_bytes() {
-        return Ok(None);
-    }
-    // Some policies accept a smaller segment than the preferred size: try each size in turn.
-    // `smaller_segment` decreases strictly and never goes below the request, so the loop ends.
-    loop {
-        let served = device.allocate_segment(request, bytes)?;
-        if served.is_some() {
-            return Ok(served);
-        }
-        match device.settings.policy.smaller_segment(bytes, request.size) {
-            Some(smaller) => bytes = smaller,
-            None => return Ok(None),
-        }
-    }
-}
-
-/// Undoes [`allocate_charged`](OnDevice::allocate_charged).
-pub(super) fn undo_allocation<D: DeviceMemory, R: Lock, S: Storage>(
-    device: OnDevice<'_, D, R, S>,
-    base: DevicePtr,
-    bytes: u64,
-) -> Result<(), Error> {
-    device.pages.remove(base, bytes);
-    device.release_memory(base, bytes)
 }
 
 /// Returns how many bytes a heap that sizes its own segments would add for a block of `size` bytes: a

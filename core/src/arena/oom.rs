@@ -1,6 +1,5 @@
 //! Report of a failed request for lack of memory.
 
-use crate::arena::driver::memory_info;
 use crate::arena::request::Request;
 use crate::arena::{Arena, flags};
 use crate::device::oom::OutOfMemory;
@@ -32,62 +31,58 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// `slot` is the heap of the request. Heaps are read in turn, so the sums may disagree slightly
     /// while threads allocate.
     pub(crate) fn memory_report(&self, requested: u64, block: u64, segment: u64, slot: Option<u32>) -> OutOfMemory {
-        let report = report_of(self, memory_info(self).unwrap_or_default(), slot);
+        let report = self.report_of(self.memory_info().unwrap_or_default(), slot);
         OutOfMemory { requested, block, segment, ..report }
     }
-}
 
-/// Returns the report of no request, on a device with the given memory. Otherwise as
-/// [`Arena::memory_report`].
-pub(super) fn report_of<D: DeviceMemory, R: Lock, S: Storage>(
-    arena: &Arena<D, R, S>,
-    memory: MemoryInfo,
-    slot: Option<u32>,
-) -> OutOfMemory {
-    let pages = arena.paging.bytes();
-    let of_ranges = |stat| arena.paging.range_counters().current(stat) as u64;
-    let mut report = OutOfMemory {
-        device: DeviceIndex(arena.number),
-        memory,
-        process: arena.driver.device().process_use(),
-        limit: arena.ledger.limit_if_set(),
-        allocated: of_ranges(Stat::AllocatedBytes),
-        reserved: of_ranges(Stat::ReservedBytes),
-        spare: pages.spare + pages.departed + pages.waking,
-        parked: pages.asleep,
-        expandable_available: arena.may_expand(),
-        ..OutOfMemory::default()
-    };
-    for number in arena.heaps.slot_numbers() {
-        let heap_slot = arena.heaps.slot(number);
-        let heap = arena.heaps.lock(number);
-        let [allocated, active, reserved] = [Stat::AllocatedBytes, Stat::ActiveBytes, Stat::ReservedBytes]
-            .map(|stat| heap_slot.counters.current(stat) as u64);
-        // Before it was parked, a heap gave up the memory that blocks did not use. So what is on the device
-        // is in use, and the blocks beyond it are parked.
-        let [allocated, active] =
-            [allocated, active].map(|bytes| if heap.asleep { bytes.min(reserved) } else { bytes });
-        report.allocated += allocated;
-        report.reserved += reserved;
-        // Active blocks are live or pending, so the difference is the pending bytes.
-        report.pending += active - allocated;
-        if heap.pool != 0 {
-            report.private_free += reserved - active;
+    /// Returns the report of no request, on a device with the given memory. Otherwise as
+    /// [`memory_report`](Self::memory_report).
+    pub(super) fn report_of(&self, memory: MemoryInfo, slot: Option<u32>) -> OutOfMemory {
+        let pages = self.paging.bytes();
+        let of_ranges = |stat| self.paging.range_counters().current(stat) as u64;
+        let mut report = OutOfMemory {
+            device: DeviceIndex(self.number),
+            memory,
+            process: self.driver.device().process_use(),
+            limit: self.ledger.limit_if_set(),
+            allocated: of_ranges(Stat::AllocatedBytes),
+            reserved: of_ranges(Stat::ReservedBytes),
+            spare: pages.spare + pages.departed + pages.waking,
+            parked: pages.asleep,
+            expandable_available: self.may_expand(),
+            ..OutOfMemory::default()
+        };
+        for number in self.heaps.slot_numbers() {
+            let heap_slot = self.heaps.slot(number);
+            let heap = self.heaps.lock(number);
+            let [allocated, active, reserved] = [Stat::AllocatedBytes, Stat::ActiveBytes, Stat::ReservedBytes]
+                .map(|stat| heap_slot.counters.current(stat) as u64);
+            // Before it was parked, a heap gave up the memory that blocks did not use. So what is on the device
+            // is in use, and the blocks beyond it are parked.
+            let [allocated, active] =
+                [allocated, active].map(|bytes| if heap.asleep { bytes.min(reserved) } else { bytes });
+            report.allocated += allocated;
+            report.reserved += reserved;
+            // Active blocks are live or pending, so the difference is the pending bytes.
+            report.pending += active - allocated;
+            if heap.pool != 0 {
+                report.private_free += reserved - active;
+            }
+            if !heap.is_empty() {
+                report.pinned += heap.sets.pages.pinned();
+            }
+            if heap.asleep {
+                continue;
+            }
+            let largest = heap.largest_free();
+            if Some(number) == slot {
+                report.largest_free = largest;
+                report.expandable = heap.rules.source.maps_pages();
+                report.supplied = heap.rules.source == Source::Host;
+            } else {
+                report.largest_free_elsewhere = report.largest_free_elsewhere.max(largest);
+            }
         }
-        if !heap.is_empty() {
-            report.pinned += heap.sets.pages.pinned();
-        }
-        if heap.asleep {
-            continue;
-        }
-        let largest = heap.largest_free();
-        if Some(number) == slot {
-            report.largest_free = largest;
-            report.expandable = heap.rules.source.maps_pages();
-            report.supplied = heap.rules.source == Source::Host;
-        } else {
-            report.largest_free_elsewhere = report.largest_free_elsewhere.max(largest);
-        }
+        report
     }
-    report
 }

@@ -1,7 +1,5 @@
 //! Steps of the ladder (ladder.rs) that depend on other threads and pools, and the failure of a request.
 
-use crate::arena::driver::memory_info;
-use crate::arena::give::caches;
 use crate::arena::paging::virtual_calls::MappingTime;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
@@ -35,7 +33,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 return Ok(Some(ptr));
             }
             if self.settings.policy.releases_cache() {
-                caches::release_cached(self, None)?;
+                self.release_cached(None)?;
             }
             // Memory is short: ask for the request's own size instead of a full region.
             let served = if self.heaps.source(request).maps_pages() {
@@ -57,7 +55,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !config.throw_on_device_oom() {
             return Ok(None);
         }
-        let total = memory_info(self.arena)?.total;
+        let total = self.memory_info()?.total;
         let allowed = fraction_of(config.per_process_memory_fraction(), total);
         let room = allowed.saturating_sub(self.ledger.reserved());
         let more = match self.stitcher_of(request) {

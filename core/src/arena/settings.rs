@@ -1,7 +1,6 @@
 //! Policy, configuration and memory limit of one device: how requests are rounded, and which rules
 //! the heaps obey.
 
-use crate::arena::driver::memory_info;
 use crate::arena::{Arena, flags};
 use crate::config::rounding::{INTERVALS, PoolKind, divide};
 use crate::config::{Config, Policy};
@@ -172,7 +171,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::InvalidFraction(fraction));
         }
-        let total = memory_info(self)?.total;
+        let total = self.memory_info()?.total;
         self.set_limit((fraction < 1.0).then(|| fraction_of(fraction, total)));
         Ok(())
     }

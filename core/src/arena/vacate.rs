@@ -3,7 +3,6 @@
 //! A stream ends when the program says so. A stream is idle if the program has no block of the
 //! stream's pair and the pair has served no request for a while.
 
-use crate::arena::give::caches;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::{Arena, OnDevice};
 use crate::config::rounding::PoolKind;
@@ -38,7 +37,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Releases the cache of a heap whose stream has ended. If something is left, as while the stream
     /// captures a graph, the heap is marked: a later request tries again.
     fn release_of_ended(self, slot: u32) -> Result<(), Error> {
-        let released = caches::release_heap(self, slot);
+        let released = self.release_heap(slot);
         if self.heaps.units_of(slot).next().is_some() {
             self.heaps.queue_if_ended(self.heaps.slot(slot));
         }
@@ -77,7 +76,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn release_pair(self, used: PairUse<'_, R, S>) {
         for kind in [PoolKind::Small, PoolKind::Large] {
             // Ignore a failure: `Ledger::leak` counts the bytes, and the request may succeed.
-            let _counted = caches::release_heap(self, used.slot(kind));
+            let _counted = self.release_heap(used.slot(kind));
         }
         let pair = used.pair;
         // A pair in use cannot become vacant, so the guard is dropped first.
@@ -121,7 +120,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             from = slot + 1;
             let first = self.heaps.enter_pair(slot / 2).and_then(|_used| {
                 let ended = slot / 2 != pair && self.heaps.lock(slot).ended;
-                if ended { caches::first_of_heap(self, slot) } else { None }
+                if ended { self.first_of_heap(slot) } else { None }
             });
             if first.is_some() {
                 return first;
@@ -134,6 +133,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// [`release_one_idle`](OnDevice::release_one_idle) would release.
     pub(crate) fn first_idle(&self) -> Option<DevicePtr> {
         let used = self.heaps.idle_pair()?;
-        [PoolKind::Small, PoolKind::Large].into_iter().find_map(|kind| caches::first_of_heap(self, used.slot(kind)))
+        [PoolKind::Small, PoolKind::Large].into_iter().find_map(|kind| self.first_of_heap(used.slot(kind)))
     }
 }

@@ -35,7 +35,7 @@
 //! * A retired segment is held until the device has finished, and counts against the threshold and the budget of `compact`.
 //!   Only the release of the whole cache gives the segment back sooner.
 
-pub(crate) mod caches;
+mod caches;
 pub(in crate::arena) mod rules;
 pub(in crate::arena) mod take;
 #[cfg(all(test, feature = "alloc", not(loom)))]

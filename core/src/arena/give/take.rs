@@ -26,18 +26,17 @@ pub(in crate::arena) struct TakenUnit {
     block: u32,
 }
 
-/// Gives units back. Returns the number of bytes.
-///
-/// # Errors
-/// The first failure; no further unit is given back. The bytes are counted as leaked if the device failed.
-pub(in crate::arena) fn give<D: DeviceMemory, R: Lock, S: Storage>(
-    device: OnDevice<'_, D, R, S>,
-    units: impl IntoIterator<Item = Unit>,
-) -> Result<u64, Error> {
-    units.into_iter().try_fold(0, |bytes, unit| {
-        let taken = unit.take(device)?;
-        Ok(bytes + taken.map_or(Ok(0), |taken| taken.release(device))?)
-    })
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Gives units back. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// The first failure; no further unit is given back. The bytes are counted as leaked if the device failed.
+    pub(in crate::arena) fn give(self, units: impl IntoIterator<Item = Unit>) -> Result<u64, Error> {
+        units.into_iter().try_fold(0, |bytes, unit| {
+            let taken = unit.take(self)?;
+            Ok(bytes + taken.map_or(Ok(0), |taken| taken.release(self))?)
+        })
+    }
 }
 
 impl Unit {

@@ -3,7 +3,6 @@
 //!
 //! Blocks that other streams use are not free, so their segments are not idle.
 
-use crate::arena::give::caches;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -36,12 +35,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                     self.retire_segments(&pair, slot);
                 }
                 if (all || !maps_pages) && self.is_stream_at_rest(slot) {
-                    released = released.and(caches::unmap_cached(self, slot));
+                    released = released.and(self.unmap_cached(slot));
                 }
                 any |= all || !is_empty;
             }
             self.tuning.lock().has_leftovers = any;
-            let spares = caches::destroy_spares(self);
+            let spares = self.destroy_spares();
             self.poll_departures();
             released = released.and(spares).and(self.release_retired(false));
         }

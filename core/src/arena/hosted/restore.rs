@@ -5,7 +5,6 @@
 //! beginning. No requests could reproduce this state: where a free block begins and ends depends on
 //! requests not known any more.
 
-use crate::arena::obtain::undo_allocation;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -122,7 +121,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         require(self.ledger.charge(bytes), OVER_LIMIT)?;
         let obtained = self.allocate_charged(bytes, None, owner)?.ok_or(LACKS_MEMORY)?;
         if obtained != base {
-            undo_allocation(self, obtained, bytes)?;
+            self.undo_allocation(obtained, bytes)?;
             return Err(Error::SnapshotRefused("the device does not place a segment where it was"));
         }
         Ok(())

@@ -8,7 +8,6 @@
 //! *detached* from every set of the heap, so no other call can touch the blocks while the lock is
 //! dropped.
 
-use crate::arena::driver::memory_info;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::request::Request;
@@ -287,7 +286,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
 
     /// Returns the length of a new range of addresses and the length of its granules, in bytes.
     pub(in crate::arena) fn range_to_reserve(&self, kind: PoolKind) -> Result<(u64, u64), Error> {
-        let total = memory_info(self.device.arena)?.total;
+        let total = self.device.memory_info()?.total;
         let largest = total + total / RESERVE_EXTRA;
         let config = self.device.settings.config.lock();
         let wanted = config.expandable_segments_reserve().map_or(largest, |reserve| reserve.bytes(total).min(largest));

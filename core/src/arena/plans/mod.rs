@@ -221,7 +221,7 @@ impl<R: Lock> PlanServer<R> {
         for lane_slot in &self.lane_slots {
             let mut lane = lane_slot.lane.lock();
             if let Some(lane) = lane.as_mut() {
-                reclaim_returned(heaps, lane);
+                heaps.reclaim_returned(lane);
                 lane.sequence.restart();
             }
         }
@@ -243,53 +243,6 @@ impl<R: Lock> PlanServer<R> {
     }
 }
 
-/// Returns the bytes of delegated blocks to a lane, if the home heap has freed the
-/// blocks.
-pub(in crate::arena) fn reclaim_returned<R: Lock, S: Storage>(heaps: &Heaps<R, S>, lane: &mut Lane) {
-    // Without delegated blocks the home heap need not be locked.
-    if lane.sequence.delegated > 0 {
-        let returned = heaps.slot(lane.home).heap.lock().take_returned();
-        for addr in returned {
-            lane.sequence.take_back(addr);
-        }
-    }
-}
-
-/// Delegates the resident block at `addr` to the home heap. Returns true if the peaks must be
-/// reconciled. Does nothing if no resident block begins at `addr`.
-pub(in crate::arena) fn delegate<R: Lock, S: Storage>(
-    heaps: &Heaps<R, S>,
-    lane_slot: &LaneSlot<R>,
-    lane: &mut Lane,
-    addr: u64,
-) -> Result<bool, Error> {
-    let slot = heaps.slot(lane.home);
-    let mut heap = heaps.lock(lane.home);
-    let Some((block, requested)) = lane.sequence.resident(addr) else { return Ok(false) };
-    // Can fail for want of a table entry, so this comes before the lane is changed. The counts
-    // move from the lane's counters to the heap's, and no sum changes.
-    let peaks_stale =
-        heap.take_over((addr, block.size), requested, lane.oversize, (&lane_slot.counters, &slot.counters))?;
-    lane.sequence.delegate(addr);
-    Ok(peaks_stale)
-}
-
-/// Delegates every resident block of a lane to the home heap, for callers that walk heaps.
-/// Returns true if the peaks must be reconciled.
-pub(in crate::arena) fn delegate_all<R: Lock, S: Storage>(
-    heaps: &Heaps<R, S>,
-    lane_slot: &LaneSlot<R>,
-    lane: &mut Lane,
-) -> Result<bool, Error> {
-    // Collected first: delegating changes the table that `residents` iterates over.
-    let residents: Vec<u64> = lane.sequence.residents().map(|(block, _)| block.addr).collect();
-    let mut peaks_stale = false;
-    for addr in residents {
-        peaks_stale |= delegate(heaps, lane_slot, lane, addr)?;
-    }
-    Ok(peaks_stale)
-}
-
 /// Finds the resident block that contains `ptr`, with the requested size in bytes.
 pub(in crate::arena) fn resident_block(lane: &Lane, ptr: DevicePtr) -> Option<(Placement, u64)> {
     // Most callers pass the first byte: one probe of the address table. Only an address inside a
@@ -298,4 +251,49 @@ pub(in crate::arena) fn resident_block(lane: &Lane, ptr: DevicePtr) -> Option<(P
         return Some(block);
     }
     lane.sequence.residents().find(|(block, _)| (block.addr..block.addr + block.size).contains(&ptr.0))
+}
+
+impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Returns the bytes of delegated blocks to a lane, if the home heap has freed the
+    /// blocks.
+    pub(in crate::arena) fn reclaim_returned(&self, lane: &mut Lane) {
+        // Without delegated blocks the home heap need not be locked.
+        if lane.sequence.delegated > 0 {
+            let returned = self.slot(lane.home).heap.lock().take_returned();
+            for addr in returned {
+                lane.sequence.take_back(addr);
+            }
+        }
+    }
+
+    /// Delegates the resident block at `addr` to the home heap. Returns true if the peaks must be
+    /// reconciled. Does nothing if no resident block begins at `addr`.
+    pub(in crate::arena) fn delegate(
+        &self,
+        lane_slot: &LaneSlot<R>,
+        lane: &mut Lane,
+        addr: u64,
+    ) -> Result<bool, Error> {
+        let slot = self.slot(lane.home);
+        let mut heap = self.lock(lane.home);
+        let Some((block, requested)) = lane.sequence.resident(addr) else { return Ok(false) };
+        // Can fail for want of a table entry, so this comes before the lane is changed. The counts
+        // move from the lane's counters to the heap's, and no sum changes.
+        let peaks_stale =
+            heap.take_over((addr, block.size), requested, lane.oversize, (&lane_slot.counters, &slot.counters))?;
+        lane.sequence.delegate(addr);
+        Ok(peaks_stale)
+    }
+
+    /// Delegates every resident block of a lane to the home heap, for callers that walk heaps.
+    /// Returns true if the peaks must be reconciled.
+    pub(in crate::arena) fn delegate_all(&self, lane_slot: &LaneSlot<R>, lane: &mut Lane) -> Result<bool, Error> {
+        // Collected first: delegating changes the table that `residents` iterates over.
+        let residents: Vec<u64> = lane.sequence.residents().map(|(block, _)| block.addr).collect();
+        let mut peaks_stale = false;
+        for addr in residents {
+            peaks_stale |= self.delegate(lane_slot, lane, addr)?;
+        }
+        Ok(peaks_stale)
+    }
 }

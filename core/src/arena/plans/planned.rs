@@ -22,8 +22,7 @@
 
 use crate::arena::flags::FlagWord;
 use crate::arena::heaps::Heaps;
-use crate::arena::invalid_pointer::not_in_lane;
-use crate::arena::plans::{delegate, delegate_all, reclaim_returned, resident_block};
+use crate::arena::plans::resident_block;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -151,7 +150,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         let mut guard = lane_slot.lane.lock();
         let lane = guard.as_mut().filter(|lane| lane.stream == stream)?;
-        reclaim_returned(&self.heaps, lane);
+        self.heaps.reclaim_returned(lane);
         // Searches nearby requests of the sequence, and moves the cursor if the program has skipped
         // some.
         let Placement { addr, size } = lane.sequence.next_deviating(bytes)?;
@@ -236,7 +235,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn free_planned_traced(self, owner: LaneRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         // `home_of` accepts addresses inside a block; a free does not.
         if self.plans.allocation(owner, ptr).is_some_and(|held| held.base != ptr) {
-            return Err(not_in_lane(self, owner, ptr));
+            return Err(self.not_in_lane(owner, ptr));
         }
         match self.home_of(owner, ptr) {
             Ok(home) => self.free(home, ptr, requested),
@@ -251,7 +250,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         match self.pages.owner(ptr) {
             Owner::Heap(home) => self.free(home, ptr, requested),
             Owner::Lane(now) if now != owner => self.free_planned(now, ptr, requested),
-            Owner::Lane(_) => Err(not_in_lane(self, owner, ptr)),
+            Owner::Lane(_) => Err(self.not_in_lane(owner, ptr)),
             Owner::Shared | Owner::None => Err(Error::foreign(ptr)),
         }
     }
@@ -267,7 +266,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 let block = resident_block(lane, ptr).map(|(block, _)| block.addr);
                 let home = self.heaps.heap_ref(lane.home);
                 let peaks_stale = match block {
-                    Some(addr) => delegate(&self.heaps, lane_slot, lane, addr)?,
+                    Some(addr) => self.heaps.delegate(lane_slot, lane, addr)?,
                     None => false,
                 };
                 drop(guard);
@@ -319,7 +318,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let mut guard = lane_slot.lane.lock();
             let Some(lane) = guard.as_mut() else { continue };
             let home = lane.home;
-            let shown = delegate_all(&self.heaps, lane_slot, lane);
+            let shown = self.heaps.delegate_all(lane_slot, lane);
             drop(guard);
             // An error hides whether the blocks moved so far made the peaks stale: assume so.
             if shown.unwrap_or(true) {
@@ -343,7 +342,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let mut guard = self.plans.server()?.lane_slot(stream)?.lane.lock();
         let lane = guard.as_mut().filter(|lane| lane.stream == stream)?;
-        reclaim_returned(&self.heaps, lane);
+        self.heaps.reclaim_returned(lane);
         lane.sequence.peek(bytes).map(DevicePtr)
     }
 }
@@ -360,6 +359,6 @@ fn free_resident<R: Lock>(lane_slot: &LaneSlot<R>, lane: &mut Lane, ptr: DeviceP
 /// Returns whether a request finds the planned bytes occupied while blocks are delegated:
 /// complete events may then free the bytes.
 fn may_wait_for_events<R: Lock, S: Storage>(heaps: &Heaps<R, S>, lane: &mut Lane, bytes: u64) -> bool {
-    reclaim_returned(heaps, lane);
+    heaps.reclaim_returned(lane);
     lane.sequence.delegated > 0 && lane.sequence.is_occupied(bytes)
 }

@@ -4,10 +4,7 @@
 //! and one segment in the *home* heap of the lane's stream in that pool. After the end of a plan,
 //! the home heap keeps the blocks in use and caches the rest of the segment.
 
-use crate::arena::give::caches;
 use crate::arena::heaps::Heaps;
-use crate::arena::obtain::undo_allocation;
-use crate::arena::plans::delegate_all;
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -48,7 +45,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
     /// Releases the cache first. The plans replace most of the cached memory, and holding both
     /// would double the use of memory.
     pub(in crate::arena) fn begin_lanes(&self, prepared: &[Prepared]) -> Result<bool, Error> {
-        caches::release_cached(self.device, None)?;
+        self.device.release_cached(None)?;
         for (number, prepared) in prepared.iter().enumerate().take(LANES) {
             let begun = self.begin_lane(number, prepared);
             if !matches!(begun, Ok(true)) {
@@ -93,7 +90,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         // room again under the lock that uses it.
         if let Err(full) = heap.make_room_for_plan() {
             drop(heap);
-            undo_allocation(self.device, base, bytes)?;
+            self.device.undo_allocation(base, bytes)?;
             return Err(full.into());
         }
         self.device.peaks.device.count(Occurrence::DeviceAlloc);
@@ -139,7 +136,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         let mut guard = lane_slot.lane.lock();
         let Some(lane) = guard.as_mut() else { return Ok(()) };
         // Can fail for want of table entries, so this comes before anything that cannot be undone.
-        let peaks_stale = delegate_all(&self.device.heaps, lane_slot, lane)?;
+        let peaks_stale = self.device.heaps.delegate_all(lane_slot, lane)?;
         let Lane { home, pool, base, bytes, .. } = *lane;
         self.device.heaps.lock(home).end_plan();
         // A thread that has read the old owner waits for the lane's lock, finds no lane, and reads
@@ -158,7 +155,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         // segment is released, so that `home` cannot become the heap of another stream.
         let _used = self.device.heaps.enter_pair(home / 2);
         self.device.heaps.release_pool(pool)?;
-        caches::release_heap(self.device, home)
+        self.device.release_heap(home)
     }
 }
 

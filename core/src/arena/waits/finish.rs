@@ -1,6 +1,5 @@
 //! The end of pending blocks: with the last use and the last wait, a block becomes free.
 
-use crate::arena::give::caches;
 use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
@@ -55,7 +54,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.reconcile_peaks(self.heaps.slot(slot));
         }
         if due.release {
-            caches::release_directly(self, slot);
+            self.release_directly(slot);
         }
     }
 }

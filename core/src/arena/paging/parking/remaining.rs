@@ -1,7 +1,6 @@
 //! The memory in use on a device, by name, for example once everything was parked.
 
 use crate::arena::OnDevice;
-use crate::arena::oom::report_of;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::sync::Lock;
@@ -35,7 +34,7 @@ impl Remaining {
     /// Returns the memory in use on the device. Heaps are read in turn.
     pub(crate) fn on<D: DeviceMemory, R: Lock, S: Storage>(device: OnDevice<'_, D, R, S>) -> Result<Self, Error> {
         let memory = device.call(D::memory_info)?;
-        let report = report_of(&device, memory, None);
+        let report = device.report_of(memory, None);
         let (used, leaked) = (memory.total.saturating_sub(memory.free), device.ledger.leaked());
         let held = report.reserved + report.spare + leaked;
         Ok(Self {

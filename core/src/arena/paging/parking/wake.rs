@@ -4,7 +4,6 @@
 //! takes the replacements away again, and everything is asleep as before.
 
 use super::Parker;
-use crate::arena::give::caches;
 use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::parking::ParkState;
@@ -155,7 +154,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
             return Ok(true);
         }
-        caches::release_cached(self.device(), None)?;
+        self.device().release_cached(None)?;
         self.mapper.new_page(bytes, Charge::WithinLimit, batch)
     }
 

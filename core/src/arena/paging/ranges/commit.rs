@@ -6,7 +6,6 @@
 
 use super::in_capture;
 use crate::arena::flags;
-use crate::arena::give::caches;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::mapping::{Hand, Places};
 use crate::arena::paging::ranges::table::{Part, Piece};
@@ -72,7 +71,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             self.wait_for_departures()?;
             let releases = device.settings.policy.releases_cache();
             let again = || Ok(attempt()?.then_some(()));
-            let committed = if releases { caches::release_and_retry(device, again) } else { again() };
+            let committed = if releases { device.release_and_retry(again) } else { again() };
             if committed?.is_some() {
                 return Ok(());
             }

@@ -7,7 +7,6 @@
 
 use super::Stitcher;
 use super::gather::slots_of;
-use crate::arena::give::take::give;
 use crate::arena::give::units::{Unit, UnitKind, units_down};
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
@@ -121,7 +120,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
                 continue;
             }
             let Some(page) = self.first_quiet() else { return Ok(true) };
-            match give(device, [page]) {
+            match device.give([page]) {
                 // A page that cannot be cut out of its block stays.
                 Err(Error::TableFull(_)) => return Ok(true),
                 given => _ = given?,

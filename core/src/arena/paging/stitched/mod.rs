@@ -28,7 +28,6 @@ mod stale;
 pub(in crate::arena) use gather::{Taker, Wish};
 
 use crate::arena::OnDevice;
-use crate::arena::driver::memory_info;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::virtual_calls::MappingTime;
@@ -229,7 +228,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
 
     /// Returns the length of a new range of addresses, in bytes.
     fn range_to_reserve(&self) -> Result<u64, Error> {
-        let total = memory_info(self.device().arena)?.total;
+        let total = self.device().memory_info()?.total;
         Ok(total.saturating_mul(RANGE_TIMES_DEVICE).next_multiple_of(self.step()))
     }
 
