@@ -1,6 +1,6 @@
-//! Errors of settings. An error is a value of its own, and borrows nothing from the parsed string.
+//! Errors of settings. An error borrows nothing from the parsed string.
 
-use super::policy::Policy;
+use super::policy::{POLICIES, Policy};
 use core::fmt::{self, Write as _};
 use core::ops::RangeInclusive;
 
@@ -59,6 +59,11 @@ pub enum Accepted {
         least: u64,
         /// The largest number.
         most: u64,
+    },
+    /// The name of a policy.
+    Policy {
+        /// Only of a possible fallback of the planned policy.
+        fallback: bool,
     },
     /// The values that the text describes.
     Text(&'static str),
@@ -151,6 +156,21 @@ impl fmt::Display for Accepted {
             Self::Boolean => f.write_str("`True` or `False`"),
             Self::Mebibytes { least, most } => {
                 write!(f, "a whole number of MiB from {least} to {most}")
+            }
+            Self::Policy { fallback } => {
+                let caches = |name| Policy::named(name).is_some_and(|policy| policy.traits().caches);
+                let names = POLICIES.into_iter().filter(|name| !fallback || caches(name));
+                let last = names.clone().count() - 1;
+                names.enumerate().try_for_each(|(i, name)| {
+                    let before = if i == 0 {
+                        ""
+                    } else if i == last {
+                        " or "
+                    } else {
+                        ", "
+                    };
+                    write!(f, "{before}`{name}`")
+                })
             }
             Self::Text(text) => f.write_str(text),
         }

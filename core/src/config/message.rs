@@ -2,7 +2,7 @@
 //! policy accepts.
 
 use super::error::{ConfigError, WORD_BYTES};
-use super::settings::SETTINGS;
+use super::reference::REFERENCE;
 use core::fmt;
 
 /// Writes the keys, separated by commas.
@@ -20,7 +20,7 @@ const LIST: &str = "docs/configuration.md";
 /// Returns the key that `word` was most likely meant to be: a key that begins with `word`, or else
 /// the key with the fewest differences. `None` if a third of the key or more differs.
 fn nearest(word: &str) -> Option<&'static str> {
-    let keys = SETTINGS.iter().map(|setting| (setting.key, differences(word, setting.key)));
+    let keys = REFERENCE.iter().map(|setting| (setting.key, differences(word, setting.key)));
     let begins = |key: &str| word.len() >= LEAST_BEGINNING && key.starts_with(word);
     keys.filter(|&(key, count)| begins(key) || count * 3 < key.len())
         .min_by_key(|&(key, count)| (!begins(key), count))
@@ -57,11 +57,11 @@ impl fmt::Display for ConfigError {
                 if let Some(meant) = nearest(key.as_str()) {
                     write!(f, ", did you mean `{meant}`?")?;
                 }
-                write!(f, " {LIST} lists the {} keys", SETTINGS.len())
+                write!(f, " {LIST} lists the {} keys", REFERENCE.len())
             }
             Self::OtherPolicy { key, policy } => {
                 write!(f, "{key} is not a key of policy `{policy}`; its keys are ")?;
-                list(f, SETTINGS.iter().filter(|setting| setting.of.holds(*policy)).map(|setting| setting.key))
+                list(f, REFERENCE.iter().filter(|setting| setting.is_of(policy.name())).map(|setting| setting.key))
             }
             Self::Syntax { expected, after, found } => {
                 write!(f, "expected {expected}")?;

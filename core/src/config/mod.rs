@@ -6,7 +6,6 @@
 #![doc = include_str!("settings.md")]
 
 mod error;
-mod key;
 mod message;
 mod notes;
 mod parse;
@@ -14,21 +13,23 @@ mod passed_on;
 mod policy;
 mod reference;
 pub mod rounding;
+mod setting;
 mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
 pub use notes::Note;
-pub use policy::{Bfc, Buddy, PLANNED, POLICIES, Planned, Policy, SizeClass, Slab, Stitched, Traits};
-pub use reference::{REFERENCE, SettingDefault, SettingReference};
+pub use policy::*;
+pub use reference::REFERENCE;
+pub use setting::{SettingDefault, SettingReference};
 
 use crate::config::rounding::{Divisions, LARGE_SEGMENT, OWN_SEGMENT_MIN};
 use crate::units::{MAX_REQUEST, MIB};
 use core::fmt;
 use core::ops::RangeInclusive;
 use passed_on::PassedOn;
-use settings::Exact;
+use setting::Exact;
 
 /// The default of `tune_budget_ms`.
 const TUNE_BUDGET_MS: u64 = 2000;
@@ -86,7 +87,7 @@ pub struct Config {
     throw_on_device_oom: bool,
     graph_capture_record_stream_reuse: bool,
     parity: bool,
-    tune: bool,
+    tunes: bool,
     tune_budget_ms: u64,
     reclaim: bool,
     reclaim_budget: f64,
@@ -161,7 +162,7 @@ impl Config {
             throw_on_device_oom: false,
             graph_capture_record_stream_reuse: false,
             parity: true,
-            tune: false,
+            tunes: false,
             tune_budget_ms: TUNE_BUDGET_MS,
             reclaim: false,
             reclaim_budget: RECLAIM_BUDGET,
@@ -195,39 +196,109 @@ impl Config {
         next.roundup_power2_divisions = Divisions::NONE;
         settings::apply(&mut next, text)?;
         if (next.policy, next.planned) != (self.policy, self.planned) {
-            return Err(refused(key::POLICY, next.policy_name(), POLICY_STAYS));
+            return Err(refused("policy", next.policy_name(), POLICY_STAYS));
         }
         *self = next;
         Ok(())
     }
 }
 
+/// Declares methods for reading a field by name, and for setting a field.
+macro_rules! fields {
+    (
+        get { $($(#[$read:meta])* $name:ident: $Type:ty;)* }
+        set { $($(#[$set:meta])* $setter:ident = $field:ident: $Value:ty;)* }
+    ) => {
+        /// Reads the settings. Sizes are in bytes.
+        impl Config {$(
+            $(#[$read])*
+            #[must_use]
+            pub const fn $name(&self) -> $Type {
+                self.$name
+            }
+        )*}
+
+        /// Changes the settings.
+        impl Config {$(
+            $(#[$set])*
+            pub fn $setter(&mut self, value: $Value) {
+                self.$field = value;
+            }
+        )*}
+    };
+}
+
+fields! {
+    get {
+        /// Returns the rules of placement (`policy`); under the planned policy, those of the
+        /// `fallback`.
+        policy: Policy;
+        /// Returns the options of the planned policy, or `None` under other policies.
+        planned: Option<Planned>;
+        /// Returns the size of a segment for several large blocks (`large_segment_size_mb`).
+        large_segment_size: u64;
+        /// Returns the bound on the waste in an oversize block: the block serves a request only if the
+        /// difference in size is less (`max_non_split_rounding_mb`). At most [`MAX_REQUEST`], so adding
+        /// the bound to a size cannot overflow.
+        max_non_split_rounding: u64;
+        /// Returns the fraction of the memory limit above which old free blocks are released
+        /// (`garbage_collection_threshold`), above 0 and below 1. `None`: never.
+        garbage_collection_threshold: Option<f64>;
+        /// Returns the budget for memory that is held and not in use (`compact`), as a fraction of the
+        /// most that was ever in use. `None`: held memory is not limited by what is in use.
+        compact: Option<f64>;
+        /// Returns whether a large block gets an ordinary segment of its own size (`exact_segments`).
+        exact_segments: bool;
+        /// Returns whether new segments grow and shrink in virtual memory (`expandable_segments`).
+        expandable_segments: bool;
+        /// Returns the addresses that an expandable segment reserves (`expandable_segments_reserve`). `None`: 9/8 of
+        /// the device.
+        expandable_segments_reserve: Option<Reserve>;
+        /// Returns the fraction of each device that this process may reserve, 0 to 1
+        /// (`per_process_memory_fraction`). 1: no limit.
+        per_process_memory_fraction: f64;
+        /// Returns whether a segment beyond
+        /// [`per_process_memory_fraction`](Self::per_process_memory_fraction) is refused at once,
+        /// without a release or a retry (`throw_on_cudamalloc_oom`).
+        throw_on_device_oom: bool;
+        /// Returns whether a block freed during a capture may be reused in the same capture once the
+        /// graph shows the end of its uses (`graph_capture_record_stream_reuse`).
+        graph_capture_record_stream_reuse: bool;
+        /// Returns whether the caching policy repeats each decision of `PyTorch`'s allocator, its known
+        /// defects included (`decisions:pytorch`, `parity:True`).
+        parity: bool;
+        /// Returns whether the settings of placement adjust themselves (`tune:auto`).
+        tunes: bool;
+        /// Returns the most processor time of a search for settings, in milliseconds (`tune_budget_ms`).
+        tune_budget_ms: u64;
+    }
+
+    set {
+        /// Sets `roundup_power2_divisions`.
+        set_roundup_power2_divisions = roundup_power2_divisions: Divisions;
+        /// Sets `exact_segments`.
+        set_exact_segments = exact_segments: bool;
+        /// Sets `expandable_segments`.
+        set_expandable_segments = expandable_segments: bool;
+        /// Sets `throw_on_cudamalloc_oom`.
+        set_throw_on_device_oom = throw_on_device_oom: bool;
+        /// Sets `graph_capture_record_stream_reuse`.
+        set_graph_capture_record_stream_reuse = graph_capture_record_stream_reuse: bool;
+        /// Sets `decisions` and `parity`, which are two names of one setting: true for `decisions:pytorch`.
+        set_parity = parity: bool;
+        /// Sets `tune`. The setting has an effect under the caching policy alone.
+        set_tunes = tunes: bool;
+        /// Sets `reclaim`: true for `auto`.
+        set_reclaim = reclaim: bool;
+    }
+}
+
 /// Reads the settings. Sizes are in bytes.
 impl Config {
-    /// Returns the rules of placement (`policy`); under the planned policy, those of the
-    /// `fallback`.
-    #[must_use]
-    pub const fn policy(&self) -> Policy {
-        self.policy
-    }
-
-    /// Returns the options of the planned policy, or `None` under other policies.
-    #[must_use]
-    pub const fn planned(&self) -> Option<Planned> {
-        self.planned
-    }
-
     /// Returns the name of the policy, as `policy:NAME` spells it.
     #[must_use]
     pub const fn policy_name(&self) -> &'static str {
         if self.planned.is_some() { PLANNED } else { self.policy.name() }
-    }
-
-    /// Returns the size of a segment for several large blocks (`large_segment_size_mb`).
-    #[inline]
-    #[must_use]
-    pub const fn large_segment_size(&self) -> u64 {
-        self.large_segment_size
     }
 
     /// Returns the size from which on blocks are never split and serve only requests of at least
@@ -248,101 +319,11 @@ impl Config {
         size >= self.max_split_size
     }
 
-    /// Returns the bound on the waste in an oversize block: the block serves a request only if the
-    /// difference in size is less (`max_non_split_rounding_mb`). At most [`MAX_REQUEST`], so adding
-    /// the bound to a size cannot overflow.
-    #[inline]
-    #[must_use]
-    pub const fn max_non_split_rounding(&self) -> u64 {
-        self.max_non_split_rounding
-    }
-
-    /// Returns the fraction of the memory limit above which old free blocks are released
-    /// (`garbage_collection_threshold`), above 0 and below 1. `None`: never.
-    #[inline]
-    #[must_use]
-    pub const fn garbage_collection_threshold(&self) -> Option<f64> {
-        self.garbage_collection_threshold
-    }
-
-    /// Returns the budget for memory that is held and not in use (`compact`), as a fraction of the
-    /// most that was ever in use. `None`: held memory is not limited by what is in use.
-    #[inline]
-    #[must_use]
-    pub const fn compact(&self) -> Option<f64> {
-        self.compact
-    }
-
     /// Returns the steps to which sizes are rounded up (`roundup_power2_divisions`).
     #[inline]
     #[must_use]
     pub const fn roundup_power2_divisions(&self) -> &Divisions {
         &self.roundup_power2_divisions
-    }
-
-    /// Returns whether a large block gets an ordinary segment of its own size (`exact_segments`).
-    #[inline]
-    #[must_use]
-    pub const fn exact_segments(&self) -> bool {
-        self.exact_segments
-    }
-
-    /// Returns whether new segments grow and shrink in virtual memory (`expandable_segments`).
-    #[inline]
-    #[must_use]
-    pub const fn expandable_segments(&self) -> bool {
-        self.expandable_segments
-    }
-
-    /// Returns the addresses that an expandable segment reserves (`expandable_segments_reserve`). `None`: 9/8 of
-    /// the device.
-    #[must_use]
-    pub const fn expandable_segments_reserve(&self) -> Option<Reserve> {
-        self.expandable_segments_reserve
-    }
-
-    /// Returns the fraction of each device that this process may reserve, 0 to 1
-    /// (`per_process_memory_fraction`). 1: no limit.
-    #[must_use]
-    pub const fn per_process_memory_fraction(&self) -> f64 {
-        self.per_process_memory_fraction
-    }
-
-    /// Returns whether a segment beyond
-    /// [`per_process_memory_fraction`](Self::per_process_memory_fraction) is refused at once,
-    /// without a release or a retry (`throw_on_cudamalloc_oom`).
-    #[must_use]
-    pub const fn throw_on_device_oom(&self) -> bool {
-        self.throw_on_device_oom
-    }
-
-    /// Returns whether a block freed during a capture may be reused in the same capture once the
-    /// graph shows the end of its uses (`graph_capture_record_stream_reuse`).
-    #[inline]
-    #[must_use]
-    pub const fn graph_capture_record_stream_reuse(&self) -> bool {
-        self.graph_capture_record_stream_reuse
-    }
-
-    /// Returns whether the caching policy repeats each decision of `PyTorch`'s allocator, its known
-    /// defects included (`decisions:pytorch`, `parity:True`).
-    #[inline]
-    #[must_use]
-    pub const fn parity(&self) -> bool {
-        self.parity
-    }
-
-    /// Returns whether the settings of placement adjust themselves (`tune:auto`).
-    #[inline]
-    #[must_use]
-    pub const fn tunes(&self) -> bool {
-        self.tune
-    }
-
-    /// Returns the most processor time of a search for settings, in milliseconds (`tune_budget_ms`).
-    #[must_use]
-    pub const fn tune_budget_ms(&self) -> u64 {
-        self.tune_budget_ms
     }
 
     /// Returns the part of the time that the driver may take for giving idle memory back and obtaining it
@@ -358,7 +339,7 @@ impl Config {
     /// value is no number. Only a string can set such a key.
     #[must_use]
     pub fn passed_on(&self, key: &str) -> Option<u64> {
-        self.passed_on.numbers().find_map(|(named, value)| (named == key).then_some(value.number))
+        self.passed_on.number(key)
     }
 }
 
@@ -381,7 +362,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] unless more than 10 MiB and at most `max_split_size_mb`.
     pub fn set_large_segment_size_mb(&mut self, mib: u64) -> Result<(), ConfigError> {
-        let bytes = in_range(key::LARGE_SEGMENT_SIZE_MB, mib, self.segment_range_mib())?;
+        let bytes = in_range("large_segment_size_mb", mib, self.segment_range_mib())?;
         self.large_segment_size = bytes;
         self.max_non_split_rounding = bytes;
         Ok(())
@@ -393,7 +374,7 @@ impl Config {
     /// [`ConfigError::Value`] if below `large_segment_size_mb` or above 1 EiB.
     pub fn set_max_split_size_mb(&mut self, mib: Option<u64>) -> Result<(), ConfigError> {
         self.max_split_size = match mib {
-            Some(mib) => in_range(key::MAX_SPLIT_SIZE_MB, mib, self.split_range_mib())?,
+            Some(mib) => in_range("max_split_size_mb", mib, self.split_range_mib())?,
             None => u64::MAX,
         };
         Ok(())
@@ -404,7 +385,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] if below `large_segment_size_mb` or above 1 EiB.
     pub fn set_max_non_split_rounding_mb(&mut self, mib: u64) -> Result<(), ConfigError> {
-        let key = key::MAX_NON_SPLIT_ROUNDING_MB;
+        let key = "max_non_split_rounding_mb";
         self.max_non_split_rounding = in_range(key, mib, self.split_range_mib())?;
         Ok(())
     }
@@ -414,7 +395,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] unless above 0 and below 1.
     pub fn set_garbage_collection_threshold(&mut self, threshold: Option<f64>) -> Result<(), ConfigError> {
-        let key = key::GARBAGE_COLLECTION_THRESHOLD;
+        let key = "garbage_collection_threshold";
         if let Some(value) = threshold.filter(|t| !(*t > 0.0 && *t < 1.0)) {
             return Err(refused(key, Exact(value), THRESHOLD));
         }
@@ -428,25 +409,10 @@ impl Config {
     /// [`ConfigError::Value`] unless from 0 to 1.
     pub fn set_compact(&mut self, budget: Option<f64>) -> Result<(), ConfigError> {
         if let Some(value) = budget.filter(|budget| !(0.0..=1.0).contains(budget)) {
-            return Err(refused(key::COMPACT, Exact(value), FRACTION));
+            return Err(refused("compact", Exact(value), FRACTION));
         }
         self.compact = budget;
         Ok(())
-    }
-
-    /// Sets `roundup_power2_divisions`.
-    pub fn set_roundup_power2_divisions(&mut self, divisions: Divisions) {
-        self.roundup_power2_divisions = divisions;
-    }
-
-    /// Sets `exact_segments`.
-    pub fn set_exact_segments(&mut self, on: bool) {
-        self.exact_segments = on;
-    }
-
-    /// Sets `expandable_segments`.
-    pub fn set_expandable_segments(&mut self, on: bool) {
-        self.expandable_segments = on;
     }
 
     /// Sets `expandable_segments_reserve`; `None` means 9/8 of the device.
@@ -454,7 +420,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] unless positive and finite.
     pub fn set_expandable_segments_reserve(&mut self, reserve: Option<Reserve>) -> Result<(), ConfigError> {
-        let key = key::EXPANDABLE_SEGMENTS_RESERVE;
+        let key = "expandable_segments_reserve";
         self.expandable_segments_reserve = reserve.map(|r| valid_reserve(key, r)).transpose()?;
         Ok(())
     }
@@ -464,32 +430,12 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] unless from 0 to 1.
     pub fn set_per_process_memory_fraction(&mut self, fraction: f64) -> Result<(), ConfigError> {
-        let key = key::PER_PROCESS_MEMORY_FRACTION;
+        let key = "per_process_memory_fraction";
         if !(0.0..=1.0).contains(&fraction) {
             return Err(refused(key, Exact(fraction), FRACTION));
         }
         self.per_process_memory_fraction = fraction;
         Ok(())
-    }
-
-    /// Sets `throw_on_cudamalloc_oom`.
-    pub fn set_throw_on_device_oom(&mut self, on: bool) {
-        self.throw_on_device_oom = on;
-    }
-
-    /// Sets `graph_capture_record_stream_reuse`.
-    pub fn set_graph_capture_record_stream_reuse(&mut self, on: bool) {
-        self.graph_capture_record_stream_reuse = on;
-    }
-
-    /// Sets `decisions` and `parity`, which are two names of one setting: true for `decisions:pytorch`.
-    pub fn set_parity(&mut self, on: bool) {
-        self.parity = on;
-    }
-
-    /// Sets `tune`. The setting has an effect under the caching policy alone.
-    pub fn set_tunes(&mut self, on: bool) {
-        self.tune = on;
     }
 
     /// Takes the settings of placement over from `other`: all that may change while an allocator of
@@ -506,18 +452,13 @@ impl Config {
         self.parity = other.parity;
     }
 
-    /// Sets `reclaim`: true for `auto`.
-    pub fn set_reclaim(&mut self, on: bool) {
-        self.reclaim = on;
-    }
-
     /// Sets `reclaim_budget`.
     ///
     /// # Errors
     /// [`ConfigError::Value`] unless from 0 to 1.
     pub fn set_reclaim_budget(&mut self, share: f64) -> Result<(), ConfigError> {
         if !(0.0..=1.0).contains(&share) {
-            return Err(refused(key::RECLAIM_BUDGET, Exact(share), FRACTION));
+            return Err(refused("reclaim_budget", Exact(share), FRACTION));
         }
         self.reclaim_budget = share;
         Ok(())

@@ -2,7 +2,8 @@
 
 use super::policy::{Bfc, Policy};
 use super::rounding::LARGE_SEGMENT;
-use super::{Config, RECLAIM_BUDGET, TUNE_BUDGET_MS, key};
+use super::settings::in_order;
+use super::{Config, RECLAIM_BUDGET, TUNE_BUDGET_MS};
 use core::fmt;
 
 /// A key that is set and has no effect. The text of a note is a line: the key, and the reason.
@@ -49,11 +50,11 @@ fn splits_any(config: &Config) -> bool {
 
 /// The notes, sorted by key. `tests/tests/settings_without_effect.rs` proves each by programs with and without the key.
 static NOTES: [Conditional; 13] = [
-    note(key::COMPACT, "expandable segments have no budget", |config, _| {
+    note("compact", "expandable segments have no budget", |config, _| {
         config.compact.is_some() && config.expandable_segments
     }),
     note(
-        key::EXACT_SEGMENTS,
+        "exact_segments",
         "without a memory limit, expandable segments grow by pages of one size",
         // Below a limit, a request needs room for a segment of the size that the key decides.
         |config, limited| {
@@ -62,23 +63,21 @@ static NOTES: [Conditional; 13] = [
         },
     ),
     note(
-        key::EXPANDABLE_SEGMENTS_RESERVE,
+        "expandable_segments_reserve",
         "without `expandable_segments:True`, ordinary pools reserve no addresses",
         |config, _| config.expandable_segments_reserve.is_some() && !config.expandable_segments,
     ),
-    note(
-        key::FIRST_REGION_MB,
-        "with `allow_growth:False`, the first segment takes all memory",
-        |config, _| match config.policy {
-            Policy::Bfc(bfc) => bfc.first_region != Bfc::DEFAULT.first_region && !bfc.allow_growth,
-            _ => false,
-        },
-    ),
-    note(key::GARBAGE_COLLECTION_THRESHOLD, "expandable segments are not collected", |config, _| {
+    note("first_region_mb", "with `allow_growth:False`, the first segment takes all memory", |config, _| match config
+        .policy
+    {
+        Policy::Bfc(bfc) => bfc.first_region != Bfc::DEFAULT.first_region && !bfc.allow_growth,
+        _ => false,
+    }),
+    note("garbage_collection_threshold", "expandable segments are not collected", |config, _| {
         config.garbage_collection_threshold.is_some() && config.expandable_segments
     }),
     note(
-        key::GARBAGE_COLLECTION_THRESHOLD,
+        "garbage_collection_threshold",
         "nothing is collected until a memory limit is set, by `per_process_memory_fraction` or by a call",
         |config, limited| {
             let collects = is_limited(config, limited) || config.expandable_segments;
@@ -86,7 +85,7 @@ static NOTES: [Conditional; 13] = [
         },
     ),
     note(
-        key::LARGE_SEGMENT_SIZE_MB,
+        "large_segment_size_mb",
         "with `exact_segments:True`, each block above 1 MiB gets a segment of its own size",
         // Pages of expandable segments have this size, and it bounds the waste in oversize blocks.
         |config, _| {
@@ -94,21 +93,21 @@ static NOTES: [Conditional; 13] = [
             config.large_segment_size != LARGE_SEGMENT && config.exact_segments && !is_used
         },
     ),
-    note(key::MAX_NON_SPLIT_ROUNDING_MB, "no block is oversize without `max_split_size_mb`", |config, _| {
+    note("max_non_split_rounding_mb", "no block is oversize without `max_split_size_mb`", |config, _| {
         sets_rounding(config) && config.max_split_size().is_none()
     }),
-    note(key::MAX_NON_SPLIT_ROUNDING_MB, NO_LARGEST_SPLIT, |config, _| {
+    note("max_non_split_rounding_mb", NO_LARGEST_SPLIT, |config, _| {
         sets_rounding(config) && config.max_split_size().is_some() && splits_any(config)
     }),
-    note(key::MAX_SPLIT_SIZE_MB, NO_LARGEST_SPLIT, |config, _| config.max_split_size().is_some() && splits_any(config)),
-    note(key::RECLAIM_BUDGET, "without `reclaim:auto`, upkeep gives no idle memory back", |config, _| {
+    note("max_split_size_mb", NO_LARGEST_SPLIT, |config, _| config.max_split_size().is_some() && splits_any(config)),
+    note("reclaim_budget", "without `reclaim:auto`, upkeep gives no idle memory back", |config, _| {
         config.reclaim_budget.to_bits() != RECLAIM_BUDGET.to_bits() && !config.reclaim
     }),
-    note(key::THROW_ON_CUDAMALLOC_OOM, "`policy:direct` releases nothing and retries nothing", |config, _| {
+    note("throw_on_cudamalloc_oom", "`policy:direct` releases nothing and retries nothing", |config, _| {
         config.throw_on_device_oom && !config.policy.traits().caches
     }),
-    note(key::TUNE_BUDGET_MS, "without `tune:auto`, no settings are searched", |config, _| {
-        config.tune_budget_ms != TUNE_BUDGET_MS && !config.tune
+    note("tune_budget_ms", "without `tune:auto`, no settings are searched", |config, _| {
+        config.tune_budget_ms != TUNE_BUDGET_MS && !config.tunes
     }),
 ];
 
@@ -128,8 +127,10 @@ impl Config {
     /// ```
     pub fn notes(&self, limited: bool) -> impl Iterator<Item = Note> {
         let notes = NOTES.iter().filter(move |conditional| (conditional.applies)(self, limited));
-        notes
-            .map(|conditional| conditional.note)
-            .chain(self.passed_on.reasons().map(|(key, reason)| Note { key, reason }))
+        let passed_on = in_order().filter(|setting| self.passed_on.holds(setting.key));
+        notes.map(|conditional| conditional.note).chain(passed_on.map(|setting| {
+            let effect = setting.effect.trim_start_matches("No effect: ");
+            Note { key: setting.key, reason: effect.split('.').next().unwrap_or(effect) }
+        }))
     }
 }

@@ -165,7 +165,7 @@ impl Value<'_> {
     }
 
     /// Returns the text of a word; `None` for a list, and for a word too long to be valid.
-    fn text(&self) -> Option<&str> {
+    pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Word(word) => word.whole(),
             Self::List(_) => None,
@@ -189,14 +189,15 @@ impl Value<'_> {
         if number.is_power_of_two() && number <= most { Ok(number) } else { Err(self.refused(key, accepted)) }
     }
 
-    /// Parses `True` or `False` into `into`.
-    pub(super) fn read_boolean(&self, key: &'static str, into: &mut bool) -> Result<(), ConfigError> {
-        *into = match self.text() {
-            Some("True") => true,
-            Some("False") => false,
-            _ => return Err(self.refused(key, Accepted::Boolean)),
-        };
-        Ok(())
+    /// Returns which of some words the value is.
+    pub(super) fn one_of<const N: usize>(
+        &self,
+        key: &'static str,
+        words: [&str; N],
+        accepted: Accepted,
+    ) -> Result<usize, ConfigError> {
+        let at = words.iter().position(|word| self.text() == Some(word));
+        at.ok_or_else(|| self.refused(key, accepted))
     }
 
     /// Parses a reserve: a number followed by G in GiB, else a fraction of the device. The setter

@@ -2,11 +2,15 @@
 
 use super::error::{Accepted, ConfigError, Word};
 use super::parse::{Value, for_each_entry};
-use super::{MOST_MIB, Reserve, key, refused, valid_reserve};
+use super::{MOST_MIB, Reserve, refused, valid_reserve};
 use crate::units::MIB;
 use core::fmt;
 use heapless::LinearMap;
 
+/// The number of keys whose value is a number.
+const MOST_NUMBERS: usize = 8;
+/// The key whose value is a list of classes.
+const CLASSES_KEY: &str = "expandable_segments_reserve_by_class";
 /// The most stream classes with an address reserve of their own.
 const MOST_CLASSES: usize = 8;
 /// The longest name of a stream class, in bytes.
@@ -14,9 +18,9 @@ const CLASS_BYTES: usize = 32;
 /// The name of a stream class.
 type ClassName = heapless::String<CLASS_BYTES, u8>;
 
-/// The form of a value.
-#[derive(Clone, Copy)]
-enum Form {
+/// The form of a number.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
     /// `True` or `False`. `True` counts as 1.
     Flag,
     /// A number of threads.
@@ -24,45 +28,6 @@ enum Form {
     /// A number of MiB, at least this.
     Mebibytes(u64),
 }
-
-/// A key whose value is a number.
-struct NumberKey {
-    key: &'static str,
-    /// Another name of the key, or the key again.
-    other_name: &'static str,
-    form: Form,
-    /// Why the key has no effect.
-    reason: &'static str,
-}
-
-const fn row(key: &'static str, form: Form) -> NumberKey {
-    NumberKey { key, other_name: key, form, reason: NOT_PINNED }
-}
-
-/// Why a key without effect has none. The reference of settings says the same.
-const NO_LOCK: &str = "cached requests never wait for a lock during a call of the driver";
-const NOT_PINNED: &str = "pinned memory has the settings of other memory";
-const NO_CLASSES: &str = "the library knows no classes of streams";
-
-impl NumberKey {
-    /// Adds another name of the key.
-    const fn also(self, other_name: &'static str) -> Self {
-        Self { other_name, ..self }
-    }
-}
-
-/// The keys whose value is a number, in the order in which they are written.
-static ROWS: [NumberKey; 8] = [
-    NumberKey { reason: NO_LOCK, ..row(key::RELEASE_LOCK_ON_CUDAMALLOC, Form::Flag) }
-        .also(key::RELEASE_LOCK_ON_HIPMALLOC),
-    row(key::PINNED_USE_CUDA_HOST_REGISTER, Form::Flag).also(key::PINNED_USE_HIP_HOST_REGISTER),
-    row(key::PINNED_NUM_REGISTER_THREADS, Form::Threads),
-    row(key::PINNED_USE_BACKGROUND_THREADS, Form::Flag),
-    row(key::PINNED_RESERVE_SEGMENT_SIZE_MB, Form::Mebibytes(1)),
-    row(key::PINNED_MAX_ROUND_THRESHOLD_MB, Form::Mebibytes(0)),
-    row(key::PINNED_MAX_CACHED_SIZE_MB, Form::Mebibytes(0)),
-    row(key::PINNED_FREE_CATCH_ALL, Form::Flag),
-];
 
 /// `PyTorch`'s own limit (2.0–2.15).
 const MOST_REGISTER_THREADS: u32 = 128;
@@ -73,11 +38,10 @@ const CLASS_COUNT: Accepted = Accepted::Text("up to 8 classes");
 
 const _: () = assert!(MOST_CLASSES == 8 && CLASS_BYTES == 32); // The texts above state both numbers.
 
-/// The values of the keys without effect.
+/// The values of the keys without effect, other than the defaults.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct PassedOn {
-    /// The numbers, in the order of the rows. `None` is the default.
-    numbers: [Option<u64>; ROWS.len()],
+    numbers: LinearMap<&'static str, u64, MOST_NUMBERS>,
     /// The classes of streams with an address reserve of their own.
     classes: LinearMap<ClassName, Reserve, MOST_CLASSES>,
 }
@@ -85,31 +49,32 @@ pub(super) struct PassedOn {
 impl PassedOn {
     /// Returns the defaults.
     pub(super) const fn new() -> Self {
-        Self { numbers: [None; ROWS.len()], classes: LinearMap::new() }
+        Self { numbers: LinearMap::new(), classes: LinearMap::new() }
     }
 
-    /// Checks the value of a key of the table, by either name, and keeps it.
-    pub(super) fn read(&mut self, key: &'static str, value: &Value<'_>) -> Result<(), ConfigError> {
-        let Some(at) = ROWS.iter().position(|row| row.key == key || row.other_name == key) else {
-            return self.read_classes(key, value);
+    /// Checks a number, named by `key`, and keeps the number under the key `kept`.
+    pub(super) fn read(
+        &mut self,
+        kept: &'static str,
+        form: Form,
+        key: &'static str,
+        value: &Value<'_>,
+    ) -> Result<(), ConfigError> {
+        let (number, default) = match form {
+            Form::Flag => (value.one_of(key, ["False", "True"], Accepted::Boolean)? as u64, Some(0)),
+            Form::Threads => (value.power_of_two(key, MOST_REGISTER_THREADS, REGISTER_THREADS)?.into(), Some(1)),
+            Form::Mebibytes(least) => (value.mebibytes(key, least..=MOST_MIB)? / MIB, None),
         };
-        self.numbers[at] = match ROWS[at].form {
-            Form::Flag => {
-                let mut is_on = false;
-                value.read_boolean(key, &mut is_on)?;
-                is_on.then_some(1)
-            }
-            Form::Threads => {
-                let threads = value.power_of_two(key, MOST_REGISTER_THREADS, REGISTER_THREADS)?;
-                (threads > 1).then_some(threads.into())
-            }
-            Form::Mebibytes(least) => Some(value.mebibytes(key, least..=MOST_MIB)? / MIB),
-        };
+        self.numbers.remove(kept);
+        if Some(number) != default {
+            let replaced = self.numbers.insert(kept, number);
+            debug_assert_eq!(replaced, Ok(None), "each key has room");
+        }
         Ok(())
     }
 
     /// Checks a list of classes, which replaces all classes kept before.
-    fn read_classes(&mut self, key: &'static str, value: &Value<'_>) -> Result<(), ConfigError> {
+    pub(super) fn read_classes(&mut self, key: &'static str, value: &Value<'_>) -> Result<(), ConfigError> {
         let Value::List(list) = value else {
             return Err(value.refused(key, CLASSES));
         };
@@ -122,19 +87,14 @@ impl PassedOn {
         })
     }
 
-    /// Iterates over the keys whose value is a number other than the default.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = (&'static str, Written)> {
-        self.rows().map(|(row, number)| (row.key, Written { form: row.form, number }))
+    /// Returns the number of a key, unless the number is the default.
+    pub(super) fn number(&self, key: &str) -> Option<u64> {
+        self.numbers.get(key).copied()
     }
 
-    /// Iterates over the keys whose value is not the default, with the reason why each has no effect.
-    pub(super) fn reasons(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let of_classes = (key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS, NO_CLASSES);
-        self.classes().map(|_| of_classes).into_iter().chain(self.rows().map(|(row, _)| (row.key, row.reason)))
-    }
-
-    fn rows(&self) -> impl Iterator<Item = (&'static NumberKey, u64)> {
-        ROWS.iter().zip(self.numbers).filter_map(|(row, number)| Some((row, number?)))
+    /// Returns whether the value of a key is not the default.
+    pub(super) fn holds(&self, key: &str) -> bool {
+        self.number(key).is_some() || key == CLASSES_KEY && !self.classes.is_empty()
     }
 
     /// Returns the classes of streams, as a list, if there are any.
@@ -146,7 +106,7 @@ impl PassedOn {
 /// A number, written as its key takes it.
 #[derive(Clone, Copy)]
 pub(super) struct Written {
-    form: Form,
+    pub(super) form: Form,
     /// The number, in the unit of the key.
     pub(super) number: u64,
 }

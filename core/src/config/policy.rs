@@ -1,44 +1,81 @@
 //! Policies: the rules of placement, by name and with their options.
 
+use super::Config;
 use crate::config::rounding::PoolKind;
 use crate::units::MIB;
 use core::fmt;
 
-/// The rules by which an allocator places blocks. Chosen at creation; they never change.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Policy {
+/// Declares the policies: each with the options, if any, and the name.
+macro_rules! policies {
+    ($($(#[$doc:meta])* $Policy:ident $(($options:ident: $Options:ident))? = $name:literal,)*) => {
+        /// The rules by which an allocator places blocks. Chosen at creation; they never change.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub enum Policy {
+            $($(#[$doc])* $Policy $(($Options))?,)*
+        }
+
+        /// All policies, with their default options.
+        const ALL: &[Policy] = &[$(Policy::$Policy $(($Options::DEFAULT))?),*];
+
+        impl Policy {
+            /// Returns the name of the policy.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Policy { .. } => $name,)*
+                }
+            }
+        }
+
+        $($(
+            impl From<$Options> for Policy {
+                fn from(options: $Options) -> Self {
+                    Self::$Policy(options)
+                }
+            }
+
+            impl Default for $Options {
+                fn default() -> Self {
+                    Self::DEFAULT
+                }
+            }
+
+            impl Config {
+                /// Returns the options of the policy. Called only for keys of the policy.
+                pub(super) fn $options(&mut self) -> &mut $Options {
+                    if !matches!(self.policy, Policy::$Policy(_)) {
+                        self.policy = Policy::$Policy($Options::DEFAULT);
+                    }
+                    let Policy::$Policy(options) = &mut self.policy else { unreachable!("it was just set") };
+                    options
+                }
+            }
+        )?)*
+    };
+}
+
+policies! {
     /// `PyTorch`'s caching allocator: best fit, sizes in units of 512 bytes, small and large
     /// requests in separate segments.
     #[default]
-    Caching,
+    Caching = "caching",
     /// TensorFlow's and XLA's best fit with coalescing.
-    Bfc(Bfc),
+    Bfc(bfc: Bfc) = "bfc",
     /// Powers of two, split in halves and merged with their siblings.
-    Buddy(Buddy),
+    Buddy(buddy: Buddy) = "buddy",
     /// Free lists by size in KiB; new blocks are cut off large chunks.
-    SizeClass(SizeClass),
+    SizeClass(size_class: SizeClass) = "size_class",
     /// Objects of equal size in slabs of 2 MiB for small requests; large requests as under
     /// [`Caching`](Self::Caching).
-    Slab(Slab),
+    Slab(slab: Slab) = "slab",
     /// Best fit over pages of virtual memory, which move from holes to where a request needs them.
     /// Memory reserved stays within a budget over the peak of live memory. A device without virtual
     /// memory is served as under [`Caching`](Self::Caching).
-    Stitched(Stitched),
+    Stitched(stitched: Stitched) = "stitched",
     /// Each request allocates from the device, and each free releases to the device. For debugging
     /// with memory checkers.
-    Direct,
+    Direct = "direct",
 }
-
-/// All policies, with their default options.
-const ALL: [Policy; 7] = [
-    Policy::Caching,
-    Policy::Bfc(Bfc::DEFAULT),
-    Policy::Buddy(Buddy::DEFAULT),
-    Policy::SizeClass(SizeClass::DEFAULT),
-    Policy::Slab(Slab::DEFAULT),
-    Policy::Stitched(Stitched::DEFAULT),
-    Policy::Direct,
-];
 
 /// The name of the planned policy, which has another policy as fallback: see [`Planned`].
 pub const PLANNED: &str = "planned";
@@ -67,6 +104,12 @@ pub struct Planned {
 impl Planned {
     /// The defaults.
     pub const DEFAULT: Self = Self { plan_deadline_ms: 2000 };
+}
+
+impl Default for Planned {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
 }
 
 /// The options of best fit with coalescing (TensorFlow 2.16's `BFCAllocator`).
@@ -187,38 +230,11 @@ impl Stitched {
     pub const SLACK_PARTS: u32 = 10_000;
 }
 
-/// Makes the constant `DEFAULT` of each of some options the default.
-macro_rules! default_options {
-    ($($Options:ident),*) => {$(
-        impl Default for $Options {
-            fn default() -> Self {
-                Self::DEFAULT
-            }
-        }
-    )*};
-}
-
-default_options!(Planned, Bfc, Buddy, SizeClass, Slab, Stitched);
-
 impl Policy {
-    /// Returns the policy of this name, with its default options.
+    /// Returns the policy named `name`, with the default options.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        ALL.into_iter().find(|policy| policy.name() == name)
-    }
-
-    /// Returns the name of the policy.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Caching => "caching",
-            Self::Bfc(_) => "bfc",
-            Self::Buddy(_) => "buddy",
-            Self::SizeClass(_) => "size_class",
-            Self::Slab(_) => "slab",
-            Self::Stitched(_) => "stitched",
-            Self::Direct => "direct",
-        }
+        ALL.iter().copied().find(|policy| policy.name() == name)
     }
 }
 
@@ -271,93 +287,8 @@ impl Policy {
     }
 }
 
-impl From<Bfc> for Policy {
-    fn from(options: Bfc) -> Self {
-        Self::Bfc(options)
-    }
-}
-
-impl From<Buddy> for Policy {
-    fn from(options: Buddy) -> Self {
-        Self::Buddy(options)
-    }
-}
-
-impl From<SizeClass> for Policy {
-    fn from(options: SizeClass) -> Self {
-        Self::SizeClass(options)
-    }
-}
-
-impl From<Slab> for Policy {
-    fn from(options: Slab) -> Self {
-        Self::Slab(options)
-    }
-}
-
-impl From<Stitched> for Policy {
-    fn from(options: Stitched) -> Self {
-        Self::Stitched(options)
-    }
-}
-
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// A set of policies: those with a setting.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Scope(u16);
-
-impl Scope {
-    const CACHING: u16 = 1;
-    const BFC: u16 = 1 << 1;
-    const BUDDY: u16 = 1 << 2;
-    const SIZE_CLASS: u16 = 1 << 3;
-    const SLAB: u16 = 1 << 4;
-    const DIRECT: u16 = 1 << 5;
-    const PLANNED: u16 = 1 << 6;
-    const STITCHED: u16 = 1 << 7;
-
-    /// All policies.
-    pub(super) const EVERY: Self = Self(u16::MAX);
-    /// Policies with free blocks of any size.
-    pub(super) const TAGS: Self = Self(Self::CACHING | Self::BFC);
-    /// The caching policy.
-    pub(super) const CACHING_ONLY: Self = Self(Self::CACHING);
-    /// Policies with segments of the caching policy's sizes.
-    pub(super) const SHARED_SEGMENTS: Self = Self(Self::CACHING | Self::SLAB);
-    /// Best fit with coalescing.
-    pub(super) const BFC_ONLY: Self = Self(Self::BFC);
-    /// The buddy policy.
-    pub(super) const BUDDY_ONLY: Self = Self(Self::BUDDY);
-    /// The size-class policy.
-    pub(super) const SIZE_CLASS_ONLY: Self = Self(Self::SIZE_CLASS);
-    /// The slab policy.
-    pub(super) const SLAB_ONLY: Self = Self(Self::SLAB);
-    /// The stitched policy.
-    pub(super) const STITCHED_ONLY: Self = Self(Self::STITCHED);
-    /// The planned policy.
-    pub(super) const PLANNED_ONLY: Self = Self(Self::PLANNED);
-
-    /// Returns whether the planned policy has the setting, under any fallback.
-    pub(super) const fn holds_planned(self) -> bool {
-        self.0 & Self::PLANNED != 0
-    }
-
-    /// Returns whether `policy` has the setting.
-    pub(super) const fn holds(self, policy: Policy) -> bool {
-        let bit = match policy {
-            Policy::Caching => Self::CACHING,
-            Policy::Bfc(_) => Self::BFC,
-            Policy::Buddy(_) => Self::BUDDY,
-            Policy::SizeClass(_) => Self::SIZE_CLASS,
-            Policy::Slab(_) => Self::SLAB,
-            Policy::Stitched(_) => Self::STITCHED,
-            Policy::Direct => Self::DIRECT,
-        };
-        self.0 & bit != 0
     }
 }

@@ -1,294 +1,301 @@
-//! The reference of settings: the default, an example and the effect of each.
+//! All settings: who has each, how its value is read and written, the default, an example and the effect.
 
-use super::key;
-
-/// The reference of a setting. The parser knows which policies have the key, and which values it
-/// takes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SettingReference {
-    /// The key, as [`Config::parse`](super::Config::parse) reads it.
-    pub key: &'static str,
-    /// The value without the key.
-    pub default: SettingDefault,
-    /// A value accepted by the key.
-    pub example: &'static str,
-    /// The effect of the setting, in Markdown.
-    pub effect: &'static str,
-}
-
-/// The value of a setting that is not set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SettingDefault {
-    /// A value accepted by the key as well.
-    Value(&'static str),
-    /// A value without a spelling in the key, described in a few words.
-    Unset(&'static str),
-}
-
+use super::error::Accepted;
+use super::passed_on::Form;
+use super::policy::{Planned, Stitched};
+use super::rounding::Divisions;
+use super::setting::{
+    EVERY, Exact, SettingDefault, SettingReference, choice, flag, mebibytes, passed_on, setting, whole,
+};
+use super::{FRACTION, THRESHOLD};
+use crate::units::MIB;
 use SettingDefault::{Unset, Value};
 
-/// Creates the reference of a setting.
-const fn setting(
-    key: &'static str,
-    default: SettingDefault,
-    example: &'static str,
-    effect: &'static str,
-) -> SettingReference {
-    SettingReference { key, default, example, effect }
-}
+const DECISIONS: Accepted = Accepted::Text("`pytorch` or `improved`");
+const RECLAIMS: Accepted = Accepted::Text("`off` or `auto`");
+const NATIVE: Accepted = Accepted::Text("`native`: the driver's own pool is not an allocator of this library");
+const MOST_ARENA_MIB: u32 = 1 << 20;
+const ARENAS: Accepted = Accepted::Text("a power of two in MiB up to 1048576");
+const MOST_OBJECT_KIB: u64 = 512;
+const OBJECTS: Accepted = Accepted::Text("a whole number of KiB from 1 to 512");
+const MILLISECONDS: Accepted = Accepted::Text("a whole number of milliseconds");
+const MICROSECONDS: Accepted = Accepted::Text("a whole number of microseconds");
+const TUNES: Accepted = Accepted::Text("`auto` or `off`");
+const NOT_PLANNED: Accepted = Accepted::Text("`off` under `policy:planned`, whose plans are for fixed settings");
 
 const NOT_PINNED: &str = "No effect: pinned memory has the settings of other memory.";
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 /// Every setting, in the order of the keys.
 pub static REFERENCE: [SettingReference; 45] = [
-    setting(
-        key::ALLOW_GROWTH,
-        Value("True"),
-        "False",
-        "Segments begin at `first_region_mb` and double. With `False`, the first segment takes everything up to the \
-         memory limit.",
+    flag(3, "allow_growth", Value("True"), "False", |config| &mut config.bfc().allow_growth).of(&["bfc"]).effect(
+        "Segments begin at `first_region_mb` and double. With `False`, the first segment takes everything up to \
+         the memory limit.",
     ),
-    setting(
-        key::ARENA_MB,
-        Value("64"),
-        "128",
-        "The size of a segment. A larger request gets a separate segment with the next power of two.",
+    setting(8, "arena_mb", Value("64"), "128")
+        .of(&["buddy"])
+        .reads(|config, key, value| {
+            config.buddy().arena = u64::from(value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?) * MIB;
+            Ok(())
+        })
+        .writes(|config, out| out.some(Some(config.buddy().arena / MIB)))
+        .effect("The size of a segment. A larger request gets a separate segment with the next power of two."),
+    setting(0, "backend", Value("native"), "native")
+        .of(EVERY)
+        .reads(|_, key, value| value.one_of(key, ["native"], NATIVE).map(|_| ()))
+        .effect("No effect. The key is accepted for existing strings."),
+    mebibytes(9, "chunk_mb", Value("1024"), "5120", 2, |config| &mut config.size_class().chunk)
+        .of(&["size_class"])
+        .effect("The size of a segment from which blocks are cut. A larger request gets a larger segment."),
+    setting(19, "compact", Unset("off"), "0.05")
+        .reads(|config, key, value| config.set_compact(Some(value.number(key, FRACTION)?)))
+        .writes(|config, out| out.some(config.compact.map(Exact)))
+        .effect(
+            "The largest part of memory held beyond the most that was ever in use: 0.05 is 5 %. A segment above \
+             `large_segment_size_mb` serves only requests of at least 4/5 of it. Where another segment would exceed \
+             the budget, any free block serves the request, or else wholly free large segments are released first, \
+             if the device has finished with them. A request never waits for that. No effect with expandable \
+             segments.",
+        ),
+    flag(14, "completed_pages_only", Value("False"), "True", |config| &mut config.stitched().completed_pages_only)
+        .of(&["stitched"])
+        .effect(
+            "A page moves only after the work that used the page is complete, and no stream is ordered behind \
+             another for memory. For programs with programmatic dependent launch or persistent kernels.",
+        ),
+    choice(29, "decisions", Value("pytorch"), "improved", ["improved", "pytorch"], DECISIONS, |config| {
+        &mut config.parity
+    })
+    .another_name_of("parity")
+    .effect(
+        "With `pytorch`, each decision is PyTorch's. `improved` repairs four defects of these decisions. Shared \
+         events: freed blocks that other streams use share an event, because an event for each free is a call of \
+         the driver. Late questions: only a request that no free block can serve asks whether events are \
+         complete, because a question at each request is a call of the driver, too. Short waits: a request short \
+         of memory waits for one event after the other until a block is free, because PyTorch waits for all \
+         events. Splits at any size: `max_split_size_mb` has no effect on expandable segments, because their \
+         free neighbours join to a block above this size, which would serve no smaller request while the segment \
+         grows.",
     ),
-    setting(key::BACKEND, Value("native"), "native", "No effect. The key is accepted for existing strings."),
-    setting(
-        key::CHUNK_MB,
-        Value("1024"),
-        "5120",
-        "The size of a segment from which blocks are cut. A larger request gets a larger segment.",
+    flag(21, "exact_segments", Value("False"), "True", |config| &mut config.exact_segments).effect(
+        "A request above 1 MiB gets a segment of its own size, rounded up to 4 KiB. For memory that the system \
+         gives in small pages, such as pinned host memory. With `compact`, a whole segment serves only requests \
+         that leave less than 1 % of it, and where another segment would exceed the budget, segments are \
+         released.",
     ),
-    setting(
-        key::COMPACT,
-        Unset("off"),
-        "0.05",
-        "The largest part of memory held beyond the most that was ever in use: 0.05 is 5 %. A segment above \
-         `large_segment_size_mb` serves only requests of at least 4/5 of it. Where another segment would exceed the \
-         budget, any free block serves the request, or else wholly free large segments are released first, if the \
-         device has finished with them. A request never waits for that. No effect with expandable segments.",
+    flag(22, "expandable_segments", Value("False"), "True", |config| &mut config.expandable_segments)
+        .of(&["caching", "bfc"])
+        .effect("Segments grow and shrink in virtual memory, and neighbouring free memory forms a single block."),
+    setting(23, "expandable_segments_reserve", Unset("9/8 of the device"), "0.5")
+        .of(&["caching", "bfc"])
+        .reads(|config, key, value| config.set_expandable_segments_reserve(Some(value.reserve(key)?)))
+        .writes(|config, out| out.some(config.expandable_segments_reserve))
+        .effect("The address space of an expandable segment, 9/8 of the device at most."),
+    setting(24, "expandable_segments_reserve_by_class", Unset("none"), "[serving:0.25,batch:8G]")
+        .of(&["caching", "bfc"])
+        .reads(|config, key, value| config.passed_on.read_classes(key, value))
+        .writes(|config, out| out.some(config.passed_on.classes()))
+        .effect("No effect: the library knows no classes of streams. Up to 8 classes are checked and reported."),
+    // Read before all others, by `apply`.
+    setting(1, "fallback", Value("caching"), "bfc")
+        .of(&["planned"])
+        .writes(|config, out| out.some(Some(config.policy)))
+        .effect("The policy for all requests outside of the plan. The keys of the fallback are accepted as well."),
+    mebibytes(4, "first_region_mb", Value("2"), "16", 1, |config| &mut config.bfc().first_region)
+        .of(&["bfc"])
+        .effect("The size of the first segment of a stream."),
+    setting(18, "garbage_collection_threshold", Unset("off"), "0.8")
+        .reads(|config, key, value| config.set_garbage_collection_threshold(Some(value.number(key, THRESHOLD)?)))
+        .writes(|config, out| out.some(config.garbage_collection_threshold.map(Exact)))
+        .effect(
+            "A part of the memory limit. While more is held, old and wholly free segments are released before the \
+             driver is asked for memory. Without a limit nothing is released.",
+        ),
+    flag(28, "graph_capture_record_stream_reuse", Value("False"), "True", |config| {
+        &mut config.graph_capture_record_stream_reuse
+    })
+    .effect(
+        "A block that several streams of a graph use, freed during the capture, may be reused in the graph \
+         behind all these uses. Off: the block stays pending until the capture ends.",
     ),
-    setting(
-        key::COMPLETED_PAGES_ONLY,
-        Value("False"),
-        "True",
-        "A page moves only after the work that used the page is complete, and no stream is ordered behind another for \
-         memory. For programs with programmatic dependent launch or persistent kernels.",
-    ),
-    setting(
-        key::DECISIONS,
-        Value("pytorch"),
-        "improved",
-        "With `pytorch`, each decision is PyTorch's. `improved` repairs four defects of these decisions. Shared events: \
-         freed blocks that other streams use share an event, because an event for each free is a call of the driver. \
-         Late questions: only a request that no free block can serve asks whether events are complete, because a \
-         question at each request is a call of the driver, too. Short waits: a request short of memory waits for one \
-         event after the other until a block is free, because PyTorch waits for all events. Splits at any size: \
-         `max_split_size_mb` has no effect on expandable segments, because their free neighbours join to a block above \
-         this size, which would serve no smaller request while the segment grows.",
-    ),
-    setting(
-        key::EXACT_SEGMENTS,
-        Value("False"),
-        "True",
-        "A request above 1 MiB gets a segment of its own size, rounded up to 4 KiB. For memory that the system gives in \
-         small pages, such as pinned host memory. With `compact`, a whole segment serves only requests that leave less \
-         than 1 % of it, and where another segment would exceed the budget, segments are released.",
-    ),
-    setting(
-        key::EXPANDABLE_SEGMENTS,
-        Value("False"),
-        "True",
-        "Segments grow and shrink in virtual memory, and neighbouring free memory forms a single block.",
-    ),
-    setting(
-        key::EXPANDABLE_SEGMENTS_RESERVE,
-        Unset("9/8 of the device"),
-        "0.5",
-        "The address space of an expandable segment, 9/8 of the device at most.",
-    ),
-    setting(
-        key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS,
-        Unset("none"),
-        "[serving:0.25,batch:8G]",
-        "No effect: the library knows no classes of streams. Up to 8 classes are checked and reported.",
-    ),
-    setting(
-        key::FALLBACK,
-        Value("caching"),
-        "bfc",
-        "The policy for all requests outside of the plan. The keys of the fallback are accepted as well.",
-    ),
-    setting(key::FIRST_REGION_MB, Value("2"), "16", "The size of the first segment of a stream."),
-    setting(
-        key::GARBAGE_COLLECTION_THRESHOLD,
-        Unset("off"),
-        "0.8",
-        "A part of the memory limit. While more is held, old and wholly free segments are released before the driver \
-         is asked for memory. Without a limit nothing is released.",
-    ),
-    setting(
-        key::GRAPH_CAPTURE_RECORD_STREAM_REUSE,
-        Value("False"),
-        "True",
-        "A block that several streams of a graph use, freed during the capture, may be reused in the graph behind all \
-         these uses. Off: the block stays pending until the capture ends.",
-    ),
-    setting(
-        key::LARGE_SEGMENT_SIZE_MB,
-        Value("20"),
-        "64",
-        "The size of a segment for several large blocks. Without expandable segments, a request of 10 MiB or more \
-         gets a separate segment.",
-    ),
-    setting(
-        key::LARGEST_OBJECT_KB,
-        Value("512"),
-        "64",
-        "The largest request for a slab, rounded down to a size of slabs. Larger requests are placed as under \
-         `caching`.",
-    ),
-    setting(
-        key::MAX_INTERNAL_FRAGMENTATION_MB,
-        Value("128"),
-        "64",
+    // Read before all others, by `apply`.
+    setting(15, "large_segment_size_mb", Value("20"), "64")
+        .of(&["caching", "slab"])
+        .writes(|config, out| out.some(Some(config.large_segment_size / MIB)))
+        .effect(
+            "The size of a segment for several large blocks. Without expandable segments, a request of 10 MiB or \
+             more gets a separate segment.",
+        ),
+    setting(10, "largest_object_kb", Value("512"), "64")
+        .of(&["slab"])
+        .reads(|config, key, value| {
+            let kib = value.number(key, OBJECTS)?;
+            if !(1..=MOST_OBJECT_KIB).contains(&kib) {
+                return Err(value.refused(key, OBJECTS));
+            }
+            config.slab().largest_object = kib << 10;
+            Ok(())
+        })
+        .writes(|config, out| out.some(Some(config.slab().largest_object >> 10)))
+        .effect(
+            "The largest request for a slab, rounded down to a size of slabs. Larger requests are placed as under \
+             `caching`.",
+        ),
+    mebibytes(5, "max_internal_fragmentation_mb", Value("128"), "64", 0, |config| {
+        &mut config.bfc().max_internal_fragmentation
+    })
+    .of(&["bfc"])
+    .effect(
         "A free block is split if at least this much is left, or if the block is at least twice as large as the \
          request.",
     ),
-    setting(
-        key::MAX_NON_SPLIT_ROUNDING_MB,
-        Unset("`large_segment_size_mb`"),
-        "64",
-        "A block of `max_split_size_mb` or more serves a request only if the difference in size is less than this.",
+    setting(17, "max_non_split_rounding_mb", Unset("`large_segment_size_mb`"), "64")
+        .reads(|config, key, value| {
+            let accepted = Accepted::mebibytes(config.split_range_mib());
+            config.set_max_non_split_rounding_mb(value.number(key, accepted)?)
+        })
+        .writes(|config, out| {
+            let rounding = config.max_non_split_rounding;
+            out.some((rounding != config.large_segment_size).then_some(rounding / MIB))
+        })
+        .effect(
+            "A block of `max_split_size_mb` or more serves a request only if the difference in size is less than \
+             this.",
+        ),
+    setting(16, "max_split_size_mb", Unset("no limit"), "128")
+        .reads(|config, key, value| {
+            let accepted = Accepted::mebibytes(config.split_range_mib());
+            config.set_max_split_size_mb(Some(value.number(key, accepted)?))
+        })
+        .writes(|config, out| out.some(config.max_split_size().map(|bytes| bytes / MIB)))
+        .effect("Blocks of this size and above are never split, and serve only requests of this size and above."),
+    setting(12, "max_stall_us", Value("2000"), "500")
+        .of(&["stitched"])
+        .reads(|config, key, value| {
+            config.stitched().max_stall_us = value.number(key, MICROSECONDS)?;
+            Ok(())
+        })
+        .writes(|config, out| out.some(Some(config.stitched().max_stall_us)))
+        .effect(
+            "How long a request spends in mapping pages. A request that would take longer allocates up to 1 % of the \
+             peak of live memory beyond `slack`; beyond that, it takes longer.",
+        ),
+    flag(29, "parity", Value("True"), "False", |config| &mut config.parity).effect(
+        "An older name of `decisions`: `True` is `decisions:pytorch`, and `False` is `decisions:improved`, with \
+         its four repairs.",
     ),
-    setting(
-        key::MAX_SPLIT_SIZE_MB,
-        Unset("no limit"),
-        "128",
-        "Blocks of this size and above are never split, and serve only requests of this size and above.",
-    ),
-    setting(
-        key::MAX_STALL_US,
-        Value("2000"),
-        "500",
-        "How long a request spends in mapping pages. A request that would take longer allocates up to 1 % of the peak \
-         of live memory beyond `slack`; beyond that, it takes longer.",
-    ),
-    setting(
-        key::PARITY,
-        Value("True"),
-        "False",
-        "An older name of `decisions`: `True` is `decisions:pytorch`, and `False` is `decisions:improved`, with its four \
-         repairs.",
-    ),
-    setting(
-        key::PER_PROCESS_MEMORY_FRACTION,
-        Value("1"),
-        "0.5",
-        "The largest part of the device's memory for this allocator. 1 means no limit.",
-    ),
-    setting(key::PINNED_FREE_CATCH_ALL, Value("False"), "True", NOT_PINNED),
-    setting(key::PINNED_MAX_CACHED_SIZE_MB, Unset("no limit"), "256", NOT_PINNED),
-    setting(key::PINNED_MAX_ROUND_THRESHOLD_MB, Unset("no limit"), "128", NOT_PINNED),
-    setting(key::PINNED_NUM_REGISTER_THREADS, Value("1"), "8", NOT_PINNED),
-    setting(key::PINNED_RESERVE_SEGMENT_SIZE_MB, Unset("none"), "512", NOT_PINNED),
-    setting(key::PINNED_USE_BACKGROUND_THREADS, Value("False"), "True", NOT_PINNED),
-    setting(key::PINNED_USE_CUDA_HOST_REGISTER, Value("False"), "True", NOT_PINNED),
-    setting(key::PINNED_USE_HIP_HOST_REGISTER, Value("False"), "True", NOT_PINNED),
-    setting(key::PLAN_DEADLINE_MS, Value("2000"), "500", "The longest search for a better plan, in the background."),
-    setting(
-        key::POLICY,
-        Value("caching"),
-        "bfc",
-        "The rules for the placement of blocks. The policy of an allocator cannot change.",
-    ),
-    setting(
-        key::RECLAIM,
-        Value("off"),
-        "auto",
-        "With `auto`, upkeep (`cachalot_maintain`) gives cached memory back to the driver by what it is worth: if it is not \
-         expected to be needed for as long as the driver's calls take to pay for within `reclaim_budget`. No request \
-         and no free does more for that, and nothing waits for the device. Off: cached memory goes back when the \
-         memory is short, or on demand.",
-    ),
-    setting(
-        key::RECLAIM_BUDGET,
-        Value("0.01"),
-        "0.002",
-        "The largest part of the time for the driver's calls that give idle memory back under `reclaim:auto`, and obtain it \
-         again. Less gives less memory back, and later.",
-    ),
-    setting(
-        key::REGION_GARBAGE_COLLECTION,
-        Value("True"),
-        "False",
-        "Wholly free segments are released for a request without any other memory.",
-    ),
-    setting(key::RELEASE_LOCK_ON_CUDAMALLOC, Value("False"), "True", NO_LOCK),
-    setting(key::RELEASE_LOCK_ON_HIPMALLOC, Value("False"), "True", NO_LOCK),
-    setting(
-        key::RETRY_MS,
-        Value("0"),
-        "10000",
-        "How long a failing request waits for other threads to free memory. TensorFlow waits 10,000 ms.",
-    ),
-    setting(
-        key::ROUNDUP_POWER2_DIVISIONS,
-        Unset("off"),
-        "[256:1,512:2,>:8]",
-        "Sizes are rounded up to N equal steps in each doubling of the size, and at least to multiples of 512 bytes.",
-    ),
-    setting(
-        key::SLACK,
-        Value("0.012"),
-        "0.05",
-        "The memory held may exceed the peak of live memory by this part of the peak. Beyond, free pages move to where \
-         a request needs them.",
-    ),
-    setting(
-        key::STRICT_STALL,
-        Value("False"),
-        "True",
-        "No request takes longer than `max_stall_us`, whatever it allocates beyond `slack`.",
-    ),
-    setting(
-        key::THROW_ON_CUDAMALLOC_OOM,
-        Value("False"),
-        "True",
-        "A segment beyond `per_process_memory_fraction` is refused at once. Nothing is released and nothing is retried.",
-    ),
-    setting(
-        key::TUNE,
-        Value("off"),
-        "auto",
-        "With `auto`, the allocator records its latest requests, searches the settings of the caching policy for less \
-         reserved memory, and puts the best in force at an announced iteration or during upkeep. It takes back what does \
-         not hold what the search has predicted.",
-    ),
-    setting(
-        key::TUNE_BUDGET_MS,
-        Value("2000"),
-        "500",
-        "The longest search of `tune:auto`, on one thread of low priority. The thread rests for nine times as long \
-         afterwards.",
+    setting(25, "per_process_memory_fraction", Value("1"), "0.5")
+        .of(EVERY)
+        .reads(|config, key, value| config.set_per_process_memory_fraction(value.number(key, FRACTION)?))
+        .writes(|config, out| {
+            let fraction = config.per_process_memory_fraction;
+            out.some((fraction < 1.0).then_some(Exact(fraction)))
+        })
+        .effect("The largest part of the device's memory for this allocator. 1 means no limit."),
+    passed_on(40, "pinned_free_catch_all", Value("False"), "True", Form::Flag).effect(NOT_PINNED),
+    passed_on(39, "pinned_max_cached_size_mb", Unset("no limit"), "256", Form::Mebibytes(0)).effect(NOT_PINNED),
+    passed_on(38, "pinned_max_round_threshold_mb", Unset("no limit"), "128", Form::Mebibytes(0)).effect(NOT_PINNED),
+    passed_on(35, "pinned_num_register_threads", Value("1"), "8", Form::Threads).effect(NOT_PINNED),
+    passed_on(37, "pinned_reserve_segment_size_mb", Unset("none"), "512", Form::Mebibytes(1)).effect(NOT_PINNED),
+    passed_on(36, "pinned_use_background_threads", Value("False"), "True", Form::Flag).effect(NOT_PINNED),
+    passed_on(34, "pinned_use_cuda_host_register", Value("False"), "True", Form::Flag).effect(NOT_PINNED),
+    passed_on(34, "pinned_use_hip_host_register", Value("False"), "True", Form::Flag)
+        .another_name_of("pinned_use_cuda_host_register")
+        .effect(NOT_PINNED),
+    whole(2, "plan_deadline_ms", Value("2000"), "500", MILLISECONDS, |config| {
+        &mut config.planned.get_or_insert(Planned::DEFAULT).plan_deadline_ms
+    })
+    .of(&["planned"])
+    .effect("The longest search for a better plan, in the background."),
+    // Read before all others, by `apply`.
+    setting(0, "policy", Value("caching"), "bfc")
+        .of(EVERY)
+        .writes(|config, out| out.some(Some(config.policy_name())))
+        .effect("The rules for the placement of blocks. The policy of an allocator cannot change."),
+    choice(32, "reclaim", Value("off"), "auto", ["off", "auto"], RECLAIMS, |config| &mut config.reclaim)
+        .of(&["caching", "bfc"])
+        .effect(
+            "With `auto`, upkeep (`cachalot_maintain`) gives cached memory back to the driver by what it is worth: \
+             if it is not expected to be needed for as long as the driver's calls take to pay for within \
+             `reclaim_budget`. No request and no free does more for that, and nothing waits for the device. Off: \
+             cached memory goes back when the memory is short, or on demand.",
+        ),
+    setting(33, "reclaim_budget", Value("0.01"), "0.002")
+        .of(&["caching", "bfc"])
+        .reads(|config, key, value| config.set_reclaim_budget(value.number(key, FRACTION)?))
+        .writes(|config, out| out.some(Some(Exact(config.reclaim_budget))))
+        .effect(
+            "The largest part of the time for the driver's calls that give idle memory back under `reclaim:auto`, \
+             and obtain it again. Less gives less memory back, and later.",
+        ),
+    flag(6, "region_garbage_collection", Value("True"), "False", |config| &mut config.bfc().region_garbage_collection)
+        .of(&["bfc"])
+        .effect("Wholly free segments are released for a request without any other memory."),
+    passed_on(27, "release_lock_on_cudamalloc", Value("False"), "True", Form::Flag).effect(NO_LOCK),
+    passed_on(27, "release_lock_on_hipmalloc", Value("False"), "True", Form::Flag)
+        .another_name_of("release_lock_on_cudamalloc")
+        .effect(NO_LOCK),
+    whole(7, "retry_ms", Value("0"), "10000", MILLISECONDS, |config| &mut config.bfc().retry_ms)
+        .of(&["bfc"])
+        .effect("How long a failing request waits for other threads to free memory. TensorFlow waits 10,000 ms."),
+    setting(20, "roundup_power2_divisions", Unset("off"), "[256:1,512:2,>:8]")
+        .reads(|config, key, value| {
+            config.roundup_power2_divisions = value.divisions(key)?;
+            Ok(())
+        })
+        .writes(|config, out| {
+            let divisions = config.roundup_power2_divisions;
+            out.some((divisions != Divisions::NONE).then_some(divisions))
+        })
+        .effect(
+            "Sizes are rounded up to N equal steps in each doubling of the size, and at least to multiples of 512 \
+             bytes.",
+        ),
+    setting(11, "slack", Value("0.012"), "0.05")
+        .of(&["stitched"])
+        .reads(|config, key, value| {
+            let slack: f64 = value.number(key, FRACTION)?;
+            if !(0.0..=1.0).contains(&slack) {
+                return Err(value.refused(key, FRACTION));
+            }
+            config.stitched().slack = (slack * f64::from(Stitched::SLACK_PARTS) + 0.5) as u32;
+            Ok(())
+        })
+        .writes(|config, out| {
+            let slack = f64::from(config.stitched().slack) / f64::from(Stitched::SLACK_PARTS);
+            out.some(Some(Exact(slack)))
+        })
+        .effect(
+            "The memory held may exceed the peak of live memory by this part of the peak. Beyond, free pages move to \
+             where a request needs them.",
+        ),
+    flag(13, "strict_stall", Value("False"), "True", |config| &mut config.stitched().strict_stall)
+        .of(&["stitched"])
+        .effect("No request takes longer than `max_stall_us`, whatever it allocates beyond `slack`."),
+    flag(26, "throw_on_cudamalloc_oom", Value("False"), "True", |config| &mut config.throw_on_device_oom)
+        .of(EVERY)
+        .effect(
+            "A segment beyond `per_process_memory_fraction` is refused at once. Nothing is released and nothing is \
+             retried.",
+        ),
+    setting(30, "tune", Value("off"), "auto")
+        .reads(|config, key, value| {
+            let is_auto = value.one_of(key, ["off", "auto"], TUNES)? == 1;
+            // A plan is for requests of fixed sizes, and a search changes how sizes are rounded.
+            if is_auto && config.planned.is_some() {
+                return Err(value.refused(key, NOT_PLANNED));
+            }
+            config.tunes = is_auto;
+            Ok(())
+        })
+        .writes(|config, out| out.some(config.tunes.then_some("auto")))
+        .effect(
+            "With `auto`, the allocator records its latest requests, searches the settings of the caching policy for \
+             less reserved memory, and puts the best in force at an announced iteration or during upkeep. It takes \
+             back what does not hold what the search has predicted.",
+        ),
+    whole(31, "tune_budget_ms", Value("2000"), "500", MILLISECONDS, |config| &mut config.tune_budget_ms).effect(
+        "The longest search of `tune:auto`, on one thread of low priority. The thread rests for nine times as \
+         long afterwards.",
     ),
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::super::settings::SETTINGS;
-    use super::REFERENCE;
-
-    extern crate std;
-    use std::vec::Vec;
-
-    #[test]
-    fn the_reference_has_every_key_of_the_parser() {
-        let documented: Vec<_> = REFERENCE.iter().map(|setting| setting.key).collect();
-        let parsed: Vec<_> = SETTINGS.iter().map(|setting| setting.key).collect();
-        assert_eq!(documented, parsed);
-    }
-}

@@ -2,7 +2,6 @@
 
 extern crate std;
 
-use super::settings::SETTINGS;
 use super::*;
 use crate::config::rounding::INTERVALS;
 use proptest::prelude::*;
@@ -80,8 +79,8 @@ fn every_key_is_read() {
 
 #[test]
 fn every_key_of_the_table_knows_its_values() {
-    for setting in &SETTINGS {
-        let holds = |name: &&str| Policy::named(name).is_some_and(|policy| setting.of.holds(policy));
+    for setting in &REFERENCE {
+        let holds = |name: &&str| setting.is_of(name);
         let policy = POLICIES.into_iter().find(holds).unwrap_or(PLANNED);
         assert_eq!(policy == PLANNED, ["fallback", "plan_deadline_ms"].contains(&setting.key));
         let error = Config::parse(&format!("policy:{policy},{}:no such value", setting.key)).unwrap_err();
@@ -93,7 +92,7 @@ fn every_key_of_the_table_knows_its_values() {
         let proposed = format!("did you mean `{}`?", setting.key);
         assert!(message(&format!("{}x:1", setting.key)).contains(&proposed), "{}", setting.key);
     }
-    assert!(SETTINGS.is_sorted_by(|a, b| a.key < b.key));
+    assert!(REFERENCE.is_sorted_by(|a, b| a.key < b.key));
 }
 
 #[test]
@@ -541,7 +540,7 @@ fn entry() -> impl Strategy<Value = String> {
 
 /// Text that is nearly a configuration: its words and separators in any order.
 fn nearly() -> impl Strategy<Value = String> {
-    let mut words: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
+    let mut words: Vec<&str> = REFERENCE.iter().map(|setting| setting.key).collect();
     words.extend([",", ",", ",", ":", ":", ":", "[", "]", ">", "True", "False", "0.5", "40G", "64", "8", " ", "é"]);
     prop::collection::vec(prop::sample::select(words), 0..12).prop_map(|words| words.concat())
 }
