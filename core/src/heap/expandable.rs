@@ -50,28 +50,33 @@ pub(super) struct Cut {
     pub behind: Option<u32>,
 }
 
-/// Detaches the addresses from `from` to `end` of a free block. The parts before and behind stay free since the
-/// same time, as if never allocated. Room for two blocks was made.
+/// Detaches the addresses from `from` to `end` of a free or unmapped block. The parts before and behind stay unmapped, or
+/// free since the same time, as if never allocated. Room for two blocks was made.
 pub(super) fn cut_out<S: Storage>(heap: &mut Heap<S>, block: u32, from: u64, end: u64) -> Cut {
-    let BlockEntry { addr, freed_at, .. } = heap.blocks[block];
+    let BlockEntry { addr, freed_at, state, .. } = heap.blocks[block];
     let block_end = heap.blocks[block].end();
+    let keep = |heap: &mut Heap<S>, rest: u32| {
+        heap.blocks[rest].requested = 0;
+        if state == State::Unmapped {
+            heap.sets.insert_unmapped(rest, &mut heap.blocks);
+        } else {
+            heap.sets.insert_free(rest, freed_at, heap.blocks.entries_mut());
+        }
+        Some(rest)
+    };
     debug_assert!(addr <= from && end <= block_end, "the part lies in the block");
     heap.sets.detach(block, &mut heap.blocks);
     let mut before = None;
     if from > addr {
         let front = heap.blocks.cut(block, from - addr, &mut heap.segments);
-        heap.blocks[front].requested = 0;
-        heap.sets.insert_free(front, freed_at, heap.blocks.entries_mut());
-        before = Some(front);
+        before = keep(heap, front);
     }
     if end == block_end {
         return Cut { before, part: block, behind: None };
     }
     let part = heap.blocks.cut(block, end - from, &mut heap.segments);
     heap.blocks[part].freed_at = freed_at;
-    heap.blocks[block].requested = 0;
-    heap.sets.insert_free(block, freed_at, heap.blocks.entries_mut());
-    Cut { before, part, behind: Some(block) }
+    Cut { before, part, behind: keep(heap, block) }
 }
 
 impl<S: Storage> FreeIndex<S> {
@@ -177,19 +182,15 @@ impl<S: Storage> Heap<S> {
         let mut held = 0;
         let mut block = first;
         loop {
-            let unmapped = self.blocks[block].state == State::Unmapped;
-            self.sets.detach(block, &mut self.blocks);
-            if unmapped {
-                let granule = self.segments[self.blocks[block].segment].granule;
+            let BlockEntry { addr, size: whole, state, segment, .. } = self.blocks[block];
+            if state == State::Unmapped {
                 // `size - held` is more than 0: the loop ends as soon as the run is complete.
-                let wanted = (size - held).next_multiple_of(granule);
-                if wanted < self.blocks[block].size {
-                    let front = self.blocks.cut(block, wanted, &mut self.segments);
-                    self.blocks[block].requested = 0;
-                    self.sets.insert_unmapped(block, &mut self.blocks);
-                    (first, block) = (if first == block { front } else { first }, front);
-                }
-                self.blocks[block].state = State::Mapping;
+                let wanted = (size - held).next_multiple_of(self.segments[segment].granule);
+                let part = cut_out(self, block, addr, addr + wanted.min(whole)).part;
+                self.blocks[part].state = State::Mapping;
+                (first, block) = (if first == block { part } else { first }, part);
+            } else {
+                self.sets.detach(block, &mut self.blocks);
             }
             held += self.blocks[block].size;
             if held >= size {
@@ -203,18 +204,15 @@ impl<S: Storage> Heap<S> {
     /// Returns the first block of a detached run in `state` (still to be mapped, or mapped since),
     /// and its range.
     pub(crate) fn part_of_run(&self, run: Run, state: State) -> Option<(u32, AddressRange)> {
-        let mut block = run.first;
-        loop {
-            let BlockEntry { addr, size, state: is, segment, next, .. } = self.blocks[block];
-            if is == state {
-                let granule = self.segments[segment].granule;
-                return Some((block, AddressRange { at: DevicePtr(addr), bytes: size, granule }));
-            }
-            if block == run.last {
-                return None;
-            }
-            block = next;
-        }
+        let (block, part) = self.of_run(run).find(|(_, part)| part.state == state)?;
+        let granule = self.segments[part.segment].granule;
+        Some((block, AddressRange { at: DevicePtr(part.addr), bytes: part.size, granule }))
+    }
+
+    /// Iterates over the blocks of a detached run.
+    fn of_run(&self, run: Run) -> impl Iterator<Item = (u32, &BlockEntry)> {
+        let end = self.blocks[run.last].end();
+        self.blocks.chain(run.first, move |block| if block.end() == end { NONE } else { block.next })
     }
 
     /// Merges a detached run, now wholly mapped, into one free block, together with free
@@ -222,19 +220,13 @@ impl<S: Storage> Heap<S> {
     /// block and the number of parts that were mapped.
     pub(crate) fn join_run(&mut self, run: Run, counters: &HeapCounters) -> Outcome<(u32, u64)> {
         let (mut parts, mut peaks_stale) = (0, false);
-        let mut block = run.first;
-        loop {
-            let BlockEntry { state, size, requested, next, .. } = self.blocks[block];
-            if state == State::Mapped {
-                parts += 1;
-                peaks_stale |= counters.up(Stat::ReservedBytes, size);
-                self.blocks[run.first].requested = requested;
-            }
-            if block == run.last {
-                break;
-            }
-            block = next;
+        let mut requested = self.blocks[run.first].requested;
+        for (_, mapped) in self.of_run(run).filter(|(_, part)| part.state == State::Mapped) {
+            parts += 1;
+            peaks_stale |= counters.up(Stat::ReservedBytes, mapped.size);
+            requested = mapped.requested;
         }
+        self.blocks[run.first].requested = requested;
         let end = self.blocks[run.last].end();
         // Blocks absorbed keep no entry, so the loop compares addresses, not entries.
         while self.blocks[run.first].end() < end {

@@ -3,6 +3,7 @@
 
 use super::Heap;
 use crate::heap::block::{Backing, BlockEntry, State};
+use crate::heap::expandable::cut_out;
 use crate::snapshot::{BlockState, SnapshotBlock};
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::slot_table::NONE;
@@ -126,17 +127,7 @@ impl<S: Storage> Heap<S> {
     /// lock. Returns the detached block. The parts before and behind stay unmapped. Room for two
     /// blocks was made.
     pub(crate) fn detach_part(&mut self, block: u32, at: DevicePtr, bytes: u64) -> u32 {
-        self.sets.detach(block, &mut self.blocks);
-        let before = at.0 - self.blocks[block].addr;
-        if before > 0 {
-            let front = self.blocks.cut(block, before, &mut self.segments);
-            self.sets.insert_unmapped(front, &mut self.blocks);
-        }
-        let mut part = block;
-        if bytes < self.blocks[block].size {
-            part = self.blocks.cut(block, bytes, &mut self.segments);
-            self.sets.insert_unmapped(block, &mut self.blocks);
-        }
+        let part = cut_out(self, block, at.0, at.0 + bytes).part;
         self.blocks[part].state = State::Mapping;
         part
     }

@@ -99,19 +99,11 @@ impl<S: Storage> PagedHeap<'_, S> {
     /// Room for two blocks was made.
     pub(crate) fn hold_room(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
         let Gap { block, needed, before, behind } = self.least_gap(size)?;
-        let BlockEntry { size: gap_bytes, prev, next, .. } = self.0.blocks[block];
+        let BlockEntry { addr, size: gap_bytes, prev, next, .. } = self.0.blocks[block];
         let upper = behind && !before;
         let room = gap_bytes.min(if before && behind { gap_bytes } else { needed + spare_room });
-        self.0.sets.detach(block, &mut self.0.blocks);
-        let mut gap = block;
-        if room < gap_bytes {
-            let front_bytes = if upper { gap_bytes - room } else { room };
-            let front = self.0.blocks.cut(block, front_bytes, &mut self.0.segments);
-            let rest = if upper { front } else { block };
-            gap = if upper { block } else { front };
-            self.0.blocks[rest].requested = 0;
-            self.0.sets.insert_unmapped(rest, &mut self.0.blocks);
-        }
+        let from = if upper { addr + gap_bytes - room } else { addr };
+        let gap = cut_out(self.0, block, from, from + room).part;
         self.0.blocks[gap].state = State::Mapping;
         self.0.blocks[gap].requested = 0;
         let mut run = Run { first: gap, last: gap };

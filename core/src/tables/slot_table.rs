@@ -129,6 +129,13 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
         &self.table
     }
 
+    /// Iterates over a list of entries and their indices, from the entry `first` on. `next` returns the entry behind
+    /// another, or [`NONE`].
+    pub(crate) fn chain(&self, first: u32, next: impl Fn(&T) -> u32) -> impl Iterator<Item = (u32, &T)> {
+        let at = move |at: u32| (at != NONE).then(|| (at, &self[at]));
+        core::iter::successors(at(first), move |(_, entry)| at(next(entry)))
+    }
+
     /// Returns all entries, occupied and vacant, for changes.
     #[inline(always)]
     pub(crate) fn entries_mut(&mut self) -> &mut [T] {
