@@ -102,47 +102,37 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 17] = [
-            Self::Registry,
-            Self::Config,
-            Self::Lane,
-            Self::SmallHeap,
-            Self::LargeHeap,
-            Self::Ranges,
-            Self::Ended,
-            Self::Pages,
-            Self::EventQueue,
-            Self::Kept,
-            Self::Idle,
-            Self::Planner,
-            Self::Tuning,
-            Self::PageMapWriter,
-            Self::Peaks,
-            Self::TraceRing,
-            Self::CallSites,
+        /// Every rank, in tiers. A thread takes locks of ascending tiers, so a thread never holds two locks of a tier.
+        const TIERS: [&[Self]; 8] = [
+            &[Self::Registry],
+            &[Self::Config],
+            &[Self::Lane],
+            &[Self::SmallHeap],
+            &[Self::LargeHeap],
+            &[Self::Ranges],
+            &[
+                Self::Ended,
+                Self::Pages,
+                Self::EventQueue,
+                Self::Kept,
+                Self::Idle,
+                Self::Planner,
+                Self::Tuning,
+                Self::PageMapWriter,
+                Self::Peaks,
+            ],
+            &[Self::TraceRing, Self::CallSites],
         ];
 
-        /// The first rank of the rank's tier. A thread takes locks of ascending tiers, so a thread never holds two
-        /// locks of a tier.
+        /// The first rank of the rank's tier.
         fn tier(self) -> Self {
-            match self {
-                Self::Registry | Self::Config | Self::Lane | Self::SmallHeap | Self::LargeHeap | Self::Ranges => self,
-                Self::Ended
-                | Self::Pages
-                | Self::EventQueue
-                | Self::Kept
-                | Self::Idle
-                | Self::Planner
-                | Self::Tuning
-                | Self::PageMapWriter
-                | Self::Peaks => Self::Ended,
-                Self::TraceRing | Self::CallSites => Self::TraceRing,
-            }
+            let tier = Self::TIERS.into_iter().find(|tier| tier.contains(&self));
+            tier.expect("each rank is in a tier")[0]
         }
 
         /// The ranks with a set bit in `held`.
         fn of(held: u32) -> impl Iterator<Item = Self> {
-            Self::ALL.into_iter().filter(move |&rank| held & rank.bit() != 0)
+            Self::TIERS.into_iter().flatten().copied().filter(move |&rank| held & rank.bit() != 0)
         }
 
         fn bit(self) -> u32 {
