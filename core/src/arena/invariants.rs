@@ -3,11 +3,10 @@
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
-use crate::heap::block::State;
+use crate::heap::block::{BlockEntry, State};
 use crate::stats::Stat;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::tables::slot_table::NONE;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Checks every invariant of the device, and returns how many blocks were visited. While other
@@ -76,16 +75,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
 /// Whether an operation holds blocks of the heap for a mapping or a release, while it calls the device without the lock.
 fn is_held_in_part<S: Storage>(heap: &Heap<S>) -> bool {
-    let mut segment = heap.newest;
-    while segment != NONE {
-        let mut block = heap.segments[segment].first;
-        while block != NONE {
-            if matches!(heap.blocks[block].state, State::Detached | State::Mapping | State::Mapped) {
-                return true;
-            }
-            block = heap.blocks[block].next;
-        }
-        segment = heap.segments[segment].next;
-    }
-    false
+    let held = |block: &BlockEntry| matches!(block.state, State::Detached | State::Mapping | State::Mapped);
+    heap.segments().any(|(_, segment)| heap.tiles(segment).any(|(_, block)| held(block)))
 }

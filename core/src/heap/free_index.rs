@@ -282,14 +282,12 @@ impl<S: Storage> FreeIndex<S> {
             return Err("a summary bit disagrees with its word");
         }
         let mut seen = 0;
-        let mut at = self.first_from(0);
-        while let Some(block) = at {
+        for block in core::iter::successors(self.first_from(0), |&block| self.next(block, blocks)) {
             seen += 1;
             let entry = &blocks[block as usize];
             if seen > count || !entry.is_free() || usize::from(entry.bin) != bin_of(entry.size) {
                 return Err("the index holds a block that is not free, or in a bin of another size");
             }
-            at = self.next(block, blocks);
         }
         if seen == count { Ok(()) } else { Err("a free block is missing from the index") }
     }

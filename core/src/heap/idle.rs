@@ -18,27 +18,23 @@ use crate::heap::block::{Backing, BlockEntry, Segment};
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
 
-/// A heap under a look.
-pub(crate) struct LookedAt<'a, S: Storage>(pub &'a mut Heap<S>);
-
-impl<S: Storage> LookedAt<'_, S> {
+impl<S: Storage> Heap<S> {
     /// Looks at every unit, and calls `tell` with every finding. The caller has advanced the clock since the
     /// last free. Sub-allocated heaps and heaps of the stitched policy have no units.
-    pub(crate) fn look(self, now: Moment, mut tell: impl FnMut(Found)) {
-        let heap = self.0;
-        if heap.is_empty() || heap.suballocator.is_some() || !heap.sets.is_made() {
+    pub(crate) fn look(&mut self, now: Moment, mut tell: impl FnMut(Found)) {
+        if self.is_empty() || self.suballocator.is_some() || !self.sets.is_made() {
             return;
         }
-        let mark = heap.sets.mark;
-        let mut segment = heap.newest;
+        let mark = self.sets.mark;
+        let mut segment = self.newest;
         let mut has_pages = false;
         while segment != NONE {
-            let Segment { backing, first, idle, bytes, next, .. } = heap.segments[segment];
+            let Segment { backing, first, idle, bytes, next, .. } = self.segments[segment];
             match backing {
                 Backing::Ordinary => {
-                    let untouched = heap.blocks[first].freed_at < mark;
-                    let is_idle = heap.is_releasable(first);
-                    heap.segments[segment].idle = seen(idle, is_idle, untouched, bytes, now, &mut tell);
+                    let untouched = self.blocks[first].freed_at < mark;
+                    let is_idle = self.is_releasable(first);
+                    self.segments[segment].idle = seen(idle, is_idle, untouched, bytes, now, &mut tell);
                 }
                 Backing::Expandable => has_pages = true,
                 Backing::Stitched => {}
@@ -46,20 +42,20 @@ impl<S: Storage> LookedAt<'_, S> {
             segment = next;
         }
         if has_pages {
-            Self::look_at_pages(heap, now, mark, &mut tell);
+            self.look_at_pages(now, mark, &mut tell);
         }
-        (heap.sets.mark, heap.high) = (heap.clock, 0);
+        (self.sets.mark, self.high) = (self.clock, 0);
     }
 
     /// Looks at the pages of expandable segments.
-    fn look_at_pages(heap: &mut Heap<S>, now: Moment, mark: u64, tell: &mut impl FnMut(Found)) {
-        let high = heap.high;
-        let mut at = heap.sets.free.after((0, 0), heap.blocks.entries());
+    fn look_at_pages(&mut self, now: Moment, mark: u64, tell: &mut impl FnMut(Found)) {
+        let high = self.high;
+        let mut at = self.sets.free.after((0, 0), self.blocks.entries());
         while let Some(block) = at {
-            let BlockEntry { addr, size, freed_at, backing, .. } = heap.blocks[block];
+            let BlockEntry { addr, size, freed_at, backing, .. } = self.blocks[block];
             if backing == Backing::Expandable {
                 let mut from = addr;
-                while let Some(page) = heap.sets.pages.page_from(from).filter(|page| page.end() <= addr + size) {
+                while let Some(page) = self.sets.pages.page_from(from).filter(|page| page.end() <= addr + size) {
                     from = page.end();
                     let untouched = freed_at < mark || page.at >= high;
                     // A page that was in use at the last look takes the stamp of its free.
@@ -70,9 +66,9 @@ impl<S: Storage> LookedAt<'_, S> {
                     page.met = true;
                 }
             }
-            at = heap.sets.free.next(block, heap.blocks.entries());
+            at = self.sets.free.next(block, self.blocks.entries());
         }
-        heap.sets.pages.for_each(|page| {
+        self.sets.pages.for_each(|page| {
             if !core::mem::take(&mut page.met) {
                 page.idle = seen(page.idle, false, false, page.bytes, now, tell);
             }

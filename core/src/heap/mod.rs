@@ -496,28 +496,27 @@ impl<S: Storage> Heap<S> {
         (DevicePtr(addr), size)
     }
 
+    /// Iterates over the segments, the newest first.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (u32, &Segment)> {
+        self.segments.chain(self.newest, |segment| segment.next)
+    }
+
+    /// Iterates over the blocks that tile a segment, by address.
+    pub(crate) fn tiles(&self, segment: &Segment) -> impl Iterator<Item = (u32, &BlockEntry)> {
+        self.blocks.chain(segment.first, |block| block.next)
+    }
+
     /// Finds the block with the byte at `ptr`, in any state. Walks the list of segments.
     pub(crate) fn containing(&self, ptr: DevicePtr) -> Option<u32> {
-        let mut segment = self.newest;
-        while segment != NONE {
-            let Segment { base, bytes, first, next, .. } = self.segments[segment];
-            if (base..base + bytes).contains(&ptr.0) {
-                if self.suballocator.is_some() {
-                    return self
-                        .sub_blocks()
-                        .find(|(_, block)| (block.addr..block.end()).contains(&ptr.0))
-                        .map(|(block, _)| block);
-                }
-                let mut block = first;
-                // Blocks tile the segment, so the walk ends at a block before the segment does.
-                while self.blocks[block].end() <= ptr.0 {
-                    block = self.blocks[block].next;
-                }
-                return Some(block);
-            }
-            segment = next;
-        }
-        None
+        let has_ptr = |segment: &Segment| (segment.base..segment.base + segment.bytes).contains(&ptr.0);
+        let (_, segment) = self.segments().find(|(_, segment)| has_ptr(segment))?;
+        let has_ptr = |(_, block): &(u32, &BlockEntry)| (block.addr..block.end()).contains(&ptr.0);
+        let found = if self.suballocator.is_some() {
+            self.sub_blocks().find(has_ptr)
+        } else {
+            self.tiles(segment).find(has_ptr)
+        };
+        found.map(|(block, _)| block)
     }
 
     /// Whether the heap has no segment.

@@ -93,6 +93,13 @@ impl<S: Storage> Heap<S> {
         Uses { blocks: &mut self.blocks, waits: &mut sets.waits, table: &mut sets.uses, own: self.stream }
     }
 
+    /// Ends the loan of the block at `ptr`, which nothing has used since.
+    pub(crate) fn take_back(&mut self, ptr: DevicePtr) {
+        if let Some(block) = self.lookup(ptr) {
+            self.uses().clear(block);
+        }
+    }
+
     /// Returns the groups of the streams awaited by pending blocks, and possibly more groups.
     pub(crate) fn waiting(&self) -> GroupSet {
         if self.sets.is_made() { self.sets.waits.groups } else { GroupSet::default() }
@@ -106,23 +113,12 @@ pub(super) fn is_lent<S: Storage>(block: &BlockEntry, uses: &SlotTable<StreamUse
 
 /// Returns the use by the stream to which a block is lent.
 fn loan<'a, S: Storage>(block: &BlockEntry, uses: &'a SlotTable<StreamUse, S>) -> Option<&'a StreamUse> {
-    let mut at = block.uses;
-    while at != NONE && !uses[at].borrowed {
-        at = uses[at].next;
-    }
-    (at != NONE).then(|| &uses[at])
+    from(uses, block.uses).map(|(_, known)| known).find(|known| known.borrowed)
 }
 
-/// The blocks of a heap that are lent to other streams.
-pub(crate) struct LentBlocks<'a, S: Storage>(pub &'a mut Heap<S>);
-
-impl<S: Storage> LentBlocks<'_, S> {
-    /// Ends the loan of the block at `ptr`, which nothing has used since.
-    pub(crate) fn take_back(&mut self, ptr: DevicePtr) {
-        if let Some(block) = self.0.lookup(ptr) {
-            self.0.uses().clear(block);
-        }
-    }
+/// Iterates over the uses of a block, from the use `first` on.
+fn from<S: Storage>(uses: &SlotTable<StreamUse, S>, first: u32) -> impl Iterator<Item = (u32, &StreamUse)> {
+    uses.chain(first, |known| known.next)
 }
 
 impl<S: Storage> Uses<'_, S> {
@@ -191,12 +187,14 @@ impl<S: Storage> Uses<'_, S> {
         loan(&self.blocks[block], self.table).map(|lent| lent.stream)
     }
 
+    /// Iterates over the uses of `block`.
+    fn of(&self, block: u32) -> impl Iterator<Item = (u32, &StreamUse)> {
+        from(self.table, self.blocks[block].uses)
+    }
+
     fn find(&mut self, block: u32, stream: StreamId) -> Option<&mut StreamUse> {
-        let mut at = self.blocks[block].uses;
-        while at != NONE && self.table[at].stream != stream {
-            at = self.table[at].next;
-        }
-        (at != NONE).then(|| &mut self.table[at])
+        let (at, _) = self.of(block).find(|(_, known)| known.stream == stream)?;
+        Some(&mut self.table[at])
     }
 
     fn insert(&mut self, block: u32, entry: StreamUse) -> Result<(), CapacityError> {
@@ -213,30 +211,21 @@ impl<S: Storage> Uses<'_, S> {
 
     /// Returns the lowest stream above `last` that uses a block of the heap.
     pub(crate) fn next_stream(&self, last: Option<StreamId>) -> Option<StreamId> {
-        let some = |at: u32| Some(at).filter(|&at| at != NONE);
-        let of_block = |first: u32| core::iter::successors(some(first), move |&at| some(self.table[at].next));
-        let uses = self.blocks.entries().iter().flat_map(|block| of_block(block.uses));
-        uses.map(|at| self.table[at].stream).filter(|&stream| last.is_none_or(|last| stream > last)).min()
+        let uses = self.blocks.entries().iter().flat_map(|block| from(self.table, block.uses));
+        uses.map(|(_, known)| known.stream).filter(|&stream| last.is_none_or(|last| stream > last)).min()
     }
 
     /// Returns whether any use of `block` was announced during graph capture.
     pub(crate) fn is_any_captured(&self, block: u32) -> bool {
-        let mut at = self.blocks[block].uses;
-        while at != NONE && !self.table[at].captured {
-            at = self.table[at].next;
-        }
-        at != NONE
+        self.of(block).any(|(_, known)| known.captured)
     }
 
     /// Returns which events the uses of `block` have.
     pub(crate) fn events(&self, block: u32) -> Events {
         let (mut some, mut all) = (false, true);
-        let mut at = self.blocks[block].uses;
-        while at != NONE {
-            let StreamUse { event, captured, next, .. } = self.table[at];
+        for (_, StreamUse { event, captured, .. }) in self.of(block) {
             some |= event.is_some();
-            all &= event.is_some() || captured;
-            at = next;
+            all &= event.is_some() || *captured;
         }
         match (some, all) {
             (false, _) => Events::None,
@@ -246,15 +235,10 @@ impl<S: Storage> Uses<'_, S> {
     }
 
     /// Returns the first use at or behind the use `next` with a fence.
-    pub(crate) fn next_fence(&self, mut next: u32) -> Option<UseFence> {
-        while next != NONE {
-            let StreamUse { stream, event, number, next: following, .. } = self.table[next];
-            if let Some(event) = event {
-                return Some(UseFence { fence: Fence { stream, number, event }, next: following });
-            }
-            next = following;
-        }
-        None
+    pub(crate) fn next_fence(&self, first: u32) -> Option<UseFence> {
+        from(self.table, first).find_map(|(_, &StreamUse { stream, event, number, next, .. })| {
+            Some(UseFence { fence: Fence { stream, number, event: event? }, next })
+        })
     }
 
     /// Takes some fences from the uses of a block, from the use `next` on. Moves `next` behind the last use looked at: to

@@ -287,26 +287,17 @@ impl<S: Storage> EventQueues<S> {
     }
 
     /// Returns the number of open blocks in a queue, of those from `at` on.
-    fn open_from(&self, mut at: u32) -> u32 {
-        let mut open = 0;
-        while at != NONE {
-            open = if self.waits[at].event.is_some() { 0 } else { open + 1 };
-            at = self.waits[at].next;
-        }
-        open
+    fn open_from(&self, at: u32) -> u32 {
+        let waits = self.waits.chain(at, |wait| wait.next);
+        waits.fold(0, |open, (_, wait)| if wait.event.is_some() { 0 } else { open + 1 })
     }
 
     /// Returns the last of the blocks that the first event of a queue covers. Returns `None` without
     /// an event, and while an event is recorded for a block before.
     fn first_covered(&self, queue: &StreamQueue) -> Option<u32> {
-        let mut at = if queue.events > 0 { queue.head } else { NONE };
-        while at != NONE && at != queue.recording {
-            if self.waits[at].event.is_some() {
-                return Some(at);
-            }
-            at = self.waits[at].next;
-        }
-        None
+        let head = if queue.events > 0 { queue.head } else { NONE };
+        let mut before = self.waits.chain(head, |wait| wait.next).take_while(|&(at, _)| at != queue.recording);
+        before.find_map(|(at, wait)| wait.event.is_some().then_some(at))
     }
 
     /// Marks a queue busy if it has a recorded event and is not busy. Returns the oldest event, which

@@ -3,12 +3,11 @@
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
-use crate::heap::block::{Backing, BlockEntry, State};
+use crate::heap::block::{Backing, BlockEntry, Segment, State};
 use crate::pool::PoolId;
 use crate::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::tables::slot_table::NONE;
 use crate::trace::call_sites::CallSites;
 use crate::units::{DeviceIndex, DevicePtr};
 use alloc::vec::Vec;
@@ -22,14 +21,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 Copied { device: DeviceIndex(self.number), sites: &self.history.sites, segments: &mut *segments };
             let heap = self.heaps.lock(slot);
             let sub_blocks = copied.sub_blocks(&heap);
-            let mut segment = heap.newest;
-            while segment != NONE {
+            for (number, segment) in heap.segments() {
                 if heap.suballocator.is_some() {
-                    copied.add_suballocated(&heap, segment, &sub_blocks);
+                    copied.add_suballocated(&heap, number, &sub_blocks);
                 } else {
                     copied.add_segment(&heap, segment);
                 }
-                segment = heap.segments[segment].next;
             }
             let pool = heap.pool as usize;
             drop(heap);
@@ -102,14 +99,11 @@ impl<R: Lock> Copied<'_, R> {
 
     /// Appends a segment whose blocks the heap manages. Each mapped part of an expandable segment
     /// becomes a separate segment of the snapshot.
-    fn add_segment<S: Storage>(&mut self, heap: &Heap<S>, segment: u32) {
+    fn add_segment<S: Storage>(&mut self, heap: &Heap<S>, segment: &Segment) {
         // True ⟺ the next mapped block starts a new segment of the snapshot.
         let mut apart = true;
         let first = self.segments.len();
-        let mut at = heap.segments[segment].first;
-        while at != NONE {
-            let BlockEntry { addr, size, requested, state, backing, next, .. } = heap.blocks[at];
-            at = next;
+        for (_, &BlockEntry { addr, size, requested, state, backing, .. }) in heap.tiles(segment) {
             let state = match state {
                 State::Allocated => BlockState::ActiveAllocated,
                 State::Pending => BlockState::ActivePendingFree,

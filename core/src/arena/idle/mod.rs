@@ -29,7 +29,6 @@ use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::age::{Found, Moment};
-use crate::heap::idle::LookedAt;
 use crate::stats::{ReclaimStats, Stat};
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
@@ -164,7 +163,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 heap.clock = self.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
                 let mut idle = self.idle.lock();
                 let IdleMemory { predictor, stats, .. } = &mut *idle;
-                LookedAt(&mut heap).look(round.now, |found| match found {
+                heap.look(round.now, |found| match found {
                     Found::Idle { bytes } => stats.idle += bytes,
                     Found::UsedAgain { bytes, idle } => {
                         stats.observed_units += 1;

@@ -57,13 +57,7 @@ impl ParkReport {
                 }
             }
         }
-        let mut segment = heap.newest;
-        while segment != NONE {
-            let entry = &heap.segments[segment];
-            if entry.granule == 0 {
-                self.ordinary += entry.bytes;
-            }
-            segment = entry.next;
-        }
+        let ordinary = heap.segments().filter(|(_, segment)| segment.granule == 0);
+        self.ordinary += ordinary.map(|(_, segment)| segment.bytes).sum::<u64>();
     }
 }

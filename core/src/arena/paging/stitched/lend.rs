@@ -27,7 +27,6 @@ use crate::arena::request::Request;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::stitched::PagedHeap;
-use crate::heap::uses::LentBlocks;
 use crate::pages::counts::PageCounts;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -52,7 +51,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             Ok(()) => Ok(Some(ptr)),
             Err(error) => {
                 // No work uses the block for the request.
-                LentBlocks(&mut device.heaps.lock(slot)).take_back(ptr);
+                device.heaps.lock(slot).take_back(ptr);
                 device.free(device.heaps.heap_ref(slot), ptr, None)?;
                 // A capture that nothing announced: the lender keeps the block.
                 if error.is_of_capture() { Ok(None) } else { Err(error) }

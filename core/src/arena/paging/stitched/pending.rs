@@ -12,14 +12,6 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
-/// The state of a request after a passed event.
-enum Progress {
-    /// A freed block has served the request.
-    Served(DevicePtr),
-    /// Free pages and the allowed new memory suffice for the request.
-    Suffices,
-}
-
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// Makes pending memory free for a request with `allowed` bytes of new memory: the oldest memory first, until the
     /// request lacks nothing. Serves the request if a freed block is large enough. Does nothing if the request lacks
@@ -32,19 +24,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         if !device.has_pending() || self.suffices(request, allowed)? {
             return Ok(None);
         }
-        let progress = device.order_events(request, || {
-            if let Some(ptr) = self.device().search(request)? {
-                return Ok(Some(Progress::Served(ptr)));
+        // Over once a freed block serves the request, or free pages and the allowed new memory suffice.
+        let over = device.order_events(request, || {
+            let mut served = self.device().search(request)?;
+            if served.is_none() {
+                served = self.search_other_heap(request)?;
             }
-            if let Some(ptr) = self.search_other_heap(request)? {
-                return Ok(Some(Progress::Served(ptr)));
-            }
-            Ok(self.suffices(request, allowed)?.then_some(Progress::Suffices))
+            Ok((served.is_some() || self.suffices(request, allowed)?).then_some(served))
         })?;
-        match progress {
-            Some(Progress::Served(ptr)) => Ok(Some(ptr)),
-            Some(Progress::Suffices) | None => Ok(None),
-        }
+        Ok(over.flatten())
     }
 
     /// Returns whether free pages and `allowed` bytes of new memory suffice for a request.
