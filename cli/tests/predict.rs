@@ -1,6 +1,7 @@
 //! `cachalot predict`: peaks of recorded programs, of scaled programs, and of lists of requests.
 
 use crate::common::{Finished, cachalot, folder, trace, write};
+use cachalot_core::config::{PLANNED, POLICIES};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::path::Path;
@@ -45,7 +46,7 @@ fn a_list_of_requests_is_a_program() {
     let file = write(&place, "step.csv", list());
     let all = lines(&[], &file);
     let policies: Vec<&str> = all.iter().map(|line| line["policy"].as_str().expect("a name")).collect();
-    assert_eq!(policies, ["caching", "bfc", "buddy", "size_class", "slab", "stitched", "direct"]);
+    assert_eq!(policies, POLICIES.into_iter().filter(|&name| name != PLANNED).collect::<Vec<_>>());
     // 4, 3 and 4 MiB share a segment of 20 MiB.
     let caching = &all[0];
     let peaks = (&caching["peak_allocated_bytes"], &caching["peak_reserved_bytes"]);

@@ -92,7 +92,7 @@ fn the_policy_is_chosen_by_name_and_stays() {
         assert!(last_error().contains("a policy and its options stay"), "{}", last_error());
     }
     for (config, accepted) in [
-        (c"policy:tlsf", "only `caching`, `bfc`, `buddy`, `size_class`, `slab`, `stitched`, `direct` or `planned`"),
+        (c"policy:tlsf", "policy does not take `tlsf`, only `caching`, "),
         (c"policy:buddy,chunk_mb:4", "its keys are arena_mb, backend, "),
     ] {
         let refused = Subject::try_new(|options| options.config = config.as_ptr());
