@@ -3,6 +3,28 @@
 //! An [`Allocator`] finds the device and the heap that a call concerns, and passes the call on to
 //! the state of the device (`arena`). Decisions are made there.
 
+/// Declares a view of an allocator: the operations on a part of a device.
+macro_rules! view {
+    ($(#[$doc:meta])* $View:ident, $(#[$returns:meta])* $view:ident) => {
+        $(#[$doc])*
+        pub struct $View<'a, D: DeviceMemory, R: Lock, S: Storage> {
+            allocator: &'a Allocator<D, R, S>,
+            device: DeviceIndex,
+        }
+
+        impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+            $(#[$returns])*
+            ///
+            /// # Errors
+            /// [`Error::UnknownDevice`].
+            pub fn $view(&self, device: DeviceIndex) -> Result<$View<'_, D, R, S>, Error> {
+                self.arena(device)?;
+                Ok($View { allocator: self, device })
+            }
+        }
+    };
+}
+
 mod block;
 mod buffer;
 mod events;

@@ -4,7 +4,7 @@
 use crate::device::oom::{OutOfMemory, PyTorchSize, Size};
 use crate::device::{DeviceError, ErrorKind};
 use crate::pool::{PoolId, Tag};
-use crate::units::{DeviceIndex, DevicePtr, RangeId};
+use crate::units::{DeviceIndex, DevicePtr, NO_STREAM, RangeId, StreamId};
 use core::fmt;
 
 /// The reason why an operation failed.
@@ -120,6 +120,11 @@ pub enum PointerFault {
 }
 
 impl Error {
+    /// Refuses the reserved number of streams.
+    pub(crate) fn refuse_reserved(stream: StreamId) -> Result<(), Self> {
+        if stream == NO_STREAM { Err(Self::InvalidStream) } else { Ok(()) }
+    }
+
     /// Returns the error for an address in no segment.
     pub(crate) fn foreign(ptr: DevicePtr) -> Self {
         Self::InvalidPointer { ptr, fault: PointerFault::Foreign }

@@ -41,21 +41,11 @@ pub struct PageStats {
     pub longest_stall_us: u64,
 }
 
-/// The pages of a device: a view of an [`Allocator`], returned by [`Allocator::pages`].
-pub struct Pages<'a, D: DeviceMemory, R: Lock, S: Storage> {
-    allocator: &'a Allocator<D, R, S>,
-    device: DeviceIndex,
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+view! {
+    /// The pages of a device: a view of an [`Allocator`], returned by [`Allocator::pages`].
+    Pages,
     /// Returns the pages of virtual memory of `device`.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn pages(&self, device: DeviceIndex) -> Result<Pages<'_, D, R, S>, Error> {
-        self.arena(device)?;
-        Ok(Pages { allocator: self, device })
-    }
+    pages
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {

@@ -9,33 +9,23 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
-/// Memory parked for a while and woken at the old addresses: a view of an
-/// [`Allocator`].
-///
-/// For programs of several parts using the device in turn, for example a generating model and a model
-/// in training: the memory of the idle part is *parked*, and *wakes* before the part runs again.
-/// Pointers to blocks, and captured graphs, stay valid, and must not be used while the memory is parked.
-///
-/// Blocks in parked memory stay valid, and may be freed. A request for memory of a parked pool is refused with
-/// [`Error::Parked`], unless such requests are [served elsewhere](Self::serve_elsewhere), and so is a pin of a parked
-/// block. Statistics count the blocks as allocated and not as reserved.
-///
-/// Threads: any. A call while another thread's call parks or wakes memory of the device is refused.
-/// Requests and frees outside the target never wait for these calls.
-pub struct Parking<'a, D: DeviceMemory, R: Lock, S: Storage> {
-    allocator: &'a Allocator<D, R, S>,
-    device: DeviceIndex,
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Returns the operations that park memory of `device`.
+view! {
+    /// Memory parked for a while and woken at the old addresses: a view of an
+    /// [`Allocator`].
     ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn parking(&self, device: DeviceIndex) -> Result<Parking<'_, D, R, S>, Error> {
-        self.arena(device)?;
-        Ok(Parking { allocator: self, device })
-    }
+    /// For programs of several parts using the device in turn, for example a generating model and a model
+    /// in training: the memory of the idle part is *parked*, and *wakes* before the part runs again.
+    /// Pointers to blocks, and captured graphs, stay valid, and must not be used while the memory is parked.
+    ///
+    /// Blocks in parked memory stay valid, and may be freed. A request for memory of a parked pool is refused with
+    /// [`Error::Parked`], unless such requests are [served elsewhere](Self::serve_elsewhere), and so is a pin of a parked
+    /// block. Statistics count the blocks as allocated and not as reserved.
+    ///
+    /// Threads: any. A call while another thread's call parks or wakes memory of the device is refused.
+    /// Requests and frees outside the target never wait for these calls.
+    Parking,
+    /// Returns the operations that park memory of `device`.
+    parking
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {

@@ -31,25 +31,15 @@ pub struct Window {
     pub serial: u64,
 }
 
-/// The tuning of a device: a view of an [`Allocator`], returned by [`Allocator::tuning`].
-///
-/// A tuning host reads a [`window`](Self::window) at an idle moment, searches with the window on any thread, and
-/// passes the settings to [`put_in_force`](Self::put_in_force) at the next idle moment. The crate `cachalot-tuner`
-/// has the search; `cachalot` does all steps on a thread of its own.
-pub struct Tuning<'a, D: DeviceMemory, R: Lock, S: Storage> {
-    allocator: &'a Allocator<D, R, S>,
-    device: DeviceIndex,
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Returns the tuning of `device`.
+view! {
+    /// The tuning of a device: a view of an [`Allocator`], returned by [`Allocator::tuning`].
     ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn tuning(&self, device: DeviceIndex) -> Result<Tuning<'_, D, R, S>, Error> {
-        self.arena(device)?;
-        Ok(Tuning { allocator: self, device })
-    }
+    /// A tuning host reads a [`window`](Self::window) at an idle moment, searches with the window on any thread, and
+    /// passes the settings to [`put_in_force`](Self::put_in_force) at the next idle moment. The crate `cachalot-tuner`
+    /// has the search; `cachalot` does all steps on a thread of its own.
+    Tuning,
+    /// Returns the tuning of `device`.
+    tuning
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {

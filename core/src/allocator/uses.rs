@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::page_map::Owner;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::units::{DeviceIndex, DevicePtr, NO_STREAM, StreamId};
+use crate::units::{DeviceIndex, DevicePtr, StreamId};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Announces that work queued on `stream` uses the block at `ptr`.
@@ -69,9 +69,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
-        if stream == NO_STREAM {
-            return Err(Error::InvalidStream);
-        }
+        Error::refuse_reserved(stream)?;
         if let Owner::Lane(lane) = self.pages.owner(ptr)
             && self.on_owner(lane.device).plans.is_on(lane, ptr, stream)
         {

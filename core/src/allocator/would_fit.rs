@@ -8,7 +8,7 @@ use crate::device::{DeviceMemory, MemoryInfo};
 use crate::error::Error;
 use crate::sync::Lock;
 use crate::tables::{Storage, Table};
-use crate::units::{DeviceIndex, NO_STREAM, StreamId};
+use crate::units::{DeviceIndex, StreamId};
 
 /// The reason why a request would fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,21 +55,11 @@ pub struct Fit {
     pub device_free: Option<u64>,
 }
 
-/// A forecast of requests to a device: see [`would_fit`](Self::would_fit).
-pub struct Rehearsal<'a, D: DeviceMemory, R: Lock, S: Storage> {
-    allocator: &'a Allocator<D, R, S>,
-    device: DeviceIndex,
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+view! {
+    /// A forecast of requests to a device: see [`would_fit`](Self::would_fit).
+    Rehearsal,
     /// Returns the forecast of requests to `device`.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn rehearsal(&self, device: DeviceIndex) -> Result<Rehearsal<'_, D, R, S>, Error> {
-        self.arena(device)?;
-        Ok(Rehearsal { allocator: self, device })
-    }
+    rehearsal
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
@@ -110,9 +100,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
     /// The errors of [`would_fit`](Self::would_fit).
     pub fn would_fit_on<T: DeviceMemory>(&self, onto: T, sizes: &[u64], stream: StreamId) -> Result<Fit, Error> {
         let _checked = self.allocator.checked("would_fit", self.device);
-        if stream == NO_STREAM {
-            return Err(Error::InvalidStream);
-        }
+        Error::refuse_reserved(stream)?;
         let copy = self.copy_onto(onto)?;
         let only = DeviceIndex(0);
         let ledger = &copy.arena(only)?.ledger;

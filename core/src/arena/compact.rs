@@ -56,9 +56,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let Some(block) = find_any(&mut heap, request.size) else { return Ok(None) };
         heap.make_room()?;
         let served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
-        if let Some(recorder) = arena.tracing() {
-            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
-        }
+        arena.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
         drop(heap);
         Ok(Some(arena.reconcile(slot, served)))
     }

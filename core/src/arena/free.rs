@@ -60,9 +60,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if let FreeOutcome::Unused(block) = outcome
             && !self.flags.has(flags::DIRECT)
         {
-            if let Some(recorder) = self.tracing() {
-                recorder.free(&mut heap, block, ptr, site);
-            }
+            self.trace(|recorder| recorder.free(&mut heap, block, ptr, site));
             self.finish(slot, heap, block);
             return Ok(());
         }
@@ -92,9 +90,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         heap.pend(block, &slot.counters);
         // A block without uses comes here only in direct mode: its segment is released as soon as the block is free.
         if heap.blocks[block].uses == NONE {
-            if let Some(recorder) = self.tracing() {
-                recorder.free_requested(&mut heap, block, site);
-            }
+            self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
             self.free_if_unused(number, heap, block);
             return Ok(());
         }
@@ -109,9 +105,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let peaks_stale = heap.finish_free(block, &slot.counters);
         // Reconciling the peaks takes another lock, so this one goes first.
         drop(heap);
-        if peaks_stale {
-            self.reconcile_peaks(slot);
-        }
+        self.settle_peaks(slot, peaks_stale);
     }
 
     /// Notes that `stream` uses the block at `ptr`, if the heap owns the block. May ask the device whether the stream captures.

@@ -231,10 +231,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let slot = self.heaps.slot(request.slot);
         let mut heap = self.heaps.lock(request.slot);
         let served = heap.malloc(request.size, request.bytes, &slot.counters)?;
-        if let Some(served) = &served
-            && let Some(recorder) = self.tracing()
-        {
-            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
+        if let Some(served) = &served {
+            self.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
         }
         drop(heap);
         Ok(served.map(|served| self.reconcile(slot, served)))

@@ -129,19 +129,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return Err(Error::TableFull("segments"));
         }
         self.peaks.device.count(Occurrence::DeviceAlloc);
-        if let Some(recorder) = self.tracing() {
-            recorder.segment(&mut heap, Action::SegmentAlloc, request.site, base, bytes);
-        }
+        self.trace(|recorder| recorder.segment(&mut heap, Action::SegmentAlloc, request.site, base, bytes));
         let segment = heap.add_segment(base, bytes, request.size, &slot.counters);
         if self.settings.policy.traits().grows_regions && !self.flags.has(flags::DIRECT) {
             heap.region = next_region(heap.region, request.size);
         }
         // Served under the lock that added the segment: no other request can take the block first.
         let served = heap.allocate_from_new(segment.value, request.size, request.bytes, &slot.counters);
-        if let Some(served) = &served
-            && let Some(recorder) = self.tracing()
-        {
-            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
+        if let Some(served) = &served {
+            self.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
         }
         drop(heap);
         // `None` if a sub-allocator has no entry for the sub-block. The segment stays in the heap.

@@ -58,10 +58,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// stale. The caller has unlocked the heap.
     #[inline]
     pub(crate) fn reconcile<T>(&self, slot: &Slot<R, S>, done: Outcome<T>) -> T {
-        if done.peaks_stale {
+        self.settle_peaks(slot, done.peaks_stale);
+        done.value
+    }
+
+    /// Reconciles the peaks if they are stale.
+    #[inline(always)]
+    pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>, peaks_stale: bool) {
+        if peaks_stale {
             self.reconcile_peaks(slot);
         }
-        done.value
     }
 
     /// Reconciles the peaks for a heap that rose above a threshold, or whose stream has ended. The

@@ -71,9 +71,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn run_out_of_memory(&self, request: &Request) -> Error {
         self.peaks.device.count(Occurrence::OutOfMemory);
         let report = self.out_of_memory(request);
-        if let Some(recorder) = self.tracing() {
-            recorder.out_of_memory(request, &report);
-        }
+        self.trace(|recorder| recorder.out_of_memory(request, &report));
         self.driver.device().on_out_of_memory(&report);
         Error::OutOfMemory(report)
     }

@@ -58,10 +58,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if self.flags.has(flags::TRACE) { self.driver.device().call_site(site) } else { 0 }
     }
 
-    /// Returns the recorder of events, if a trace is recorded.
+    /// Records an event, if a trace is recorded.
     #[inline]
-    pub(crate) fn tracing(&self) -> Option<Recorder<'_, D, R, S>> {
-        self.flags.has(flags::TRACE).then(|| self.recorder())
+    pub(crate) fn trace(&self, record: impl FnOnce(Recorder<'_, D, R, S>)) {
+        if self.flags.has(flags::TRACE) {
+            record(self.recorder());
+        }
     }
 
     /// Returns the recorder of events, for callers which know that a trace is recorded.

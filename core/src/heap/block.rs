@@ -9,7 +9,7 @@ use crate::heap::age::Idle;
 use crate::heap::bins;
 use crate::tables::Storage;
 use crate::tables::hash_index::Indexed;
-use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 
 /// The bit of [`BlockEntry::events`] for the safe frontier: set while the block waits for a count.
 pub(crate) const FRONTIER_BIT: u32 = 1 << 31;
@@ -166,34 +166,22 @@ impl BlockEntry {
     }
 }
 
-impl Vacant for BlockEntry {
-    fn vacant(next: u32) -> Self {
-        Self {
-            addr: 0,
-            size: 0,
-            requested: 0,
-            freed_at: 0,
-            prev: NONE,
-            next: NONE,
-            chain: next,
-            before: NONE,
-            segment: NONE,
-            uses: NONE,
-            events: 0,
-            bin: 0,
-            state: State::Detached,
-            backing: Backing::Ordinary,
-        }
-    }
-
-    fn vacate(&mut self, next: u32) {
-        self.chain = next;
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.chain
-    }
-}
+vacant!(BlockEntry, chain, keeps, |next| Self {
+    addr: 0,
+    size: 0,
+    requested: 0,
+    freed_at: 0,
+    prev: NONE,
+    next: NONE,
+    chain: next,
+    before: NONE,
+    segment: NONE,
+    uses: NONE,
+    events: 0,
+    bin: 0,
+    state: State::Detached,
+    backing: Backing::Ordinary,
+});
 
 /// The blocks of a heap.
 pub(crate) type Blocks<S> = SlotTable<BlockEntry, S>;
@@ -299,27 +287,15 @@ pub(crate) struct Segment {
     pub live: bool,
 }
 
-impl Vacant for Segment {
-    fn vacant(next: u32) -> Self {
-        Self {
-            base: 0,
-            bytes: 0,
-            first: NONE,
-            granule: 0,
-            backing: Backing::Ordinary,
-            prev: NONE,
-            next,
-            pins: 0,
-            idle: Idle::NEW,
-            live: false,
-        }
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.next
-    }
-
-    fn vacate(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+vacant!(Segment, next, keeps, |next| Self {
+    base: 0,
+    bytes: 0,
+    first: NONE,
+    granule: 0,
+    backing: Backing::Ordinary,
+    prev: NONE,
+    next,
+    pins: 0,
+    idle: Idle::NEW,
+    live: false,
+});

@@ -9,7 +9,7 @@ use crate::heap::block::{BlockEntry, Blocks, FRONTIER_BIT};
 use crate::streams::fences::Fence;
 use crate::streams::groups::GroupSet;
 use crate::streams::kept::UseFence;
-use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::{DevicePtr, StreamId};
 
@@ -43,19 +43,14 @@ impl StreamUse {
     }
 }
 
-impl Vacant for StreamUse {
-    fn vacant(next: u32) -> Self {
-        Self { stream: StreamId::DEFAULT, captured: false, borrowed: false, event: None, number: 0, next }
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.next
-    }
-
-    fn vacate(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+vacant!(StreamUse, next, keeps, |next| Self {
+    stream: StreamId::DEFAULT,
+    captured: false,
+    borrowed: false,
+    event: None,
+    number: 0,
+    next
+});
 
 /// Which events the uses of a block have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -15,7 +15,7 @@
 
 use crate::streams::fences::Fence;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
-use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 use crate::tables::{CapacityError, Storage};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
@@ -56,25 +56,17 @@ pub(crate) struct Departure {
     next: u32,
 }
 
-impl Vacant for Departure {
-    fn vacant(next: u32) -> Self {
-        Self {
-            fence: None,
-            stream: NO_STREAM,
-            what: Departing::Nothing,
-            complete: false,
-            age: 0,
-            refs: 0,
-            queue: NONE,
-            listed: false,
-            next,
-        }
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.next
-    }
-}
+vacant!(Departure, next, |next| Self {
+    fence: None,
+    stream: NO_STREAM,
+    what: Departing::Nothing,
+    complete: false,
+    age: 0,
+    refs: 0,
+    queue: NONE,
+    listed: false,
+    next,
+});
 
 impl Departure {
     /// Returns whether work on `stream` follows the departure without a further event.
@@ -104,15 +96,7 @@ struct DepartureQueue {
     next: u32,
 }
 
-impl Vacant for DepartureQueue {
-    fn vacant(next: u32) -> Self {
-        Self { stream: NO_STREAM, count: 0, next }
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.next
-    }
-}
+vacant!(DepartureQueue, next, |next| Self { stream: NO_STREAM, count: 0, next });
 
 /// The departures of a device.
 #[derive(Clone, Default)]

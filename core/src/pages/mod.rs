@@ -25,7 +25,7 @@ use crate::pages::departed::Departed;
 use crate::pages::departures::Departures;
 use crate::pages::pins::Pins;
 use crate::streams::fences::Fence;
-use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 use crate::tables::{CapacityError, Storage};
 
 /// The state of a page.
@@ -105,34 +105,22 @@ impl Page {
     }
 }
 
-impl Vacant for Page {
-    fn vacant(next: u32) -> Self {
-        Self {
-            handle: PhysicalHandle(0),
-            bytes: 0,
-            aliases: 0,
-            stuck: false,
-            place: Place::Moving,
-            origin: None,
-            behind: NONE,
-            kept: Kept::Nothing,
-            replacement: NONE,
-            follower: NONE,
-            met: 0,
-            group: NONE,
-            order: 0,
-            next,
-        }
-    }
-
-    fn vacate(&mut self, next: u32) {
-        self.next = next;
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.next
-    }
-}
+vacant!(Page, next, keeps, |next| Self {
+    handle: PhysicalHandle(0),
+    bytes: 0,
+    aliases: 0,
+    stuck: false,
+    place: Place::Moving,
+    origin: None,
+    behind: NONE,
+    kept: Kept::Nothing,
+    replacement: NONE,
+    follower: NONE,
+    met: 0,
+    group: NONE,
+    order: 0,
+    next,
+});
 
 /// Bytes of the pages, by place. The sum of all but `asleep` is the sum of all handles.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

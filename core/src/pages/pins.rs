@@ -4,7 +4,7 @@
 //! their pins themselves.
 
 use crate::tables::radix_tree::{Key, Link, RadixTree};
-use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Storage};
 
 /// A pinned part of memory.
@@ -29,15 +29,7 @@ impl Pin {
     }
 }
 
-impl Vacant for Pin {
-    fn vacant(next: u32) -> Self {
-        Self::new(0, 0, NONE, next)
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.segment
-    }
-}
+vacant!(Pin, segment, |next| Self::new(0, 0, NONE, next));
 
 /// The pins of a device.
 #[derive(Clone, Default)]

@@ -15,7 +15,7 @@
 
 use crate::device::Event;
 use crate::streams::fences::{Fence, IdleEvents};
-use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
@@ -40,19 +40,7 @@ pub(crate) struct QueuedBlock {
     next: u32,
 }
 
-impl Vacant for QueuedBlock {
-    fn vacant(next: u32) -> Self {
-        Self { event: None, heap: NONE, block: NONE, next }
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.next
-    }
-
-    fn vacate(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+vacant!(QueuedBlock, next, keeps, |next| Self { event: None, heap: NONE, block: NONE, next });
 
 /// The blocks that wait for a stream, oldest first.
 #[derive(Clone, Copy, Debug)]

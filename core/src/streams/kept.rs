@@ -34,7 +34,7 @@
 use crate::device::CaptureMark;
 use crate::streams::fences::Fence;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
-use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 use crate::tables::{CapacityError, Storage};
 use crate::units::{NO_STREAM, StreamId};
 use core::ops::RangeInclusive;
@@ -114,16 +114,10 @@ impl KeptBlock {
     }
 }
 
-impl Vacant for KeptBlock {
-    fn vacant(next: u32) -> Self {
-        let until = Until::Captured(Captured::default());
-        Self { heap: NONE, block: NONE, until, age: 0, busy: false, queue: next }
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.queue
-    }
-}
+vacant!(KeptBlock, queue, |next| {
+    let until = Until::Captured(Captured::default());
+    Self { heap: NONE, block: NONE, until, age: 0, busy: false, queue: next }
+});
 
 /// In place of the slot of a heap, for the queue of the captured blocks of all heaps.
 const CAPTURED: u32 = NONE;
@@ -146,15 +140,7 @@ struct BlockQueue {
     by_use: Link,
 }
 
-impl Vacant for BlockQueue {
-    fn vacant(next: u32) -> Self {
-        Self { slot: next, oldest: 0, by_age: Link::EMPTY, by_use: Link::EMPTY }
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.slot
-    }
-}
+vacant!(BlockQueue, slot, |next| Self { slot: next, oldest: 0, by_age: Link::EMPTY, by_use: Link::EMPTY });
 
 /// The freed blocks of a device that wait here.
 #[derive(Clone, Default)]

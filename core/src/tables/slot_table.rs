@@ -20,6 +20,29 @@ pub(crate) trait Vacant: Clone + Send + 'static {
     fn next_vacant(&self) -> u32;
 }
 
+/// Makes a type an entry of a table: names the field for the link, and gives the vacant entry. An entry that `keeps` has
+/// only its link changed when it becomes vacant, and otherwise becomes as the vacant entry.
+macro_rules! vacant {
+    ($Entry:ty, $link:ident $(, $keeps:ident)?, |$next:ident| $vacant:expr) => {
+        impl $crate::tables::slot_table::Vacant for $Entry {
+            fn vacant($next: u32) -> Self {
+                $vacant
+            }
+
+            $(
+                fn vacate(&mut self, $keeps: u32) {
+                    self.$link = $keeps;
+                }
+            )?
+
+            fn next_vacant(&self) -> u32 {
+                self.$link
+            }
+        }
+    };
+}
+pub(crate) use vacant;
+
 /// A table of `T` with reusable indices. Room is made ahead, many entries at a time, so that
 /// occupying an entry takes a few instructions and cannot fail.
 #[derive(Clone)]

@@ -61,9 +61,7 @@ impl Unit {
         // Before the release: the device may return the same addresses to another thread at once,
         // and the new segment must find the pages unlisted.
         device.pages.remove(base, bytes);
-        if let Some(recorder) = device.tracing() {
-            recorder.release(&mut heap, Action::SegmentFree, base, bytes);
-        }
+        device.trace(|recorder| recorder.release(&mut heap, Action::SegmentFree, base, bytes));
         // In direct mode the next request would make the tables again.
         if !device.flags.has(flags::DIRECT) {
             device.heaps.drop_tables(&mut heap);

@@ -130,9 +130,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     /// call adds a segment.
     #[cold]
     fn make_pair(&self, pool: u32, stream: StreamId, permanent: bool) -> Result<PairUse<'_, R, S>, Error> {
-        if stream == NO_STREAM {
-            return Err(Error::InvalidStream);
-        }
+        Error::refuse_reserved(stream)?;
         let streams = &self.shared_pool(pool).streams;
         let mut registry = self.registry.lock();
         // The map names no vacant pair while the registry is locked, so entering succeeds.

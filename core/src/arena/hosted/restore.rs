@@ -82,13 +82,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let mut restoring = Restoring { heap: &mut heap, counters };
         restoring.make_room_for_blocks(1)?;
         let peaks_stale = restoring.allocate_at(ptr, bytes, requested).ok_or(NOT_FREE)?;
-        if let Some(recorder) = self.tracing() {
-            recorder.alloc(&mut heap, site, ptr, requested);
-        }
+        self.trace(|recorder| recorder.alloc(&mut heap, site, ptr, requested));
         drop(heap);
-        if peaks_stale {
-            self.reconcile_peaks(self.heaps.slot(slot));
-        }
+        self.settle_peaks(self.heaps.slot(slot), peaks_stale);
         Ok(())
     }
 
@@ -110,9 +106,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.obtain_at(base, bytes, Owner::Heap(self.heaps.heap_ref(slot)))?;
             Restoring { heap: &mut self.heaps.lock(slot), counters }.restore_segment(base, bytes, &segment.blocks)
         };
-        if peaks_stale {
-            self.reconcile_peaks(self.heaps.slot(slot));
-        }
+        self.settle_peaks(self.heaps.slot(slot), peaks_stale);
         Ok(())
     }
 

@@ -82,9 +82,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         }
         // Served under the lock that joined the run: no other request can take the block first.
         let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
-        if let Some(recorder) = self.device.tracing() {
-            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
-        }
+        self.device.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
         drop(heap);
         // One reconciliation of the peaks covers the mapping and the block.
         served.peaks_stale |= joined.peaks_stale;
@@ -111,9 +109,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             }
             let mut heap = self.device.heaps.lock(slot);
             heap.blocks[block].state = State::Mapped;
-            if let Some(recorder) = self.device.tracing() {
-                recorder.segment(&mut heap, Action::SegmentMap, request.site, range.at, range.bytes);
-            }
+            self.device
+                .trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, request.site, range.at, range.bytes));
         }
     }
 
@@ -151,9 +148,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             let mut heap = self.device.heaps.lock(slot);
             // A range in doubt is lost: its addresses are never mapped again.
             heap.blocks[block].state = if unmapped.is_ok() { State::Mapping } else { State::Lost };
-            if let Some(recorder) = self.device.tracing() {
-                recorder.release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
-            }
+            self.device.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, range.at, range.bytes));
         }
         let _counted = self.destroy_spares();
         let emptied = self.device.heaps.lock(slot).attach_run(run);
@@ -243,9 +238,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         let range = {
             let mut heap = self.device.heaps.lock(slot);
             let BlockEntry { addr, size, segment, .. } = heap.blocks[block];
-            if let Some(recorder) = self.device.tracing() {
-                recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(addr), size);
-            }
+            self.device.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(addr), size));
             AddressRange { at: DevicePtr(addr), bytes: size, granule: heap.segments[segment].granule }
         };
         self.device.pages.remove(range.at, range.bytes);

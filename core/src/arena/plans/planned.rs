@@ -116,10 +116,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return None;
         }
         // Routes go before plans: a request led into a private pool is not the plan's.
-        if self.flags.has(flags::ROUTES)
-            && let Some(route) = self.enter_pool(stream)
-        {
-            self.heaps.leave_pool(route.pool);
+        if self.is_routed(stream) {
             return None;
         }
         // The host may make requests of its own when asked for the call site: no lock may be held.
@@ -270,9 +267,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                     None => false,
                 };
                 drop(guard);
-                if peaks_stale {
-                    self.reconcile_peaks(self.heaps.slot(home.heap));
-                }
+                self.settle_peaks(self.heaps.slot(home.heap), peaks_stale);
                 return Ok(home);
             }
             drop(guard);
@@ -321,23 +316,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let shown = self.heaps.delegate_all(lane_slot, lane);
             drop(guard);
             // An error hides whether the blocks moved so far made the peaks stale: assume so.
-            if shown.unwrap_or(true) {
-                self.reconcile_peaks(self.heaps.slot(home));
-            }
+            self.settle_peaks(self.heaps.slot(home), shown.unwrap_or(true));
         }
+    }
+
+    /// Returns whether a route leads a request on `stream` into a private pool.
+    fn is_routed(&self, stream: StreamId) -> bool {
+        let route = if self.flags.has(flags::ROUTES) { self.enter_pool(stream) } else { None };
+        route.inspect(|route| self.heaps.leave_pool(route.pool)).is_some()
     }
 
     /// Returns the address at which a plan would serve a request made now, or `None` if the request
     /// would go to the heaps. Takes back freed bytes from the home heap, as the request would.
     pub(crate) fn planned_forecast(&self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
         // Larger requests do not reach the plans.
-        if !self.flags.has(flags::PLANNED) || self.flags.has(DISALLOWED) || bytes > MAX_REQUEST - UNIT {
-            return None;
-        }
-        if self.flags.has(flags::ROUTES)
-            && let Some(route) = self.enter_pool(stream)
-        {
-            self.heaps.leave_pool(route.pool);
+        let is_larger = bytes > MAX_REQUEST - UNIT;
+        if !self.flags.has(flags::PLANNED) || self.flags.has(DISALLOWED) || is_larger || self.is_routed(stream) {
             return None;
         }
         let mut guard = self.plans.server()?.lane_slot(stream)?.lane.lock();

@@ -94,9 +94,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
             return Err(full.into());
         }
         self.device.peaks.device.count(Occurrence::DeviceAlloc);
-        if let Some(recorder) = self.device.tracing() {
-            recorder.segment(&mut heap, Action::SegmentAlloc, 0, base, bytes);
-        }
+        self.device.trace(|recorder| recorder.segment(&mut heap, Action::SegmentAlloc, 0, base, bytes));
         let begun = heap.begin_plan(base, bytes, &slot.counters);
         let oversize = heap.rules.max_split;
         drop(heap);
@@ -148,9 +146,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         if let Some(lane) = ended {
             lane.add_to(&mut self.server.planner.lock().report);
         }
-        if peaks_stale {
-            self.device.reconcile_peaks(self.device.heaps.slot(home));
-        }
+        self.device.settle_peaks(self.device.heaps.slot(home), peaks_stale);
         // Releasing the pool makes its empty pairs vacant. The use keeps this pair until the
         // segment is released, so that `home` cannot become the heap of another stream.
         let _used = self.device.heaps.enter_pair(home / 2);

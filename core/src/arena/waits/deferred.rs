@@ -38,9 +38,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let added = self.waits.kept.lock().add(slot, block, until);
         let full = if matches!(until, Until::Fence(_)) { "events" } else { "deferred frees" };
         let entry = added.map_err(|CapacityError| Error::TableFull(full))?;
-        if let Some(recorder) = self.tracing() {
-            recorder.free_requested(&mut self.heaps.lock(slot), block, site);
-        }
+        self.trace(|recorder| recorder.free_requested(&mut self.heaps.lock(slot), block, site));
         let mut blocks = self.waits.kept.lock();
         blocks.keep(entry);
         self.flags.follow_kept(&blocks);

@@ -183,10 +183,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
         block: u32,
         requested: Option<u32>,
     ) {
-        if let Some(site) = requested
-            && let Some(recorder) = self.tracing()
-        {
-            recorder.free_requested(&mut heap, block, site);
+        if let Some(site) = requested {
+            self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
         }
         // Until here `uses` kept the block pending, even if all its events were complete already.
         // Dropping the uses and the check must therefore happen under one lock.

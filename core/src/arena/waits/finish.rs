@@ -40,9 +40,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
             return Due::NOTHING;
         }
-        if let Some(recorder) = self.tracing() {
-            recorder.free_completed(heap, block);
-        }
+        self.trace(|recorder| recorder.free_completed(heap, block));
         let peaks = heap.unpend(block, &self.heaps.slot(slot).counters);
         Due { peaks, release: self.flags.has(flags::DIRECT) }
     }
@@ -50,9 +48,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Does the work due in the heap of `slot`. Reconciling reads the counters of other heaps, and a release calls the
     /// device, so no lock is held.
     fn settle_due(self, slot: u32, due: Due) {
-        if due.peaks {
-            self.reconcile_peaks(self.heaps.slot(slot));
-        }
+        self.settle_peaks(self.heaps.slot(slot), due.peaks);
         if due.release {
             self.release_directly(slot);
         }

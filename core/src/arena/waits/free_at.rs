@@ -80,9 +80,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             // On an error the block is allocated again, without the bit.
             return self.wait_for_uses(slot, heap, block, site).map(|()| block);
         }
-        if let Some(recorder) = self.tracing() {
-            recorder.free_requested(&mut heap, block, site);
-        }
+        self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
         drop(heap);
         self.follow_pending(slot);
         Ok(block)

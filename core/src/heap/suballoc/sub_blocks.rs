@@ -9,7 +9,7 @@
 
 use crate::tables::Storage;
 use crate::tables::hash_index::{HashIndex, Indexed};
-use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 
 /// A sub-block, live or free.
 #[derive(Clone)]
@@ -30,19 +30,15 @@ pub(crate) struct SubBlockEntry {
     pub free: bool,
 }
 
-impl Vacant for SubBlockEntry {
-    fn vacant(next: u32) -> Self {
-        Self { addr: 0, class: NONE, chunk: NONE, prev: NONE, next, after: NONE, free: false }
-    }
-
-    fn vacate(&mut self, next: u32) {
-        self.next = next;
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.next
-    }
-}
+vacant!(SubBlockEntry, next, keeps, |next| Self {
+    addr: 0,
+    class: NONE,
+    chunk: NONE,
+    prev: NONE,
+    next,
+    after: NONE,
+    free: false
+});
 
 /// A size with at least one sub-block.
 #[derive(Clone)]
@@ -60,19 +56,7 @@ struct Class {
     chain: u32,
 }
 
-impl Vacant for Class {
-    fn vacant(next: u32) -> Self {
-        Self { size: 0, free: NONE, addr: 0, count: 0, chain: next }
-    }
-
-    fn vacate(&mut self, next: u32) {
-        self.chain = next;
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.chain
-    }
-}
+vacant!(Class, chain, keeps, |next| Self { size: 0, free: NONE, addr: 0, count: 0, chain: next });
 
 impl Indexed for Class {
     #[inline(always)]

@@ -319,9 +319,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         heap.sets.pages.change(home.at, |home| home.asleep = true);
         device.heaps.slot(slot).counters.down(Stat::ReservedBytes, home.bytes);
         let page = device.paging.pool.lock().fall_asleep(home.page);
-        if let Some(recorder) = device.tracing() {
-            recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(home.at), home.bytes);
-        }
+        device.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(home.at), home.bytes));
         drop(heap);
         self.mapper.destroy(page)
     }

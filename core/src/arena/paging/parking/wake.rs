@@ -194,13 +194,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
         let (page, kept) = device.paging.pool.lock().wake(home.page);
         heap.sets.pages.change(home.at, |home| (home.asleep, home.page) = (false, page));
         let peaks_stale = slot.counters.up(Stat::ReservedBytes, home.bytes);
-        if let Some(recorder) = device.tracing() {
-            recorder.segment(&mut heap, Action::SegmentMap, 0, DevicePtr(home.at), home.bytes);
-        }
+        device.trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, 0, DevicePtr(home.at), home.bytes));
         drop(heap);
-        if peaks_stale {
-            device.reconcile_peaks(slot);
-        }
+        device.settle_peaks(slot, peaks_stale);
         self.mapper.forget(kept);
     }
 }

@@ -18,7 +18,7 @@ use crate::stats::{Occurrence, Stat};
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
-use crate::units::{DevicePtr, NO_STREAM, RangeId, StreamId};
+use crate::units::{DevicePtr, RangeId, StreamId};
 
 /// The gaps of a part of a range, which pages fill. Room for lost pieces is promised.
 struct Gaps<'e, 'a, D, R: Lock, S: Storage> {
@@ -48,9 +48,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// When memory is short, follows the steps of a request: the program's callback, pending frees
     /// and the cache, the plans.
     pub(crate) fn commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
-        if stream == NO_STREAM {
-            return Err(Error::InvalidStream);
-        }
+        Error::refuse_reserved(stream)?;
         let time = MappingTime::default();
         let timed = self.for_request(&time);
         let committed = timed.commit_by_steps(id, offset, bytes, stream);

@@ -21,9 +21,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Gives the memory of a part up, behind the present work on `stream`. Uncommitted
     /// pages stay as they are. A page longer than the part goes once the whole page is given up.
     pub(crate) fn decommit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
-        if stream == NO_STREAM {
-            return Err(Error::InvalidStream);
-        }
+        Error::refuse_reserved(stream)?;
         let (held, part) = self.hold_range(id, offset, Some(bytes))?;
         let departure = if self.has_committed(part) {
             let _permission = self.must_record()?;

@@ -16,7 +16,7 @@ use crate::device::{DeviceError, ErrorKind};
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
-use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 use crate::units::{NO_STREAM, StreamId};
 
 /// The most steps of a page of a range: the bits of a mask.
@@ -148,25 +148,17 @@ fn below(count: u64) -> u64 {
     if count >= MOST_STEPS { u64::MAX } else { (1 << count) - 1 }
 }
 
-impl Vacant for Piece {
-    fn vacant(next: u32) -> Self {
-        Self {
-            at: 0,
-            bytes: 0,
-            page: next,
-            range: NONE,
-            mask: 0,
-            departure: NONE,
-            is_revived: false,
-            is_removable: false,
-            is_lost: false,
-        }
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.page
-    }
-}
+vacant!(Piece, page, |next| Self {
+    at: 0,
+    bytes: 0,
+    page: next,
+    range: NONE,
+    mask: 0,
+    departure: NONE,
+    is_revived: false,
+    is_removable: false,
+    is_lost: false,
+});
 
 /// A part of a range, as addresses.
 #[derive(Clone, Copy, Debug)]
@@ -188,15 +180,7 @@ struct Use {
     next: u32,
 }
 
-impl Vacant for Use {
-    fn vacant(next: u32) -> Self {
-        Self { range: NONE, stream: NO_STREAM, next }
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.next
-    }
-}
+vacant!(Use, next, |next| Self { range: NONE, stream: NO_STREAM, next });
 
 /// The sets of stale pieces.
 #[derive(Clone, Default)]

@@ -118,9 +118,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         }
         let (served, is_quiet) =
             PagedHeap(&mut heap).lend(request.size, request.bytes, request.stream, &of.counters)?;
-        if let Some(recorder) = device.tracing() {
-            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
-        }
+        device.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
         drop(heap);
         Ok(Some((device.reconcile(of, served), is_quiet)))
     }

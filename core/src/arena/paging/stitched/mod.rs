@@ -257,14 +257,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         self.mapper.list_batch(&mut heap, &batch, at, true);
         let extended = PagedHeap(&mut heap).extend(room.keep(), batch.bytes, &slot.counters);
         device.peaks.device.count(Occurrence::DeviceAlloc);
-        if let Some(recorder) = device.tracing() {
-            recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes);
-        }
+        device.trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes));
         // Served under the lock that extended the heap: no other request can take the block first.
         let mut served = heap.allocate_from(extended.value, request.size, request.bytes, &slot.counters);
-        if let Some(recorder) = device.tracing() {
-            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
-        }
+        device.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
         drop(heap);
         self.finish_moves(request.slot, &batch, at);
         served.peaks_stale |= extended.peaks_stale;
@@ -301,9 +297,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             let mut heap = device.heaps.lock(from);
             let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
             device.paging.stale_mappings.fetch_add(1, Ordering::Relaxed);
-            if let Some(recorder) = device.tracing() {
-                recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes);
-            }
+            device.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes));
             drop(heap);
             moved += bytes;
         }
