@@ -162,7 +162,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     command = str(Path(asked.command).resolve())
     end = time.monotonic() + asked.limit
-    ways = {"plain": [], "observed": [command, "run", "--observe"], "served": [command, "run"]}
+    ways = {"plain": [], "observed": [command, "run", "--observe"], "served": [command, "run"], "parkable": [command, "run", "--parkable"]}
     have = gpus()
     only = [name for name in asked.only.split(",") if name]
     wrong = 0

@@ -105,12 +105,12 @@ class Checkpoint:
 def programs(out: Path, mib: int) -> list[tuple[str, list[str], str, dict[str, str]]]:
     """Returns names, commands, what they need, and their environments."""
     python = sys.executable
-    jax = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_FLAGS": "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"}
+    jax = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "XLA_FLAGS": "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"}
     return [
         ("nvcc", [built(out, "turns.cu"), str(mib)], "", {}),
         ("like llama.cpp: weights, mapped pool, cuBLAS, a graph", [built(out, "tokens.cu", "-lcublas", "-lcuda"), str(mib)], "", {}),
         ("PyTorch, a graph", [python, str(PROGRAMS / "torch_turns.py"), str(mib)], "torch", {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}),
-        ("JAX", [python, str(PROGRAMS / "jax_turns.py"), str(mib)], "jax", jax),
+        ("JAX `platform`", [python, str(PROGRAMS / "jax_turns.py"), str(mib)], "jax", jax),
     ]
 
 

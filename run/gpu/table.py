@@ -35,8 +35,8 @@ COSTS = """
 
 Nanoseconds, medians of rounds (`run/gpu/programs/costs.cu`), in one process each. *÷*: plain over served.
 
-| call | plain | observed | served | ÷ |
-| --- | --- | --- | --- | --- |
+| call | plain | observed | served | served, `--parkable` | ÷ |
+| --- | --- | --- | --- | --- | --- |
 """
 
 SUITES = """
@@ -117,7 +117,7 @@ def main() -> None:
         text += COSTS
         for name, row in costs.items():
             ratio = float(row["plain"]) / float(row["served"])
-            text += f"| {name} | {figure(row['plain'])} | {figure(row['observed'])} | {figure(row['served'])} | {ratio:.2f} |\n"
+            text += f"| {name} | {figure(row['plain'])} | {figure(row['observed'])} | {figure(row['served'])} | {figure(row['parkable'])} | {ratio:.2f} |\n"
     if others:
         text += suites(list(others.values()))
     print(text, end="")

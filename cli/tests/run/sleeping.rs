@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The pages of the program's blocks, in bytes: 30 MiB, in pages of 20 MiB.
+const HELD: u64 = 40 << 20;
+
 /// A place for a test: a driver, a program, and a folder of shared files.
 struct Place {
     folder: PathBuf,
@@ -70,7 +73,7 @@ fn an_idle_program_is_parked_and_finds_its_bytes() {
     let place = Place::new("sleeping_idle");
     let child = start(place.program(&["--park-idle", "50ms"], &["3", "2", "2500"]));
     let parked = once(&place, |status| status["state"] == "parked");
-    assert_eq!((&parked["device_bytes"], &parked["parked_bytes"]), (&0.into(), &(30_u64 << 20).into()), "{parked}");
+    assert_eq!((&parked["device_bytes"], &parked["parked_bytes"]), (&0.into(), &HELD.into()), "{parked}");
     check(child, 2);
 }
 
@@ -78,7 +81,7 @@ fn an_idle_program_is_parked_and_finds_its_bytes() {
 fn a_program_is_parked_and_woken_by_name() {
     let place = Place::new("sleeping_by_name");
     let child = start(place.program(&["--parkable", "--name", "sleeper"], &["5", "2", "3000"]));
-    once(&place, |status| status["device_bytes"] == (30_u64 << 20));
+    once(&place, |status| status["device_bytes"] == HELD);
     let parked = place.ask(&["park", "sleeper"]).expect("an answer");
     assert_eq!((&parked["state"], &parked["device_bytes"]), (&"parked".into(), &0.into()), "{parked}");
     let woken = place.ask(&["wake", "sleeper"]).expect("an answer");

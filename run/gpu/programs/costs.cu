@@ -95,6 +95,10 @@ int main() {
     for (int i = 0; i < 20000; i++) CHECK(cuCtxGetCurrent(&context));
   });
   CHECK(cudaMalloc(&block, 1 << 20));
+  // A call that may use memory, and does nothing: what is left is the way to the driver.
+  report("a fill of 0 bytes", 31, 20000, [&] {
+    for (int i = 0; i < 20000; i++) CHECK(cuMemsetD8Async((CUdeviceptr)block, 0, 0, nullptr));
+  });
   report("cuMemGetAddressRange", 31, 20000, [&] {
     CUdeviceptr base;
     size_t bytes;

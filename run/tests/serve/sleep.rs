@@ -87,7 +87,7 @@ fn touch(setup: &Setup) -> Result<(), u32> {
 
 #[test]
 fn parked_memory_leaves_the_device_and_wakes_where_it_was() {
-    for settings in ["", "expandable_segments:True"] {
+    for settings in ["", "policy:stitched"] {
         let setup = setup_with(SleepOptions::default(), Options { settings: settings.into(), ..Options::default() });
         let before = used(&setup);
         let blocks = filled(&setup);
