@@ -48,8 +48,10 @@ pub struct DeviceCharge {
     ledger: Option<Arc<Ledger>>,
     /// Bytes reserved and not given back.
     held: AtomicU64,
-    /// Whether a refusal was told.
+    /// Whether a refusal was told, or is no news: the process waits for its turn.
     told: AtomicBool,
+    /// Whether a refused request waits for the process's turn in the group.
+    yields: bool,
     /// Bytes reserved for calls with an unknown need for memory.
     measured: AtomicU64,
     /// Whether the driver's figures are noted with each booking.
@@ -132,8 +134,9 @@ impl DeviceCharge {
             tell(format_args!("{fault}"));
         }
         let (held, measured) = (AtomicU64::new(0), AtomicU64::new(0));
+        let yields = options.sleep.as_ref().is_some_and(|sleep| sleep.yields);
         let notes_figures = ledger.is_some() && options.wants_full_books();
-        Self { group, ledger, held, told: AtomicBool::new(false), measured, notes_figures }
+        Self { group, ledger, held, told: AtomicBool::new(yields), yields, measured, notes_figures }
     }
 
     /// Books memory given by the driver, under an address or a handle.
@@ -207,6 +210,17 @@ impl DeviceCharge {
             }
             Some(Err(refusal)) => Err(self.refused(&refusal)),
             None => Err(CuResult::OUT_OF_MEMORY),
+        }
+    }
+
+    /// Tells of a request for bytes that fails: a process that has waited for its turn in vain.
+    pub fn tell_refusal(&self, bytes: u64) {
+        if self.yields {
+            self.told.store(false, Ordering::Relaxed);
+            if self.reserve(bytes).is_ok() {
+                self.give_back(bytes);
+            }
+            self.told.store(true, Ordering::Relaxed);
         }
     }
 

@@ -95,8 +95,8 @@ fn members_of_a_group_are_parked_for_each_other_and_each_gets_its_turn() {
     // Room for one of the three.
     let options = ["--group", "turns", "--limit", "44MiB", "--yield", "--awake", "30ms"];
     let members: Vec<Child> =
-        ["1", "2", "3"].map(|value| start(place.program(&options, &[value, "6", "40"]))).into_iter().collect();
-    members.into_iter().for_each(|member| check(member, 6));
+        ["1", "2", "3"].map(|value| start(place.program(&options, &[value, "3", "40"]))).into_iter().collect();
+    members.into_iter().for_each(|member| check(member, 3));
 }
 
 #[test]
@@ -105,6 +105,7 @@ fn a_request_that_no_member_can_make_room_for_fails_soon() {
     let options = ["--group", "small", "--limit", "20MiB", "--yield"];
     let begin = Instant::now();
     let finished = finish(&mut place.program(&options, &["1", "1", "1"]));
+    assert!(finished.errors.contains("group `small` holds"), "{}", finished.errors);
     assert_eq!(finished.output.trim(), "cuMemAlloc: 2 in round 0");
     assert!(begin.elapsed() < Duration::from_secs(50), "long before the timeout");
 }
