@@ -20,6 +20,7 @@
 //! * [`Streams`] and [`StreamIdentity`]: numbers that identify streams although the driver reuses
 //!   handles.
 //! * [`clock`]: a clock for traces, cheaper than the system's clock.
+//! * [`HeapLock`]: the lock of an allocator's heaps.
 //! * [`fork`]: detection of forked children, which must not call the driver.
 //!
 //! Building needs neither a CUDA toolkit nor a driver. The crate makes no call at process exit:
@@ -28,6 +29,7 @@
 pub mod clock;
 pub mod driver;
 pub mod fork;
+pub mod lock;
 
 mod capture_marks;
 mod contents;
@@ -66,6 +68,7 @@ pub use device::{CudaDevice, DeviceOptions};
 pub use driver::result::CuResult;
 pub use driver::{Driver, LoadError};
 pub use host_device::{HOST_SETTINGS, HOST_STREAM, HostDevice};
+pub use lock::HeapLock;
 pub use streams::{StreamIdentity, Streams, this_thread};
 pub use usage::{MemoryUsers, ProcessMemory};
 

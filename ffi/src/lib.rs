@@ -37,7 +37,6 @@
 
 #[cfg(feature = "c")]
 pub mod c;
-pub mod lock;
 pub mod prelude;
 
 mod open;
@@ -52,10 +51,10 @@ pub use cachalot_core::{
     Fit, Growable, Range, RangeAllocator, Rehearsal, StreamId, Tuning,
 };
 pub use cachalot_cuda as cuda;
+pub use cachalot_cuda::lock::{self, HeapLock};
 pub use cachalot_cuda::{CudaDevice, Driver, HOST_STREAM, HostDevice};
 #[cfg(feature = "metrics")]
 pub use cachalot_snapshot::metrics::of_allocator as metrics;
-pub use lock::HeapLock;
 pub use open::{CudaAllocator, HostAllocator, OpenError, SimulatedAllocator, open_cuda, open_host, open_simulated};
 pub use planner::Planner;
 #[cfg(feature = "tune")]

@@ -1,9 +1,9 @@
 //! Allocators for Rust programs: the types without parameters, and opening them in one call.
 
-use crate::lock::HeapLock;
 use cachalot_core::config::ConfigError;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceError, DeviceResult, Error, Growable};
+use cachalot_cuda::HeapLock;
 use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, HOST_SETTINGS, HostDevice, LoadError, Streams};
 use core::fmt;
 use std::sync::Arc;

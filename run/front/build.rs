@@ -25,8 +25,6 @@ fn main() {
     argument("-Wl,--enable-new-dtags,-rpath,$ORIGIN");
     // Threads of ours, and addresses that `cuGetProcAddress` gave out, outlive a `dlclose`.
     argument("-Wl,-z,nodelete");
-    // Cargo may build the library's dependencies with the C interface of libcachalot, for another crate of the same build.
-    argument("-Wl,--exclude-libs,ALL");
     // A function of the program must not replace one of ours in a call that we make.
     argument("-Wl,-Bsymbolic");
 }

@@ -6,7 +6,7 @@
 
 use crate::shared::threads::without_signals;
 use crate::tell::tell;
-use cachalot::core_api::{Action, TraceEntry};
+use cachalot_core::{Action, TraceEntry};
 use cachalot_cuda::fork;
 use core::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -220,8 +220,7 @@ fn lock<T>(part: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::{BLOCK, HEADER, Record, beside, numbered};
-    use cachalot::core_api::{Action, TraceEntry};
-    use cachalot::{DevicePtr, StreamId};
+    use cachalot_core::{Action, DevicePtr, StreamId, TraceEntry};
     use std::path::Path;
 
     #[test]

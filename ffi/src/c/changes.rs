@@ -5,8 +5,8 @@
 
 use crate::c::device::Device;
 use crate::c::log::{self, Level};
-use crate::lock::HeapLock;
 use cachalot_core::{Allocator, DeviceIndex, Growable};
+use cachalot_cuda::HeapLock;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 

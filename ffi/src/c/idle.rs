@@ -3,9 +3,9 @@
 use crate::c::changes::Changes;
 use crate::c::device::Device;
 use crate::c::status::Outcome;
-use crate::lock::HeapLock;
 use crate::tuning::AutoTuner;
 use cachalot_core::{Allocator, DeviceIndex, Growable};
+use cachalot_cuda::HeapLock;
 
 /// The work of an allocator's idle moments: the program's, and those between two rounds of upkeep.
 #[derive(Default)]

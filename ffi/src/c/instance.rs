@@ -16,11 +16,11 @@ use crate::c::status::{
 };
 use crate::c::upkeep::Upkeep;
 use crate::c::{log, notes};
-use crate::lock::HeapLock;
 use crate::open::host_config;
 use crate::planner::Planner;
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DeviceIndex, DeviceResult, Growable, StreamId};
+use cachalot_cuda::HeapLock;
 use cachalot_cuda::driver::types::{CuContext, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, HostDevice, StreamIdentity, Streams};
 use core::ffi::c_int;

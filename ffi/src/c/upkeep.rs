@@ -4,8 +4,8 @@
 use crate::c::device::Device;
 use crate::c::idle::IdleWork;
 use crate::c::status::{CACHALOT_ERROR_BUSY, Outcome, Status};
-use crate::lock::HeapLock;
 use cachalot_core::{Allocator, DeviceIndex, Growable};
+use cachalot_cuda::HeapLock;
 use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};

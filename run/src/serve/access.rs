@@ -8,7 +8,7 @@
 use crate::serve::frees::in_context;
 use crate::serve::process::Process;
 use crate::serve::served::Served;
-use cachalot::core_api::Segments;
+use cachalot_core::Segments;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
     CuContext, CuDevice, CuMemAccessDesc, CuMemAccessFlags, CuMemLocationType, CuMemoryPool,

@@ -5,9 +5,9 @@
 use crate::real::CuPointerAttribute;
 use crate::serve::process::{Place, Process};
 use crate::serve::served::Served;
-use cachalot::{Allocation, HOST_STREAM};
-use cachalot_cuda::CuResult;
+use cachalot_core::Allocation;
 use cachalot_cuda::driver::types::CuDevicePtr;
+use cachalot_cuda::{CuResult, HOST_STREAM};
 use core::ffi::{c_int, c_uint, c_void};
 
 impl Process {

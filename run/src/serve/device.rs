@@ -10,14 +10,12 @@ use crate::ledger::Kind;
 use crate::real::Real;
 use crate::record::Record;
 use crate::serve::frees::Frees;
-use cachalot::HOST_STREAM;
-use cachalot::core_api::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
-use cachalot::core_api::{
-    CaptureMark, DeviceError, DeviceResult, ErrorKind, Event, PhysicalHandle, PoolId, Segments, StreamOrder,
-    TraceEntry, VirtualMemory,
+use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
+use cachalot_core::{
+    CaptureMark, DeviceError, DevicePtr, DeviceResult, ErrorKind, Event, PhysicalHandle, PoolId, Segments, StreamId,
+    StreamOrder, TraceEntry, VirtualMemory,
 };
-use cachalot::{DevicePtr, StreamId};
-use cachalot_cuda::{CuResult, CudaDevice};
+use cachalot_cuda::{CuResult, CudaDevice, HOST_STREAM};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 

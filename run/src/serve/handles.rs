@@ -7,9 +7,9 @@
 use crate::serve::process::{Place, Process};
 use crate::serve::published::{self, Opened, PublishedBlock};
 use crate::types::CuIpcMemHandle;
-use cachalot::{Allocation, HOST_STREAM};
-use cachalot_cuda::CuResult;
+use cachalot_core::Allocation;
 use cachalot_cuda::driver::types::CuDevicePtr;
+use cachalot_cuda::{CuResult, HOST_STREAM};
 use core::ffi::c_uint;
 
 impl Process {

@@ -7,10 +7,9 @@ use crate::serve::frees::Waited;
 use crate::serve::process::{Process, is_foreign};
 use crate::serve::served::{DEVICE, Served, code_of};
 use crate::sleep::Entered;
-use cachalot::core_api::Error;
-use cachalot::{DevicePtr, HOST_STREAM, StreamId};
-use cachalot_cuda::CuResult;
+use cachalot_core::{DevicePtr, Error, StreamId};
 use cachalot_cuda::driver::types::CuDevicePtr;
+use cachalot_cuda::{CuResult, HOST_STREAM};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 //! the memory of an allocator without a cache.
 
 use crate::record::Record;
-use cachalot::core_api::{Action, TraceEntry, UNIT};
-use cachalot::{DevicePtr, HOST_STREAM, StreamId};
+use cachalot_core::{Action, DevicePtr, StreamId, TraceEntry, UNIT};
+use cachalot_cuda::HOST_STREAM;
 use cachalot_cuda::driver::types::CuStream;
 use std::collections::HashMap;
 use std::path::Path;

@@ -7,9 +7,9 @@
 use crate::ledger::Kind;
 use crate::serve::process::{Place, Process, is_foreign};
 use crate::serve::served::{Served, code_of};
-use cachalot::{DevicePtr, HOST_STREAM};
-use cachalot_cuda::CuResult;
+use cachalot_core::DevicePtr;
 use cachalot_cuda::driver::types::{CuCaptureStatus, CuContext, CuDevice, CuDevicePtr, CuMemoryPool, CuStream};
+use cachalot_cuda::{CuResult, HOST_STREAM};
 use std::sync::Arc;
 
 impl Process {

@@ -5,11 +5,10 @@ use crate::real::Real;
 use crate::record::Record;
 use crate::serve::device::{AllocatorOwner, ServedDevice};
 use crate::serve::frees::Frees;
-use cachalot::core_api::config::ConfigError;
-use cachalot::core_api::{Error, Growable};
-use cachalot::{Allocator, Config, DeviceIndex, DevicePtr, HeapLock};
+use cachalot_core::config::ConfigError;
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuStream, CuStreamFlags};
-use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, StreamIdentity, Streams};
+use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, HeapLock, StreamIdentity, Streams};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -226,7 +225,7 @@ pub(super) fn code_of(error: Error) -> CuResult {
 #[cfg(test)]
 mod tests {
     use super::settings;
-    use cachalot::Config;
+    use cachalot_core::Config;
 
     #[test]
     fn large_blocks_have_segments_of_their_own_unless_pages_are_asked_for() {

@@ -11,10 +11,10 @@ use crate::c::device::Device;
 use crate::c::instance::Instance;
 use crate::c::marshal::{Out, OutStruct, Versioned};
 use crate::c::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Outcome, Status};
-use crate::lock::HeapLock;
 use cachalot_core::{
     CallCount, Descriptor, DevicePtr, Error, Extent, Growable, MemoryCalls, Pages, Physical, ReclaimStats,
 };
+use cachalot_cuda::HeapLock;
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
 

@@ -11,11 +11,11 @@ use crate::c::instance::Instance;
 use crate::c::log::{self, Level};
 use crate::c::marshal::{OutStruct, Versioned};
 use crate::c::status::{Outcome, Status};
-use crate::lock::HeapLock;
 use cachalot_core::{
     Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking, PoolId, Remaining, StreamId, Tag,
 };
 use cachalot_cuda::CudaDevice;
+use cachalot_cuda::HeapLock;
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
 use core::num::NonZeroU64;

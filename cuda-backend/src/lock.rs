@@ -76,7 +76,7 @@ unsafe impl RawMutex for HeapMutex {
     }
 }
 
-/// The lock used by every allocator of this library.
+/// The lock of every allocator over the driver.
 pub type HeapLock = HeapMutex;
 
 #[cfg(test)]
