@@ -1,4 +1,4 @@
-"""Compiles what the wheel contains beside Python: the library and the command by cargo, the shim by
+"""Compiles what the wheel contains beside Python: the libraries and the command by cargo, the shim by
 a C++ compiler."""
 
 from __future__ import annotations
@@ -26,6 +26,13 @@ HEADERS = [WORKSPACE / "ffi" / name for name in ("include/cachalot.h", "include/
 TARGET = "x86_64-unknown-linux-gnu"
 COMPILERS = ("c++", "g++", "clang++")
 
+GIVEN = {
+    "cachalot-library": "CACHALOT_LIBRARY",
+    "cachalot-cli": "CACHALOT_COMMAND",
+    "cachalot-front": "CACHALOT_FRONT",
+}
+"""The crates that cargo builds, and the variables that name files which are already built."""
+
 
 def stated(key: str) -> str:
     """Returns a value that the workspace's ``Cargo.toml`` states for all crates, such as
@@ -37,7 +44,7 @@ def stated(key: str) -> str:
 
 def require_tools() -> None:
     """Raises an error of one sentence if a tool is missing, before the minutes of a build."""
-    if not {"CACHALOT_LIBRARY", "CACHALOT_COMMAND"} <= set(os.environ):
+    if not set(GIVEN.values()) <= set(os.environ):
         cargo()
     compiler()
 
@@ -85,7 +92,7 @@ def rust_flags() -> str:
 
 @cache
 def built() -> Path:
-    """Builds the library and the command unless they are given, and returns their folder.
+    """Builds the crates whose files are not given, and returns the folder of the files.
 
     ``CACHALOT_GLIBC`` is the oldest glibc to run with. cargo-zigbuild links with the symbols of
     that version.
@@ -94,8 +101,8 @@ def built() -> Path:
     glibc = os.environ.get("CACHALOT_GLIBC")
     command = [cargo(), "zigbuild" if glibc else "build", "--locked", "--profile", profile]
     command += ["--config", f"profile.{profile}.strip='symbols'", "--config", f"profile.{profile}.debug=false"]
-    for crate, given in [("cachalot-library", "CACHALOT_LIBRARY"), ("cachalot-cli", "CACHALOT_COMMAND")]:
-        if given not in os.environ:
+    for crate, variable in GIVEN.items():
+        if variable not in os.environ:
             command += ["-p", crate]
     if glibc:
         command += ["--target", f"{TARGET}.{glibc}"]
@@ -104,10 +111,15 @@ def built() -> Path:
     return target / (TARGET if glibc else "") / ("debug" if profile == "dev" else profile)
 
 
+def built_file(crate: str, name: str) -> Path:
+    """Returns the file of a crate: the given one, else the one with this name built by cargo."""
+    given = os.environ.get(GIVEN[crate])
+    return Path(given) if given else built() / name
+
+
 def library() -> Path:
-    """Returns the shared library: that of ``CACHALOT_LIBRARY``, else one built by cargo."""
-    given = os.environ.get("CACHALOT_LIBRARY")
-    return Path(given) if given else built() / "libcachalot.so"
+    """Returns the shared library."""
+    return built_file("cachalot-library", "libcachalot.so")
 
 
 def soname() -> str:
@@ -117,9 +129,13 @@ def soname() -> str:
 
 
 def command() -> Path:
-    """Returns the command: that of ``CACHALOT_COMMAND``, else one built by cargo."""
-    given = os.environ.get("CACHALOT_COMMAND")
-    return Path(given) if given else built() / "cachalot"
+    """Returns the command."""
+    return built_file("cachalot-cli", "cachalot")
+
+
+def front() -> Path:
+    """Returns the library that ``cachalot run`` puts in front of the driver."""
+    return built_file("cachalot-front", "libcachalot_front.so")
 
 
 def compile_shim(source: Path, library: Path) -> None:

@@ -1,4 +1,4 @@
-"""Copies the part of the Rust workspace from which the library and the command are built, for the
+"""Copies the part of the Rust workspace from which the libraries and the command are built, for the
 source distribution."""
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 from setuptools.errors import ExecError
 
 import build_native
-
-BUILT = ("cachalot-library", "cachalot-cli")
 
 LEFT_OUT = ("tests/", "examples/", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json")
 """What cargo lists for a package and a build does not need: programs on the crate, and files that
@@ -32,12 +30,12 @@ def output(workspace: Path, *arguments: str) -> str:
 
 
 def crates(workspace: Path) -> dict[str, Path]:
-    """Returns the crates of the workspace that the library and the command need, by name, with
-    their folders."""
+    """Returns the crates of the workspace that cargo builds for the wheel, and those that they need,
+    by name, with their folders."""
     metadata = json.loads(output(workspace, "metadata", "--locked", "--offline", "--no-deps", "--format-version=1"))
     members: dict[str, Any] = {package["name"]: package for package in metadata["packages"]}
     needed: dict[str, Path] = {}
-    waiting = list(BUILT)
+    waiting = list(build_native.GIVEN)
     while waiting:
         name = waiting.pop()
         if name not in needed:

@@ -13,7 +13,7 @@ tools=$(../scripts/setup/manylinux.sh)
 work=$(mktemp -d)
 trap 'rm -rf "$work" LICENSE-THIRD-PARTY.txt' EXIT
 # The wheel has the notices among its licences, and the bill of materials lies beside it.
-../scripts/release/notices.py "$work/notices" cachalot-library cachalot-cli
+../scripts/release/notices.py "$work/notices" cachalot-library cachalot-cli cachalot-front
 cp "$work/notices/THIRD-PARTY.txt" LICENSE-THIRD-PARTY.txt
 (
   eval "$tools"
@@ -21,8 +21,9 @@ cp "$work/notices/THIRD-PARTY.txt" LICENSE-THIRD-PARTY.txt
   # Optimised over the borders of crates, which a build from source leaves out: it takes a third longer for 1 % at most.
   CARGO_PROFILE_RELEASE_LTO=fat CACHALOT_GLIBC=2.17 CARGO_TARGET_DIR=$(cd .. && pwd)/target/manylinux \
     python3 -m pip wheel --quiet --no-build-isolation --no-deps -w "$work" "$work"/*.tar.gz
-  # Fails unless the wheel has no newer symbol and needs no other library, and renames the wheel.
-  python3 -m auditwheel repair --plat manylinux_2_17_x86_64 -w "$work/repaired" "$work"/*.whl
+  # Fails unless the wheel has no newer symbol and needs no other library, and renames the wheel. The library of `cachalot run`
+  # needs the driver by a name that the command makes.
+  python3 -m auditwheel repair --plat manylinux_2_17_x86_64 --exclude libcachalot-driver.so.1 -w "$work/repaired" "$work"/*.whl
 )
 ../tests/python/run.sh "$work"/repaired/*.whl
 mv "$work"/*.tar.gz "$work"/repaired/*.whl "$out"

@@ -17,6 +17,7 @@ from setuptools.dist import Distribution
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from distutils.command.build_scripts import build_scripts
+from distutils.command.install_data import install_data
 
 import build_native
 import build_sources
@@ -53,8 +54,16 @@ class Scripts(build_scripts):
         return []
 
 
+class Data(install_data):
+    """Installs the library of ``cachalot run`` where the command looks for it: in ``../lib/cachalot``."""
+
+    def run(self) -> None:
+        self.data_files = [("lib/cachalot", [str(build_native.front())])]
+        super().run()
+
+
 class Sources(sdist):
-    """Adds the Rust crates that the library and the command are built from."""
+    """Adds the Rust crates that the libraries and the command are built from."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
@@ -79,6 +88,14 @@ class Native(Distribution):
 setup(
     version=build_native.stated("version"),
     scripts=["cachalot"],
+    # Without an entry, the class is not asked.
+    data_files=[("lib/cachalot", [])],
     distclass=Native,
-    cmdclass={"bdist_wheel": Wheel, "build_py": Modules, "build_scripts": Scripts, "sdist": Sources},
+    cmdclass={
+        "bdist_wheel": Wheel,
+        "build_py": Modules,
+        "build_scripts": Scripts,
+        "install_data": Data,
+        "sdist": Sources,
+    },
 )

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Builds libcachalot.a and libcachalot.so, and prints the folder that has them.
 #
-#   ffi/packaging/build.sh [PROFILE]      a profile of cargo: release (the default) or dev
+#   ffi/packaging/build.sh [PROFILE [CRATE...]]      a profile of cargo: release (the default) or dev; more crates to build
 #
 # CARGO names cargo where it is not on the path, CARGO_TARGET_DIR the folder of the build.
 set -euo pipefail
 profile=${1:-release}
+more=("${@:2}")
 cargo=${CARGO:-cargo}
 if ! command -v "$cargo" >/dev/null; then
   echo "cachalot is built by cargo, which is not installed: install Rust from https://rustup.rs" >&2
@@ -16,7 +17,7 @@ manifest=$(cd "$(dirname "$0")/../library" && pwd)/Cargo.toml
 root=$(dirname "$("$cargo" locate-project --workspace --message-format plain --manifest-path "$manifest")")
 # Messages of panics and debug information would name folders of this machine.
 flags="'--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo', '--remap-path-prefix=$root=cachalot'"
-"$cargo" build --manifest-path "$manifest" --profile "$profile" --config "build.rustflags=[$flags]" >&2
+"$cargo" build --manifest-path "$manifest" -p cachalot-library "${more[@]/#/--package=}" --profile "$profile" --config "build.rustflags=[$flags]" >&2
 
 folder=$profile
 if [ "$profile" = dev ]; then

@@ -3,6 +3,7 @@
 #
 #   ffi/packaging/install.sh PREFIX                  builds the release libraries and installs them under PREFIX
 #   ffi/packaging/install.sh --from FOLDER PREFIX    installs libraries that were built before
+#   ffi/packaging/install.sh --command [...] PREFIX  the command `cachalot`, and its library for `cachalot run`, as well
 #
 # LIBDIR and INCLUDEDIR (default: lib and include) are folders below PREFIX, DESTDIR a root to stage the files in.
 # PREFIX/share/cachalot/manifest.txt lists what was installed; uninstall.sh beside it removes these files.
@@ -11,16 +12,28 @@ here=$(cd "$(dirname "$0")" && pwd)
 crate=$(cd "$here/.." && pwd)
 headers=$(cd "$crate/include" && pwd)
 
+usage="usage: install.sh [--command] [--from FOLDER] PREFIX"
+crates=(cachalot-library)
 from=
-if [ "${1:-}" = --from ]; then
-  from=${2:?usage: install.sh [--from FOLDER] PREFIX}
-  shift 2
-fi
-prefix=${1:?usage: install.sh [--from FOLDER] PREFIX}
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+  --command) crates+=(cachalot-cli cachalot-front) ;;
+  --from)
+    from=${2:?$usage}
+    shift
+    ;;
+  *)
+    echo "$1 is no option; $usage" >&2
+    exit 2
+    ;;
+  esac
+  shift
+done
+prefix=${1:?$usage}
 libdir=${LIBDIR:-lib}
 includedir=${INCLUDEDIR:-include}
 if [ -z "$from" ]; then
-  from=$("$here/build.sh" release)
+  from=$("$here/build.sh" release "${crates[@]:1}")
 fi
 
 # The header's version is the library's: a test compares them.
@@ -85,13 +98,20 @@ for file in cachalot-config cachalot-config-version; do
   fill "$file.cmake.in" "$libdir/cmake/cachalot/$file.cmake"
 done
 put 644 "$here/cachalot-targets.cmake" "$libdir/cmake/cachalot/cachalot-targets.cmake"
+if [ "${#crates[@]}" -gt 1 ]; then
+  # The command looks for the library in `../lib/cachalot`, wherever LIBDIR is.
+  front=lib/cachalot/libcachalot_front.so
+  put 755 "$from/cachalot" bin/cachalot
+  put 755 "$from/${front##*/}" "$front"
+  strip --strip-unneeded "$to/bin/cachalot" "$to/$front"
+fi
 for file in README.md LICENSE-MIT LICENSE-APACHE; do
   put 644 "$crate/$file" "share/doc/cachalot/$file"
 done
-# The licences of the crates in the libraries. Cargo and the repository know them; a package of the crate alone does not.
+# The licences of the crates in what was installed. Cargo and the repository know them; a package of the crate alone does not.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-if said=$(python3 "$crate/../scripts/release/notices.py" "$work" 2>&1); then
+if said=$(python3 "$crate/../scripts/release/notices.py" "$work" "${crates[@]}" 2>&1); then
   for file in THIRD-PARTY.txt sbom.cdx.json; do
     put 644 "$work/$file" "share/doc/cachalot/$file"
   done

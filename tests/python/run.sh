@@ -4,8 +4,9 @@
 #   CACHALOT_LIBCUDA=target/emulated/libcuda.so.1 tests/python/run.sh [WHEEL]
 #
 # Without a wheel, builds the source distribution and installs that. The library is then built from the source distribution
-# without optimisation, and the command is the one that the tests of the workspace use. Says in one line what is skipped
-# where Python, or the index with its build tools, is missing.
+# without optimisation. The command and its library for `cachalot run` are the ones that the tests of the workspace use:
+# CACHALOT_COMMAND and CACHALOT_FRONT name them, or cargo builds them. Says in one line what is skipped where Python, or the
+# index with its build tools, is missing.
 set -euo pipefail
 wheel=${1:+$(readlink -f "$1")}
 cd "$(dirname "$0")"
@@ -30,9 +31,11 @@ if [ -n "$wheel" ]; then
   "${pip[@]}" install --no-deps "$wheel"
 else
   cd "$root"
-  cargo build --locked -q -p cachalot-cli
   target=${CARGO_TARGET_DIR:-$root/target}
-  export CACHALOT_COMMAND=$target/debug/cachalot
+  if [ -z "${CACHALOT_COMMAND:-}" ] || [ -z "${CACHALOT_FRONT:-}" ]; then
+    cargo build --locked -q -p cachalot-cli -p cachalot-front
+    export CACHALOT_COMMAND=$target/debug/cachalot CACHALOT_FRONT=$target/debug/libcachalot_front.so
+  fi
   cd python
   "$python" -c "from setuptools import build_meta; build_meta.build_sdist('$work')" >"$work/log" 2>&1 ||
     { cat "$work/log" && exit 1; }

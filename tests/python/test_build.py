@@ -38,12 +38,13 @@ class Build(unittest.TestCase):
         )
 
     def test_a_compiler_that_fails(self) -> None:
-        # Any file stands for the compiled library and command.
+        # Any file stands for the compiled libraries and the command.
         self.fails(
             "error: the C++ compiler failed with exit status 1: false ",
             CXX="false",
             CACHALOT_LIBRARY=__file__,
             CACHALOT_COMMAND=__file__,
+            CACHALOT_FRONT=__file__,
         )
 
 

@@ -17,9 +17,13 @@ PACKAGE = Path(cachalot_gpu.__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = importlib.metadata.distribution("cachalot-gpu")
 
-PROGRAMS = [*(PACKAGE / "lib").iterdir(), Path(cachalot_gpu.command_path())]
-if "CACHALOT_COMMAND" in os.environ:
-    PROGRAMS.pop()  # as the tests of the workspace use it
+FRONT = Path(cachalot_gpu.command_path()).parent.parent / "lib/cachalot/libcachalot_front.so"
+"""The library of ``cachalot run``, where the command looks for it."""
+
+PROGRAMS = list((PACKAGE / "lib").iterdir())
+# Other files are as the tests of the workspace use them.
+PROGRAMS += [Path(cachalot_gpu.command_path())] if "CACHALOT_COMMAND" not in os.environ else []
+PROGRAMS += [FRONT] if "CACHALOT_FRONT" not in os.environ else []
 
 OLDEST = {"GLIBC": (2, 17), "GLIBCXX": (3, 4, 19), "CXXABI": (1, 3, 7)}
 """The newest symbol versions in a wheel of manylinux_2_17."""
@@ -46,6 +50,7 @@ class Wheel(unittest.TestCase):
         ]
         self.assertEqual([name for name in wanted if not (PACKAGE / name).is_file()], [])
         self.assertIn(Path(cachalot_gpu.library_path()), (PACKAGE / "lib").iterdir())
+        self.assertIn(FRONT, [Path(file.locate()).resolve() for file in INSTALLED.files])
 
     def test_its_shim_finds_its_library(self) -> None:
         program = f"import ctypes; ctypes.CDLL({str(PACKAGE / 'lib/libcachalot_torch.so')!r}).cachalot_torch_alloc"

@@ -18,11 +18,13 @@ sources=$root/tests/pytorch/emulated
 [[ $version =~ ^2\.(1[1-9]|[2-9][0-9])$ ]] || { echo "the emulated runtime is CUDA 13's, which PyTorch 2.11 and later use"; exit 2; }
 
 # PyTorch, and cachalot with the library of this workspace.
-cargo build --locked -q -p cachalot-emulated-driver -p cachalot-emulated-runtime -p cachalot-library -p cachalot-cli
+cargo build --locked -q -p cachalot-emulated-driver -p cachalot-emulated-runtime -p cachalot-library \
+  -p cachalot-cli -p cachalot-front
 [ -x "$python" ] || python3 -m venv "$home/environment"
 pip=("$python" -m pip --quiet --disable-pip-version-check)
 "${pip[@]}" install --no-compile "torch==$version.*" numpy 'setuptools>=77.0.3'
 CACHALOT_LIBRARY=$built/debug/libcachalot.so CACHALOT_COMMAND=$built/debug/cachalot \
+  CACHALOT_FRONT=$built/debug/libcachalot_front.so \
   "${pip[@]}" install --no-build-isolation --no-deps --no-compile --force-reinstall ./python
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 headers=(-isystem "$site/nvidia/cu13/include" -isystem "$site/triton/backends/nvidia/include")

@@ -1,5 +1,6 @@
 //! Tests of `cachalot run` over the emulated driver.
 
+mod archive;
 mod groups;
 mod loading;
 mod names;
