@@ -15,8 +15,8 @@ pub const INSTALLED_NAME: &str = "libcuda.so.1";
 /// File name for the linker (`-lcuda`).
 const LINKED_NAME: &str = "libcuda.so";
 
-/// Finds the built library: beside the running program or in a folder above. Cargo puts the library
-/// there for every program that depends on the package.
+/// Finds the built library, the newest beside the running program and in the folders above. Cargo puts the library
+/// there for every program that depends on the package, for tests into `deps`.
 ///
 /// # Errors
 /// `NotFound` if no library is there.
@@ -25,7 +25,8 @@ pub fn built_library() -> Result<PathBuf> {
     let folders = program.ancestors().skip(1).take(3);
     let found = folders.flat_map(|folder| [folder.join(BUILT_NAME), folder.join("deps").join(BUILT_NAME)]);
     let missing = || Error::new(ErrorKind::NotFound, format!("{BUILT_NAME} beside {}", program.display()));
-    found.into_iter().find(|path| path.is_file()).ok_or_else(missing)
+    let dated = found.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)));
+    dated.max().map(|(_, path)| path).ok_or_else(missing)
 }
 
 /// Copies the built library to `folder` as `libcuda.so.1` and `libcuda.so`, without the symbols in
@@ -35,11 +36,11 @@ pub fn built_library() -> Result<PathBuf> {
 /// The errors of the file system. `InvalidInput` for an unknown symbol.
 pub fn install(folder: &Path, hidden: &[&str]) -> Result<PathBuf> {
     let mut image = std::fs::read(built_library()?)?;
-    for name in hidden {
-        if Function::named(name).is_none() {
-            return Err(Error::new(ErrorKind::InvalidInput, format!("no symbol {name}")));
-        }
-        hide(&mut image, name);
+    if let Some(name) = hidden.iter().find(|name| Function::named(name).is_none()) {
+        return Err(Error::new(ErrorKind::InvalidInput, format!("no symbol {name}")));
+    }
+    if !hidden.is_empty() {
+        hide(&mut image, hidden);
     }
     std::fs::create_dir_all(folder)?;
     let path = folder.join(INSTALLED_NAME);
@@ -71,13 +72,12 @@ pub fn versions() -> Vec<(&'static str, &'static str, i32, bool)> {
     FUNCTIONS.iter().map(row).collect()
 }
 
-/// Renames a symbol wherever the image has the whole name.
-fn hide(image: &mut [u8], name: &str) {
-    let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
-    let found: Vec<usize> =
-        image.windows(wanted.len()).enumerate().filter(|(_, part)| *part == wanted).map(|(at, _)| at).collect();
-    for at in found {
-        image[at + 1] = b'x';
+/// Renames symbols wherever the image has a whole name.
+fn hide(image: &mut [u8], names: &[&str]) {
+    for text in image.split_mut(|byte| *byte == 0) {
+        if text.starts_with(b"cu") && names.iter().any(|name| name.as_bytes() == text) {
+            text[0] = b'x';
+        }
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn only_whole_names_are_renamed() {
         let mut image = b"\0cuMemMap\0cuMemMapArray\0mycuMemMap\0".to_vec();
-        hide(&mut image, "cuMemMap");
+        hide(&mut image, &["cuMemMap"]);
         assert_eq!(image, b"\0xuMemMap\0cuMemMapArray\0mycuMemMap\0");
     }
 

@@ -77,7 +77,7 @@ fn fill(
         symlink(front, new.join(FRONT)).map_err(failed)?;
     } else {
         let mut image = fs::read(front).map_err(|error| format!("{}: {error}", front.display()))?;
-        missing.iter().for_each(|name| hide(&mut image, name));
+        hide(&mut image, missing);
         fs::write(new.join(FRONT), image).map_err(failed)?;
     }
     symlink(FRONT, new.join(UNVERSIONED)).map_err(failed)?;
@@ -105,12 +105,12 @@ fn missing_functions(front: &Path, driver: &Path) -> Result<BTreeSet<String>, St
         .collect())
 }
 
-/// Changes the first letter of a symbol wherever the image has the whole name. The loader then fails to find the symbol.
-fn hide(image: &mut [u8], name: &str) {
-    let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
-    let found = image.windows(wanted.len()).enumerate().filter(|(_, part)| *part == wanted).map(|(at, _)| at);
-    for at in found.collect::<Vec<_>>() {
-        image[at + 1] = b'x';
+/// Changes the first letter of symbols wherever the image has a whole name. The loader then fails to find the symbols.
+fn hide(image: &mut [u8], names: &BTreeSet<String>) {
+    for text in image.split_mut(|byte| *byte == 0) {
+        if text.starts_with(b"cu") && names.iter().any(|name| name.as_bytes() == text) {
+            text[0] = b'x';
+        }
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn only_whole_names_are_hidden() {
         let mut image = b"\0cuMemFree\0cuMemFreeAsync\0cuMemFreeAsync_ptsz\0".to_vec();
-        hide(&mut image, "cuMemFreeAsync");
+        hide(&mut image, &["cuMemFreeAsync".to_owned()].into());
         assert_eq!(image, b"\0cuMemFree\0xuMemFreeAsync\0cuMemFreeAsync_ptsz\0");
     }
 }
