@@ -29,8 +29,10 @@ sets=(
   "cachalot-cli --no-default-features"
   # These have none, and are checked alone: in a whole build, other crates switch features of their dependencies on.
   "cachalot-atomic-file"
+  "cachalot-snapshot --no-default-features"
   "cachalot-snapshot"
   "cachalot-replay"
+  "cachalot-tuner --features serde"
   "cachalot-tuner"
   "cachalot-auditor"
   "cachalot-run"

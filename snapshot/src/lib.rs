@@ -24,26 +24,42 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Without the feature `files`, which is on by default, the crate has [`metrics::of_allocator`] alone, and no dependency but the core.
+//!
 //! Source of the keys: `torch/cuda/memory.py` and `torch/csrc/cuda/Module.cpp` of `PyTorch` 2.0 to
 //! 2.15.
 
 #![forbid(unsafe_code)]
 
-mod event;
-mod file;
-mod harvest;
 pub mod metrics;
+
+#[cfg(feature = "files")]
+mod event;
+#[cfg(feature = "files")]
+mod file;
+#[cfg(feature = "files")]
+mod harvest;
+#[cfg(feature = "files")]
 mod model;
+#[cfg(feature = "files")]
 mod other;
+#[cfg(feature = "files")]
 pub mod pickle;
+#[cfg(feature = "files")]
 mod shared;
+#[cfg(feature = "files")]
 mod stack;
+#[cfg(feature = "files")]
 mod stream;
+#[cfg(feature = "files")]
 mod take;
 
-pub use file::{Format, ReadError, read, read_from, read_with, write, write_file};
-pub use model::{Annotation, Block, Details, Event, Segment, Settings, Snapshot, Text};
-pub use other::Other;
-pub use stack::{Frame, Stack};
-pub use stream::Each;
-pub use take::Taken;
+#[cfg(feature = "files")]
+pub use {
+    file::{Format, ReadError, read, read_from, read_with, write, write_file},
+    model::{Annotation, Block, Details, Event, Segment, Settings, Snapshot, Text},
+    other::Other,
+    stack::{Frame, Stack},
+    stream::Each,
+    take::Taken,
+};

@@ -3,7 +3,6 @@
 use crate::program::{Program, Run, Settings, allocator};
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
 use cachalot_core::{Allocator, Config, Growable};
-use serde::Serialize;
 use spin::mutex::SpinMutex;
 
 /// The memory of the simulated device, unless the limit is higher: the memory of an H200.
@@ -16,7 +15,8 @@ pub type OnDevice = Allocator<SimulatedDevice, SpinMutex<()>, Growable>;
 const BETWEEN_LOOKS: usize = 1024;
 
 /// Cost of a program with a configuration.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Cost {
     /// Peak of the bytes held from the device.
     pub reserved_bytes: u64,

@@ -2,7 +2,6 @@
 
 use crate::verdict::{Aim, Budget, Note, Summary};
 use cachalot_core::simulated::DriverCosts;
-use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -61,7 +60,8 @@ impl Default for Options {
 }
 
 /// A measured candidate.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Tried {
     /// The configuration string.
     pub config: String,
@@ -79,7 +79,8 @@ pub struct Tried {
 }
 
 /// The result of a search.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Outcome {
     /// All candidates: the baseline, then the best first.
     pub tried: Vec<Tried>,

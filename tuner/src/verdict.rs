@@ -2,11 +2,10 @@
 
 use crate::judge::Cost;
 use cachalot_core::MIB;
-use serde::Serialize;
 
 /// The quantity to minimise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Aim {
     /// The peak of reserved memory.
     Memory,
@@ -15,7 +14,8 @@ pub enum Aim {
 }
 
 /// The bounds of a recommendation. Both hold for every program.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Budget {
     /// Most driver time of a request on average, in microseconds, with [`Aim::Memory`]. The first 10 ms of a
     /// program do not count. A program above the bound with the baseline may stay at the baseline's time.
@@ -34,7 +34,8 @@ impl Default for Budget {
 const SEGMENT: u64 = 20 * MIB;
 
 /// A candidate over several programs, beside the baseline.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Summary {
     /// Geometric mean of reserved memory over the baseline's, less 1: -0.5 is half of the memory.
     pub memory_change: f64,
@@ -54,8 +55,8 @@ pub struct Summary {
 }
 
 /// Why a candidate is or is not recommended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Note {
     /// The candidate is the baseline.
     Baseline,

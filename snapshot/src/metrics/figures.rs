@@ -1,5 +1,6 @@
 //! The figures of each device, and of each pool and stream.
 
+#[cfg(feature = "files")]
 use crate::model::Segment;
 use cachalot_core::{BlockState, SnapshotSegment};
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ pub(super) struct Figures {
 
 impl Figures {
     /// Adds a segment of a snapshot. A block with an unknown state counts as allocated.
+    #[cfg(feature = "files")]
     pub(super) fn add_segment(&mut self, segment: &Segment) {
         let blocks = segment.blocks.iter().map(|block| {
             let state = match &*block.state {

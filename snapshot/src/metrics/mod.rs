@@ -9,6 +9,7 @@
 mod figures;
 mod text;
 
+#[cfg(feature = "files")]
 use crate::model::Snapshot;
 use cachalot_core::{
     Allocator, DeviceIndex, DeviceMemory, Error, Lock, Segments, Statistic, StatisticKind, Stats, Storage,
@@ -20,6 +21,7 @@ use text::{Family, Kind, MetricsText};
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Returns the metrics of a snapshot at its end.
+#[cfg(feature = "files")]
 pub fn of_snapshot(snapshot: &Snapshot) -> String {
     let mut figures = Figures::default();
     for segment in snapshot.segments.iter().chain(snapshot.host_segments.iter().flatten()) {
