@@ -1,5 +1,4 @@
-//! Builds the text of `cachalot --version`: the version, the commit if known to git, and the
-//! features.
+//! Builds the text of `cachalot --version`: the version, and the commit if known to git.
 
 use std::env;
 use std::process::Command;
@@ -14,9 +13,6 @@ fn main() {
             println!("cargo::rerun-if-changed={log}");
         }
         parts.extend(git(&["rev-parse", "--short=10", "HEAD"]).map(|commit| format!("commit {commit}")));
-    }
-    if env::var_os("CARGO_FEATURE_PARANOID").is_some() {
-        parts.push("feature paranoid".to_owned());
     }
     let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let details = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };

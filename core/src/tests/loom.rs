@@ -1,5 +1,5 @@
 //! Models of lock-free sharing between threads, explored by loom: every order of loads and stores allowed by the
-//! memory model. `RUSTFLAGS="--cfg loom" cargo test -p cachalot-core --lib --target-dir target/loom -- loom`
+//! memory model. `tests/loom.sh` runs them.
 
 use crate::arena::heaps::pair_state::PairState;
 use crate::config::rounding::PoolKind;
