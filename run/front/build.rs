@@ -16,10 +16,10 @@ fn main() {
     let argument = |argument: &str| println!("cargo::rustc-cdylib-link-arg={argument}");
     argument("-Wl,-soname,libcuda.so.1");
     argument(&format!("-L{}", folder.display()));
-    // The library calls the alias by `dlsym` alone, and the linker would leave the entry out.
-    argument("-Wl,--push-state,--no-as-needed");
+    // The library calls the alias by `dlsym` alone, and the linker would leave the entry out. Zig's linker cannot restore a state.
+    argument("-Wl,--no-as-needed");
     argument("-lcachalot-driver");
-    argument("-Wl,--pop-state");
+    argument("-Wl,--as-needed");
     // A child without the library path finds the alias beside the library: a preloaded file with a missing
     // dependency would end the child.
     argument("-Wl,--enable-new-dtags,-rpath,$ORIGIN");
