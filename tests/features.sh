@@ -34,6 +34,7 @@ sets=(
   "cachalot-tuner"
   "cachalot-tuner --features serde"
   "cachalot-auditor"
+  "cachalot-gate"
   "cachalot-run"
   "cachalot-front"
   "cachalot-cli"

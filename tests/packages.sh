@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 # In the order of their dependencies, as they are published. Every other crate says `publish = false`.
 published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-snapshot cachalot-cuda cachalot-tuner cachalot
-  cachalot-replay cachalot-auditor cachalot-run cachalot-cli)
+  cachalot-replay cachalot-auditor cachalot-gate cachalot-run cachalot-cli)
 headers=(cachalot.h cachalot.hpp cachalot_cub.hpp cachalot_cuda_mr.hpp cachalot_torch.h)
 
 fail() {
