@@ -17,7 +17,8 @@ const ROUNDING: u64 = 1 << 30;
 pub(super) struct Ranges {
     /// Sorted by address.
     ranges: Vec<Range>,
-    /// Upper bound of the recorded device's memory, from the distances between segments.
+    /// Upper bound of the recorded device's memory, from the distances between segments. At least the most memory that
+    /// the record holds: of a small device, the distances tell little.
     pub(super) device_bytes: u64,
 }
 
@@ -78,9 +79,8 @@ impl Ranges {
             Some(others.get(next)? - range.start)
         });
         let reservation = room.min().unwrap_or(u64::MAX);
-        let device_bytes =
-            (reservation.saturating_sub(ROUNDING) / RESERVED_NINTHS * DEVICE_EIGHTHS).min(LARGEST_DEVICE);
-        Self { ranges, device_bytes }
+        let by_distance = (reservation.saturating_sub(ROUNDING) / RESERVED_NINTHS * DEVICE_EIGHTHS).min(LARGEST_DEVICE);
+        Self { ranges, device_bytes: by_distance.max(most_held(trace)) }
     }
 
     /// Returns the addresses that the device hands out for the state before the first event. An ordinary
@@ -117,6 +117,20 @@ impl Ranges {
     fn around(&self, addr: u64) -> &Range {
         &self.ranges[self.ranges.partition_point(|range| range.start <= addr) - 1]
     }
+}
+
+/// Returns the most bytes that a record holds from the device.
+fn most_held(trace: &Trace) -> u64 {
+    let at_first = trace.start.iter().flat_map(|start| &start.segments).map(|segment| segment.total_size).sum();
+    let (_, most) = trace.events.iter().fold((at_first, at_first), |(held, most): (u64, u64), event| {
+        let held = match event.action {
+            Action::SegmentAlloc | Action::SegmentMap => held.saturating_add(event.size),
+            Action::SegmentFree | Action::SegmentUnmap => held.saturating_sub(event.size),
+            _ => held,
+        };
+        (held, most.max(held))
+    });
+    most
 }
 
 /// Returns the range of a part that is mapped before the first event.
@@ -191,6 +205,16 @@ mod tests {
         assert_eq!(ranges.ranges, [whole, range(high, high + large, 7, large)]);
         assert_eq!(ranges.first_addresses(&start), [low, high]);
         assert!(!ranges.map(&again));
+    }
+
+    #[test]
+    fn a_device_has_room_for_all_that_the_record_holds() {
+        // The distance of 1 GiB is that of a device of less than 1 GiB, or of a rounding.
+        let (low, large) = (1 << 40, 300 << 20);
+        let map = |addr| event(Action::SegmentMap, addr, large);
+        let events = [map(low), map(low + (1 << 30)), event(Action::SegmentUnmap, low, large), map(low)];
+        assert_eq!(ranges(&events, None).device_bytes, 2 * large);
+        assert_eq!(ranges(&events[..1], None).device_bytes, LARGEST_DEVICE);
     }
 
     #[test]

@@ -42,7 +42,12 @@ fn record(file: &Path, options: Options) {
 #[test]
 fn a_recorded_program_is_replayed_without_a_difference() {
     let place = tempfile::tempdir().expect("a folder");
-    for (name, settings) in [("default", ""), ("caching", "exact_segments:False,max_split_size_mb:40")] {
+    let all = [
+        ("default", ""),
+        ("caching", "exact_segments:False,max_split_size_mb:40"),
+        ("pages", "expandable_segments:True"),
+    ];
+    for (name, settings) in all {
         let file = place.path().join(format!("{name}.csv"));
         record(&file, Options { settings: settings.to_owned(), ..Options::default() });
         let traces = Trace::load(&file).expect("a record");

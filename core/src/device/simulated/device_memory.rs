@@ -120,8 +120,8 @@ impl StreamOrder for SimulatedDevice {
         }
     }
 
-    fn can_order(&self, _: StreamId) -> bool {
-        true
+    fn can_order(&self, stream: StreamId) -> bool {
+        self.0.lock().streams.has_work(stream)
     }
 
     fn reports_end(&self, _: StreamId) -> bool {

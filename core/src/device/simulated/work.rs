@@ -64,7 +64,7 @@ impl SimulatedDevice {
     }
 
     /// Declares that no work is ever queued on `stream`, as on the stream that stands for the host: an event recorded
-    /// there is complete at once.
+    /// there is complete at once, and the stream [cannot be ordered](crate::StreamOrder::can_order).
     #[must_use]
     pub fn with_idle_stream(self, stream: StreamId) -> Self {
         self.0.lock().streams.idle.insert(stream);
@@ -152,6 +152,11 @@ impl Streams {
         }
         let streams = &self.by_id;
         self.work.retain(|work| streams.get(&work.place.0).is_none_or(|stream| stream.complete < work.place.1));
+    }
+
+    /// Returns whether work may ever be queued on a stream.
+    pub(super) fn has_work(&self, stream: StreamId) -> bool {
+        !self.idle.contains(&stream)
     }
 
     /// Returns whether a stream outside a capture has finished all the stream's work. `None` if unknown.
