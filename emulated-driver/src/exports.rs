@@ -8,8 +8,8 @@
 
 use crate::call::make;
 use crate::calls::{
-    array, capture, context, device, event, fill, graph, host, ipc, memory, module, pointer, pool, rows, start, stream,
-    transfer, value, virtual_memory,
+    array, capture, context, device, event, fill, graph, green, host, ipc, memory, module, pointer, pool, rows, start,
+    stream, transfer, value, virtual_memory,
 };
 use crate::tables::work::HostFunction;
 use crate::values::functions::Function;

@@ -163,3 +163,26 @@ fn a_context_ends_with_its_last_detachment() {
     assert_eq!((driver.cuCtxDetach(context), driver.cuCtxDetach(context)), (0, 201));
     assert_eq!((driver.cuCtxPushCurrent_v2(context), driver.cuMemFree_v2(address)), (201, 1));
 }
+
+#[test]
+fn memory_of_a_green_context_is_the_primary_contexts() {
+    let driver = Emulated::new();
+    let primary = driver.enter(0).expect("a context");
+    let (mut green, mut context) = (0, 0);
+    assert_eq!((driver.cuGreenCtxCreate(&mut green, 0, 0, 1), driver.cuGreenCtxCreate(&mut green, 8, 0, 0)), (1, 1));
+    assert_eq!((driver.cuGreenCtxCreate(&mut green, 8, 0, 1), driver.cuCtxFromGreenCtx(&mut context, green)), (0, 0));
+    assert!(context != green && context != primary);
+    assert_eq!(driver.cuCtxSetCurrent(context), 0);
+    let (address, stream) = (driver.alloc(PAGE).expect("memory"), driver.stream(1).expect("a stream"));
+    let event = {
+        assert_eq!(driver.cuCtxSetCurrent(primary), 0);
+        driver.event().expect("an event")
+    };
+    driver.control.hold(stream).expect("a stream");
+    assert_eq!(driver.cuMemsetD8Async(address, 1, PAGE, stream), 0);
+    assert_eq!((driver.cuCtxRecordEvent(primary, event), driver.cuEventQuery(event)), (0, 600));
+    driver.control.release(stream).expect("a stream");
+    assert_eq!((driver.cuEventSynchronize(event), driver.cuGreenCtxDestroy(green)), (0, 0));
+    assert_eq!((driver.cuGreenCtxDestroy(green), driver.cuCtxFromGreenCtx(&mut context, green)), (201, 201));
+    assert_eq!((driver.read(address, 1), driver.cuMemFree_v2(address)), (Ok(vec![1]), 0));
+}

@@ -5,7 +5,7 @@
 //! library in front. [`Real`] holds the functions called by `cachalot-cuda` ([`Table`]) and the
 //! functions for the library in front only. [`Real::driver`] starts a [`Driver`] over both, so no call of an allocator comes back to the library in front.
 
-use crate::types::CuIpcMemHandle;
+use crate::types::{CuGreenContext, CuIpcMemHandle};
 use cachalot_cuda::driver::table::Table;
 use cachalot_cuda::driver::types::{
     CuCaptureMode, CuContext, CuDevice, CuDevicePtr, CuGraph, CuGraphEdgeData, CuGraphNode, CuMemAccessDesc,
@@ -157,6 +157,13 @@ functions! {
     ctx_attach = c"cuCtxAttach"(context: *mut CuContext, flags: u32);
     /// Ends a use of a context, and the context with the last.
     ctx_detach = c"cuCtxDetach"(context: CuContext);
+    /// Creates a green context over the primary context of a device.
+    green_ctx_create = c"cuGreenCtxCreate"(
+        green: *mut CuGreenContext, resources: *mut c_void, device: CuDevice, flags: u32);
+    /// Destroys a green context, and releases the primary context.
+    green_ctx_destroy = c"cuGreenCtxDestroy"(green: CuGreenContext);
+    /// Reports a green context as a context.
+    ctx_from_green_ctx = c"cuCtxFromGreenCtx"(context: *mut CuContext, green: CuGreenContext);
     /// Begins to capture a stream into a graph.
     stream_begin_capture_to_graph = c"cuStreamBeginCaptureToGraph"(
         stream: CuStream, graph: CuGraph, dependencies: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize,

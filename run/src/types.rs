@@ -7,3 +7,8 @@ pub struct CuIpcMemHandle {
     /// The driver's own form.
     pub reserved: [u8; 64],
 }
+
+/// A green context (`CUgreenCtx`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct CuGreenContext(pub usize);

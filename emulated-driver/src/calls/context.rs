@@ -21,7 +21,7 @@ pub(crate) fn cuDevicePrimaryCtxRetain(call: &mut Call, context: Out<u64>, devic
 }
 
 /// Retains the primary context of a device.
-fn retain(call: &mut Call, device: i32) -> Answer<u64> {
+pub(super) fn retain(call: &mut Call, device: i32) -> Answer<u64> {
     let index = devices::index(&call.state, device)?;
     if let Some(code) = call.state.devices[index].lost {
         return Err(code);
@@ -319,7 +319,7 @@ pub(crate) fn cuCtxSynchronize(call: &mut Call) -> Answer<()> {
 /// Waits for all work queued in a context so far.
 fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
     captures::check_context_wait(&mut call.state, handle)?;
-    let marks = call.state.streams.ends_of_context(handle);
+    let marks = contexts::ends(&call.state, handle);
     call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
     pools::after_wait(&mut call.state);
     contexts::check(&call.state, handle)
@@ -333,8 +333,8 @@ fn known(call: &Call, handle: u64) -> Answer<()> {
 }
 
 /// Ends a context after the work is done, with all streams, events, modules and memory.
-fn end(call: &mut Call, handle: u64) {
-    let marks = call.state.streams.ends_of_context(handle);
+pub(super) fn end(call: &mut Call, handle: u64) {
+    let marks = contexts::ends(&call.state, handle);
     call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
     let state = &mut *call.state;
     modules::remove_all(state, handle);

@@ -133,7 +133,7 @@ pub(crate) fn record_on_context(call: &mut Call, context: u64, handle: u64) -> A
     }
     let stamp = event.stamp.is_some().then(Stamp::default);
     let state = &mut *call.state;
-    let mut marks = state.streams.ends_of_context(context);
+    let mut marks = contexts::ends(state, context);
     if let Some(stamp) = &stamp {
         // The time needs a piece of work behind all others: on a queue that no stream has.
         let its = state.contexts.get_mut(&context).ok_or(Code::CONTEXT_IS_DESTROYED)?;

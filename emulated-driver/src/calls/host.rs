@@ -72,7 +72,7 @@ pub(crate) fn cuMemFreeHost(call: &mut Call, start: u64) -> Answer<()> {
     contexts::check(&call.state, range.context)?;
     call.state.host_memory.ranges.remove(&start);
     if call.state.config.free_waits {
-        let marks = call.state.streams.ends_of_context(range.context);
+        let marks = contexts::ends(&call.state, range.context);
         call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
     }
     unmap(start, range.bytes);

@@ -8,7 +8,7 @@
 use crate::backing::handed;
 use crate::call::Call;
 use crate::state::blocks::{self, BlockKind};
-use crate::state::{devices, regions};
+use crate::state::{contexts, devices, regions};
 use crate::tables::memory::Region;
 use crate::tables::shared::{Offer, Opened};
 use crate::values::code::{Answer, Code};
@@ -78,7 +78,7 @@ pub(crate) fn cuIpcCloseMemHandle(call: &mut Call, address: u64) -> Answer<()> {
     call.state.shared.opened.remove(&address);
     let Some(allocation) = call.state.memory.allocations.remove(&address) else { return Ok(()) };
     if call.state.config.free_waits {
-        let marks = call.state.streams.ends_of_context(context);
+        let marks = contexts::ends(&call.state, context);
         call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
     }
     regions::give_back(&mut call.state, address, allocation);

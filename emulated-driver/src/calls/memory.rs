@@ -18,7 +18,7 @@ fn allocate(call: &mut Call, bytes: u64) -> Answer<u64> {
         call.state.answers.outcome("alloc_zero")?;
         return Ok(0);
     }
-    let (context, state) = (call.context, &mut *call.state);
+    let (context, state) = (contexts::owner(&call.state, call.context), &mut *call.state);
     let (address, span) = regions::take(state, context, None, bytes)?;
     if let Err(code) = regions::expose(state, span) {
         if let Some(allocation) = state.memory.allocations.remove(&address) {
@@ -97,7 +97,7 @@ pub(crate) fn cuMemFree_v2(call: &mut Call, address: u64) -> Answer<()> {
     contexts::check(state, allocation.context)?;
     call.state.memory.allocations.remove(&address);
     if call.state.config.free_waits {
-        let marks = call.state.streams.ends_of_context(allocation.context);
+        let marks = contexts::ends(&call.state, allocation.context);
         call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
     }
     regions::give_back(&mut call.state, address, allocation);

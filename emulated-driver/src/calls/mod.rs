@@ -13,6 +13,7 @@ pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod fill;
 pub(crate) mod graph;
+pub(crate) mod green;
 pub(crate) mod host;
 pub(crate) mod ipc;
 pub(crate) mod memory;

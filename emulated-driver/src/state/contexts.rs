@@ -1,6 +1,7 @@
 //! Which contexts accept work, and errors that break a context.
 
 use super::driver::State;
+use crate::tables::stream::Mark;
 use crate::values::code::{Answer, Code};
 
 /// Handle of the first primary context. Handles of a real driver are also addresses of structures.
@@ -27,6 +28,18 @@ pub(crate) fn device_of(state: &State, handle: u64) -> Answer<usize> {
 pub(crate) fn accessors(state: &State, handle: u64) -> Vec<usize> {
     let others = state.contexts.values().filter(|context| context.peers.contains(&handle));
     others.map(|context| context.device).collect()
+}
+
+/// Returns the context that owns memory which is taken in a context: of a green context the primary one.
+pub(crate) fn owner(state: &State, handle: u64) -> u64 {
+    state.contexts.get(&handle).and_then(|context| context.green_of).unwrap_or(handle)
+}
+
+/// Returns the marks after all work queued so far in a context, and in the green contexts over the context.
+pub(crate) fn ends(state: &State, handle: u64) -> Vec<Mark> {
+    let greens = state.contexts.iter().filter(|(_, context)| context.green_of == Some(handle));
+    let all = greens.map(|(&green, _)| green).chain([handle]);
+    all.flat_map(|handle| state.streams.ends_of_context(handle)).collect()
 }
 
 /// Breaks a context with an unrecoverable error: work not begun is dropped, and every later call

@@ -21,6 +21,8 @@ pub(crate) struct Context {
     pub(crate) after: Vec<Mark>,
     /// The queue with the times of events recorded on the whole context.
     pub(crate) event_queue: Option<u64>,
+    /// The primary context whose memory a green context uses.
+    pub(crate) green_of: Option<u64>,
     /// The device memory of the context itself.
     pub(crate) own_memory: Vec<Extent>,
 }
@@ -29,6 +31,7 @@ impl Context {
     /// Creates a context without work.
     pub(crate) fn new(device: usize, own_memory: Vec<Extent>) -> Self {
         let (own_queues, peers) = (BTreeMap::new(), BTreeSet::new());
-        Self { device, retains: 1, sticky: None, own_queues, peers, after: Vec::new(), event_queue: None, own_memory }
+        let (after, event_queue, green_of) = (Vec::new(), None, None);
+        Self { device, retains: 1, sticky: None, own_queues, peers, after, event_queue, green_of, own_memory }
     }
 }

@@ -80,6 +80,11 @@ macro_rules! functions {
             cuCtxAttach(context: Out<u64>, flags: u32): 2000, Context, Safe;
             cuCtxDetach(context: u64): 2000, Init, Unsafe;
         }
+        green {
+            cuGreenCtxCreate(green: Out<u64>, descriptor: u64, device: c_int, flags: u32): 12040, Init, Unsafe;
+            cuGreenCtxDestroy(green: u64): 12040, Init, Unsafe;
+            cuCtxFromGreenCtx(context: Out<u64>, green: u64): 12040, Init, Safe;
+        }
         memory {
             cuMemAlloc_v2(address: Out<u64>, bytes: Bytes): 3020, Context, Unsafe;
             cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<usize>, width: Bytes, height: Bytes, element: u32): 3020, Context, Unsafe;

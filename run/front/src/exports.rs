@@ -20,7 +20,7 @@ use cachalot_cuda::driver::types::{
     CuMemAllocationProp, CuMemHandle, CuMemLocation, CuMemoryPool, CuModule, CuStream,
 };
 use cachalot_run::ledger::Kind;
-use cachalot_run::types::CuIpcMemHandle;
+use cachalot_run::types::{CuGreenContext, CuIpcMemHandle};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::NonNull;
 
@@ -158,6 +158,8 @@ exports! {
         cuDevicePrimaryCtxRetain(context: *mut CuContext, device: CuDevice) => device_primary_ctx_retain(context, device);
         cuDevicePrimaryCtxRelease_v2(device: CuDevice) => device_primary_ctx_release(device);
         cuDevicePrimaryCtxReset_v2(device: CuDevice) => device_primary_ctx_reset(device);
+        cuGreenCtxCreate(green: *mut CuGreenContext, resources: *mut c_void, device: CuDevice, flags: c_uint) => green_ctx_create(green, resources, device, flags);
+        cuGreenCtxDestroy(green: CuGreenContext) => green_ctx_destroy(green);
         cuStreamDestroy_v2(stream: CuStream) => stream_destroy(stream);
         cuStreamBeginCapture_v2(stream: CuStream, mode: c_int) => stream_begin_capture(stream, mode);
         cuStreamBeginCapture_v2_ptsz(stream: CuStream, mode: c_int) => stream_begin_capture(per_thread(stream), mode);

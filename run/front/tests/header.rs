@@ -56,7 +56,7 @@ fn class(ty: &str) -> (char, usize) {
         "u16" => ('I', 2),
         "u64" | "usize" | "CuDevicePtr" | "CuMemHandle" => ('I', 8),
         "CuContext" | "CuStream" | "CuModule" | "CuFunction" | "CuGraph" | "CuGraphNode" | "CuGraphExec"
-        | "CuMemoryPool" => ('P', 0),
+        | "CuMemoryPool" | "CuGreenContext" => ('P', 0),
         "CuIpcMemHandle" => ('S', 64),
         "CuMemAccessDesc" => ('S', 12),
         "CuMemAllocationProp" => ('S', 32),

@@ -34,6 +34,7 @@ impl Process {
         // SAFETY: the arguments are the caller's.
         let code = unsafe { self.real.ctx_enable_peer_access(peer, flags) };
         let Some(accessor) = self.current() else { return code };
+        let (accessor, peer) = (self.contexts.root(accessor), self.contexts.root(peer));
         if code.is_success() {
             self.opened(accessor, peer);
             return code;

@@ -4,11 +4,14 @@
 //! allocator of the thread's last context, so the fast path asks the driver for the current context and takes
 //! no lock. A context destroyed by the program is forgotten, and the numbers of all threads' kept
 //! allocators become stale.
+//!
+//! The memory of a green context is that of the primary context behind it (the *root*), and so is the allocator.
 
 use crate::serve::served::Served;
-use cachalot_cuda::driver::types::CuContext;
+use crate::types::CuGreenContext;
+use cachalot_cuda::driver::types::{CuContext, CuDevice};
 use core::cell::RefCell;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The served contexts of a process.
@@ -17,6 +20,19 @@ pub(super) struct Contexts {
     version: AtomicU64,
     /// The served contexts, in the order of their opening.
     served: RwLock<Vec<Arc<Served>>>,
+    greens: RwLock<Vec<Green>>,
+    /// Whether there ever was a green context. Most programs have none, and take no lock to learn so.
+    has_greens: AtomicBool,
+}
+
+/// A green context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Green {
+    pub(super) handle: CuGreenContext,
+    /// The green context as a context.
+    pub(super) context: CuContext,
+    pub(super) root: CuContext,
+    pub(super) device: CuDevice,
 }
 
 /// The last context of a thread.
@@ -39,7 +55,12 @@ fn next_version() -> u64 {
 impl Contexts {
     /// Returns a list without contexts.
     pub(super) fn new() -> Self {
-        Self { version: AtomicU64::new(next_version()), served: RwLock::default() }
+        Self {
+            version: AtomicU64::new(next_version()),
+            served: RwLock::default(),
+            greens: RwLock::default(),
+            has_greens: AtomicBool::new(false),
+        }
     }
 
     /// Calls `act` with the open allocator of `context`. Takes no lock if the thread has
@@ -75,8 +96,42 @@ impl Contexts {
         Ok(act(&served))
     }
 
+    /// Returns the context whose memory a context uses: of a green context the primary one.
+    pub(super) fn root(&self, context: CuContext) -> CuContext {
+        self.green(|green| green.context == context).map_or(context, |green| green.root)
+    }
+
+    /// Returns a green context.
+    pub(super) fn green(&self, is_it: impl Fn(&Green) -> bool) -> Option<Green> {
+        if !self.has_greens() {
+            return None;
+        }
+        self.greens.read().unwrap_or_else(PoisonError::into_inner).iter().copied().find(is_it)
+    }
+
+    /// Returns whether there ever was a green context. Takes no lock.
+    #[inline]
+    pub(super) fn has_greens(&self) -> bool {
+        self.has_greens.load(Ordering::Acquire)
+    }
+
+    /// Adds a green context.
+    pub(super) fn add_green(&self, green: Green) {
+        self.greens.write().unwrap_or_else(PoisonError::into_inner).push(green);
+        self.has_greens.store(true, Ordering::Release);
+        // The handle may be that of an earlier context.
+        self.version.store(next_version(), Ordering::Release);
+    }
+
+    /// Forgets a green context, without a call of the driver.
+    pub(super) fn forget_green(&self, handle: CuGreenContext) {
+        self.greens.write().unwrap_or_else(PoisonError::into_inner).retain(|green| green.handle != handle);
+        self.version.store(next_version(), Ordering::Release);
+    }
+
     /// Returns the allocator of a context.
     pub(super) fn of(&self, context: CuContext) -> Option<Arc<Served>> {
+        let context = self.root(context);
         self.read(|served| served.iter().find(|served| served.context() == context).cloned())
     }
 

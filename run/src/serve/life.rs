@@ -1,8 +1,10 @@
 //! Contexts, streams and captures, from begin to end.
 
 use crate::real::Real;
+use crate::serve::contexts::Green;
 use crate::serve::process::Process;
 use crate::serve::served::DEVICE;
+use crate::types::CuGreenContext;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
     CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuGraph, CuGraphEdgeData, CuGraphNode, CuStream,
@@ -142,6 +144,53 @@ impl Process {
     /// Locks the attached contexts.
     fn attached(&self) -> MutexGuard<'_, Vec<CuContext>> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `cuGreenCtxCreate`. The memory of a green context is that of the device's primary context, which lives as long.
+    ///
+    /// # Safety
+    /// `green` is null or writable, and `resources` is a description of the driver's.
+    pub unsafe fn green_ctx_create(
+        &self,
+        green: *mut CuGreenContext,
+        resources: *mut c_void,
+        device: CuDevice,
+        flags: c_uint,
+    ) -> CuResult {
+        let _primaries = self.lock_primaries();
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.green_ctx_create(green, resources, device, flags) };
+        if !code.is_success() || green.is_null() {
+            return code;
+        }
+        // SAFETY: the driver has written the handle after success.
+        let handle = unsafe { green.read() };
+        let mut context = CuContext::NULL;
+        // SAFETY: `context` outlives the call, which writes one handle to it.
+        let converted = unsafe { self.real.ctx_from_green_ctx(&raw mut context, handle) };
+        if let Some(root) = self.primary(device).filter(|_| converted.is_success()) {
+            self.frees.add_context(root);
+            self.contexts.add_green(Green { handle, context, root, device });
+        }
+        code
+    }
+
+    /// `cuGreenCtxDestroy`. The primary context is released, and its memory stays with it.
+    ///
+    /// # Safety
+    /// The green context lives, and no thread uses the green context during the call.
+    pub unsafe fn green_ctx_destroy(&self, green: CuGreenContext) -> CuResult {
+        // SAFETY: the green context is the caller's.
+        let call = || unsafe { self.real.green_ctx_destroy(green) };
+        let Some(known) = self.contexts.green(|known| known.handle == green) else { return call() };
+        self.end_primary(known.device, false, || {
+            let code = call();
+            if code.is_success() {
+                self.contexts.forget_green(green);
+                self.end_captures(|(_, of)| *of == known.context);
+            }
+            code
+        })
     }
 
     /// `cuDevicePrimaryCtxRelease_v2`. The last release destroys the context.

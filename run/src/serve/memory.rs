@@ -192,7 +192,7 @@ impl Process {
     fn free_elsewhere(&self, address: CuDevicePtr) -> CuResult {
         // The context may have been made by a call that no library sees, and have work on the memory.
         if let Some(context) = self.current() {
-            self.frees.add_context(context);
+            self.frees.add_context(self.contexts.root(context));
         }
         self.contexts
             .all()

@@ -159,10 +159,10 @@ impl Process {
         if self.options.ledger {
             served.device().charge().unbook(Kind::Served, address);
         }
-        let freed = if block.stream == HOST_STREAM {
+        let freed = if block.stream == HOST_STREAM || self.is_green_default(stream) {
             if let Some(context) = self.current().filter(|&context| context != served.context()) {
                 // As for a free of the host: no call may have shown the context before.
-                self.frees.add_context(context);
+                self.frees.add_context(self.contexts.root(context));
             }
             served.allocator().free_at(ptr, self.frees.number())
         } else {
@@ -186,7 +186,10 @@ impl Process {
     fn with_stream<T>(&self, stream: CuStream, act: impl FnOnce(&Arc<Served>) -> T) -> Option<T> {
         let current = self.current()?;
         let mut context = current;
-        // The default streams belong to the current context.
+        // The default streams belong to the current context, and those of a green context are not those of its root.
+        if self.is_green_default(stream) {
+            return None;
+        }
         if stream.0 > CuStream::PER_THREAD.0 {
             let mut of_stream = CuContext::NULL;
             // SAFETY: `of_stream` outlives the call, which writes one handle to it.
@@ -200,6 +203,15 @@ impl Process {
         }
         // A context is opened by a request while it is current.
         self.contexts.with(context, act).ok()
+    }
+
+    /// Returns whether a stream is a default stream of a green context.
+    fn is_green_default(&self, stream: CuStream) -> bool {
+        if stream.0 > CuStream::PER_THREAD.0 || !self.contexts.has_greens() {
+            return false;
+        }
+        let current = self.current();
+        self.contexts.green(|green| Some(green.context) == current).is_some()
     }
 
     /// Returns whether a stream captures.

@@ -34,7 +34,7 @@ impl Process {
         let given = || unsafe { address.read() };
         let code = match self.current_device() {
             Some(device) => {
-                let context = self.current().unwrap_or_default();
+                let context = self.contexts.root(self.current().unwrap_or_default());
                 self.frees.add_context(context);
                 // Memory of a pool outlives contexts.
                 let owner = if kind == Kind::Plain { context } else { CuContext::NULL };
@@ -102,10 +102,11 @@ impl Process {
     /// `address` is null or writable.
     pub unsafe fn mem_alloc_managed(&self, address: *mut CuDevicePtr, bytes: usize, flags: c_uint) -> CuResult {
         self.pass();
+        let owner = self.contexts.root(self.current().unwrap_or_default());
         // SAFETY: the arguments are the caller's.
         let call = || unsafe { self.real.mem_alloc_managed(address, bytes, flags) };
         // SAFETY: the driver has written the address after success.
-        unsafe { self.take_uncounted(Kind::Managed, address, self.current().unwrap_or_default(), call) }
+        unsafe { self.take_uncounted(Kind::Managed, address, owner, call) }
     }
 
     /// `cuMemHostAlloc`.

@@ -5,7 +5,7 @@ use crate::options::Options;
 use crate::real::{self, Real};
 use crate::record::Record;
 use crate::serve::contexts::Contexts;
-use crate::serve::frees::Frees;
+use crate::serve::frees::{Frees, in_context};
 use crate::serve::launches::tell_first_launches;
 use crate::serve::notes::Notes;
 use crate::serve::observed::Observed;
@@ -182,6 +182,15 @@ impl Process {
     /// process only observes.
     #[cold]
     fn open(&self, context: CuContext) -> Option<Arc<Served>> {
+        let root = self.contexts.root(context);
+        if root != context {
+            let mut opened = None;
+            let _ = in_context(self.real, root, || {
+                opened = self.open(root);
+                CuResult::SUCCESS
+            });
+            return opened;
+        }
         self.frees.add_context(context);
         if self.options.observe {
             return None;

@@ -3,6 +3,7 @@
 use super::setup::{PAGE, Setup};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuMemoryPool, CuStream};
 use cachalot_run::Options;
+use cachalot_run::types::CuGreenContext;
 
 /// Makes a context, which is current then.
 fn create(setup: &Setup, device: i32) -> u64 {
@@ -296,4 +297,69 @@ fn a_context_that_follows_one_under_the_same_handle_is_served_anew() {
             });
         }
     });
+}
+
+/// Makes a green context on device 0. Returns the handle, and the context.
+fn create_green(setup: &Setup) -> (CuGreenContext, u64) {
+    let (mut green, resources) = (CuGreenContext(0), std::ptr::dangling_mut());
+    // SAFETY: `green` outlives the call, and the emulated driver reads no description.
+    assert_eq!(unsafe { setup.process.green_ctx_create(&raw mut green, resources, CuDevice(0), 1) }.0, 0);
+    let mut context = 0;
+    assert_eq!(setup.cuCtxFromGreenCtx(&mut context, green.0 as u64), 0);
+    (green, context)
+}
+
+#[test]
+fn a_green_context_is_served_from_the_memory_of_its_primary_context() {
+    let setup = Setup::new();
+    let free = setup.take(PAGE);
+    let (green, context) = create_green(&setup);
+    assert_eq!((setup.give(free), setup.cuCtxSetCurrent(context)), (0, 0));
+    let stream = setup.stream();
+    let block = setup.take(PAGE);
+    assert_eq!(block, free, "one allocator serves both");
+    setup.control.hold(stream).expect("a stream");
+    setup.fill(block, 7, PAGE, stream);
+    assert_eq!((setup.give(block), setup.take(PAGE) == block), (0, false), "the work of the green context is awaited");
+    setup.control.release(stream).expect("held");
+    let kept = setup.take_on(512, stream);
+    assert_eq!((setup.give_on(kept, stream), setup.cuStreamSynchronize(stream)), (0, 0));
+    let kept = setup.take(3 * PAGE);
+    // SAFETY: no other thread uses the green context.
+    assert_eq!(unsafe { setup.process.green_ctx_destroy(green) }.0, 0);
+    assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
+    setup.fill(kept, 1, 3 * PAGE, setup.stream());
+    assert_eq!((setup.cuCtxSynchronize(), setup.now(kept, 4), setup.give(kept)), (0, vec![1; 4], 0));
+}
+
+#[test]
+fn default_streams_of_a_green_context_are_not_those_of_the_primary_one() {
+    let setup = Setup::new();
+    let (_, context) = create_green(&setup);
+    let ordered = setup.take_on(PAGE, setup.stream());
+    assert_eq!(setup.cuCtxSetCurrent(context), 0);
+    let passed = setup.take_on(512, 0);
+    assert_eq!((setup.control.calls("cuMemAllocAsync"), setup.give_on(passed, 0)), (1, 0));
+    setup.control.hold(0).expect("a stream");
+    setup.fill(ordered, 7, PAGE, 0);
+    assert_eq!((setup.give_on(ordered, 0), setup.cuCtxSetCurrent(setup.context)), (0, 0));
+    assert_ne!(setup.take_on(PAGE, setup.stream()), ordered, "pending memory has served");
+    assert_eq!(setup.cuCtxSetCurrent(context), 0);
+    setup.control.release(0).expect("held");
+    assert_eq!(setup.cuCtxSynchronize(), 0);
+}
+
+#[test]
+fn the_last_green_context_ends_a_primary_context_that_nobody_retains() {
+    let setup = Setup::new();
+    let ((first, _), (second, _)) = (create_green(&setup), create_green(&setup));
+    let block = setup.take(PAGE);
+    // SAFETY: no other thread uses the contexts.
+    let destroy = |green| unsafe { setup.process.green_ctx_destroy(green) }.0;
+    // SAFETY: as above.
+    assert_eq!(unsafe { setup.process.device_primary_ctx_release(CuDevice(0)) }.0, 0);
+    assert_eq!((destroy(first), setup.process.counts().used_bytes), (0, PAGE as u64));
+    assert_eq!((destroy(second), setup.process.counts().held_bytes, destroy(second)), (0, 0, 201));
+    setup.retain(0);
+    assert_eq!(setup.give(block), 1);
 }
