@@ -76,34 +76,30 @@ pub(crate) fn measured(index: usize, kind: Kind, pass: impl FnOnce(NonNull<c_voi
 /// launch, which is measured if somebody wants full books.
 #[inline]
 pub(crate) fn launched(index: usize, function: CuFunction, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
-    let _entered = match enter() {
-        Ok(entered) => entered,
-        Err(code) => return code,
-    };
-    if is_first_launch(function.0) {
-        return measured(index, Kind::Module, pass);
-    }
-    of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
+    awake(|| {
+        if is_first_launch(function.0) {
+            return measured(index, Kind::Module, pass);
+        }
+        of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
+    })
 }
 
 /// Makes a call of the function `NAMES[index]`, by which the driver or a device reads or writes memory. Memory that sleeps is
 /// awake before `pass` begins, and stays awake until `pass` returns.
 #[inline]
 pub(crate) fn touching(index: usize, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
-    let _entered = match enter() {
-        Ok(entered) => entered,
-        Err(code) => return code,
-    };
-    of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
+    awake(|| of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass))
 }
 
-/// Keeps the memory awake. Does nothing inside a served call, whose own way keeps the memory that the call uses.
-///
-/// # Errors
-/// The code for the caller, where the memory cannot wake.
+/// Makes a call while the memory is kept awake, or returns the code of memory that cannot wake. Inside a served call nothing is
+/// kept: the served call's own way keeps the memory that it uses.
 #[inline]
-fn enter() -> Result<Entered, CuResult> {
-    if INSIDE.get() { Ok(Entered::freely()) } else { serve::enter() }
+fn awake(call: impl FnOnce() -> CuResult) -> CuResult {
+    let entered = if INSIDE.get() { Ok(Entered::freely()) } else { serve::enter() };
+    match entered {
+        Ok(_entered) => call(),
+        Err(code) => code,
+    }
 }
 
 /// Returns the per-thread default stream in place of 0, as the driver's functions with `_ptsz` read the argument.
