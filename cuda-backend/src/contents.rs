@@ -4,6 +4,8 @@ use crate::context_wait::wait_for_context;
 use crate::device::CudaDevice;
 use crate::driver::types::{CuEvent, CuEventFlags};
 use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, ErrorKind, Saved};
+use std::io;
+use std::path::PathBuf;
 
 impl CudaDevice {
     /// Sets the bytes of pinned host memory that stay when all contents of parked memory are gone, for the
@@ -13,6 +15,22 @@ impl CudaDevice {
     /// The first error of the driver or the system. Memory whose return failed is lost.
     pub fn retain_host_memory(&self, bytes: u64) -> DeviceResult<()> {
         self.store.retain(&self.context, bytes)
+    }
+
+    /// Keeps the contents of later parks in files without names in a folder, and no longer in memory of the host. `None`:
+    /// in memory of the host, as at first. The folder is looked at by the next park. Contents kept before stay where they are.
+    ///
+    /// A park takes the room of its file before anything is moved. A park and a wake need up to 64 MiB of pinned memory for as long
+    /// as they last. A forked child that does not begin another program holds the file, too.
+    pub fn keep_contents_in(&self, folder: Option<PathBuf>) {
+        self.store.keep_in(folder);
+    }
+
+    /// Returns the last error of a file for contents since the last call or the last park, which names the folder. The error of
+    /// the call that failed for it is [`OutOfMemory`](ErrorKind::OutOfMemory) if the folder lacks the room, and
+    /// otherwise has the code 304.
+    pub fn take_contents_error(&self) -> Option<io::Error> {
+        self.store.take_file_error()
     }
 
     /// Returns the bytes of pinned host memory for contents: all bytes, and the bytes without contents at
@@ -60,7 +78,7 @@ impl CudaDevice {
 impl Contents for CudaDevice {
     fn prepare(&self, bytes: u64, _largest: u64) -> DeviceResult<()> {
         // Contents of any length lie in one region.
-        self.store.prepare(bytes, self.numa_node_of_gpu())
+        self.store.prepare(&self.context, bytes, self.numa_node_of_gpu())
     }
 
     fn end_saves(&self) {
@@ -80,11 +98,11 @@ impl Contents for CudaDevice {
     }
 
     fn mark(&self) -> DeviceResult<CopyMark> {
-        self.store.mark(&self.context)
+        self.store.copies.mark(&self.context)
     }
 
     fn finish(&self, mark: CopyMark) -> DeviceResult<()> {
-        self.store.finish(&self.context, mark)
+        self.store.copies.finish(&self.context, mark)
     }
 
     fn forget(&self, saved: Saved) {

@@ -49,7 +49,7 @@ pub struct DeviceOptions {
 #[derive(Debug)]
 pub struct CudaDevice {
     /// The context, and whether the context still works.
-    pub(crate) context: Context,
+    pub(crate) context: Arc<Context>,
     /// The driver's handle of the device.
     pub(crate) device: CuDevice,
     /// The UUID of the GPU, or of the MIG instance. `None` iff the driver does not tell.
@@ -103,7 +103,7 @@ impl CudaDevice {
             Some(context) => (context, false),
             None => (retain(driver, device)?, true),
         };
-        let context = Context::new(driver, handle);
+        let context = Arc::new(Context::new(driver, handle));
         let prepared = Self::prepare(&context, device).and_then(|virtual_memory| {
             let wants_bytes = options.identity == StreamIdentity::Asked;
             begin_bytes(&context, options.streams.kept_bytes(), wants_bytes).map(|()| virtual_memory)

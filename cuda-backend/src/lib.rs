@@ -33,10 +33,15 @@ pub mod lock;
 
 mod capture_marks;
 mod contents;
+mod contents_file;
 mod context;
 mod context_wait;
+mod copy_marks;
 mod device;
 mod events;
+mod file_copies;
+mod file_crew;
+mod file_jobs;
 mod handle;
 mod host_claims;
 mod host_device;
@@ -64,6 +69,7 @@ mod shared_fake;
 #[cfg(test)]
 mod tests;
 
+pub use contents_file::is_no_room;
 pub use device::{CudaDevice, DeviceOptions};
 pub use driver::result::CuResult;
 pub use driver::{Driver, LoadError};

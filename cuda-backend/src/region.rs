@@ -111,6 +111,11 @@ impl Region {
         *self.progress.0.lock().unwrap_or_else(PoisonError::into_inner) = Progress { touched: 0, ended: true };
     }
 
+    /// Returns the address of a byte.
+    pub(crate) fn at(&self, offset: u64) -> NonNull<c_void> {
+        self.base.at(offset)
+    }
+
     /// Calls `copy` with the host address, offset and length of each part of the `bytes` from `offset` on,
     /// until a call fails. Each part lies in a single piece. The method pins the parts before the copies.
     /// Only one thread at a time may pass unpinned parts.

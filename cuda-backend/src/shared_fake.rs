@@ -7,6 +7,7 @@ use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::table::Table;
 use crate::driver::types::*;
+use cachalot_core::DevicePtr;
 use core::ffi::{c_int, c_void};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -29,6 +30,17 @@ struct Stream {
     waits: Vec<(u64, u64, u64)>,
 }
 
+/// A copy in progress. The bytes move at its end.
+#[derive(Clone, Copy, Debug)]
+struct FakeCopy {
+    stream: u64,
+    number: u64,
+    host: usize,
+    at: u64,
+    bytes: usize,
+    to_host: bool,
+}
+
 /// The state of the driver.
 #[derive(Default, Debug)]
 pub(crate) struct State {
@@ -43,11 +55,13 @@ pub(crate) struct State {
     free_events: Vec<usize>,
     /// Number of present allocations.
     allocations: u64,
-    /// Registered host memory by address, with the number of the last copy.
-    pinned: BTreeMap<usize, (usize, u64)>,
-    /// Number of begun copies, and number of ended copies.
+    /// Registered host memory by address, with the length.
+    pinned: BTreeMap<usize, usize>,
+    /// Number of begun copies, and the copies in progress.
     copies: u64,
-    copies_ended: u64,
+    copying: Vec<FakeCopy>,
+    /// Device memory with bytes, by address.
+    memory: BTreeMap<u64, Vec<u8>>,
     /// Violations by the program, as texts.
     pub(crate) violations: Vec<String>,
     /// The share of failing calls in percent, and the random numbers.
@@ -110,6 +124,16 @@ pub(crate) fn is_complete((id, piece): (u64, u64)) -> bool {
     with(|state| state.streams[id as usize].complete >= piece)
 }
 
+/// Gives device memory at an address its bytes.
+pub(crate) fn put(at: DevicePtr, bytes: Vec<u8>) {
+    with(|state| state.memory.insert(at.0, bytes));
+}
+
+/// Returns the bytes of device memory given by [`put`].
+pub(crate) fn bytes_at(at: DevicePtr) -> Vec<u8> {
+    with(|state| state.memory[&at.0].clone())
+}
+
 /// Returns whether no violation happened.
 pub(crate) fn is_clean() -> bool {
     with(|state| state.violations.is_empty())
@@ -170,7 +194,22 @@ impl State {
 
     fn complete_all(&mut self) {
         self.streams.iter_mut().for_each(|stream| stream.complete = stream.submitted);
-        self.copies_ended = self.copies;
+        self.end_copies(|_| true);
+    }
+
+    /// Ends the copies for which `is_due` returns true: their bytes move.
+    fn end_copies(&mut self, is_due: impl Fn(&FakeCopy) -> bool) {
+        let (due, rest) = self.copying.iter().partition(|copy| is_due(copy));
+        let due: Vec<FakeCopy> = due;
+        self.copying = rest;
+        for copy in due {
+            let Some((base, memory)) = self.memory.range_mut(..=copy.at).next_back() else { continue };
+            let from = (copy.at - base) as usize;
+            let Some(memory) = memory.get_mut(from..from + copy.bytes) else { continue };
+            // SAFETY: the memory is registered, and so mapped, and the code under test leaves it alone during the copy.
+            let host = unsafe { core::slice::from_raw_parts_mut(copy.host as *mut u8, copy.bytes) };
+            if copy.to_host { host.copy_from_slice(memory) } else { memory.copy_from_slice(host) }
+        }
     }
 }
 
@@ -339,7 +378,7 @@ extern "C" fn event_synchronize(event: CuEvent) -> CuResult {
         on_event("cuEventSynchronize at its end", event, |state, _| {
             if let Some((id, piece, copies)) = recorded.get() {
                 state.complete(id, piece);
-                state.copies_ended = state.copies_ended.max(copies);
+                state.end_copies(|copy| copy.stream == id && copy.number <= copies);
             }
             CuResult::SUCCESS
         })
@@ -359,7 +398,7 @@ extern "C" fn synchronize(stream: CuStream) -> CuResult {
         on_stream("cuStreamSynchronize", stream, |state, id| {
             let submitted = state.streams[id as usize].submitted;
             state.complete(id, submitted);
-            state.copies_ended = state.copies;
+            state.end_copies(|copy| copy.stream == id);
             CuResult::SUCCESS
         })
     })
@@ -421,7 +460,7 @@ extern "C" fn stream_destroy(stream: CuStream) -> CuResult {
 extern "C" fn host_register(address: *mut c_void, bytes: usize, _flags: CuMemHostRegisterFlags) -> CuResult {
     call(|| {
         with(|state| {
-            if state.pinned.insert(address.addr(), (bytes, 0)).is_none() {
+            if state.pinned.insert(address.addr(), bytes).is_none() {
                 return CuResult::SUCCESS;
             }
             state.violations.push("memory was registered twice".to_owned());
@@ -432,8 +471,11 @@ extern "C" fn host_register(address: *mut c_void, bytes: usize, _flags: CuMemHos
 extern "C" fn host_unregister(address: *mut c_void) -> CuResult {
     call(|| {
         with(|state| match state.pinned.remove(&address.addr()) {
-            Some((_, copy)) => {
-                if copy > state.copies_ended {
+            Some(bytes) => {
+                let range = address.addr()..address.addr() + bytes;
+                let before = state.copying.len();
+                state.copying.retain(|copy| !range.contains(&copy.host));
+                if state.copying.len() < before {
                     state.violations.push("memory was unregistered under a copy".to_owned());
                 }
                 CuResult::SUCCESS
@@ -443,24 +485,26 @@ extern "C" fn host_unregister(address: *mut c_void) -> CuResult {
     })
 }
 /// Begins a copy from or to registered memory.
-fn copy(host: usize, bytes: usize) -> CuResult {
+fn copy(host: usize, at: u64, bytes: usize, stream: CuStream, to_host: bool) -> CuResult {
     call(|| {
-        with(|state| {
+        on_stream("a copy", stream, |state, id| {
             state.copies += 1;
-            let copies = state.copies;
-            match state.pinned.range_mut(..=host).next_back() {
-                Some((at, (length, last))) if host + bytes <= at + *length => *last = copies,
+            let number = state.copies;
+            match state.pinned.range(..=host).next_back() {
+                Some((begin, length)) if host + bytes <= begin + length => {
+                    state.copying.push(FakeCopy { stream: id, number, host, at, bytes, to_host });
+                }
                 _ => state.violations.push("a copy used memory that is not registered".to_owned()),
             }
             CuResult::SUCCESS
         })
     })
 }
-extern "C" fn copy_to_host(to: *mut c_void, _from: u64, bytes: usize, _stream: CuStream) -> CuResult {
-    copy(to.addr(), bytes)
+extern "C" fn copy_to_host(to: *mut c_void, from: u64, bytes: usize, stream: CuStream) -> CuResult {
+    copy(to.addr(), from, bytes, stream, true)
 }
-extern "C" fn copy_from_host(_to: u64, from: *const c_void, bytes: usize, _stream: CuStream) -> CuResult {
-    copy(from.addr(), bytes)
+extern "C" fn copy_from_host(to: u64, from: *const c_void, bytes: usize, stream: CuStream) -> CuResult {
+    copy(from.addr(), to, bytes, stream, false)
 }
 
 /// Returns the table of the fake's functions.

@@ -1,6 +1,7 @@
 //! Tests of the device over the fake driver: restored state, and handling of failures.
 
 mod failures;
+mod files;
 mod memory;
 mod store;
 mod streams;

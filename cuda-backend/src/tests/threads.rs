@@ -5,6 +5,7 @@ use super::*;
 use crate::shared_fake::{self, SharedFake};
 use cachalot_core::Contents;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::path::Path;
 use std::sync::{Mutex, RwLock};
 
 /// Number of streams at a time. A separate thread ends each stream.
@@ -211,12 +212,12 @@ fn park(device: &CudaDevice, pages: u64) -> DeviceResult<()> {
     result
 }
 
-#[test]
-#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
-fn parks_beside_give_backs_and_failures_use_only_memory_that_is_theirs() {
+/// Parks on a thread, while others give memory back and wait for copies. `folder`: the folder of the contents.
+fn park_beside_give_backs(folder: Option<&Path>) {
     let fake = shared_fake::start();
     for percent in [0, 2, 20] {
         let device = open(&fake, StreamIdentity::Reported);
+        device.keep_contents_in(folder.map(Path::to_owned));
         let (stop, failed) = (AtomicBool::new(false), AtomicUsize::new(0));
         shared_fake::set_faults(percent);
         std::thread::scope(|scope| {
@@ -246,4 +247,18 @@ fn parks_beside_give_backs_and_failures_use_only_memory_that_is_theirs() {
         assert_eq!(violations, Vec::<String>::new(), "{percent} percent");
         assert!(percent > 0 || (events, pinned) == (0, 0), "{events} events, {pinned} registrations");
     }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn parks_beside_give_backs_and_failures_use_only_memory_that_is_theirs() {
+    park_beside_give_backs(None);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn parks_to_files_beside_waits_and_failures_use_only_memory_that_is_theirs() {
+    let folder = super::files::folder();
+    park_beside_give_backs(Some(folder.path()));
+    assert_eq!(folder.path().read_dir().expect("a folder").count(), 0);
 }

@@ -1,0 +1,260 @@
+//! A file without a name for contents, with its room taken when the file is made.
+//!
+//! No other process can open the file by a name, and the system removes the file with its last handle, also after a
+//! kill. Reads and writes pass the system's cache by where the file system allows direct I/O: the cache would take the
+//! memory that the host lacks.
+
+use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, fstatvfs};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
+use std::fs::{File, Permissions};
+use std::io;
+use std::num::NonZeroU64;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Alignment of offsets, lengths and addresses for direct I/O, in bytes.
+pub(crate) const IO_ALIGNMENT: u64 = 4096;
+
+/// The folder of files for contents.
+#[derive(Default, Debug)]
+pub(crate) struct ContentsFolder {
+    path: PathBuf,
+    #[cfg(test)]
+    pub(crate) faults: Faults,
+}
+
+/// A file for contents, open for this process only.
+#[derive(Debug)]
+pub(crate) struct ContentsFile {
+    file: File,
+    folder: Arc<ContentsFolder>,
+    /// Length in bytes.
+    pub(crate) bytes: u64,
+    /// Whether reads and writes pass the system's cache by.
+    direct: AtomicBool,
+}
+
+/// A step of a file's life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileStep {
+    Create,
+    Reserve,
+    Write,
+    Read,
+}
+
+impl FileStep {
+    /// Returns the step as a part of a message.
+    const fn what(self) -> &'static str {
+        match self {
+            Self::Create => "no file for parked memory can be created",
+            Self::Reserve => "there is no room for parked memory",
+            Self::Write => "parked memory cannot be written",
+            Self::Read => "parked memory cannot be read",
+        }
+    }
+}
+
+impl ContentsFolder {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            #[cfg(test)]
+            faults: Faults::default(),
+        }
+    }
+
+    /// Performs a step. An error keeps its kind, and names the folder and the step.
+    fn step<T>(&self, step: FileStep, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        #[cfg(test)]
+        let act = || self.faults.pass(step).and_then(|()| act());
+        act()
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {}: {error}", self.path.display(), step.what())))
+    }
+}
+
+impl ContentsFile {
+    /// Creates a file with the mode 0600 and room for `bytes` bytes.
+    ///
+    /// # Errors
+    /// The system's. [`is_no_room`] tells whether the folder lacks the room.
+    pub(crate) fn new(folder: &Arc<ContentsFolder>, bytes: u64) -> io::Result<Self> {
+        let file = folder.step(FileStep::Create, || {
+            let file = tempfile::tempfile_in(&folder.path)?;
+            file.set_permissions(Permissions::from_mode(0o600))?;
+            Ok(file)
+        })?;
+        // A full disk is found here, before anything is moved.
+        folder.step(FileStep::Reserve, || reserve(&file, bytes.next_multiple_of(IO_ALIGNMENT)))?;
+        let direct = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT)).is_ok();
+        Ok(Self { file, folder: Arc::clone(folder), bytes, direct: AtomicBool::new(direct) })
+    }
+
+    /// Writes bytes at an offset. Offset, length and address are multiples of [`IO_ALIGNMENT`].
+    ///
+    /// # Errors
+    /// The system's. The range has any contents then.
+    pub(crate) fn write(&self, from: &[u8], offset: u64) -> io::Result<()> {
+        self.folder.step(FileStep::Write, || self.transfer(|file| file.write_all_at(from, offset)))?;
+        self.leave_cache(offset, from.len());
+        Ok(())
+    }
+
+    /// Reads bytes at an offset, with the rules of [`write`](Self::write).
+    ///
+    /// # Errors
+    /// The system's. `to` has any contents then.
+    pub(crate) fn read(&self, to: &mut [u8], offset: u64) -> io::Result<()> {
+        self.folder.step(FileStep::Read, || self.transfer(|file| file.read_exact_at(to, offset)))?;
+        self.leave_cache(offset, to.len());
+        Ok(())
+    }
+
+    /// Performs a read or a write. If the file system refuses direct I/O, performs the call again through the cache.
+    fn transfer(&self, mut act: impl FnMut(&File) -> io::Result<()>) -> io::Result<()> {
+        let done = act(&self.file);
+        let is_refused = |error: &io::Error| error.raw_os_error() == Some(Errno::INVAL.raw_os_error());
+        if !self.direct.load(Ordering::Relaxed) || !done.as_ref().is_err_and(is_refused) {
+            return done;
+        }
+        fcntl_getfl(&self.file).and_then(|flags| fcntl_setfl(&self.file, flags - OFlags::DIRECT))?;
+        self.direct.store(false, Ordering::Relaxed);
+        act(&self.file)
+    }
+
+    /// Lets the system's cache give up a range, where the cache has it.
+    fn leave_cache(&self, offset: u64, bytes: usize) {
+        if !self.direct.load(Ordering::Relaxed) {
+            // The advice also begins to write the range to the disk. Without it the cache keeps the range for longer.
+            let _ = fadvise(&self.file, offset, NonZeroU64::new(bytes as u64), Advice::DontNeed);
+        }
+    }
+}
+
+/// Takes the room of a file.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    // The system would end a program that passes its limit, by a signal.
+    if let Some(most) = getrlimit(Resource::Fsize).current.filter(|&most| bytes > most) {
+        let text = format!("{bytes} bytes are more than a file of this process may have (ulimit -f): {most}");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes)) {
+        Ok(()) => Ok(()),
+        // The file system takes room for written bytes only. A write finds a full disk then.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            let system = fstatvfs(file)?;
+            let free = system.f_bavail.saturating_mul(system.f_frsize);
+            if free < bytes {
+                let text = format!("{bytes} bytes are needed, and {free} are free");
+                return Err(io::Error::new(io::ErrorKind::StorageFull, text));
+            }
+            file.set_len(bytes)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns whether an error of [`CudaDevice::take_contents_error`](crate::CudaDevice::take_contents_error) tells of a
+/// folder without enough room.
+pub fn is_no_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
+}
+
+/// Failures of steps to come, for tests.
+#[cfg(test)]
+#[derive(Default, Debug)]
+pub(crate) struct Faults(std::sync::Mutex<Option<(FileStep, u32, io::ErrorKind)>>);
+
+#[cfg(test)]
+impl Faults {
+    /// Lets the step fail after it has succeeded `skip` times.
+    pub(crate) fn fail(&self, step: FileStep, skip: u32, kind: io::ErrorKind) {
+        *self.0.lock().expect("no panic") = Some((step, skip, kind));
+    }
+
+    /// Ends the failures. Returns whether the planned failure is still to come.
+    pub(crate) fn end(&self) -> bool {
+        self.0.lock().expect("no panic").take().is_some()
+    }
+
+    fn pass(&self, step: FileStep) -> io::Result<()> {
+        let mut planned = self.0.lock().expect("no panic");
+        match &mut *planned {
+            Some((at, 0, kind)) if *at == step => {
+                let kind = *kind;
+                *planned = None;
+                Err(kind.into())
+            }
+            Some((at, skip, _)) if *at == step => {
+                *skip -= 1;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    /// Bytes at an aligned address.
+    #[repr(align(4096))]
+    struct Aligned([u8; 8192]);
+
+    fn folder() -> (tempfile::TempDir, Arc<ContentsFolder>) {
+        let made = tempfile::tempdir().expect("a folder");
+        let folder = Arc::new(ContentsFolder::new(made.path().to_owned()));
+        (made, folder)
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no unnamed files")]
+    fn a_file_has_its_room_no_name_and_no_other_reader() {
+        let (made, folder) = folder();
+        let file = ContentsFile::new(&folder, 8192).expect("room");
+        let about = file.file.metadata().expect("open");
+        assert_eq!((about.len(), about.nlink(), about.mode() & 0o777), (8192, 0, 0o600));
+        assert!(about.blocks() * 512 >= 8192, "the room is taken: {}", about.blocks());
+        assert_eq!(made.path().read_dir().expect("a folder").count(), 0);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no unnamed files")]
+    fn bytes_come_back_directly_and_through_the_cache() {
+        for place in [std::env::temp_dir(), "/dev/shm".into()] {
+            let Ok(made) = tempfile::tempdir_in(place) else { continue };
+            let folder = Arc::new(ContentsFolder::new(made.path().to_owned()));
+            let file = ContentsFile::new(&folder, 16 << 10).expect("room");
+            for direct in [true, false] {
+                let mut bytes = Box::new(Aligned([7; 8192]));
+                file.write(&bytes.0, 4096).expect("written");
+                bytes.0.fill(0);
+                file.read(&mut bytes.0, 4096).expect("read");
+                assert!(bytes.0.iter().all(|&byte| byte == 7), "{direct}");
+                // An unaligned length is refused once, and then goes through the cache.
+                file.write(&bytes.0[..100], 4096).expect("written");
+            }
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no unnamed files")]
+    fn errors_name_the_folder_the_step_and_the_reason() {
+        let (made, folder) = folder();
+        let missing = Arc::new(ContentsFolder::new(made.path().join("missing")));
+        let error = ContentsFile::new(&missing, 4096).expect_err("no folder").to_string();
+        assert!(error.contains("/missing: no file for parked memory can be created: "), "{error}");
+        let error = ContentsFile::new(&folder, 1 << 62).expect_err("too much");
+        assert!(is_no_room(&error), "{error:?}");
+        assert!(error.to_string().contains(": there is no room for parked memory: "), "{error}");
+        folder.faults.fail(FileStep::Reserve, 0, io::ErrorKind::StorageFull);
+        assert!(is_no_room(&ContentsFile::new(&folder, 4096).expect_err("planned")));
+        assert!(ContentsFile::new(&folder, 4096).is_ok());
+    }
+}

@@ -1,0 +1,229 @@
+//! Copies between the device and files as jobs: numbered, begun in their order, and waited for.
+//!
+//! A failed job is a failure of all marks behind the job, up to the first mark made after a wait has told of the failure. So a
+//! wait repeated with a new mark asks only whether copies are still in progress. The allocator parks and wakes by a thread
+//! at a time: no other thread waits between a copy and the mark behind it.
+
+use crate::contents_file::{ContentsFile, is_no_room};
+use crate::driver::result::CuResult;
+use cachalot_core::{DeviceError, DevicePtr};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The most bytes of a single read or write. In tests, contents are longer.
+pub(crate) const CHUNK: u64 = if cfg!(test) { 128 << 10 } else { 16 << 20 };
+
+/// The direction of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileWay {
+    ToFile,
+    ToDevice,
+}
+
+/// A copy of at most a chunk.
+#[derive(Debug)]
+pub(crate) struct Job {
+    number: u64,
+    pub(crate) way: FileWay,
+    pub(crate) file: Arc<ContentsFile>,
+    /// The place in the file.
+    pub(crate) offset: u64,
+    pub(crate) at: DevicePtr,
+    pub(crate) bytes: u64,
+}
+
+/// The jobs covered by a mark.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct JobSpan {
+    /// The last job whose failure a wait had told when the mark was made.
+    after: u64,
+    /// The last job begun.
+    pub(crate) last: u64,
+}
+
+/// The jobs and their ends.
+#[derive(Default, Debug)]
+struct Queue {
+    waiting: VecDeque<Job>,
+    /// The number of the first job that each busy thread does.
+    doing: Vec<u64>,
+    begun: u64,
+    failures: BTreeMap<u64, DeviceError>,
+    /// The last failed job that a wait has told of.
+    told: u64,
+    /// The system's last error, until taken.
+    error: Option<io::Error>,
+}
+
+/// The jobs of a device, and the signal for threads and waits.
+#[derive(Default, Debug)]
+pub(crate) struct FileJobs {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+/// The failure of a job.
+pub(crate) struct Failed {
+    code: DeviceError,
+    /// The system's error, if the file has failed.
+    error: Option<io::Error>,
+}
+
+impl From<DeviceError> for Failed {
+    fn from(code: DeviceError) -> Self {
+        Self { code, error: None }
+    }
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self { code: code_of(&error), error: Some(error) }
+    }
+}
+
+/// Returns the error of a call that failed for an error of a file.
+fn code_of(error: &io::Error) -> DeviceError {
+    if is_no_room(error) { CuResult::OUT_OF_MEMORY.error() } else { CuResult::OPERATING_SYSTEM.error() }
+}
+
+impl FileJobs {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // Each change of the queue is complete before the next call that may panic.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pause<'a>(&self, queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for jobs, and takes those of one read or write. `None` once `is_dismissed` returns true, asked under the lock.
+    pub(crate) fn take(&self, is_dismissed: impl Fn() -> bool) -> Option<Vec<Job>> {
+        let mut queue = self.lock();
+        loop {
+            if is_dismissed() {
+                return None;
+            }
+            let Some(first) = queue.waiting.pop_front() else {
+                queue = self.pause(queue);
+                continue;
+            };
+            queue.doing.push(first.number);
+            let (file, way) = (Arc::clone(&first.file), first.way);
+            let (begin, mut end) = (first.offset, first.offset + first.bytes);
+            let mut jobs = vec![first];
+            let goes_on = |job: &Job, end: u64| {
+                let fits = job.offset == end && end + job.bytes - begin <= CHUNK;
+                fits && job.way == way && Arc::ptr_eq(&job.file, &file)
+            };
+            while queue.waiting.front().is_some_and(|job| goes_on(job, end)) {
+                let next = queue.waiting.pop_front();
+                end += next.as_ref().map_or(0, |job| job.bytes);
+                jobs.extend(next);
+            }
+            return Some(jobs);
+        }
+    }
+
+    /// Notes the end of jobs.
+    pub(crate) fn end(&self, jobs: Vec<Job>, result: Result<(), Failed>) {
+        let numbers: Vec<u64> = jobs.iter().map(|job| job.number).collect();
+        // Once a wait has ended, no job has the file. To close it may take the system time: no lock is held.
+        drop(jobs);
+        let mut queue = self.lock();
+        queue.doing.retain(|number| numbers.first() != Some(number));
+        if let Err(Failed { code, error }) = result {
+            queue.failures.extend(numbers.into_iter().map(|number| (number, code)));
+            queue.error = error.or(queue.error.take());
+        }
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    /// Notes the error of a file, for [`take_error`](Self::take_error), and returns the error of the call.
+    pub(crate) fn note(&self, error: io::Error) -> DeviceError {
+        let code = code_of(&error);
+        self.lock().error = Some(error);
+        code
+    }
+
+    /// Returns the system's last error, once.
+    pub(crate) fn take_error(&self) -> Option<io::Error> {
+        self.lock().error.take()
+    }
+
+    /// Begins to copy `bytes` between `at` and a file. A crew is in use.
+    pub(crate) fn begin(&self, way: FileWay, file: &Arc<ContentsFile>, offset: u64, at: DevicePtr, bytes: u64) {
+        let mut queue = self.lock();
+        let mut done = 0;
+        while done < bytes {
+            let part = (bytes - done).min(CHUNK);
+            queue.begun += 1;
+            let number = queue.begun;
+            let (offset, at) = (offset + done, DevicePtr(at.0 + done));
+            queue.waiting.push_back(Job { number, way, file: Arc::clone(file), offset, at, bytes: part });
+            done += part;
+        }
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    /// Returns the jobs that a mark made now covers.
+    pub(crate) fn span(&self) -> JobSpan {
+        let queue = self.lock();
+        JobSpan { after: queue.told, last: queue.begun }
+    }
+
+    /// Waits until the jobs up to `last` have ended. No child of the process may call this: the threads are the parent's.
+    pub(crate) fn wait(&self, last: u64) {
+        let mut queue = self.lock();
+        let is_open = |queue: &Queue| {
+            queue.waiting.front().is_some_and(|job| job.number <= last) || queue.doing.iter().any(|&job| job <= last)
+        };
+        while is_open(&queue) {
+            queue = self.pause(queue);
+        }
+    }
+
+    /// Returns whether all jobs have ended.
+    pub(crate) fn is_idle(&self) -> bool {
+        let queue = self.lock();
+        queue.waiting.is_empty() && queue.doing.is_empty()
+    }
+
+    /// Changes what `take` asks under the lock, and has all threads ask.
+    pub(crate) fn change(&self, act: impl FnOnce()) {
+        {
+            let _queue = self.lock();
+            act();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Gives up the jobs that no thread has begun.
+    pub(crate) fn clear(&self) {
+        self.lock().waiting.clear();
+    }
+
+    /// Returns the failure of a job in the span.
+    pub(crate) fn failure_in(&self, span: JobSpan) -> Option<DeviceError> {
+        if span.after >= span.last {
+            return None;
+        }
+        self.lock().failures.range(span.after + 1..=span.last).next_back().map(|(_, &error)| error)
+    }
+
+    /// Notes that a wait tells of the failures up to the end of the span.
+    pub(crate) fn tell(&self, span: JobSpan) {
+        let mut queue = self.lock();
+        queue.told = queue.told.max(span.last);
+    }
+
+    /// Forgets the failures that were told, and that no mark covers. `oldest`: the jobs of the oldest mark without a
+    /// finished wait.
+    pub(crate) fn forget_failures(&self, oldest: Option<JobSpan>) {
+        let mut queue = self.lock();
+        let after = oldest.map_or(queue.told, |span| span.after.min(queue.told));
+        queue.failures = queue.failures.split_off(&(after + 1));
+    }
+}
