@@ -52,11 +52,13 @@ pub struct SleepOptions {
     pub yields: bool,
     /// Milliseconds for which the memory stays awake at least before the group may have it parked.
     pub awake_ms: u64,
+    /// The folder of files for parked contents. `None`: contents go to memory of the host.
+    pub folder: Option<PathBuf>,
 }
 
 impl Default for SleepOptions {
     fn default() -> Self {
-        Self { idle_ms: None, wake_timeout_ms: 60_000, yields: false, awake_ms: 1_000 }
+        Self { idle_ms: None, wake_timeout_ms: 60_000, yields: false, awake_ms: 1_000, folder: None }
     }
 }
 

@@ -11,7 +11,8 @@ use crate::serve::turns::InTurn;
 use crate::sleep::{Body, Entered, Phase, other_threads};
 use crate::tell::tell;
 use cachalot_core::{Error, ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
-use cachalot_cuda::CuResult;
+use cachalot_cuda::{CuResult, is_no_room};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -96,9 +97,11 @@ impl Process {
         let look = other_threads();
         if let Err(error) = sleeping.sleeper.park_idle(&self.memory(), look) {
             // A failure is told once, and tried again after a further idle time.
-            if matches!(error.kind, RefusalKind::Unsupported | RefusalKind::NoHostMemory | RefusalKind::Driver)
-                && sleeping.figures().failure.replace(error.text.clone()).as_ref() != Some(&error.text)
-            {
+            let is_lasting = matches!(
+                error.kind,
+                RefusalKind::Unsupported | RefusalKind::NoHostMemory | RefusalKind::NoFileSpace | RefusalKind::Driver
+            );
+            if is_lasting && sleeping.figures().failure.replace(error.text.clone()).as_ref() != Some(&error.text) {
                 tell(format_args!("the memory is not parked: {error}"));
             }
             sleeping.postpone();
@@ -190,12 +193,12 @@ impl Body for Memory<'_> {
             // The work before every free is complete: freed blocks need no contents.
             served.device().advance(process.frees.reached());
             if let Err(error) = park(served) {
-                let text = format!("{error}");
+                let refusal = refusal(served, &error);
                 // What cannot wake here wakes before the next call.
                 for woken in contexts.iter().take(at) {
                     let _ = wake(woken);
                 }
-                return Err(ControlRefusal::new(reason_of(&error), text));
+                return Err(refusal);
             }
         }
         let moved = Moved { bytes: process.parkable().kept, time: begin.elapsed() };
@@ -237,8 +240,8 @@ impl Memory<'_> {
                 }
                 Err(error) => error,
             };
-            if !matches!(error, Error::OutOfMemory(_)) || Instant::now() >= end {
-                let text = error.to_string();
+            if !lacks_memory(&error) || Instant::now() >= end {
+                let text = file_error(self.process).map_or_else(|| error.to_string(), |file| file.to_string());
                 break (code_of(error), text);
             }
             std::thread::sleep(PAUSE);
@@ -295,6 +298,29 @@ fn wake_all(process: &Process) -> Result<(), Error> {
 /// Returns where the memory of a context is.
 fn report(served: &Served) -> Option<ParkReport> {
     served.allocator().parking(DEVICE).ok()?.report(ParkTarget::Streams).ok()
+}
+
+/// Returns whether a wake may succeed later. The host may lack the memory for the copies from files, too.
+fn lacks_memory(error: &Error) -> bool {
+    match error {
+        Error::OutOfMemory(_) => true,
+        Error::Device(error) => error.kind == ErrorKind::OutOfMemory,
+        _ => false,
+    }
+}
+
+/// Returns the last error of a file of parked memory, once.
+fn file_error(process: &Process) -> Option<io::Error> {
+    process.contexts.all().iter().find_map(|served| served.device().cuda().take_contents_error())
+}
+
+/// Returns the refusal for an error of a park, with the reason of a file if a file has failed.
+fn refusal(served: &Served, error: &Error) -> ControlRefusal {
+    match served.device().cuda().take_contents_error() {
+        Some(file) if is_no_room(&file) => ControlRefusal::new(RefusalKind::NoFileSpace, file.to_string()),
+        Some(file) => ControlRefusal::new(RefusalKind::Unsupported, file.to_string()),
+        None => ControlRefusal::new(reason_of(error), error.to_string()),
+    }
 }
 
 /// Returns the kind of the reason behind an error of a park.

@@ -202,9 +202,11 @@ impl Process {
         let begin = || self.begin_record();
         let opened =
             Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, begin).ok()?;
-        if self.sleeping.is_some() {
+        if let Some(sleeping) = &self.options.sleep {
+            let cuda = opened.device().cuda();
             // No wake gives memory of the host back: see `give_host_memory_back`.
-            let _ = opened.device().cuda().retain_host_memory(u64::MAX);
+            let _ = cuda.retain_host_memory(u64::MAX);
+            cuda.keep_contents_in(sleeping.folder.clone());
         }
         self.contexts.add(Arc::clone(&opened));
         drop(opening);

@@ -9,4 +9,5 @@ mod orders;
 mod records;
 mod setup;
 mod sleep;
+mod sleep_files;
 mod waits;

@@ -11,14 +11,14 @@ use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Codes of the driver.
 const OUT_OF_MEMORY: u32 = 2;
 const UNKNOWN: u32 = 999;
 
 /// A process whose memory can be parked. Alone in the test program: the threads of a program have common marks.
-struct Sleeps {
+pub(super) struct Sleeps {
     setup: Setup,
     _alone: MutexGuard<'static, ()>,
 }
@@ -32,7 +32,7 @@ impl Deref for Sleeps {
 }
 
 /// Starts a process whose memory can be parked, with further options.
-fn setup_with(sleep: SleepOptions, options: Options) -> Sleeps {
+pub(super) fn setup_with(sleep: SleepOptions, options: Options) -> Sleeps {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     Sleeps { setup: Setup::with(&[], Options { sleep: Some(sleep), ..options }), _alone: alone }
@@ -43,10 +43,10 @@ fn setup() -> Sleeps {
 }
 
 /// A block, and the byte that fills it.
-type Filled = (u64, usize, u8);
+pub(super) type Filled = (u64, usize, u8);
 
 /// Requests blocks of several sizes, for the host and on a stream, and fills each with a byte of its own.
-fn filled(setup: &Setup) -> Vec<Filled> {
+pub(super) fn filled(setup: &Setup) -> Vec<Filled> {
     let stream = setup.stream();
     let sizes = [512, 100 << 10, 3 * PAGE + 512, 700];
     let mut blocks: Vec<Filled> =
@@ -62,7 +62,7 @@ fn filled(setup: &Setup) -> Vec<Filled> {
 }
 
 /// Checks that every block has its byte everywhere.
-fn check(setup: &Setup, blocks: &[Filled]) {
+pub(super) fn check(setup: &Setup, blocks: &[Filled]) {
     for &(address, bytes, value) in blocks {
         let now = setup.now(address, bytes);
         assert!(now.iter().all(|&byte| byte == value), "{address:x} of {bytes} bytes is not {value}");
@@ -70,18 +70,18 @@ fn check(setup: &Setup, blocks: &[Filled]) {
 }
 
 /// Returns the bytes of the device in use.
-fn used(setup: &Setup) -> usize {
+pub(super) fn used(setup: &Setup) -> usize {
     let (mut free, mut total) = (0, 0);
     assert_eq!(setup.cuMemGetInfo_v2(&mut free, &mut total), 0);
     total - free
 }
 
-fn phase(setup: &Setup) -> Phase {
+pub(super) fn phase(setup: &Setup) -> Phase {
     setup.process.sleep().expect("can be parked").0
 }
 
 /// Makes a call that may use memory.
-fn touch(setup: &Setup) -> Result<(), u32> {
+pub(super) fn touch(setup: &Setup) -> Result<(), u32> {
     setup.process.enter().map(drop).map_err(|code| code.0)
 }
 
@@ -205,7 +205,7 @@ fn a_context_destroyed_while_parked_leaves_a_process_that_works() {
 }
 
 /// Fails the `nth` call from now on. Returns whether there was such a call in `act`.
-fn failing(setup: &Setup, nth: u64, act: impl FnOnce()) -> bool {
+pub(super) fn failing(setup: &Setup, nth: u64, act: impl FnOnce()) -> bool {
     let fired = setup.control.faults();
     let plan = format!(r#"{{"fn": "*", "nth": {nth}, "code": {UNKNOWN}}}"#);
     setup.control.plan(&plan).expect("a plan");

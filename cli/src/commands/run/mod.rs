@@ -46,6 +46,7 @@ Examples:
   cachalot run --limit 12GiB -- ./server
   cachalot run --group team --limit 40GiB -- ./job
   cachalot run --park-idle 5m -- ./server
+  cachalot run --park-idle 5m --park-to /var/tmp -- ./server
   cachalot run --record trace.csv.gz -- ./program";
 
 /// Start a program with a library in front of the CUDA driver
@@ -104,6 +105,10 @@ pub(crate) struct RunArgs {
     /// back before the next call that may use the memory
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     park_idle: Option<Duration>,
+    /// Park the contents to files of a folder and not to the host's memory, for a host with less memory than the device.
+    /// Lets `cachalot park` park the memory, too
+    #[arg(long, value_name = "FOLDER")]
+    park_to: Option<PathBuf>,
     /// Let `cachalot park` and the group park the memory
     #[arg(long)]
     parkable: bool,
@@ -148,6 +153,15 @@ fn checked_name(text: &str) -> Result<String, String> {
         return Err("a name of digits alone would be the id of a process".to_owned());
     }
     Ok(text.to_owned())
+}
+
+/// Checks that files can be made in a folder, and returns its absolute path.
+fn writable_folder(folder: &Path) -> Result<PathBuf, String> {
+    let folder = std::path::absolute(folder).map_err(|error| format!("--park-to: {error}"))?;
+    match tempfile::tempfile_in(&folder) {
+        Ok(_) => Ok(folder),
+        Err(error) => Err(format!("--park-to: {}: {error}", folder.display())),
+    }
 }
 
 /// Returns a time in milliseconds. A longer time than the number can hold is the longest.
@@ -203,6 +217,7 @@ impl RunArgs {
         let settings = self.policy.map(|name| format!("policy:{name}")).or_else(|| self.config.clone());
         let record = self.record.as_deref().map(std::path::absolute).transpose();
         let ledger_file = self.ledger_file.as_deref().map(std::path::absolute).transpose();
+        let park_to = self.park_to.as_deref().map(writable_folder).transpose()?;
         Ok(Options {
             observe: self.observe,
             settings: settings.unwrap_or_default(),
@@ -220,11 +235,14 @@ impl RunArgs {
             ledger_file: ledger_file.map_err(|error| format!("--ledger-file: {error}"))?,
             ledger_stacks: self.ledger_stacks,
             no_follow: self.no_follow,
-            sleep: (self.parkable || self.yields || self.park_idle.is_some()).then(|| SleepOptions {
-                idle_ms: self.park_idle.map(milliseconds),
-                wake_timeout_ms: milliseconds(self.wake_timeout),
-                yields: self.yields,
-                awake_ms: milliseconds(self.awake),
+            sleep: (self.parkable || self.yields || self.park_idle.is_some() || park_to.is_some()).then(|| {
+                SleepOptions {
+                    idle_ms: self.park_idle.map(milliseconds),
+                    wake_timeout_ms: milliseconds(self.wake_timeout),
+                    yields: self.yields,
+                    awake_ms: milliseconds(self.awake),
+                    folder: park_to,
+                }
             }),
             name: self.name.clone(),
         })
