@@ -1,0 +1,82 @@
+//! The naive model beside the core: every call of a letter is made on both, and the states are compared.
+
+use crate::letter::Letter;
+use crate::world::{Step, World, stream};
+use cachalot_core::{Error, Route, SnapshotSegment, StreamOrder};
+use cachalot_tests::model::{Answer, Model, Purpose, Refusal};
+
+impl World {
+    /// Makes the call of a step on the model, if the setting has a model. Returns the model's answer.
+    pub fn follow(&mut self, step: &Step) -> Option<Answer<u64>> {
+        let mut model = self.model.take()?;
+        let given = core::mem::take(&mut self.device().books().given);
+        model.device.script_addresses(given);
+        let answer = follow(&mut model, self, step, self.pool);
+        self.model = Some(model);
+        Some(answer)
+    }
+
+    /// Compares core and model behind a step, if the setting has a model: the answers and the segments.
+    ///
+    /// # Errors
+    /// A message with the difference.
+    pub fn agree(&mut self, step: &Step, snapshot: &[SnapshotSegment]) -> Result<(), String> {
+        let Some(answer) = self.follow(step) else { return Ok(()) };
+        let agreed = match (&step.answer, &answer) {
+            (Ok(core), Ok(of_model)) => core.0 == *of_model,
+            (Err(Error::OutOfMemory(_)), Err(Refusal::OutOfMemory(_))) => true,
+            (Err(Error::Device(core)), Err(Refusal::Device(of_model))) => core == of_model,
+            _ => false,
+        };
+        if !agreed {
+            return Err(format!("the core answers {:?}, the model {answer:?}", step.answer));
+        }
+        let of_model = self.model.as_ref().map(Model::snapshot).unwrap_or_default();
+        if snapshot != of_model {
+            let differing = snapshot.iter().find(|segment| !of_model.contains(segment));
+            let missing = of_model.iter().find(|segment| !snapshot.contains(segment));
+            return Err(format!("the core has {differing:?}, the model {missing:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// Makes the call of a step on the model.
+fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_core::PoolId>) -> Answer<u64> {
+    let none = |answer: Answer<()>| answer.map(|()| 0);
+    match (step.letter, &step.block, pool) {
+        (Letter::Malloc(size, on), ..) => {
+            model.malloc(world.setting.sizes[usize::from(size)], stream(on)).map(|ptr| ptr.0)
+        }
+        (Letter::Free(_), Some(block), _) => none(model.free(block.ptr, None)),
+        (Letter::Record(_), Some(block), _) => {
+            let other = stream(1 - block.stream);
+            if !block.is_captured && world.capture.is_none() {
+                // The program orders its streams on the device of the model, too.
+                let device = &model.device;
+                let event = device.create_event()?;
+                device.record(event, stream(block.stream)).and_then(|()| device.order_behind(other, event))?;
+                device.destroy_event(event)?;
+            }
+            none(model.record_stream(block.ptr, other))
+        }
+        (Letter::Complete(on), ..) => {
+            model.device.complete(stream(on));
+            Ok(0)
+        }
+        (Letter::Begin(on), _, Some(pool)) => {
+            let begun = model.begin_route(pool, Route::Stream(stream(on)), Purpose::Capture);
+            model.set_capturing(stream(on), true);
+            none(begun)
+        }
+        (Letter::End, _, Some(pool)) => {
+            (0..2).filter(|&on| model.captures(stream(on))).collect::<Vec<_>>().into_iter().for_each(|on| {
+                model.set_capturing(stream(on), false);
+            });
+            let ended = model.end_route(pool, Purpose::Capture).map(|_| ());
+            none(ended.and_then(|()| model.release_pool(pool)))
+        }
+        (Letter::Empty, ..) => none(model.empty_cache()),
+        _ => Err(Refusal::Unexpected),
+    }
+}
