@@ -1,10 +1,10 @@
 //! The functions of the core by name. The private functions are compiled here from their own files.
 
 #[path = "../../../core/src/heap/bins.rs"]
-#[allow(dead_code, reason = "not every function of the file is asked for")]
+#[allow(dead_code, clippy::inline_always, reason = "a file of the core, of which not every function is asked for")]
 pub(crate) mod bins;
 #[path = "../../../core/src/heap/suballoc/geometric_classes.rs"]
-#[allow(dead_code, reason = "not every function of the file is asked for")]
+#[allow(dead_code, clippy::inline_always, reason = "a file of the core, of which not every function is asked for")]
 mod geometric_classes;
 
 use cachalot_core::rounding::{self, Divisions, INTERVALS};
@@ -53,9 +53,7 @@ pub(crate) fn divisions(number: u64) -> Option<Divisions> {
 /// Returns the value of a function, `None` for an unknown name or the wrong numbers.
 pub(crate) fn value(name: &str, numbers: &[u64]) -> Option<u64> {
     match (name, numbers) {
-        ("round_size", &[bytes, number]) => {
-            Some(rounding::round_size(bytes, &divisions(number)?).unwrap_or(u64::MAX))
-        }
+        ("round_size", &[bytes, number]) => Some(rounding::round_size(bytes, &divisions(number)?).unwrap_or(u64::MAX)),
         ("segment_size", &[size]) => Some(rounding::segment_size(size, &Config::new())),
         ("bin_of", &[size]) => Some(bins::bin_of(size) as u64),
         ("class_round_up", &[bytes]) => Some(class_round_up(bytes)),

@@ -33,7 +33,9 @@ pub(crate) fn run(bound: u64) -> ExitCode {
     check("`segment_size`", &mut |bytes| {
         let size = round_size(bytes, &Divisions::NONE).unwrap_or_default();
         let segment = segment_size(size, &config);
-        segment >= size && segment.is_multiple_of(2 * MIB) && (PoolKind::of(size) == PoolKind::Small) == (size <= SMALL_MAX)
+        segment >= size
+            && segment.is_multiple_of(2 * MIB)
+            && (PoolKind::of(size) == PoolKind::Small) == (size <= SMALL_MAX)
     });
     let mut last = 0;
     check("`bin_of`", &mut |size| {

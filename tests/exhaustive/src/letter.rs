@@ -41,7 +41,9 @@ pub enum Letter {
     RunOut,
 }
 
-use Letter::{Begin, Commit, Complete, Decommit, Empty, End, Fail, Free, Maintain, Malloc, Park, Record, RunOut, Use, Wake};
+use Letter::{
+    Begin, Commit, Complete, Decommit, Empty, End, Fail, Free, Maintain, Malloc, Park, Record, RunOut, Use, Wake,
+};
 
 impl fmt::Display for Letter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

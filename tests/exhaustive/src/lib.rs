@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! search         programs by length, states met before left out
-//! world          a program at a state: the core, the blocks of the program, and the call of a letter
+//! world calls    a program at a state: the core, the blocks of the program, and the call of a letter
 //! key            a state as a number, equal for states that differ in names only
 //! theorems       sentences, and the checks that execute the sentences
 //! device         a simulated device whose next call can fail, with planted defects
@@ -15,6 +15,7 @@
 //! ```
 
 pub mod agreement;
+mod calls;
 pub mod defects;
 pub mod device;
 pub mod key;

@@ -45,11 +45,8 @@ fn setting(name: &str) -> Result<&'static Setting, String> {
 fn main() -> ExitCode {
     let options = Options::parse();
     std::panic::set_hook(Box::new(|_| {}));
-    let bounds = Bounds {
-        length: options.length,
-        time: Duration::from_secs(options.seconds),
-        meetings: options.meetings,
-    };
+    let bounds =
+        Bounds { length: options.length, time: Duration::from_secs(options.seconds), meetings: options.meetings };
     let is_right = if options.defects { defects(&bounds) } else { settings(&options.setting, &bounds) };
     if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

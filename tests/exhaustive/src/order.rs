@@ -85,9 +85,10 @@ impl Order {
     pub fn launch(&mut self, stream: usize, pieces: Vec<Piece>) -> bool {
         let clock = self.lines[stream].clock;
         let ordered = self.lines.iter().enumerate().all(|(number, line)| {
-            let mut uses = line.items.iter().filter(|item| {
-                item.pieces.iter().any(|old| pieces.iter().any(|new| overlap(old, new)))
-            });
+            let mut uses = line
+                .items
+                .iter()
+                .filter(|item| item.pieces.iter().any(|old| pieces.iter().any(|new| overlap(old, new))));
             number == stream || uses.all(|item| item.place <= clock[number])
         });
         self.queue(stream, pieces);

@@ -30,10 +30,10 @@ pub fn grouped(number: u64) -> String {
 /// Writes the row of a search.
 #[must_use]
 pub fn search_row(setting: &Setting, outcome: &Outcome) -> String {
-    let found = outcome.found.as_ref().map_or_else(
-        || "0".to_owned(),
-        |found| format!("{}: {}", text(&found.program), found.violation),
-    );
+    let found = outcome
+        .found
+        .as_ref()
+        .map_or_else(|| "0".to_owned(), |found| format!("{}: {}", text(&found.program), found.violation));
     format!(
         "| {} | `{}` | {} | {} | {} | {} | {} | {} | {:.0} | {found} |",
         setting.name,

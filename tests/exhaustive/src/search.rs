@@ -255,9 +255,8 @@ impl Search {
         let mut is_equal = letters == self.nodes[met as usize].letters;
         for number in (0..self.letters.len()).filter(|number| letters >> number & 1 == 1) {
             let letter = self.letters[number];
-            let walks = [&other, &state.program].map(|program| {
-                catch_unwind(AssertUnwindSafe(|| self.walk(program, letter, seed))).unwrap_or_default()
-            });
+            let walks = [&other, &state.program]
+                .map(|program| catch_unwind(AssertUnwindSafe(|| self.walk(program, letter, seed))).unwrap_or_default());
             is_equal &= walks[0] == walks[1];
             if !is_equal && self.outcome.differing.is_none() {
                 self.outcome.differing = Some((other.clone(), state.program.clone(), letter));

@@ -36,7 +36,9 @@ impl Theorem {
     pub const fn sentence(self) -> &'static str {
         match self {
             Self::Order => "No block is given out while a recorded use of its memory can still run.",
-            Self::Loss => "Nothing is lost when any driver call fails: a failed call changes no block, and everything can be given back.",
+            Self::Loss => {
+                "Nothing is lost when any driver call fails: a failed call changes no block, and everything can be given back."
+            }
             Self::Memory => "Out of memory is answered only if no step that the settings permit would have served.",
             Self::Parked => "What is parked comes back with its contents, at its address.",
             Self::Sum => "Held memory is live, cached and pending memory, always.",

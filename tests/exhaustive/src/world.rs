@@ -7,8 +7,8 @@ use crate::order::Place;
 use crate::setting::Setting;
 use crate::theorems::{Theorem, Violation};
 use cachalot_core::{
-    Allocator, BlockState, Call, Config, DeviceIndex, DevicePtr, Error, Growable, ParkMode, ParkOrder, ParkState,
-    ParkTarget, PoolId, PoolOptions, RangeAllocator, Reservation, Route, SnapshotSegment, Storage, StreamId,
+    Allocator, BlockState, Call, Config, DeviceIndex, DevicePtr, Error, Growable, PoolId, PoolOptions, RangeAllocator,
+    Reservation, SnapshotSegment, Storage, StreamId,
 };
 use cachalot_tests::model::Model;
 
@@ -19,7 +19,7 @@ pub type Core = Allocator<Device, spin::mutex::SpinMutex<()>, Growable>;
 pub const DEVICE: DeviceIndex = DeviceIndex(0);
 
 /// Length of a step between stamped addresses, in bytes: a page.
-const PAGE: u64 = 2 << 20;
+pub(crate) const PAGE: u64 = 2 << 20;
 
 /// Time for the work put off, in microseconds: enough for all work.
 const ALL_WORK_US: u64 = 1_000_000;
@@ -108,7 +108,7 @@ pub struct World {
     /// The most bytes that waited so far.
     pub most_waiting: u64,
     /// The last number written as contents.
-    stamp: u64,
+    pub(crate) stamp: u64,
 }
 
 /// Returns the stream with a number.
@@ -118,7 +118,7 @@ pub const fn stream(number: u8) -> StreamId {
 }
 
 /// Returns the number of a stream in the account of the device.
-const fn line(number: u8) -> usize {
+pub(crate) const fn line(number: u8) -> usize {
     number as usize + 1
 }
 
@@ -266,7 +266,8 @@ impl World {
         }
     }
 
-    fn name(&mut self, stream: u8) {
+    /// Counts a stream as named.
+    pub(crate) fn name(&mut self, stream: u8) {
         self.streams = self.streams.max(stream + 1);
     }
 
@@ -282,7 +283,16 @@ impl World {
             *violation = Some(Theorem::Order.violated(format!("the new block at {ptr}: {why}")));
         }
         let at = self.live.partition_point(|live| live.ptr < ptr);
-        let live = Live { ptr, bytes, stream: on, is_captured, is_recorded: false, used: None, is_used_last: false, announced_in: None };
+        let live = Live {
+            ptr,
+            bytes,
+            stream: on,
+            is_captured,
+            is_recorded: false,
+            used: None,
+            is_used_last: false,
+            announced_in: None,
+        };
         self.live.insert(at, live);
         Ok(ptr)
     }
@@ -334,105 +344,6 @@ impl World {
             (live.used, live.is_used_last) = (Some(end), live.is_recorded);
         }
         Ok(())
-    }
-
-    fn begin(&mut self, on: u8) -> Result<(), Error> {
-        self.name(on);
-        if let Some(pool) = self.pool {
-            self.core.begin_capture(DEVICE, pool, Route::Stream(stream(on)))?;
-        }
-        self.device().inner.set_capturing(stream(on), true);
-        self.capture = Some(on);
-        Ok(())
-    }
-
-    fn end_capture(&mut self) -> Result<(), Error> {
-        let Some(on) = self.capture.take() else { return Ok(()) };
-        self.device().inner.set_capturing(stream(on), false);
-        self.live.iter_mut().for_each(|live| live.is_captured = false);
-        let Some(pool) = self.pool else { return Ok(()) };
-        if !self.device().has(Defect::LeftCapture) {
-            self.core.end_capture(DEVICE, pool)?;
-        }
-        self.core.release_pool(DEVICE, pool)
-    }
-
-    fn commit(&mut self, page: u8, on: u8, violation: &mut Option<Violation>) -> Result<(), Error> {
-        self.name(on);
-        let Some(Reservation { range, base, .. }) = self.range else { return Ok(()) };
-        let offset = u64::from(page) * PAGE;
-        self.core.commit_range(DEVICE, range, offset, PAGE, stream(on))?;
-        if let Err(why) = self.device().launch(stream(on), base.offset(offset), PAGE) {
-            *violation = Some(Theorem::Order.violated(format!("the committed page {page}: {why}")));
-        }
-        self.committed[usize::from(page)] = Some(on);
-        Ok(())
-    }
-
-    fn decommit(&mut self, page: u8, on: u8) -> Result<(), Error> {
-        let (Some(Reservation { range, .. }), Some(user)) = (self.range, self.committed[usize::from(page)]) else {
-            return Ok(());
-        };
-        if user != on {
-            self.device().order(stream(on), stream(user)).map_err(Error::Device)?;
-        }
-        self.core.decommit_range(DEVICE, range, u64::from(page) * PAGE, PAGE, stream(on))?;
-        self.committed[usize::from(page)] = None;
-        let end = self.device().books().order.end(line(on));
-        self.departed[usize::from(page)] = Some(end);
-        Ok(())
-    }
-
-    fn park(&mut self, on: u8) -> Result<(), Error> {
-        self.write_contents(on);
-        let target = ParkTarget::Stream(stream(on));
-        let parking = self.core.parking(DEVICE)?;
-        let parked = parking.park(target, ParkMode::Keep, ParkOrder::Streams);
-        self.parked[usize::from(on)] = parking.report(target)?.state != ParkState::Awake;
-        self.loose.clear();
-        self.rests.retain(|&other| other != on);
-        self.rests.extend(self.parked[usize::from(on)].then_some(on));
-        parked
-    }
-
-    /// Writes a number to every page of the stream's blocks, and notes the contents.
-    fn write_contents(&mut self, on: u8) {
-        let device = self.core.device(DEVICE).expect("there is one device");
-        for live in self.live.iter().filter(|live| live.stream == on) {
-            for offset in (0..live.bytes).step_by(PAGE as usize) {
-                let at = live.ptr.offset(offset);
-                self.stamp += 1;
-                if device.inner.write(at, self.stamp) {
-                    self.contents[usize::from(on)].push((at, self.stamp));
-                }
-            }
-        }
-        // Blocks may share a page, also with a block of the other stream: the last number written holds for all.
-        for (at, expected) in self.contents.iter_mut().flatten() {
-            if let Some(found) = device.inner.read(*at) {
-                *expected = found;
-            }
-        }
-    }
-
-    fn wake(&mut self, on: u8, violation: &mut Option<Violation>) -> Result<(), Error> {
-        let target = ParkTarget::Stream(stream(on));
-        let parking = self.core.parking(DEVICE)?;
-        let woken = parking.wake(target);
-        self.parked[usize::from(on)] = parking.report(target)?.state != ParkState::Awake;
-        if !self.parked[usize::from(on)] {
-            self.rests.retain(|&other| other != on);
-        }
-        if woken.is_ok() {
-            for (at, expected) in core::mem::take(&mut self.contents[usize::from(on)]) {
-                let found = self.device().inner.read(at);
-                if found != Some(expected) {
-                    let text = format!("{found:?} stands at {at}, {expected} stood there before the park");
-                    *violation = Some(Theorem::Parked.violated(text));
-                }
-            }
-        }
-        woken
     }
 
     /// Returns the segments, after the list of the waiting blocks was brought up to date.
