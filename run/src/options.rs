@@ -48,6 +48,8 @@ pub struct SleepOptions {
     pub idle_ms: Option<u64>,
     /// Milliseconds for which a call waits for memory of the device to wake, before the call fails.
     pub wake_timeout_ms: u64,
+    /// Blocks of requests up to 1 MiB stay on the device while their pages take no more bytes.
+    pub keep_awake: u64,
     /// Members of the group that lack memory have this process parked, and this process waits for memory in their turn.
     pub yields: bool,
     /// Milliseconds for which the memory stays awake at least before the group may have it parked.
@@ -58,7 +60,7 @@ pub struct SleepOptions {
 
 impl Default for SleepOptions {
     fn default() -> Self {
-        Self { idle_ms: None, wake_timeout_ms: 60_000, yields: false, awake_ms: 1_000, folder: None }
+        Self { idle_ms: None, wake_timeout_ms: 60_000, keep_awake: 0, yields: false, awake_ms: 1_000, folder: None }
     }
 }
 

@@ -72,6 +72,18 @@ fn all_streams_of_the_default_pool_park_and_wake_together() {
         }
         consistency::check(&allocator, DEVICE, None).unwrap();
         allocator.malloc(DEVICE, MIB, TWO).unwrap();
+        // Blocks up to 1 MiB stay.
+        parking.park(ParkTarget::LargeOfStreams, ParkMode::Keep, ParkOrder::Device).unwrap();
+        assert_eq!(parking.report(ParkTarget::LargeOfStreams).unwrap().mapped, 0, "`{policy}`");
+        assert_eq!(device(&allocator).inner.read(blocks[2].0), Some(blocks[2].1), "`{policy}`: a block of 1 MiB");
+        let small = allocator.malloc(DEVICE, MIB, TWO).unwrap();
+        assert!(matches!(allocator.malloc(DEVICE, 2 * MIB, TWO), Err(Error::Parked)), "`{policy}`");
+        parking.wake(ParkTarget::Streams).unwrap();
+        for &(at, number) in &blocks {
+            assert_eq!(device(&allocator).inner.read(at), Some(number), "`{policy}`");
+        }
+        allocator.free(small).unwrap();
+        consistency::check(&allocator, DEVICE, None).unwrap();
     }
 }
 

@@ -6,8 +6,10 @@ use crate::ledger::Kind;
 use crate::serve::process::Process;
 use crate::serve::sleeping::Moved;
 use crate::sleep::Phase;
+use cachalot_core::ParkReport;
 use cachalot_cuda::CuResult;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Controlled for Process {
@@ -42,7 +44,7 @@ impl Controlled for Process {
             awake_ms: if state == SleepState::Awake { milliseconds(time) } else { 0 },
             parked_bytes: memory.parked,
             device_bytes: memory.mapped + memory.ordinary,
-            remaining: remaining(&charges, self.counts().held_bytes, memory.pinned, memory.ordinary),
+            remaining: remaining(&charges, self.counts().held_bytes, &memory, state),
             devices: charges.iter().filter_map(|charge| charge.ledger()).map(|book| book.view().device).collect(),
             last_park: (figures.parks > 0).then(|| transfer(figures.last_park)),
             last_wake: (figures.wakes > 0).then(|| transfer(figures.last_wake)),
@@ -54,9 +56,8 @@ impl Controlled for Process {
     }
 }
 
-/// Returns the memory that a park leaves on the devices, by reason. `held`: bytes that the allocators hold, `pinned` and
-/// `ordinary` bytes among them that stay.
-fn remaining(charges: &[std::sync::Arc<DeviceCharge>], held: u64, pinned: u64, ordinary: u64) -> Vec<Remainder> {
+/// Returns the memory that a park leaves on the devices, by reason. `held`: bytes that the allocators hold.
+fn remaining(charges: &[Arc<DeviceCharge>], held: u64, memory: &ParkReport, state: SleepState) -> Vec<Remainder> {
     let mut by_kind = BTreeMap::new();
     for charge in charges {
         for object in charge.ledger().map(|book| book.view().objects).into_iter().flatten() {
@@ -70,7 +71,13 @@ fn remaining(charges: &[std::sync::Arc<DeviceCharge>], held: u64, pinned: u64, o
         *pages = pages.saturating_sub(held);
     }
     let booked = by_kind.into_iter().filter_map(|(kind, bytes)| Some((reason_of(kind)?, bytes)));
-    let own = [(RemainderKind::Pinned, pinned), (RemainderKind::Plain, ordinary)];
+    // What a parked process keeps awake beside pinned pages is what the options say.
+    let kept = if state == SleepState::Parked { memory.mapped.saturating_sub(memory.pinned) } else { 0 };
+    let own = [
+        (RemainderKind::Pinned, memory.pinned),
+        (RemainderKind::Plain, memory.ordinary),
+        (RemainderKind::KeptAwake, kept),
+    ];
     let mut sums = BTreeMap::new();
     booked.chain(own).for_each(|(what, bytes)| *sums.entry(what).or_insert(0) += bytes);
     sums.into_iter().filter(|&(_, bytes)| bytes > 0).map(|(what, bytes)| Remainder { what, bytes }).collect()

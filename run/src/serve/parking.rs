@@ -136,6 +136,11 @@ impl Process {
         self.sleeping.as_ref().map(Sleeping::idle_time)
     }
 
+    /// Returns the bytes of small blocks that may stay on the device.
+    fn keep_awake(&self) -> u64 {
+        self.sleeping.as_ref().map_or(0, |sleeping| sleeping.options.keep_awake)
+    }
+
     /// Returns the memory, which waits for the device as long as the options say.
     fn memory(&self) -> Memory<'_> {
         let patience = self
@@ -192,7 +197,7 @@ impl Body for Memory<'_> {
         for (at, served) in contexts.iter().enumerate() {
             // The work before every free is complete: freed blocks need no contents.
             served.device().advance(process.frees.reached());
-            if let Err(error) = park(served) {
+            if let Err(error) = park(served, process.keep_awake()) {
                 let refusal = refusal(served, &error);
                 // What cannot wake here wakes before the next call.
                 for woken in contexts.iter().take(at) {
@@ -266,10 +271,13 @@ fn needs(process: &Process) -> Vec<(Arc<DeviceCharge>, u64)> {
     needs
 }
 
-/// Parks the memory of a context.
-fn park(served: &Served) -> Result<(), Error> {
+/// Parks the memory of a context. Small blocks stay if their pages take up to `keep_awake` bytes.
+fn park(served: &Served, keep_awake: u64) -> Result<(), Error> {
     let parking = served.allocator().parking(DEVICE)?;
-    parking.park(ParkTarget::Streams, ParkMode::Keep, ParkOrder::Device)
+    let mapped = |target| parking.report(target).map(|report| report.mapped);
+    let small = mapped(ParkTarget::Streams)?.saturating_sub(mapped(ParkTarget::LargeOfStreams)?);
+    let target = if small <= keep_awake { ParkTarget::LargeOfStreams } else { ParkTarget::Streams };
+    parking.park(target, ParkMode::Keep, ParkOrder::Device)
 }
 
 /// Wakes the memory of a context.
@@ -289,7 +297,7 @@ fn wake_all(process: &Process) -> Result<(), Error> {
     if woken.is_err() {
         // A context awake would keep its memory from the others. What stays awake is awake at the next try.
         for served in &contexts {
-            let _ = wake(served).and_then(|()| park(served));
+            let _ = wake(served).and_then(|()| park(served, process.keep_awake()));
         }
     }
     woken

@@ -3,7 +3,7 @@
 use super::setup::{PAGE, Setup};
 use cachalot_cuda::driver::types::CuDevice;
 use cachalot_run::Options;
-use cachalot_run::control::RefusalKind;
+use cachalot_run::control::{Controlled, RefusalKind, RemainderKind};
 use cachalot_run::options::SleepOptions;
 use cachalot_run::sleep::Phase;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -105,6 +105,19 @@ fn parked_memory_leaves_the_device_and_wakes_where_it_was() {
         assert_eq!(figures.last_park.bytes, figures.last_wake.bytes);
         assert!(figures.last_park.bytes >= blocks.iter().map(|block| block.1 as u64).sum());
     }
+}
+
+#[test]
+fn small_blocks_stay_if_they_may() {
+    let setup = setup_with(SleepOptions { keep_awake: 64 << 20, ..SleepOptions::default() }, Options::default());
+    let blocks = filled(&setup);
+    setup.process.park(PATIENCE).unwrap();
+    // The blocks of 512 bytes and of 3 pages.
+    assert!(setup.control.peek(blocks[0].0, 1).is_ok() && setup.control.peek(blocks[2].0, 1).is_err());
+    let status = setup.process.status();
+    assert!(status.remaining.iter().any(|rest| rest.what == RemainderKind::KeptAwake && rest.bytes > 0), "{status:?}");
+    touch(&setup).unwrap();
+    check(&setup, &blocks);
 }
 
 #[test]

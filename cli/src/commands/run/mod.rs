@@ -112,6 +112,9 @@ pub(crate) struct RunArgs {
     /// Let `cachalot park` and the group park the memory
     #[arg(long)]
     parkable: bool,
+    /// Leave blocks of requests up to 1 MiB on the GPU while they take no more than so many bytes
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "0")]
+    keep_awake: u64,
     /// Have the group park this program when another member needs memory, and wait in turn for memory of the group
     #[arg(long = "yield", requires = "group")]
     yields: bool,
@@ -239,6 +242,7 @@ impl RunArgs {
                 SleepOptions {
                     idle_ms: self.park_idle.map(milliseconds),
                     wake_timeout_ms: milliseconds(self.wake_timeout),
+                    keep_awake: self.keep_awake,
                     yields: self.yields,
                     awake_ms: milliseconds(self.awake),
                     folder: park_to,

@@ -86,7 +86,7 @@ fn tell(device: c_int, parking: &Parking<'_, Device, HeapLock, Growable>, target
         let name = match target {
             ParkTarget::Tag(Tag(tag)) => format!("tag {tag}"),
             ParkTarget::Stream(StreamId(stream)) => format!("stream {stream:#x}"),
-            ParkTarget::Streams => "the default pool".to_owned(),
+            ParkTarget::Streams | ParkTarget::LargeOfStreams => "the default pool".to_owned(),
         };
         log::info(format_args!(
             "device {device}: {name} is {state}: {parked} bytes parked, {kept} of them kept by the host, {mapped} bytes mapped"

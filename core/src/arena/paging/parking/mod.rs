@@ -53,6 +53,8 @@ pub enum ParkTarget {
     Stream(StreamId),
     /// The memory of all streams in the default pool. A stream without memory at the call stays awake.
     Streams,
+    /// As [`Streams`](Self::Streams), without the blocks of the small heaps: of requests up to 1 MiB by default.
+    LargeOfStreams,
 }
 
 /// The contents of parked memory after waking.
@@ -74,6 +76,8 @@ pub enum ParkOrder {
     /// The work queued before the call on the streams of the parked blocks, and on streams
     /// recorded as users of blocks. If blocks wait for events, the events of the whole device.
     Streams,
+    /// As [`Streams`](Self::Streams), without the blocks of the small heaps: of requests up to 1 MiB by default.
+    LargeOfStreams,
 }
 
 /// Where the memory of a target is.
@@ -143,7 +147,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
         let by_policy = settings.uses_pages(memory);
         let (mut any, mut found) = (false, false);
         for used in self.pairs() {
-            for kind in [PoolKind::Small, PoolKind::Large] {
+            for &kind in self.target.kinds() {
                 let heap = heaps.lock(used.slot(kind));
                 any = true;
                 // The settings may have changed since the heap got its pages.
@@ -168,7 +172,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
     /// Calls `each` with every heap of the target, by slot, until a call fails.
     fn each_heap(&self, mut each: impl FnMut(u32) -> Result<(), Error>) -> Result<(), Error> {
         for used in self.pairs() {
-            for kind in [PoolKind::Small, PoolKind::Large] {
+            for &kind in self.target.kinds() {
                 each(used.slot(kind))?;
             }
         }
@@ -205,12 +209,17 @@ impl ParkTarget {
         heaps.registry.lock().next_tagged(0, tag).map(|_| ()).ok_or(Error::UnknownTag(tag))
     }
 
+    /// Returns the kinds of the heaps of the target, in each pair.
+    fn kinds(self) -> &'static [PoolKind] {
+        if self == Self::LargeOfStreams { &[PoolKind::Large] } else { &[PoolKind::Small, PoolKind::Large] }
+    }
+
     /// Iterates over the pairs of the target.
     fn pairs<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>) -> impl Iterator<Item = PairUse<'_, R, S>> {
         let (tag, stream, all) = match self {
             Self::Tag(tag) => (Some(tag), None, None),
             Self::Stream(stream) => (None, Some(stream), None),
-            Self::Streams => (None, None, Some(0)),
+            Self::Streams | Self::LargeOfStreams => (None, None, Some(0)),
         };
         let mut from = 0;
         let pools = core::iter::from_fn(move || {
@@ -228,7 +237,7 @@ impl ParkTarget {
     fn set_asleep<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>, asleep: bool) {
         let mut registry = heaps.registry.lock();
         let set = |pair: u32| {
-            for kind in [PoolKind::Small, PoolKind::Large] {
+            for &kind in self.kinds() {
                 let mut heap = heaps.slot(slot_of(pair, kind)).heap.lock();
                 let ended = heap.ended;
                 heap.mark(ended, asleep);
@@ -245,7 +254,7 @@ impl ParkTarget {
             }
             // A pair that is in use keeps its stream; without one there is nothing to park.
             Self::Stream(stream) => heaps.default_pool.streams.get(stream.0).into_iter().for_each(set),
-            Self::Streams => registry.pairs_of(0).for_each(set),
+            Self::Streams | Self::LargeOfStreams => registry.pairs_of(0).for_each(set),
         }
     }
 }

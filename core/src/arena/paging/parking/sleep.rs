@@ -110,7 +110,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     /// Returns whether blocks lent to other streams are beyond the target.
     fn lent_stays(&self) -> bool {
         // The default pool alone lends, and to its own streams.
-        self.target != ParkTarget::Streams
+        !matches!(self.target, ParkTarget::Streams | ParkTarget::LargeOfStreams)
     }
 
     /// Calls `act` with every heap of the target, locked.

@@ -2,7 +2,6 @@
 
 use super::{ParkReport, ParkState, ParkTarget};
 use crate::arena::Arena;
-use crate::config::rounding::PoolKind;
 use crate::pages::Kept;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -20,7 +19,7 @@ impl ParkReport {
             }
         }
         for used in target.pairs(&arena.heaps) {
-            for kind in [PoolKind::Small, PoolKind::Large] {
+            for &kind in target.kinds() {
                 report.add(arena, used.slot(kind));
             }
         }
