@@ -385,8 +385,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] if below `large_segment_size_mb` or above 1 EiB.
     pub fn set_max_non_split_rounding_mb(&mut self, mib: u64) -> Result<(), ConfigError> {
-        let key = "max_non_split_rounding_mb";
-        self.max_non_split_rounding = in_range(key, mib, self.split_range_mib())?;
+        self.max_non_split_rounding = in_range("max_non_split_rounding_mb", mib, self.split_range_mib())?;
         Ok(())
     }
 
@@ -395,9 +394,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] unless above 0 and below 1.
     pub fn set_garbage_collection_threshold(&mut self, threshold: Option<f64>) -> Result<(), ConfigError> {
-        let key = "garbage_collection_threshold";
         if let Some(value) = threshold.filter(|t| !(*t > 0.0 && *t < 1.0)) {
-            return Err(refused(key, Exact(value), THRESHOLD));
+            return Err(refused("garbage_collection_threshold", Exact(value), THRESHOLD));
         }
         self.garbage_collection_threshold = threshold;
         Ok(())
@@ -408,10 +406,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] unless from 0 to 1.
     pub fn set_compact(&mut self, budget: Option<f64>) -> Result<(), ConfigError> {
-        if let Some(value) = budget.filter(|budget| !(0.0..=1.0).contains(budget)) {
-            return Err(refused("compact", Exact(value), FRACTION));
-        }
-        self.compact = budget;
+        self.compact = budget.map(|budget| fraction("compact", budget)).transpose()?;
         Ok(())
     }
 
@@ -429,12 +424,8 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError::Value`] unless from 0 to 1.
-    pub fn set_per_process_memory_fraction(&mut self, fraction: f64) -> Result<(), ConfigError> {
-        let key = "per_process_memory_fraction";
-        if !(0.0..=1.0).contains(&fraction) {
-            return Err(refused(key, Exact(fraction), FRACTION));
-        }
-        self.per_process_memory_fraction = fraction;
+    pub fn set_per_process_memory_fraction(&mut self, part: f64) -> Result<(), ConfigError> {
+        self.per_process_memory_fraction = fraction("per_process_memory_fraction", part)?;
         Ok(())
     }
 
@@ -457,10 +448,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] unless from 0 to 1.
     pub fn set_reclaim_budget(&mut self, share: f64) -> Result<(), ConfigError> {
-        if !(0.0..=1.0).contains(&share) {
-            return Err(refused("reclaim_budget", Exact(share), FRACTION));
-        }
-        self.reclaim_budget = share;
+        self.reclaim_budget = fraction("reclaim_budget", share)?;
         Ok(())
     }
 
@@ -483,6 +471,11 @@ const RESERVE: Accepted = Accepted::Text("a positive part of the device like `0.
 /// Returns the error of a value that `key` does not accept.
 fn refused(key: &'static str, value: impl fmt::Display, accepted: Accepted) -> ConfigError {
     ConfigError::Value { key, value: Word::of(value), accepted }
+}
+
+/// Returns `value` if it is a fraction.
+fn fraction(key: &'static str, value: f64) -> Result<f64, ConfigError> {
+    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(refused(key, Exact(value), FRACTION)) }
 }
 
 /// Converts `mib` to bytes if it is in `range`, which ends at 1 EiB or below.
