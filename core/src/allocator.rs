@@ -123,6 +123,21 @@ pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
     failed_drop: lock_api::Mutex<R, Option<fn(&FailedDrop)>>,
 }
 
+/// A device on which an operation has begun, until the value is dropped.
+struct Begun<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    device: OnDevice<'a, Called<D>, R, S>,
+    _checked: Checked<'a, Called<D>, R, S>,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> core::ops::Deref for Begun<'a, D, R, S> {
+    type Target = OnDevice<'a, Called<D>, R, S>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        &self.device
+    }
+}
+
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Makes an allocator over `devices`, numbered from 0 in the given order, all configured by
     /// `config`. Obtains no memory.
@@ -174,6 +189,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     #[inline(always)]
     fn checked(&self, operation: &'static str, device: impl Into<Option<DeviceIndex>>) -> Checked<'_, Called<D>, R, S> {
         Checked::begin(operation, &self.arenas, || device.into())
+    }
+
+    /// Begins an operation on one device, as [`checked`](Self::checked) does, and returns the device.
+    #[inline(always)]
+    fn begin(&self, operation: &'static str, device: DeviceIndex) -> Result<Begun<'_, D, R, S>, Error> {
+        let checked = self.checked(operation, device);
+        Ok(Begun { device: self.on(device)?, _checked: checked })
     }
 
     /// Begins an operation on the device that owns `ptr`, or on all devices if the page map does not
@@ -274,8 +296,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_safe_frontier(&self, device: DeviceIndex, count: u64) -> Result<(), Error> {
-        let _checked = self.checked("set_safe_frontier", device);
-        self.on(device)?.set_safe_frontier(count);
+        self.begin("set_safe_frontier", device)?.set_safe_frontier(count);
         Ok(())
     }
 
@@ -353,8 +374,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::Device`]: the first failure. A block whose event cannot
     /// be polled stays pending, and the rest are freed.
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
-        let _checked = self.checked("process_events", device);
-        let device = self.on(device)?;
+        let device = self.begin("process_events", device)?;
         device.collect_departed(u32::MAX);
         device.process_events()
     }
@@ -368,8 +388,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure. The
     /// rest of the cache is released even so, unless the context is lost.
     pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
-        let _checked = self.checked("empty_cache", device);
-        let device = self.on(device)?;
+        let device = self.begin("empty_cache", device)?;
         let waited = device.wait_for_events();
         waited.and(device.release_cached(None))
     }
@@ -383,8 +402,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure, which
     /// ends the trimming.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
-        let _checked = self.checked("trim", device);
-        self.on(device)?.trim(keep)
+        self.begin("trim", device)?.trim(keep)
     }
 
     /// Predicts the first action of [`malloc`](Self::malloc) for a request made now. Hands out
@@ -401,8 +419,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`], [`Error::TooLarge`], [`Error::InvalidStream`],
     /// [`Error::TableFull`], [`Error::Device`], as for [`malloc`](Self::malloc).
     pub fn forecast(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
-        let _checked = self.checked("forecast", device);
-        self.on(device)?.forecast(bytes, stream)
+        self.begin("forecast", device)?.forecast(bytes, stream)
     }
 
     /// Limits the bytes held from a device; `None` removes the limit. Memory held beyond the limit
@@ -411,8 +428,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_limit(&self, device: DeviceIndex, limit: Option<u64>) -> Result<(), Error> {
-        let _checked = self.checked("set_limit", device);
-        self.arena(device)?.set_limit(limit);
+        self.begin("set_limit", device)?.set_limit(limit);
         Ok(())
     }
 
@@ -434,8 +450,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::InvalidFraction`]: the fraction is outside of 0 … 1, or not a number.
     /// * [`Error::Device`].
     pub fn set_memory_fraction(&self, device: DeviceIndex, fraction: f64) -> Result<(), Error> {
-        let _checked = self.checked("set_memory_fraction", device);
-        self.arena(device)?.set_fraction(fraction)
+        self.begin("set_memory_fraction", device)?.set_fraction(fraction)
     }
 
     /// Replaces the configuration of every device, except for the policy. Blocks and segments stay
@@ -463,8 +478,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_caching(&self, device: DeviceIndex, caching: bool) -> Result<(), Error> {
-        let _checked = self.checked("set_caching", device);
-        self.arena(device)?.flags.set(crate::arena::flags::DIRECT, !caching);
+        self.begin("set_caching", device)?.flags.set(crate::arena::flags::DIRECT, !caching);
         Ok(())
     }
 
@@ -475,8 +489,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_second_search(&self, device: DeviceIndex, on: bool) -> Result<(), Error> {
-        let _checked = self.checked("set_second_search", device);
-        self.arena(device)?.settings.single_search.store(u32::from(!on), crate::sync::Ordering::Relaxed);
+        self.begin("set_second_search", device)?
+            .settings
+            .single_search
+            .store(u32::from(!on), crate::sync::Ordering::Relaxed);
         Ok(())
     }
 
@@ -492,8 +508,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure.
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
-        let _checked = self.checked("stream_destroyed", device);
-        let device = self.on(device)?;
+        let device = self.begin("stream_destroyed", device)?;
         let forgotten = device.forget_stream(stream).and(device.forget_range_stream(stream));
         forgotten.and(device.stream_destroyed(stream))
     }
@@ -514,8 +529,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// even so, unless the context was lost before.
     #[cfg(feature = "alloc")]
     pub fn iteration(&self, device: DeviceIndex) -> Result<(), Error> {
-        let _checked = self.checked("iteration", device);
-        self.on(device)?.iteration()
+        self.begin("iteration", device)?.iteration()
     }
 
     /// Takes out the record of the observed iteration, to be planned on any thread. Returns `None`
@@ -525,8 +539,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     #[cfg(feature = "alloc")]
     pub fn observed(&self, device: DeviceIndex) -> Result<Option<Observed>, Error> {
-        let _checked = self.checked("observed", device);
-        Ok(self.arena(device)?.plans.observed())
+        Ok(self.begin("observed", device)?.plans.observed())
     }
 
     /// Verifies plans for an [`observed`](Self::observed) iteration, one for each observed stream
@@ -539,8 +552,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::TooLarge`]: a plan needs 1 EiB or more.
     #[cfg(feature = "alloc")]
     pub fn adopt_plans(&self, device: DeviceIndex, observed: Observed, plans: &[Plan]) -> Result<(), Error> {
-        let _checked = self.checked("adopt_plans", device);
-        self.arena(device)?.plans.adopt_plans(observed, plans)
+        self.begin("adopt_plans", device)?.plans.adopt_plans(observed, plans)
     }
 
     /// Gives up the plans in force, and everything observed or planned so far. The next
@@ -553,8 +565,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`].
     #[cfg(feature = "alloc")]
     pub fn give_plans_up(&self, device: DeviceIndex) -> Result<(), Error> {
-        let _checked = self.checked("give_plans_up", device);
-        self.on(device)?.give_plans_up()
+        self.begin("give_plans_up", device)?.give_plans_up()
     }
 
     /// Returns the figures of the planned policy. Under another policy all figures are 0.
@@ -580,8 +591,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
-        let _checked = self.checked("reset_peak_stats", device);
-        let arena = self.arena(device)?;
+        let arena = self.begin("reset_peak_stats", device)?;
         arena.with_device_peaks(|totals| totals.reset_peaks(arena.all_counters()));
         Ok(())
     }
@@ -591,8 +601,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn reset_accumulated_stats(&self, device: DeviceIndex) -> Result<(), Error> {
-        let _checked = self.checked("reset_accumulated_stats", device);
-        let arena = self.arena(device)?;
+        let arena = self.begin("reset_accumulated_stats", device)?;
         arena.with_device_peaks(|totals| totals.reset_accumulated(arena.all_counters()));
         Ok(())
     }
@@ -623,8 +632,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::TableFull`]: there is no room for `capacity` events.
     pub fn record_trace(&self, device: DeviceIndex, capacity: usize) -> Result<(), Error> {
-        let _checked = self.checked("record_trace", device);
-        let arena = self.arena(device)?;
+        let arena = self.begin("record_trace", device)?;
         if arena.start_trace(capacity) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
     }
 
@@ -634,8 +642,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn for_each_trace_entry(&self, device: DeviceIndex, visit: impl FnMut(&TraceEntry)) -> Result<(), Error> {
-        let _checked = self.checked("for_each_trace_entry", device);
-        self.arena(device)?.visit_trace(visit);
+        self.begin("for_each_trace_entry", device)?.visit_trace(visit);
         Ok(())
     }
 

@@ -75,8 +75,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// The first error of the device. Only the memory counted by [`leaked_bytes`](Allocator::leaked_bytes) is lost;
     /// the rest is left to the next call.
     pub fn maintain(&self, max_us: u64) -> Result<bool, Error> {
-        let _checked = self.allocator.checked("maintain", self.device);
-        let device = self.allocator.on(self.device)?;
+        let device = self.allocator.begin("maintain", self.device)?;
         device.health()?;
         device.collect_few_departed();
         let left = device.give_idle_back(max_us)?;
@@ -209,8 +208,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// * [`Error::Device`], with [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the
     ///   device shares no memory between processes. Nothing has changed.
     pub fn export(&self, ptr: DevicePtr) -> Result<Descriptor, Error> {
-        let _checked = self.allocator.checked("export", self.device);
-        extents::export(self.allocator.on(self.device)?, ptr)
+        extents::export(*self.allocator.begin("export", self.device)?, ptr)
     }
 
     /// Calls `act` with the heap that owns `ptr` on the device.

@@ -42,8 +42,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// * [`Error::ParkingRefused`]: the policy maps no memory, or the host supplies the pool's segments.
     /// * [`Error::TableFull`].
     pub fn tag_pool(&self, pool: PoolId, tag: Option<Tag>) -> Result<(), Error> {
-        let _checked = self.allocator.checked("tag_pool", self.device);
-        self.allocator.arena(self.device)?.tag_pool(pool, tag)
+        self.allocator.begin("tag_pool", self.device)?.tag_pool(pool, tag)
     }
 
     /// Sets whether the default pool serves requests for parked pools with `tag`. If not, as at first, the requests

@@ -20,8 +20,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`], [`Error::TableFull`].
     pub fn create_pool(&self, device: DeviceIndex, options: PoolOptions) -> Result<PoolId, Error> {
-        let _checked = self.checked("create_pool", device);
-        self.arena(device)?.heaps.create_pool(None, options)
+        self.begin("create_pool", device)?.heaps.create_pool(None, options)
     }
 
     /// Adds a user to the private pool named `pool`, or makes the pool with one user. `options`
@@ -31,8 +30,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::UnknownDevice`], [`Error::TableFull`].
     /// * [`Error::PoolExists`]: `pool` is [`PoolId::DEFAULT`], which needs no users.
     pub fn retain_pool(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
-        let _checked = self.checked("retain_pool", device);
-        self.arena(device)?.heaps.retain_pool(pool, options)
+        self.begin("retain_pool", device)?.heaps.retain_pool(pool, options)
     }
 
     /// Changes the options of a private pool for later requests.
@@ -40,8 +38,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`], [`Error::UnknownPool`].
     pub fn set_pool_options(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
-        let _checked = self.checked("set_pool_options", device);
-        self.arena(device)?.heaps.set_pool_options(pool, options)
+        self.begin("set_pool_options", device)?.heaps.set_pool_options(pool, options)
     }
 
     /// Returns the number of users of a private pool.
@@ -75,8 +72,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`], [`Error::UnknownPool`], [`Error::TableFull`].
     pub fn begin_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        let _checked = self.checked("begin_allocate_to_pool", device);
-        self.arena(device)?.begin_route(pool, route, Purpose::Requests)
+        self.begin("begin_allocate_to_pool", device)?.begin_route(pool, route, Purpose::Requests)
     }
 
     /// Ends the latest route into the pool begun by
@@ -87,8 +83,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::UnknownDevice`], [`Error::UnknownPool`].
     /// * [`Error::NotRouted`]: no route of this kind leads into the pool.
     pub fn end_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        let _checked = self.checked("end_allocate_to_pool", device);
-        self.arena(device)?.end_route(pool, Purpose::Requests).map(|_| ())
+        self.begin("end_allocate_to_pool", device)?.end_route(pool, Purpose::Requests).map(|_| ())
     }
 
     /// Routes the requests selected by `route` into a private pool while a graph is captured. The user added to the pool
@@ -104,8 +99,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The errors of [`begin_allocate_to_pool`](Self::begin_allocate_to_pool).
     pub fn begin_capture(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        let _checked = self.checked("begin_capture", device);
-        self.arena(device)?.begin_route(pool, route, Purpose::Capture)
+        self.begin("begin_capture", device)?.begin_route(pool, route, Purpose::Capture)
     }
 
     /// Ends the latest route begun by [`begin_capture`](Self::begin_capture). May be called before
@@ -115,8 +109,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The errors of [`end_allocate_to_pool`](Self::end_allocate_to_pool).
     pub fn end_capture(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        let _checked = self.checked("end_capture", device);
-        self.arena(device)?.end_route(pool, Purpose::Capture).map(|_| ())
+        self.begin("end_capture", device)?.end_route(pool, Purpose::Capture).map(|_| ())
     }
 
     /// Routes the requests selected by `route` into a private pool, for a caller that cannot tell
@@ -128,8 +121,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The errors of [`begin_allocate_to_pool`](Self::begin_allocate_to_pool).
     pub fn begin_route(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        let _checked = self.checked("begin_route", device);
-        self.arena(device)?.begin_route(pool, route, Purpose::Undeclared)
+        self.begin("begin_route", device)?.begin_route(pool, route, Purpose::Undeclared)
     }
 
     /// Ends the latest route into the pool begun by [`begin_route`](Self::begin_route), and returns
@@ -138,8 +130,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The errors of [`end_allocate_to_pool`](Self::end_allocate_to_pool).
     pub fn end_route(&self, device: DeviceIndex, pool: PoolId) -> Result<Route, Error> {
-        let _checked = self.checked("end_route", device);
-        self.arena(device)?.end_route(pool, Purpose::Undeclared)
+        self.begin("end_route", device)?.end_route(pool, Purpose::Undeclared)
     }
 
     /// Removes a user from a private pool. The free segments of a pool without users are released
@@ -149,8 +140,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::UnknownPool`], also for a pool without users.
     pub fn release_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        let _checked = self.checked("release_pool", device);
-        self.arena(device)?.heaps.release_pool(pool)
+        self.begin("release_pool", device)?.heaps.release_pool(pool)
     }
 
     /// Waits for the pending frees of the device, then releases the segments of one private pool
@@ -161,8 +151,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], and the errors of [`empty_cache`](Self::empty_cache).
     pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        let _checked = self.checked("empty_pool", device);
-        let device = self.on(device)?;
+        let device = self.begin("empty_pool", device)?;
         let pool = device.heaps.private_pool(pool)?;
         let waited = device.wait_for_events();
         waited.and(device.release_cached(Some(pool)))

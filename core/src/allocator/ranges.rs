@@ -116,8 +116,7 @@ pub trait RangeAllocator: BlockAllocator {
 
 impl<D: DeviceMemory, R: Lock, S: Storage> RangeAllocator for Allocator<D, R, S> {
     fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error> {
-        let _checked = self.checked("reserve_range", device);
-        self.on(device)?.require_mapper()?.reserve_elastic(bytes)
+        self.begin("reserve_range", device)?.require_mapper()?.reserve_elastic(bytes)
     }
 
     fn commit_range(
@@ -128,8 +127,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> RangeAllocator for Allocator<D, R, S>
         bytes: u64,
         stream: StreamId,
     ) -> Result<(), Error> {
-        let _checked = self.checked("commit_range", device);
-        self.on(device)?.require_mapper()?.commit(range, offset, bytes, stream)
+        self.begin("commit_range", device)?.require_mapper()?.commit(range, offset, bytes, stream)
     }
 
     fn decommit_range(
@@ -140,13 +138,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> RangeAllocator for Allocator<D, R, S>
         bytes: u64,
         stream: StreamId,
     ) -> Result<(), Error> {
-        let _checked = self.checked("decommit_range", device);
-        self.on(device)?.require_mapper()?.decommit(range, offset, bytes, stream)
+        self.begin("decommit_range", device)?.require_mapper()?.decommit(range, offset, bytes, stream)
     }
 
     fn release_range(&self, device: DeviceIndex, range: RangeId) -> Result<(), Error> {
-        let _checked = self.checked("release_range", device);
-        self.on(device)?.require_mapper()?.release_elastic(range)
+        self.begin("release_range", device)?.require_mapper()?.release_elastic(range)
     }
 
     fn committed_bytes(&self, device: DeviceIndex, range: RangeId) -> Result<u64, Error> {

@@ -36,7 +36,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///
     /// After an error, segments below the failing segment may be restored.
     pub fn restore(&mut self, device: DeviceIndex, segments: &[SnapshotSegment]) -> Result<(), Error> {
-        let _checked = self.checked("restore", device);
-        self.on(device)?.restore(segments)
+        self.begin("restore", device)?.restore(segments)
     }
 }

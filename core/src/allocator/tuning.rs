@@ -67,8 +67,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// None for an existing device.
     #[cfg(feature = "alloc")]
     pub fn window(&self) -> Result<Window, Error> {
-        let _checked = self.allocator.checked("tuning window", self.device);
-        let arena = self.allocator.arena(self.device)?;
+        let arena = self.allocator.begin("tuning window", self.device)?;
         let serial = arena.tuning.lock().serial;
         let config = arena.settings.copy();
         for slot in arena.heaps.slot_numbers() {
@@ -108,8 +107,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     }
 
     fn change(&self, settings: &Config, serial: u64, action: Action, bytes: u64) -> Result<bool, Error> {
-        let _checked = self.allocator.checked("tuning change", self.device);
-        let device = self.allocator.on(self.device)?;
+        let device = self.allocator.begin("tuning change", self.device)?;
         if !device.arena.put_in_force(settings, serial, action, bytes) {
             return Ok(false);
         }
@@ -128,8 +126,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// [`Error::Device`].
     #[cfg(feature = "alloc")]
     pub fn give_back(&self) -> Result<(), Error> {
-        let _checked = self.allocator.checked("tuning give_back", self.device);
-        self.allocator.on(self.device)?.give_old_form_back(false)
+        self.allocator.begin("tuning give_back", self.device)?.give_old_form_back(false)
     }
 
     /// Returns the figures.
