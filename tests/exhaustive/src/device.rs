@@ -35,6 +35,7 @@ pub struct Plan {
 
 /// The account of a device.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Books {
     /// The order of the work.
     pub order: Order,

@@ -76,6 +76,7 @@ pub fn text(program: &[Letter]) -> String {
 
 /// The parts of an alphabet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each part is there or not")]
 pub struct Alphabet {
     /// The numbers of the sizes requested.
     pub sizes: &'static [u8],

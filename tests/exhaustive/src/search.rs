@@ -232,7 +232,7 @@ impl Search {
             let state = guarded(|| step(setting, defect, &program, letter)).map_err(found)?;
             let key = key::of(&state.world, &state.snapshot);
             if let Some(&met) = self.met.get(&key) {
-                if bounds.meetings > 0 && key as u64 % bounds.meetings == 0 {
+                if bounds.meetings > 0 && (key as u64).is_multiple_of(bounds.meetings) {
                     self.check_meeting(met, &state, (key >> 64) as u64);
                 }
                 continue;
@@ -240,7 +240,7 @@ impl Search {
             let letters = self.permitted(&state.world);
             self.met.insert(key, self.nodes.len() as u32);
             self.nodes.push(Node { before: node, letter: number as u8, letters });
-            guarded(|| state.finish(key as u64 % SUMMED == 0)).map_err(found)?;
+            guarded(|| state.finish((key as u64).is_multiple_of(SUMMED))).map_err(found)?;
         }
         Ok(())
     }
@@ -268,18 +268,18 @@ impl Search {
     /// Goes on from a program with a letter, and with letters chosen by `seed`. Returns what the program sees.
     fn walk(&self, program: &[Letter], letter: Letter, mut seed: u64) -> Vec<(String, u128)> {
         let mut world = replay(self.setting, self.defect, program);
-        let mut seen = Vec::new();
+        let mut walked = Vec::new();
         let mut next = Some(letter);
-        while let Some(letter) = next.filter(|_| seen.len() < WALK) {
+        while let Some(letter) = next.filter(|_| walked.len() < WALK) {
             let step = world.apply(letter);
             world.follow(&step);
             let snapshot = world.settle();
-            seen.push((answer(&step), key::visible(&world, &snapshot)));
+            walked.push((answer(&step), key::visible(&world, &snapshot)));
             let permitted: Vec<_> = self.letters.iter().copied().filter(|&letter| world.permits(letter)).collect();
             next = permitted.get(seed as usize % permitted.len().max(1)).copied();
             seed = seed.rotate_right(5);
         }
-        seen
+        walked
     }
 }
 

@@ -121,9 +121,9 @@ fn check_answer(world: &World, step: &Step) -> Result<(), Violation> {
     let Err(error) = &step.answer else { return Ok(()) };
     let of_capture = |error: &DeviceError| error.kind == ErrorKind::NotPermittedInCapture;
     let permitted = match (error, step.letter) {
-        (Error::OutOfMemory(_), Letter::Malloc(..) | Letter::Commit(..) | Letter::Wake(_)) => true,
+        (Error::OutOfMemory(_), Letter::Malloc(..) | Letter::Commit(..) | Letter::Wake(_))
+        | (Error::ParkingRefused(_), Letter::Park(_)) => true,
         (Error::Parked, Letter::Malloc(_, on)) => world.parked[usize::from(on)],
-        (Error::ParkingRefused(_), Letter::Park(_)) => true,
         (Error::Device(error), _) if error.code == INJECTED => world.device().books().has_fired,
         (Error::Device(error), Letter::Park(_) | Letter::Wake(_) | Letter::Commit(..) | Letter::Decommit(..)) => {
             world.capture.is_some() && of_capture(error)
