@@ -75,9 +75,9 @@ fn next_class(class: u64) -> u64 {
     }
 }
 
-/// Whether `size` is the least multiple of the step of `bytes`, of at least `bytes`.
+/// Whether `size` is the least multiple of the step of `bytes`, of at least `bytes`. The step is a power of two.
 fn is_rounded(bytes: u64, size: u64, divisions: u64) -> bool {
     let power = 1 << bytes.ilog2();
-    let step = if divisions > 1 && bytes > UNIT * divisions { power / divisions } else { UNIT };
-    size == bytes.div_ceil(step) * step && size.is_multiple_of(UNIT)
+    let step = if divisions > 1 && bytes > UNIT * divisions { power >> divisions.trailing_zeros() } else { UNIT };
+    size >= bytes && size - bytes < step && size & (step - 1) == 0 && step >= UNIT
 }
