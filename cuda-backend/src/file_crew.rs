@@ -154,7 +154,7 @@ impl Carrier {
 
     /// Copies neighbouring bytes from their file to the device.
     fn restore(&self, jobs: &[Job]) -> Result<(), Failed> {
-        self.with_bytes(jobs, |file, bytes, offset| file.read(bytes, offset))?;
+        self.with_bytes(jobs, ContentsFile::read)?;
         self.copy(jobs, |driver, chunk, job, stream| {
             // SAFETY: the chunk is pinned, and is this thread's until `copy` has waited for the stream.
             unsafe { driver.memcpy_htod_async(job.at.0, chunk, job.bytes as usize, stream) }
@@ -184,7 +184,7 @@ impl Carrier {
     fn copy(
         &self,
         jobs: &[Job],
-        mut begin: impl FnMut(&Driver, *mut c_void, &Job, CuStream) -> CuResult,
+        mut act: impl FnMut(&Driver, *mut c_void, &Job, CuStream) -> CuResult,
     ) -> Result<(), Failed> {
         self.check_chunk()?;
         let stream = self.stream.get(&self.context)?;
@@ -192,7 +192,7 @@ impl Carrier {
         let begun = jobs.iter().try_for_each(|job| {
             let chunk = self.at(offset).as_ptr();
             offset += job.bytes;
-            self.context.call(|driver| begin(driver, chunk, job, stream))
+            self.context.call(|driver| act(driver, chunk, job, stream))
         });
         let mut ended = self.stream.synchronize(&self.context);
         let failed = ended;

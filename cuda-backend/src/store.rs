@@ -6,14 +6,14 @@
 //! ```
 //!
 //! A call of `prepare` takes a *region* for all contents of the next saves: an idle region of an earlier
-//! park, new memory (region.rs), or a new file (contents_file.rs). Contents are laid next to each other. The region is
+//! park, new memory (region.rs), or a new file (`contents_file.rs`). Contents are laid next to each other. The region is
 //! *under way* until `end_saves`: all saves go to the region, and no thread gives the region back. Memory without contents is
 //! kept for the next park, up to a limit set by the program, and otherwise given back. A file without contents is closed.
 //!
 //! The copies to and from memory run on a non-blocking stream of their own, in pieces as the pieces come. A single stream
 //! reaches the rate of the link in either direction (51 GiB/s on an H100). Copies are numbered in the order
 //! of their calls. Memory goes back after the last of its copies. The copies to and from files are jobs of threads
-//! (file_crew.rs), and a mark counts them beside the stream's (copy_marks.rs).
+//! (`file_crew.rs`), and a mark counts them beside the stream's (`copy_marks.rs`).
 //!
 //! No lock is held across a call of the driver. Any thread may call any method at any time, with a single
 //! rule for the allocator: from `prepare` to `end_saves`, only one thread saves, for one park.

@@ -217,10 +217,10 @@ fn a_context_destroyed_while_parked_leaves_a_process_that_works() {
     drop(blocks);
 }
 
-/// Fails the `nth` call from now on. Returns whether there was such a call in `act`.
-pub(super) fn failing(setup: &Setup, nth: u64, act: impl FnOnce()) -> bool {
+/// Fails the `nth` call of a function from now on, or of any function for `*`. Returns whether there was such a call in `act`.
+pub(super) fn failing(setup: &Setup, function: &str, nth: u64, act: impl FnOnce()) -> bool {
     let fired = setup.control.faults();
-    let plan = format!(r#"{{"fn": "*", "nth": {nth}, "code": {UNKNOWN}}}"#);
+    let plan = format!(r#"{{"fn": "{function}", "nth": {nth}, "code": {UNKNOWN}}}"#);
     setup.control.plan(&plan).expect("a plan");
     act();
     setup.control.clear_plan();
@@ -232,7 +232,7 @@ fn each_call_of_a_park_fails_once_and_nothing_is_lost() {
     let setup = setup();
     let blocks = filled(&setup);
     for nth in 1.. {
-        let hit = failing(&setup, nth, || _ = setup.process.park(PATIENCE));
+        let hit = failing(&setup, "*", nth, || _ = setup.process.park(PATIENCE));
         touch(&setup).unwrap_or_else(|code| panic!("call {nth}: {code}"));
         check(&setup, &blocks);
         setup.process.park(PATIENCE).unwrap_or_else(|error| panic!("call {nth}: {error}"));
@@ -251,7 +251,7 @@ fn each_call_of_a_wake_fails_once_and_nothing_is_lost() {
     let blocks = filled(&setup);
     for nth in 1.. {
         setup.process.park(PATIENCE).unwrap_or_else(|error| panic!("call {nth}: {error}"));
-        let hit = failing(&setup, nth, || _ = touch(&setup));
+        let hit = failing(&setup, "*", nth, || _ = touch(&setup));
         touch(&setup).unwrap_or_else(|code| panic!("call {nth}: {code}"));
         check(&setup, &blocks);
         if !hit {

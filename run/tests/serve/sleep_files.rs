@@ -58,41 +58,44 @@ fn memory_parked_to_a_file_wakes_where_it_was_and_the_file_goes() {
     }
 }
 
-#[test]
-fn each_call_of_a_park_to_a_file_fails_once_and_nothing_is_lost() {
-    let folder = folder();
-    let setup = setup_in(folder.path(), "");
-    let blocks = filled(&setup);
-    for nth in 1.. {
-        let hit = failing(&setup, nth, || _ = setup.process.park(PATIENCE));
-        touch(&setup).unwrap_or_else(|code| panic!("call {nth}: {code}"));
-        check(&setup, &blocks);
-        if !hit {
-            assert!(nth > 20, "a park makes calls");
-            break;
-        }
-    }
-    setup.process.park(PATIENCE).unwrap();
-    touch(&setup).unwrap();
-    check(&setup, &blocks);
-    assert_eq!(files_of(folder.path(), "self"), (0, 0));
-}
+/// The calls for copies to and from files, and for the memory of the threads that copy.
+const CALLS: [&str; 10] = [
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuStreamCreate",
+    "cuStreamSynchronize",
+    "cuStreamDestroy_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuEventCreate",
+    "cuEventRecord",
+    "cuEventSynchronize",
+];
 
+/// Parks and wakes, with each call failed once, and checks that every block has its byte after each failure.
 #[test]
-fn each_call_of_a_wake_from_a_file_fails_once_and_nothing_is_lost() {
+fn each_call_of_the_copies_fails_once_and_nothing_is_lost() {
     let folder = folder();
     let setup = setup_in(folder.path(), "");
     let blocks = filled(&setup);
-    for nth in 1.. {
-        setup.process.park(PATIENCE).unwrap_or_else(|error| panic!("call {nth}: {error}"));
-        let hit = failing(&setup, nth, || _ = touch(&setup));
-        touch(&setup).unwrap_or_else(|code| panic!("call {nth}: {code}"));
-        check(&setup, &blocks);
-        if !hit {
-            assert!(nth > 20, "a wake makes calls");
-            break;
+    let mut failed = Vec::new();
+    for function in CALLS {
+        for nth in 1.. {
+            let parking = failing(&setup, function, nth, || _ = setup.process.park(PATIENCE));
+            touch(&setup).unwrap_or_else(|code| panic!("{function} {nth}: {code}"));
+            check(&setup, &blocks);
+            setup.process.park(PATIENCE).unwrap_or_else(|error| panic!("{function} {nth}: {error}"));
+            let waking = failing(&setup, function, nth, || _ = touch(&setup));
+            touch(&setup).unwrap_or_else(|code| panic!("{function} {nth}: {code}"));
+            check(&setup, &blocks);
+            if !parking && !waking {
+                break;
+            }
+            failed.push(function);
         }
     }
+    failed.dedup();
+    assert_eq!(failed, CALLS, "a park or a wake makes each call");
     assert_eq!(files_of(folder.path(), "self"), (0, 0));
 }
 
