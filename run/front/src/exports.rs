@@ -363,5 +363,24 @@ exports! {
         cuGraphUpload_ptsz(executable: CuGraphExec, stream: CuStream);
         cuGraphLaunch(executable: CuGraphExec, stream: CuStream);
         cuGraphLaunch_ptsz(executable: CuGraphExec, stream: CuStream);
+        // Calls that name an address. The driver refuses an address whose memory is parked.
+        cuGraphAddMemcpyNode(node: *mut CuGraphNode, graph: CuGraph, dependencies: *const CuGraphNode, count: usize, copy: *const c_void, context: CuContext);
+        cuGraphAddMemsetNode(node: *mut CuGraphNode, graph: CuGraph, dependencies: *const CuGraphNode, count: usize, fill: *const c_void, context: CuContext);
+        cuGraphAddNode(node: *mut CuGraphNode, graph: CuGraph, dependencies: *const CuGraphNode, count: usize, parameters: *mut c_void);
+        cuGraphAddNode_v2(node: *mut CuGraphNode, graph: CuGraph, dependencies: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize, parameters: *mut c_void);
+        cuGraphMemcpyNodeSetParams(node: CuGraphNode, copy: *const c_void);
+        cuGraphMemsetNodeSetParams(node: CuGraphNode, fill: *const c_void);
+        cuGraphNodeSetParams(node: CuGraphNode, parameters: *mut c_void);
+        cuGraphExecMemcpyNodeSetParams(executable: CuGraphExec, node: CuGraphNode, copy: *const c_void, context: CuContext);
+        cuGraphExecMemsetNodeSetParams(executable: CuGraphExec, node: CuGraphNode, fill: *const c_void, context: CuContext);
+        cuGraphExecNodeSetParams(executable: CuGraphExec, node: CuGraphNode, parameters: *mut c_void);
+        cuGraphExecUpdate(executable: CuGraphExec, graph: CuGraph, node: *mut CuGraphNode, result: *mut c_int);
+        cuGraphExecUpdate_v2(executable: CuGraphExec, graph: CuGraph, result: *mut c_void);
+        cuTexObjectCreate(texture: *mut u64, resource: *const c_void, description: *const c_void, view: *const c_void);
+        cuTexRefSetAddress_v2(offset: *mut usize, texture: *mut c_void, address: CuDevicePtr, bytes: usize);
+        cuTexRefSetAddress2D_v3(texture: *mut c_void, description: *const c_void, address: CuDevicePtr, pitch: usize);
+        cuMemRetainAllocationHandle(handle: *mut CuMemHandle, address: *mut c_void);
+        cuMemGetAccess(flags: *mut u64, location: *const c_void, address: CuDevicePtr);
+        cuMemGetHandleForAddressRange(handle: *mut c_void, address: CuDevicePtr, bytes: usize, kind: c_int, flags: u64);
     }
 }
