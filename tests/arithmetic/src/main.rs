@@ -36,7 +36,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Act::Values => values(),
-        Act::Sweep { log2 } => sweep::run(1 << log2),
+        Act::Sweep { log2 } if sweep::run(1 << log2) == 0 => ExitCode::SUCCESS,
+        Act::Sweep { .. } => ExitCode::FAILURE,
     }
 }
 
