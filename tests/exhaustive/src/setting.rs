@@ -82,7 +82,7 @@ const fn stitched(name: &'static str, alphabet: Alphabet, short: u32) -> Setting
 }
 
 /// Every setting.
-pub const SETTINGS: [Setting; 45] = [
+pub static SETTINGS: [Setting; 45] = [
     modelled("caching-model", CACHING, 4),
     modelled("improved-model", IMPROVED, 4),
     modelled("expandable-model", EXPANDABLE, 4),
