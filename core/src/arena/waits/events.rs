@@ -36,7 +36,7 @@ use crate::streams::kept::Captured;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
-use crate::units::StreamId;
+use crate::units::{DevicePtr, StreamId};
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
@@ -46,10 +46,16 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     pub(crate) fn wait_for_uses(
         self,
         slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
+        heap: MutexGuard<'_, R, Heap<S>>,
         block: u32,
         site: u32,
     ) -> Result<(), Error> {
+        let (mut heap, site) = if self.flags.has(flags::GUARDED) {
+            let site = self.note_guarded(slot, heap, block, site);
+            (self.arena.heaps.lock(slot), site)
+        } else {
+            (heap, site)
+        };
         let recorded = heap.uses().events(block);
         let waiting = if recorded == Events::None && !self.may_reuse_in_graph() {
             self.wait_from_now(slot, heap, block, site)
@@ -65,6 +71,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
             debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
             heap.blocks[block].events = 0;
             heap.undo_free(block, &self.heaps.slot(slot).counters);
+            self.undo_guarded_free(DevicePtr(heap.blocks[block].addr));
         }
         waiting
     }
