@@ -50,12 +50,27 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
         block: u32,
         site: u32,
     ) -> Result<(), Error> {
-        let (mut heap, site) = if self.flags.has(flags::GUARDED) {
-            let site = self.note_guarded(slot, heap, block, site);
-            (self.arena.heaps.lock(slot), site)
-        } else {
-            (heap, site)
-        };
+        if self.flags.has(flags::GUARDED) {
+            return self.wait_guarded(slot, heap, block, site);
+        }
+        self.wait_unguarded(slot, heap, block, site)
+    }
+
+    /// Notes the free of a pending block for a later report, if a guarded block, and lets the block wait.
+    #[cold]
+    fn wait_guarded(self, slot: u32, heap: MutexGuard<'_, R, Heap<S>>, block: u32, site: u32) -> Result<(), Error> {
+        let site = self.note_guarded(slot, heap, block, site);
+        self.wait_unguarded(slot, self.heaps.lock(slot), block, site)
+    }
+
+    /// Frees a pending block as [`wait_for_uses`](Self::wait_for_uses) does, without a note. Unlocks the heap.
+    fn wait_unguarded(
+        self,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+        site: u32,
+    ) -> Result<(), Error> {
         let recorded = heap.uses().events(block);
         let waiting = if recorded == Events::None && !self.may_reuse_in_graph() {
             self.wait_from_now(slot, heap, block, site)

@@ -41,36 +41,49 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
             return Due::NOTHING;
         }
-        if contents == BlockContents::Open && self.has_end(heap.pool) {
+        // One load for all conditions: two streams that pass a block on come here each time.
+        let word = self.flags.load();
+        if word & flags::WATCHED != 0 && contents == BlockContents::Open && self.has_end(heap.pool) {
             // The block stays pending for this thread, which calls the device without the lock.
             heap.uses().hold(block);
-            return Due { end: Some(block), ..Due::NOTHING };
+            return Due { rare: Rare::End(block), ..Due::NOTHING };
         }
         self.trace(|recorder| recorder.free_completed(heap, block));
         let peaks = heap.unpend(block, &self.heaps.slot(slot).counters);
         // Under the lock under which the block became free: no request finds it.
-        let unmap = if self.flags.has(flags::GUARDED) { self.remove_guarded(slot, heap, block) } else { None };
-        Due { peaks, release: self.flags.has(flags::DIRECT), unmap, end: None }
+        let rare = if word & flags::GUARDED != 0 { self.remove_guarded(slot, heap, block) } else { None };
+        Due { peaks, release: word & flags::DIRECT != 0, rare: rare.map_or(Rare::Nothing, Rare::Unmap) }
     }
 
     /// Does the work due in the heap of `slot`. Reconciling reads the counters of other heaps, and a release calls the
     /// device, so no lock is held.
     fn settle_due(self, slot: u32, due: Due) {
-        if let Some(block) = due.end {
-            self.end_contents(slot, block);
-            let mut heap = self.heaps.lock(slot);
-            heap.uses().end_waits(block, 1);
-            let due = self.unpend_if_unused(slot, &mut heap, block, BlockContents::Ended);
-            drop(heap);
-            self.settle_due(slot, due);
-        }
         self.settle_peaks(self.heaps.slot(slot), due.peaks);
-        if let Some(at) = due.unmap {
-            // The free has succeeded: the leaked bytes count a failure, and the health of the context shows a loss.
-            let _counted = self.release_guarded(at);
+        if due.rare != Rare::Nothing {
+            self.settle_rare(slot, due.rare);
         }
         if due.release {
             self.release_directly(slot);
+        }
+    }
+
+    /// Does the work due for few blocks.
+    #[cold]
+    fn settle_rare(self, slot: u32, rare: Rare) {
+        match rare {
+            Rare::Nothing => {}
+            Rare::Unmap(at) => {
+                // The free has succeeded: the leaked bytes count a failure, and the health of the context shows a loss.
+                let _counted = self.release_guarded(at);
+            }
+            Rare::End(block) => {
+                self.end_contents(slot, block);
+                let mut heap = self.heaps.lock(slot);
+                heap.uses().end_waits(block, 1);
+                let due = self.unpend_if_unused(slot, &mut heap, block, BlockContents::Ended);
+                drop(heap);
+                self.settle_due(slot, due);
+            }
         }
     }
 }
@@ -89,13 +102,21 @@ struct Due {
     peaks: bool,
     /// A block became free, and nothing is cached.
     release: bool,
+    /// What is due for few blocks.
+    rare: Rare,
+}
+
+/// Work due for a guarded block, and for a block whose contents are checked or filled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rare {
+    Nothing,
     /// The address of a guarded block to be unmapped.
-    unmap: Option<DevicePtr>,
+    Unmap(DevicePtr),
     /// A block held for the calling thread, whose contents are checked and filled first.
-    end: Option<u32>,
+    End(u32),
 }
 
 impl Due {
     /// The block still waits, or was freed without consequences.
-    const NOTHING: Self = Self { peaks: false, release: false, unmap: None, end: None };
+    const NOTHING: Self = Self { peaks: false, release: false, rare: Rare::Nothing };
 }
