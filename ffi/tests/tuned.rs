@@ -17,6 +17,10 @@ use std::time::{Duration, Instant};
 /// The longest wait for a search, which has the lowest priority.
 const LONGEST: Duration = Duration::from_secs(600);
 
+/// The longest time of a phase without a search in progress. A search that saw the end of the phase before finds no gain, and the phase
+/// is not searched again.
+const PHASE: Duration = Duration::from_secs(20);
+
 /// Returns an allocator over one device of 64 GiB.
 fn tuning(config: &CStr) -> Subject {
     Subject::new(|options| {
@@ -56,44 +60,59 @@ fn tuned(subject: &Subject) -> cachalot_tune_report {
     report
 }
 
-/// Announces iterations of `work` until the report is as wanted.
+/// Announces iterations of `work` until the report is as wanted. Returns the last report as an error if no search does it.
 fn until(
     subject: &Subject,
     work: impl Fn(&Subject),
     is_done: impl Fn(&cachalot_tune_report) -> bool,
-) -> cachalot_tune_report {
+) -> Result<cachalot_tune_report, cachalot_tune_report> {
     let end = Instant::now() + LONGEST;
+    let mut searched = Instant::now();
     loop {
         // On a busy machine a search takes long. The window must not grow until the search has ended.
-        if tuned(subject).stage != CACHALOT_TUNE_SEARCHING {
+        if tuned(subject).stage == CACHALOT_TUNE_SEARCHING {
+            searched = Instant::now();
+        } else {
             work(subject);
         }
         ok(cachalot_iteration(subject.0, 0));
         let report = tuned(subject);
         if is_done(&report) {
-            return report;
+            return Ok(report);
         }
         assert!(Instant::now() < end, "{report:?}");
+        if searched.elapsed() > PHASE {
+            return Err(report);
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-#[test]
-fn two_phases_are_tuned_in_the_background() {
+/// Runs a phase without waste and a phase with waste. Returns the allocator and the last report, or the report of a phase that was not
+/// searched.
+fn two_phases() -> Result<(Subject, cachalot_tune_report), cachalot_tune_report> {
     let subject = tuning(c"tune:auto,tune_budget_ms:1000000");
     assert_eq!(tuned(&subject).stage, CACHALOT_TUNE_RECORDING);
     // A phase without waste changes nothing.
-    let steady = until(&subject, steady, |report| report.searches > 0);
+    let steady = until(&subject, steady, |report| report.searches > 0)?;
     assert_eq!((steady.switches, steady.without_gain, steady.tuned), (0, 1, 0), "{steady:?}");
     assert_eq!(subject.config(), "tune:auto,tune_budget_ms:1000000");
 
     // A phase whose sizes differ does.
-    let switched = until(&subject, growing, |report| report.switches > 0);
+    let switched = until(&subject, growing, |report| report.switches > 0)?;
     assert_eq!((switched.tuned, switched.stage), (1, CACHALOT_TUNE_TRIAL), "{switched:?}");
     assert!(switched.predicted_bytes < switched.before_bytes, "{switched:?}");
     // Which settings depends on how much of the phase the window has seen.
     assert!(subject.config().ends_with(",tune:auto,tune_budget_ms:1000000"), "{}", subject.config());
-    let held = until(&subject, growing, |report| report.held + report.taken_back > 0);
+    let held = until(&subject, growing, |report| report.held + report.taken_back > 0)?;
+    Ok((subject, held))
+}
+
+#[test]
+fn two_phases_are_tuned_in_the_background() {
+    // The moment at which a search sees the window is the system's choice.
+    let mut tries = (0..5).map(|_| two_phases());
+    let (subject, held) = tries.find_map(Result::ok).expect("a search of the second phase in five tries");
     assert_eq!((held.held, held.taken_back), (1, 0), "{held:?}");
     assert!(held.given_back_bytes > 0, "{held:?}");
     let reserved = subject.stats().reserved_bytes.current;
@@ -140,7 +159,7 @@ fn a_capture_keeps_its_settings() {
     }
     assert_eq!((tuned(&subject).switches, subject.config().as_str()), (0, "tune:auto,tune_budget_ms:1000000"));
     ok(cachalot_capture_end(subject.0, 0, pool));
-    until(&subject, |_| (), |report| report.switches > 0);
+    until(&subject, |_| (), |report| report.switches > 0).expect("a search");
     ok(cachalot_pool_release(subject.0, 0, pool));
 }
 
@@ -162,7 +181,7 @@ fn a_forked_child_is_refused_and_the_search_goes_on_in_its_parent() {
     // SAFETY: the variable outlives the call.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "the child was not refused");
-    until(&subject, |_| (), |report| report.switches > 0);
+    until(&subject, |_| (), |report| report.switches > 0).expect("a search");
 }
 
 #[test]

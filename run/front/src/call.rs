@@ -5,7 +5,6 @@ use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{CuFunction, CuStream};
 use cachalot_run::ledger::Kind;
 use cachalot_run::serve::{self, Process, is_first_launch, process};
-use cachalot_run::sleep::Entered;
 use core::cell::Cell;
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -95,8 +94,11 @@ pub(crate) fn touching(index: usize, pass: impl FnOnce(NonNull<c_void>) -> CuRes
 /// kept: the served call's own way keeps the memory that it uses.
 #[inline]
 fn awake(call: impl FnOnce() -> CuResult) -> CuResult {
-    let entered = if INSIDE.get() { Ok(Entered::freely()) } else { serve::enter() };
-    match entered {
+    // Most programs never sleep, and pay a load.
+    if !serve::may_sleep() || INSIDE.get() {
+        return call();
+    }
+    match serve::enter() {
         Ok(_entered) => call(),
         Err(code) => code,
     }

@@ -57,5 +57,5 @@ mod sleeping;
 mod turns;
 
 pub use launches::is_first_launch;
-pub use process::{Counts, Process, enter, process};
+pub use process::{Counts, Process, enter, may_sleep, process};
 pub use sleeping::{Moved, SleepFigures};

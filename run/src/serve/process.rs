@@ -21,7 +21,7 @@ use cachalot_core::{Allocation, Config, DevicePtr, Error, PointerFault};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuStream};
 use cachalot_cuda::{CuResult, Streams, fork};
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The state of a process whose calls of the driver come here first.
@@ -99,6 +99,9 @@ impl Process {
     fn with_books(real: &'static Real, options: Options, publish: bool) -> Result<Self, ConfigError> {
         if options.wants_full_books() {
             tell_first_launches();
+        }
+        if publish && options.sleep.is_some() {
+            SLEEPS.store(true, Ordering::Relaxed);
         }
         Ok(Self {
             real,
@@ -306,6 +309,16 @@ pub fn process() -> Option<&'static Process> {
     // of a library may make the program's first call.
     real::real()?;
     PROCESS.get_or_init(start).as_ref()
+}
+
+/// Whether the process of [`process`] has memory to park.
+static SLEEPS: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether the calling process may have memory parked. Costs a load.
+#[inline]
+pub fn may_sleep() -> bool {
+    // Written before the process's first memory is served, and the program orders its uses of memory behind the request.
+    SLEEPS.load(Ordering::Relaxed)
 }
 
 /// Begins a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. Costs a load
