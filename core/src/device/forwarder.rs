@@ -56,8 +56,8 @@ macro_rules! device_trait {
             $(
                 #[doc = concat!("Forwards [`", stringify!($name), "`](", stringify!($Trait), "::", stringify!($name), ").")]
                 $(
-                    #[doc = concat!("\n\n# Errors\nThe errors of the inner device in the call [`", stringify!($call), "`]")]
-                    #[doc = concat!("(crate::Call::", stringify!($call), "), and of [`inner`](crate::forward::Forwarder::inner).")]
+                    #[doc = concat!("\n\n# Errors\nThe errors of the inner device in the call [`", stringify!($call), "`](crate::Call::", stringify!($call), "),")]
+                    #[doc = "and of [`inner`](crate::forward::Forwarder::inner)."]
                 )?
                 #[allow(clippy::missing_errors_doc, reason = "a fallible method without a kind has the errors of the trait")]
                 #[inline]
