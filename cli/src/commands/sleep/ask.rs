@@ -121,9 +121,10 @@ mod tests {
     fn a_time_has_a_unit_and_is_at_most_a_day() {
         assert_eq!(parse_time("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(parse_time("1m 30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_time("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_time("0s"), Ok(Duration::ZERO));
         assert_eq!(parse_time("24h"), Ok(Duration::from_secs(86_400)));
-        for text in ["", "30", "-1s", "1.5s", "25h", "s", "30 apples"] {
+        for text in ["", "30", "-1s", "25h", "s", "30 apples"] {
             assert!(parse_time(text).is_err(), "{text}");
         }
     }
