@@ -28,7 +28,6 @@ macro_rules! view {
 mod block;
 mod buffer;
 mod events;
-mod explain;
 mod pages;
 mod parking;
 #[cfg(feature = "alloc")]

@@ -16,13 +16,11 @@ pub mod capi;
 pub mod status;
 pub mod torch;
 
-mod announced;
 mod births;
 mod boundary;
 mod callbacks;
 mod changes;
 mod device;
-mod explanation;
 mod filters;
 mod handle;
 mod idle;

@@ -98,9 +98,7 @@ impl TakenUnit {
         match kind {
             UnitKind::Segment => {
                 device.peaks.device.count(Occurrence::DeviceFree);
-                if !device.release_guarded(self.unit.ptr())? {
-                    device.release_memory(self.unit.ptr(), bytes)?;
-                }
+                device.release_memory(self.unit.ptr(), bytes)?;
             }
             // A device with pages has virtual memory.
             UnitKind::Pages => device.mapper().map_or(Ok(()), |mapper| mapper.unmap_detached(slot, self.block))?,
