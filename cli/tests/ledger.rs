@@ -13,7 +13,8 @@ fn written(place: &Path, stacks: bool) -> PathBuf {
     let ledger = Ledger::in_folder(None, Uuid([9; 16]), stacks).expect("a book");
     ledger.book(Kind::Segment, 200 * MIB, 1);
     ledger.book(Kind::Host, 50 * MIB, 2);
-    ledger.unbook(Kind::Pages, 3);
+    assert_eq!(ledger.unbook(Kind::Pages, 3), None);
+    ledger.missed();
     ledger.driver(230 * MIB, 1000 * MIB);
     let path = place.join("ledger.json");
     file::write(&path, vec![ledger.view()]).expect("the folder can be written");
