@@ -110,7 +110,7 @@ pub(crate) fn copy_at_once(call: &mut Call, to: End, from: End, volume: Volume) 
     if to.on_device && from.on_device { Ok(()) } else { done(call, 0) }
 }
 
-/// Waits for the work of a stream. Work of a captured stream is recorded, and nobody waits.
+/// Waits for the work of a stream. Work of a captured stream is recorded, and no thread waits.
 pub(crate) fn done(call: &mut Call, stream: u64) -> Answer<()> {
     if is_captured(call, stream)? {
         return Ok(());

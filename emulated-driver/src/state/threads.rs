@@ -25,7 +25,7 @@ enum Next {
     /// Do the tasks of a context's stream, after a delay in microseconds.
     Run(Vec<Task>, u64, u64),
     Wait(Arc<Condition>),
-    /// Look at memory after a pause: nobody tells when the memory changes.
+    /// Look at memory again after a pause: no event marks a change of memory.
     Look,
     End,
 }

@@ -72,7 +72,7 @@ pub(crate) fn measured(index: usize, kind: Kind, pass: impl FnOnce(NonNull<c_voi
 }
 
 /// Makes a launch by the function `NAMES[index]`, as [`touching`] does. The driver loads the code of `function` at the first
-/// launch, which is measured if somebody wants full books.
+/// launch, which is measured where the options ask for full books.
 #[inline]
 pub(crate) fn launched(index: usize, function: CuFunction, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
     awake(|| {

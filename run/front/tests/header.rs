@@ -1,4 +1,4 @@
-//! The signatures of the exported functions agree with NVIDIA's own `cuda.h`, as far as a call shows, and no function that
+//! The signatures of the exported functions agree with NVIDIA's own `cuda.h` in the kind and size of each parameter, and no function that
 //! touches memory is missing.
 //!
 //! Needs the header's folder in `CACHALOT_CUDA_H_DIR`; `scripts/setup/cuda_header.sh` fetches a pinned version.
