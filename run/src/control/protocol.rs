@@ -11,6 +11,7 @@
 //! fields without another [`SCHEMA`].
 
 use super::status::{Status, plain};
+use crate::shared::time::milliseconds;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -132,8 +133,7 @@ const fn default_timeout_ms() -> u64 {
 impl Request {
     /// Creates a request. The time is cut off at a day.
     pub fn new(action: Action, timeout: Duration) -> Self {
-        let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        Self { schema: SCHEMA, action, timeout_ms: ms.min(MOST_TIMEOUT_MS) }
+        Self { schema: SCHEMA, action, timeout_ms: milliseconds(timeout).min(MOST_TIMEOUT_MS) }
     }
 
     /// Returns how long the process may wait for the start of a park or a wake.

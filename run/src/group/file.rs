@@ -9,6 +9,7 @@ use crate::options::GroupOptions;
 use crate::shared::form;
 use crate::shared::map::Shared;
 use crate::shared::process::{self, Identity};
+use crate::shared::time::milliseconds;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -247,10 +248,9 @@ impl Membership {
     /// See [`Group::yields`](super::Group::yields).
     pub(super) fn yields(&self, news: SleepNews) -> bool {
         let now = monotonic_ms();
-        let before = |time: Duration| now.saturating_sub(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).max(1);
+        let before = |time: Duration| now.saturating_sub(milliseconds(time)).max(1);
         let mine = &self.state().entries[self.me];
-        let awake_at_least = u64::try_from(news.awake_at_least.as_millis()).unwrap_or(u64::MAX);
-        mine.awake_at_least.store(awake_at_least, Ordering::Relaxed);
+        mine.awake_at_least.store(milliseconds(news.awake_at_least), Ordering::Relaxed);
         mine.idle_since.store(before(news.idle), Ordering::Relaxed);
         mine.awake_since.store(news.awake.map_or(0, before), Ordering::Relaxed);
         let Some(limit) = self.state().limit().filter(|_| !self.is_forked()) else { return false };

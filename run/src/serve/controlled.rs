@@ -1,11 +1,10 @@
 //! The process as other processes see it: parked, woken and asked over the socket.
 
 use crate::charge::DeviceCharge;
-use crate::control::{ControlRefusal, Controlled, RefusalKind, Remainder, RemainderKind, SleepState, Status, Transfer};
+use crate::control::{ControlRefusal, Controlled, RefusalKind, Remainder, RemainderKind, SleepState, Status};
 use crate::ledger::Kind;
 use crate::serve::process::Process;
-use crate::serve::sleeping::Moved;
-use crate::sleep::Phase;
+use crate::shared::time::milliseconds;
 use cachalot_core::ParkReport;
 use cachalot_cuda::CuResult;
 use std::collections::BTreeMap;
@@ -28,14 +27,8 @@ impl Controlled for Process {
     }
 
     fn status(&self) -> Status {
-        let Some((phase, time, figures)) = self.sleep() else { return Status::default() };
+        let Some((state, time, figures)) = self.sleep() else { return Status::default() };
         let memory = self.parkable();
-        let state = match phase {
-            Phase::Awake => SleepState::Awake,
-            Phase::Parking => SleepState::Parking,
-            Phase::Parked => SleepState::Parked,
-            Phase::Waking => SleepState::Waking,
-        };
         let charges = self.charge.all();
         Status {
             group: self.options.group.as_ref().map(|group| group.name.clone()),
@@ -46,8 +39,8 @@ impl Controlled for Process {
             device_bytes: memory.mapped + memory.ordinary,
             remaining: remaining(&charges, self.counts().held_bytes, &memory, state),
             devices: charges.iter().filter_map(|charge| charge.ledger()).map(|book| book.view().device).collect(),
-            last_park: (figures.parks > 0).then(|| transfer(figures.last_park)),
-            last_wake: (figures.wakes > 0).then(|| transfer(figures.last_wake)),
+            last_park: (figures.parks > 0).then_some(figures.last_park),
+            last_wake: (figures.wakes > 0).then_some(figures.last_wake),
             parks: figures.parks,
             wakes: figures.wakes,
             last_error: figures.failure,
@@ -97,12 +90,4 @@ fn reason_of(kind: Kind) -> Option<RemainderKind> {
         Kind::Graph => Some(RemainderKind::Graph),
         Kind::Other => Some(RemainderKind::Other),
     }
-}
-
-fn transfer(moved: Moved) -> Transfer {
-    Transfer { ms: milliseconds(moved.time), bytes: moved.bytes }
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

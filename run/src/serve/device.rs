@@ -64,13 +64,8 @@ impl ServedDevice {
     }
 
     /// Returns the charge of the device.
-    pub(super) fn charge(&self) -> &DeviceCharge {
+    pub(super) fn charge(&self) -> &Arc<DeviceCharge> {
         &self.charge
-    }
-
-    /// Returns the charge of the device, for a longer time.
-    pub(super) fn charge_of(&self) -> Arc<DeviceCharge> {
-        Arc::clone(&self.charge)
     }
 
     /// Writes the events recorded so far to the record's file.

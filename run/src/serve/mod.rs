@@ -58,4 +58,4 @@ mod turns;
 
 pub use launches::is_first_launch;
 pub use process::{Counts, Process, enter, may_sleep, process};
-pub use sleeping::{Moved, SleepFigures};
+pub use sleeping::SleepFigures;

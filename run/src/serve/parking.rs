@@ -1,14 +1,15 @@
 //! The memory of the process, parked and woken as a whole.
 
 use crate::charge::DeviceCharge;
-use crate::control::{ControlRefusal, RefusalKind};
+use crate::control::{ControlRefusal, RefusalKind, SleepState, Transfer};
 use crate::group::SleepNews;
 use crate::serve::frees::Relaxed;
 use crate::serve::process::Process;
 use crate::serve::served::{DEVICE, Served, code_of};
-use crate::serve::sleeping::{Moved, SleepFigures, Sleeping};
+use crate::serve::sleeping::{SleepFigures, Sleeping};
 use crate::serve::turns::InTurn;
-use crate::sleep::{Body, Entered, Phase, other_threads};
+use crate::shared::time::milliseconds;
+use crate::sleep::{Body, Entered, other_threads};
 use crate::tell::tell;
 use cachalot_core::{Error, ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
 use cachalot_cuda::{CuResult, is_no_room};
@@ -41,8 +42,8 @@ impl Process {
 
     /// Returns a wait for memory of the group. `None`: the process is in no group whose members are parked for each other.
     pub(super) fn begin_turn(&self) -> Option<InTurn> {
-        let options = &self.sleeping.as_ref()?.options;
-        options.yields.then(|| InTurn::new(Duration::from_millis(options.wake_timeout_ms)))
+        let sleeping = self.sleeping.as_ref()?;
+        sleeping.options.yields.then(|| InTurn::new(sleeping.wake_patience()))
     }
 
     /// Parks the memory if another member of the group needs it now. Tells the members about the sleep of the process.
@@ -50,7 +51,7 @@ impl Process {
         let Some(sleeping) = self.sleeping.as_ref().filter(|sleeping| sleeping.options.yields) else { return };
         let (phase, time) = sleeping.sleeper.phase();
         let news = SleepNews {
-            awake: (phase == Phase::Awake).then_some(time),
+            awake: (phase == SleepState::Awake).then_some(time),
             idle: sleeping.idle_time(),
             awake_at_least: Duration::from_millis(sleeping.options.awake_ms),
         };
@@ -66,7 +67,7 @@ impl Process {
     pub fn give_host_memory_back(&self) {
         let Some(sleeping) = &self.sleeping else { return };
         let (phase, time) = sleeping.sleeper.phase();
-        if phase != Phase::Awake || time < HOST_MEMORY_STAYS {
+        if phase != SleepState::Awake || time < HOST_MEMORY_STAYS {
             return;
         }
         for served in self.contexts.all() {
@@ -91,7 +92,7 @@ impl Process {
     pub fn park_if_idle(&self) {
         let Some(sleeping) = &self.sleeping else { return };
         let Some(limit) = sleeping.idle_limit() else { return };
-        if sleeping.sleeper.phase().0 != Phase::Awake || sleeping.idle_time() < limit {
+        if sleeping.sleeper.phase().0 != SleepState::Awake || sleeping.idle_time() < limit {
             return;
         }
         let look = other_threads();
@@ -128,7 +129,7 @@ impl Process {
     /// The driver's code.
     pub fn wake_within(&self, patience: Duration) -> Result<(), CuResult> {
         let Some(sleeping) = &self.sleeping else { return Ok(()) };
-        sleeping.sleeper.wake(&Memory { process: self, patience })
+        sleeping.sleeper.wake(&Memory { process: self, patience: Some(patience) })
     }
 
     /// Returns since when no call has used memory. `None`: the memory stays on the device.
@@ -142,17 +143,14 @@ impl Process {
     }
 
     /// Returns the memory, which waits for the device as long as the options say.
+    #[inline]
     fn memory(&self) -> Memory<'_> {
-        let patience = self
-            .sleeping
-            .as_ref()
-            .map_or(Duration::ZERO, |sleeping| Duration::from_millis(sleeping.options.wake_timeout_ms));
-        Memory { process: self, patience }
+        Memory { process: self, patience: None }
     }
 
-    /// Returns the phase, for how long the memory has been awake or parked, and the figures. `None`: the memory stays on the
+    /// Returns the state, for how long the memory has been awake or parked, and the figures. `None`: the memory stays on the
     /// device.
-    pub fn sleep(&self) -> Option<(Phase, Duration, SleepFigures)> {
+    pub fn sleep(&self) -> Option<(SleepState, Duration, SleepFigures)> {
         let sleeping = self.sleeping.as_ref()?;
         let (phase, time) = sleeping.sleeper.phase();
         Some((phase, time, sleeping.figures().clone()))
@@ -174,8 +172,9 @@ impl Process {
 /// The served memory of a process.
 struct Memory<'a> {
     process: &'a Process,
-    /// How long a wake waits for memory of the device.
-    patience: Duration,
+    /// How long a wake waits for memory of the device. `None`: as long as the options say, which no call that finds the memory
+    /// awake has to read.
+    patience: Option<Duration>,
 }
 
 impl Body for Memory<'_> {
@@ -206,7 +205,7 @@ impl Body for Memory<'_> {
                 return Err(refusal);
             }
         }
-        let moved = Moved { bytes: process.parkable().kept, time: begin.elapsed() };
+        let moved = Transfer { ms: milliseconds(begin.elapsed()), bytes: process.parkable().kept };
         if let Some(sleeping) = &process.sleeping {
             let mut figures = sleeping.figures();
             figures.parks += 1;
@@ -226,8 +225,9 @@ impl Memory<'_> {
     fn wake_in_time(&self) -> Result<(), CuResult> {
         let Some(sleeping) = &self.process.sleeping else { return Ok(()) };
         let (begin, bytes) = (Instant::now(), self.process.parkable().kept);
-        let end = begin + self.patience;
-        let mut turn = sleeping.options.yields.then(|| InTurn::new(self.patience));
+        let patience = self.patience.unwrap_or_else(|| sleeping.wake_patience());
+        let end = begin + patience;
+        let mut turn = sleeping.options.yields.then(|| InTurn::new(patience));
         let (code, text) = loop {
             // A member of the group that has waited for longer wakes first, even if the memory would suffice for this one.
             if let Some(turn) = &mut turn
@@ -240,7 +240,8 @@ impl Memory<'_> {
                     sleeping.postpone();
                     let mut figures = sleeping.figures();
                     figures.wakes += 1;
-                    (figures.last_wake, figures.failure) = (Moved { bytes, time: begin.elapsed() }, None);
+                    (figures.last_wake, figures.failure) =
+                        (Transfer { ms: milliseconds(begin.elapsed()), bytes }, None);
                     return Ok(());
                 }
                 Err(error) => error,
@@ -262,7 +263,7 @@ fn needs(process: &Process) -> Vec<(Arc<DeviceCharge>, u64)> {
     let mut needs: Vec<(Arc<DeviceCharge>, u64)> = Vec::new();
     for served in process.contexts.all() {
         let bytes = report(&served).map_or(0, |report| report.parked);
-        let charge = served.device().charge_of();
+        let charge = Arc::clone(served.device().charge());
         match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &charge)) {
             Some((_, sum)) => *sum += bytes,
             None => needs.push((charge, bytes)),

@@ -1,5 +1,6 @@
 //! What a process knows of the sleep of the process's memory.
 
+use crate::control::Transfer;
 use crate::options::SleepOptions;
 use crate::sleep::{Idle, MemorySleep, other_threads};
 use cachalot_cuda::CuResult;
@@ -18,15 +19,6 @@ pub(super) struct Sleeping {
     figures: Mutex<SleepFigures>,
 }
 
-/// Bytes moved by a park or a wake, and the time.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Moved {
-    /// Bytes with contents.
-    pub bytes: u64,
-    /// From the first wait to the last byte.
-    pub time: Duration,
-}
-
 /// What the sleep of a process has been so far.
 #[derive(Clone, Default, Debug)]
 pub struct SleepFigures {
@@ -35,9 +27,9 @@ pub struct SleepFigures {
     /// Wakes that succeeded.
     pub wakes: u64,
     /// The last park.
-    pub last_park: Moved,
+    pub last_park: Transfer,
     /// The last wake.
-    pub last_wake: Moved,
+    pub last_wake: Transfer,
     /// The last failure of a park or a wake since the last success.
     pub failure: Option<String>,
 }
@@ -54,7 +46,12 @@ impl Sleeping {
         self.options.idle_ms.map(Duration::from_millis)
     }
 
-    /// Returns how often somebody has to look whether the memory is to be parked.
+    /// Returns how long a call waits for memory of the device to wake.
+    pub(super) fn wake_patience(&self) -> Duration {
+        Duration::from_millis(self.options.wake_timeout_ms)
+    }
+
+    /// Returns how often the keeper has to look whether the memory is to be parked.
     pub(super) fn look_every(&self) -> Duration {
         let idle = self.idle_limit().map_or(Duration::MAX, |idle| idle / 8);
         if self.options.yields { idle.min(YIELD_LOOKS) } else { idle }

@@ -7,4 +7,5 @@ pub(crate) mod map;
 pub mod process;
 pub(crate) mod removal;
 pub(crate) mod threads;
+pub mod time;
 pub mod uuid;

@@ -3,7 +3,7 @@
 //! A single thread at a time parks or wakes, without a lock: further threads wait for the end of the change, and could not
 //! use the memory meanwhile.
 
-use crate::control::{ControlRefusal, RefusalKind};
+use crate::control::{ControlRefusal, RefusalKind, SleepState};
 use crate::sleep::marks::{other_threads, own};
 use cachalot_gate::{Gate, Inside, Look};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,19 +11,6 @@ use std::time::{Duration, Instant};
 
 /// How long a pause lasts between two looks at the threads or the device.
 const PAUSE: Duration = Duration::from_micros(200);
-
-/// Where the memory of a process is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
-    /// On the device.
-    Awake,
-    /// On the way to the host, and no thread uses it.
-    Parking,
-    /// On the host or in files.
-    Parked,
-    /// On the way back.
-    Waking,
-}
 
 /// The memory of a [`MemorySleep`]. A single thread at a time calls.
 pub trait Body {
@@ -58,9 +45,9 @@ pub struct MemorySleep<E> {
 /// The phase, and the end of the last try to wake.
 #[derive(Debug)]
 struct Progress<E> {
-    phase: Phase,
+    phase: SleepState,
     /// The last phase without a change: awake or parked.
-    settled: Phase,
+    settled: SleepState,
     /// When the memory became awake or parked.
     since: Instant,
     /// How many tries to wake have ended.
@@ -85,13 +72,18 @@ impl Entered {
 impl<E: Clone> MemorySleep<E> {
     /// Returns the sleeper of a process that is awake.
     pub fn new() -> Self {
-        let state =
-            Progress { phase: Phase::Awake, settled: Phase::Awake, since: Instant::now(), tries: 0, error: None };
+        let state = Progress {
+            phase: SleepState::Awake,
+            settled: SleepState::Awake,
+            since: Instant::now(),
+            tries: 0,
+            error: None,
+        };
         Self { gate: Gate::new(), state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Returns the phase, and for how long the memory has been awake or parked.
-    pub fn phase(&self) -> (Phase, Duration) {
+    pub fn phase(&self) -> (SleepState, Duration) {
         let state = self.lock();
         (state.phase, state.since.elapsed())
     }
@@ -128,22 +120,22 @@ impl<E: Clone> MemorySleep<E> {
         let tries = state.tries;
         loop {
             match state.phase {
-                Phase::Awake => return Ok(()),
-                Phase::Parked if state.tries != tries => {
+                SleepState::Awake => return Ok(()),
+                SleepState::Parked if state.tries != tries => {
                     // The thread that was first has failed, a moment ago.
                     if let Some(error) = &state.error {
                         return Err(error.clone());
                     }
                     break;
                 }
-                Phase::Parked => break,
-                Phase::Parking | Phase::Waking => state = self.wait(state),
+                SleepState::Parked => break,
+                SleepState::Parking | SleepState::Waking => state = self.wait(state),
             }
         }
-        let mut change = self.change(state, Phase::Waking, Phase::Parked);
+        let mut change = self.change(state, SleepState::Waking, SleepState::Parked);
         let woken = body.wake();
         if woken.is_ok() {
-            change.then = Phase::Awake;
+            change.then = SleepState::Awake;
         }
         let mut state = self.lock();
         state.tries += 1;
@@ -188,11 +180,11 @@ impl<E: Clone> MemorySleep<E> {
     /// Calls `act` while no thread parks or wakes, and returns the answer.
     pub fn hold<T>(&self, act: impl FnOnce() -> T) -> T {
         let mut state = self.lock();
-        while state.phase.is_change() {
+        while is_change(state.phase) {
             state = self.wait(state);
         }
         let phase = state.phase;
-        let _change = self.change(state, Phase::Waking, phase);
+        let _change = self.change(state, SleepState::Waking, phase);
         act()
     }
 
@@ -200,13 +192,13 @@ impl<E: Clone> MemorySleep<E> {
     fn begin_to_park(&self) -> Result<Option<Change<'_, E>>, ControlRefusal> {
         let state = self.lock();
         match state.phase {
-            Phase::Parked => Ok(None),
-            Phase::Parking | Phase::Waking => {
+            SleepState::Parked => Ok(None),
+            SleepState::Parking | SleepState::Waking => {
                 Err(ControlRefusal::new(RefusalKind::Busy, "another thread parks or wakes the memory"))
             }
-            Phase::Awake => {
+            SleepState::Awake => {
                 // A panic in the middle leaves the way back to the next call.
-                let change = self.change(state, Phase::Parking, Phase::Parked);
+                let change = self.change(state, SleepState::Parking, SleepState::Parked);
                 self.gate.close();
                 Ok(Some(change))
             }
@@ -214,7 +206,7 @@ impl<E: Clone> MemorySleep<E> {
     }
 
     /// Begins a change of the phase, to end with the phase `then`.
-    fn change(&self, mut state: MutexGuard<'_, Progress<E>>, phase: Phase, then: Phase) -> Change<'_, E> {
+    fn change(&self, mut state: MutexGuard<'_, Progress<E>>, phase: SleepState, then: SleepState) -> Change<'_, E> {
         state.phase = phase;
         Change { sleeper: self, then, _inside: self.gate.enter_as_closer(own()) }
     }
@@ -239,7 +231,7 @@ impl<E: Clone> Default for MemorySleep<E> {
 struct Change<'a, E> {
     sleeper: &'a MemorySleep<E>,
     /// The phase at the end: awake or parked.
-    then: Phase,
+    then: SleepState,
     /// The driver may come back to the gate from the calls of the change.
     _inside: Inside<'static>,
 }
@@ -248,7 +240,7 @@ impl<E> Change<'_, E> {
     /// Ends a try to park.
     fn end(mut self, parked: Result<(), ControlRefusal>) -> Result<(), ControlRefusal> {
         if parked.is_err() {
-            self.then = Phase::Awake;
+            self.then = SleepState::Awake;
         }
         parked
     }
@@ -261,7 +253,7 @@ impl<E> Drop for Change<'_, E> {
             (state.settled, state.since) = (self.then, Instant::now());
         }
         state.phase = self.then;
-        if self.then == Phase::Awake {
+        if self.then == SleepState::Awake {
             self.sleeper.gate.open();
         }
         drop(state);
@@ -269,11 +261,9 @@ impl<E> Drop for Change<'_, E> {
     }
 }
 
-impl Phase {
-    /// Returns whether a thread parks or wakes.
-    pub fn is_change(self) -> bool {
-        matches!(self, Self::Parking | Self::Waking)
-    }
+/// Returns whether a thread parks or wakes.
+fn is_change(phase: SleepState) -> bool {
+    matches!(phase, SleepState::Parking | SleepState::Waking)
 }
 
 fn still_inside() -> ControlRefusal {
@@ -286,8 +276,8 @@ fn still_working() -> ControlRefusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, MemorySleep, Phase};
-    use crate::control::{ControlRefusal, RefusalKind};
+    use super::{Body, MemorySleep};
+    use crate::control::{ControlRefusal, RefusalKind, SleepState};
     use crate::sleep::other_threads;
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::time::Duration;
@@ -350,7 +340,7 @@ mod tests {
             }
         });
         assert_eq!(sleeper.wake(&body), Ok(()));
-        assert_eq!(sleeper.phase().0, Phase::Awake);
+        assert_eq!(sleeper.phase().0, SleepState::Awake);
     }
 
     #[test]
@@ -362,7 +352,7 @@ mod tests {
         body.works.store(false, Ordering::Relaxed);
         body.fails.store(true, Ordering::Relaxed);
         assert_eq!(sleeper.park(&body, PATIENCE).unwrap_err().kind, RefusalKind::Driver);
-        assert_eq!(sleeper.phase().0, Phase::Awake);
+        assert_eq!(sleeper.phase().0, SleepState::Awake);
         drop(sleeper.enter(&body).unwrap());
     }
 
@@ -397,16 +387,16 @@ mod tests {
                 scope.spawn(|| assert_eq!(sleeper.enter(&body).unwrap_err(), 2));
             }
         });
-        assert_eq!(sleeper.phase().0, Phase::Parked);
+        assert_eq!(sleeper.phase().0, SleepState::Parked);
         body.fails.store(false, Ordering::Relaxed);
         drop(sleeper.enter(&body).unwrap());
-        assert_eq!(sleeper.phase().0, Phase::Awake);
+        assert_eq!(sleeper.phase().0, SleepState::Awake);
     }
 
     #[test]
     fn nothing_parks_while_a_thread_holds_the_state() {
         let (sleeper, body) = (MemorySleep::<u32>::new(), Fake::default());
         sleeper.hold(|| assert_eq!(sleeper.park(&body, PATIENCE).unwrap_err().kind, RefusalKind::Busy));
-        assert_eq!(sleeper.phase().0, Phase::Awake);
+        assert_eq!(sleeper.phase().0, SleepState::Awake);
     }
 }

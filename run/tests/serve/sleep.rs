@@ -3,9 +3,8 @@
 use super::setup::{PAGE, Setup};
 use cachalot_cuda::driver::types::CuDevice;
 use cachalot_run::Options;
-use cachalot_run::control::{Controlled, RefusalKind, RemainderKind};
+use cachalot_run::control::{Controlled, RefusalKind, RemainderKind, SleepState};
 use cachalot_run::options::SleepOptions;
-use cachalot_run::sleep::Phase;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -76,7 +75,7 @@ pub(super) fn used(setup: &Setup) -> usize {
     total - free
 }
 
-pub(super) fn phase(setup: &Setup) -> Phase {
+pub(super) fn phase(setup: &Setup) -> SleepState {
     setup.process.sleep().expect("can be parked").0
 }
 
@@ -93,11 +92,11 @@ fn parked_memory_leaves_the_device_and_wakes_where_it_was() {
         let blocks = filled(&setup);
         for _ in 0..3 {
             setup.process.park(PATIENCE).unwrap();
-            assert_eq!((phase(&setup), used(&setup)), (Phase::Parked, before), "{settings}");
+            assert_eq!((phase(&setup), used(&setup)), (SleepState::Parked, before), "{settings}");
             assert!(setup.control.peek(blocks[0].0, 1).is_err(), "no memory there");
             setup.process.park(PATIENCE).unwrap();
             touch(&setup).unwrap();
-            assert_eq!(phase(&setup), Phase::Awake);
+            assert_eq!(phase(&setup), SleepState::Awake);
             check(&setup, &blocks);
         }
         let (_, _, figures) = setup.process.sleep().unwrap();
@@ -130,9 +129,9 @@ fn a_request_wakes_and_a_free_and_a_question_do_not() {
     let mut free = 0;
     // SAFETY: `free` outlives the call, and null is left out.
     assert_eq!(unsafe { setup.process.mem_get_info(&raw mut free, std::ptr::null_mut()) }.0, 0);
-    assert_eq!(phase(&setup), Phase::Parked);
+    assert_eq!(phase(&setup), SleepState::Parked);
     let new = setup.take(PAGE);
-    assert_eq!(phase(&setup), Phase::Awake);
+    assert_eq!(phase(&setup), SleepState::Awake);
     check(&setup, &blocks);
     assert!(blocks.iter().all(|block| new + PAGE as u64 <= block.0 || block.0 + block.1 as u64 <= new));
 }
@@ -151,7 +150,7 @@ fn work_and_captures_keep_the_memory_awake() {
     assert_eq!(setup.end(stream), 0);
     setup.process.park(PATIENCE).unwrap();
     assert_eq!(setup.begin(stream, 0), 0);
-    assert_eq!((phase(&setup), setup.end(stream)), (Phase::Awake, 0));
+    assert_eq!((phase(&setup), setup.end(stream)), (SleepState::Awake, 0));
     check(&setup, &blocks[1..]);
 }
 
@@ -161,13 +160,13 @@ fn an_idle_process_is_parked_and_a_busy_one_is_not() {
     let setup = idle_after(3_600_000);
     filled(&setup);
     setup.process.park_if_idle();
-    assert_eq!(phase(&setup), Phase::Awake);
+    assert_eq!(phase(&setup), SleepState::Awake);
     drop(setup);
     let setup = idle_after(30);
     let blocks = filled(&setup);
     for _ in 0..1_000 {
         setup.process.park_if_idle();
-        if phase(&setup) == Phase::Parked {
+        if phase(&setup) == SleepState::Parked {
             touch(&setup).unwrap();
             check(&setup, &blocks);
             return;
@@ -182,7 +181,7 @@ fn memory_without_pages_is_not_parked_and_the_refusal_says_so() {
     let setup = setup_with(SleepOptions::default(), Options { settings: "policy:direct".into(), ..Options::default() });
     let block = setup.take(PAGE);
     let refusal = setup.process.park(PATIENCE).unwrap_err();
-    assert_eq!((refusal.kind, phase(&setup)), (RefusalKind::Unsupported, Phase::Awake), "{refusal}");
+    assert_eq!((refusal.kind, phase(&setup)), (RefusalKind::Unsupported, SleepState::Awake), "{refusal}");
     assert_eq!(setup.give(block), 0);
     assert_eq!(Setup::new().process.park(PATIENCE).unwrap_err().kind, RefusalKind::Unsupported);
 }
@@ -197,7 +196,7 @@ fn a_full_device_delays_the_wake_and_then_fails_the_call() {
     setup.control.set_others_bytes(0, (free - PAGE) as u64).expect("a device");
     assert_eq!(touch(&setup), Err(OUT_OF_MEMORY));
     assert_eq!(setup.try_take(512), Err(OUT_OF_MEMORY));
-    assert_eq!(phase(&setup), Phase::Parked);
+    assert_eq!(phase(&setup), SleepState::Parked);
     setup.control.set_others_bytes(0, 0).expect("a device");
     touch(&setup).unwrap();
     check(&setup, &blocks);
@@ -213,7 +212,7 @@ fn a_context_destroyed_while_parked_leaves_a_process_that_works() {
     assert_eq!(code.0, 0);
     setup.retain(0);
     let block = setup.take(PAGE);
-    assert_eq!((phase(&setup), setup.give(block)), (Phase::Awake, 0));
+    assert_eq!((phase(&setup), setup.give(block)), (SleepState::Awake, 0));
     drop(blocks);
 }
 

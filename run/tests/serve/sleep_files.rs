@@ -3,9 +3,8 @@
 use super::setup::PAGE;
 use super::sleep::{PATIENCE, Sleeps, check, failing, filled, phase, setup_with, touch, used};
 use cachalot_run::Options;
-use cachalot_run::control::RefusalKind;
+use cachalot_run::control::{RefusalKind, SleepState};
 use cachalot_run::options::SleepOptions;
-use cachalot_run::sleep::Phase;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -47,7 +46,7 @@ fn memory_parked_to_a_file_wakes_where_it_was_and_the_file_goes() {
         blocks.push((large, bytes, 77));
         for round in 1..=3 {
             setup.process.park(PATIENCE).unwrap();
-            assert_eq!((phase(&setup), used(&setup)), (Phase::Parked, before), "{settings}");
+            assert_eq!((phase(&setup), used(&setup)), (SleepState::Parked, before), "{settings}");
             assert_eq!(files_of(folder.path(), "self"), (0, 1), "{settings}");
             touch(&setup).unwrap();
             check(&setup, &blocks);
@@ -107,7 +106,7 @@ fn a_folder_that_has_gone_refuses_the_park_and_is_named() {
     let blocks = filled(&setup);
     folder.close().expect("removed");
     let refusal = setup.process.park(PATIENCE).unwrap_err();
-    assert_eq!((refusal.kind, phase(&setup)), (RefusalKind::Unsupported, Phase::Awake), "{refusal}");
+    assert_eq!((refusal.kind, phase(&setup)), (RefusalKind::Unsupported, SleepState::Awake), "{refusal}");
     assert!(refusal.text.contains(&path.display().to_string()), "{refusal}");
     check(&setup, &blocks);
     std::fs::create_dir(&path).expect("again");
@@ -128,7 +127,7 @@ fn limited() {
     // SAFETY: `limit` outlives the call, which reads it.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
     let refusal = setup.process.park(PATIENCE).unwrap_err();
-    assert_eq!((refusal.kind, phase(&setup)), (RefusalKind::NoFileSpace, Phase::Awake), "{refusal}");
+    assert_eq!((refusal.kind, phase(&setup)), (RefusalKind::NoFileSpace, SleepState::Awake), "{refusal}");
     assert!(refusal.text.contains(&folder.display().to_string()), "{refusal}");
     assert!(refusal.text.contains("ulimit -f"), "{refusal}");
     check(&setup, &blocks);

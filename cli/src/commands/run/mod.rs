@@ -13,6 +13,7 @@ use cachalot_replay::compare::policy_named;
 use cachalot_run::Options;
 use cachalot_run::control::MOST_NAME;
 use cachalot_run::options::{GroupOptions, SleepOptions};
+use cachalot_run::shared::time::milliseconds;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -165,11 +166,6 @@ fn writable_folder(folder: &Path) -> Result<PathBuf, String> {
         Ok(_) => Ok(folder),
         Err(error) => Err(format!("--park-to: {}: {error}", folder.display())),
     }
-}
-
-/// Returns a time in milliseconds. A longer time than the number can hold is the longest.
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Runs the command. Returns only if the program could not be started.
