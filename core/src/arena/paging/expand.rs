@@ -8,18 +8,17 @@
 //! *detached* from every set of the heap, so no other call can touch the blocks while the lock is
 //! dropped.
 
+use crate::arena::Platform;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::request::Request;
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
-use crate::device::{DeviceError, DeviceMemory, ErrorKind};
+use crate::device::{DeviceError, ErrorKind, StreamOrder};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::{Backing, BlockEntry, State};
 use crate::heap::expandable::{AddressRange, Run};
 use crate::stats::Occurrence;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::trace::Action;
 use crate::units::DevicePtr;
@@ -35,14 +34,14 @@ const RESERVE_EXTRA: u64 = 8;
 pub(in crate::arena) const LONG_PAGE: u64 = 160 << 20;
 
 /// A run of blocks, detached and mapped for a request. Dropped, the run is unmapped and attached again.
-struct HeldRun<'a, D: DeviceMemory, R: Lock, S: Storage> {
-    mapper: Mapper<'a, D, R, S>,
+struct HeldRun<'a, P: Platform> {
+    mapper: Mapper<'a, P>,
     slot: u32,
     run: Run,
     kept: bool,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> HeldRun<'_, D, R, S> {
+impl<P: Platform> HeldRun<'_, P> {
     /// Returns the run, which stays mapped, and which the caller attaches.
     fn keep(mut self) -> Run {
         self.kept = true;
@@ -50,7 +49,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> HeldRun<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Drop for HeldRun<'_, D, R, S> {
+impl<P: Platform> Drop for HeldRun<'_, P> {
     fn drop(&mut self) {
         if !self.kept {
             self.mapper.unmap_run(self.slot, self.run);
@@ -58,7 +57,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Drop for HeldRun<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<P: Platform> Mapper<'_, P> {
     /// Maps as much memory as the request needs, in gaps of the mapped blocks or behind them, and
     /// serves the request. Returns `None` if the device lacks the memory or the addresses.
     pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
@@ -263,7 +262,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             // Without this test a too short range would be reserved again and again.
             Ok((bytes >= request.size).then_some((bytes, granule)))
         };
-        let detach = |heap: &mut Heap<S>| {
+        let detach = |heap: &mut Heap<P::Storage>| {
             let first = heap.find_run(request.size)?;
             Some(heap.detach_run(first, request.size))
         };

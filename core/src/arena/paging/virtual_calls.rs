@@ -3,11 +3,9 @@
 //! The time of a call is the difference of two readings of the device's clock. Waiting for another
 //! thread's turn to map counts as part of a request's time.
 
-use crate::arena::{Arena, OnDevice};
-use crate::device::{Descriptor, DeviceMemory, DeviceResult, PhysicalHandle, VirtualMemory};
+use crate::arena::{Arena, OnDevice, Platform};
+use crate::device::{Descriptor, DeviceResult, PhysicalHandle, Segments, VirtualMemory};
 use crate::stats::MemoryCall;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
@@ -16,24 +14,24 @@ use core::cell::Cell;
 pub(crate) struct MappingTime(Cell<u64>);
 
 /// The virtual memory of a device. No call is made once the context is lost.
-pub(crate) struct VirtualCalls<'a, D, R: Lock, S: Storage> {
-    arena: &'a Arena<D, R, S>,
+pub(crate) struct VirtualCalls<'a, P: Platform> {
+    arena: &'a Arena<P>,
     memory: &'a dyn VirtualMemory,
     /// Where the time of the calls is added, if they are made for a request.
     request: Option<&'a MappingTime>,
 }
 
-impl<D, R: Lock, S: Storage> Clone for VirtualCalls<'_, D, R, S> {
+impl<P: Platform> Clone for VirtualCalls<'_, P> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<D, R: Lock, S: Storage> Copy for VirtualCalls<'_, D, R, S> {}
+impl<P: Platform> Copy for VirtualCalls<'_, P> {}
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> VirtualCalls<'a, D, R, S> {
+impl<'a, P: Platform> VirtualCalls<'a, P> {
     /// Returns the virtual memory of a device, or `None`.
-    pub(in crate::arena) fn of(device: OnDevice<'a, D, R, S>) -> Option<Self> {
+    pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
         let arena = device.arena;
         Some(Self { arena, memory: arena.driver.device().virtual_memory()?, request: None })
     }
@@ -110,7 +108,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> VirtualCalls<'a, D, R, S> {
 
 impl MappingTime {
     /// Counts a finished request, if mapping took time.
-    pub(in crate::arena) fn count<D: DeviceMemory, R: Lock, S: Storage>(&self, arena: &Arena<D, R, S>) {
+    pub(in crate::arena) fn count<P: Platform>(&self, arena: &Arena<P>) {
         let ticks = self.0.get();
         if ticks > 0 {
             let bound = arena.settings.policy.max_stall_us();

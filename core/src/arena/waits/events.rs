@@ -24,8 +24,8 @@
 //! heap are never held together.
 
 use crate::arena::waits::deferred::Recorded;
-use crate::arena::{Arena, OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::FRONTIER_BIT;
@@ -33,12 +33,12 @@ use crate::heap::uses::Events;
 use crate::stats;
 use crate::streams::groups::GroupSet;
 use crate::streams::kept::Captured;
-use crate::sync::{Lock, MutexGuard};
+use crate::sync::MutexGuard;
+use crate::tables::CapacityError;
 use crate::tables::slot_table::NONE;
-use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+impl<'a, P: Platform> OnDevice<'a, P> {
     /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
     ///
     /// Records the events now, unless the uses have theirs, or defers the recording during a capture.
@@ -46,7 +46,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     pub(crate) fn wait_for_uses(
         self,
         slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
+        mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
         block: u32,
         site: u32,
     ) -> Result<(), Error> {
@@ -92,7 +92,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     fn wait_from_now(
         self,
         slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
+        mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
         block: u32,
         site: u32,
     ) -> Result<(), Error> {
@@ -123,7 +123,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     pub(in crate::arena) fn record_events(
         self,
         slot: u32,
-        heap: MutexGuard<'_, R, Heap<S>>,
+        heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
         block: u32,
         requested: Option<u32>,
     ) -> Result<Recorded, Error> {
@@ -145,10 +145,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     pub(in crate::arena) fn queue_waits(
         self,
         slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
+        mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
         block: u32,
         mut queue: impl FnMut(StreamId) -> Result<(), Error>,
-    ) -> Result<MutexGuard<'a, R, Heap<S>>, (Option<StreamId>, Error)> {
+    ) -> Result<MutexGuard<'a, P::Lock, Heap<P::Storage>>, (Option<StreamId>, Error)> {
         self.health().map_err(|error| (None, error.into()))?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
         // walked in parts, with the heap unlocked in between for the device calls.
@@ -179,7 +179,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     pub(in crate::arena) fn end_uses(
         self,
         slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
+        mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
         block: u32,
         requested: Option<u32>,
     ) {
@@ -240,10 +240,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Returns whether a graph being captured uses a pending block on a further stream. The graph orders the use,
     /// which needs no event, and may do other work beside it until the capture ends.
-    fn is_captured(&self, heap: &mut Heap<S>, block: u32) -> bool {
+    fn is_captured(&self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
         self.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
     }
 
@@ -276,7 +276,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Records a fence behind the announced work of `stream`, and queues a block with the fence.
     fn record_wait(&self, stream: StreamId, slot: u32, block: u32) -> Result<(), Error> {
-        let fence = self.record_fence(stream, D::record_announced)?;
+        let fence = self.record_fence(stream, P::Device::record_announced)?;
         let group = self.waits.queues.of(stream);
         let mut order = self.waits.queues.lock(group);
         let queued = order.push(fence, slot, block);

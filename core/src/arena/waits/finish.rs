@@ -1,13 +1,11 @@
 //! The end of pending blocks: with the last use and the last wait, a block becomes free.
 
-use crate::arena::{OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{OnDevice, Platform, flags};
 use crate::heap::Heap;
-use crate::sync::{Lock, MutexGuard};
-use crate::tables::Storage;
+use crate::sync::MutexGuard;
 use crate::tables::slot_table::NONE;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Ends a wait of each of some pending blocks of a heap, and frees the blocks without further waits.
     pub(in crate::arena) fn end_waits(self, slot: u32, blocks: impl Iterator<Item = u32>) {
         let mut heap = self.heaps.lock(slot);
@@ -28,14 +26,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     ///
     /// The caller removed a use or an event under the lock passed here. Of several threads removing
     /// uses and events of a block, exactly one finds the block unused.
-    pub(in crate::arena) fn free_if_unused(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
+    pub(in crate::arena) fn free_if_unused(
+        self,
+        slot: u32,
+        mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
+        block: u32,
+    ) {
         let due = self.unpend_if_unused(slot, &mut heap, block);
         drop(heap);
         self.settle_due(slot, due);
     }
 
     /// Makes a pending block free if no user stream and no event is left. Returns the work due without the lock.
-    fn unpend_if_unused(self, slot: u32, heap: &mut Heap<S>, block: u32) -> Due {
+    fn unpend_if_unused(self, slot: u32, heap: &mut Heap<P::Storage>, block: u32) -> Due {
         // `events` includes the bit for the frontier, so a free at a count is covered too.
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
             return Due::NOTHING;

@@ -4,18 +4,17 @@
 //! cached memory back, try to take the page away again.
 
 use super::page_from;
+use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
-use crate::device::{Contents, DeviceMemory};
+use crate::device::{Contents, Host, Segments};
 use crate::error::Error;
 use crate::heap::home_pages::HomePage;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::DevicePtr;
 
 /// How often to ask a device that fails whether copies have ended.
 const ASKED: u32 = 16;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<P: Platform> Mapper<'_, P> {
     /// Waits after a failure until no copy is in progress.
     ///
     /// # Errors

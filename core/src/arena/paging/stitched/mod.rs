@@ -27,13 +27,12 @@ mod stale;
 
 pub(in crate::arena) use gather::{Taker, Wish};
 
-use crate::arena::OnDevice;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::virtual_calls::MappingTime;
 use crate::arena::request::Request;
+use crate::arena::{OnDevice, Platform};
 use crate::config::{Policy, Stitched};
-use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Backing;
@@ -42,8 +41,7 @@ use crate::heap::split_rules::Source;
 use crate::heap::stitched::{HeldRoom, PagedHeap};
 use crate::pages::Batch;
 use crate::stats::Occurrence;
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::Ordering;
 use crate::trace::Action;
 use crate::units::DevicePtr;
 use core::cell::Cell;
@@ -54,15 +52,15 @@ use core::cell::Cell;
 const RANGE_TIMES_DEVICE: u64 = 4;
 
 /// The stitched policy of a device: the operations that map and move pages.
-pub(crate) struct Stitcher<'a, D, R: Lock, S: Storage> {
-    mapper: Mapper<'a, D, R, S>,
+pub(crate) struct Stitcher<'a, P: Platform> {
+    mapper: Mapper<'a, P>,
     pub(in crate::arena) options: Stitched,
 }
 
 /// Unmapped addresses of a heap, held for a request. The drop returns the addresses to the heap. Lost addresses are
 /// never used.
-struct Room<'a, D: DeviceMemory, R: Lock, S: Storage> {
-    mapper: Mapper<'a, D, R, S>,
+struct Room<'a, P: Platform> {
+    mapper: Mapper<'a, P>,
     slot: u32,
     held: HeldRoom,
     /// Whether the device failed to unmap a page in the room.
@@ -70,7 +68,7 @@ struct Room<'a, D: DeviceMemory, R: Lock, S: Storage> {
     kept: bool,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Room<'_, D, R, S> {
+impl<P: Platform> Room<'_, P> {
     /// Returns the room, which the caller makes part of the heap.
     fn keep(mut self) -> HeldRoom {
         self.kept = true;
@@ -78,7 +76,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Room<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Room<'_, D, R, S> {
+impl<P: Platform> Drop for Room<'_, P> {
     fn drop(&mut self) {
         if self.kept {
             return;
@@ -95,9 +93,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Room<'_, D, R, S> {
     }
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the operations of the stitched policy, if the policy is in force and the device has virtual memory.
-    pub(crate) fn stitcher(self) -> Option<Stitcher<'a, D, R, S>> {
+    pub(crate) fn stitcher(self) -> Option<Stitcher<'a, P>> {
         let Policy::Stitched(options) = self.settings.policy else { return None };
         // Asking a device that no request has reached yet may open the device.
         if !self.driver.has_virtual_memory() {
@@ -107,18 +105,18 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     }
 
     /// Returns the operations of the stitched policy, if the request's heap consists of pages.
-    pub(crate) fn stitcher_of(self, request: &Request) -> Option<Stitcher<'a, D, R, S>> {
+    pub(crate) fn stitcher_of(self, request: &Request) -> Option<Stitcher<'a, P>> {
         self.stitcher().filter(|_| self.heaps.source(request) == Source::Stitched)
     }
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
+impl<'a, P: Platform> Stitcher<'a, P> {
     /// Adds the time of all further calls to virtual memory to `request`.
     pub(crate) fn for_request(self, request: &'a MappingTime) -> Self {
         Self { mapper: self.mapper.for_request(request), ..self }
     }
 
-    fn device(&self) -> OnDevice<'a, D, R, S> {
+    fn device(&self) -> OnDevice<'a, P> {
         self.mapper.device
     }
 
@@ -222,7 +220,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             let bytes = self.range_to_reserve()?;
             Ok((bytes >= request.size + self.step()).then_some((bytes, self.step())))
         };
-        let hold = |heap: &mut Heap<S>| PagedHeap(heap).hold_room(request.size, spare_room);
+        let hold = |heap: &mut Heap<P::Storage>| PagedHeap(heap).hold_room(request.size, spare_room);
         self.mapper.hold_addresses(request.slot, Backing::Stitched, range, hold)
     }
 
@@ -234,12 +232,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
 
     /// Maps the pages in the held room, and serves the request from the room. Returns `None` if the device lacks
     /// memory for the mapping. On `Ok(None)` and on errors nothing is mapped.
-    fn extend(
-        &self,
-        request: &Request,
-        room: Room<'_, D, R, S>,
-        hand: Hand<'_, D, R, S>,
-    ) -> Result<Option<DevicePtr>, Error> {
+    fn extend(&self, request: &Request, room: Room<'_, P>, hand: Hand<'_, P>) -> Result<Option<DevicePtr>, Error> {
         let (device, batch) = (self.device(), hand.batch);
         let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(room.held, batch.bytes);
         let listed = self.mapper.list(request.slot, at, batch.bytes)?;
