@@ -5,14 +5,13 @@
 //!   └─ free_slow ────────▶  └─ otherwise ─▶ free_with_uses ─▶ events.rs
 //! ```
 
-use crate::arena::heaps::Slot;
+use crate::arena::heaps::{HeapGuard, Slot};
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::device::StreamOrder;
 use crate::error::Error;
-use crate::heap::{FreeOutcome, Heap};
+use crate::heap::FreeOutcome;
 use crate::page_map::HeapRef;
-use crate::sync::MutexGuard;
 use crate::tables::OnceTable;
 use crate::tables::slot_table::NONE;
 use crate::trace::CallSite;
@@ -73,7 +72,7 @@ impl<P: Platform> OnDevice<'_, P> {
     fn free_with_uses(
         self,
         number: u32,
-        mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
+        mut heap: HeapGuard<'_, P>,
         outcome: FreeOutcome,
         FreeArgs { ptr, requested, site }: FreeArgs,
     ) -> Result<(), Error> {
@@ -101,7 +100,7 @@ impl<P: Platform> OnDevice<'_, P> {
 impl<P: Platform> Arena<P> {
     /// Joins a detached block with its free neighbours and unlocks the heap.
     #[inline(always)]
-    fn finish(&self, slot: &Slot<P>, mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>, block: u32) {
+    fn finish(&self, slot: &Slot<P>, mut heap: HeapGuard<'_, P>, block: u32) {
         let peaks_stale = heap.finish_free(block, &slot.counters);
         // Reconciling the peaks takes another lock, so this one goes first.
         drop(heap);

@@ -6,9 +6,8 @@ use crate::arena::heaps::loose::LooseLink;
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::registry::Registry;
-use crate::arena::heaps::{Heaps, Slot, rank_of};
+use crate::arena::heaps::{HeapGuard, Heaps, Slot, rank_of};
 use crate::error::Error;
-use crate::heap::Heap;
 use crate::sync::{AtomicU32, MutexGuard, Ordering, Rank, Ranked};
 use crate::tables::OnceTable;
 use alloc::vec::Vec;
@@ -18,7 +17,7 @@ pub(crate) struct LockedHeaps<'a, P: Platform> {
     /// While it is locked, no pair and no pool comes or goes.
     registry: MutexGuard<'a, P::Lock, Registry<P::Storage>>,
     /// The heaps, by slot.
-    heaps: Vec<MutexGuard<'a, P::Lock, Heap<P::Storage>>>,
+    heaps: Vec<HeapGuard<'a, P>>,
 }
 
 impl<P: Platform> Heaps<P> {

@@ -78,6 +78,9 @@ impl<P: Platform> Slot<P> {
     }
 }
 
+/// The lock of a heap, held.
+pub(crate) type HeapGuard<'a, P> = MutexGuard<'a, <P as Platform>::Lock, Heap<<P as Platform>::Storage>>;
+
 /// The heaps of one device, with the pairs and pools that the heaps belong to.
 pub(crate) struct Heaps<P: Platform> {
     /// The number of the device in the allocator.
@@ -125,7 +128,7 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Locks the heap in `slot` for any work, and sets the heap's clock.
-    pub(crate) fn lock(&self, slot: u32) -> MutexGuard<'_, P::Lock, Heap<P::Storage>> {
+    pub(crate) fn lock(&self, slot: u32) -> HeapGuard<'_, P> {
         let slot = self.slot(slot);
         let mut heap = slot.heap.lock();
         self.loosen(slot, &mut heap);

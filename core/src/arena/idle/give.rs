@@ -3,12 +3,12 @@
 use super::budget::{Cost, worth_ms};
 use super::{IdleMemory, Round, flags};
 use crate::arena::give::units::{Unit, UnitKind, units_down};
+use crate::arena::heaps::HeapGuard;
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::sync::MutexGuard;
 use crate::tables::Storage;
 use crate::units::NO_STREAM;
 use core::iter::once;
@@ -206,7 +206,7 @@ impl<P: Platform> OnDevice<'_, P> {
         // The two heaps of a pair have one stream.
         self.heaps.slot_numbers().filter(|slot| slot % 2 == 0).all(|slot| {
             let (stream, ended) = {
-                let heap: MutexGuard<'_, P::Lock, Heap<P::Storage>> = self.heaps.lock(slot);
+                let heap: HeapGuard<'_, P> = self.heaps.lock(slot);
                 (heap.stream, heap.ended)
             };
             // The handle of an ended stream may not be used.

@@ -23,6 +23,7 @@
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
 
+use crate::arena::heaps::HeapGuard;
 use crate::arena::waits::deferred::Recorded;
 use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::device::StreamOrder;
@@ -33,7 +34,6 @@ use crate::heap::uses::Events;
 use crate::stats;
 use crate::streams::groups::GroupSet;
 use crate::streams::kept::Captured;
-use crate::sync::MutexGuard;
 use crate::tables::CapacityError;
 use crate::tables::slot_table::NONE;
 use crate::units::StreamId;
@@ -46,7 +46,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     pub(crate) fn wait_for_uses(
         self,
         slot: u32,
-        mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
+        mut heap: HeapGuard<'_, P>,
         block: u32,
         site: u32,
     ) -> Result<(), Error> {
@@ -89,13 +89,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 
     /// Lets a pending block wait for what its user streams have to do now. Unlocks the heap, and then follows the
     /// pending block in the peaks.
-    fn wait_from_now(
-        self,
-        slot: u32,
-        mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
-        block: u32,
-        site: u32,
-    ) -> Result<(), Error> {
+    fn wait_from_now(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32, site: u32) -> Result<(), Error> {
         if self.flags.has(flags::GATHERS) && !self.is_captured(&mut heap, block) {
             return self.gather(slot, heap, block, site);
         }
@@ -123,7 +117,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     pub(in crate::arena) fn record_events(
         self,
         slot: u32,
-        heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
+        heap: HeapGuard<'_, P>,
         block: u32,
         requested: Option<u32>,
     ) -> Result<Recorded, Error> {
@@ -145,10 +139,10 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     pub(in crate::arena) fn queue_waits(
         self,
         slot: u32,
-        mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
+        mut heap: HeapGuard<'_, P>,
         block: u32,
         mut queue: impl FnMut(StreamId) -> Result<(), Error>,
-    ) -> Result<MutexGuard<'a, P::Lock, Heap<P::Storage>>, (Option<StreamId>, Error)> {
+    ) -> Result<HeapGuard<'a, P>, (Option<StreamId>, Error)> {
         self.health().map_err(|error| (None, error.into()))?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
         // walked in parts, with the heap unlocked in between for the device calls.
@@ -176,13 +170,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 
     /// Forgets the user streams of a pending block, whose events are queued. Frees the block if all of
     /// them are complete. `requested` as for [`record_events`](Self::record_events). Unlocks the heap.
-    pub(in crate::arena) fn end_uses(
-        self,
-        slot: u32,
-        mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
-        block: u32,
-        requested: Option<u32>,
-    ) {
+    pub(in crate::arena) fn end_uses(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32, requested: Option<u32>) {
         if let Some(site) = requested {
             self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
         }

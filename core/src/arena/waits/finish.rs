@@ -1,8 +1,8 @@
 //! The end of pending blocks: with the last use and the last wait, a block becomes free.
 
+use crate::arena::heaps::HeapGuard;
 use crate::arena::{OnDevice, Platform, flags};
 use crate::heap::Heap;
-use crate::sync::MutexGuard;
 use crate::tables::slot_table::NONE;
 
 impl<P: Platform> OnDevice<'_, P> {
@@ -26,12 +26,7 @@ impl<P: Platform> OnDevice<'_, P> {
     ///
     /// The caller removed a use or an event under the lock passed here. Of several threads removing
     /// uses and events of a block, exactly one finds the block unused.
-    pub(in crate::arena) fn free_if_unused(
-        self,
-        slot: u32,
-        mut heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
-        block: u32,
-    ) {
+    pub(in crate::arena) fn free_if_unused(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32) {
         let due = self.unpend_if_unused(slot, &mut heap, block);
         drop(heap);
         self.settle_due(slot, due);

@@ -20,15 +20,14 @@
 //!
 //! During a capture no event is recorded: the blocks stay open.
 
+use crate::arena::heaps::HeapGuard;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, Platform, flags};
 use crate::device::StreamOrder;
 use crate::error::Error;
-use crate::heap::Heap;
 use crate::heap::split_rules::Source;
 use crate::streams::event_queue::{DueRecording, GATHER};
 use crate::streams::groups::GroupSet;
-use crate::sync::MutexGuard;
 use crate::tables::CapacityError;
 use crate::units::DevicePtr;
 
@@ -42,7 +41,7 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(in crate::arena) fn gather(
         self,
         slot: u32,
-        heap: MutexGuard<'_, P::Lock, Heap<P::Storage>>,
+        heap: HeapGuard<'_, P>,
         block: u32,
         site: u32,
     ) -> Result<(), Error> {
