@@ -46,7 +46,7 @@ pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
 pub use pages::{PageStats, Pages};
 pub use parking::Parking;
-pub use ranges::{Range, RangeAllocator};
+pub use ranges::Range;
 pub use statistics::{Reading, Statistic, StatisticKind};
 pub use tuning::Tuning;
 #[cfg(feature = "alloc")]

@@ -96,8 +96,8 @@ mod trace;
 mod units;
 
 pub use allocator::{
-    Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Parking, Range, RangeAllocator, Reading,
-    Statistic, StatisticKind, Tuning,
+    Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Parking, Range, Reading, Statistic,
+    StatisticKind, Tuning,
 };
 #[cfg(feature = "alloc")]
 pub use allocator::{Bound, Fit, Rehearsal, Window};
