@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, Segment};
 use crate::pages::pins::Pin;
+use crate::stats::MemoryCall;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
@@ -148,7 +149,8 @@ impl HeldPage {
 /// Exports the page that contains `ptr`, a byte of pinned memory.
 pub(crate) fn export<P: Platform>(device: OnDevice<'_, P>, ptr: DevicePtr) -> Result<Descriptor, Error> {
     let page = HeldPage::of(device, ptr)?;
-    let exported = VirtualCalls::of(device).map(|calls| calls.export(page.handle));
+    let exported =
+        VirtualCalls::of(device).map(|calls| calls.call(MemoryCall::Export, |memory| memory.export(page.handle)));
     device.heaps.lock(page.slot).sets.pages.pin(page.at, -1);
     Ok(exported.ok_or(Error::NotExportable(ptr))??)
 }

@@ -21,6 +21,7 @@ use crate::heap::expandable::AddressRange;
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::stitched::PagedHeap;
 use crate::pages::{Batch, Page, PagePool};
+use crate::stats::MemoryCall;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
 
@@ -104,10 +105,10 @@ impl<'a, P: Platform> Mapper<'a, P> {
                 self.device.ledger.add(bytes);
             }
         }
-        let mut created = self.memory.create(bytes);
+        let mut created = self.memory.call(MemoryCall::Create, |memory| memory.create(bytes));
         if matches!(created, Err(error) if error.kind == ErrorKind::OutOfMemory) {
             match self.destroy_spares() {
-                Ok(true) => created = self.memory.create(bytes),
+                Ok(true) => created = self.memory.call(MemoryCall::Create, |memory| memory.create(bytes)),
                 Ok(false) => {}
                 Err(error) => {
                     self.device.ledger.refund(bytes);
@@ -234,7 +235,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// never used again.
     pub(in crate::arena) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.device.driver.device().on_unmap(at, bytes);
-        self.memory.unmap(at, bytes)
+        self.memory.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
     }
 
     /// Returns the pages of a batch that was not mapped: to the heaps that they come from, and the
@@ -309,7 +310,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
     pub(in crate::arena) fn destroy(&self, page: Page) -> Result<(), Error> {
-        let destroyed = self.memory.destroy(page.handle);
+        let destroyed = self.memory.call(MemoryCall::Destroy, |memory| memory.destroy(page.handle));
         if destroyed.is_ok() && !page.stuck {
             self.device.ledger.refund(page.bytes);
         } else {
@@ -356,7 +357,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
                 return Ok(found);
             }
             let Some((bytes, granule)) = range()? else { return Ok(None) };
-            match self.memory.reserve(bytes) {
+            match self.memory.call(MemoryCall::Reserve, |memory| memory.reserve(bytes)) {
                 Ok(base) => reserved = Some((base, bytes, granule)),
                 Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -370,7 +371,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
         if let Some((base, bytes)) = segment
             && self.device.health().is_ok()
         {
-            let _addresses_lost = self.memory.unreserve(base, bytes);
+            let _addresses_lost = self.memory.call(MemoryCall::Unreserve, |memory| memory.unreserve(base, bytes));
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::device::{DeviceError, ErrorKind, Host};
 use crate::error::Error;
 use crate::page_map::Owner;
 use crate::pages::{Batch, Page};
+use crate::stats::MemoryCall;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
@@ -122,7 +123,11 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
         let Mapper { memory, .. } = self.mapper;
         // Access is set once for each run of pages: one call of the device instead of one a page.
         let set_access = |at: u64, end: u64| {
-            if at == end { Ok(()) } else { memory.set_access(DevicePtr(at), end - at) }
+            if at == end {
+                Ok(())
+            } else {
+                memory.call(MemoryCall::SetAccess, |memory| memory.set_access(DevicePtr(at), end - at))
+            }
         };
         let (mut run, mut end, mut mapped) = (self.places.begin(), self.places.begin(), 0);
         let result = self.pages().try_for_each(|(_, page, at)| {
@@ -130,7 +135,7 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
                 set_access(run, end)?;
                 run = at.0;
             }
-            memory.map(at, page.bytes, page.handle)?;
+            memory.call(MemoryCall::Map, |memory| memory.map(at, page.bytes, page.handle))?;
             (mapped, end) = (mapped + 1, at.0 + page.bytes);
             Ok(())
         });
@@ -164,7 +169,7 @@ impl<T: Places, P: Platform> Drop for Mapping<'_, T, P> {
             self.pages().for_each(|(_, page, at)| device.driver.device().on_unmap(at, page.bytes));
         }
         for (number, page, at) in self.pages().take(self.mapped as usize) {
-            if let Err(error) = self.mapper.memory.unmap(at, page.bytes) {
+            if let Err(error) = self.mapper.memory.call(MemoryCall::Unmap, |memory| memory.unmap(at, page.bytes)) {
                 device.paging.pool.lock().mark_stuck(number);
                 self.places.lose(at, page.bytes, error);
             }

@@ -4,9 +4,8 @@
 //! thread's turn to map counts as part of a request's time.
 
 use crate::arena::{Arena, OnDevice, Platform};
-use crate::device::{Descriptor, DeviceResult, PhysicalHandle, Segments, VirtualMemory};
+use crate::device::{DeviceResult, Segments, VirtualMemory};
 use crate::stats::MemoryCall;
-use crate::units::DevicePtr;
 use core::cell::Cell;
 
 /// The time of a request in calls to virtual memory, in ticks of the device's clock.
@@ -46,38 +45,6 @@ impl<'a, P: Platform> VirtualCalls<'a, P> {
         self.memory.granularity()
     }
 
-    pub(in crate::arena) fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.call(MemoryCall::Reserve, |memory| memory.reserve(bytes))
-    }
-
-    pub(in crate::arena) fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.call(MemoryCall::Unreserve, |memory| memory.unreserve(base, bytes))
-    }
-
-    pub(in crate::arena) fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
-        self.call(MemoryCall::Create, |memory| memory.create(bytes))
-    }
-
-    pub(in crate::arena) fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
-        self.call(MemoryCall::Destroy, |memory| memory.destroy(handle))
-    }
-
-    pub(in crate::arena) fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
-        self.call(MemoryCall::Map, |memory| memory.map(at, bytes, handle))
-    }
-
-    pub(in crate::arena) fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes))
-    }
-
-    pub(in crate::arena) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
-    }
-
-    pub(in crate::arena) fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
-        self.call(MemoryCall::Export, |memory| memory.export(handle))
-    }
-
     /// Calls `map`, which only maps and sets access, while no second thread changes mappings. See
     /// [`VirtualMemory::begin_mapping`].
     pub(in crate::arena) fn in_turn<T>(&self, map: impl FnOnce() -> T) -> T {
@@ -89,7 +56,11 @@ impl<'a, P: Platform> VirtualCalls<'a, P> {
     }
 
     /// Makes a call of a kind, unless the context is lost.
-    fn call<T>(&self, kind: MemoryCall, call: impl FnOnce(&dyn VirtualMemory) -> DeviceResult<T>) -> DeviceResult<T> {
+    pub(in crate::arena) fn call<T>(
+        &self,
+        kind: MemoryCall,
+        call: impl FnOnce(&dyn VirtualMemory) -> DeviceResult<T>,
+    ) -> DeviceResult<T> {
         self.arena.call(|_| {
             let (result, ticks) = self.arena.driver.timed(|| call(self.memory));
             self.arena.paging.calls.count(kind, ticks);
