@@ -11,6 +11,7 @@
 use crate::arena::Platform;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
+use crate::arena::paging::undo::Undo;
 use crate::arena::request::Request;
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::{DeviceError, ErrorKind, StreamOrder};
@@ -33,36 +34,12 @@ const RESERVE_EXTRA: u64 = 8;
 /// page of 20 MiB, and hardly more for a longer one (H100, driver 580).
 pub(in crate::arena) const LONG_PAGE: u64 = 160 << 20;
 
-/// A run of blocks, detached and mapped for a request. Dropped, the run is unmapped and attached again.
-struct HeldRun<'a, P: Platform> {
-    mapper: Mapper<'a, P>,
-    slot: u32,
-    run: Run,
-    kept: bool,
-}
-
-impl<P: Platform> HeldRun<'_, P> {
-    /// Returns the run, which stays mapped, and which the caller attaches.
-    fn keep(mut self) -> Run {
-        self.kept = true;
-        self.run
-    }
-}
-
-impl<P: Platform> Drop for HeldRun<'_, P> {
-    fn drop(&mut self) {
-        if !self.kept {
-            self.mapper.unmap_run(self.slot, self.run);
-        }
-    }
-}
-
 impl<P: Platform> Mapper<'_, P> {
     /// Maps as much memory as the request needs, in gaps of the mapped blocks or behind them, and
     /// serves the request. Returns `None` if the device lacks the memory or the addresses.
     pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Some(run) = self.detach_run(request)? else { return Ok(None) };
-        let held = HeldRun { mapper: *self, slot: request.slot, run, kept: false };
+        let detached = Undo::by(|| self.unmap_run(request.slot, run));
         if !self.map_run(request, run)? {
             return Ok(None);
         }
@@ -73,7 +50,8 @@ impl<P: Platform> Mapper<'_, P> {
         if heap.make_room().is_err() {
             return Err(Error::TableFull("blocks"));
         }
-        let joined = heap.join_run(held.keep(), &slot.counters);
+        detached.keep();
+        let joined = heap.join_run(run, &slot.counters);
         let (block, parts) = joined.value;
         // Each newly mapped part counts as one allocation of the device.
         for _ in 0..parts {

@@ -13,6 +13,7 @@
 
 use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::undo::Undo;
 use crate::device::{DeviceError, ErrorKind, Host};
 use crate::error::Error;
 use crate::page_map::Owner;
@@ -115,6 +116,16 @@ impl<'a, P: Platform> Mapper<'a, P> {
             Err(error) => Err(error.into()),
         }
     }
+
+    /// Lists addresses as those of the heap in `slot` in the page map. Undone, they are listed no longer.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`].
+    pub(in crate::arena) fn list(&self, slot: u32, at: DevicePtr, bytes: u64) -> Result<Undo<impl FnOnce()>, Error> {
+        let pages = self.device.pages;
+        pages.insert(at, bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
+        Ok(Undo::by(move || pages.remove(at, bytes)))
+    }
 }
 
 impl<T: Places, P: Platform> Mapping<'_, T, P> {
@@ -173,41 +184,6 @@ impl<T: Places, P: Platform> Drop for Mapping<'_, T, P> {
                 device.paging.pool.lock().mark_stuck(number);
                 self.places.lose(at, page.bytes, error);
             }
-        }
-    }
-}
-
-/// Addresses listed in the page map. Dropped, they are listed no longer.
-#[must_use]
-pub(in crate::arena) struct Listed<'a, P: Platform> {
-    mapper: Mapper<'a, P>,
-    at: DevicePtr,
-    /// 0 once the addresses stay listed.
-    bytes: u64,
-}
-
-impl<'a, P: Platform> Mapper<'a, P> {
-    /// Lists addresses as those of the heap in `slot` in the page map.
-    ///
-    /// # Errors
-    /// [`Error::TableFull`].
-    pub(in crate::arena) fn list(&self, slot: u32, at: DevicePtr, bytes: u64) -> Result<Listed<'a, P>, Error> {
-        self.device.pages.insert(at, bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
-        Ok(Listed { mapper: *self, at, bytes })
-    }
-}
-
-impl<P: Platform> Listed<'_, P> {
-    /// Leaves the addresses listed.
-    pub(in crate::arena) fn keep(mut self) {
-        self.bytes = 0;
-    }
-}
-
-impl<P: Platform> Drop for Listed<'_, P> {
-    fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.mapper.device.pages.remove(self.at, self.bytes);
         }
     }
 }

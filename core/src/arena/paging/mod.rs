@@ -20,6 +20,7 @@ pub(crate) mod parking;
 pub(crate) mod ranges;
 mod retired;
 mod stitched;
+mod undo;
 pub(in crate::arena) mod virtual_calls;
 
 use crate::arena::Platform;

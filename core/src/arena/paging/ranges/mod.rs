@@ -27,6 +27,7 @@ mod tests;
 use crate::arena::driver::RecordPermission;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::Part;
+use crate::arena::paging::undo::Undo;
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::{DeviceError, ErrorKind};
@@ -49,18 +50,6 @@ pub struct Reservation {
     pub bytes: u64,
     /// The bytes of a page. Offsets and sizes of parts are multiples of a page.
     pub page_bytes: u64,
-}
-
-/// A range held by an operation.
-struct Held<'e, 'a, P: Platform> {
-    mapper: &'e Mapper<'a, P>,
-    range: u32,
-}
-
-impl<P: Platform> Drop for Held<'_, '_, P> {
-    fn drop(&mut self) {
-        self.mapper.end_hold(self.range);
-    }
 }
 
 impl<'a, P: Platform> OnDevice<'a, P> {
@@ -168,7 +157,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
 
     /// Holds a range, and returns the part with the given offset and size; `None` means the whole
     /// range. Waits for operations of further threads on the range.
-    fn hold_range(&self, id: RangeId, offset: u64, bytes: Option<u64>) -> Result<(Held<'_, 'a, P>, Part), Error> {
+    fn hold_range(&self, id: RangeId, offset: u64, bytes: Option<u64>) -> Result<(Undo<impl FnOnce()>, Part), Error> {
         let (number, generation) = (id.0 as u32, (id.0 >> 32) as u32);
         let step = self.range_step();
         loop {
@@ -186,7 +175,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
                     range.is_busy = true;
                     let begin = range.base + offset;
                     return Ok((
-                        Held { mapper: self, range: number },
+                        Undo::by(move || self.end_hold(number)),
                         Part { range: number, begin, end: begin + bytes },
                     ));
                 }
@@ -197,7 +186,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
 
     /// Holds the range with a number, whether released by the program or not. Returns the whole
     /// range, or `None` if another operation holds the range.
-    fn try_hold_range(&self, number: u32) -> Option<(Held<'_, 'a, P>, Part)> {
+    fn try_hold_range(&self, number: u32) -> Option<(Undo<impl FnOnce()>, Part)> {
         let mut ranges = self.device.paging.ranges.lock();
         let range = ranges.range(number);
         if range.is_busy {
@@ -205,7 +194,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
         }
         range.is_busy = true;
         let part = Part { range: number, begin: range.base, end: range.base + range.bytes };
-        Some((Held { mapper: self, range: number }, part))
+        Some((Undo::by(move || self.end_hold(number)), part))
     }
 
     /// Ends the hold of a range. Releases the addresses of a range released by the program,

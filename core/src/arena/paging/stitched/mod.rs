@@ -29,6 +29,7 @@ pub(in crate::arena) use gather::{Taker, Wish};
 
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
+use crate::arena::paging::undo::Undo;
 use crate::arena::paging::virtual_calls::MappingTime;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, Platform};
@@ -55,42 +56,6 @@ const RANGE_TIMES_DEVICE: u64 = 4;
 pub(crate) struct Stitcher<'a, P: Platform> {
     mapper: Mapper<'a, P>,
     pub(in crate::arena) options: Stitched,
-}
-
-/// Unmapped addresses of a heap, held for a request. The drop returns the addresses to the heap. Lost addresses are
-/// never used.
-struct Room<'a, P: Platform> {
-    mapper: Mapper<'a, P>,
-    slot: u32,
-    held: HeldRoom,
-    /// Whether the device failed to unmap a page in the room.
-    lost: Cell<bool>,
-    kept: bool,
-}
-
-impl<P: Platform> Room<'_, P> {
-    /// Returns the room, which the caller makes part of the heap.
-    fn keep(mut self) -> HeldRoom {
-        self.kept = true;
-        self.held
-    }
-}
-
-impl<P: Platform> Drop for Room<'_, P> {
-    fn drop(&mut self) {
-        if self.kept {
-            return;
-        }
-        let emptied = {
-            let mut heap = self.mapper.device.heaps.lock(self.slot);
-            let mut paged = PagedHeap(&mut heap);
-            if self.lost.get() {
-                paged.lose_room(self.held);
-            }
-            paged.release_room(self.held)
-        };
-        self.mapper.unreserve(emptied);
-    }
 }
 
 impl<'a, P: Platform> OnDevice<'a, P> {
@@ -167,15 +132,49 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     }
 
     /// Extends the request's heap, with at most `allowed` bytes of new memory as long as free pages
-    /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice.
+    /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice. On `Ok(None)` and on
+    /// errors nothing is mapped.
     fn grow_within(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         let Some(held) = self.hold_room(request)? else { return Ok(None) };
-        let room = Room { mapper: self.mapper, slot: request.slot, held, lost: Cell::new(false), kept: false };
+        let device = self.device();
+        let lost = Cell::new(false);
+        let room = Undo::by(|| self.release_room(request.slot, held, lost.get()));
         let mut hand = Hand::empty(self.mapper);
         if !self.provide(request, &held, allowed, &mut hand.batch)? {
             return Ok(None);
         }
-        self.extend(request, room, hand)
+        let batch = hand.batch;
+        let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(held, batch.bytes);
+        let listed = self.mapper.list(request.slot, at, batch.bytes)?;
+        let Some(mapping) = self.mapper.map(&batch, Row { at, lost: &lost })? else { return Ok(None) };
+        let slot = device.heaps.slot(request.slot);
+        let mut heap = device.heaps.lock(request.slot);
+        // Room was made before the lock was dropped; other calls may have used the room since.
+        if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
+            return Err(Error::TableFull("blocks"));
+        }
+        mapping.keep();
+        listed.keep();
+        hand.keep();
+        room.keep();
+        // Another request must not move the pages again before their old places are stale.
+        self.mapper.list_batch(&mut heap, &batch, at, true);
+        let extended = PagedHeap(&mut heap).extend(held, batch.bytes, &slot.counters);
+        device.peaks.device.count(Occurrence::DeviceAlloc);
+        device.trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes));
+        // Served under the lock that extended the heap: no other request can take the block first.
+        let mut served = heap.allocate_from(extended.value, request.size, request.bytes, &slot.counters);
+        device.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
+        drop(heap);
+        self.finish_moves(request.slot, &batch, at);
+        served.peaks_stale |= extended.peaks_stale;
+        Ok(Some(device.reconcile(slot, served)))
+    }
+
+    /// Returns held room to the heap.
+    fn release_room(&self, slot: u32, held: HeldRoom, lost: bool) {
+        let emptied = PagedHeap(&mut self.device().heaps.lock(slot)).release_room(held, lost);
+        self.mapper.unreserve(emptied);
     }
 
     /// Collects pages of at least `needed` bytes: spare pages, free pages of the request's stream and of other
@@ -228,36 +227,6 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     fn range_to_reserve(&self) -> Result<u64, Error> {
         let total = self.device().memory_info()?.total;
         Ok(total.saturating_mul(RANGE_TIMES_DEVICE).next_multiple_of(self.step()))
-    }
-
-    /// Maps the pages in the held room, and serves the request from the room. Returns `None` if the device lacks
-    /// memory for the mapping. On `Ok(None)` and on errors nothing is mapped.
-    fn extend(&self, request: &Request, room: Room<'_, P>, hand: Hand<'_, P>) -> Result<Option<DevicePtr>, Error> {
-        let (device, batch) = (self.device(), hand.batch);
-        let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(room.held, batch.bytes);
-        let listed = self.mapper.list(request.slot, at, batch.bytes)?;
-        let Some(mapping) = self.mapper.map(&batch, Row { at, lost: &room.lost })? else { return Ok(None) };
-        let slot = device.heaps.slot(request.slot);
-        let mut heap = device.heaps.lock(request.slot);
-        // Room was made before the lock was dropped; other calls may have used the room since.
-        if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
-            return Err(Error::TableFull("blocks"));
-        }
-        mapping.keep();
-        listed.keep();
-        hand.keep();
-        // Another request must not move the pages again before their old places are stale.
-        self.mapper.list_batch(&mut heap, &batch, at, true);
-        let extended = PagedHeap(&mut heap).extend(room.keep(), batch.bytes, &slot.counters);
-        device.peaks.device.count(Occurrence::DeviceAlloc);
-        device.trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes));
-        // Served under the lock that extended the heap: no other request can take the block first.
-        let mut served = heap.allocate_from(extended.value, request.size, request.bytes, &slot.counters);
-        device.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
-        drop(heap);
-        self.finish_moves(request.slot, &batch, at);
-        served.peaks_stale |= extended.peaks_stale;
-        Ok(Some(device.reconcile(slot, served)))
     }
 
     /// Leaves the old places of the batch's pages stale. The pages lie from `at` on in the heap of
