@@ -72,6 +72,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// # Errors
     /// * [`Error::UnknownTag`].
     /// * [`Error::ParkingRefused`]: see the text.
+    /// * [`Error::NoHostMemory`]: with [`ParkMode::Keep`], the host lacks the memory for the contents.
     /// * [`Error::Device`], with
     ///   [`ErrorKind::NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
     ///   captured.

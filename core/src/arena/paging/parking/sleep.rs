@@ -336,7 +336,7 @@ impl<P: Platform> Parker<'_, P> {
 /// only.
 fn unkept(error: DeviceError) -> Error {
     match error.kind {
-        ErrorKind::OutOfMemory => Error::ParkingRefused("the host lacks the memory for the contents"),
+        ErrorKind::OutOfMemory => Error::NoHostMemory,
         _ => error.into(),
     }
 }
