@@ -73,8 +73,8 @@ use crate::sync::{CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
 use core::marker::PhantomData;
 
-/// What an allocator is built on: the devices, the lock of a heap, and where the tables live. Code that takes a device names this
-/// one parameter, and [`Driver`], [`Heaps`] and their like the one or two that they use.
+/// What an allocator is built on: the devices, the lock of a heap, and where the tables live. One parameter for all code of the
+/// arena.
 pub(crate) trait Platform: Copy + 'static {
     /// The devices.
     type Device: DeviceMemory;
