@@ -1,6 +1,6 @@
 //! Steps of the ladder (ladder.rs) that depend on other threads and pools, and the failure of a request.
 
-use crate::arena::paging::virtual_calls::MappingTime;
+use crate::arena::paging::mapper::MappingTime;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
 use crate::arena::{Arena, OnDevice, Platform};

@@ -3,7 +3,7 @@
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::RouteEntry;
-use crate::arena::paging::virtual_calls::MappingTime;
+use crate::arena::paging::mapper::MappingTime;
 use crate::arena::{Arena, Platform, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::{Segments, StreamOrder};

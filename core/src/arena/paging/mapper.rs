@@ -11,7 +11,6 @@
 //! mapping that the device failed to remove is counted as leaked, and never used again. No lock is
 //! held across a call to the device.
 
-use crate::arena::paging::virtual_calls::MappingTime;
 use crate::arena::{OnDevice, Platform};
 use crate::device::{DeviceResult, ErrorKind, Host, Segments, VirtualMemory};
 use crate::error::Error;
@@ -24,6 +23,7 @@ use crate::pages::{Batch, Page, PagePool};
 use crate::stats::MemoryCall;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
+use core::cell::Cell;
 
 /// The virtual memory of one device, and what the allocator does with it.
 #[derive(Clone, Copy)]
@@ -33,6 +33,10 @@ pub(crate) struct Mapper<'a, P: Platform> {
     /// Where the time of the calls is added, if they are made for a request.
     pub(super) request: Option<&'a MappingTime>,
 }
+
+/// The time of a request in calls to virtual memory, in ticks of the device's clock.
+#[derive(Default, Debug)]
+pub(crate) struct MappingTime(pub(super) Cell<u64>);
 
 /// Whether the memory limit holds for a new page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

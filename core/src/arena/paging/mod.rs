@@ -21,7 +21,7 @@ pub(crate) mod ranges;
 mod retired;
 mod stitched;
 mod undo;
-pub(in crate::arena) mod virtual_calls;
+mod virtual_calls;
 
 use crate::arena::Platform;
 use crate::arena::paging::ranges::table::RangeTable;

@@ -3,15 +3,10 @@
 //! The time of a call is the difference of two readings of the device's clock. Waiting for another
 //! thread's turn to map counts as part of a request's time.
 
-use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::mapper::{Mapper, MappingTime};
 use crate::arena::{Arena, Platform};
 use crate::device::{DeviceResult, VirtualMemory};
 use crate::stats::MemoryCall;
-use core::cell::Cell;
-
-/// The time of a request in calls to virtual memory, in ticks of the device's clock.
-#[derive(Default, Debug)]
-pub(crate) struct MappingTime(Cell<u64>);
 
 impl<P: Platform> Mapper<'_, P> {
     /// Calls `map`, which only maps and sets access, while no second thread changes mappings. See

@@ -27,10 +27,9 @@ mod stale;
 
 pub(in crate::arena) use gather::{Taker, Wish};
 
-use crate::arena::paging::mapper::{Charge, Mapper};
+use crate::arena::paging::mapper::{Charge, Mapper, MappingTime};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::undo::Undo;
-use crate::arena::paging::virtual_calls::MappingTime;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, Platform};
 use crate::config::{Policy, Stitched};
