@@ -5,17 +5,28 @@
 #   tests/arithmetic.sh proofs     the proofs alone
 #   tests/arithmetic.sh sizes      the sizes alone
 #
-# tests/results/exhaustive.md has the results.
+# tests/results/arithmetic.md has the results. LEDGER names a ledger (tests/ledger.sh) that gets a line for each part.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 part=${1:-all}
 
 cargo build --locked --release -q -p cachalot-arithmetic
 binary=${CARGO_TARGET_DIR:-target}/release/cachalot-arithmetic
+table=$(mktemp)
+trap 'rm -f "$table"' EXIT
+
+# Adds a line to the ledger: the kind, the claims or values, and those that are wrong.
+add() {
+  [ -z "${LEDGER:-}" ] || tests/ledger.sh "$LEDGER" "$1" "" "" $SECONDS "$2" "$2" 0 "$3"
+}
+failed=0
 if [ "$part" != sizes ]; then
   eval "$(scripts/setup/z3.sh)"
-  PYTHONPATH=$CACHALOT_Z3 python3 tests/arithmetic/proofs.py "$binary"
+  PYTHONPATH=$CACHALOT_Z3 python3 tests/arithmetic/proofs.py "$binary" | tee "$table" || failed=1
+  add "proofs of the arithmetic" "$(grep -c '| \(yes\|no: .*\) |$' "$table" || true)" "$(grep -c '| no: .* |$' "$table" || true)"
 fi
 if [ "$part" != proofs ]; then
-  "$binary" sweep
+  "$binary" sweep | tee "$table" || failed=1
+  add "every size" $(awk -F'|' '$3 ~ /[0-9]/ { sizes += $3; wrong += $5 } END { printf "%.0f %.0f", sizes, wrong }' "$table")
 fi
+exit "$failed"

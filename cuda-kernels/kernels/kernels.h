@@ -33,7 +33,9 @@ CACHALOT_BODY Share share() {
   return {u64(blockIdx.x) * blockDim.x + threadIdx.x, u64(gridDim.x) * blockDim.x};
 }
 CACHALOT_BODY Share share_of_blocks() { return {blockIdx.x, gridDim.x}; }
-CACHALOT_BODY Share share_of_words() { return {threadIdx.x, blockDim.x}; }
+CACHALOT_BODY Share share_of_words() {
+  return {u64(blockIdx.y) * blockDim.x + threadIdx.x, u64(gridDim.y) * blockDim.x};
+}
 CACHALOT_BODY void add_to(u64* word, u64 value) { atomicAdd(reinterpret_cast<unsigned long long*>(word), value); }
 CACHALOT_BODY void lower_to(u64* word, u64 value) { atomicMin(reinterpret_cast<unsigned long long*>(word), value); }
 CACHALOT_BODY u64 nanoseconds() {
@@ -166,7 +168,7 @@ struct Row {
   u64 distance, bytes, block, generation;
 };
 
-// Writes the pattern of every block of a table, with a group of threads per block.
+// Writes the pattern of every block of a table, with a column of groups per block.
 CACHALOT_BODY void fill_many(Share, u64 table, u64 count) {
   const Row* rows = reinterpret_cast<const Row*>(table);
   const Share blocks = share_of_blocks();

@@ -13,6 +13,9 @@ const THREADS: u32 = 256;
 /// Upper bound for the number of groups. Enough to fill the largest devices; beyond that number,
 /// each thread handles several words.
 const MAX_GROUPS: u32 = 2048;
+/// Groups that share the words of each block of a table. A block of 8 MiB takes a sixteenth of the time that one group
+/// would need, and a group without words of its own ends at once.
+const GROUPS_OF_A_BLOCK: u32 = 16;
 
 /// A range of device memory that kernels may be launched on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -405,21 +408,21 @@ impl<'d> Kernels<'d> {
         let groups = u32::try_from(elements.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX).clamp(1, MAX_GROUPS);
         // A spin or a trap needs one thread; more threads would only occupy more of the device.
         let (groups, threads) = if elements == 1 { (1, 1) } else { (groups, THREADS) };
-        self.launch_shape(kernel, stream, (groups, threads), arguments)
+        self.launch_shape(kernel, stream, (groups, 1, threads), arguments)
     }
 
-    /// Launches a kernel with a group of threads for each of `count` blocks.
+    /// Launches a kernel with [`GROUPS_OF_A_BLOCK`] groups of threads for each of `count` blocks.
     fn launch_groups(&self, kernel: Kernel, stream: CuStream, count: usize, arguments: &[u64]) -> DeviceResult<()> {
         let groups = u32::try_from(count).unwrap_or(u32::MAX).clamp(1, MAX_GROUPS);
-        self.launch_shape(kernel, stream, (groups, THREADS), arguments)
+        self.launch_shape(kernel, stream, (groups, GROUPS_OF_A_BLOCK, THREADS), arguments)
     }
 
-    /// Launches a kernel with the given number of groups, and of threads per group.
+    /// Launches a kernel with the given number of groups in both dimensions, and of threads per group.
     fn launch_shape(
         &self,
         kernel: Kernel,
         stream: CuStream,
-        (groups, threads): (u32, u32),
+        (groups, parts, threads): (u32, u32, u32),
         arguments: &[u64],
     ) -> DeviceResult<()> {
         let mut values = [0_u64; 5];
@@ -435,7 +438,7 @@ impl<'d> Kernels<'d> {
                 driver.launch_kernel(
                     function,
                     groups,
-                    1,
+                    parts,
                     1,
                     threads,
                     1,

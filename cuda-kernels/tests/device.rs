@@ -146,6 +146,30 @@ fn many_blocks_take_one_launch_each_way() {
     assert!(refused.iter().all(|answer| answer.is_err_and(|error| error.kind == ErrorKind::InvalidArgument)));
 }
 
+/// Each of the groups writes and checks a part of the words.
+#[test]
+fn the_groups_of_a_large_block_miss_no_word() {
+    let Some(device) = device() else { return };
+    let Some(kernels) = kernels(&device) else { return };
+    let stream = stream(&device);
+    let bytes = (1 << 20) + 13;
+    let (block, result, table) = (region(&device, bytes), region(&device, 16), region(&device, 2 * ROW_BYTES));
+    let blocks = [(part(block, 0, 8), Life { block: 1, generation: 0 }), (part(block, 8, bytes - 8), LIFE)];
+    kernels.clear(stream, result).expect("launched");
+    kernels.fill_many(stream, &blocks, table).expect("launched");
+    let there = bytes_of(&device, stream, part(block, 8, bytes - 8));
+    assert!((0..bytes - 8).map(|offset| LIFE.byte(offset)).eq(there.iter().copied()));
+    kernels.verify_many(stream, &blocks, table, result).expect("launched");
+    assert_eq!(kernels.findings(stream, result), Ok(Findings::NONE));
+    for (wrongs, at) in (1..).zip([bytes - 16, 640 << 10, 40 << 10, 2 << 10]) {
+        kernels.scribble(stream, part(block, 8 + at / 8 * 8, 1), !LIFE.byte(at / 8 * 8), 0).expect("launched");
+        kernels.clear(stream, result).expect("launched");
+        kernels.verify_many(stream, &blocks, table, result).expect("launched");
+        let found = kernels.findings(stream, result).expect("read");
+        assert_eq!((found.wrong_bytes, found.first_of_many()), (wrongs, Some((1, at / 8 * 8))));
+    }
+}
+
 /// A graph would read a table from the host again at every run.
 #[test]
 fn tables_are_refused_while_the_stream_captures() {

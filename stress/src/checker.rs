@@ -16,8 +16,9 @@ use cachalot_kernels::{Findings, Life, ROW_BYTES, Region};
 const SLOTS: usize = 16;
 /// Bytes of a slot.
 const SLOT_BYTES: u64 = size_of::<Findings>() as u64;
-/// Larger blocks get a launch of their own, with all threads of the device.
-const LARGE: u64 = 256 << 10;
+/// Larger blocks get a launch of their own, with all threads of the device. One block in a thousand is as large, so
+/// that nearly all blocks share launches, and the slots of a half last for thousands of blocks.
+const LARGE: u64 = 8 << 20;
 
 /// A block's memory, and the expected pattern.
 pub(crate) type Row = (Region, Life);

@@ -130,6 +130,9 @@ pub(crate) struct RunOptions {
     /// Number of devices, from the first on.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) devices: u32,
+    /// Number of runs at a time on each device, in processes of their own. This run stays below its part of the memory.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) sharers: u32,
     /// The allocator's configuration, as in `PYTORCH_CUDA_ALLOC_CONF`.
     #[arg(long, default_value = "")]
     pub(crate) config: String,
@@ -253,8 +256,10 @@ impl RunOptions {
         for (name, value) in numbers {
             add(name, value.to_string());
         }
-        for (name, value) in [("tenants", self.tenants), ("ranges", self.ranges)] {
-            if value > 0 {
+        for (name, value, least) in
+            [("sharers", self.sharers, 2), ("tenants", self.tenants, 1), ("ranges", self.ranges, 1)]
+        {
+            if value >= least {
                 add(name, value.to_string());
             }
         }

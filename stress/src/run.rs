@@ -108,12 +108,15 @@ fn set_up(options: &RunOptions) -> Result<Setup, SetupError> {
         Identity::Reported => StreamIdentity::Reported,
         Identity::Asked => StreamIdentity::Asked,
     };
-    let open = |index| Device::open(driver, index, options.streams, identity, &numbers);
+    let open = |index| Device::open(driver, index, (options.streams, options.sharers), identity, &numbers);
     let mut devices = (0..options.devices).map(open).collect::<Result<Vec<_>, _>>()?;
     connect_peers(&mut devices)?;
     let devices: &'static [Device] = devices.leak();
     let instrumented = devices.iter().map(|device| Instrumented::new(device.cuda, options.mutant));
     let subject = Subject::new(Core::new(instrumented, &config)?, options.mutant);
+    for stage in devices {
+        subject.set_limit(stage.index, stage.limit)?;
+    }
     // Leaked on purpose: the process ends with the run.
     let tenancies = tenancies(options, &subject, &config, devices)?;
     let shared: &'static Shared =

@@ -169,19 +169,20 @@ impl Shadow {
     /// Checks that all visits to freed blocks in a range are complete, because the range was served
     /// again.
     fn end_visits(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Conflict> {
-        let mut pending = self.pending.lock();
+        let mut ended = Vec::new();
         let end = ptr.0 + bytes;
+        let mut pending = self.pending.lock();
         while let Some((&at, entry)) = pending.range(..end).next_back()
             && at + entry.bytes.next_multiple_of(GRAIN) > ptr.0
         {
-            // Incomplete now implies incomplete when the block was served.
-            if entry.visits.iter().any(|visit| visit.is_over() == Some(false)) {
-                return Err(Conflict::StillVisited(entry.block));
-            }
             self.mark(DevicePtr(at), entry.bytes, false);
-            pending.remove(&at);
+            ended.extend(pending.remove(&at));
         }
-        Ok(())
+        drop(pending);
+        // The driver is asked without the lock, which every free of a visited block takes. Incomplete now implies
+        // incomplete when the block was served.
+        let runs = |entry: &&Pending| entry.visits.iter().any(|visit| visit.is_over() == Some(false));
+        ended.iter().find(runs).map_or(Ok(()), |entry| Err(Conflict::StillVisited(entry.block)))
     }
 
     /// Sets or clears pending bits. The caller holds the lock.

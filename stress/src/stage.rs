@@ -9,6 +9,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// Fraction of its part of a shared device that a run allocates. The context, streams and graphs take of the rest.
+const ALLOCATED: (u64, u64) = (7, 8);
+
 /// A stream that every thread may use. Each round may replace the stream behind one lane.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -31,7 +34,11 @@ pub(crate) struct Device {
     pub(crate) index: DeviceIndex,
     pub(crate) cuda: &'static CudaDevice,
     pub(crate) kernels: Kernels<'static>,
+    /// The memory of the run.
     pub(crate) total_bytes: u64,
+    /// The limit of the allocator while no disturbance sets another: the memory of the run, if other runs share the
+    /// device.
+    pub(crate) limit: Option<u64>,
     /// The streams shared by all threads; the first is the legacy default stream.
     pub(crate) lanes: Vec<Lane>,
     /// Indices of the devices whose memory the kernels of this device may use.
@@ -61,20 +68,22 @@ impl Device {
     pub(crate) fn open(
         driver: &'static Driver,
         index: u32,
-        streams: u32,
+        (streams, sharers): (u32, u32),
         identity: StreamIdentity,
         numbers: &Arc<Streams>,
     ) -> Result<Self, KernelError> {
         let options = DeviceOptions { streams: Arc::clone(numbers), identity, ..DeviceOptions::default() };
         // Leaked on purpose: every thread refers to the devices, and the process ends with the run.
         let cuda: &'static CudaDevice = Box::leak(Box::new(CudaDevice::open_with(driver, index, options)?));
-        let total_bytes = cuda.memory_info()?.total;
+        let whole = cuda.memory_info()?.total;
+        let limit = (sharers > 1).then(|| whole / u64::from(sharers) / ALLOCATED.1 * ALLOCATED.0);
         let kernels = Kernels::load(cuda)?;
         let mut device = Self {
             index: DeviceIndex(index),
             cuda,
             kernels,
-            total_bytes,
+            total_bytes: limit.unwrap_or(whole),
+            limit,
             lanes: Vec::new(),
             reaches: vec![index as usize],
             spare: Mutex::default(),

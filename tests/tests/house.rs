@@ -13,6 +13,7 @@ mod source_map;
 mod statistics_page;
 mod test_names;
 mod test_programs;
+mod trust;
 mod type_names;
 mod views;
 mod words;

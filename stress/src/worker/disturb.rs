@@ -2,6 +2,7 @@
 
 use super::{PoolRoute, Worker};
 use crate::sizes;
+use crate::stage::Device;
 use cachalot_core::{Config, DeviceIndex, Host, MIB, PoolId, PoolOptions, Route};
 
 /// Temporary settings, added to the settings of the run.
@@ -63,16 +64,17 @@ impl Worker {
     /// Changes limits, settings or statistics.
     fn change_settings(&mut self, kind: u32, device: usize) -> Result<(), cachalot_core::Error> {
         let subject = &self.shared.subject;
-        let (index, total) = (self.shared.devices[device].index, self.shared.devices[device].total_bytes);
+        let &Device { index, total_bytes: total, limit: usual, .. } = &self.shared.devices[device];
         match kind {
             3 => {
                 self.undo_settings_after(EPISODE);
                 let limit = self.rng.bool().then(|| self.rng.u64(total / 8..=total));
-                subject.set_limit(index, limit)
+                subject.set_limit(index, limit.or(usual))
             }
             4 => {
                 self.undo_settings_after(EPISODE);
-                subject.set_memory_fraction(index, 0.25 + self.rng.f64() * 0.75)
+                let part = 0.25 + self.rng.f64() * 0.75;
+                subject.set_memory_fraction(index, part / f64::from(self.shared.options.sharers))
             }
             5 | 6 => {
                 self.undo_settings_after(EPISODE);
@@ -131,7 +133,7 @@ impl Worker {
         subject.configure(&self.shared.config);
         for stage in self.shared.devices {
             let calls = [
-                subject.set_limit(stage.index, None),
+                subject.set_limit(stage.index, stage.limit),
                 subject.record_trace(stage.index, 0),
                 subject.process_events(stage.index),
             ];

@@ -3,7 +3,7 @@
 //! New addresses are the lowest that are free, so addresses depend on the memory held and not on earlier memory.
 
 use crate::defects::Defect;
-use crate::order::{Order, Piece, Place};
+use crate::order::{Order, Piece, Place, STREAMS};
 use cachalot_core::forward::{
     ForwardContents, ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder,
 };
@@ -33,6 +33,15 @@ pub struct Plan {
     pub is_out_of_memory: bool,
 }
 
+/// The last answers to two questions about a stream.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Questions {
+    /// Whether an event was complete right behind its recording.
+    pub was_complete_at_once: Option<bool>,
+    /// Whether the stream is idle, as far as the device tells. The outer value is missing before the first question.
+    pub is_idle: Option<Option<bool>>,
+}
+
 /// The account of a device.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -41,6 +50,15 @@ pub struct Books {
     pub order: Order,
     /// The place of each event, if recorded.
     pub events: BTreeMap<u64, Option<Place>>,
+    /// The events that the core may still ask after, in the order of their recording, each with its number among frees and
+    /// recordings.
+    pub recorded: Vec<(u64, u64)>,
+    /// Number of frees and recordings so far.
+    pub turns: u64,
+    /// The event of the call before, if that call recorded an event.
+    just_recorded: Option<u64>,
+    /// For each stream, the last answers by which the core decides about further questions.
+    pub questions: [Questions; STREAMS],
     /// Segments and reservations: address → length.
     pub taken: BTreeMap<u64, u64>,
     /// The addresses of the segments, oldest first.
@@ -65,6 +83,19 @@ pub struct Books {
     pub wakes: bool,
     /// The contents kept first.
     first_saved: Option<Saved>,
+}
+
+impl Books {
+    /// Returns the number of the next free or recording.
+    pub fn take_turn(&mut self) -> u64 {
+        self.turns += 1;
+        self.turns
+    }
+
+    /// Forgets the recording of an event that the core knows to be complete, or that is recorded again.
+    fn forget(&mut self, event: Event) {
+        self.recorded.retain(|&(recorded, _)| recorded != event.0);
+    }
 }
 
 /// The device.
@@ -199,6 +230,9 @@ impl Forwarder for Device {
     fn before(&self, _: &'static str, call: Option<Call>) {
         let mut books = self.books();
         books.fails_now = false;
+        if call != Some(Call::IsComplete) {
+            books.just_recorded = None;
+        }
         // The device is not asked which streams are idle, so no such call can fail.
         let Some(call) = call.filter(|&call| call != Call::IsIdle) else { return };
         let Some(plan) = books.plan else { return };
@@ -263,7 +297,9 @@ impl ForwardStreamOrder for Device {
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
         self.inner.destroy_event(event)?;
-        self.books().events.remove(&event.0);
+        let mut books = self.books();
+        books.events.remove(&event.0);
+        books.forget(event);
         Ok(())
     }
 
@@ -276,6 +312,10 @@ impl ForwardStreamOrder for Device {
         let mut books = self.books();
         let place = books.order.record(line(stream));
         books.events.insert(event.0, Some(place));
+        books.forget(event);
+        let turn = books.take_turn();
+        books.recorded.push((event.0, turn));
+        books.just_recorded = Some(event.0);
         Ok(())
     }
 
@@ -285,10 +325,24 @@ impl ForwardStreamOrder for Device {
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         let answer = self.inner.is_complete(event)?;
-        let books = self.books();
+        let mut books = self.books();
         let place = books.events.get(&event.0).copied().flatten();
         let expected = place.is_none_or(|place| books.order.is_complete(place));
         assert_eq!(answer, expected, "the device and the clocks disagree on an event");
+        if books.just_recorded.take() == Some(event.0)
+            && let Some((stream, _)) = place
+        {
+            books.questions[stream].was_complete_at_once = Some(answer);
+        }
+        if answer {
+            books.forget(event);
+        }
+        Ok(answer)
+    }
+
+    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        let answer = self.inner.is_idle(stream)?;
+        self.books().questions[line(stream)].is_idle = Some(answer);
         Ok(answer)
     }
 
@@ -301,6 +355,7 @@ impl ForwardStreamOrder for Device {
         if let Some(place) = books.events.get(&event.0).copied().flatten() {
             books.order.complete(place);
         }
+        books.forget(event);
         Ok(())
     }
 

@@ -1,9 +1,9 @@
 //! The key of a state: equal for states that differ in names only.
 //!
 //! A key has everything that a later answer can depend on, as far as the outside can see the state: the layout, the
-//! blocks of the program, the queues of the streams, and the memory of the device. Blocks are in the order of addresses.
-//! Streams, physical handles and segments are numbered by their order. The search can check the key itself: two programs with one key have to answer every
-//! further letter equally.
+//! blocks of the program, the queues of the streams, the memory of the device, and the device's answers to the core's questions about
+//! work. Blocks are in the order of addresses. Streams, physical handles and segments are numbered by their order. The search can check
+//! the key itself: two programs with one key have to answer every further letter equally.
 
 use crate::device::{Books, FIRST_ADDRESS};
 use crate::order::{Order, Place};
@@ -63,6 +63,7 @@ pub fn words(world: &World, snapshot: &[SnapshotSegment]) -> Vec<u64> {
     let books = world.device().books();
     let order = &books.order;
     add_program(&mut words, world, order);
+    add_questions(&mut words, world, &books);
     add_segments(&mut words, snapshot);
     add_device(&mut words, &books);
     drop(books);
@@ -99,13 +100,35 @@ fn add_program(words: &mut Words, world: &World, order: &Order) {
     words.add([u64::from(world.streams), world.capture.map_or(0, |on| u64::from(on) + 1)]);
     words.add(world.committed.map(|on| on.map_or(0, |on| u64::from(on) + 1)));
     words.add(world.departed.map(|place| place.map_or(u64::MAX, |place| (place.0 as u64) << 32 | rank(order, place))));
-    words.list(world.asked.iter().map(|&(on, captures)| u64::from(on) << 1 | u64::from(captures)));
+    words.list(
+        world
+            .asked
+            .iter()
+            .map(|&(on, captures, is_large)| u64::from(on) << 2 | u64::from(captures) << 1 | u64::from(is_large)),
+    );
     words.list(world.live.iter().flat_map(|live| announced(live, order)));
     words.list(world.waiting.iter().flat_map(|waiting| {
         let [flags, used] = announced(&waiting.block, order);
         let fence = rank(order, waiting.fence) << 1 | u64::from(waiting.is_deferred);
         [waiting.block.ptr.0 - FIRST_ADDRESS, flags, used, fence]
     }));
+}
+
+/// Adds for each stream which of the freed blocks the recorded events cover, and the answers by which the core decides about
+/// further questions. The core learns of complete work by questions alone, so two states of equal work may go on differently.
+fn add_questions(words: &mut Words, world: &World, books: &Books) {
+    for (number, answers) in books.questions.iter().enumerate() {
+        let blocks = world.waiting.iter().filter(|waiting| waiting.fence.0 == number).map(|waiting| (waiting.turn, 0));
+        let events = books.recorded.iter().filter_map(|&(event, turn)| {
+            let place = books.events.get(&event).copied().flatten().filter(|place| place.0 == number)?;
+            Some((turn, 1 + rank(&books.order, place)))
+        });
+        let mut turns: Vec<(u64, u64)> = blocks.chain(events).collect();
+        turns.sort_unstable();
+        words.list(turns.into_iter().map(|(_, word)| word));
+        let is_hopeful = answers.is_idle.is_none_or(|idle| idle == Some(true));
+        words.add([u64::from(answers.was_complete_at_once == Some(true)) << 1 | u64::from(is_hopeful)]);
+    }
 }
 
 /// Returns the announcements of a block.

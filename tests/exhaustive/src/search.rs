@@ -256,7 +256,7 @@ impl Search {
         for number in (0..self.letters.len()).filter(|number| letters >> number & 1 == 1) {
             let letter = self.letters[number];
             let walks = [&other, &state.program]
-                .map(|program| catch_unwind(AssertUnwindSafe(|| self.walk(program, letter, seed))).unwrap_or_default());
+                .map(|program| walk(self.setting, self.defect, program, letter, seed).unwrap_or_default());
             is_equal &= walks[0] == walks[1];
             if !is_equal && self.outcome.differing.is_none() {
                 self.outcome.differing = Some((other.clone(), state.program.clone(), letter));
@@ -264,10 +264,22 @@ impl Search {
         }
         self.outcome.unequal += u64::from(!is_equal);
     }
+}
 
-    /// Goes on from a program with a letter, and with letters chosen by `seed`. Returns what the program sees.
-    fn walk(&self, program: &[Letter], letter: Letter, mut seed: u64) -> Vec<(String, u128)> {
-        let mut world = replay(self.setting, self.defect, program);
+/// What a program sees behind each letter of a walk: the answer, and the visible state.
+type Walked = Vec<(String, u128)>;
+
+/// Goes on from a program with a letter, and with letters chosen by `seed`. Returns what the program sees, or `None` if the core
+/// panics.
+fn walk(
+    setting: &'static Setting,
+    defect: Option<Defect>,
+    program: &[Letter],
+    letter: Letter,
+    mut seed: u64,
+) -> Option<Walked> {
+    let walk = || {
+        let mut world = replay(setting, defect, program);
         let mut walked = Vec::new();
         let mut next = Some(letter);
         while let Some(letter) = next.filter(|_| walked.len() < WALK) {
@@ -275,12 +287,69 @@ impl Search {
             world.follow(&step);
             let snapshot = world.settle();
             walked.push((answer(&step), key::visible(&world, &snapshot)));
-            let permitted: Vec<_> = self.letters.iter().copied().filter(|&letter| world.permits(letter)).collect();
-            next = permitted.get(seed as usize % permitted.len().max(1)).copied();
+            next = choose(setting, &world, seed);
             seed = seed.rotate_right(5);
         }
         walked
+    };
+    catch_unwind(AssertUnwindSafe(walk)).ok()
+}
+
+/// Chooses a permitted letter by a number.
+fn choose(setting: &Setting, world: &World, number: u64) -> Option<Letter> {
+    let permitted: Vec<_> = setting.alphabet.letters().into_iter().filter(|&letter| world.permits(letter)).collect();
+    permitted.get(number as usize % permitted.len().max(1)).copied()
+}
+
+/// Meetings of random programs.
+#[derive(Debug, Default)]
+pub struct Meetings {
+    /// Meetings checked.
+    pub checked: u32,
+    /// The first two programs with one key that went on differently, and the first letter behind.
+    pub differing: Option<(Vec<Letter>, Vec<Letter>, Letter)>,
+}
+
+/// Runs `programs` random programs of `length` letters. Where two come to one key by different letters, both go on with two walks and
+/// have to see the same.
+#[must_use]
+pub fn meet_at_random(setting: &'static Setting, programs: u64, length: usize) -> Meetings {
+    let mut met: FxHashMap<u128, Vec<Letter>> = FxHashMap::default();
+    let mut meetings = Meetings::default();
+    // A linear congruential generator: the high bits are good enough to choose letters.
+    let mut state = 1_u64;
+    let mut draw = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    };
+    for _ in 0..programs {
+        let mut world = World::new(setting, None);
+        let mut program = Vec::new();
+        while let Some(letter) = choose(setting, &world, draw()).filter(|_| program.len() < length) {
+            let step = world.apply(letter);
+            world.follow(&step);
+            let snapshot = world.settle();
+            program.push(letter);
+            let key = key::of(&world, &snapshot);
+            let Some(other) = met.get(&key) else {
+                met.insert(key, program.clone());
+                continue;
+            };
+            if *other == program || program.len() < length / 2 {
+                continue;
+            }
+            meetings.checked += 1;
+            for _ in 0..2 {
+                let (first, seed) = (choose(setting, &world, draw()), draw());
+                let Some(first) = first else { continue };
+                let both = [other, &program].map(|program| walk(setting, None, program, first, seed));
+                if both[0] != both[1] && meetings.differing.is_none() {
+                    meetings.differing = Some((other.clone(), program.clone(), first));
+                }
+            }
+        }
     }
+    meetings
 }
 
 /// Returns the answer of a call as a text, without the report of a shortage.

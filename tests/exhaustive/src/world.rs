@@ -6,6 +6,7 @@ use crate::letter::{Letter, RANGE_PAGES};
 use crate::order::Place;
 use crate::setting::Setting;
 use crate::theorems::{Theorem, Violation};
+use cachalot_core::rounding::SMALL_MAX;
 use cachalot_core::{
     Allocator, BlockState, Call, Config, DeviceIndex, DevicePtr, Error, Growable, PoolId, PoolOptions, Reservation,
     SnapshotSegment, Storage, StreamId,
@@ -54,6 +55,8 @@ pub struct Waiting {
     pub fence: Place,
     /// Whether a capture put the event off.
     pub is_deferred: bool,
+    /// The number of the free among frees and recordings.
+    pub turn: u64,
 }
 
 /// The effect of a letter.
@@ -97,8 +100,9 @@ pub struct World {
     pub contents: [Vec<(DevicePtr, u64)>; 2],
     /// Number of streams named so far.
     pub streams: u8,
-    /// The streams that have requested memory, the first first, and whether of the pool of captures.
-    pub asked: Vec<(u8, bool)>,
+    /// The streams that have requested memory, the first first, whether of the pool of captures, and for heaps on pages, whether of
+    /// the large heap: such a heap keeps its addresses.
+    pub asked: Vec<(u8, bool, bool)>,
     /// The addresses freed since the last upkeep, lowest first: upkeep asks whether the work before is complete.
     pub loose: Vec<DevicePtr>,
     /// The parked streams, in the order of the parks.
@@ -273,7 +277,8 @@ impl World {
 
     fn malloc(&mut self, bytes: u64, on: u8, violation: &mut Option<Violation>) -> Result<DevicePtr, Error> {
         self.name(on);
-        let asked = (on, self.capture == Some(on));
+        let is_on_pages = ["stitched", "expandable"].iter().any(|kind| self.setting.config.contains(kind));
+        let asked = (on, self.capture == Some(on), is_on_pages && bytes > SMALL_MAX);
         if !self.asked.contains(&asked) {
             self.asked.push(asked);
         }
@@ -298,6 +303,8 @@ impl World {
     }
 
     fn free(&mut self, block: usize) -> Result<(), Error> {
+        // Taken first: an event that the free records covers the block.
+        let turn = self.device().books().take_turn();
         self.core.free(self.live[block].ptr)?;
         let live = self.live.remove(block);
         let at = self.loose.partition_point(|loose| *loose < live.ptr);
@@ -306,7 +313,7 @@ impl World {
         let end = self.device().books().order.end(other);
         let fence = if live.is_recorded { Some(end) } else { live.used };
         if let Some(fence) = fence {
-            self.waiting.push(Waiting { block: live.clone(), fence, is_deferred: self.capture.is_some() });
+            self.waiting.push(Waiting { block: live.clone(), fence, is_deferred: self.capture.is_some(), turn });
         }
         let range = live.ptr..live.ptr.offset(live.bytes);
         self.contents.iter_mut().for_each(|contents| contents.retain(|(at, _)| !range.contains(at)));

@@ -2,7 +2,7 @@
 
 use cachalot_exhaustive::defects::PLANTED;
 use cachalot_exhaustive::letter::text;
-use cachalot_exhaustive::search::{Bounds, search};
+use cachalot_exhaustive::search::{Bounds, meet_at_random, search};
 use cachalot_exhaustive::setting::{SETTINGS, Setting, named};
 use std::time::Duration;
 
@@ -24,6 +24,18 @@ fn search_short(setting: &'static Setting) {
 #[test]
 fn every_short_program_keeps_the_theorems() {
     SETTINGS.iter().for_each(search_short);
+}
+
+/// A program that is cut off at a key met before must have nothing new to show.
+#[test]
+fn random_programs_with_one_key_go_on_equally() {
+    for name in ["caching-long", "improved-long", "improved-long-uses", "expandable-long", "stitched-long"] {
+        let setting = named(name).unwrap_or_else(|| panic!("there is no setting {name}"));
+        let meetings = meet_at_random(setting, 100, 16);
+        assert!(meetings.checked > 20, "{name}: {} meetings", meetings.checked);
+        let differing = meetings.differing.map(|(one, other, letter)| (text(&one), text(&other), letter));
+        assert_eq!(differing, None, "{name}");
+    }
 }
 
 #[test]
