@@ -153,6 +153,15 @@ impl Process {
         unsafe { self.real.mem_free(0) }
     }
 
+    /// Makes a call that may use memory. Memory that sleeps wakes first, and stays awake until the call returns. Answers the code of
+    /// memory that cannot wake, and makes no call then.
+    pub(super) fn awake(&self, call: impl FnOnce() -> CuResult) -> CuResult {
+        match self.enter() {
+            Ok(_inside) => call(),
+            Err(code) => code,
+        }
+    }
+
     /// Calls `act` with the allocator of the thread's context. `None` without a context, and where
     /// the context cannot be served: the call is then passed on.
     #[inline]
