@@ -105,12 +105,12 @@ impl Process {
         }
         Ok(Self {
             real,
-            settings: served::settings(&options.settings, options.sleep.is_some())?,
+            settings: served::settings(&options)?,
             streams: Arc::new(Streams::new()),
             contexts: Contexts::new(),
             opening: Mutex::default(),
             primaries: Mutex::default(),
-            frees: Arc::new(Frees::new()),
+            frees: Arc::new(Frees::new(options.slack)),
             charge: Charge::new(&options, publish),
             notes: Notes::default(),
             observed: Observed::default(),
