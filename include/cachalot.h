@@ -332,6 +332,9 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     segment would exceed the budget, any free block serves the request, or else wholly free large
  *     segments are released first, if the device has finished with them. A request never waits for
  *     that. No effect with expandable segments.
+ * compact_slack_mb (`caching`): a whole number of MiB from 0 to 1099511627776; default `0`.
+ *     Memory beyond the budget of `compact`. For a program whose freed memory waits for the device
+ *     before it serves again: otherwise what waits has segments released and obtained again.
  * completed_pages_only (`stitched`): `True` or `False`; default `False`.
  *     A page moves only after the work that used the page is complete, and no stream is ordered
  *     behind another for memory. For programs with programmatic dependent launch or persistent
@@ -348,8 +351,9 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * exact_segments (`caching`): `True` or `False`; default `False`.
  *     A request above 1 MiB gets a segment of its own size, rounded up to 4 KiB. For memory that
  *     the system gives in small pages, such as pinned host memory. With `compact`, a whole segment
- *     serves only requests that leave less than 1 % of it, and where another segment would exceed
- *     the budget, segments are released.
+ *     serves only requests that leave less than 1 % of it, or up to a quarter of the request if
+ *     `compact` is 0.25 or more and the rest is not cut off. Where another segment would exceed the
+ *     budget, segments are released.
  * expandable_segments (`caching` and `bfc`): `True` or `False`; default `False`.
  *     Segments grow and shrink in virtual memory, and neighbouring free memory forms a single
  *     block.

@@ -23,6 +23,12 @@ const STEP: u64 = 2 << 20;
 /// Greatest number of bytes cut by the driver from a page shared by allocations.
 const LARGEST_CUT: u64 = 1 << 20;
 
+/// The attribute of the memory that a device holds for the memory nodes of graphs (`CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`).
+const RESERVED_FOR_GRAPHS: u32 = 2;
+
+/// The number of the booking for the memory nodes of all graphs. No address of the driver is this number.
+const OF_ALL_GRAPHS: u64 = u64::MAX;
+
 /// Returns the bytes taken from a device by an allocation of `bytes`: whole steps, unless the
 /// driver cuts the allocation from a page.
 pub fn taken_by(bytes: u64) -> u64 {
@@ -154,31 +160,40 @@ impl DeviceCharge {
     }
 
     /// Makes a call with an unknown need for memory, and books the difference of the driver's figure:
-    /// `figures` returns the driver's figures. Counts taken memory against the limit, as far as
-    /// the limit has room: the memory is the driver's own by then.
+    /// `figures` returns the driver's figures. Counts taken memory against the limit. Beyond the limit,
+    /// `undo` gives the memory back and returns true, or the memory stays the driver's own and is not counted.
+    ///
+    /// Returns the code of the call, or [`CuResult::OUT_OF_MEMORY`] for an undone call.
     pub fn measured(
         &self,
         kind: Kind,
         figures: impl Fn() -> Option<DriverFigures>,
         call: impl FnOnce() -> CuResult,
+        undo: impl FnOnce() -> bool,
     ) -> CuResult {
         let Some((ledger, DriverFigures { used: before, .. })) = self.ledger.as_deref().zip(figures()) else {
             return call();
         };
         let noted = ledger.before(before);
-        let code = call();
-        let Some(DriverFigures { used: after, total }) = figures() else { return code };
-        ledger.around(kind, noted, after);
-        ledger.driver(after, total);
-        if let Some(taken) = after.checked_sub(before) {
-            if self.reserve(taken).is_ok() {
-                self.measured.fetch_add(taken, Ordering::Relaxed);
+        let mut code = call();
+        let Some(mut after) = figures() else { return code };
+        if let Some(taken) = after.used.checked_sub(before) {
+            match self.reserve(taken) {
+                Ok(()) => drop(self.measured.fetch_add(taken, Ordering::Relaxed)),
+                Err(refusal) if code.is_success() && undo() => {
+                    code = refusal;
+                    after = figures().unwrap_or(after);
+                }
+                Err(_) => {}
             }
         } else {
-            let less = |measured: u64| Some(measured.saturating_sub(before - after));
-            let measured = self.measured.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or(0);
-            self.give_back(measured.min(before - after));
+            let less = before - after.used;
+            let fall = |measured: u64| Some(measured.saturating_sub(less));
+            let measured = self.measured.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fall).unwrap_or(0);
+            self.give_back(measured.min(less));
         }
+        ledger.around(kind, noted, after.used);
+        ledger.driver(after.used, after.total);
         code
     }
 
@@ -189,6 +204,22 @@ impl DeviceCharge {
         {
             ledger.driver(figures.used, figures.total);
         }
+    }
+
+    /// Books what the device holds for the memory nodes of all graphs, where somebody wants full books. The memory changes at any
+    /// launch of a graph, and the booking replaces the one before.
+    pub fn book_graph_memory(&self, real: &Real, device: CuDevice) {
+        if !self.notes_figures {
+            return;
+        }
+        let mut bytes = 0_u64;
+        let value = (&raw mut bytes).cast();
+        // SAFETY: the attribute's value is a `cuuint64_t`, and `bytes` outlives the call.
+        let code = unsafe { real.device_get_graph_mem_attribute(device, RESERVED_FOR_GRAPHS, value) };
+        if !code.is_success() {
+            return;
+        }
+        if bytes == 0 { self.unbook(Kind::Graph, OF_ALL_GRAPHS) } else { self.book(Kind::Graph, bytes, OF_ALL_GRAPHS) }
     }
 
     /// Returns the book.
@@ -415,19 +446,28 @@ mod tests {
     fn what_a_call_takes_is_found_by_the_drivers_figure() {
         let charge = limited(100);
         let used = std::cell::Cell::new(1000);
+        let figures = || Some(DriverFigures { used: used.get(), total: 1 << 40 });
         let to = |after: u64| {
             let call = || {
                 used.set(after);
                 CuResult::SUCCESS
             };
-            assert_eq!(
-                charge.measured(Kind::Module, || Some(DriverFigures { used: used.get(), total: 1 << 40 }), call),
-                CuResult::SUCCESS
-            );
+            assert_eq!(charge.measured(Kind::Module, figures, call, || false), CuResult::SUCCESS);
             (charge.held(), booked(&charge))
         };
         assert_eq!([to(1060), to(1060), to(1500), to(1010), to(900)], [(60, 60), (60, 60), (60, 500), (0, 10), (0, 0)]);
-        assert_eq!(charge.measured(Kind::Module, || None, || CuResult::NOT_FOUND), CuResult::NOT_FOUND);
+        assert_eq!(charge.measured(Kind::Module, || None, || CuResult::NOT_FOUND, || true), CuResult::NOT_FOUND);
+        // A call that takes 300 bytes of 100 is undone where that can be.
+        let call = || {
+            used.set(used.get() + 300);
+            CuResult::SUCCESS
+        };
+        let undo = || {
+            used.set(used.get() - 300);
+            true
+        };
+        assert_eq!(charge.measured(Kind::Array, figures, call, undo), CuResult::OUT_OF_MEMORY);
+        assert_eq!((used.get(), charge.held(), booked(&charge)), (900, 0, 0));
     }
 
     #[test]

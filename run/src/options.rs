@@ -38,6 +38,8 @@ pub struct Options {
     pub name: Option<String>,
     /// The memory of the process can be parked. `None`: the memory stays on the device.
     pub sleep: Option<SleepOptions>,
+    /// Freed bytes of a context that may wait before a request asks the driver which frees are complete.
+    pub slack: u64,
 }
 
 /// How the memory of a process sleeps.

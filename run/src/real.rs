@@ -164,6 +164,13 @@ functions! {
     green_ctx_destroy = c"cuGreenCtxDestroy"(green: CuGreenContext);
     /// Reports a green context as a context.
     ctx_from_green_ctx = c"cuCtxFromGreenCtx"(context: *mut CuContext, green: CuGreenContext);
+    /// Reports an attribute of the memory that a device holds for the memory nodes of graphs (`CUgraphMem_attribute`).
+    device_get_graph_mem_attribute = c"cuDeviceGetGraphMemAttribute"(
+        device: CuDevice, attribute: u32, value: *mut c_void);
+    /// Destroys an array.
+    array_destroy = c"cuArrayDestroy"(array: *mut c_void);
+    /// Destroys an array with levels.
+    mipmapped_array_destroy = c"cuMipmappedArrayDestroy"(array: *mut c_void);
     /// Begins to capture a stream into a graph.
     stream_begin_capture_to_graph = c"cuStreamBeginCaptureToGraph"(
         stream: CuStream, graph: CuGraph, dependencies: *const CuGraphNode, edges: *const CuGraphEdgeData, count: usize,

@@ -66,9 +66,11 @@ fn decisions(config: &str, limit: Option<u64>) -> Vec<String> {
 type Case = (&'static str, &'static str, bool);
 
 /// The entry has no effect beside the configuration.
-const WITHOUT: [Case; 19] = [
+const WITHOUT: [Case; 21] = [
     ("expandable_segments:True", "compact:0", false),
     ("expandable_segments:True,parity:False", "compact:0.05", true),
+    ("", "compact_slack_mb:64", false),
+    ("expandable_segments:True,compact:0", "compact_slack_mb:64", true),
     ("expandable_segments:True", "exact_segments:True", false),
     ("", "expandable_segments_reserve:0.25", false),
     ("policy:bfc", "expandable_segments_reserve:0.25", true),
@@ -89,8 +91,9 @@ const WITHOUT: [Case; 19] = [
 ];
 
 /// The entry has an effect beside the configuration.
-const WITH: [Case; 18] = [
+const WITH: [Case; 19] = [
     ("", "compact:0", false),
+    ("compact:0", "compact_slack_mb:64", false),
     ("", "exact_segments:True", false),
     // A request needs room for a segment of its size, and not for 20 MiB.
     ("expandable_segments:True", "exact_segments:True", true),

@@ -7,11 +7,10 @@
 //!                                  └─ none: release quiet segments ─▶ obtain.rs
 //! ```
 //!
-//! Under `exact_segments` no free block of another size serves while the limit and the device have memory:
-//! a segment of one block's size that is cut would serve no block of its own size again. The budget then
-//! counts what the program holds, without pending blocks.
+//! Under `exact_segments` no free block is cut while the limit and the device have memory: a segment of one block's size that is cut
+//! would serve no block of its own size again. The budget then counts what the program holds, without pending blocks.
 //!
-//! The budget is `(1 + compact) · most bytes ever active`. Only large heaps take part. Segments of 2
+//! The budget is `(1 + compact) · most bytes ever active`, and `compact_slack_mb` for freed memory that waits. Only large heaps take part. Segments of 2
 //! MiB for small blocks are left alone: a call of the driver moves little memory there. With small
 //! heaps the recorded programs need four times the time in the driver, for the same utilisation.
 //!
@@ -37,7 +36,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// `exact_segments` only where the limit would not allow the request's segment in place of a released one.
     pub(super) fn any_block_serves_first(self, request: &Request) -> bool {
         let arena = self.arena;
-        let is_exact = arena.heaps.lock(request.slot).rules.compact == Compacting::Exact;
+        let is_exact = arena.heaps.lock(request.slot).rules.compact.parts_segments();
         // A cut segment of one block's size would serve no block of that size again. A released one makes room
         // for at least `request.size`: that is too little if the limit was lowered below what is held.
         let any = !is_exact || !arena.ledger.has_room_for(arena.segment_bytes(request).saturating_sub(request.size));
@@ -74,13 +73,16 @@ impl<P: Platform> OnDevice<'_, P> {
             if !is_compact(&heap) {
                 return None;
             }
-            if heap.rules.compact == Compacting::Exact { Stat::AllocatedBytes } else { Stat::ActiveBytes }
+            if heap.rules.compact.parts_segments() { Stat::AllocatedBytes } else { Stat::ActiveBytes }
         };
-        let compact = arena.settings.config.lock().compact()?;
+        let (compact, slack) = {
+            let config = arena.settings.config.lock();
+            (config.compact()?, config.compact_slack())
+        };
         // The request is part of what will be in use.
         let most = arena.most_with(stat, request.size);
         let held = arena.ledger.reserved().saturating_add(arena.segment_bytes(request));
-        held.checked_sub(budget(most, compact)).filter(|&excess| excess > 0)
+        held.checked_sub(budget(most, compact, slack)).filter(|&excess| excess > 0)
     }
 
     /// Releases quiet segments until a segment for the request is within the budget, or no quiet
@@ -144,9 +146,9 @@ fn find_any<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u32> {
 }
 
 /// Returns the most bytes to hold while at most `most` bytes were ever in use.
-fn budget(most: u64, compact: f64) -> u64 {
+fn budget(most: u64, compact: f64, slack: u64) -> u64 {
     // The conversion rounds towards zero and saturates.
-    most.saturating_add((most as f64 * compact) as u64)
+    most.saturating_add((most as f64 * compact) as u64).saturating_add(slack)
 }
 
 /// Orders segments of `size` bytes by how well they cover `excess` bytes: first the sufficient ones,
@@ -161,8 +163,9 @@ mod tests {
 
     #[test]
     fn the_budget_is_a_part_of_the_most_ever_in_use() {
-        assert_eq!([budget(1000, 0.0), budget(1000, 0.05), budget(1000, 1.0)], [1000, 1050, 2000]);
-        assert_eq!(budget(u64::MAX, 1.0), u64::MAX);
+        assert_eq!([0.0, 0.05, 1.0].map(|compact| budget(1000, compact, 0)), [1000, 1050, 2000]);
+        assert_eq!([0.0, 0.05, 1.0].map(|compact| budget(1000, compact, 60)), [1060, 1110, 2060]);
+        assert_eq!(budget(u64::MAX, 1.0, 1), u64::MAX);
         let mut sizes = [10, 20, 30, 40, 50];
         sizes.sort_by_key(|&size| rank(size, 30));
         assert_eq!(sizes, [30, 40, 50, 20, 10]);

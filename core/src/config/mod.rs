@@ -79,6 +79,7 @@ pub struct Config {
     max_non_split_rounding: u64,
     garbage_collection_threshold: Option<f64>,
     compact: Option<f64>,
+    compact_slack: u64,
     roundup_power2_divisions: Divisions,
     exact_segments: bool,
     expandable_segments: bool,
@@ -154,6 +155,7 @@ impl Config {
             max_non_split_rounding: LARGE_SEGMENT,
             garbage_collection_threshold: None,
             compact: None,
+            compact_slack: 0,
             roundup_power2_divisions: Divisions::NONE,
             exact_segments: false,
             expandable_segments: false,
@@ -247,6 +249,8 @@ fields! {
         /// Returns the budget for memory that is held and not in use (`compact`), as a fraction of the
         /// most that was ever in use. `None`: held memory is not limited by what is in use.
         compact: Option<f64>;
+        /// Returns the bytes beyond the budget of `compact` (`compact_slack_mb`).
+        compact_slack: u64;
         /// Returns whether a large block gets an ordinary segment of its own size (`exact_segments`).
         exact_segments: bool;
         /// Returns whether new segments grow and shrink in virtual memory (`expandable_segments`).

@@ -49,9 +49,12 @@ fn splits_any(config: &Config) -> bool {
 }
 
 /// The notes, sorted by key. `tests/tests/settings_without_effect.rs` proves each by programs with and without the key.
-static NOTES: [Conditional; 13] = [
+static NOTES: [Conditional; 14] = [
     note("compact", "expandable segments have no budget", |config, _| {
         config.compact.is_some() && config.expandable_segments
+    }),
+    note("compact_slack_mb", "without `compact`, held memory has no budget", |config, _| {
+        config.compact_slack != 0 && (config.compact.is_none() || config.expandable_segments)
     }),
     note(
         "exact_segments",

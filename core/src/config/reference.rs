@@ -27,7 +27,7 @@ const NOT_PINNED: &str = "No effect: pinned memory has the settings of other mem
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 /// Every setting, in the order of the keys.
-pub static REFERENCE: [SettingReference; 45] = [
+pub static REFERENCE: [SettingReference; 46] = [
     flag(3, "allow_growth", Value("True"), "False", |config| &mut config.bfc().allow_growth).of(&["bfc"]).effect(
         "Segments begin at `first_region_mb` and double. With `False`, the first segment takes everything up to \
          the memory limit.",
@@ -57,6 +57,10 @@ pub static REFERENCE: [SettingReference; 45] = [
              if the device has finished with them. A request never waits for that. No effect with expandable \
              segments.",
         ),
+    mebibytes(41, "compact_slack_mb", Value("0"), "64", 0, |config| &mut config.compact_slack).effect(
+        "Memory beyond the budget of `compact`. For a program whose freed memory waits for the device before it serves \
+         again: otherwise what waits has segments released and obtained again.",
+    ),
     flag(14, "completed_pages_only", Value("False"), "True", |config| &mut config.stitched().completed_pages_only)
         .of(&["stitched"])
         .effect(
@@ -80,8 +84,8 @@ pub static REFERENCE: [SettingReference; 45] = [
     flag(21, "exact_segments", Value("False"), "True", |config| &mut config.exact_segments).effect(
         "A request above 1 MiB gets a segment of its own size, rounded up to 4 KiB. For memory that the system \
          gives in small pages, such as pinned host memory. With `compact`, a whole segment serves only requests \
-         that leave less than 1 % of it, and where another segment would exceed the budget, segments are \
-         released.",
+         that leave less than 1 % of it, or up to a quarter of the request if `compact` is 0.25 or more and the rest \
+         is not cut off. Where another segment would exceed the budget, segments are released.",
     ),
     flag(22, "expandable_segments", Value("False"), "True", |config| &mut config.expandable_segments)
         .of(&["caching", "bfc"])

@@ -57,7 +57,7 @@ fn every_key_is_read() {
          graph_capture_record_stream_reuse:True,parity:False,pinned_use_cuda_host_register:True,\
          pinned_num_register_threads:8,pinned_use_background_threads:True,\
          pinned_reserve_segment_size_mb:512,pinned_max_round_threshold_mb:128,\
-         pinned_max_cached_size_mb:256,pinned_free_catch_all:True,reclaim:auto,reclaim_budget:0.002",
+         pinned_max_cached_size_mb:256,pinned_free_catch_all:True,reclaim:auto,reclaim_budget:0.002,compact_slack_mb:7",
     );
     assert_eq!((config.reclaim(), parsed("reclaim_budget:0.1").reclaim()), (Some(0.002), None));
     assert_eq!(parsed("policy:bfc,reclaim:off,reclaim:auto").reclaim(), Some(0.01));
@@ -217,7 +217,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 45 keys";
+    let list = " docs/configuration.md lists the 46 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),
@@ -513,6 +513,7 @@ fn entry() -> impl Strategy<Value = String> {
         (11u64..=40).prop_map(|mib| format!("large_segment_size_mb:{mib}")),
         fraction().prop_map(|f| format!("garbage_collection_threshold:{f:?}")),
         fraction().prop_map(|f| format!("compact:{f:?}")),
+        (0u64..1 << 40).prop_map(|mib| format!("compact_slack_mb:{mib}")),
         power().prop_map(|d| format!("roundup_power2_divisions:{d}")),
         (intervals, prop::option::of(power())).prop_map(|(list, above)| {
             let above = above.map_or_else(String::new, |d| format!(",>:{d}"));

@@ -85,6 +85,15 @@ pub(crate) enum Compacting {
     Shared,
     /// In force; each large block has a segment of its own size (`exact_segments`).
     Exact,
+    /// In force with a budget of at least a quarter; each large block has a segment of its own, whole.
+    Whole,
+}
+
+impl Compacting {
+    /// Returns whether each large block has a segment of its own.
+    pub(crate) fn parts_segments(self) -> bool {
+        matches!(self, Self::Exact | Self::Whole)
+    }
 }
 
 impl Rules {
@@ -118,16 +127,17 @@ impl Rules {
             && config.policy().traits().follows_pytorch
             && kind == PoolKind::Large
             && !source.maps_pages();
-        let compact = match (is_compact, config.exact_segments()) {
-            (false, _) => Compacting::No,
-            (true, false) => Compacting::Shared,
-            (true, true) => Compacting::Exact,
+        let compact = match (config.compact().filter(|_| is_compact), config.exact_segments()) {
+            (None, _) => Compacting::No,
+            (Some(_), false) => Compacting::Shared,
+            (Some(budget), true) if budget < 0.25 => Compacting::Exact,
+            (Some(_), true) => Compacting::Whole,
         };
         let refuse_from = match compact {
             Compacting::No => max_split,
             // A segment for several blocks may be cut for any of them.
             Compacting::Shared => max_split.min(config.large_segment_size() + 1),
-            Compacting::Exact => max_split.min(SMALL_MAX + 1),
+            Compacting::Exact | Compacting::Whole => max_split.min(SMALL_MAX + 1),
         };
         Self {
             kind,
@@ -172,16 +182,18 @@ impl Rules {
     }
 
     /// Whether the free block is a whole segment with a waste above a quarter of `size`; for a segment allocated for
-    /// a single block, above a 128th. Cut once, the segment could neither serve a large request nor be released. A
-    /// segment already cut serves any request.
+    /// a single block, above a 128th, if the budget is small or the waste would be split off. Cut once, the segment could neither
+    /// serve a large request nor be released. A segment already cut serves any request.
     #[inline]
     fn refuse_segment(&self, block: &BlockEntry, size: u64) -> bool {
+        let rest = block.size - size;
         let lost = match self.compact {
             Compacting::No => return false,
-            Compacting::Shared => size / 4,
+            Compacting::Whole if self.should_split(rest, size) => size / 128,
+            Compacting::Shared | Compacting::Whole => size / 4,
             Compacting::Exact => size / 128,
         };
-        block.size >= self.refuse_from && !block.is_split() && block.size - size > lost
+        block.size >= self.refuse_from && !block.is_split() && rest > lost
     }
 
     /// Whether the `remaining` bytes behind the first `size` bytes of a free block become a block.

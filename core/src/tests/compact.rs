@@ -170,6 +170,35 @@ fn segments_of_one_block_are_exact_and_released_before_a_larger_one_is_cut() {
 }
 
 #[test]
+fn with_a_roomy_budget_a_segment_serves_smaller_blocks_whole() {
+    // A request of 4 MiB leaves 1 MiB, which is not split off; one of 32 MiB receives an oversize block whole.
+    for (cached, fits, too_small, rest_would_be_cut) in [(5, 4, 3, None), (40, 32, 31, None), (15, 15, 10, Some(12))] {
+        let allocator = allocator("parity:False,compact:1,exact_segments:True,max_split_size_mb:20");
+        cache(&allocator, STREAM, &[cached]);
+        let block = malloc(&allocator, STREAM, fits);
+        assert_eq!(segments(&allocator), [cached]);
+        assert_eq!(allocator.base_of(block).unwrap().base, block);
+        allocator.free(block).unwrap();
+        for other in [Some(too_small), rest_would_be_cut].into_iter().flatten() {
+            allocator.free(malloc(&allocator, STREAM, other)).unwrap();
+            assert!(segments(&allocator).contains(&other), "{other} of {cached}: {:?}", segments(&allocator));
+        }
+        allocator.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn no_segment_is_released_within_the_slack() {
+    for (slack, expected) in [(0, &[50][..]), (39, &[50]), (40, &[40, 50])] {
+        let allocator = allocator(&std::format!("compact:0,exact_segments:True,compact_slack_mb:{slack}"));
+        cache(&allocator, STREAM, &[40]);
+        quiesce(&allocator, STREAM);
+        malloc(&allocator, STREAM, 50);
+        assert_eq!(segments(&allocator), expected, "{slack} MiB");
+    }
+}
+
+#[test]
 fn no_segment_is_released_for_an_exact_one_that_a_lowered_limit_forbids() {
     let allocator = allocator("parity:False,compact:0,exact_segments:True");
     let _live = malloc(&allocator, STREAM, 50);

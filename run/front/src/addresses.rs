@@ -5,7 +5,7 @@
 use crate::exports::NAMES;
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, Ordering};
 
 /// The name by which the loader knows the real driver. The library's own file needs the name, so the real driver is
 /// loaded whenever the library is.
@@ -14,7 +14,10 @@ const ALIAS: &CStr = c"libcachalot-driver.so.1";
 /// The driver's functions in the order of [`NAMES`]. Null: the driver lacks the function.
 static ADDRESSES: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
 
-/// Whether [`ADDRESSES`] holds the driver's functions.
+/// The places of [`ADDRESSES`], in the order of the addresses. Of equal addresses, the first place comes first.
+static BY_ADDRESS: [AtomicU16; NAMES.len()] = [const { AtomicU16::new(0) }; NAMES.len()];
+
+/// Whether [`ADDRESSES`] and [`BY_ADDRESS`] hold the driver's functions.
 static FILLED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the driver's function with the name `NAMES[index]`, or `None` if the driver lacks the function.
@@ -26,9 +29,15 @@ pub(crate) fn of_driver(index: usize) -> Option<NonNull<c_void>> {
     NonNull::new(ADDRESSES[index].load(Ordering::Relaxed))
 }
 
-/// Returns the index of the name whose function of the driver is at `address`.
+/// Returns the index of the first name whose function of the driver is at `address`.
 pub(crate) fn index_of(address: NonNull<c_void>) -> Option<usize> {
-    (0..NAMES.len()).find(|&index| of_driver(index) == Some(address))
+    if !FILLED.load(Ordering::Acquire) {
+        fill();
+    }
+    let place = |at: &AtomicU16| usize::from(at.load(Ordering::Relaxed));
+    let of = |at: &AtomicU16| ADDRESSES[place(at)].load(Ordering::Relaxed);
+    let first = BY_ADDRESS.partition_point(|at| of(at).addr() < address.addr().get());
+    BY_ADDRESS.get(first).filter(|at| of(at) == address.as_ptr()).map(place)
 }
 
 /// Asks the loader for each function. Two threads at once write equal addresses, and no lock is held while the
@@ -44,5 +53,28 @@ pub(crate) fn fill() {
         // SAFETY: the handle is of the line above and is never closed, and the name ends with a zero.
         address.store(unsafe { libc::dlsym(driver, name.as_ptr()) }, Ordering::Relaxed);
     }
+    for (at, place) in
+        BY_ADDRESS.iter().zip(order(&ADDRESSES.each_ref().map(|address| address.load(Ordering::Relaxed))))
+    {
+        at.store(place, Ordering::Relaxed);
+    }
     FILLED.store(true, Ordering::Release);
+}
+
+/// Returns the places of the addresses, in the order of the addresses and then of the places.
+fn order<const N: usize>(addresses: &[*mut c_void; N]) -> [u16; N] {
+    let mut places = core::array::from_fn(|place| place as u16);
+    places.sort_unstable_by_key(|&place| (addresses[usize::from(place)].addr(), place));
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::order;
+
+    #[test]
+    fn the_first_of_equal_addresses_comes_first() {
+        let addresses = [30, 0, 10, 30, 20, 0, 10].map(core::ptr::without_provenance_mut);
+        assert_eq!(order(&addresses), [1, 5, 2, 6, 4, 0, 3]);
+    }
 }

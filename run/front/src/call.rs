@@ -2,7 +2,7 @@
 
 use crate::addresses::of_driver;
 use cachalot_cuda::CuResult;
-use cachalot_cuda::driver::types::{CuFunction, CuStream};
+use cachalot_cuda::driver::types::CuStream;
 use cachalot_run::ledger::Kind;
 use cachalot_run::serve::{self, Process, is_first_launch, process};
 use core::cell::Cell;
@@ -56,28 +56,39 @@ pub(crate) fn call(
 }
 
 /// Makes a call of the function `NAMES[index]`, which takes or frees memory without saying how much. `pass` calls the
-/// driver's function at the given address. The process's state books the memory by the driver's figure.
+/// driver's function at the given address. The process's state books the memory by the driver's figure. Beyond the limit, `undo`
+/// gives the memory back and returns true, or the memory stays.
 ///
 /// A panic ends as for [`call`].
-pub(crate) fn measured(index: usize, kind: Kind, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
+pub(crate) fn measured(
+    index: usize,
+    kind: Kind,
+    pass: impl FnOnce(NonNull<c_void>) -> CuResult,
+    undo: impl FnOnce(&Process) -> bool,
+) -> CuResult {
     let real = || of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass);
     if let Some(process) = process()
         && let Some(inside) = Inside::enter()
     {
-        let answer = catch_unwind(AssertUnwindSafe(|| process.measured(kind, real)));
+        let answer = catch_unwind(AssertUnwindSafe(|| process.measured(kind, real, || undo(process))));
         drop(inside);
         return answer.unwrap_or(CuResult::UNKNOWN);
     }
     real()
 }
 
-/// Makes a launch by the function `NAMES[index]`, as [`touching`] does. The driver loads the code of `function` at the first
-/// launch, which is measured where the options ask for full books.
+/// Makes a launch by the function `NAMES[index]`, as [`touching`] does. `handle` names the function or the graph. At the first launch
+/// the driver loads code, or takes memory for the graph, which is measured under `kind` where the options ask for full books.
 #[inline]
-pub(crate) fn launched(index: usize, function: CuFunction, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
+pub(crate) fn launched(
+    index: usize,
+    kind: Kind,
+    handle: usize,
+    pass: impl FnOnce(NonNull<c_void>) -> CuResult,
+) -> CuResult {
     awake(|| {
-        if is_first_launch(function.0) {
-            return measured(index, Kind::Module, pass);
+        if is_first_launch(handle) {
+            return measured(index, kind, pass, |_| false);
         }
         of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
     })

@@ -5,7 +5,8 @@
 //! ```text
 //! served      answered by the named method of the process's state
 //! measured    answered by the driver, and the taken memory is booked under the named kind
-//! launched    a launch of the named function, measured at the first, and touching
+//! created     an array, answered by the driver and measured; beyond the limit, the named function destroys the array
+//! launched    a launch, measured under the named kind at the first of the function or graph, and touching
 //! touching    answered by the driver, which reads or writes memory of devices
 //! ```
 //!
@@ -42,8 +43,14 @@ macro_rules! answer {
             $real,
         )
     };
-    (measured, $at:ident, $real:ident, $kind:ident) => { measured($at, Kind::$kind, $real) };
-    (launched, $at:ident, $real:ident, $function:ident) => { launched($at, $function, $real) };
+    (measured, $at:ident, $real:ident, $kind:ident) => { measured($at, Kind::$kind, $real, |_| false) };
+    (created, $at:ident, $real:ident, $destroy:ident($array:expr)) => {
+        measured($at, Kind::Array, $real, |process| {
+            // SAFETY: the call has succeeded, so the driver has written the array, which the caller does not know yet.
+            unsafe { process.real().$destroy($array.read()) }.is_success()
+        })
+    };
+    (launched, $at:ident, $real:ident, $kind:ident($launched:expr)) => { launched($at, Kind::$kind, $launched.0, $real) };
     (touching, $at:ident, $real:ident) => { touching($at, $real) };
 }
 
@@ -193,23 +200,29 @@ exports! {
         cuGraphInstantiateWithParams(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => Graph;
         cuGraphInstantiateWithParams_ptsz(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => Graph;
         cuGraphExecDestroy(executable: CuGraphExec) => Graph;
-        // Arrays, whose layout is the driver's own.
-        cuArrayCreate_v2(array: *mut *mut c_void, shape: *const c_void) => Array;
-        cuArrayCreate(array: *mut *mut c_void, shape: *const c_void) => Array;
-        cuArray3DCreate_v2(array: *mut *mut c_void, shape: *const c_void) => Array;
-        cuArray3DCreate(array: *mut *mut c_void, shape: *const c_void) => Array;
         cuArrayDestroy(array: *mut c_void) => Array;
-        cuMipmappedArrayCreate(array: *mut *mut c_void, shape: *const c_void, levels: c_uint) => Array;
         cuMipmappedArrayDestroy(array: *mut c_void) => Array;
     }
+    created {
+        // Arrays, whose layout is the driver's own.
+        cuArrayCreate_v2(array: *mut *mut c_void, shape: *const c_void) => array_destroy(array);
+        cuArrayCreate(array: *mut *mut c_void, shape: *const c_void) => array_destroy(array);
+        cuArray3DCreate_v2(array: *mut *mut c_void, shape: *const c_void) => array_destroy(array);
+        cuArray3DCreate(array: *mut *mut c_void, shape: *const c_void) => array_destroy(array);
+        cuMipmappedArrayCreate(array: *mut *mut c_void, shape: *const c_void, levels: c_uint) => mipmapped_array_destroy(array);
+    }
     launched {
-        // Launches. The driver loads the code of a function at the first.
-        cuLaunchKernel(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
-        cuLaunchKernelEx(config: *const c_void, function: CuFunction, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
-        cuLaunchCooperativeKernel(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void) => function;
-        cuLaunchKernel_ptsz(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
-        cuLaunchKernelEx_ptsz(config: *const c_void, function: CuFunction, parameters: *mut *mut c_void, extra: *mut *mut c_void) => function;
-        cuLaunchCooperativeKernel_ptsz(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void) => function;
+        // Launches. At the first, the driver loads the code of a function, and takes what a graph needs on the device.
+        cuLaunchKernel(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void) => Module(function);
+        cuLaunchKernelEx(config: *const c_void, function: CuFunction, parameters: *mut *mut c_void, extra: *mut *mut c_void) => Module(function);
+        cuLaunchCooperativeKernel(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void) => Module(function);
+        cuLaunchKernel_ptsz(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void) => Module(function);
+        cuLaunchKernelEx_ptsz(config: *const c_void, function: CuFunction, parameters: *mut *mut c_void, extra: *mut *mut c_void) => Module(function);
+        cuLaunchCooperativeKernel_ptsz(function: CuFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CuStream, parameters: *mut *mut c_void) => Module(function);
+        cuGraphUpload(executable: CuGraphExec, stream: CuStream) => Graph(executable);
+        cuGraphUpload_ptsz(executable: CuGraphExec, stream: CuStream) => Graph(executable);
+        cuGraphLaunch(executable: CuGraphExec, stream: CuStream) => Graph(executable);
+        cuGraphLaunch_ptsz(executable: CuGraphExec, stream: CuStream) => Graph(executable);
     }
     touching {
         // Copies.
@@ -359,10 +372,6 @@ exports! {
         cuLaunch(function: CuFunction);
         cuLaunchGrid(function: CuFunction, width: c_int, height: c_int);
         cuLaunchGridAsync(function: CuFunction, width: c_int, height: c_int, stream: CuStream);
-        cuGraphUpload(executable: CuGraphExec, stream: CuStream);
-        cuGraphUpload_ptsz(executable: CuGraphExec, stream: CuStream);
-        cuGraphLaunch(executable: CuGraphExec, stream: CuStream);
-        cuGraphLaunch_ptsz(executable: CuGraphExec, stream: CuStream);
         // Calls that name an address. The driver refuses an address whose memory is parked.
         cuGraphAddMemcpyNode(node: *mut CuGraphNode, graph: CuGraph, dependencies: *const CuGraphNode, count: usize, copy: *const c_void, context: CuContext);
         cuGraphAddMemsetNode(node: *mut CuGraphNode, graph: CuGraph, dependencies: *const CuGraphNode, count: usize, fill: *const c_void, context: CuContext);

@@ -27,28 +27,26 @@ impl Process {
     /// # Safety
     /// The context lives.
     pub unsafe fn ctx_enable_peer_access(&self, peer: CuContext, flags: c_uint) -> CuResult {
-        let _inside = match self.enter() {
-            Ok(inside) => inside,
-            Err(code) => return code,
-        };
-        // SAFETY: the arguments are the caller's.
-        let code = unsafe { self.real.ctx_enable_peer_access(peer, flags) };
-        let Some(accessor) = self.current() else { return code };
-        let (accessor, peer) = (self.contexts.root(accessor), self.contexts.root(peer));
-        if code.is_success() {
-            self.opened(accessor, peer);
-            return code;
-        }
-        // The program has not enabled the access: a pool's access has.
-        let mut opened = self.peers.lock();
-        let known = opened.by_pool.iter().position(|pair| *pair == (accessor, peer));
-        match known.filter(|_| code == ALREADY_ENABLED) {
-            Some(at) => {
-                opened.by_pool.swap_remove(at);
-                CuResult::SUCCESS
+        self.awake(|| {
+            // SAFETY: the arguments are the caller's.
+            let code = unsafe { self.real.ctx_enable_peer_access(peer, flags) };
+            let Some(accessor) = self.current() else { return code };
+            let (accessor, peer) = (self.contexts.root(accessor), self.contexts.root(peer));
+            if code.is_success() {
+                self.opened(accessor, peer);
+                return code;
             }
-            None => code,
-        }
+            // The program has not enabled the access: a pool's access has.
+            let mut opened = self.peers.lock();
+            let known = opened.by_pool.iter().position(|pair| *pair == (accessor, peer));
+            match known.filter(|_| code == ALREADY_ENABLED) {
+                Some(at) => {
+                    opened.by_pool.swap_remove(at);
+                    CuResult::SUCCESS
+                }
+                None => code,
+            }
+        })
     }
 
     /// `cuMemPoolSetAccess`. Served memory of a default pool follows. Later requests for a default pool
@@ -62,42 +60,40 @@ impl Process {
         descriptors: *const CuMemAccessDesc,
         count: usize,
     ) -> CuResult {
-        let _inside = match self.enter() {
-            Ok(inside) => inside,
-            Err(code) => return code,
-        };
-        self.pools.shared(pool);
-        // SAFETY: the arguments are the caller's.
-        let code = unsafe { self.real.mem_pool_set_access(pool, descriptors, count) };
-        if !code.is_success() || descriptors.is_null() {
-            return code;
-        }
-        // SAFETY: the driver has read the entries, which the caller vouches for.
-        let given = unsafe { core::slice::from_raw_parts(descriptors, count) };
-        let opens = |access: &&CuMemAccessDesc| {
-            access.location.kind == CuMemLocationType::DEVICE && access.flags == CuMemAccessFlags::READ_WRITE
-        };
-        let owners = self.contexts.all();
-        let owners = owners
-            .iter()
-            .filter(|served| served.is_ordered() && self.pools.default_of(self.real, served.ordinal()) == pool);
-        for owner in owners {
-            for access in given.iter().filter(opens) {
-                let device = CuDevice(access.location.id);
-                if device == owner.ordinal() {
-                    continue;
-                }
-                let primary = {
-                    let _primaries = self.lock_primaries();
-                    self.primary(device)
-                };
-                match primary {
-                    Some(accessor) => self.open_to(accessor, owner.context()),
-                    None => self.peers.lock().waiting.push((device, owner.context())),
+        self.awake(|| {
+            self.pools.shared(pool);
+            // SAFETY: the arguments are the caller's.
+            let code = unsafe { self.real.mem_pool_set_access(pool, descriptors, count) };
+            if !code.is_success() || descriptors.is_null() {
+                return code;
+            }
+            // SAFETY: the driver has read the entries, which the caller vouches for.
+            let given = unsafe { core::slice::from_raw_parts(descriptors, count) };
+            let opens = |access: &&CuMemAccessDesc| {
+                access.location.kind == CuMemLocationType::DEVICE && access.flags == CuMemAccessFlags::READ_WRITE
+            };
+            let owners = self.contexts.all();
+            let owners = owners
+                .iter()
+                .filter(|served| served.is_ordered() && self.pools.default_of(self.real, served.ordinal()) == pool);
+            for owner in owners {
+                for access in given.iter().filter(opens) {
+                    let device = CuDevice(access.location.id);
+                    if device == owner.ordinal() {
+                        continue;
+                    }
+                    let primary = {
+                        let _primaries = self.lock_primaries();
+                        self.primary(device)
+                    };
+                    match primary {
+                        Some(accessor) => self.open_to(accessor, owner.context()),
+                        None => self.peers.lock().waiting.push((device, owner.context())),
+                    }
                 }
             }
-        }
-        code
+            code
+        })
     }
 
     /// Opens what waits for the primary context of a device, which exists from now on.

@@ -49,25 +49,23 @@ impl Process {
     /// `value` is null, or writable for the attribute.
     pub unsafe fn pointer_get_attribute(&self, value: *mut c_void, attribute: c_int, address: CuDevicePtr) -> CuResult {
         // The driver knows nothing of an address whose memory is parked.
-        let _inside = match self.enter() {
-            Ok(inside) => inside,
-            Err(code) => return code,
-        };
-        // SAFETY: the arguments are the caller's.
-        let pass = || unsafe { self.real.pointer_get_attribute(value, CuPointerAttribute(attribute), address) };
-        match self.place(address) {
-            Place::Foreign => pass(),
-            // The driver knows the segment, and the program has freed the block.
-            Place::Free => CuResult::INVALID_VALUE,
-            Place::Block(served, block) => {
-                let code = pass();
-                if code.is_success() {
-                    // SAFETY: the driver has written a value of the attribute there.
-                    unsafe { self.correct(value, CuPointerAttribute(attribute), &served, &block) };
+        self.awake(|| {
+            // SAFETY: the arguments are the caller's.
+            let pass = || unsafe { self.real.pointer_get_attribute(value, CuPointerAttribute(attribute), address) };
+            match self.place(address) {
+                Place::Foreign => pass(),
+                // The driver knows the segment, and the program has freed the block.
+                Place::Free => CuResult::INVALID_VALUE,
+                Place::Block(served, block) => {
+                    let code = pass();
+                    if code.is_success() {
+                        // SAFETY: the driver has written a value of the attribute there.
+                        unsafe { self.correct(value, CuPointerAttribute(attribute), &served, &block) };
+                    }
+                    code
                 }
-                code
             }
-        }
+        })
     }
 
     /// `cuPointerGetAttributes`.
@@ -82,32 +80,30 @@ impl Process {
         values: *mut *mut c_void,
         address: CuDevicePtr,
     ) -> CuResult {
-        let _inside = match self.enter() {
-            Ok(inside) => inside,
-            Err(code) => return code,
-        };
-        let place = self.place(address);
-        // For an address that it does not know, the driver answers each attribute with nothing. No
-        // program has memory at address 1.
-        let asked = if matches!(place, Place::Free) { 1 } else { address };
-        // SAFETY: the arguments are the caller's.
-        let code = unsafe { self.real.pointer_get_attributes(count, attributes.cast(), values, asked) };
-        let Place::Block(served, block) = place else { return code };
-        // The driver refuses null arrays, but for 0 attributes.
-        if !code.is_success() || attributes.is_null() || values.is_null() {
-            return code;
-        }
-        // SAFETY: after success the driver has read `count` entries of the array.
-        let attributes = unsafe { core::slice::from_raw_parts(attributes, count as usize) };
-        // SAFETY: as above.
-        let values = unsafe { core::slice::from_raw_parts(values, count as usize) };
-        for (&attribute, &value) in attributes.iter().zip(values) {
-            if !value.is_null() {
-                // SAFETY: the driver has written a value of the attribute there.
-                unsafe { self.correct(value, CuPointerAttribute(attribute), &served, &block) };
+        self.awake(|| {
+            let place = self.place(address);
+            // For an address that it does not know, the driver answers each attribute with nothing. No
+            // program has memory at address 1.
+            let asked = if matches!(place, Place::Free) { 1 } else { address };
+            // SAFETY: the arguments are the caller's.
+            let code = unsafe { self.real.pointer_get_attributes(count, attributes.cast(), values, asked) };
+            let Place::Block(served, block) = place else { return code };
+            // The driver refuses null arrays, but for 0 attributes.
+            if !code.is_success() || attributes.is_null() || values.is_null() {
+                return code;
             }
-        }
-        code
+            // SAFETY: after success the driver has read `count` entries of the array.
+            let attributes = unsafe { core::slice::from_raw_parts(attributes, count as usize) };
+            // SAFETY: as above.
+            let values = unsafe { core::slice::from_raw_parts(values, count as usize) };
+            for (&attribute, &value) in attributes.iter().zip(values) {
+                if !value.is_null() {
+                    // SAFETY: the driver has written a value of the attribute there.
+                    unsafe { self.correct(value, CuPointerAttribute(attribute), &served, &block) };
+                }
+            }
+            code
+        })
     }
 
     /// `cuPointerSetAttribute`. `SYNC_MEMOPS` is kept for each block.

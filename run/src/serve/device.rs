@@ -43,6 +43,9 @@ pub(super) trait AllocatorOwner: Send + Sync {
 
     /// Gives up to `bytes` bytes of cached memory back to the driver.
     fn trim_by(&self, bytes: u64);
+
+    /// Returns the freed bytes that wait.
+    fn waiting(&self) -> u64;
 }
 
 impl ServedDevice {
@@ -112,8 +115,21 @@ impl ServedDevice {
         if owed != 0
             && let Some(owner) = self.owner()
         {
+            // Freed memory within the slack goes back, too.
+            self.advance(self.frees.settle(self.real));
             owner.trim_by(owed);
         }
+    }
+
+    /// Returns whether a request for `bytes` takes new memory while freed memory waits: the freed memory is within the slack, and the
+    /// limit has room. Calls no driver.
+    fn lets_frees_wait(&self, bytes: u64) -> bool {
+        let fits = |waiting: u64| waiting.saturating_add(bytes) <= self.frees.slack();
+        // The sum over the heaps is dearer than the other questions.
+        fits(0)
+            && self.charge.owed() == 0
+            && self.charge.budget().is_none_or(|budget| taken_by(bytes) <= budget.available)
+            && self.owner().is_some_and(|owner| fits(owner.waiting()))
     }
 
     /// Makes a call for `bytes` of memory, charged under the name found by `name` in the answer.
@@ -225,8 +241,11 @@ impl ForwardHost for ServedDevice {
         }
     }
 
-    /// Looks for complete frees, when no free block can serve a request.
-    fn on_shortage(&self, _: u64) -> bool {
+    /// Looks for complete frees, when no free block can serve a request, unless the frees may wait.
+    fn on_shortage(&self, bytes: u64) -> bool {
+        if self.lets_frees_wait(bytes) {
+            return false;
+        }
         let reached = self.frees.settle(self.real);
         let advanced = self.advance(reached);
         self.pay();

@@ -13,7 +13,7 @@
 //! A free reads the count before the block becomes pending. The work before the free was submitted
 //! earlier still, and the events of batch n are recorded after the count has left n. So the events
 //! come after all work before a free at count n. Events are recorded late, when a
-//! request finds no free block: a batch covers all frees since the last batch.
+//! request finds no free block and more than the slack waits: a batch covers all frees since the last batch.
 //!
 //! An event of a context breaks every capture of the context. While any capture runs, no event is
 //! recorded, and frees stay pending.
@@ -33,6 +33,8 @@ const LONGEST_PAUSE: Duration = Duration::from_micros(200);
 /// The waiting frees of a process, and the contexts of the awaited work.
 #[derive(Debug)]
 pub(super) struct Frees {
+    /// Freed bytes of a context that may wait before the driver is asked.
+    slack: u64,
     /// The number of the frees made now. Each batch adds 1.
     count: AtomicU64,
     /// The highest number of a free.
@@ -88,8 +90,9 @@ pub(super) enum Waited {
 
 impl Frees {
     /// Returns the frees of a process without contexts.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(slack: u64) -> Self {
         Self {
+            slack,
             count: AtomicU64::new(1),
             latest: AtomicU64::new(0),
             reached: AtomicU64::new(0),
@@ -97,6 +100,11 @@ impl Frees {
             state: Mutex::default(),
             free_contexts: Condvar::new(),
         }
+    }
+
+    /// Returns the freed bytes of a context that may wait before the driver is asked.
+    pub(super) fn slack(&self) -> u64 {
+        self.slack
     }
 
     /// Returns the number for a free made now. Calls no driver, takes no lock.

@@ -1,19 +1,19 @@
-//! Functions launched by the program.
+//! Functions and graphs launched by the program.
 //!
 //! The driver loads code lazily: not with the module, but with the first launch of a function in a
-//! context. With full books, the first launch of each function is measured as the load of a module is.
-//! Without full books, a launch costs a load of a flag.
+//! context. What a graph needs on the device is taken at its first launch, too. With full books, the first launch of each
+//! function and graph is measured as the load of a module is. Without full books, a launch costs a load of a flag.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Places of the table. A process of `PyTorch` launches some hundred functions.
+/// Places of the table. A process of `PyTorch` launches some hundred functions and graphs.
 const PLACES: usize = 1 << 14;
 
 /// Upper bound for the places looked at before a function counts as launched.
 const PROBES: usize = 32;
 
-/// Handles of launched functions. A place changes once, from 0. A function is counted once for all
-/// contexts, and a handle reused by the driver for a further function counts as launched.
+/// Handles of launched functions and graphs. A place changes once, from 0. A function is counted once for all
+/// contexts, and a handle reused by the driver for a further function or graph counts as launched.
 static LAUNCHED: [AtomicUsize; PLACES] = [const { AtomicUsize::new(0) }; PLACES];
 
 /// Whether first launches are told apart.
@@ -24,30 +24,30 @@ pub(super) fn tell_first_launches() {
     WANTED.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether a function is launched for the first time, as far as known. Always false before
+/// Returns whether a function or a graph is launched for the first time, as far as known. Always false before
 /// anybody wants full books.
 #[inline]
-pub fn is_first_launch(function: usize) -> bool {
-    WANTED.load(Ordering::Relaxed) && note(&LAUNCHED, function)
+pub fn is_first_launch(handle: usize) -> bool {
+    WANTED.load(Ordering::Relaxed) && note(&LAUNCHED, handle)
 }
 
-/// Notes a function in a table. Returns whether the table had room and did not have the function.
-fn note(table: &[AtomicUsize], function: usize) -> bool {
-    if function == 0 {
+/// Notes a handle in a table. Returns whether the table had room and did not have the handle.
+fn note(table: &[AtomicUsize], handle: usize) -> bool {
+    if handle == 0 {
         return false;
     }
     // The product's upper bits depend on all bits of the handle.
-    let begin = (function.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % table.len();
+    let begin = (handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % table.len();
     for step in 0..PROBES.min(table.len()) {
         let place = &table[(begin + step) % table.len()];
         let known = match place.load(Ordering::Relaxed) {
-            0 => match place.compare_exchange(0, function, Ordering::Relaxed, Ordering::Relaxed) {
+            0 => match place.compare_exchange(0, handle, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(faster) => faster,
             },
             known => known,
         };
-        if known == function {
+        if known == handle {
             return false;
         }
     }
@@ -60,12 +60,12 @@ mod tests {
     use core::sync::atomic::AtomicUsize;
 
     #[test]
-    fn each_function_is_new_once_until_the_table_is_full() {
+    fn each_handle_is_new_once_until_the_table_is_full() {
         let table: Vec<AtomicUsize> = (0..8).map(|_| AtomicUsize::new(0)).collect();
         assert!(!note(&table, 0));
-        for function in 1..=8 {
-            assert!(note(&table, function * 4096), "{function}");
-            assert!(!note(&table, function * 4096), "{function}");
+        for handle in 1..=8 {
+            assert!(note(&table, handle * 4096), "{handle}");
+            assert!(!note(&table, handle * 4096), "{handle}");
         }
         assert!(!note(&table, 9 * 4096));
     }

@@ -308,18 +308,16 @@ impl Process {
     /// Begins a capture by `call`. From before the call on, no event of a context is recorded.
     fn begin_capture(&self, stream: CuStream, call: impl FnOnce() -> CuResult) -> CuResult {
         // The captured calls may use memory, and a wake in the middle of a capture would break it.
-        let _inside = match self.enter() {
-            Ok(inside) => inside,
-            Err(code) => return code,
-        };
-        self.frees.capture_begins();
-        let code = call();
-        if code.is_success() {
-            self.capturing().push((stream, self.current().unwrap_or_default()));
-        } else {
-            self.frees.capture_ended();
-        }
-        code
+        self.awake(|| {
+            self.frees.capture_begins();
+            let code = call();
+            if code.is_success() {
+                self.capturing().push((stream, self.current().unwrap_or_default()));
+            } else {
+                self.frees.capture_ended();
+            }
+            code
+        })
     }
 
     /// `cuStreamEndCapture`.

@@ -208,12 +208,22 @@ impl Process {
     }
 
     /// Makes a call of the driver with an unknown need for memory of the current context's device: code,
-    /// graphs, libraries. The driver's figure is asked before and after, which
+    /// graphs, libraries, arrays. The driver's figure is asked before and after, which
     /// takes 5 µs each on driver 580 and breaks no capture. Memory of further threads and
-    /// processes in the meantime is booked here, too.
-    pub fn measured(&self, kind: Kind, call: impl FnOnce() -> CuResult) -> CuResult {
+    /// processes in the meantime is booked here, too. Beyond the limit, `undo` gives the memory back and returns true, and the
+    /// answer is that the memory is short; or the memory stays.
+    pub fn measured(&self, kind: Kind, call: impl FnOnce() -> CuResult, undo: impl FnOnce() -> bool) -> CuResult {
         let Some(device) = self.current_device() else { return call() };
-        self.charge.of_device(self.real, device).measured(kind, || DriverFigures::of_current(self.real).ok(), call)
+        let charge = self.charge.of_device(self.real, device);
+        let figures = || DriverFigures::of_current(self.real).ok();
+        let call = || {
+            let code = call();
+            if kind == Kind::Graph && !self.frees.is_capturing() {
+                charge.book_graph_memory(self.real, device);
+            }
+            code
+        };
+        charge.measured(kind, figures, call, undo)
     }
 }
 

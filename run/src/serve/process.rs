@@ -105,12 +105,12 @@ impl Process {
         }
         Ok(Self {
             real,
-            settings: served::settings(&options.settings, options.sleep.is_some())?,
+            settings: served::settings(&options)?,
             streams: Arc::new(Streams::new()),
             contexts: Contexts::new(),
             opening: Mutex::default(),
             primaries: Mutex::default(),
-            frees: Arc::new(Frees::new()),
+            frees: Arc::new(Frees::new(options.slack)),
             charge: Charge::new(&options, publish),
             notes: Notes::default(),
             observed: Observed::default(),
@@ -151,6 +151,15 @@ impl Process {
     pub(super) fn admit(&self) -> CuResult {
         // SAFETY: the null address is freed without an effect.
         unsafe { self.real.mem_free(0) }
+    }
+
+    /// Makes a call that may use memory. Memory that sleeps wakes first, and stays awake until the call returns. Answers the code of
+    /// memory that cannot wake, and makes no call then.
+    pub(super) fn awake(&self, call: impl FnOnce() -> CuResult) -> CuResult {
+        match self.enter() {
+            Ok(_inside) => call(),
+            Err(code) => code,
+        }
     }
 
     /// Calls `act` with the allocator of the thread's context. `None` without a context, and where

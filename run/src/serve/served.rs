@@ -1,6 +1,7 @@
 //! The allocator of a context.
 
 use crate::charge::Charge;
+use crate::options::Options;
 use crate::real::Real;
 use crate::record::Record;
 use crate::serve::device::{AllocatorOwner, ServedDevice};
@@ -12,10 +13,9 @@ use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, HeapLock, StreamIdentit
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Settings in force unless the program's own settings say otherwise. Each block of more than 1 MiB
-/// begins a segment of the block's size, also when the segment serves again: a segment of more than
-/// 20 MiB is never cut, and a smaller segment serves only requests with a rest below a 128th. Only a
-/// request beyond the memory of the device is cut from a free segment.
+/// Settings in force unless the program's own settings say otherwise, beside the slack. Each block of more than 1 MiB
+/// begins a segment of the block's size, also when the segment serves again: a request may leave up to a quarter of its size, and
+/// no segment is cut. Only a request beyond the memory of the device is cut from a free segment.
 pub(super) const SETTINGS: &str = "exact_segments:True,compact:1,max_split_size_mb:20";
 
 /// Settings in place of [`SETTINGS`] for memory that can be parked: blocks lie on pages. Pages of 20 MiB wake at the rate of the
@@ -196,20 +196,32 @@ impl AllocatorOwner for Served {
         // A failure leaves more cached than asked for: the next shortage tries again.
         let _ = self.allocator.trim(DEVICE, keep);
     }
+
+    fn waiting(&self) -> u64 {
+        self.allocator.stats(DEVICE).map_or(0, |stats| {
+            let waiting = stats.active_bytes().current - stats.allocated_bytes().current;
+            u64::try_from(waiting).unwrap_or(0)
+        })
+    }
 }
 
-/// Parses the program's settings, added to [`SETTINGS`] where [`SETTINGS`] have an effect. Memory that `sleeps` lies on pages.
+/// Parses the settings of a program, added to [`SETTINGS`] where [`SETTINGS`] have an effect. Memory that sleeps lies on pages. Memory
+/// within the slack is not released for a budget.
 ///
 /// # Errors
 /// The mistake in the settings.
-pub(super) fn settings(text: &str, sleeps: bool) -> Result<Config, ConfigError> {
+pub(super) fn settings(options: &Options) -> Result<Config, ConfigError> {
+    let text = &options.settings;
     let config = Config::parse(text)?;
     if !config.policy().traits().follows_pytorch || config.expandable_segments() {
         return Ok(config);
     }
     // A later setting wins.
     let comma = if text.is_empty() { "" } else { "," };
-    Config::parse(&format!("{}{comma}{text}", if sleeps { PAGES } else { SETTINGS }))
+    if options.sleep.is_some() {
+        return Config::parse(&format!("{PAGES}{comma}{text}"));
+    }
+    Config::parse(&format!("{SETTINGS},compact_slack_mb:{}{comma}{text}", options.slack >> 20))
 }
 
 /// Returns the driver's code for a failure of the allocator.
@@ -224,13 +236,21 @@ pub(super) fn code_of(error: Error) -> CuResult {
 
 #[cfg(test)]
 mod tests {
-    use super::settings;
+    use crate::options::{Options, SleepOptions};
     use cachalot_core::Config;
+
+    /// Returns the settings in force for a text.
+    fn settings(text: &str, sleeps: bool) -> Result<Config, cachalot_core::config::ConfigError> {
+        let sleep = sleeps.then(SleepOptions::default);
+        super::settings(&Options { settings: text.to_owned(), sleep, slack: 64 << 20, ..Options::default() })
+    }
 
     #[test]
     fn large_blocks_have_segments_of_their_own_unless_pages_are_asked_for() {
         let settings = |text| settings(text, false);
         assert!(settings("").unwrap().exact_segments());
+        assert_eq!(settings("").unwrap().compact_slack(), 64 << 20);
+        assert_eq!(settings("compact_slack_mb:7").unwrap().compact_slack(), 7 << 20);
         assert!(settings("roundup_power2_divisions:4").unwrap().exact_segments());
         assert!(!settings("exact_segments:False").unwrap().exact_segments());
         assert!(!settings("expandable_segments:True").unwrap().exact_segments());

@@ -1,7 +1,11 @@
 //! Mistakes of programs, failed contexts and failing calls.
 
 use super::setup::{PAGE, Setup};
+use cachalot_cuda::CuResult;
+use cachalot_emulated_driver::api::ArrayShape;
 use cachalot_run::Options;
+use cachalot_run::ledger::Kind;
+use std::cell::Cell;
 
 /// An illegal address.
 const ILLEGAL_ADDRESS: u32 = 700;
@@ -172,4 +176,36 @@ fn a_limit_is_exact_after_refusals_and_failed_calls_on_many_threads() {
         assert_eq!(setup.process.counts().used_bytes, 0, "{call}");
         assert!(setup.try_take(limit as usize).is_ok(), "{call}, observe {observe}");
     }
+}
+
+#[test]
+fn an_array_beyond_the_limit_is_destroyed_and_refused() {
+    let setup = Setup::with(&[], Options { limit: Some(4 * PAGE as u64), ..Options::default() });
+    let _open = setup.take(512);
+    let free = || {
+        let (mut free, mut total) = (0, 0);
+        assert_eq!(setup.cuMemGetInfo_v2(&mut free, &mut total), 0);
+        free
+    };
+    let create = |height: usize| {
+        let shape = ArrayShape { width: 1 << 20, height, format: 1, channels: 1 };
+        let array = Cell::new(0);
+        let call = || {
+            let mut made = 0;
+            let code = setup.cuArrayCreate_v2(&mut made, &shape);
+            array.set(made);
+            CuResult(code)
+        };
+        let code = setup.process.measured(Kind::Array, call, || setup.cuArrayDestroy(array.get()) == 0);
+        (code.0, array.get())
+    };
+    let before = free();
+    // A page of the limit serves the small block.
+    assert_eq!((create(8).0, free()), (2, before), "8 MiB of 6");
+    let (code, array) = create(4);
+    assert_eq!((code, before - free()), (0, 2 * PAGE));
+    assert_eq!(create(4).0, 2);
+    let destroy = || CuResult(setup.cuArrayDestroy(array));
+    assert_eq!(setup.process.measured(Kind::Array, destroy, || false).0, 0);
+    assert_eq!((create(4).0, create(1).0), (0, 0));
 }

@@ -8,6 +8,7 @@ mod frees;
 mod orders;
 mod records;
 mod setup;
+mod slack;
 mod sleep;
 mod sleep_files;
 mod waits;

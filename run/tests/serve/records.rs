@@ -43,13 +43,14 @@ fn record(file: &Path, options: Options) {
 fn a_recorded_program_is_replayed_without_a_difference() {
     let place = tempfile::tempdir().expect("a folder");
     let all = [
-        ("default", ""),
-        ("caching", "exact_segments:False,max_split_size_mb:40"),
-        ("pages", "expandable_segments:True"),
+        ("default", "", 0),
+        ("slack", "", 64 << 20),
+        ("caching", "exact_segments:False,max_split_size_mb:40", 0),
+        ("pages", "expandable_segments:True", 64 << 20),
     ];
-    for (name, settings) in all {
+    for (name, settings, slack) in all {
         let file = place.path().join(format!("{name}.csv"));
-        record(&file, Options { settings: settings.to_owned(), ..Options::default() });
+        record(&file, Options { settings: settings.to_owned(), slack, ..Options::default() });
         let traces = Trace::load(&file).expect("a record");
         let trace = &traces[0];
         let count = |action| trace.events.iter().filter(|event| event.action == action).count();

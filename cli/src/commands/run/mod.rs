@@ -81,6 +81,10 @@ pub(crate) struct RunArgs {
     /// The share of the program beside the weights of the rest of the group
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "group")]
     weight: u32,
+    /// Freed memory of a context that may wait before a request asks the driver which frees are complete. More
+    /// makes pairs of request and free cheaper, and holds more memory
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "64MiB")]
+    slack: u64,
     /// Record the program's requests and frees as a trace
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -245,6 +249,7 @@ impl RunArgs {
                 }
             }),
             name: self.name.clone(),
+            slack: self.slack,
         })
     }
 }
