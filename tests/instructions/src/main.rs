@@ -107,19 +107,6 @@ fn make_pairs(policy: &str, cached: bool, pairs: u64) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// Makes requests for which no memory is cached. The free block is released to the device before the next request. A live block keeps
-/// the tables of its heap.
-fn make_cold(bytes: u64, requests: u64) -> Result<(), Box<dyn Error>> {
-    let allocator = Simulated::new([SimulatedDevice::new(1 << 44)], &Config::parse("policy:caching")?)?;
-    let _live = allocator.malloc(DEVICE, bytes, StreamId(0))?;
-    for _ in 0..requests {
-        let block = allocator.malloc(DEVICE, bytes, StreamId(0))?;
-        allocator.free(std::hint::black_box(block))?;
-        allocator.empty_cache(DEVICE)?;
-    }
-    Ok(())
-}
-
 /// The committed table: the compiler, and the instructions by policy and column.
 struct Table {
     compiler: String,
@@ -227,7 +214,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     match Arguments::parse().job {
         Some(Job::Pairs { policy, pairs, cached }) => make_pairs(&policy, cached, pairs)?,
         Some(Job::Cycles { config, cycles }) => println!("{} calls", cycles::make(&config, cycles)?),
-        Some(Job::Cold { bytes, requests }) => make_cold(bytes, requests)?,
+        Some(Job::Cold { bytes, requests }) => cycles::request_cold(bytes, requests)?,
         Some(Job::Growth { program, count }) => {
             PROGRAMS.get(program).ok_or("there is no such program")?.run(count, || Duration::ZERO)?;
         }
