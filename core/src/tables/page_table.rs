@@ -94,6 +94,10 @@ mod radix {
     }
 
     /// Makes an array on the heap. No copy of the array passes over the stack.
+    #[expect(
+        clippy::unnecessary_box_returns,
+        reason = "the tables own boxes, and an array by value would pass over the stack"
+    )]
     fn filled<T, const N: usize>(make: impl Fn() -> T) -> Box<[T; N]> {
         let array = (0..N).map(|_| make()).collect::<Box<[T]>>().try_into();
         let Ok(array) = array else { unreachable!("the slice has N entries") };
