@@ -8,7 +8,7 @@
 use crate::error::Error;
 use crate::sync::{Lock, MutexGuard, Rank, Ranked};
 use crate::tables::Storage;
-use crate::tables::atomic_map::AtomicMap;
+use crate::tables::page_table::{PageTable, VACANT};
 use crate::units::DevicePtr;
 
 /// Log2 of a page in bytes: the smallest segment of the caching policy, and the granularity of
@@ -25,8 +25,9 @@ const NO_HEAP: u32 = 1 << 31;
 /// The value of a page shared by two segments. No heap and no lane packs to this value.
 const SHARED: u32 = u32::MAX - 1;
 
-/// The word of an address without an owner. No cell of the map holds it.
+/// The word of an address without an owner.
 const NO_OWNER: u32 = u32::MAX;
+const _: () = assert!(NO_OWNER == VACANT, "a page outside the table has no owner");
 
 /// The most devices of an allocator: their numbers fit between the number of a heap and
 /// [`NO_HEAP`].
@@ -104,21 +105,21 @@ impl OwnerWord {
 /// The owner of every page, for all devices of an allocator together. Lookups take no lock.
 pub(crate) struct PageMap<R: Lock, S: Storage> {
     /// Page number → packed owner.
-    pages: AtomicMap<S::Cells>,
+    pages: S::Pages,
     /// Held by every operation that changes `pages`, so there is one writer at a time.
     writer: Ranked<R, ()>,
 }
 
 impl<R: Lock, S: Storage> Default for PageMap<R, S> {
     fn default() -> Self {
-        Self { pages: AtomicMap::default(), writer: Ranked::new(Rank::PageMapWriter, ()) }
+        Self { pages: S::Pages::default(), writer: Ranked::new(Rank::PageMapWriter, ()) }
     }
 }
 
 /// Returns the numbers of the pages that hold the `bytes > 0` bytes from `base` on.
 fn pages(base: DevicePtr, bytes: u64) -> core::ops::RangeInclusive<u64> {
     debug_assert!(bytes > 0, "a range has a last byte");
-    base.0 >> PAGE_LOG2..=(base.0 + bytes - 1) >> PAGE_LOG2
+    base.0 >> PAGE_LOG2..=(base.0 + (bytes - 1)) >> PAGE_LOG2
 }
 
 impl<R: Lock, S: Storage> PageMap<R, S> {
@@ -131,7 +132,7 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
     /// Who owns `ptr`, in one word. Lock-free.
     #[inline(always)]
     pub(crate) fn word(&self, ptr: DevicePtr) -> OwnerWord {
-        OwnerWord(self.pages.get(ptr.0 >> PAGE_LOG2).unwrap_or(NO_OWNER))
+        OwnerWord(self.pages.get(ptr.0 >> PAGE_LOG2))
     }
 
     /// Enters the owner of a range. Called before any address of the range is handed out.
@@ -142,13 +143,11 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
         let _writer = self.writer.lock();
         let pages = pages(base, bytes);
         // Room for all pages first, so that no page is entered if one does not fit.
-        let count = u32::try_from(pages.end() - pages.start() + 1);
-        if !count.is_ok_and(|count| self.pages.make_room(count)) {
+        if !self.pages.make_room(pages.clone()) {
             return Err(Error::TableFull("pages"));
         }
-        for page in pages {
-            self.pages.change(page, |taken| Some(if taken.is_some() { SHARED } else { OwnerWord::new(owner).0 }));
-        }
+        let word = OwnerWord::new(owner).0;
+        self.pages.change(pages, |taken| if taken == NO_OWNER { word } else { SHARED });
         Ok(())
     }
 
@@ -156,10 +155,9 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
     /// owner or the new owner.
     pub(crate) fn change(&self, base: DevicePtr, bytes: u64, owner: Owner) {
         let _writer = self.writer.lock();
-        for page in pages(base, bytes) {
-            // A shared page stays shared: the other segment has not changed.
-            self.pages.change(page, |old| old.filter(|&old| old == SHARED).or(Some(OwnerWord::new(owner).0)));
-        }
+        let word = OwnerWord::new(owner).0;
+        // A shared page stays shared: the other segment has not changed.
+        self.pages.change(pages(base, bytes), |old| if old == SHARED { SHARED } else { word });
     }
 
     /// Keeps the map from changing. The caller holds all locks of a device.
@@ -182,8 +180,8 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
                 Owner::Shared => Owner::Shared,
                 Owner::Heap(_) | Owner::Lane(_) | Owner::None => return,
             };
-            if copy.pages.make_room(1) {
-                copy.pages.insert(page, OwnerWord::new(word).0);
+            if copy.pages.make_room(page..=page) {
+                copy.pages.change(page..=page, |_| OwnerWord::new(word).0);
             } else {
                 is_full = true;
             }
@@ -195,9 +193,45 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
     /// again at once.
     pub(crate) fn remove(&self, base: DevicePtr, bytes: u64) {
         let _writer = self.writer.lock();
-        for page in pages(base, bytes) {
-            // The map does not count the segments on a shared page, so a shared page stays shared.
-            self.pages.change(page, |old| old.filter(|&old| old == SHARED));
-        }
+        // The map does not count the segments on a shared page, so a shared page stays shared.
+        self.pages.change(pages(base, bytes), |old| if old == SHARED { SHARED } else { NO_OWNER });
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::tables::{Fixed, Growable};
+
+    const HEAP: Owner = Owner::Heap(HeapRef { device: 3, heap: 7 });
+    const MIB: u64 = 1 << 20;
+
+    fn enters_the_last_addresses<S: Storage>() {
+        let map = PageMap::<spin::Mutex<()>, S>::default();
+        let last = DevicePtr(u64::MAX - 4 * MIB + 1);
+        map.insert(last, 4 * MIB, HEAP).expect("there is room");
+        let owners = [u64::MAX, last.0, last.0 - 1, 0].map(|address| map.owner(DevicePtr(address)));
+        assert_eq!(owners, [HEAP, HEAP, Owner::None, Owner::None]);
+        map.remove(last, 4 * MIB);
+        assert_eq!(map.owner(DevicePtr(u64::MAX)), Owner::None);
+    }
+
+    #[test]
+    fn a_range_that_ends_at_the_end_of_the_addresses_is_entered() {
+        enters_the_last_addresses::<Growable>();
+        enters_the_last_addresses::<Fixed<1, 1, 1, 8>>();
+    }
+
+    #[test]
+    fn a_page_of_two_segments_stays_shared_until_the_end() {
+        let map = PageMap::<spin::Mutex<()>, Growable>::default();
+        let owner = |address: u64| map.owner(DevicePtr(address));
+        map.insert(DevicePtr(2 * MIB), 3 * MIB, HEAP).expect("there is room");
+        map.insert(DevicePtr(5 * MIB), MIB, HEAP).expect("there is room");
+        assert_eq!([2, 4, 5, 6].map(|mib| owner(mib * MIB)), [HEAP, Owner::Shared, Owner::Shared, Owner::None]);
+        map.change(DevicePtr(2 * MIB), 3 * MIB, Owner::Lane(LaneRef { device: 3, lane: 1 }));
+        map.remove(DevicePtr(5 * MIB), MIB);
+        assert_eq!(owner(4 * MIB), Owner::Shared);
+        assert_eq!(owner(2 * MIB), Owner::Lane(LaneRef { device: 3, lane: 1 }));
     }
 }

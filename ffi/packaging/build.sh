@@ -3,7 +3,7 @@
 #
 #   ffi/packaging/build.sh [PROFILE [CRATE...]]      a profile of cargo: release (the default) or dev; more crates to build
 #
-# CARGO names cargo where it is not on the path, CARGO_TARGET_DIR the folder of the build.
+# CARGO names cargo where it is not on the path, CARGO_TARGET_DIR the folder of the build, RUSTFLAGS more flags of the compiler.
 set -euo pipefail
 profile=${1:-release}
 more=("${@:2}")
@@ -17,7 +17,11 @@ manifest=$(cd "$(dirname "$0")/../library" && pwd)/Cargo.toml
 root=$(dirname "$("$cargo" locate-project --workspace --message-format plain --manifest-path "$manifest")")
 # Messages of panics and debug information would name folders of this machine.
 flags="'--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo', '--remap-path-prefix=$root=cachalot'"
-"$cargo" build --manifest-path "$manifest" -p cachalot-library "${more[@]/#/--package=}" --profile "$profile" --config "build.rustflags=[$flags]" >&2
+for flag in ${RUSTFLAGS:-}; do
+  flags+=", '$flag'"
+done
+# The variable would take the place of the flags above.
+env -u RUSTFLAGS "$cargo" build --manifest-path "$manifest" -p cachalot-library "${more[@]/#/--package=}" --profile "$profile" --config "build.rustflags=[$flags]" >&2
 
 folder=$profile
 if [ "$profile" = dev ]; then

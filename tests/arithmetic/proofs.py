@@ -137,7 +137,7 @@ SOURCE = {
         "const SHARED: u32 = u32::MAX - 1;",
         "const NO_OWNER: u32 = u32::MAX;",
         "pub(crate) const MAX_DEVICES: usize = 127;",
-        "base.0 >> PAGE_LOG2..=(base.0 + bytes - 1) >> PAGE_LOG2",
+        "base.0 >> PAGE_LOG2..=(base.0 + (bytes - 1)) >> PAGE_LOG2",
         "Self(bit | device << NUMBER_BITS | number)",
         "HeapRef { device: self.0 >> NUMBER_BITS, heap: self.0 & ((1 << NUMBER_BITS) - 1) }",
         "(self.0 & NO_HEAP == 0).then_some(heap)",
@@ -368,11 +368,11 @@ PROOFS = [
         ),
     ),
     (
-        "page map: the pages of a range have exactly its addresses, while its end is at most 2^64 - 1",
-        And(UGE(b, 1), no_overflow(x, b), UGE(y, x), ULE(y, x + b - 1)),
+        "page map: the pages of a range have exactly its addresses, while its end is at most 2^64",
+        And(UGE(b, 1), no_overflow(x, b - 1), UGE(y, x), ULE(y, x + (b - 1))),
         And(
             UGE(LShR(y, PAGE_LOG2), LShR(x, PAGE_LOG2)),
-            ULE(LShR(y, PAGE_LOG2), LShR(x + b - 1, PAGE_LOG2)),
+            ULE(LShR(y, PAGE_LOG2), LShR(x + (b - 1), PAGE_LOG2)),
         ),
     ),
     (

@@ -1,5 +1,5 @@
-//! A hash map from `u64` to `u32` read without a lock. The page map (page → heap) and the stream
-//! index (stream → heaps) use it.
+//! A hash map from `u64` to `u32` read without a lock. The stream index (stream → heaps) uses it, and the page map
+//! (page → heap) where no radix table fits.
 //!
 //! Open addressing with linear probing. Readers only load. A writer holds a lock of the map's
 //! owner, so there is one writer at a time. A removed key keeps its cell, with value 0, while the
@@ -134,7 +134,7 @@ pub(crate) use growing::GrowingCells;
 
 /// A map read without a lock. Keys are below `u64::MAX`, values below `u32::MAX`.
 #[derive(Debug, Default)]
-pub(crate) struct AtomicMap<C> {
+pub struct AtomicMap<C> {
     /// The published cells, and room for larger ones.
     cells: C,
     /// Cells in use, with the cells of removed keys. Only the writer loads and stores the count.

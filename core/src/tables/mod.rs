@@ -8,11 +8,13 @@
 pub(crate) mod atomic_map;
 pub(crate) mod hash_index;
 pub(crate) mod indexed_list;
+pub(crate) mod page_table;
 pub(crate) mod radix_tree;
 pub(crate) mod slot_table;
 
-use atomic_map::{Cells, FixedCells};
+use atomic_map::{AtomicMap, Cells, FixedCells};
 use core::ops::{Deref, DerefMut};
+use page_table::PageTable;
 use spin::Once;
 
 /// A table has no entry left. The operation that needed the entry has changed nothing.
@@ -79,8 +81,10 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
     type Devices<T: 'static>: Table<T>;
     /// Heaps and pools. Threads share references into this table, so no entry moves.
     type OnceTable<T: 'static>: OnceTable<T>;
-    /// The cells of the maps read without a lock.
+    /// The cells of the index of streams, which is read without a lock.
     type Cells: Cells;
+    /// The table of the page map, which is read without a lock.
+    type Pages: PageTable;
     /// The event queues of the groups of streams: one group in fixed tables, where each takes as much
     /// room as all, else 16.
     type Groups<T: Send + Sync + 'static>: AsRef<[T]> + Send + Sync;
@@ -133,6 +137,7 @@ impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES:
     type Devices<T: 'static> = heapless::Vec<T, DEVICES>;
     type OnceTable<T: 'static> = FixedOnceTable<T, HEAPS>;
     type Cells = FixedCells<PAGES>;
+    type Pages = AtomicMap<FixedCells<PAGES>>;
     type Groups<T: Send + Sync + 'static> = [T; 1];
 
     fn make_groups<T: Send + Sync + 'static>(mut make: impl FnMut() -> T) -> [T; 1] {
@@ -215,6 +220,7 @@ impl<T, const N: usize> OnceTable<T> for FixedOnceTable<T, N> {
 #[cfg(feature = "alloc")]
 mod growable {
     use super::atomic_map::GrowingCells;
+    use super::page_table::RadixPages;
     use super::{Lazy, OnceTable, Storage, Table};
     use alloc::boxed::Box;
     use alloc::vec::Vec;
@@ -233,6 +239,7 @@ mod growable {
         type Devices<T: 'static> = Vec<T>;
         type OnceTable<T: 'static> = GrowingOnceTable<T>;
         type Cells = GrowingCells;
+        type Pages = RadixPages;
         type Groups<T: Send + Sync + 'static> = [T; 16];
 
         fn make_groups<T: Send + Sync + 'static>(mut make: impl FnMut() -> T) -> [T; 16] {
@@ -389,3 +396,5 @@ mod growable {
 
 #[cfg(feature = "alloc")]
 pub use growable::Growable;
+#[cfg(feature = "alloc")]
+pub(crate) use growable::GrowingOnceTable;

@@ -17,6 +17,8 @@ mod loom_gathered;
 #[cfg(loom)]
 mod loom_loose;
 #[cfg(loom)]
+mod loom_page_table;
+#[cfg(loom)]
 mod loom_pages;
 #[cfg(loom)]
 mod loom_parking;

@@ -1,5 +1,5 @@
-//! Cycles of a block used by two streams. The device has finished all work at once, and the device's calls
-//! cost almost nothing. So the count covers the allocator alone.
+//! Cycles of a block used by two streams, and requests for which no memory is cached. The device has finished all
+//! work at once, and the device's calls cost almost nothing. So the count covers the allocator alone.
 
 use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot_core::{
@@ -54,7 +54,10 @@ impl ForwardSegments for Idle {
         Ok(self.take(bytes))
     }
 
-    fn release(&self, _: DevicePtr, _: u64) -> DeviceResult<()> {
+    /// Gives the addresses of the newest segment again.
+    fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let begin = base.0 - GRANULARITY;
+        let _ = self.given.compare_exchange(begin + bytes, begin, Ordering::Relaxed, Ordering::Relaxed);
         Ok(())
     }
 
@@ -185,4 +188,20 @@ pub(crate) fn make(config: &str, cycles: u64) -> Result<u64, Box<dyn Error>> {
     }
     let device = allocator.device(DEVICE).ok_or("there is one device")?;
     Ok(device.calls.load(Ordering::Relaxed))
+}
+
+/// Makes requests for which no memory is cached: the free block is released to the device before the next request.
+/// A live block keeps the tables of its heap.
+///
+/// # Errors
+/// The errors of the allocator.
+pub(crate) fn request_cold(bytes: u64, requests: u64) -> Result<(), Box<dyn Error>> {
+    let allocator = Counted::new([Idle::default()], &Config::parse(CONFIGS[0])?)?;
+    let _live = malloc(&allocator, bytes)?;
+    for _ in 0..requests {
+        let block = malloc(&allocator, bytes)?;
+        free(&allocator, std::hint::black_box(block))?;
+        allocator.empty_cache(DEVICE)?;
+    }
+    Ok(())
 }

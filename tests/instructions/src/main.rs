@@ -31,6 +31,12 @@ const COLUMNS: [(&str, bool); 2] = [("split off a larger block", false), ("block
 /// The columns of the table of cycles.
 const INSTRUCTIONS: &str = "instructions";
 const CALLS: &str = "calls to the device";
+/// The sizes of requests for which no memory is cached, and the rows of their table.
+const COLD: [(&str, u64); 3] = [("20 MiB", 20 << 20), ("100 MiB", 100 << 20), ("1 GiB", 1 << 30)];
+/// The column of the table of such requests.
+const RELEASED: &str = "request, free and release";
+/// Such requests of the shorter of the two runs.
+const COLD_REQUESTS: u64 = 500;
 /// The size of each request, in bytes.
 const BYTES: u64 = 4096;
 /// Pairs of the shorter of the two runs.
@@ -63,6 +69,8 @@ enum Job {
     },
     /// Makes cycles of a block that two streams use: the program that is counted
     Cycles { config: String, cycles: u64 },
+    /// Makes requests for which no memory is cached: the program that is counted
+    Cold { bytes: u64, requests: u64 },
     /// Runs a program of `growth` with a number of objects: the program that is counted
     Growth { program: usize, count: u64 },
 }
@@ -152,6 +160,15 @@ fn check() -> Result<bool, Box<dyn Error>> {
             is_within &= !is_comparable || allowed.is_some() && more <= TOLERANCE;
         }
     }
+    for (size, bytes) in COLD {
+        let arguments = ["cold".to_owned(), bytes.to_string()];
+        let cold =
+            per_pair_of(&program, &arguments, COLD_REQUESTS).ok_or("valgrind could not count the instructions")?;
+        let allowed = table.counts.get(&(size.to_owned(), RELEASED.to_owned())).copied();
+        let more = allowed.map_or(0.0, |allowed| cold / allowed - 1.0);
+        println!("{size:10} {RELEASED:28} {cold:6.0} instructions ({:+.1} %)", more * 100.0);
+        is_within &= !is_comparable || allowed.is_some() && more <= TOLERANCE;
+    }
     for config in cycles::CONFIGS {
         let arguments = ["cycles", config].map(str::to_owned);
         let cycle = per_pair_of(&program, &arguments, PAIRS).ok_or("valgrind could not count the instructions")?;
@@ -197,6 +214,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     match Arguments::parse().job {
         Some(Job::Pairs { policy, pairs, cached }) => make_pairs(&policy, cached, pairs)?,
         Some(Job::Cycles { config, cycles }) => println!("{} calls", cycles::make(&config, cycles)?),
+        Some(Job::Cold { bytes, requests }) => cycles::request_cold(bytes, requests)?,
         Some(Job::Growth { program, count }) => {
             PROGRAMS.get(program).ok_or("there is no such program")?.run(count, || Duration::ZERO)?;
         }
