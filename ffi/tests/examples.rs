@@ -135,7 +135,9 @@ fn the_scripts_build_and_run_every_host() {
     let mut run = emulated(&examples.join("run.sh"));
     let said = succeed(run.arg(&out).env("CACHALOT_KERNELS", out.join("libcachalot_host_kernels.so")));
     let said = said.expect("the script is there");
-    for host in ["vector_add", "two_streams", "graph_capture", "multi_gpu", "own_context", "resources"] {
+    for host in
+        ["vector_add", "two_streams", "graph_capture", "multi_gpu", "own_context", "kv_cache", "plan", "resources"]
+    {
         assert!(said.lines().any(|line| line.starts_with(&format!("{host}: "))), "{said}");
     }
 }
