@@ -11,7 +11,7 @@
 
 enum { MIB = 1 << 20, SEQUENCES = 8, MODEL = 40 * MIB, LIMIT = 64 * MIB, LONGEST = 16 * MIB, MODEL_TAG = 1 };
 
-/* The rows of all sequences: sequence i lies at `range.base + i * LONGEST`, and its first `held[i]` bytes have memory. */
+/* The rows of all sequences: sequence i lies at `range.base + i * LONGEST`. Its first `held[i]` bytes have memory. */
 typedef struct kv_cache {
   cachalot_range range;
   size_t held[SEQUENCES];

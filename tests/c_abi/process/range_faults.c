@@ -1,6 +1,6 @@
 /*
- * Elastic ranges over a driver that fails or is slow: what caches of other projects got wrong. A failed commit is reported,
- * changes nothing and loses no page; a slow one delays no cached request. Runs on the emulated driver.
+ * Elastic ranges over a driver that fails or is slow: what caches of other projects got wrong. A failed commit is
+ * reported, changes nothing and loses no page; a slow one delays no cached request. Runs on the emulated driver.
  *
  *   range_faults CONFIG
  */
@@ -112,7 +112,7 @@ static void *commit_slowly(void *of) {
 
 /* While the driver maps a page for one thread, another thread allocates and frees cached memory. A commit of the other
  * thread maps after the first, and ends with it. */
-static void a_slow_commit_delays_no_cached_request(const cachalot_allocator *allocator, const cachalot_stream *streams) {
+static void a_slow_commit_delays_no_request(const cachalot_allocator *allocator, const cachalot_stream *streams) {
   static commit slow;
   cachalot_range own;
   pthread_t thread;
@@ -167,7 +167,7 @@ int main(int count, char **arguments) {
     }
   }
   no_page_is_lost(allocator, streams[0]);
-  a_slow_commit_delays_no_cached_request(allocator, streams);
+  a_slow_commit_delays_no_request(allocator, streams);
   no_page_is_lost(allocator, streams[0]);
   NEEDED(cachalot_destroy(allocator));
   for (int stream = 0; stream < 2; ++stream) {
