@@ -43,14 +43,19 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         Raises:
             OutOfDeviceMemoryError: the device or the limit lacks the memory.
         """
-        source, device = self._source, self.context.device.id
+        source, device, context = self._source, self.context.device.id, self.context.handle
         address = source.malloc(size, device, _LEGACY)
 
         def free() -> None:
-            # Work on the legacy stream waits for all of Numba's streams, and they wait for this work in turn. A wait
-            # for an event would do without the byte, but a driver may drop it if the event is complete.
-            if address:
-                _driver.driver.cuMemsetD8Async(address, 0, 1, _LEGACY)
+            # Any thread may drop the last reference, also one without a context or with that of another device.
+            _driver.driver.cuCtxPushCurrent(context)
+            try:
+                # Work on the legacy stream waits for all of Numba's streams, and they wait for this work in turn. A
+                # wait for an event would do without the byte, but a driver may drop it if the event is complete.
+                if address:
+                    _driver.driver.cuMemsetD8Async(address, 0, 1, _LEGACY)
+            finally:
+                _driver.driver.cuCtxPopCurrent()
             source.free(address, size, device)
 
         pointer = _driver.binding.CUdeviceptr(address)

@@ -313,6 +313,25 @@ print(same, wrong)
 """
         self.assertEqual(with_libraries(program, CACHALOT_EMU_DELAY_US="300"), "20 0\n")
 
+    def test_a_thread_without_a_context_may_drop_an_array(self) -> None:
+        program = """
+import threading, numpy, cachalot_gpu, cachalot_gpu.numba
+cachalot_gpu.numba.enable()
+from numba import cuda
+from numba.cuda.cudadrv.driver import driver
+arrays = [cuda.to_device(numpy.zeros(1000))]
+
+def drop():
+    arrays.clear()
+    assert int(driver.cuCtxGetCurrent()) == 0, "the thread is as before"
+
+thread = threading.Thread(target=drop)
+thread.start()
+thread.join()
+print(cachalot_gpu.usage()["numba"][0].blocks)
+"""
+        self.assertEqual(with_libraries(program), "0\n")
+
     def test_numba_takes_the_manager_from_a_variable(self) -> None:
         program = """
 import numpy, cachalot_gpu
