@@ -24,7 +24,9 @@ read -ra libraries <<<"$(pkg-config --static --libs cachalot)"
 read -ra flags <<<"$(pkg-config --cflags cachalot)"
 flags+=(-O2 -Wall -Wextra -Wpedantic)
 
-"${CC:-cc}" -std=c11 "${flags[@]}" "$here/c/cost.c" "${libraries[@]}" -o "$out/cost"
+for host in cost plan; do
+  "${CC:-cc}" -std=c11 "${flags[@]}" "$here/c/$host.c" "${libraries[@]}" -o "$out/$host"
+done
 "${CXX:-c++}" -std=c++17 "${flags[@]}" "$here/cpp/resources.cpp" "${libraries[@]}" -o "$out/resources"
 # A library that PyTorch loads.
 "${CXX:-c++}" -std=c++17 -shared -fPIC "${flags[@]}" "$here/torch/torch_minimal.cpp" "${libraries[@]}" -o "$out/torch_minimal.so"
@@ -39,7 +41,7 @@ if ! try '#include <cuda.h>' -c "${cuda[@]}"; then
 elif ! try 'int main(void) { return 0; }' "${driver[@]}"; then
   left_out 'the hosts of the driver (no libcuda.so: CUDA_LIBRARIES names the folder of one, or of the emulated driver)'
 else
-  for host in vector_add two_streams graph_capture multi_gpu own_context; do
+  for host in vector_add two_streams graph_capture multi_gpu own_context kv_cache; do
     "${CC:-cc}" -std=c11 "${flags[@]}" "${cuda[@]}" "$here/c/$host.c" "${libraries[@]}" "${driver[@]}" -o "$out/$host"
   done
 fi

@@ -36,6 +36,7 @@
  *   - let a second GPU access memory: cachalot_enable_peer_access
  *   - allocate pinned memory of the host: CACHALOT_HOST
  *   - plan repeated iterations: cachalot_iteration, cachalot_planned
+ *   - plan buffers with known lives: cachalot_plan
  *   - let settings adjust themselves: "tune:auto", cachalot_iteration or cachalot_maintain_every, cachalot_tuned
  *   - read statistics: cachalot_stats, cachalot_stat, cachalot_stats_for_each, cachalot_reset_peaks, cachalot_metrics
  *   - react when memory runs out: cachalot_on_shortage, cachalot_on_out_of_memory
@@ -708,6 +709,28 @@ typedef struct cachalot_plan_report {
   uint32_t reserved;          /**< 0. */
 } cachalot_plan_report;
 
+#define CACHALOT_BUFFER_FIXED 0x1u /**< The buffer lies at `offset`, and nowhere else. */
+
+/** A buffer with a known life; see cachalot_plan. The structure never grows. */
+typedef struct cachalot_buffer {
+  uint64_t start;     /**< The first step at which the buffer is live. */
+  uint64_t end;       /**< The first step at which the buffer is no longer live; UINT64_MAX: live to the end. */
+  uint64_t bytes;     /**< The length, above 0. */
+  uint64_t alignment; /**< A power of two that divides the offset; 0: 1. */
+  uint64_t offset;    /**< With CACHALOT_BUFFER_FIXED, the offset; otherwise not read. */
+  uint32_t flags;     /**< CACHALOT_BUFFER_FIXED, or 0. */
+  uint32_t reserved;  /**< 0. */
+} cachalot_buffer;
+
+/** What is known about a plan of cachalot_plan. */
+typedef struct cachalot_plan_result {
+  size_t struct_size;         /**< sizeof(cachalot_plan_result). */
+  uint64_t peak_bytes;        /**< The bytes that the buffers need together. */
+  uint64_t lower_bound_bytes; /**< No plan needs fewer bytes. */
+  int32_t optimal;            /**< 1: it is proven that no plan needs fewer bytes; otherwise 0. */
+  uint32_t reserved;          /**< 0. */
+} cachalot_plan_result;
+
 /** The stage of `tune:auto`. */
 typedef int32_t cachalot_tune_stage;
 /** The values of cachalot_tune_stage. */
@@ -843,6 +866,8 @@ typedef struct cachalot_device {
    {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0}
 /** Initialises cachalot_plan_report. */
 #define CACHALOT_PLAN_REPORT_INIT {sizeof(cachalot_plan_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/** Initialises cachalot_plan_result. */
+#define CACHALOT_PLAN_RESULT_INIT {sizeof(cachalot_plan_result), 0, 0, 0, 0}
 /** Initialises cachalot_tune_report. */
 #define CACHALOT_TUNE_REPORT_INIT {sizeof(cachalot_tune_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_device. */
@@ -1121,6 +1146,17 @@ CACHALOT_API cachalot_status cachalot_iteration(const cachalot_allocator *alloca
 /** Reports on the planned policy. Under another policy, the stage is CACHALOT_STAGE_WAITING and every count is 0. */
 CACHALOT_API cachalot_status cachalot_planned(const cachalot_allocator *allocator, int device,
                                               cachalot_plan_report *out);
+
+/** Plans the memory of a program whose buffers are known in advance: writes an offset for each of the `count` buffers to
+ * `offsets`, such that buffers that are live at the same step share no byte, and what is known about the plan to `out`.
+ * A program needs one block of `peak_bytes`, and no further request. The algorithms run on `threads` threads (0, or
+ * more than there are cores: one for each core), which end before the call returns, until a plan is proven optimal or `deadline_us` microseconds have
+ * passed. A plan is found in any case: with a deadline of 0, by one fast algorithm. Which of several plans is found
+ * depends on the timing of the threads. Needs no allocator, and no GPU.
+ *   - Errors: NULL; STRUCT_SIZE; INVALID_ARGUMENT if a buffer has a mistake: cachalot_last_error gives the index of the
+ *     buffer; PANIC. */
+CACHALOT_CHECKED cachalot_status cachalot_plan(const cachalot_buffer *buffers, size_t count, uint32_t threads,
+                                               uint64_t deadline_us, uint64_t *offsets, cachalot_plan_result *out);
 
 /* ---- Settings that adjust themselves ---- */
 

@@ -56,7 +56,8 @@ fn command(program: &Path, kernels: &str) -> Command {
 
 /// Returns the C hosts with driver calls.
 fn c_hosts() -> Vec<PathBuf> {
-    sources("examples/c", "c").into_iter().filter(|source| !source.ends_with("cost.c")).collect()
+    let calls_the_driver = |source: &PathBuf| !["cost.c", "plan.c"].iter().any(|host| source.ends_with(host));
+    sources("examples/c", "c").into_iter().filter(calls_the_driver).collect()
 }
 
 #[test]
@@ -135,7 +136,9 @@ fn the_scripts_build_and_run_every_host() {
     let mut run = emulated(&examples.join("run.sh"));
     let said = succeed(run.arg(&out).env("CACHALOT_KERNELS", out.join("libcachalot_host_kernels.so")));
     let said = said.expect("the script is there");
-    for host in ["vector_add", "two_streams", "graph_capture", "multi_gpu", "own_context", "resources"] {
+    for host in
+        ["vector_add", "two_streams", "graph_capture", "multi_gpu", "own_context", "kv_cache", "plan", "resources"]
+    {
         assert!(said.lines().any(|line| line.starts_with(&format!("{host}: "))), "{said}");
     }
 }
@@ -148,6 +151,16 @@ fn the_cost_host_counts_on_both_kinds_of_devices() {
         assert_eq!(said.lines().count(), 7, "{said}");
     }
     without_errors(simulated(&program).arg("50"));
+}
+
+#[test]
+fn the_plan_host_needs_no_driver() {
+    let Some(program) = build(&root().join("examples/c/plan.c"), Link::Shared, &[]) else { return };
+    let said = succeed(Command::new(&program).env("CACHALOT_LIBCUDA", "/nonexistent")).expect("it was just built");
+    assert!(said.starts_with("plan: 200 buffers of 25904 KiB in "), "{said}");
+    let mut command = Command::new(&program);
+    command.args(["300", "0"]);
+    without_errors(&command);
 }
 
 #[test]

@@ -117,6 +117,16 @@ fn ranges_and_blocks_share_pages_and_keep_their_bytes() {
     }
 }
 
+/// What other caches over virtual memory got wrong: kvcached 364, 371, 372 and 412.
+#[test]
+fn a_range_over_a_driver_that_fails_or_is_slow_loses_nothing() {
+    let Some(program) = program_with_driver("range_faults") else { return };
+    for config in ["", "expandable_segments:True", "policy:stitched"] {
+        let said = without_leaks(emulated(&program).arg(config), "range_faults");
+        assert_eq!(said.as_deref(), Some("range_faults: well\n"), "{config}");
+    }
+}
+
 #[test]
 fn a_device_without_virtual_memory_is_named_once_under_the_stitched_policy() {
     let Some(program) = program("fallback") else { return };

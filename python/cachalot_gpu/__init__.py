@@ -1,15 +1,18 @@
 """cachalot, a GPU memory allocator.
 
-``cachalot_gpu.torch`` puts cachalot in the place of PyTorch's CUDA allocator. ``python -m
+``cachalot_gpu.torch`` puts cachalot in the place of PyTorch's CUDA allocator, and ``cachalot_gpu.cupy``, ``rmm``,
+``numba`` and ``cuda_core`` do so for other libraries: :func:`enable_all` for all at once. ``python -m
 cachalot_gpu`` runs the ``cachalot`` command, which replays, compares, inspects and plans recorded
 programs without a GPU.
 """
 
 from importlib.metadata import version as _installed_version
 
+from ._all import enable_all
 from ._files import command_path, library_path
 from ._library import version
 from ._planning import Buffer, Plan, plan
+from ._pool import Usage, record_use, usage
 from ._settings import check
 from .errors import (
     AlreadyEnabledError,
@@ -39,11 +42,15 @@ __all__ = [
     "Plan",
     "PlanningError",
     "TorchTooOldError",
+    "Usage",
     "__version__",
     "check",
     "command_path",
+    "enable_all",
     "library_path",
     "plan",
+    "record_use",
+    "usage",
     "version",
 ]
 

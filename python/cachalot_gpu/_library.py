@@ -129,6 +129,22 @@ class ParkReport(Structure):
     ]
 
 
+class Block(Structure):
+    """``cachalot_block``: an allocated block, with all sizes in bytes."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("base", c_void_p),
+        ("bytes", c_size_t),
+        ("requested_bytes", c_size_t),
+        ("stream_id", c_uint64),
+        ("segment_base", c_void_p),
+        ("segment_bytes", c_size_t),
+        ("device", c_int),
+        ("reserved", c_uint32),
+    ]
+
+
 class Pool(Structure):
     """``cachalot_pool``: the name of a private pool."""
 
@@ -167,6 +183,10 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_config": (Status, _HANDLE, c_int, c_char_p, c_size_t, POINTER(c_size_t)),
     "cachalot_device_count": (Status, _HANDLE, POINTER(c_int)),
     "cachalot_device_info": (Status, _HANDLE, c_int, POINTER(Device)),
+    "cachalot_malloc": (Status, _HANDLE, c_int, c_size_t, _STREAM, POINTER(c_void_p)),
+    "cachalot_free": (Status, _HANDLE, c_void_p),
+    "cachalot_record_stream": (Status, _HANDLE, c_void_p, _STREAM),
+    "cachalot_base_of": (Status, _HANDLE, c_void_p, POINTER(Block)),
     "cachalot_empty_cache": (Status, _HANDLE, c_int),
     "cachalot_iteration": (Status, _HANDLE, c_int),
     "cachalot_tuned": (Status, _HANDLE, c_int, POINTER(TuneReport)),

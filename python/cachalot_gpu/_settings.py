@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any
 
 from . import _library, _warning, errors
+
+DISABLE = "CACHALOT_DISABLE"
+"""The variable of the environment by which an operator keeps cachalot out of a process."""
+
+
+def disabled() -> bool:
+    """Returns whether the environment keeps cachalot out of the process: ``CACHALOT_DISABLE`` is set, and neither empty
+    nor ``0``."""
+    return os.environ.get(DISABLE, "") not in ("", "0")
 
 
 def encoded(config: str) -> bytes:

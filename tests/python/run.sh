@@ -5,8 +5,9 @@
 #
 # Without a wheel, builds the source distribution and installs that. The library is then built from the source distribution
 # without optimisation. The command and its library for `cachalot run` are the ones that the tests of the workspace use:
-# CACHALOT_COMMAND and CACHALOT_FRONT name them, or cargo builds them. Says in one line what is skipped where Python, or the
-# index with its build tools, is missing.
+# CACHALOT_COMMAND and CACHALOT_FRONT name them, or cargo builds them. The tests of the adapters need libraries, which
+# scripts/setup/adapters.sh fetches, and for Numba the emulated runtime beside the driver. Says in one line what is skipped
+# where Python, or the index with its build tools, is missing.
 set -euo pipefail
 wheel=${1:+$(readlink -f "$1")}
 cd "$(dirname "$0")"

@@ -53,6 +53,8 @@ pub const CACHALOT_NO_LIMIT: u64 = u64::MAX;
 
 pub const CACHALOT_EXTENT_SEGMENT: u32 = 0x1;
 
+pub const CACHALOT_BUFFER_FIXED: u32 = 0x1;
+
 pub const CACHALOT_POOL_USE_ON_OOM: u32 = 0x1;
 pub const CACHALOT_POOL_NO_SPLIT: u32 = 0x2;
 
@@ -341,6 +343,28 @@ pub struct cachalot_plan_report {
     pub reordered: u64,
     pub occupied: u64,
     pub stage: cachalot_stage,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct cachalot_buffer {
+    pub start: u64,
+    pub end: u64,
+    pub bytes: u64,
+    pub alignment: u64,
+    pub offset: u64,
+    pub flags: u32,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct cachalot_plan_result {
+    pub struct_size: usize,
+    pub peak_bytes: u64,
+    pub lower_bound_bytes: u64,
+    pub optimal: i32,
     pub reserved: u32,
 }
 

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod history;
+mod plan;
 mod pools;
 mod settings;
 mod statistics;

@@ -11,8 +11,7 @@ import pickle
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
-from .. import _library
-from . import _handle
+from .. import _handle, _library
 
 if TYPE_CHECKING:
     from ._installed import Device

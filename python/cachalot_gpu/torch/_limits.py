@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .. import _library
-from . import _handle
+from .. import _handle, _library
 from ._installed import device_index
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .. import _library, errors
-from . import _handle, _shim, _whole
+from .. import _handle, _library, errors
+from . import _shim, _whole
 from ._installed import device_index
 
 if TYPE_CHECKING:

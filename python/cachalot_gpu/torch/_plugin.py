@@ -8,8 +8,8 @@ import threading
 
 import torch
 
-from .. import _library, _settings, _warning, errors
-from . import _handle, _installed, _patch, _shim, _switch, _whole
+from .. import _handle, _library, _settings, _warning, errors
+from . import _installed, _patch, _shim, _switch, _whole
 
 _HOOKS = {
     # PyTorch's setter: the function of the library

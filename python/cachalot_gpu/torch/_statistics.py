@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import _library
-from . import _handle, _switch
+from .. import _handle, _library
+from . import _switch
 from ._installed import device_index
 
 if TYPE_CHECKING:

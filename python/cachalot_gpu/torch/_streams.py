@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .. import _library
-from . import _handle
+from .. import _handle, _library
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,21 +3,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import Callable
 
 from .. import _warning, errors
+from .._settings import DISABLE, disabled
 
-_VARIABLE = "CACHALOT_DISABLE"
+__all__ = ["disabled", "leave_out_if_disabled", "metrics", "unless_left_out"]
 
 _reason: str | None = None
 """Why PyTorch keeps its own allocator, although the program has asked for cachalot."""
-
-
-def disabled() -> bool:
-    """Returns whether the environment keeps cachalot out of the process: ``CACHALOT_DISABLE`` is set, and neither empty
-    nor ``0``."""
-    return os.environ.get(_VARIABLE, "") not in ("", "0")
 
 
 def _leave_out(reason: str) -> None:
@@ -30,7 +24,7 @@ def _leave_out(reason: str) -> None:
 def leave_out_if_disabled() -> bool:
     """Returns :func:`disabled`, after a warning if it is true."""
     if disabled():
-        _leave_out(f"{_VARIABLE} is set")
+        _leave_out(f"{DISABLE} is set")
     return disabled()
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from .. import _library
-from . import _handle
+from .. import _handle, _library
 from ._installed import device_index
 
 if TYPE_CHECKING:

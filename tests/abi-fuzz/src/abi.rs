@@ -55,7 +55,8 @@ macro_rules! structures {
 
 structures! {
     cachalot_block cachalot_outlook cachalot_fit cachalot_pages cachalot_reclaimed cachalot_park_report
-    cachalot_remaining_memory cachalot_statistics cachalot_plan_report cachalot_tune_report cachalot_device
+    cachalot_remaining_memory cachalot_statistics cachalot_plan_report cachalot_plan_result cachalot_tune_report
+    cachalot_device
 }
 
 /// Returns a structure with the size set, and all other fields 0.
@@ -153,6 +154,17 @@ pub(crate) unsafe fn stack_push(stack: *mut cachalot_stack, function: &CStr, lin
     // SAFETY: the texts are alive during the call, and the stack is the callback's.
     unsafe { capi::cachalot_stack_push(stack, function.as_ptr(), c"fuzz.c".as_ptr(), line) };
     end();
+}
+
+/// Plans buffers on one thread, without a search. Needs no allocator.
+pub(crate) fn plan(buffers: &[cachalot_buffer], offsets: &mut [u64], out: &mut cachalot_plan_result) -> Reply {
+    assert_eq!(buffers.len(), offsets.len(), "an offset for each buffer");
+    begin(Function::cachalot_plan);
+    // SAFETY: the arrays have one length, and all variables outlive the call.
+    let status =
+        unsafe { capi::cachalot_plan(buffers.as_ptr(), buffers.len(), 1, 0, offsets.as_mut_ptr(), &raw mut *out) };
+    end();
+    Reply { function: Function::cachalot_plan, status }
 }
 
 impl Allocator {
@@ -314,6 +326,7 @@ functions! {
     cachalot_status_text;
     cachalot_last_error;
     cachalot_last_driver_code;
+    cachalot_plan;
     cachalot_stack_push;
     }
 }

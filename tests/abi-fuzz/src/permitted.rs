@@ -122,7 +122,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_unpin => (false, &[(CACHALOT_ERROR_NOT_PINNED, MISTAKE), NO_PAGES]),
         cachalot_export_fd => (true, &[(CACHALOT_ERROR_NOT_PINNED, MISTAKE), NO_PAGES]),
         cachalot_set_memory_fraction => (true, &[(CACHALOT_ERROR_INVALID_FRACTION, MISTAKE)]),
-        cachalot_pool_create | cachalot_pool_retain => (false, &[NO_SENSE]),
+        cachalot_pool_create | cachalot_pool_retain | cachalot_plan => (false, &[NO_SENSE]),
         cachalot_pool_release | cachalot_pool_users => (false, &[NO_POOL]),
         cachalot_pool_empty => (true, &[NO_POOL]),
         // Calls the driver for the identity of the stream.

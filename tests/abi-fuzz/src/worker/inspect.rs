@@ -5,8 +5,9 @@ use crate::abi::{self, blank};
 use crate::finding;
 use crate::permitted::Situation;
 use cachalot::c::abi::{
-    CACHALOT_JSON, CACHALOT_PICKLE, cachalot_device, cachalot_fit, cachalot_pages, cachalot_plan_report,
-    cachalot_reclaimed, cachalot_remaining_memory, cachalot_statistics, cachalot_trace_entry, cachalot_tune_report,
+    CACHALOT_JSON, CACHALOT_PICKLE, cachalot_buffer, cachalot_device, cachalot_fit, cachalot_pages,
+    cachalot_plan_report, cachalot_plan_result, cachalot_reclaimed, cachalot_remaining_memory, cachalot_statistics,
+    cachalot_trace_entry, cachalot_tune_report,
 };
 use std::ffi::{c_char, c_int, c_void};
 
@@ -43,7 +44,7 @@ impl Worker {
     pub(crate) fn statistics(&mut self) {
         let (allocator, device) = (self.world.allocator, self.any_device() as i32);
         let situation = self.situation_of_device();
-        match self.rng.u8(..12) {
+        match self.rng.u8(..13) {
             0 => drop(allocator.page_stats(device, &mut blank::<cachalot_pages>()).judge(situation)),
             1 => drop(allocator.reclaim_stats(device, &mut blank::<cachalot_reclaimed>()).judge(situation)),
             2 => drop(allocator.planned(device, &mut blank::<cachalot_plan_report>()).judge(situation)),
@@ -62,7 +63,37 @@ impl Worker {
                 let mut count = 0_u64;
                 allocator.stats_for_each(device, Some(count_statistic), (&raw mut count).cast()).judge(situation);
             }
+            11 => self.plan(),
             _ => self.counters(device),
+        }
+    }
+
+    /// Plans buffers, and checks that no two of them share a byte.
+    fn plan(&mut self) {
+        let count = self.rng.usize(..20);
+        let is_mistake = self.rng.u8(..8) == 0;
+        let buffers: Vec<cachalot_buffer> = (0..count)
+            .map(|_| {
+                let (start, bytes) = (self.rng.u64(..10), self.rng.u64(u64::from(!is_mistake)..3));
+                let (end, alignment) = (start + self.rng.u64(1..5), 1 << self.rng.u32(..10));
+                cachalot_buffer { start, end, bytes, alignment, offset: 0, flags: 0, reserved: 0 }
+            })
+            .collect();
+        let (mut offsets, mut out) = (vec![0; count], blank::<cachalot_plan_result>());
+        let situation = if is_mistake { Situation::MISTAKE } else { Situation::NONE };
+        if !abi::plan(&buffers, &mut offsets, &mut out).judge(situation) {
+            return;
+        }
+        let placed: Vec<_> =
+            buffers.iter().zip(&offsets).map(|(buffer, at)| (buffer, *at, at + buffer.bytes)).collect();
+        let clash = placed.iter().enumerate().any(|(index, (one, low, high))| {
+            let meets = |(other, base, end): &(&cachalot_buffer, u64, u64)| {
+                one.start < other.end && other.start < one.end && low < end && base < high
+            };
+            *high > out.peak_bytes || low % one.alignment != 0 || placed[..index].iter().any(meets)
+        });
+        if clash || out.lower_bound_bytes > out.peak_bytes {
+            finding::report("plan", &format!("{buffers:?} at {offsets:?}: {out:?}"));
         }
     }
 

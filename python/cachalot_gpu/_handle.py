@@ -1,10 +1,10 @@
-"""The allocator of the plug-in, whose statistics this package returns."""
+"""The allocator of the process, whose statistics this package returns: of PyTorch and of the other libraries."""
 
 from __future__ import annotations
 
 import ctypes
 
-from .. import _library
+from . import _library
 
 
 def peek() -> ctypes.c_void_p | None:

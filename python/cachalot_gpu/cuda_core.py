@@ -1,0 +1,103 @@
+"""cachalot as a memory resource of cuda.core.
+
+    import cachalot_gpu.cuda_core
+    from cuda.core import Device
+
+    device = Device()
+    device.set_current()
+    device.memory_resource = cachalot_gpu.cuda_core.MemoryResource(device)   # or enable(), for all devices
+    stream = device.create_stream()
+    buffer = device.allocate(1 << 20, stream=stream)
+
+Stream order: a buffer can be used at once on the stream of its allocation. ``Buffer.close(stream)`` takes the work that
+was submitted before to this stream and to the stream of the allocation into account. For work of a third stream, order
+one of the two behind the work, or call :func:`cachalot_gpu.record_use` after the work was submitted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _pool
+
+try:
+    from cuda.core import Buffer, Device
+    from cuda.core import MemoryResource as _MemoryResource
+except ModuleNotFoundError as error:
+    if not (error.name or "").startswith("cuda"):
+        raise
+    raise ModuleNotFoundError(
+        "cachalot_gpu.cuda_core needs cuda.core: pip install cuda-core", name=error.name
+    ) from None
+
+__all__ = ["MemoryResource", "enable"]
+
+
+class MemoryResource(_MemoryResource):
+    """Memory of the process's shared pool, on one device. All methods may be called by any thread.
+
+    Raises:
+        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+    """
+
+    def __init__(self, device: Device | int | None = None) -> None:
+        """Makes a resource for a device, by default the current one."""
+        self._device = device if isinstance(device, int) else int((device or Device()).device_id)
+        self._source = _pool.source("cuda_core")
+
+    def allocate(self, size: int, *, stream: Any) -> Buffer:
+        """Returns a buffer of ``size`` bytes, which ``stream`` may use at once. A stream that captures a graph must not
+        be named: the graph would use memory that others get later.
+
+        Raises:
+            OutOfDeviceMemoryError: the device or the limit lacks the memory.
+        """
+        address = self._source.malloc(size, self._device, _pool.number_of(stream))
+        return Buffer.from_handle(address, size, mr=self, stream=stream)
+
+    def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
+        """Frees a buffer behind the work submitted so far to ``stream`` and to the stream of the allocation. Never
+        waits."""
+        self._source.free(int(ptr), size, self._device, _pool.number_of(stream))
+
+    @property
+    def is_device_accessible(self) -> bool:
+        """True: kernels use the memory."""
+        return True
+
+    @property
+    def is_host_accessible(self) -> bool:
+        """False: the host must not."""
+        return False
+
+    @property
+    def is_managed(self) -> bool:
+        """False: the memory stays on the device."""
+        return False
+
+    @property
+    def device_id(self) -> int:
+        """The number of the device."""
+        return self._device
+
+
+def enable(config: str | None = None) -> bool:
+    """Makes cachalot the memory resource of every device: ``Device.allocate`` allocates from the shared pool. Buffers
+    that exist stay with their resource. cuda.core has its own ``Device`` objects in each thread: the call sets those of
+    the calling thread.
+
+    Returns whether cachalot allocates: not with ``CACHALOT_DISABLE``.
+
+    Args:
+        config: settings such as ``"policy:stitched"``; ``None`` takes those of ``CACHALOT_CONF``, or of the
+            running pool.
+
+    Raises:
+        ConfigurationError: the settings have a mistake.
+        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+    """
+    if not _pool.start(config):
+        return False
+    for device in Device.get_all_devices():
+        device.memory_resource = MemoryResource(device)
+    return True

@@ -1,0 +1,77 @@
+"""cachalot as the allocator of CuPy.
+
+    import cachalot_gpu.cupy
+    cachalot_gpu.cupy.enable()
+
+Stream order: an array belongs to the stream that is current when the array is allocated, as with CuPy's own pool. The
+array can be used at once on this stream, and its memory serves later requests of this stream, behind the work submitted
+before the last reference went away. If another stream is current then, the memory is also kept until the work of that
+stream is done, which CuPy's own pool does not do. For work of a third stream, call :func:`cachalot_gpu.record_use`
+after the work was submitted.
+"""
+
+from __future__ import annotations
+
+from . import _pool
+
+try:
+    import cupy
+    from cupy.cuda import MemoryPointer, UnownedMemory, get_current_stream
+    from cupy.cuda.device import get_device_id
+except ModuleNotFoundError as error:
+    if error.name != "cupy":
+        raise
+    raise ModuleNotFoundError("cachalot_gpu.cupy needs CuPy: pip install cupy-cuda13x", name="cupy") from None
+
+__all__ = ["allocate", "enable"]
+
+
+class _Block:
+    """Owns a block, and frees it with the last array that uses it."""
+
+    __slots__ = ("address", "device", "size", "source", "stream")
+
+    def __init__(self, size: int) -> None:
+        # 0 until there is a block, for __del__.
+        self.address = 0
+        self.source = _pool.source("cupy")
+        self.size, self.device, self.stream = size, get_device_id(), get_current_stream().ptr
+        self.address = self.source.malloc(size, self.device, self.stream)
+
+    def __del__(self) -> None:
+        if self.address:
+            current = get_current_stream().ptr
+            self.source.free(self.address, self.size, self.device, None if current == self.stream else current)
+
+
+def allocate(size: int) -> MemoryPointer:
+    """Allocates ``size`` bytes on the current device and stream, for ``cupy.cuda.set_allocator`` and
+    ``cupy.cuda.using_allocator``. May be called by any thread.
+
+    CuPy gives no stream to allocators in C (``CFunctionAllocator``), so this one is a function in Python.
+
+    Raises:
+        OutOfDeviceMemoryError: the device or the limit lacks the memory.
+    """
+    block = _Block(size)
+    return MemoryPointer(UnownedMemory(block.address, size, block, block.device), 0)
+
+
+def enable(config: str | None = None) -> bool:
+    """Makes cachalot the allocator of CuPy, for every device and thread. Arrays that exist keep the memory of CuPy's
+    pool, which holds what it has cached until ``cupy.get_default_memory_pool().free_all_blocks()``.
+
+    Returns whether cachalot allocates: not with ``CACHALOT_DISABLE``.
+
+    Args:
+        config: settings such as ``"policy:stitched"``; ``None`` takes those of ``CACHALOT_CONF``, or of the
+            running pool.
+
+    Raises:
+        ConfigurationError: the settings have a mistake.
+        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+    """
+    if not _pool.start(config):
+        return False
+    cupy.cuda.set_allocator(allocate)
+    return True

@@ -1,0 +1,100 @@
+"""cachalot as the memory manager of Numba (``numba-cuda``).
+
+    import cachalot_gpu.numba
+    cachalot_gpu.numba.enable()
+
+``NUMBA_CUDA_MEMORY_MANAGER=cachalot_gpu.numba`` does the same without a change of the program.
+
+Stream order: Numba names no stream when it allocates or frees. All blocks belong to the legacy default stream, and each
+free is a barrier on the GPU: the work of Numba's streams before the free precedes their work after it. The host waits
+for nothing, while Numba's own manager waits for the GPU. A stream that is not ordered with the legacy default stream,
+such as a non-blocking stream of another library (``cuda.external_stream``), needs :func:`cachalot_gpu.record_use` after
+its work was submitted.
+"""
+
+from __future__ import annotations
+
+from . import _handle, _pool, errors
+
+try:
+    from numba import cuda
+    from numba.cuda.cudadrv import driver as _driver
+except ModuleNotFoundError as error:
+    if not (error.name or "").startswith("numba"):
+        raise
+    raise ModuleNotFoundError("cachalot_gpu.numba needs numba-cuda: pip install numba-cuda", name=error.name) from None
+
+__all__ = ["MemoryManager", "enable"]
+
+_LEGACY = 1
+"""``CU_STREAM_LEGACY``."""
+
+
+class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
+    """Device memory from the process's shared pool. Pinned and managed memory are Numba's own."""
+
+    def initialize(self) -> None:
+        """Begins the use of a context."""
+        self._source = _pool.source("numba")
+
+    def memalloc(self, size: int) -> _driver.MemoryPointer:
+        """Allocates ``size`` bytes on the device of the context.
+
+        Raises:
+            OutOfDeviceMemoryError: the device or the limit lacks the memory.
+        """
+        source, device, context = self._source, self.context.device.id, self.context.handle
+        address = source.malloc(size, device, _LEGACY)
+
+        def free() -> None:
+            # Any thread may drop the last reference, also one without a context or with that of another device.
+            _driver.driver.cuCtxPushCurrent(context)
+            try:
+                # Work on the legacy stream waits for all of Numba's streams, and they wait for this work in turn. A
+                # wait for an event would do without the byte, but a driver may drop it if the event is complete.
+                if address:
+                    _driver.driver.cuMemsetD8Async(address, 0, 1, _LEGACY)
+            finally:
+                _driver.driver.cuCtxPopCurrent()
+            source.free(address, size, device)
+
+        pointer = _driver.binding.CUdeviceptr(address)
+        return _driver.MemoryPointer(self.context, pointer, size, finalizer=free)
+
+    def get_memory_info(self) -> _driver.MemoryInfo:
+        """Returns the free and the total memory of the device, in bytes. Memory that the pool caches counts as used."""
+        info = _handle.device_info(_handle.require(), self.context.device.id)
+        return _driver.MemoryInfo(free=info.free_bytes, total=info.total_bytes)
+
+    @property
+    def interface_version(self) -> int:
+        """The version of Numba's interface."""
+        return 1
+
+
+_numba_memory_manager = MemoryManager
+"""What Numba looks for in the module that ``NUMBA_CUDA_MEMORY_MANAGER`` names."""
+
+
+def enable(config: str | None = None) -> bool:
+    """Makes cachalot Numba's memory manager. Call it before Numba's first use of a GPU.
+
+    Returns whether cachalot allocates: not with ``CACHALOT_DISABLE``.
+
+    Args:
+        config: settings such as ``"policy:stitched"``; ``None`` takes those of ``CACHALOT_CONF``, or of the
+            running pool.
+
+    Raises:
+        ConfigurationError: the settings have a mistake.
+        EnabledTooLateError: Numba has a context with another memory manager.
+        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+    """
+    if not _pool.start(config):
+        return False
+    if _driver._memory_manager is _driver.NumbaCUDAMemoryManager:
+        raise errors.EnabledTooLateError(
+            "enable() must come before the first use of a GPU: Numba manages its memory already"
+        )
+    cuda.set_memory_manager(MemoryManager)
+    return True
