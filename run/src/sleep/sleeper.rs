@@ -56,6 +56,15 @@ struct Progress<E> {
     error: Option<E>,
 }
 
+/// The time of a thread in a call that uses no memory, while no thread parks or wakes. Ends when dropped.
+#[derive(Debug)]
+pub enum Stay<'a, E> {
+    /// The memory is awake.
+    Awake(Entered),
+    /// The memory is parked. Calls that would wake the memory wait for the end, and the thread must make no such call.
+    Parked(Change<'a, E>),
+}
+
 /// The time of a thread in a call with a use of memory.
 #[derive(Debug)]
 pub struct Entered {
@@ -177,6 +186,23 @@ impl<E: Clone> MemorySleep<E> {
         })
     }
 
+    /// Begins a call that uses no memory, and that no park or wake may meet in the middle. Wakes nothing. Takes no lock while the
+    /// memory is awake.
+    pub fn stay(&self) -> Stay<'_, E> {
+        loop {
+            if let Ok(inside) = self.gate.enter(own()) {
+                return Stay::Awake(Entered { _inside: Some(inside) });
+            }
+            let mut state = self.lock();
+            while is_change(state.phase) {
+                state = self.wait(state);
+            }
+            if state.phase == SleepState::Parked {
+                return Stay::Parked(self.change(state, SleepState::Waking, SleepState::Parked));
+            }
+        }
+    }
+
     /// Calls `act` while no thread parks or wakes, and returns the answer.
     pub fn hold<T>(&self, act: impl FnOnce() -> T) -> T {
         let mut state = self.lock();
@@ -228,7 +254,8 @@ impl<E: Clone> Default for MemorySleep<E> {
 }
 
 /// A change of the phase by one thread. Ends when dropped.
-struct Change<'a, E> {
+#[derive(Debug)]
+pub struct Change<'a, E> {
     sleeper: &'a MemorySleep<E>,
     /// The phase at the end: awake or parked.
     then: SleepState,
@@ -276,7 +303,7 @@ fn still_working() -> ControlRefusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, MemorySleep};
+    use super::{Body, MemorySleep, Stay};
     use crate::control::{ControlRefusal, RefusalKind, SleepState};
     use crate::sleep::other_threads;
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -391,6 +418,27 @@ mod tests {
         body.fails.store(false, Ordering::Relaxed);
         drop(sleeper.enter(&body).unwrap());
         assert_eq!(sleeper.phase().0, SleepState::Awake);
+    }
+
+    #[test]
+    fn a_thread_stays_without_a_wake_and_keeps_the_memory_where_it_is() {
+        let (sleeper, body) = (MemorySleep::new(), Fake::default());
+        let Stay::Awake(inside) = sleeper.stay() else { panic!("awake") };
+        std::thread::scope(|scope| {
+            let parker = scope.spawn(|| sleeper.park(&body, Duration::ZERO).unwrap_err().kind);
+            assert_eq!(parker.join().unwrap(), RefusalKind::NeverIdle);
+        });
+        drop(inside);
+        assert_eq!(sleeper.park(&body, PATIENCE), Ok(()));
+        let Stay::Parked(change) = sleeper.stay() else { panic!("parked") };
+        std::thread::scope(|scope| {
+            let waker = scope.spawn(|| sleeper.wake(&body));
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(body.parked.load(Ordering::Relaxed), 1, "the wake waits");
+            drop(change);
+            assert_eq!(waker.join().unwrap(), Ok(()));
+        });
+        assert_eq!(body.parked.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -10,4 +10,5 @@ mod records;
 mod setup;
 mod sleep;
 mod sleep_files;
+mod sleep_maps;
 mod waits;
