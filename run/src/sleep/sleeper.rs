@@ -307,9 +307,16 @@ mod tests {
     use crate::control::{ControlRefusal, RefusalKind, SleepState};
     use crate::sleep::other_threads;
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::time::Duration;
 
     const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Keeps the other tests waiting. The threads of a program have common marks, and each of two parkers would wait for the other.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// Memory that is 0 while awake.
     #[derive(Default)]
@@ -346,6 +353,7 @@ mod tests {
 
     #[test]
     fn the_first_call_wakes_and_the_others_wait_for_it() {
+        let _alone = alone();
         let (sleeper, body) = (MemorySleep::new(), Fake::default());
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -372,6 +380,7 @@ mod tests {
 
     #[test]
     fn a_refused_park_leaves_the_memory_awake() {
+        let _alone = alone();
         let (sleeper, body) = (MemorySleep::new(), Fake::default());
         body.works.store(true, Ordering::Relaxed);
         assert_eq!(sleeper.park(&body, Duration::ZERO).unwrap_err().kind, RefusalKind::NeverIdle);
@@ -385,6 +394,7 @@ mod tests {
 
     #[test]
     fn a_call_inside_keeps_the_memory_awake() {
+        let _alone = alone();
         let (sleeper, body) = (MemorySleep::new(), Fake::default());
         std::thread::scope(|scope| {
             let (go, wait) = std::sync::mpsc::channel::<()>();
@@ -406,6 +416,7 @@ mod tests {
 
     #[test]
     fn calls_during_a_failed_wake_get_its_error_once_and_later_ones_try_again() {
+        let _alone = alone();
         let (sleeper, body) = (MemorySleep::new(), Fake::default());
         sleeper.park(&body, PATIENCE).unwrap();
         body.fails.store(true, Ordering::Relaxed);
@@ -422,6 +433,7 @@ mod tests {
 
     #[test]
     fn a_thread_stays_without_a_wake_and_keeps_the_memory_where_it_is() {
+        let _alone = alone();
         let (sleeper, body) = (MemorySleep::new(), Fake::default());
         let Stay::Awake(inside) = sleeper.stay() else { panic!("awake") };
         std::thread::scope(|scope| {
@@ -443,6 +455,7 @@ mod tests {
 
     #[test]
     fn nothing_parks_while_a_thread_holds_the_state() {
+        let _alone = alone();
         let (sleeper, body) = (MemorySleep::<u32>::new(), Fake::default());
         sleeper.hold(|| assert_eq!(sleeper.park(&body, PATIENCE).unwrap_err().kind, RefusalKind::Busy));
         assert_eq!(sleeper.phase().0, SleepState::Awake);
