@@ -44,21 +44,19 @@ impl Process {
         if wanted.location.kind != CuMemLocationType::DEVICE {
             return call();
         }
-        match Recipe::of(bytes as u64, &wanted, flags).filter(|_| self.sleeping.is_some()) {
-            Some(recipe) => match self.create(recipe, inside) {
-                Ok(token) => {
-                    // SAFETY: `handle` is not null, and the caller vouches for it.
-                    unsafe { handle.write(token) };
-                    CuResult::SUCCESS
-                }
-                Err(code) => code,
-            },
-            None => {
-                // SAFETY: after success the driver has written the handle.
-                let name = || unsafe { handle.read() }.0;
-                let device = CuDevice(wanted.location.id);
-                self.take_held(device, Kind::Pages, bytes as u64, CuContext::NULL, call, name)
+        let Some(recipe) = Recipe::of(bytes as u64, &wanted, flags).filter(|_| self.sleeping.is_some()) else {
+            // SAFETY: after success the driver has written the handle.
+            let name = || unsafe { handle.read() }.0;
+            let device = CuDevice(wanted.location.id);
+            return self.take_held(device, Kind::Pages, bytes as u64, CuContext::NULL, call, name);
+        };
+        match self.create(recipe, inside) {
+            Ok(token) => {
+                // SAFETY: `handle` is not null, and the caller vouches for it.
+                unsafe { handle.write(token) };
+                CuResult::SUCCESS
             }
+            Err(code) => code,
         }
     }
 

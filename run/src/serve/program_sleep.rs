@@ -15,6 +15,7 @@ use crate::serve::process::Process;
 use crate::serve::program_memory::{ProgramContents, ProgramItem, ProgramMapping, ProgramSums};
 use crate::serve::served::Served;
 use cachalot_core::{Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Saved};
+use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuMemHandle};
 use std::sync::Arc;
 
@@ -38,13 +39,12 @@ pub(super) struct NotParked {
 impl NotParked {
     /// Returns the refusal for the error, unless a file has a better one.
     pub(super) fn refusal(&self) -> ControlRefusal {
-        let kind = match self.error.kind {
-            ErrorKind::OutOfMemory if self.is_host => RefusalKind::NoHostMemory,
-            ErrorKind::NotPermittedInCapture => RefusalKind::Capturing,
-            _ => RefusalKind::Driver,
+        let (kind, what) = match self.error.kind {
+            ErrorKind::OutOfMemory if self.is_host => (RefusalKind::NoHostMemory, "the host lacks room"),
+            ErrorKind::NotPermittedInCapture => (RefusalKind::Capturing, "a stream captures a graph"),
+            _ => (RefusalKind::Driver, "the driver refuses"),
         };
-        let what = if self.is_host { "the host lacks memory for memory that" } else { "memory that" };
-        ControlRefusal::new(kind, format!("{what} the program maps itself does not park: {}", self.error))
+        ControlRefusal::new(kind, format!("memory that the program maps by itself: {what}: {}", self.error))
     }
 }
 
@@ -57,7 +57,8 @@ impl Process {
         let mut partings = Vec::new();
         for item in self.program.items(|physical| physical.handle.is_some()) {
             let Some(served) = self.served_on(item.physical.recipe.device()) else { continue };
-            let opened = item.copy_address().map_or_else(|| self.open_window(&item, &served), Ok);
+            let handle = item.physical.handle.unwrap_or_default();
+            let opened = item.copy_address().map_or_else(|| self.open_window(&item, &served, handle), Ok);
             let from = opened.map_err(|error| NotParked { served: Arc::clone(&served), error, is_host: false })?;
             partings.push(Parting { item, served, from });
         }
@@ -126,7 +127,7 @@ impl Process {
 
     /// Maps memory at addresses of the library's own, where the memory's device reads and writes. The addresses stay until the memory
     /// ends.
-    fn open_window(&self, item: &ProgramItem, served: &Served) -> DeviceResult<CuDevicePtr> {
+    fn open_window(&self, item: &ProgramItem, served: &Served, handle: CuMemHandle) -> DeviceResult<CuDevicePtr> {
         let recipe = &item.physical.recipe;
         let (cuda, bytes) = (served.device().cuda(), recipe.bytes as usize);
         let mut address = 0;
@@ -141,7 +142,6 @@ impl Process {
             access: vec![recipe.own_access()],
             is_mapped: true,
         };
-        let handle = item.physical.handle.unwrap_or_default();
         let opened = map(served, address, &mapping, handle).and_then(|()| open(served, address, &mapping));
         if let Err(error) = opened {
             let _ = cuda.with_context(|driver| {
@@ -177,28 +177,28 @@ impl Process {
         Ok(())
     }
 
+    /// Creates parked memory anew.
+    fn create_again(&self, item: &ProgramItem, kept: &ProgramContents) -> DeviceResult<CuMemHandle> {
+        let recipe = &item.physical.recipe;
+        let charge = self.charge.of_device(self.real, recipe.device());
+        let memory = Holding { charge, kind: Kind::Pages, bytes: recipe.bytes, context: CuContext::NULL };
+        let create = || {
+            let (mut handle, properties) = (CuMemHandle::default(), recipe.properties());
+            kept.served.device().cuda().with_context(|driver| {
+                // SAFETY: both variables outlive the call, which reads `properties` and writes one handle to `handle`.
+                unsafe { driver.mem_create(&raw mut handle, recipe.bytes as usize, &raw const properties, 0) }
+            })?;
+            Ok(handle)
+        };
+        let refused = |code: CuResult| DeviceError::new(ErrorKind::OutOfMemory, code.0);
+        let handle = self.charge.holdings().take(memory, create, |_| item.token, refused)?;
+        self.program.set_handle(item.token, Some(handle));
+        Ok(handle)
+    }
+
     /// Creates memory anew unless it is there, maps it where it was, and begins to copy the contents.
     fn take_memory(&self, item: &ProgramItem, kept: &ProgramContents) -> DeviceResult<()> {
-        let (cuda, recipe) = (kept.served.device().cuda(), &item.physical.recipe);
-        let handle = match item.physical.handle {
-            Some(handle) => handle,
-            None => {
-                let charge = self.charge.of_device(self.real, recipe.device());
-                let memory = Holding { charge, kind: Kind::Pages, bytes: recipe.bytes, context: CuContext::NULL };
-                let create = || {
-                    let (mut handle, properties) = (CuMemHandle::default(), recipe.properties());
-                    cuda.with_context(|driver| {
-                        // SAFETY: both variables outlive the call, which reads `properties` and writes one handle to `handle`.
-                        unsafe { driver.mem_create(&raw mut handle, recipe.bytes as usize, &raw const properties, 0) }
-                    })?;
-                    Ok(handle)
-                };
-                let refused = |code: cachalot_cuda::CuResult| DeviceError::new(ErrorKind::OutOfMemory, code.0);
-                let handle = self.charge.holdings().take(memory, create, |_| item.token, refused)?;
-                self.program.set_handle(item.token, Some(handle));
-                handle
-            }
-        };
+        let handle = item.physical.handle.map_or_else(|| self.create_again(item, kept), Ok)?;
         for (address, mapping) in &item.mappings {
             if !mapping.is_mapped {
                 map(&kept.served, *address, mapping, handle)?;
@@ -207,8 +207,9 @@ impl Process {
             // Also where an earlier try has failed right here.
             open(&kept.served, *address, mapping)?;
         }
-        let to = item.copy_address().ok_or(DeviceError::new(ErrorKind::Unsupported, 0))?;
-        cuda.restore(kept.saved, DevicePtr(to), recipe.bytes)
+        // The program may have unmapped the memory while it was parked.
+        let to = item.copy_address().map_or_else(|| self.open_window(item, &kept.served, handle), Ok)?;
+        kept.served.device().cuda().restore(kept.saved, DevicePtr(to), item.physical.recipe.bytes)
     }
 }
 
@@ -276,10 +277,12 @@ fn save_all(partings: &[Parting], keepers: &[&Arc<Served>], saved: &mut Vec<Save
 /// # Errors
 /// The first error, after all copies have ended.
 fn finish<'a>(keepers: impl IntoIterator<Item = &'a Arc<Served>>) -> DeviceResult<()> {
-    distinct(keepers).into_iter().fold(Ok(()), |result, served| {
+    let mut result = Ok(());
+    for served in distinct(keepers) {
         let cuda = served.device().cuda();
-        result.and(cuda.mark().and_then(|mark| cuda.finish(mark)))
-    })
+        result = result.and(cuda.mark().and_then(|mark| cuda.finish(mark)));
+    }
+    result
 }
 
 /// Returns each allocator once.

@@ -196,6 +196,32 @@ fn the_end_of_parked_memory_wakes_nothing() {
 }
 
 #[test]
+fn memory_unmapped_while_parked_wakes_for_the_handle_whatever_call_fails() {
+    let setup = setup();
+    setup.process.park(PATIENCE).unwrap();
+    let parked = used(&setup);
+    touch(&setup).unwrap();
+    for nth in 1.. {
+        let handle = create(&setup, PAGE);
+        let (address, byte) = (map_anew(&setup, handle, PAGE), u8::try_from(nth).expect("few calls"));
+        setup.fill(address, byte, PAGE, 0);
+        assert_eq!(setup.cuCtxSynchronize(), 0);
+        setup.process.park(PATIENCE).unwrap();
+        assert_eq!((used(&setup), unmap(&setup, address, PAGE)), (parked, 0), "call {nth}");
+        let hit = failing(&setup, "*", nth, || _ = touch(&setup));
+        touch(&setup).unwrap_or_else(|code| panic!("call {nth}: {code}"));
+        assert_eq!(map(&setup, address, PAGE, handle), 0);
+        open(&setup, address, PAGE, CuMemAccessFlags::READ_WRITE);
+        check(&setup, &[(address, PAGE, byte)]);
+        assert_eq!((unmap(&setup, address, PAGE), release(&setup, handle)), (0, 0));
+        if !hit {
+            assert!(nth > 10, "a wake makes calls");
+            break;
+        }
+    }
+}
+
+#[test]
 fn a_part_of_parked_memory_is_unmapped_by_the_driver_after_a_wake() {
     let setup = setup();
     let maps = maps(&setup);
@@ -314,12 +340,16 @@ fn a_full_device_delays_the_wake_of_maps_and_then_fails_the_call() {
 #[test]
 fn each_call_of_a_park_of_maps_fails_once_and_nothing_is_lost() {
     let setup = setup();
+    setup.process.park(PATIENCE).unwrap();
+    let parked = used(&setup);
+    touch(&setup).unwrap();
     let maps = maps(&setup);
     for nth in 1.. {
         let hit = failing(&setup, "*", nth, || _ = setup.process.park(PATIENCE));
         touch(&setup).unwrap_or_else(|code| panic!("call {nth}: {code}"));
         check(&setup, &maps.filled);
         setup.process.park(PATIENCE).unwrap_or_else(|error| panic!("call {nth}: {error}"));
+        assert_eq!(used(&setup), parked, "call {nth}");
         touch(&setup).unwrap();
         check_maps(&setup, &maps);
         if !hit {
@@ -332,9 +362,13 @@ fn each_call_of_a_park_of_maps_fails_once_and_nothing_is_lost() {
 #[test]
 fn each_call_of_a_wake_of_maps_fails_once_and_nothing_is_lost() {
     let setup = setup();
+    setup.process.park(PATIENCE).unwrap();
+    let parked = used(&setup);
+    touch(&setup).unwrap();
     let maps = maps(&setup);
     for nth in 1.. {
         setup.process.park(PATIENCE).unwrap_or_else(|error| panic!("call {nth}: {error}"));
+        assert_eq!(used(&setup), parked, "call {nth}");
         let hit = failing(&setup, "*", nth, || _ = touch(&setup));
         touch(&setup).unwrap_or_else(|code| panic!("call {nth}: {code}"));
         check_maps(&setup, &maps);
