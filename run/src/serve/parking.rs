@@ -182,6 +182,36 @@ impl Process {
         Some((phase, time, sleeping.figures().clone()))
     }
 
+    /// Returns the parked bytes by device.
+    fn parked_needs(&self) -> Vec<(Arc<DeviceCharge>, u64)> {
+        let mut needs: Vec<(Arc<DeviceCharge>, u64)> = Vec::new();
+        let mut add =
+            |charge: Arc<DeviceCharge>, bytes| match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &charge)) {
+                Some((_, sum)) => *sum += bytes,
+                None => needs.push((charge, bytes)),
+            };
+        for served in self.contexts.all() {
+            let bytes = report(&served).map_or(0, |report| report.parked);
+            let charge = Arc::clone(served.device().charge());
+            add(charge, bytes);
+        }
+        for (device, bytes) in self.program.parked() {
+            add(self.charge.of_device(self.real, device), bytes);
+        }
+        needs
+    }
+
+    /// Returns the bytes by device that a request needs: the parked bytes wake first. With the request's bytes alone two members that
+    /// hold memory and want more would wake in turn, and none would get the rest.
+    pub(super) fn needs_for(&self, charge: &Arc<DeviceCharge>, bytes: u64) -> Vec<(Arc<DeviceCharge>, u64)> {
+        let mut needs = self.parked_needs();
+        match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, charge)) {
+            Some((_, sum)) => *sum += bytes,
+            None => needs.push((Arc::clone(charge), bytes)),
+        }
+        needs
+    }
+
     /// Returns the sums of the memory that can be parked: served, and mapped by the program.
     pub fn parkable(&self) -> ParkReport {
         let (mut sum, program) = (self.served_parkable(), self.program_sums());
@@ -263,7 +293,7 @@ impl Memory<'_> {
         let (code, text) = loop {
             // A member of the group that has waited for longer wakes first, even if the memory would suffice for this one.
             if let Some(turn) = &mut turn
-                && !turn.wait(&needs(self.process))
+                && !turn.wait(|| self.process.parked_needs())
             {
                 break (CuResult::OUT_OF_MEMORY, "the other members of the group keep the memory".to_owned());
             }
@@ -288,25 +318,6 @@ impl Memory<'_> {
         sleeping.figures().failure = Some(text);
         Err(code)
     }
-}
-
-/// Returns the parked bytes by device.
-fn needs(process: &Process) -> Vec<(Arc<DeviceCharge>, u64)> {
-    let mut needs: Vec<(Arc<DeviceCharge>, u64)> = Vec::new();
-    let mut add =
-        |charge: Arc<DeviceCharge>, bytes| match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &charge)) {
-            Some((_, sum)) => *sum += bytes,
-            None => needs.push((charge, bytes)),
-        };
-    for served in process.contexts.all() {
-        let bytes = report(&served).map_or(0, |report| report.parked);
-        let charge = Arc::clone(served.device().charge());
-        add(charge, bytes);
-    }
-    for (device, bytes) in process.program.parked() {
-        add(process.charge.of_device(process.real, device), bytes);
-    }
-    needs
 }
 
 /// Parks the memory of all contexts, and the memory that the program maps by itself.

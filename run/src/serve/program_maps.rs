@@ -85,7 +85,7 @@ impl Process {
             // The process may be parked meanwhile for a member that has waited for longer.
             drop(inside);
             let charge = self.charge.of_device(self.real, recipe.device());
-            if !turn.wait(&[(charge.clone(), recipe.bytes)]) {
+            if !turn.wait(|| self.needs_for(&charge, recipe.bytes)) {
                 charge.tell_refusal(recipe.bytes);
                 return Err(code);
             }

@@ -26,20 +26,21 @@ impl InTurn {
         Self { charges: Vec::new(), end: Instant::now() + patience, has_waited: false }
     }
 
-    /// Waits until the process is served bytes of devices. Pauses at least once. Returns false at the end of the patience, and where no
+    /// Waits until the process is served bytes of devices, asked for at each look: the process may be parked during the wait. Pauses at least once. Returns false at the end of the patience, and where no
     /// wait helps: also for a process that is served again and again, and that the device refuses each time.
-    pub(super) fn wait(&mut self, needs: &[(Arc<DeviceCharge>, u64)]) -> bool {
-        for (charge, _) in needs {
-            if self.charges.iter().all(|known| !Arc::ptr_eq(known, charge)) {
-                self.charges.push(Arc::clone(charge));
-            }
-        }
+    pub(super) fn wait(&mut self, needs: impl Fn() -> Vec<(Arc<DeviceCharge>, u64)>) -> bool {
         let mut hoped = Instant::now();
         if core::mem::replace(&mut self.has_waited, true) && hoped >= self.end {
             return false;
         }
         loop {
             std::thread::sleep(PAUSE);
+            let needs = needs();
+            for (charge, _) in &needs {
+                if self.charges.iter().all(|known| !Arc::ptr_eq(known, charge)) {
+                    self.charges.push(Arc::clone(charge));
+                }
+            }
             let turns: Vec<Turn> = needs.iter().map(|(charge, bytes)| charge.turn(*bytes)).collect();
             if turns.iter().all(|&turn| turn == Turn::Served) {
                 return true;
