@@ -118,6 +118,18 @@ fn members_of_a_group_are_parked_for_each_other_and_each_gets_its_turn() {
 }
 
 #[test]
+fn members_that_hold_and_want_more_of_their_own_maps_get_their_turns() {
+    let place = Place::with("sleeping_group_maps", "maps.c");
+    // Room for one of the three, and for the first two pieces of two.
+    let options = ["--group", "maps", "--limit", "16MiB", "--yield", "--awake", "30ms"];
+    let members: Vec<Child> = (0..3).map(|_| start(place.program(&options, &["200"]))).collect();
+    for member in members {
+        let output = member.wait_with_output().expect("a program");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "equal\n");
+    }
+}
+
+#[test]
 fn a_request_that_no_member_can_make_room_for_fails_soon() {
     let place = Place::new("sleeping_hopeless");
     let options = ["--group", "small", "--limit", "20MiB", "--yield"];
