@@ -31,11 +31,11 @@ checkpoint (`cuCheckpointProcessCheckpoint`), the restore with the next answer. 
 LEFT = """
 ## What stays on the GPU
 
-MiB. *own*: what the process takes beside its served memory before the first park: the context, modules, graphs, and memory that it maps itself. \
-*parked*: what it takes while it is parked, by nvidia-smi.
+MiB. *moved*: the memory that a park moves. *own*: what the process takes beside it before the first park: the context, modules, graphs. \
+*maps*: memory that the program maps by itself and that stays. *parked*: what the process takes while it is parked, by nvidia-smi.
 
-| program | served | own | parked |
-| --- | --- | --- | --- |
+| program | moved | own | maps | parked |
+| --- | --- | --- | --- | --- |
 """
 
 SHIFTS = """
@@ -83,7 +83,7 @@ def main() -> None:
         text += f"| {row['program']} | {row['equal']} | {' | '.join(seconds + rates)} |\n"
     text += LEFT
     for row in programs:
-        figures = [f"{float(row[f'{name}_mib']):,.0f}" for name in ("parked", "own", "stays")]
+        figures = [f"{float(row[f'{name}_mib']):,.0f}" for name in ("parked", "own", "maps", "stays")]
         text += f"| {row['program']} | {' | '.join(figures)} |\n"
     if asked.shifts:
         text += SHIFTS

@@ -9,7 +9,7 @@ use crate::types::{CuGreenContext, CuIpcMemHandle};
 use cachalot_cuda::driver::table::Table;
 use cachalot_cuda::driver::types::{
     CuCaptureMode, CuContext, CuDevice, CuDevicePtr, CuGraph, CuGraphEdgeData, CuGraphNode, CuMemAccessDesc,
-    CuMemHandleType, CuMemoryPool, CuStream,
+    CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemoryPool, CuStream,
 };
 use cachalot_cuda::{CuResult, Driver, LoadError};
 use core::ffi::{CStr, c_int, c_void};
@@ -123,6 +123,20 @@ functions! {
     mem_pool_export_pointer = c"cuMemPoolExportPointer"(data: *mut c_void, address: CuDevicePtr);
     /// Gives free memory of a pool back to the device.
     mem_pool_trim_to = c"cuMemPoolTrimTo"(pool: CuMemoryPool, keep: usize);
+    /// Makes a handle of the physical memory at an address.
+    mem_retain_allocation_handle = c"cuMemRetainAllocationHandle"(handle: *mut CuMemHandle, address: *mut c_void);
+    /// Reports the properties of physical memory.
+    mem_get_allocation_properties_from_handle = c"cuMemGetAllocationPropertiesFromHandle"(
+        properties: *mut CuMemAllocationProp, handle: CuMemHandle);
+    /// Makes a handle of a range of addresses for another device.
+    mem_get_handle_for_address_range = c"cuMemGetHandleForAddressRange"(
+        handle: *mut c_void, address: CuDevicePtr, bytes: usize, kind: c_int, flags: u64);
+    /// Binds physical memory to a multicast object.
+    multicast_bind_mem = c"cuMulticastBindMem"(
+        multicast: CuMemHandle, at: usize, memory: CuMemHandle, offset: usize, bytes: usize, flags: u64);
+    /// Binds the memory of a range of addresses to a multicast object.
+    multicast_bind_addr = c"cuMulticastBindAddr"(
+        multicast: CuMemHandle, at: usize, address: CuDevicePtr, bytes: usize, flags: u64);
     /// Reports the current pool of a device.
     device_get_mem_pool = c"cuDeviceGetMemPool"(pool: *mut CuMemoryPool, device: CuDevice);
     /// Chooses the current pool of a device.

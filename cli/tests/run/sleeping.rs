@@ -20,11 +20,16 @@ struct Place {
 
 impl Place {
     fn new(name: &str) -> Self {
+        Self::with(name, "turns.c")
+    }
+
+    /// Returns a place for a program of a source.
+    fn with(name: &str, source: &str) -> Self {
         let folder = folder(name);
         let shared = folder.join("shared");
         fs::create_dir(&shared).expect("a new folder");
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o700)).expect("the test's own");
-        Self { driver: driver(&folder, &[]), program: compile("turns.c", &folder, &[]), folder }
+        Self { driver: driver(&folder, &[]), program: compile(source, &folder, &[]), folder }
     }
 
     fn shared(&self) -> PathBuf {
@@ -90,6 +95,19 @@ fn a_program_is_parked_and_woken_by_name() {
 }
 
 #[test]
+fn a_program_that_maps_by_itself_is_parked_and_finds_its_bytes_after_a_fork() {
+    let place = Place::with("sleeping_maps", "maps.c");
+    let child = start(place.program(&["--park-idle", "50ms"], &["2500"]));
+    let parked = once(&place, |status| status["state"] == "parked");
+    // Six pages of 2 MiB. Nothing of the program's own is left.
+    assert_eq!((&parked["device_bytes"], &parked["parked_bytes"]), (&0.into(), &(12 << 20).into()), "{parked}");
+    let remaining = parked["remaining"].as_array().expect("a list");
+    assert!(remaining.iter().all(|rest| rest["what"] != "virtual" && rest["what"] != "exported"), "{parked}");
+    let output = child.wait_with_output().expect("a program");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "equal\n");
+}
+
+#[test]
 fn members_of_a_group_are_parked_for_each_other_and_each_gets_its_turn() {
     let place = Place::new("sleeping_group");
     // Room for one of the three.
@@ -97,6 +115,18 @@ fn members_of_a_group_are_parked_for_each_other_and_each_gets_its_turn() {
     let members: Vec<Child> =
         ["1", "2", "3"].map(|value| start(place.program(&options, &[value, "3", "40"]))).into_iter().collect();
     members.into_iter().for_each(|member| check(member, 3));
+}
+
+#[test]
+fn members_that_hold_and_want_more_of_their_own_maps_get_their_turns() {
+    let place = Place::with("sleeping_group_maps", "maps.c");
+    // Room for one of the three, and for the first two pieces of two.
+    let options = ["--group", "maps", "--limit", "16MiB", "--yield", "--awake", "30ms"];
+    let members: Vec<Child> = (0..3).map(|_| start(place.program(&options, &["200"]))).collect();
+    for member in members {
+        let output = member.wait_with_output().expect("a program");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "equal\n");
+    }
 }
 
 #[test]

@@ -144,6 +144,17 @@ exports! {
         cuMemCreate(handle: *mut CuMemHandle, bytes: usize, properties: *const CuMemAllocationProp, flags: u64) => mem_create(handle, bytes, properties, flags);
         cuMemRelease(handle: CuMemHandle) => mem_release(handle);
         cuMemGetInfo_v2(free: *mut usize, total: *mut usize) => mem_get_info(free, total);
+        // Memory that the program maps by itself.
+        cuMemMap(address: CuDevicePtr, bytes: usize, offset: usize, handle: CuMemHandle, flags: u64) => mem_map(address, bytes, offset, handle, flags);
+        cuMemUnmap(address: CuDevicePtr, bytes: usize) => mem_unmap(address, bytes);
+        cuMemAddressFree(address: CuDevicePtr, bytes: usize) => mem_address_free(address, bytes);
+        cuMemSetAccess(address: CuDevicePtr, bytes: usize, access: *const CuMemAccessDesc, count: usize) => mem_set_access(address, bytes, access, count);
+        cuMemRetainAllocationHandle(handle: *mut CuMemHandle, address: *mut c_void) => mem_retain_allocation_handle(handle, address);
+        cuMemGetAllocationPropertiesFromHandle(properties: *mut CuMemAllocationProp, handle: CuMemHandle) => mem_get_allocation_properties_from_handle(properties, handle);
+        cuMemExportToShareableHandle(shareable: *mut c_void, handle: CuMemHandle, kind: c_int, flags: u64) => mem_export_to_shareable_handle(shareable, handle, kind, flags);
+        cuMemGetHandleForAddressRange(handle: *mut c_void, address: CuDevicePtr, bytes: usize, kind: c_int, flags: u64) => mem_get_handle_for_address_range(handle, address, bytes, kind, flags);
+        cuMulticastBindMem(multicast: CuMemHandle, at: usize, memory: CuMemHandle, offset: usize, bytes: usize, flags: u64) => multicast_bind_mem(multicast, at, memory, offset, bytes, flags);
+        cuMulticastBindAddr(multicast: CuMemHandle, at: usize, address: CuDevicePtr, bytes: usize, flags: u64) => multicast_bind_addr(multicast, at, address, bytes, flags);
         // What a program asks about an address.
         cuMemGetAddressRange_v2(base: *mut CuDevicePtr, bytes: *mut usize, address: CuDevicePtr) => mem_get_address_range(base, bytes, address);
         cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: CuDevicePtr) => pointer_get_attribute(value, attribute, address);
@@ -388,8 +399,6 @@ exports! {
         cuTexObjectCreate(texture: *mut u64, resource: *const c_void, description: *const c_void, view: *const c_void);
         cuTexRefSetAddress_v2(offset: *mut usize, texture: *mut c_void, address: CuDevicePtr, bytes: usize);
         cuTexRefSetAddress2D_v3(texture: *mut c_void, description: *const c_void, address: CuDevicePtr, pitch: usize);
-        cuMemRetainAllocationHandle(handle: *mut CuMemHandle, address: *mut c_void);
         cuMemGetAccess(flags: *mut u64, location: *const c_void, address: CuDevicePtr);
-        cuMemGetHandleForAddressRange(handle: *mut c_void, address: CuDevicePtr, bytes: usize, kind: c_int, flags: u64);
     }
 }

@@ -26,7 +26,7 @@ pub struct Status {
     pub awake_ms: u64,
     /// Bytes of the program's memory that lie on the host or in files.
     pub parked_bytes: u64,
-    /// Bytes of the program's served memory that lie on the device.
+    /// Bytes of the program's memory on the device, served or mapped by the program, that the library holds.
     pub device_bytes: u64,
     /// Device memory that a park leaves on the device, by reason.
     pub remaining: Vec<Remainder>,
@@ -85,7 +85,7 @@ pub enum RemainderKind {
     Exported,
     /// Memory pinned on the device, or registered with another library.
     Pinned,
-    /// Physical memory that the program maps itself (`cuMemCreate`).
+    /// Physical memory that the program maps itself (`cuMemCreate`), and that a park cannot create again.
     Virtual,
     /// Arrays and textures.
     Arrays,

@@ -4,6 +4,7 @@ use crate::charge::DeviceCharge;
 use crate::control::{ControlRefusal, Controlled, RefusalKind, Remainder, RemainderKind, SleepState, Status};
 use crate::ledger::Kind;
 use crate::serve::process::Process;
+use crate::serve::program_memory::ProgramSums;
 use crate::shared::time::milliseconds;
 use cachalot_core::ParkReport;
 use cachalot_cuda::CuResult;
@@ -37,7 +38,13 @@ impl Controlled for Process {
             awake_ms: if state == SleepState::Awake { milliseconds(time) } else { 0 },
             parked_bytes: memory.parked,
             device_bytes: memory.mapped + memory.ordinary,
-            remaining: remaining(&charges, self.counts().held_bytes, &memory, state),
+            remaining: remaining(
+                &charges,
+                self.counts().held_bytes,
+                &self.served_parkable(),
+                self.program_sums(),
+                state,
+            ),
             devices: charges.iter().filter_map(|charge| charge.ledger()).map(|book| book.view().device).collect(),
             last_park: (figures.parks > 0).then_some(figures.last_park),
             last_wake: (figures.wakes > 0).then_some(figures.last_wake),
@@ -50,7 +57,13 @@ impl Controlled for Process {
 }
 
 /// Returns the memory that a park leaves on the devices, by reason. `held`: bytes that the allocators hold.
-fn remaining(charges: &[Arc<DeviceCharge>], held: u64, memory: &ParkReport, state: SleepState) -> Vec<Remainder> {
+fn remaining(
+    charges: &[Arc<DeviceCharge>],
+    held: u64,
+    memory: &ParkReport,
+    program: ProgramSums,
+    state: SleepState,
+) -> Vec<Remainder> {
     let mut by_kind = BTreeMap::new();
     for charge in charges {
         for object in charge.ledger().map(|book| book.view().objects).into_iter().flatten() {
@@ -59,14 +72,15 @@ fn remaining(charges: &[Arc<DeviceCharge>], held: u64, memory: &ParkReport, stat
             }
         }
     }
-    // The book has the allocators' own pages beside the program's.
+    // The book has the allocators' own pages, and what a park moves of the program's, beside the rest of the program's.
     if let Some(pages) = by_kind.get_mut(&Kind::Pages) {
-        *pages = pages.saturating_sub(held);
+        *pages = pages.saturating_sub(held + program.awake + program.shared);
     }
     let booked = by_kind.into_iter().filter_map(|(kind, bytes)| Some((reason_of(kind)?, bytes)));
     // What a parked process keeps awake beside pinned pages is what the options say.
     let kept = if state == SleepState::Parked { memory.mapped.saturating_sub(memory.pinned) } else { 0 };
     let own = [
+        (RemainderKind::Exported, program.shared),
         (RemainderKind::Pinned, memory.pinned),
         (RemainderKind::Plain, memory.ordinary),
         (RemainderKind::KeptAwake, kept),

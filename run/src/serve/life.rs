@@ -131,7 +131,7 @@ impl Process {
         call: impl FnOnce() -> CuResult,
         gone: impl FnOnce(&CuResult) -> bool,
     ) -> CuResult {
-        self.between_parks(|| self.frees.end_context(context, call, gone, || self.forget_context(context)))
+        self.between_parks(context, || self.frees.end_context(context, call, gone, || self.forget_context(context)))
     }
 
     /// Takes back a call of [`ctx_attach`](Self::ctx_attach). Returns whether there was one.

@@ -90,7 +90,7 @@ impl Process {
             };
             // The process may be parked meanwhile for a member that has waited for longer.
             drop(inside);
-            if !turn.wait(&[(Arc::clone(served.device().charge()), taken_by(bytes))]) {
+            if !turn.wait(|| self.needs_for(served.device().charge(), taken_by(bytes))) {
                 served.device().charge().tell_refusal(taken_by(bytes));
                 return Err(code_of(last));
             }

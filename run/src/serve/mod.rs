@@ -9,6 +9,8 @@
 //! describe · handles answers about an address · handles for further processes
 //! life · passed      contexts, streams and captures, from begin to end · memory and code of the driver
 //! access             memory opened to peers
+//! program_maps       memory that the program creates and maps by itself
+//! program_memory · program_sleep  the records of such memory · how the memory is parked and woken
 //! peers              which contexts may access the memory of others
 //! controlled         the process as other processes park, wake and ask it
 //! keeper             a thread for what is due without a call
@@ -51,6 +53,9 @@ mod passed;
 mod peers;
 mod pools;
 mod process;
+mod program_maps;
+mod program_memory;
+mod program_sleep;
 mod published;
 mod served;
 mod sleeping;

@@ -9,9 +9,10 @@ use crate::serve::served::{DEVICE, Served, code_of};
 use crate::serve::sleeping::{SleepFigures, Sleeping};
 use crate::serve::turns::InTurn;
 use crate::shared::time::milliseconds;
-use crate::sleep::{Body, Entered, other_threads};
+use crate::sleep::{Body, Entered, Stay, other_threads};
 use crate::tell::tell;
 use cachalot_core::{Error, ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
+use cachalot_cuda::driver::types::CuContext;
 use cachalot_cuda::{CuResult, is_no_room};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +27,14 @@ const HOST_MEMORY_STAYS: Duration = Duration::from_secs(5);
 
 /// How long a process that is parked for its group holds new calls back, until the calls and the work in progress end.
 const YIELD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The time of a thread in a call that uses no memory.
+pub(super) type Staying<'a> = Stay<'a, CuResult>;
+
+/// Returns whether the memory is parked for as long as a thread stays.
+pub(super) fn is_parked(stay: &Staying<'_>) -> bool {
+    matches!(stay, Stay::Parked(_))
+}
 
 impl Process {
     /// Begins a call that may use memory. Wakes the memory first. Costs a load where nothing sleeps.
@@ -80,11 +89,28 @@ impl Process {
         }
     }
 
-    /// Makes a call that may destroy contexts, while no thread parks or wakes.
-    pub(super) fn between_parks<T>(&self, call: impl FnOnce() -> T) -> T {
-        match &self.sleeping {
-            None => call(),
-            Some(sleeping) => sleeping.sleeper.hold(call),
+    /// Begins a call that ends memory, or uses none. Wakes nothing, and no park or wake begins before the end.
+    pub(super) fn stay(&self) -> Staying<'_> {
+        self.sleeping.as_ref().map_or_else(|| Stay::Awake(Entered::freely()), |sleeping| sleeping.sleeper.stay())
+    }
+
+    /// Makes a call that may destroy a context, while no thread parks or wakes. Memory that the program maps by itself outlives
+    /// contexts, so contents that only the context can copy back wake first. Without a wake the call is not made, and the code of
+    /// the wake is the answer.
+    pub(super) fn between_parks(&self, context: CuContext, call: impl FnOnce() -> CuResult) -> CuResult {
+        let Some(sleeping) = &self.sleeping else { return call() };
+        let mut call = Some(call);
+        loop {
+            let ended = sleeping.sleeper.hold(|| {
+                let is_needed = self.program.has_contents_in(|served| served.context() == context);
+                call.take_if(|_| !is_needed).map(|call| call())
+            });
+            if let Some(code) = ended {
+                return code;
+            }
+            if let Err(code) = self.enter() {
+                return code;
+            }
         }
     }
 
@@ -156,8 +182,47 @@ impl Process {
         Some((phase, time, sleeping.figures().clone()))
     }
 
-    /// Returns the sums of the memory that can be parked, over the contexts.
+    /// Returns the parked bytes by device.
+    fn parked_needs(&self) -> Vec<(Arc<DeviceCharge>, u64)> {
+        let mut needs: Vec<(Arc<DeviceCharge>, u64)> = Vec::new();
+        let mut add =
+            |charge: Arc<DeviceCharge>, bytes| match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &charge)) {
+                Some((_, sum)) => *sum += bytes,
+                None => needs.push((charge, bytes)),
+            };
+        for served in self.contexts.all() {
+            let bytes = report(&served).map_or(0, |report| report.parked);
+            let charge = Arc::clone(served.device().charge());
+            add(charge, bytes);
+        }
+        for (device, bytes) in self.program.parked() {
+            add(self.charge.of_device(self.real, device), bytes);
+        }
+        needs
+    }
+
+    /// Returns the bytes by device that a request needs: the parked bytes wake first. With the request's bytes alone two members that
+    /// hold memory and want more would wake in turn, and none would get the rest.
+    pub(super) fn needs_for(&self, charge: &Arc<DeviceCharge>, bytes: u64) -> Vec<(Arc<DeviceCharge>, u64)> {
+        let mut needs = self.parked_needs();
+        match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, charge)) {
+            Some((_, sum)) => *sum += bytes,
+            None => needs.push((Arc::clone(charge), bytes)),
+        }
+        needs
+    }
+
+    /// Returns the sums of the memory that can be parked: served, and mapped by the program.
     pub fn parkable(&self) -> ParkReport {
+        let (mut sum, program) = (self.served_parkable(), self.program_sums());
+        sum.mapped += program.awake;
+        sum.parked += program.parked;
+        sum.kept += program.parked;
+        sum
+    }
+
+    /// Returns the sums of the served memory that can be parked, over the contexts.
+    pub(super) fn served_parkable(&self) -> ParkReport {
         self.contexts.all().iter().filter_map(|served| report(served)).fold(ParkReport::default(), |mut sum, report| {
             sum.mapped += report.mapped;
             sum.parked += report.parked;
@@ -192,18 +257,15 @@ impl Body for Memory<'_> {
             return Err(ControlRefusal::new(RefusalKind::Capturing, "a stream captures a graph"));
         }
         let begin = Instant::now();
-        let contexts = process.contexts.all();
-        for (at, served) in contexts.iter().enumerate() {
-            // The work before every free is complete: freed blocks need no contents.
-            served.device().advance(process.frees.reached());
-            if let Err(error) = park(served, process.keep_awake()) {
-                let refusal = refusal(served, &error);
-                // What cannot wake here wakes before the next call.
-                for woken in contexts.iter().take(at) {
-                    let _ = wake(woken);
-                }
+        if let Err(refusal) = park_all(process) {
+            if wake_all(process).is_ok() {
                 return Err(refusal);
             }
+            // What is parked, the next call wakes: until then the process counts as parked.
+            if let Some(sleeping) = &process.sleeping {
+                sleeping.figures().failure = Some(refusal.text);
+            }
+            return Ok(());
         }
         let moved = Transfer { ms: milliseconds(begin.elapsed()), bytes: process.parkable().kept };
         if let Some(sleeping) = &process.sleeping {
@@ -231,7 +293,7 @@ impl Memory<'_> {
         let (code, text) = loop {
             // A member of the group that has waited for longer wakes first, even if the memory would suffice for this one.
             if let Some(turn) = &mut turn
-                && !turn.wait(&needs(self.process))
+                && !turn.wait(|| self.process.parked_needs())
             {
                 break (CuResult::OUT_OF_MEMORY, "the other members of the group keep the memory".to_owned());
             }
@@ -258,18 +320,17 @@ impl Memory<'_> {
     }
 }
 
-/// Returns the parked bytes by device.
-fn needs(process: &Process) -> Vec<(Arc<DeviceCharge>, u64)> {
-    let mut needs: Vec<(Arc<DeviceCharge>, u64)> = Vec::new();
+/// Parks the memory of all contexts, and the memory that the program maps by itself.
+///
+/// # Errors
+/// The first reason. A part of the memory may be parked then.
+fn park_all(process: &Process) -> Result<(), ControlRefusal> {
     for served in process.contexts.all() {
-        let bytes = report(&served).map_or(0, |report| report.parked);
-        let charge = Arc::clone(served.device().charge());
-        match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &charge)) {
-            Some((_, sum)) => *sum += bytes,
-            None => needs.push((charge, bytes)),
-        }
+        // The work before every free is complete: freed blocks need no contents.
+        served.device().advance(process.frees.reached());
+        park(&served, process.keep_awake()).map_err(|error| refusal(&served, &error))?;
     }
-    needs
+    process.park_program().map_err(|error| refusal_of_file(&error.served).unwrap_or_else(|| error.refusal()))
 }
 
 /// Parks the memory of a context. Small blocks stay if their pages take up to `keep_awake` bytes.
@@ -286,7 +347,7 @@ fn wake(served: &Served) -> Result<(), Error> {
     served.allocator().parking(DEVICE)?.wake(ParkTarget::Streams)
 }
 
-/// Wakes the memory of all contexts: maps the pages of all, and then waits for the copies.
+/// Wakes the memory of all contexts and the memory that the program maps by itself: maps all, and then waits for the copies.
 ///
 /// # Errors
 /// The first error. All memory is parked then.
@@ -294,8 +355,16 @@ fn wake_all(process: &Process) -> Result<(), Error> {
     let _relaxed = Relaxed::enter(process.real);
     let contexts = process.contexts.all();
     let start = |served: &Arc<Served>| served.allocator().parking(DEVICE)?.wake_start(ParkTarget::Streams);
-    let woken = contexts.iter().try_for_each(start).and_then(|()| contexts.iter().try_for_each(|served| wake(served)));
-    if woken.is_err() {
+    let woken = contexts
+        .iter()
+        .try_for_each(start)
+        .and_then(|()| process.start_to_wake().map_err(Error::Device))
+        .and_then(|()| contexts.iter().try_for_each(|served| wake(served)))
+        .and_then(|()| process.finish_to_wake().map_err(Error::Device));
+    if woken.is_ok() {
+        process.end_to_wake();
+    } else {
+        process.park_again();
         // A context awake would keep its memory from the others. What stays awake is awake at the next try.
         for served in &contexts {
             let _ = wake(served).and_then(|()| park(served, process.keep_awake()));
@@ -325,11 +394,14 @@ fn file_error(process: &Process) -> Option<io::Error> {
 
 /// Returns the refusal for an error of a park, with the reason of a file if a file has failed.
 fn refusal(served: &Served, error: &Error) -> ControlRefusal {
-    match served.device().cuda().take_contents_error() {
-        Some(file) if is_no_room(&file) => ControlRefusal::new(RefusalKind::NoFileSpace, file.to_string()),
-        Some(file) => ControlRefusal::new(RefusalKind::Unsupported, file.to_string()),
-        None => ControlRefusal::new(reason_of(error), error.to_string()),
-    }
+    refusal_of_file(served).unwrap_or_else(|| ControlRefusal::new(reason_of(error), error.to_string()))
+}
+
+/// Returns the refusal for a file that has failed since the last look.
+fn refusal_of_file(served: &Served) -> Option<ControlRefusal> {
+    let file = served.device().cuda().take_contents_error()?;
+    let kind = if is_no_room(&file) { RefusalKind::NoFileSpace } else { RefusalKind::Unsupported };
+    Some(ControlRefusal::new(kind, file.to_string()))
 }
 
 /// Returns the kind of the reason behind an error of a park.

@@ -4,10 +4,7 @@ use crate::charge::{DriverFigures, Holding, taken_by};
 use crate::ledger::Kind;
 use crate::serve::process::{Place, Process};
 use cachalot_cuda::CuResult;
-use cachalot_cuda::driver::types::{
-    CuContext, CuDevice, CuDevicePtr, CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemLocationType,
-    CuMemoryPool, CuStream,
-};
+use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuMemHandleType, CuMemoryPool, CuStream};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
 
@@ -49,7 +46,7 @@ impl Process {
     }
 
     /// Makes a call of the driver for memory of a device, and charges the bytes under the name that `name` finds after success.
-    fn take_held(
+    pub(super) fn take_held(
         &self,
         device: CuDevice,
         kind: Kind,
@@ -139,44 +136,6 @@ impl Process {
         unsafe { self.real.mem_free_host(address) }
     }
 
-    /// `cuMemCreate`. Memory on a device is charged until the release.
-    ///
-    /// # Safety
-    /// `handle` is null or writable, and `properties` is null or readable.
-    pub unsafe fn mem_create(
-        &self,
-        handle: *mut CuMemHandle,
-        bytes: usize,
-        properties: *const CuMemAllocationProp,
-        flags: u64,
-    ) -> CuResult {
-        self.pass();
-        // SAFETY: the arguments are the caller's.
-        let call = || unsafe { self.real.mem_create(handle, bytes, properties, flags) };
-        // SAFETY: the caller vouches for non-null properties. Only the location is read.
-        let location = (!properties.is_null()).then(|| unsafe { (*properties).location });
-        match location.filter(|location| location.kind == CuMemLocationType::DEVICE && !handle.is_null()) {
-            Some(location) => {
-                // SAFETY: after success the driver has written the handle.
-                let name = || unsafe { handle.read() }.0;
-                self.take_held(CuDevice(location.id), Kind::Pages, bytes as u64, CuContext::NULL, call, name)
-            }
-            None => call(),
-        }
-    }
-
-    /// `cuMemRelease`. The driver frees the memory when the last mapping is gone. The charge ends with
-    /// the release.
-    ///
-    /// # Safety
-    /// None beyond the driver's.
-    pub unsafe fn mem_release(&self, handle: CuMemHandle) -> CuResult {
-        self.pass();
-        // SAFETY: the argument is the caller's.
-        let call = || result_of(unsafe { self.real.mem_release(handle) });
-        code_of(self.charge.holdings().give(&[Kind::Pages], handle.0, call).map(drop))
-    }
-
     /// `cuMemPoolExportToShareableHandle`. Later requests for the pool are passed on.
     ///
     /// # Safety
@@ -228,11 +187,11 @@ impl Process {
 }
 
 /// Returns a code of the driver as a result.
-fn result_of(code: CuResult) -> Result<(), CuResult> {
+pub(super) fn result_of(code: CuResult) -> Result<(), CuResult> {
     if code.is_success() { Ok(()) } else { Err(code) }
 }
 
 /// Returns a result as a code of the driver.
-fn code_of(result: Result<(), CuResult>) -> CuResult {
+pub(super) fn code_of(result: Result<(), CuResult>) -> CuResult {
     result.err().unwrap_or(CuResult::SUCCESS)
 }

@@ -11,6 +11,7 @@ use crate::serve::notes::Notes;
 use crate::serve::observed::Observed;
 use crate::serve::peers::Peers;
 use crate::serve::pools::Pools;
+use crate::serve::program_memory::ProgramMemory;
 use crate::serve::published::Handles;
 use crate::serve::served::{self, Served};
 use crate::serve::sleeping::Sleeping;
@@ -48,6 +49,8 @@ pub struct Process {
     pub(super) peers: Peers,
     /// Contexts with uses beyond the first, one entry for each use.
     pub(super) attached: Mutex<Vec<CuContext>>,
+    /// Memory that the program maps by itself, and a park moves.
+    pub(super) program: ProgramMemory,
     /// `None`: the memory stays on the device.
     pub(super) sleeping: Option<Sleeping>,
     /// Whether the process is the one of [`process`], and may have threads of its own.
@@ -119,6 +122,7 @@ impl Process {
             capturing: Mutex::default(),
             peers: Peers::default(),
             attached: Mutex::default(),
+            program: ProgramMemory::default(),
             sleeping: options.sleep.clone().map(Sleeping::new),
             is_whole: publish,
             counters: Counters::default(),

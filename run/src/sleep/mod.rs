@@ -20,4 +20,4 @@ mod sleeper;
 
 pub use idle::Idle;
 pub use marks::other_threads;
-pub use sleeper::{Body, Entered, MemorySleep};
+pub use sleeper::{Body, Change, Entered, MemorySleep, Stay};

@@ -56,6 +56,15 @@ struct Progress<E> {
     error: Option<E>,
 }
 
+/// The time of a thread in a call that uses no memory, while no thread parks or wakes. Ends when dropped.
+#[derive(Debug)]
+pub enum Stay<'a, E> {
+    /// The memory is awake.
+    Awake(Entered),
+    /// The memory is parked. Calls that would wake the memory wait for the end, and the thread must make no such call.
+    Parked(Change<'a, E>),
+}
+
 /// The time of a thread in a call with a use of memory.
 #[derive(Debug)]
 pub struct Entered {
@@ -177,6 +186,23 @@ impl<E: Clone> MemorySleep<E> {
         })
     }
 
+    /// Begins a call that uses no memory, and that no park or wake may meet in the middle. Wakes nothing. Takes no lock while the
+    /// memory is awake.
+    pub fn stay(&self) -> Stay<'_, E> {
+        loop {
+            if let Ok(inside) = self.gate.enter(own()) {
+                return Stay::Awake(Entered { _inside: Some(inside) });
+            }
+            let mut state = self.lock();
+            while is_change(state.phase) {
+                state = self.wait(state);
+            }
+            if state.phase == SleepState::Parked {
+                return Stay::Parked(self.change(state, SleepState::Waking, SleepState::Parked));
+            }
+        }
+    }
+
     /// Calls `act` while no thread parks or wakes, and returns the answer.
     pub fn hold<T>(&self, act: impl FnOnce() -> T) -> T {
         let mut state = self.lock();
@@ -228,7 +254,8 @@ impl<E: Clone> Default for MemorySleep<E> {
 }
 
 /// A change of the phase by one thread. Ends when dropped.
-struct Change<'a, E> {
+#[derive(Debug)]
+pub struct Change<'a, E> {
     sleeper: &'a MemorySleep<E>,
     /// The phase at the end: awake or parked.
     then: SleepState,
@@ -276,13 +303,20 @@ fn still_working() -> ControlRefusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, MemorySleep};
+    use super::{Body, MemorySleep, Stay};
     use crate::control::{ControlRefusal, RefusalKind, SleepState};
     use crate::sleep::other_threads;
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::time::Duration;
 
     const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Keeps the other tests waiting. The threads of a program have common marks, and each of two parkers would wait for the other.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// Memory that is 0 while awake.
     #[derive(Default)]
@@ -319,6 +353,7 @@ mod tests {
 
     #[test]
     fn the_first_call_wakes_and_the_others_wait_for_it() {
+        let _alone = alone();
         let (sleeper, body) = (MemorySleep::new(), Fake::default());
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -345,6 +380,7 @@ mod tests {
 
     #[test]
     fn a_refused_park_leaves_the_memory_awake() {
+        let _alone = alone();
         let (sleeper, body) = (MemorySleep::new(), Fake::default());
         body.works.store(true, Ordering::Relaxed);
         assert_eq!(sleeper.park(&body, Duration::ZERO).unwrap_err().kind, RefusalKind::NeverIdle);
@@ -358,6 +394,7 @@ mod tests {
 
     #[test]
     fn a_call_inside_keeps_the_memory_awake() {
+        let _alone = alone();
         let (sleeper, body) = (MemorySleep::new(), Fake::default());
         std::thread::scope(|scope| {
             let (go, wait) = std::sync::mpsc::channel::<()>();
@@ -379,6 +416,7 @@ mod tests {
 
     #[test]
     fn calls_during_a_failed_wake_get_its_error_once_and_later_ones_try_again() {
+        let _alone = alone();
         let (sleeper, body) = (MemorySleep::new(), Fake::default());
         sleeper.park(&body, PATIENCE).unwrap();
         body.fails.store(true, Ordering::Relaxed);
@@ -394,7 +432,30 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_stays_without_a_wake_and_keeps_the_memory_where_it_is() {
+        let _alone = alone();
+        let (sleeper, body) = (MemorySleep::new(), Fake::default());
+        let Stay::Awake(inside) = sleeper.stay() else { panic!("awake") };
+        std::thread::scope(|scope| {
+            let parker = scope.spawn(|| sleeper.park(&body, Duration::ZERO).unwrap_err().kind);
+            assert_eq!(parker.join().unwrap(), RefusalKind::NeverIdle);
+        });
+        drop(inside);
+        assert_eq!(sleeper.park(&body, PATIENCE), Ok(()));
+        let Stay::Parked(change) = sleeper.stay() else { panic!("parked") };
+        std::thread::scope(|scope| {
+            let waker = scope.spawn(|| sleeper.wake(&body));
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(body.parked.load(Ordering::Relaxed), 1, "the wake waits");
+            drop(change);
+            assert_eq!(waker.join().unwrap(), Ok(()));
+        });
+        assert_eq!(body.parked.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
     fn nothing_parks_while_a_thread_holds_the_state() {
+        let _alone = alone();
         let (sleeper, body) = (MemorySleep::<u32>::new(), Fake::default());
         sleeper.hold(|| assert_eq!(sleeper.park(&body, PATIENCE).unwrap_err().kind, RefusalKind::Busy));
         assert_eq!(sleeper.phase().0, SleepState::Awake);

@@ -11,4 +11,5 @@ mod setup;
 mod slack;
 mod sleep;
 mod sleep_files;
+mod sleep_maps;
 mod waits;

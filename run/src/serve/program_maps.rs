@@ -1,0 +1,412 @@
+//! `cuMemCreate`, `cuMemMap` and the calls beside them: memory that the program creates and maps by itself.
+//!
+//! Where memory can be parked, the program gets tokens in place of the driver's handles ([`ProgramMemory`]), and the calls change a
+//! token into the handle of the moment. Calls that end memory wake nothing.
+
+use crate::ledger::Kind;
+use crate::serve::parking::{Staying, is_parked};
+use crate::serve::passed::{code_of, result_of};
+use crate::serve::process::Process;
+use crate::serve::program_memory::{Ended, ParkedRange, ProgramMemory, Recipe, Released};
+use crate::sleep::Entered;
+use cachalot_core::Contents;
+use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::{
+    CuContext, CuDevice, CuDevicePtr, CuMemAccessDesc, CuMemAllocationProp, CuMemHandle, CuMemHandleType,
+    CuMemLocationType,
+};
+use core::ffi::{c_int, c_void};
+
+impl Process {
+    /// `cuMemCreate`. Memory on a device is charged until the driver has it back.
+    ///
+    /// # Safety
+    /// `handle` is null or writable, and `properties` is null or readable.
+    pub unsafe fn mem_create(
+        &self,
+        handle: *mut CuMemHandle,
+        bytes: usize,
+        properties: *const CuMemAllocationProp,
+        flags: u64,
+    ) -> CuResult {
+        self.pass();
+        let inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(code) => return code,
+        };
+        // SAFETY: the arguments are the caller's.
+        let call = || unsafe { self.real.mem_create(handle, bytes, properties, flags) };
+        if properties.is_null() || handle.is_null() {
+            return call();
+        }
+        // SAFETY: the caller vouches for non-null properties.
+        let wanted = unsafe { properties.read() };
+        if wanted.location.kind != CuMemLocationType::DEVICE {
+            return call();
+        }
+        let Some(recipe) = Recipe::of(bytes as u64, &wanted, flags).filter(|_| self.sleeping.is_some()) else {
+            // SAFETY: after success the driver has written the handle.
+            let name = || unsafe { handle.read() }.0;
+            let device = CuDevice(wanted.location.id);
+            return self.take_held(device, Kind::Pages, bytes as u64, CuContext::NULL, call, name);
+        };
+        match self.create(recipe, inside) {
+            Ok(token) => {
+                // SAFETY: `handle` is not null, and the caller vouches for it.
+                unsafe { handle.write(token) };
+                CuResult::SUCCESS
+            }
+            Err(code) => code,
+        }
+    }
+
+    /// Creates memory that a park moves, and returns the token. A member of a group that parks its members waits for its turn.
+    fn create(&self, recipe: Recipe, inside: Entered) -> Result<CuMemHandle, CuResult> {
+        self.serve_device(recipe.device());
+        let (token, mut inside, mut turn) = (self.program.new_token(), inside, None);
+        loop {
+            let (mut handle, properties) = (CuMemHandle::default(), recipe.properties());
+            let call = || {
+                // SAFETY: both variables outlive the call, which reads `properties` and writes one handle to `handle`.
+                unsafe { self.real.mem_create(&raw mut handle, recipe.bytes as usize, &raw const properties, 0) }
+            };
+            let code = self.take_held(recipe.device(), Kind::Pages, recipe.bytes, CuContext::NULL, call, || token);
+            if code.is_success() {
+                self.program.add(token, recipe, handle);
+                return Ok(CuMemHandle(token));
+            }
+            if code != CuResult::OUT_OF_MEMORY {
+                return Err(code);
+            }
+            if turn.is_none() {
+                turn = self.begin_turn();
+            }
+            let Some(turn) = &mut turn else { return Err(code) };
+            // The process may be parked meanwhile for a member that has waited for longer.
+            drop(inside);
+            let charge = self.charge.of_device(self.real, recipe.device());
+            if !turn.wait(|| self.needs_for(&charge, recipe.bytes)) {
+                charge.tell_refusal(recipe.bytes);
+                return Err(code);
+            }
+            inside = self.enter()?;
+        }
+    }
+
+    /// Opens the allocator of the thread's context if no context of a device is served: a park copies with an allocator's device.
+    fn serve_device(&self, device: CuDevice) {
+        if self.contexts.all().iter().all(|served| served.ordinal() != device) {
+            let _ = self.with_current(|_| ());
+        }
+    }
+
+    /// `cuMemRelease`. The driver frees the memory when the last mapping is gone. The charge of memory that a park does not move ends
+    /// with the release.
+    ///
+    /// # Safety
+    /// None beyond the driver's.
+    pub unsafe fn mem_release(&self, handle: CuMemHandle) -> CuResult {
+        self.pass();
+        if !ProgramMemory::is_token(handle) {
+            // SAFETY: the argument is the caller's.
+            let call = || result_of(unsafe { self.real.mem_release(handle) });
+            return code_of(self.charge.holdings().give(&[Kind::Pages], handle.0, call).map(drop));
+        }
+        let _stay = self.stay();
+        match self.program.release(handle.0) {
+            Released::Unknown => CuResult::INVALID_VALUE,
+            Released::Lives => CuResult::SUCCESS,
+            Released::Last(ended) => self.end_memory(ended, true),
+        }
+    }
+
+    /// Gives memory back to the driver, with the library's own addresses of the memory. After a failure the memory stays in the
+    /// records, and the program holds the token again if `held`.
+    fn end_memory(&self, ended: Ended, held: bool) -> CuResult {
+        let (token, physical) = &ended;
+        if let Some(window) = physical.window {
+            let bytes = physical.recipe.bytes as usize;
+            if self.program.close_window(window) {
+                // SAFETY: takes no host pointers; no code but the copies of a park has the addresses.
+                let _ = unsafe { self.real.mem_unmap(window, bytes) };
+            }
+            // SAFETY: as above. The driver keeps addresses that are still mapped.
+            let _ = unsafe { self.real.mem_address_free(window, bytes) };
+        }
+        if let Some(contents) = &physical.contents {
+            contents.served.device().cuda().forget(contents.saved);
+        }
+        let Some(handle) = physical.handle else { return CuResult::SUCCESS };
+        // SAFETY: takes no host pointers; the handle is the library's own.
+        let call = || result_of(unsafe { self.real.mem_release(handle) });
+        let code = code_of(self.charge.holdings().give(&[Kind::Pages], *token, call).map(drop));
+        if !code.is_success() {
+            let (token, mut physical) = ended;
+            (physical.window, physical.contents) = (None, None);
+            self.program.put_back((token, physical), held);
+        }
+        code
+    }
+
+    /// `cuMemMap`.
+    ///
+    /// # Safety
+    /// None beyond the driver's.
+    pub unsafe fn mem_map(
+        &self,
+        address: CuDevicePtr,
+        bytes: usize,
+        offset: usize,
+        handle: CuMemHandle,
+        flags: u64,
+    ) -> CuResult {
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(code) => return code,
+        };
+        if !ProgramMemory::is_token(handle) {
+            // SAFETY: the arguments are the caller's.
+            return unsafe { self.real.mem_map(address, bytes, offset, handle, flags) };
+        }
+        let Some(known) = self.program.begin_use(handle.0) else { return CuResult::INVALID_VALUE };
+        // SAFETY: the arguments are the caller's, and the handle is that of the token.
+        let code = unsafe { self.real.mem_map(address, bytes, offset, known, flags) };
+        if code.is_success() {
+            self.program.mapped(address, handle.0, bytes as u64, offset as u64);
+        } else if let Some(ended) = self.program.end_use(handle.0) {
+            let _ = self.end_memory(ended, false);
+        }
+        code
+    }
+
+    /// `cuMemUnmap`. Parked memory is unmapped without a wake.
+    ///
+    /// # Safety
+    /// No work uses the range.
+    pub unsafe fn mem_unmap(&self, address: CuDevicePtr, bytes: usize) -> CuResult {
+        let mut stay = self.stay();
+        if is_parked(&stay) {
+            match self.program.take_parked(address, bytes as u64) {
+                ParkedRange::Absent => {}
+                ParkedRange::Whole(ended) => {
+                    for ended in ended {
+                        // The addresses are free in any case.
+                        let _ = self.end_memory(ended, false);
+                    }
+                    return CuResult::SUCCESS;
+                }
+                ParkedRange::Mixed => {
+                    drop(stay);
+                    stay = match self.enter() {
+                        Ok(inside) => Staying::Awake(inside),
+                        Err(code) => return code,
+                    };
+                }
+            }
+        }
+        // Taken out before the call: another thread may map the addresses at once.
+        let taken = self.program.take_mappings(address, bytes as u64);
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.mem_unmap(address, bytes) };
+        if code.is_success() {
+            for (_, mapping) in taken {
+                if let Some(ended) = self.program.end_use(mapping.token) {
+                    let _ = self.end_memory(ended, false);
+                }
+            }
+        } else {
+            self.program.put_mappings_back(taken);
+        }
+        drop(stay);
+        code
+    }
+
+    /// `cuMemAddressFree`. The driver refuses addresses with mappings, which are awake then.
+    ///
+    /// # Safety
+    /// None beyond the driver's.
+    pub unsafe fn mem_address_free(&self, address: CuDevicePtr, bytes: usize) -> CuResult {
+        let mut stay = self.stay();
+        if is_parked(&stay) && self.program.has_parked(address, bytes as u64) {
+            drop(stay);
+            stay = match self.enter() {
+                Ok(inside) => Staying::Awake(inside),
+                Err(code) => return code,
+            };
+        }
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.mem_address_free(address, bytes) };
+        drop(stay);
+        code
+    }
+
+    /// `cuMemSetAccess`.
+    ///
+    /// # Safety
+    /// `descriptors` has `count` entries.
+    pub unsafe fn mem_set_access(
+        &self,
+        address: CuDevicePtr,
+        bytes: usize,
+        descriptors: *const CuMemAccessDesc,
+        count: usize,
+    ) -> CuResult {
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(code) => return code,
+        };
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.mem_set_access(address, bytes, descriptors, count) };
+        if code.is_success() && self.sleeping.is_some() && !descriptors.is_null() {
+            // SAFETY: the driver has read the entries, which the caller vouches for.
+            let given = unsafe { core::slice::from_raw_parts(descriptors, count) };
+            self.program.set_access(address, bytes as u64, given);
+            given.iter().for_each(|access| self.serve_device(CuDevice(access.location.id)));
+        }
+        code
+    }
+
+    /// `cuMemRetainAllocationHandle`.
+    ///
+    /// # Safety
+    /// `handle` is null or writable.
+    pub unsafe fn mem_retain_allocation_handle(&self, handle: *mut CuMemHandle, address: *mut c_void) -> CuResult {
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(code) => return code,
+        };
+        match self.program.retain(address as CuDevicePtr).filter(|_| !handle.is_null()) {
+            Some(token) => {
+                // SAFETY: `handle` is not null, and the caller vouches for it.
+                unsafe { handle.write(CuMemHandle(token)) };
+                CuResult::SUCCESS
+            }
+            // SAFETY: the arguments are the caller's.
+            None => unsafe { self.real.mem_retain_allocation_handle(handle, address) },
+        }
+    }
+
+    /// `cuMemGetAllocationPropertiesFromHandle`. Wakes nothing.
+    ///
+    /// # Safety
+    /// `properties` is null or writable.
+    pub unsafe fn mem_get_allocation_properties_from_handle(
+        &self,
+        properties: *mut CuMemAllocationProp,
+        handle: CuMemHandle,
+    ) -> CuResult {
+        if !ProgramMemory::is_token(handle) {
+            // SAFETY: the arguments are the caller's.
+            return unsafe { self.real.mem_get_allocation_properties_from_handle(properties, handle) };
+        }
+        match self.program.recipe(handle.0).filter(|_| !properties.is_null()) {
+            Some(recipe) => {
+                // SAFETY: `properties` is not null, and the caller vouches for it.
+                unsafe { properties.write(recipe.properties()) };
+                CuResult::SUCCESS
+            }
+            None => CuResult::INVALID_VALUE,
+        }
+    }
+
+    /// `cuMemExportToShareableHandle`. Exported memory stays on the device from then on.
+    ///
+    /// # Safety
+    /// `shareable` is null, or writable for the kind of handle.
+    pub unsafe fn mem_export_to_shareable_handle(
+        &self,
+        shareable: *mut c_void,
+        handle: CuMemHandle,
+        kind: c_int,
+        flags: u64,
+    ) -> CuResult {
+        let kind = CuMemHandleType(kind.cast_unsigned());
+        // SAFETY: the arguments are the caller's.
+        self.shared(handle, |handle| unsafe { self.real.mem_export(shareable, handle, kind, flags) })
+    }
+
+    /// `cuMulticastBindMem`. Bound memory stays on the device from then on.
+    ///
+    /// # Safety
+    /// None beyond the driver's.
+    pub unsafe fn multicast_bind_mem(
+        &self,
+        multicast: CuMemHandle,
+        at: usize,
+        memory: CuMemHandle,
+        offset: usize,
+        bytes: usize,
+        flags: u64,
+    ) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        self.shared(memory, |memory| unsafe {
+            self.real.multicast_bind_mem(multicast, at, memory, offset, bytes, flags)
+        })
+    }
+
+    /// Makes a call that shares the memory of a handle with further devices or processes.
+    fn shared(&self, handle: CuMemHandle, call: impl FnOnce(CuMemHandle) -> CuResult) -> CuResult {
+        if !ProgramMemory::is_token(handle) {
+            return call(handle);
+        }
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(code) => return code,
+        };
+        let Some(known) = self.program.handle(handle.0) else { return CuResult::INVALID_VALUE };
+        let code = call(known);
+        if code.is_success() {
+            self.program.share(handle.0);
+        }
+        code
+    }
+
+    /// `cuMulticastBindAddr`. Bound memory stays on the device from then on.
+    ///
+    /// # Safety
+    /// None beyond the driver's.
+    pub unsafe fn multicast_bind_addr(
+        &self,
+        multicast: CuMemHandle,
+        at: usize,
+        address: CuDevicePtr,
+        bytes: usize,
+        flags: u64,
+    ) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        self.shared_range(address, bytes, || unsafe {
+            self.real.multicast_bind_addr(multicast, at, address, bytes, flags)
+        })
+    }
+
+    /// `cuMemGetHandleForAddressRange`. Memory with such a handle stays on the device from then on.
+    ///
+    /// # Safety
+    /// `handle` is null, or writable for the kind of handle.
+    pub unsafe fn mem_get_handle_for_address_range(
+        &self,
+        handle: *mut c_void,
+        address: CuDevicePtr,
+        bytes: usize,
+        kind: c_int,
+        flags: u64,
+    ) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        self.shared_range(address, bytes, || unsafe {
+            self.real.mem_get_handle_for_address_range(handle, address, bytes, kind, flags)
+        })
+    }
+
+    /// Makes a call that shares the memory of a range with further devices or processes.
+    fn shared_range(&self, address: CuDevicePtr, bytes: usize, call: impl FnOnce() -> CuResult) -> CuResult {
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(code) => return code,
+        };
+        let code = call();
+        if code.is_success() {
+            self.program.share_range(address, bytes as u64);
+        }
+        code
+    }
+}

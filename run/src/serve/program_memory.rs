@@ -1,0 +1,573 @@
+//! Memory that the program creates and maps by itself (`cuMemCreate`, `cuMemMap`), in a process whose memory can be parked.
+//!
+//! ```text
+//! token ─▶ physical memory ─▶ handle of the driver     while awake
+//!   ▲                      └▶ contents on the host     while parked
+//! address ─ mapping
+//! ```
+//!
+//! The program holds a *token* in place of the driver's handle: a park releases the physical memory, and the wake creates the
+//! memory anew, with a further handle. The driver's handle is released when the program has released the token and unmapped
+//! every address, so a park finds a handle for all memory.
+//!
+//! The records call no driver, and the lock is never held across a call.
+
+use crate::serve::served::Served;
+use cachalot_core::Saved;
+use cachalot_cuda::driver::types::{
+    CuDevice, CuDevicePtr, CuMemAccessDesc, CuMemAccessFlags, CuMemAllocationFlags, CuMemAllocationProp,
+    CuMemAllocationType, CuMemHandle, CuMemHandleType, CuMemLocation, CuMemLocationType,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The bits of every token: neither an address of the host nor a small number, as handles of the driver are.
+const TOKENS: u64 = 0xa000_0000_0000_0000;
+
+/// Memory for sparse arrays (`CU_MEM_CREATE_USAGE_TILE_POOL`), whose handles the driver reads from structures of calls.
+const TILE_POOL: u16 = 1;
+
+/// What the program has created and mapped. All methods may be called from every thread.
+#[derive(Default)]
+pub(super) struct ProgramMemory(Mutex<ProgramRecords>);
+
+#[derive(Default)]
+struct ProgramRecords {
+    /// The number of the last token.
+    made: u64,
+    physical: BTreeMap<u64, ProgramPhysical>,
+    mappings: BTreeMap<CuDevicePtr, ProgramMapping>,
+}
+
+/// Physical memory of the program.
+#[derive(Clone)]
+pub(super) struct ProgramPhysical {
+    pub(super) recipe: Recipe,
+    /// The driver's handle. `None` while parked.
+    pub(super) handle: Option<CuMemHandle>,
+    /// The contents on the host, while parked.
+    pub(super) contents: Option<ProgramContents>,
+    /// Addresses of the library's own, for copies of memory that the program cannot copy at present.
+    pub(super) window: Option<CuDevicePtr>,
+    /// How often the program holds the token.
+    held: u64,
+    /// The program's mappings, and calls that are about to map.
+    uses: u64,
+    /// Whether further processes or devices may use the memory, which no park can tell.
+    is_shared: bool,
+}
+
+/// How physical memory is created.
+#[derive(Clone, Copy)]
+pub(super) struct Recipe {
+    pub(super) bytes: u64,
+    kind: CuMemAllocationType,
+    handle_types: CuMemHandleType,
+    location: CuMemLocation,
+    flags: CuMemAllocationFlags,
+}
+
+/// The contents of parked memory, and the keeper.
+#[derive(Clone)]
+pub(super) struct ProgramContents {
+    pub(super) served: Arc<Served>,
+    pub(super) saved: Saved,
+}
+
+/// Addresses with physical memory.
+#[derive(Clone)]
+pub(super) struct ProgramMapping {
+    pub(super) token: u64,
+    pub(super) bytes: u64,
+    pub(super) offset: u64,
+    /// The access of each device that has any.
+    pub(super) access: Vec<CuMemAccessDesc>,
+    /// Whether the driver has the mapping. False while parked.
+    pub(super) is_mapped: bool,
+}
+
+/// Physical memory with every mapping, as a park or a wake sees them.
+pub(super) struct ProgramItem {
+    pub(super) token: u64,
+    pub(super) physical: ProgramPhysical,
+    pub(super) mappings: Vec<(CuDevicePtr, ProgramMapping)>,
+}
+
+/// The end of physical memory, to be released.
+pub(super) type Ended = (u64, ProgramPhysical);
+
+/// The answer to a release of a token.
+pub(super) enum Released {
+    /// There is no such token.
+    Unknown,
+    /// The memory lives on.
+    Lives,
+    /// No token and no mapping is left.
+    Last(Ended),
+}
+
+/// What parked mappings a range of addresses has.
+pub(super) enum ParkedRange {
+    /// No parked mapping.
+    Absent,
+    /// Parked mappings from end to end, taken out, and the memory that has ended with them.
+    Whole(Vec<Ended>),
+    /// Parked mappings beside others, or a part of a parked mapping.
+    Mixed,
+}
+
+/// Sums of the program's physical memory, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct ProgramSums {
+    /// On a device, and a park would move the memory.
+    pub(super) awake: u64,
+    /// On the host.
+    pub(super) parked: u64,
+    /// On a device for good: shared.
+    pub(super) shared: u64,
+}
+
+impl Recipe {
+    /// Returns how to create memory of a device again. `None`: a park leaves such memory on the device.
+    pub(super) fn of(bytes: u64, properties: &CuMemAllocationProp, flags: u64) -> Option<Self> {
+        let is_known = properties.kind == CuMemAllocationType::PINNED
+            && properties.location.kind == CuMemLocationType::DEVICE
+            && properties.win32_handle_metadata.is_null()
+            && properties.flags.usage & TILE_POOL == 0
+            && flags == 0;
+        is_known.then_some(Self {
+            bytes,
+            kind: properties.kind,
+            handle_types: properties.requested_handle_types,
+            location: properties.location,
+            flags: properties.flags,
+        })
+    }
+
+    /// Returns the properties for the driver.
+    pub(super) fn properties(&self) -> CuMemAllocationProp {
+        CuMemAllocationProp {
+            kind: self.kind,
+            requested_handle_types: self.handle_types,
+            location: self.location,
+            win32_handle_metadata: core::ptr::null_mut(),
+            flags: self.flags,
+        }
+    }
+
+    /// Returns the device of the memory.
+    pub(super) fn device(&self) -> CuDevice {
+        CuDevice(self.location.id)
+    }
+
+    /// Returns the access that the memory's own device needs for copies.
+    pub(super) fn own_access(&self) -> CuMemAccessDesc {
+        CuMemAccessDesc { location: self.location, flags: CuMemAccessFlags::READ_WRITE }
+    }
+}
+
+impl ProgramItem {
+    /// Returns an address at which the memory's own device can read and write everything.
+    pub(super) fn copy_address(&self) -> Option<CuDevicePtr> {
+        let recipe = &self.physical.recipe;
+        let is_whole = |mapping: &ProgramMapping| {
+            mapping.offset == 0
+                && mapping.bytes == recipe.bytes
+                && mapping.access.iter().any(|access| *access == recipe.own_access())
+        };
+        self.mappings.iter().find(|(_, mapping)| is_whole(mapping)).map(|&(address, _)| address)
+    }
+}
+
+impl ProgramMapping {
+    /// Returns the address behind the mapping.
+    fn end(&self, address: CuDevicePtr) -> CuDevicePtr {
+        address.saturating_add(self.bytes)
+    }
+}
+
+impl ProgramMemory {
+    fn lock(&self) -> MutexGuard<'_, ProgramRecords> {
+        // Each change of the records is complete before the next call that may panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a handle of the program's is a token.
+    pub(super) const fn is_token(handle: CuMemHandle) -> bool {
+        handle.0 & TOKENS == TOKENS
+    }
+
+    /// Returns a new token.
+    pub(super) fn new_token(&self) -> u64 {
+        let mut records = self.lock();
+        records.made += 1;
+        TOKENS | records.made
+    }
+
+    /// Adds physical memory, which the program holds once.
+    pub(super) fn add(&self, token: u64, recipe: Recipe, handle: CuMemHandle) {
+        let physical = ProgramPhysical {
+            recipe,
+            handle: Some(handle),
+            contents: None,
+            window: None,
+            held: 1,
+            uses: 0,
+            is_shared: false,
+        };
+        self.lock().physical.insert(token, physical);
+    }
+
+    /// Returns how the memory of a held token is created.
+    pub(super) fn recipe(&self, token: u64) -> Option<Recipe> {
+        self.lock().held(token).map(|physical| physical.recipe)
+    }
+
+    /// Returns the driver's handle of a held token whose memory is awake.
+    pub(super) fn handle(&self, token: u64) -> Option<CuMemHandle> {
+        self.lock().held(token).and_then(|physical| physical.handle)
+    }
+
+    /// Returns the driver's handle of a held token for a call that maps. The memory lives until [`mapped`](Self::mapped) or
+    /// [`end_use`](Self::end_use).
+    pub(super) fn begin_use(&self, token: u64) -> Option<CuMemHandle> {
+        let mut records = self.lock();
+        let physical = records.held(token)?;
+        physical.uses += 1;
+        physical.handle
+    }
+
+    /// Notes a mapping, begun by [`begin_use`](Self::begin_use).
+    pub(super) fn mapped(&self, address: CuDevicePtr, token: u64, bytes: u64, offset: u64) {
+        let mapping = ProgramMapping { token, bytes, offset, access: Vec::new(), is_mapped: true };
+        self.lock().mappings.insert(address, mapping);
+    }
+
+    /// Ends a use. Returns memory that has ended.
+    pub(super) fn end_use(&self, token: u64) -> Option<Ended> {
+        self.lock().end_use(token)
+    }
+
+    /// Gives a token back.
+    pub(super) fn release(&self, token: u64) -> Released {
+        let mut records = self.lock();
+        let Some(physical) = records.held(token) else { return Released::Unknown };
+        physical.held -= 1;
+        records.take_ended(token).map_or(Released::Lives, Released::Last)
+    }
+
+    /// Puts memory back whose release has failed. The program holds a token again if `held`.
+    pub(super) fn put_back(&self, (token, mut physical): Ended, held: bool) {
+        physical.held += u64::from(held);
+        self.lock().physical.insert(token, physical);
+    }
+
+    /// Returns the token of the memory mapped at an address, which the program holds once more.
+    pub(super) fn retain(&self, address: CuDevicePtr) -> Option<u64> {
+        let mut records = self.lock();
+        let token = records.at(address)?;
+        records.physical.get_mut(&token)?.held += 1;
+        Some(token)
+    }
+
+    /// Takes the mappings that lie in a range out, ahead of a call to unmap the range.
+    pub(super) fn take_mappings(&self, address: CuDevicePtr, bytes: u64) -> Vec<(CuDevicePtr, ProgramMapping)> {
+        let mut records = self.lock();
+        let end = address.saturating_add(bytes);
+        let inside = records.mappings.range(address..end.max(address)).filter(|(at, mapping)| mapping.end(**at) <= end);
+        let inside: Vec<CuDevicePtr> = inside.map(|(&at, _)| at).collect();
+        inside.into_iter().filter_map(|at| records.mappings.remove_entry(&at)).collect()
+    }
+
+    /// Puts mappings back that the driver has not unmapped.
+    pub(super) fn put_mappings_back(&self, mappings: Vec<(CuDevicePtr, ProgramMapping)>) {
+        let mut records = self.lock();
+        for (address, mapping) in mappings {
+            records.mappings.entry(address).or_insert(mapping);
+        }
+    }
+
+    /// Takes parked mappings out that make up a range.
+    pub(super) fn take_parked(&self, address: CuDevicePtr, bytes: u64) -> ParkedRange {
+        let mut records = self.lock();
+        let end = address.saturating_add(bytes);
+        let found = records.overlapping(address, end);
+        if found.iter().all(|at| records.mappings[at].is_mapped) {
+            return ParkedRange::Absent;
+        }
+        let mut next = address;
+        for at in &found {
+            let mapping = &records.mappings[at];
+            if *at != next || mapping.is_mapped {
+                return ParkedRange::Mixed;
+            }
+            next = mapping.end(*at);
+        }
+        if next != end {
+            return ParkedRange::Mixed;
+        }
+        let tokens: Vec<u64> =
+            found.iter().filter_map(|at| records.mappings.remove(at)).map(|mapping| mapping.token).collect();
+        ParkedRange::Whole(tokens.into_iter().filter_map(|token| records.end_use(token)).collect())
+    }
+
+    /// Returns whether a range has a parked mapping.
+    pub(super) fn has_parked(&self, address: CuDevicePtr, bytes: u64) -> bool {
+        let records = self.lock();
+        let found = records.overlapping(address, address.saturating_add(bytes));
+        found.iter().any(|at| !records.mappings[at].is_mapped)
+    }
+
+    /// Notes the access to a range that the driver has given. Memory with different access to its parts counts as shared.
+    pub(super) fn set_access(&self, address: CuDevicePtr, bytes: u64, given: &[CuMemAccessDesc]) {
+        let mut records = self.lock();
+        let end = address.saturating_add(bytes);
+        for at in records.overlapping(address, end) {
+            let Some(mapping) = records.mappings.get_mut(&at) else { continue };
+            let (token, is_whole) = (mapping.token, address <= at && mapping.end(at) <= end);
+            if is_whole {
+                for new in given {
+                    mapping.access.retain(|known| known.location != new.location);
+                    if new.flags != CuMemAccessFlags::NONE {
+                        mapping.access.push(*new);
+                    }
+                }
+            } else {
+                records.share(token);
+            }
+        }
+    }
+
+    /// Notes that the memory of a token may be used without a call of the program.
+    pub(super) fn share(&self, token: u64) {
+        self.lock().share(token);
+    }
+
+    /// Notes that the memory mapped in a range may be used without a call of the program.
+    pub(super) fn share_range(&self, address: CuDevicePtr, bytes: u64) {
+        let mut records = self.lock();
+        for at in records.overlapping(address, address.saturating_add(bytes)) {
+            let token = records.mappings[&at].token;
+            records.share(token);
+        }
+    }
+
+    /// Returns the memory that a park moves, or that is parked.
+    pub(super) fn items(&self, wanted: impl Fn(&ProgramPhysical) -> bool) -> Vec<ProgramItem> {
+        let records = self.lock();
+        let mut items: Vec<ProgramItem> = Vec::new();
+        let mut by_token: BTreeMap<u64, usize> = BTreeMap::new();
+        for (&token, physical) in
+            records.physical.iter().filter(|(_, physical)| !physical.is_shared && wanted(physical))
+        {
+            by_token.insert(token, items.len());
+            items.push(ProgramItem { token, physical: physical.clone(), mappings: Vec::new() });
+        }
+        for (&address, mapping) in &records.mappings {
+            if let Some(&at) = by_token.get(&mapping.token) {
+                items[at].mappings.push((address, mapping.clone()));
+            }
+        }
+        items
+    }
+
+    /// Notes the driver's handle of memory.
+    pub(super) fn set_handle(&self, token: u64, handle: Option<CuMemHandle>) {
+        if let Some(physical) = self.lock().physical.get_mut(&token) {
+            physical.handle = handle;
+        }
+    }
+
+    /// Notes the contents of memory on the host, or that there are none any longer.
+    pub(super) fn set_contents(&self, token: u64, contents: Option<ProgramContents>) {
+        if let Some(physical) = self.lock().physical.get_mut(&token) {
+            physical.contents = contents;
+        }
+    }
+
+    /// Notes whether the driver has a mapping.
+    pub(super) fn set_mapped(&self, address: CuDevicePtr, is_mapped: bool) {
+        if let Some(mapping) = self.lock().mappings.get_mut(&address) {
+            mapping.is_mapped = is_mapped;
+        }
+    }
+
+    /// Notes addresses of the library's own for copies.
+    pub(super) fn open_window(&self, token: u64, address: CuDevicePtr, mapping: ProgramMapping) {
+        let mut records = self.lock();
+        if let Some(physical) = records.physical.get_mut(&token) {
+            physical.window = Some(address);
+            records.mappings.insert(address, mapping);
+        }
+    }
+
+    /// Takes the mapping of a window out. Returns whether the driver has the mapping.
+    pub(super) fn close_window(&self, address: CuDevicePtr) -> bool {
+        self.lock().mappings.remove(&address).is_some_and(|mapping| mapping.is_mapped)
+    }
+
+    /// Returns whether contents lie with the allocator of a context.
+    pub(super) fn has_contents_in(&self, is_it: impl Fn(&Served) -> bool) -> bool {
+        let records = self.lock();
+        records.physical.values().filter_map(|physical| physical.contents.as_ref()).any(|kept| is_it(&kept.served))
+    }
+
+    /// Returns the sums of the memory on a device.
+    pub(super) fn sums(&self, device: impl Fn(CuDevice) -> bool) -> ProgramSums {
+        let mut sums = ProgramSums::default();
+        for physical in self.lock().physical.values().filter(|physical| device(physical.recipe.device())) {
+            let sum = match (&physical.handle, physical.is_shared) {
+                (None, _) => &mut sums.parked,
+                (Some(_), true) => &mut sums.shared,
+                (Some(_), false) => &mut sums.awake,
+            };
+            *sum += physical.recipe.bytes;
+        }
+        sums
+    }
+
+    /// Returns the devices with parked memory, and the bytes of each memory.
+    pub(super) fn parked(&self) -> Vec<(CuDevice, u64)> {
+        let records = self.lock();
+        let parked = records.physical.values().filter(|physical| physical.handle.is_none());
+        parked.map(|physical| (physical.recipe.device(), physical.recipe.bytes)).collect()
+    }
+}
+
+impl ProgramRecords {
+    /// Returns the memory of a token that the program holds.
+    fn held(&mut self, token: u64) -> Option<&mut ProgramPhysical> {
+        self.physical.get_mut(&token).filter(|physical| physical.held > 0)
+    }
+
+    /// Returns the token of the memory mapped at an address.
+    fn at(&self, address: CuDevicePtr) -> Option<u64> {
+        let (at, mapping) = self.mappings.range(..=address).next_back()?;
+        (address < mapping.end(*at)).then_some(mapping.token)
+    }
+
+    /// Returns the mappings with an address in a range.
+    fn overlapping(&self, address: CuDevicePtr, end: CuDevicePtr) -> Vec<CuDevicePtr> {
+        let before = self.mappings.range(..address).next_back().filter(|(at, mapping)| mapping.end(**at) > address);
+        let inside = self.mappings.range(address..end.max(address));
+        before.into_iter().chain(inside).map(|(&at, _)| at).collect()
+    }
+
+    fn share(&mut self, token: u64) {
+        if let Some(physical) = self.physical.get_mut(&token) {
+            physical.is_shared = true;
+        }
+    }
+
+    /// Ends a use. Returns memory that has ended.
+    fn end_use(&mut self, token: u64) -> Option<Ended> {
+        self.physical.get_mut(&token)?.uses -= 1;
+        self.take_ended(token)
+    }
+
+    /// Takes memory out without a token of the program's and without a use.
+    fn take_ended(&mut self, token: u64) -> Option<Ended> {
+        let physical = self.physical.get(&token)?;
+        let is_over = physical.held == 0 && physical.uses == 0;
+        is_over.then(|| self.physical.remove(&token).map(|physical| (token, physical)))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ParkedRange, ProgramMemory, ProgramSums, Recipe, Released};
+    use cachalot_cuda::driver::types::{
+        CuMemAccessDesc, CuMemAccessFlags, CuMemAllocationProp, CuMemHandle, CuMemLocation, CuMemLocationType,
+    };
+
+    const PAGE: u64 = 2 << 20;
+
+    fn recipe(pages: u64) -> Recipe {
+        Recipe::of(pages * PAGE, &CuMemAllocationProp::on_device(0, false, true), 0).expect("memory of a device")
+    }
+
+    fn access(id: i32, flags: CuMemAccessFlags) -> CuMemAccessDesc {
+        CuMemAccessDesc { location: CuMemLocation { kind: CuMemLocationType::DEVICE, id }, flags }
+    }
+
+    /// Adds memory of some pages, mapped at page numbers.
+    fn mapped(memory: &ProgramMemory, pages: u64, at: &[u64]) -> u64 {
+        let token = memory.new_token();
+        memory.add(token, recipe(pages), CuMemHandle(token & 0xff));
+        for page in at {
+            assert_eq!(memory.begin_use(token), Some(CuMemHandle(token & 0xff)));
+            memory.mapped(page * PAGE, token, pages * PAGE, 0);
+        }
+        token
+    }
+
+    #[test]
+    fn memory_lives_until_the_last_token_and_the_last_mapping_are_gone() {
+        let memory = ProgramMemory::default();
+        let token = mapped(&memory, 1, &[1, 2]);
+        assert!(ProgramMemory::is_token(CuMemHandle(token)) && !ProgramMemory::is_token(CuMemHandle(1 << 46)));
+        assert_eq!(memory.retain(2 * PAGE + 5), Some(token));
+        assert_eq!(memory.retain(3 * PAGE), None);
+        assert!(matches!(memory.release(token), Released::Lives));
+        assert!(matches!(memory.release(token), Released::Lives));
+        // A released token maps no more.
+        assert!(matches!(memory.release(token), Released::Unknown) && memory.begin_use(token).is_none());
+        assert_eq!(memory.take_mappings(PAGE, 2 * PAGE).len(), 2);
+        assert!(memory.end_use(token).is_none());
+        assert!(memory.end_use(token).is_some_and(|(of, _)| of == token));
+        assert!(memory.end_use(token).is_none());
+    }
+
+    #[test]
+    fn a_range_of_parked_mappings_is_unmapped_without_the_driver_if_whole() {
+        let memory = ProgramMemory::default();
+        let tokens = [mapped(&memory, 1, &[1]), mapped(&memory, 2, &[2]), mapped(&memory, 1, &[4])];
+        let is = |range: ParkedRange| match range {
+            ParkedRange::Absent => "absent",
+            ParkedRange::Whole(_) => "whole",
+            ParkedRange::Mixed => "mixed",
+        };
+        assert_eq!(is(memory.take_parked(PAGE, 3 * PAGE)), "absent");
+        memory.set_mapped(PAGE, false);
+        memory.set_mapped(2 * PAGE, false);
+        assert!(memory.has_parked(3 * PAGE, PAGE) && !memory.has_parked(4 * PAGE, PAGE));
+        for (at, pages) in [(1, 2), (2, 1), (3, 1), (1, 4), (0, 2)] {
+            assert_eq!(is(memory.take_parked(at * PAGE, pages * PAGE)), "mixed", "{at} {pages}");
+        }
+        assert!(matches!(memory.release(tokens[0]), Released::Lives));
+        let ParkedRange::Whole(ended) = memory.take_parked(PAGE, 3 * PAGE) else { panic!("whole") };
+        assert_eq!(ended.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [tokens[0]]);
+        assert!(matches!(memory.release(tokens[1]), Released::Last(_)));
+    }
+
+    #[test]
+    fn copies_use_addresses_that_the_own_device_may_write_to_the_end() {
+        let memory = ProgramMemory::default();
+        let token = mapped(&memory, 2, &[4, 8]);
+        let address = || memory.items(|_| true)[0].copy_address();
+        assert_eq!(address(), None);
+        memory.set_access(4 * PAGE, 2 * PAGE, &[access(1, CuMemAccessFlags::READ_WRITE)]);
+        memory.set_access(8 * PAGE, 2 * PAGE, &[access(0, CuMemAccessFlags::READ)]);
+        assert_eq!(address(), None);
+        memory.set_access(8 * PAGE, 2 * PAGE, &[access(0, CuMemAccessFlags::READ_WRITE)]);
+        assert_eq!(address(), Some(8 * PAGE));
+        memory.set_access(8 * PAGE, 2 * PAGE, &[access(0, CuMemAccessFlags::NONE)]);
+        assert_eq!(address(), None);
+        // Access to a part has no record of its own.
+        memory.set_access(8 * PAGE, PAGE, &[access(0, CuMemAccessFlags::READ_WRITE)]);
+        assert!(memory.items(|_| true).is_empty());
+        assert_eq!(memory.sums(|_| true), ProgramSums { shared: 2 * PAGE, ..ProgramSums::default() });
+        assert!(matches!(memory.release(token), Released::Lives));
+    }
+
+    #[test]
+    fn memory_for_sparse_arrays_and_of_the_host_is_the_drivers() {
+        let mut properties = CuMemAllocationProp::on_device(0, true, false);
+        assert!(Recipe::of(PAGE, &properties, 0).is_some() && Recipe::of(PAGE, &properties, 1).is_none());
+        properties.flags.usage = 1;
+        assert!(Recipe::of(PAGE, &properties, 0).is_none());
+        properties.flags.usage = 0;
+        properties.location.kind = CuMemLocationType(2);
+        assert!(Recipe::of(PAGE, &properties, 0).is_none());
+    }
+}
