@@ -66,7 +66,7 @@ fn decisions(config: &str, limit: Option<u64>) -> Vec<String> {
 type Case = (&'static str, &'static str, bool);
 
 /// The entry has no effect beside the configuration.
-const WITHOUT: [Case; 19] = [
+const WITHOUT: [Case; 20] = [
     ("expandable_segments:True", "compact:0", false),
     ("expandable_segments:True,parity:False", "compact:0.05", true),
     ("expandable_segments:True", "exact_segments:True", false),
@@ -81,6 +81,7 @@ const WITHOUT: [Case; 19] = [
     ("", "max_non_split_rounding_mb:64", true),
     ("max_split_size_mb:24,parity:False,expandable_segments:True", "max_non_split_rounding_mb:64", true),
     ("parity:False,expandable_segments:True", "max_split_size_mb:24", true),
+    ("", "quarantine:0", false),
     ("", "reclaim_budget:1", true),
     ("expandable_segments:True", "reclaim_budget:1", true),
     ("policy:direct", "throw_on_cudamalloc_oom:True", true),
@@ -89,7 +90,7 @@ const WITHOUT: [Case; 19] = [
 ];
 
 /// The entry has an effect beside the configuration.
-const WITH: [Case; 18] = [
+const WITH: [Case; 19] = [
     ("", "compact:0", false),
     ("", "exact_segments:True", false),
     // A request needs room for a segment of its size, and not for 20 MiB.
@@ -108,6 +109,7 @@ const WITH: [Case; 18] = [
     ("max_split_size_mb:24", "max_non_split_rounding_mb:64", false),
     ("max_split_size_mb:24,expandable_segments:True", "max_non_split_rounding_mb:64", false),
     ("expandable_segments:True", "max_split_size_mb:24", false),
+    ("guard:all", "quarantine:0", false),
     ("reclaim:auto", "reclaim_budget:0", false),
     // Memory that a release would make room for counts as in use.
     ("", "throw_on_cudamalloc_oom:True", false),

@@ -53,6 +53,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     #[inline(never)]
     pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let word = self.flags.load();
+        if word & flags::APART == 0 {
+            self.malloc_by(word, bytes, stream)
+        } else {
+            self.malloc_apart(word, bytes, stream)
+        }
+    }
+
+    /// Serves a request from the cache if `word` allows that, else as [`malloc_by`](Self::malloc_by) does.
+    pub(super) fn malloc_again(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        if word & !flags::FAST_PATH_FLAGS != 0 {
+            return self.malloc_by(word, bytes, stream);
+        }
+        self.malloc_fast(word, bytes, stream, || self.malloc_slow(bytes, stream, false))
+    }
+
+    /// Serves a request that the fast path has declined, by the flags in `word`.
+    #[inline(always)]
+    fn malloc_by(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // With a trace and nothing else, a hit in the cache stays one lookup under one lock.
         if word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
             return self.malloc_traced(word, bytes, stream);
@@ -79,7 +97,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         drop(asking);
         let slow = || self.malloc_slow(bytes, stream, has_asked);
         // Blocks that still wait are no reason to leave the fast path.
-        self.malloc_fast(self.flags.load() & !flags::PENDING, bytes, stream, slow)
+        self.malloc_fast(self.flags.load() & !(flags::PENDING | flags::APART), bytes, stream, slow)
     }
 
     /// Serves a request while plans are in force: from a plan if it deviates only a little, else from the heaps.

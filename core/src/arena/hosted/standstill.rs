@@ -19,7 +19,7 @@ use crate::tables::Storage;
 use alloc::vec::Vec;
 
 /// A locked part of a device.
-type Guard<'a, R, T> = MutexGuard<'a, R, T>;
+type LockedPart<'a, R, T> = MutexGuard<'a, R, T>;
 
 /// The locked parts of a device, in the order of their ranks.
 pub(in crate::arena) struct Standstill<'a, R: Lock, S: Storage> {
@@ -27,14 +27,14 @@ pub(in crate::arena) struct Standstill<'a, R: Lock, S: Storage> {
     /// The configuration in force, which changes only with the registry locked.
     pub config: Config,
     /// The lanes of the planned policy, if configured.
-    pub lanes: Vec<Guard<'a, R, Option<Lane>>>,
+    pub lanes: Vec<LockedPart<'a, R, Option<Lane>>>,
     pub paging: LockedPaging<'a, R, S>,
-    pub ended: Guard<'a, R, EndedHeaps<S>>,
+    pub ended: LockedPart<'a, R, EndedHeaps<S>>,
     pub waits: LockedWaits<'a, R, S>,
-    pub planner: Option<Guard<'a, R, PlannerState>>,
-    pub tuning: Guard<'a, R, TuningState>,
-    pub page_map: Guard<'a, R, ()>,
-    pub peaks: Guard<'a, R, u32>,
+    pub planner: Option<LockedPart<'a, R, PlannerState>>,
+    pub tuning: LockedPart<'a, R, TuningState>,
+    pub page_map: LockedPart<'a, R, ()>,
+    pub peaks: LockedPart<'a, R, u32>,
 }
 
 impl<'a, R: Lock, S: Storage> Standstill<'a, R, S> {

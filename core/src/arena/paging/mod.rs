@@ -14,6 +14,7 @@
 mod departures;
 pub(in crate::arena) mod expand;
 pub(crate) mod extents;
+mod guarded;
 pub(in crate::arena) mod mapper;
 mod mapping;
 pub(crate) mod parking;
@@ -77,6 +78,11 @@ impl<R: Lock, S: Storage> Paging<R, S> {
     #[cfg(feature = "alloc")]
     pub(in crate::arena) fn lengths(&self) -> alloc::collections::BTreeMap<u64, u64> {
         self.pool.lock().lengths()
+    }
+
+    /// Returns the bytes of the segments of guarded blocks.
+    pub(in crate::arena) fn guarded_segment_bytes(&self) -> u64 {
+        self.pool.lock().guards.mapped_bytes
     }
 
     /// Returns the counters of the elastic ranges.

@@ -36,7 +36,7 @@ use crate::streams::kept::Captured;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
-use crate::units::StreamId;
+use crate::units::{DevicePtr, StreamId};
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
@@ -44,6 +44,27 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     /// Records the events now, unless the uses have theirs, or defers the recording during a capture.
     /// On an error the free is undone: the block is allocated again, with all user streams.
     pub(crate) fn wait_for_uses(
+        self,
+        slot: u32,
+        heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+        site: u32,
+    ) -> Result<(), Error> {
+        if self.flags.has(flags::GUARDED) {
+            return self.wait_guarded(slot, heap, block, site);
+        }
+        self.wait_unguarded(slot, heap, block, site)
+    }
+
+    /// Notes the free of a pending block for a later report, if a guarded block, and lets the block wait.
+    #[cold]
+    fn wait_guarded(self, slot: u32, heap: MutexGuard<'_, R, Heap<S>>, block: u32, site: u32) -> Result<(), Error> {
+        let site = self.note_guarded(slot, heap, block, site);
+        self.wait_unguarded(slot, self.heaps.lock(slot), block, site)
+    }
+
+    /// Frees a pending block as [`wait_for_uses`](Self::wait_for_uses) does, without a note. Unlocks the heap.
+    fn wait_unguarded(
         self,
         slot: u32,
         mut heap: MutexGuard<'_, R, Heap<S>>,
@@ -65,6 +86,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
             debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
             heap.blocks[block].events = 0;
             heap.undo_free(block, &self.heaps.slot(slot).counters);
+            self.undo_guarded_free(DevicePtr(heap.blocks[block].addr));
         }
         waiting
     }
