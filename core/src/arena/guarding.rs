@@ -174,28 +174,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Notes what is known of a pending block at its free, if a guarded block. Unlocks the heap; no other call touches a
-    /// pending block. Returns the call site of the free.
-    pub(in crate::arena) fn note_guarded(
+    /// Notes what is known of a pending block at its free, if a guarded block, and frees the block as
+    /// [`wait_for_uses`](Self::wait_for_uses) does. Unlocks the heap; no other call touches a pending block.
+    pub(in crate::arena) fn note_and_wait(
         self,
         slot: u32,
         heap: MutexGuard<'_, R, Heap<S>>,
         block: u32,
         site: u32,
-    ) -> u32 {
+    ) -> Result<(), Error> {
+        let (mut heap, mut site) = (heap, site);
         let at = DevicePtr(heap.blocks[block].addr);
-        drop(heap);
-        if !self.is_guarded(at) {
-            return site;
+        if self.is_guarded(at) {
+            drop(heap);
+            // With no lock held: the host may walk the stack of an interpreter.
+            if site == 0 {
+                site = self.driver.device().call_site(CallSite::Free);
+            }
+            heap = self.heaps.lock(slot);
+            let own = heap.stream;
+            let mut next = heap.blocks[block].uses;
+            let uses = heap.uses().next_streams(&mut next);
+            self.note_guarded_free(at, site, uses.into_iter().filter(|&stream| stream != own));
         }
-        // With no lock held: the host may walk the stack of an interpreter.
-        let site = if site == 0 { self.driver.device().call_site(CallSite::Free) } else { site };
-        let mut heap = self.heaps.lock(slot);
-        let own = heap.stream;
-        let mut next = heap.blocks[block].uses;
-        let uses = heap.uses().next_streams(&mut next);
-        drop(heap);
-        self.note_guarded_free(at, site, uses.into_iter().filter(|&stream| stream != own));
-        site
+        self.wait_for_uses(slot, heap, block, site)
     }
 }

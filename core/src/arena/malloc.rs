@@ -53,19 +53,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     #[inline(never)]
     pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let word = self.flags.load();
-        if word & flags::APART == 0 {
-            self.malloc_by(word, bytes, stream)
-        } else {
-            self.malloc_apart(word, bytes, stream)
-        }
+        self.malloc_by(word, bytes, stream)
     }
 
     /// Serves a request from the cache if `word` allows that, else as [`malloc_by`](Self::malloc_by) does.
     pub(super) fn malloc_again(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        if word & !flags::FAST_PATH_FLAGS != 0 {
-            return self.malloc_by(word, bytes, stream);
-        }
-        self.malloc_fast(word, bytes, stream, || self.malloc_slow(bytes, stream, false))
+        self.malloc_fast(word, bytes, stream, || self.malloc_by(word, bytes, stream))
     }
 
     /// Serves a request that the fast path has declined, by the flags in `word`.
@@ -79,6 +72,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let waits = word & flags::PENDING != 0 && word & !(flags::FAST_PATH_FLAGS | flags::PENDING) == 0;
         if waits && bytes <= MAX_REQUEST / 2 {
             return self.malloc_after_events(bytes, stream);
+        }
+        // Behind the two cases above, which then pay nothing for guards.
+        if word & flags::APART != 0 {
+            return self.malloc_apart(word, bytes, stream);
         }
         if word & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
             return self.malloc_beside_plans(word, bytes, stream);

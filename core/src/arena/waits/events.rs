@@ -46,27 +46,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     pub(crate) fn wait_for_uses(
         self,
         slot: u32,
-        heap: MutexGuard<'_, R, Heap<S>>,
-        block: u32,
-        site: u32,
-    ) -> Result<(), Error> {
-        if self.flags.has(flags::GUARDED) {
-            return self.wait_guarded(slot, heap, block, site);
-        }
-        self.wait_unguarded(slot, heap, block, site)
-    }
-
-    /// Notes the free of a pending block for a later report, if a guarded block, and lets the block wait.
-    #[cold]
-    fn wait_guarded(self, slot: u32, heap: MutexGuard<'_, R, Heap<S>>, block: u32, site: u32) -> Result<(), Error> {
-        let site = self.note_guarded(slot, heap, block, site);
-        self.wait_unguarded(slot, self.heaps.lock(slot), block, site)
-    }
-
-    /// Frees a pending block as [`wait_for_uses`](Self::wait_for_uses) does, without a note. Unlocks the heap.
-    fn wait_unguarded(
-        self,
-        slot: u32,
         mut heap: MutexGuard<'_, R, Heap<S>>,
         block: u32,
         site: u32,
