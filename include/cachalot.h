@@ -580,7 +580,7 @@ typedef struct cachalot_calls {
 typedef struct cachalot_pages {
   size_t struct_size;          /**< sizeof(cachalot_pages). */
   uint64_t mapped_bytes;       /**< Pages mapped where blocks can use them. */
-  uint64_t spare_bytes;        /**< Pages mapped nowhere. They serve the next mapping. */
+  uint64_t spare_bytes;        /**< Pages mapped nowhere, and parts of pages beside guarded blocks. */
   uint64_t stale_bytes;        /**< Addresses that pages have left, still mapped until their work is done. No memory. */
   uint64_t pinned_bytes;       /**< Mapped pages that neither move nor return to the driver. */
   uint64_t moved_bytes;        /**< Pages moved so far. */

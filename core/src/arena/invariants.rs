@@ -43,9 +43,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         reserved += self.retired_bytes();
         let pages = self.paging.check()?;
-        reserved += pages.spare + pages.departed + pages.waking + pages.guarded;
-        // The segments of guarded blocks lie on pages.
-        reserved -= self.paging.guarded_segment_bytes();
+        reserved += pages.unused();
         if is_exclusive && (pages.moving, pages.home, pages.asleep) != (0, home - asleep, asleep) {
             return Err("the bytes of the pages at home are not those of the heaps and ranges");
         }

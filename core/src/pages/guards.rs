@@ -132,8 +132,6 @@ pub(crate) struct Guards<S: Storage> {
     unmapped: u32,
     /// Number of frees of guarded blocks.
     pub frees: u64,
-    /// Bytes of the blocks that are not unmapped.
-    pub mapped_bytes: u64,
     /// The page from which small blocks are cut.
     pub shelf: Option<Shelf>,
 }
@@ -147,7 +145,6 @@ impl<S: Storage> Default for Guards<S> {
             youngest: NONE,
             unmapped: 0,
             frees: 0,
-            mapped_bytes: 0,
             shelf: None,
         }
     }
@@ -165,7 +162,6 @@ impl<S: Storage> Guards<S> {
 
     /// Adds a block. Room was made.
     pub(crate) fn add(&mut self, block: GuardedBlock) {
-        self.mapped_bytes += block.place.size;
         let entry = self.table.insert(block);
         self.index.insert(entry, self.table.entries_mut());
     }
@@ -206,7 +202,6 @@ impl<S: Storage> Guards<S> {
             return None;
         }
         let place = self.table[entry].place;
-        self.mapped_bytes -= place.size;
         self.table[entry].stage = GuardStage::Unmapped;
         Some(place)
     }
@@ -269,7 +264,6 @@ mod tests {
             guards.make_room().unwrap();
             guards.add(block(number));
         }
-        assert_eq!(guards.mapped_bytes, 3072);
         for (kept, number) in (0..).zip([2, 1, 3]) {
             let at = block(number).place.at;
             guards.note_free(at, 9, UsedOn::new());
@@ -279,7 +273,7 @@ mod tests {
             guards.keep_away(at);
             assert_eq!((guards.unmap(at), guards.is_mapped(at)), (None, false));
         }
-        assert_eq!((guards.mapped_bytes, guards.forget_oldest(3)), (0, None));
+        assert_eq!(guards.forget_oldest(3), None);
         assert_eq!(guards.forget_oldest(2), Some(block(2).place));
         assert!(guards.around(DevicePtr(2 << 24)).is_none());
         let known = guards.around(DevicePtr((3 << 24) + (1 << 22) - 1)).unwrap();

@@ -126,7 +126,7 @@ vacant!(Page, next, keeps, |next| Self {
     next,
 });
 
-/// Bytes of the pages, by place. The sum of all but `asleep` is the sum of all handles.
+/// Bytes of the pages, by place. The sum of all but `asleep` and `guarded_blocks` is the sum of all handles.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct PageBytes {
     /// Bytes of the pages at home.
@@ -137,6 +137,8 @@ pub(crate) struct PageBytes {
     pub departed: u64,
     /// Bytes of the pages under guarded blocks.
     pub guarded: u64,
+    /// Bytes of the guarded blocks. A part of `guarded`.
+    pub guarded_blocks: u64,
     /// Bytes of the pages held by operations.
     pub moving: u64,
     /// Bytes of the places of asleep pages. An asleep page has no memory of the device.
@@ -349,10 +351,11 @@ impl<S: Storage> PagePool<S> {
         self.remove_if_lost(page);
     }
 
-    /// Puts a moving page under a guarded block, which counts as its alias.
-    pub(crate) fn begin_to_guard(&mut self, page: u32) {
+    /// Puts a moving page under a guarded block of `size` bytes, which counts as the page's alias.
+    pub(crate) fn begin_to_guard(&mut self, page: u32, size: u64) {
         self.put(page, Place::Guarded);
         self.add_alias(page);
+        self.bytes.guarded_blocks += size;
     }
 
     /// Cuts `bytes` off the page that small guarded blocks share, for a block that counts as the page's alias. Returns
@@ -365,12 +368,14 @@ impl<S: Storage> PagePool<S> {
         }
         *used += bytes;
         self.add_alias(page);
+        self.bytes.guarded_blocks += bytes;
         Some((page, offset))
     }
 
-    /// Ends a mapping of `page` under a guarded block, which is unmapped or `stuck` for good. The page is spare after
-    /// the last one. Returns the bytes to count as leaked.
-    pub(crate) fn end_guard(&mut self, page: u32, stuck: bool) -> u64 {
+    /// Ends a mapping of `page` under a guarded block of `size` bytes, which is unmapped or `stuck` for good. The page is
+    /// spare after the last one. Returns the bytes to count as leaked.
+    pub(crate) fn end_guard(&mut self, page: u32, size: u64, stuck: bool) -> u64 {
+        self.bytes.guarded_blocks -= size;
         self.remove_alias(page, stuck);
         let Page { aliases, stuck, bytes, .. } = self.table[page];
         if aliases > 0 {
@@ -561,6 +566,17 @@ impl<S: Storage> PagePool<S> {
 }
 
 impl PageBytes {
+    /// Returns the bytes in use by no block: of spare, departed and waking pages, and [beside](Self::beside_guarded)
+    /// guarded blocks.
+    pub(crate) fn unused(&self) -> u64 {
+        self.spare + self.departed + self.waking + self.beside_guarded()
+    }
+
+    /// Returns the bytes that guarded blocks leave of their pages.
+    pub(crate) fn beside_guarded(&self) -> u64 {
+        self.guarded - self.guarded_blocks
+    }
+
     /// Returns the bytes of the pages in `place`.
     fn of(&mut self, place: Place) -> &mut u64 {
         match place {

@@ -122,12 +122,15 @@ fn small_blocks_share_a_page_and_no_address() {
     let allocator = allocator("guard:all");
     let blocks: Vec<_> = (0..4).map(|_| malloc(&allocator, MIB / 2)).collect();
     assert_eq!(device(&allocator).used(), 2 * MIB);
+    let pages = || allocator.pages(DEVICE).unwrap().stats().unwrap();
+    assert_eq!((pages().mapped, pages().spare), (2 * MIB, 0));
     let physical = |block| device(&allocator).physical(block, 512).unwrap();
     assert!(blocks.iter().skip(1).all(|&block| physical(block)[0] != physical(blocks[0])[0]));
     allocator.free(blocks[0]).unwrap();
     settle(&allocator);
     assert!(!device(&allocator).is_accessible(blocks[0], 1));
     assert!(device(&allocator).is_accessible(blocks[1], MIB / 2));
+    assert_eq!((pages().mapped, pages().spare), (3 * MIB / 2, MIB / 2), "a part that no block has is spare");
     blocks[1..].iter().for_each(|&block| allocator.free(block).unwrap());
     settle(&allocator);
     allocator.empty_cache(DEVICE).unwrap();
@@ -238,6 +241,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
+/// Returns the bytes held from the device, as the sum of the figures that programs can read.
+fn counted(allocator: &Simulated) -> u64 {
+    let reserved = allocator.stats(DEVICE).unwrap().get("reserved_bytes.all.current").unwrap() as u64;
+    let spare = allocator.pages(DEVICE).unwrap().stats().unwrap().spare;
+    reserved + spare + allocator.leaked_bytes(DEVICE).unwrap()
+}
+
 /// Returns whether two blocks have common physical memory.
 fn overlap(device: &SimulatedDevice, one: (DevicePtr, u64), other: (DevicePtr, u64)) -> bool {
     let pieces = |(at, bytes)| device.physical(at, bytes).unwrap();
@@ -289,6 +299,7 @@ proptest! {
             }
             allocator.check_invariants().unwrap();
             let of_device = device(&allocator);
+            prop_assert_eq!(of_device.used(), counted(&allocator));
             for (number, &block) in live.iter().enumerate() {
                 prop_assert!(of_device.is_accessible(block.0, block.1));
                 let explained = allocator.explain(block.0).unwrap();

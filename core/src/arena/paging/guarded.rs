@@ -36,7 +36,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         let (page, offset) = page;
         // One granule more than the page stays unmapped.
         let span = bytes + granule;
-        let undo = || self.end_guard(page, false);
+        let undo = || self.end_guard(page, size, false);
         let base = match self.reserve_guarded(span) {
             Ok(Some(base)) => base,
             none => {
@@ -74,7 +74,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         }
         let page = hand.keep().first;
         let mut pages = self.device.paging.pool.lock();
-        pages.begin_to_guard(page);
+        pages.begin_to_guard(page, size);
         if shares {
             // What is left of an earlier shelf stays unused until its last block is gone.
             pages.guards.shelf = Some(Shelf { page, used: size });
@@ -135,13 +135,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Removes the mapping of a guarded block, and lets the page go.
     fn remove_mapping(&self, place: &GuardedPlace, bytes: u64) -> Result<(), Error> {
         let removed = self.unmap(place.mapped, bytes);
-        self.end_guard(place.page, removed.is_err());
+        self.end_guard(place.page, place.size, removed.is_err());
         Ok(removed?)
     }
 
-    /// Ends a mapping of a page under a guarded block, which is unmapped or `stuck` for good.
-    fn end_guard(&self, page: u32, stuck: bool) {
-        let leaked = self.device.paging.pool.lock().end_guard(page, stuck);
+    /// Ends a mapping of a page under a guarded block of `size` bytes, which is unmapped or `stuck` for good.
+    fn end_guard(&self, page: u32, size: u64, stuck: bool) {
+        let leaked = self.device.paging.pool.lock().end_guard(page, size, stuck);
         self.device.ledger.leak(leaked);
     }
 

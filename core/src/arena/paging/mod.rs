@@ -80,11 +80,6 @@ impl<R: Lock, S: Storage> Paging<R, S> {
         self.pool.lock().lengths()
     }
 
-    /// Returns the bytes of the segments of guarded blocks.
-    pub(in crate::arena) fn guarded_segment_bytes(&self) -> u64 {
-        self.pool.lock().guards.mapped_bytes
-    }
-
     /// Returns the counters of the elastic ranges.
     pub(in crate::arena) fn range_counters(&self) -> &HeapCounters {
         &self.range_counters
