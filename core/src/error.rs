@@ -75,6 +75,9 @@ pub enum Error {
     Parked,
     /// Memory is not parked, not woken or not tagged, for this reason.
     ParkingRefused(&'static str),
+    /// The host lacks the memory for the contents of the memory to be parked. Returned by
+    /// [`Parking::park`](crate::Parking::park). The caller can free memory of the host, or park without the contents.
+    NoHostMemory,
     /// The fraction is outside the closed interval from 0 to 1. Returned when a memory limit is
     /// set.
     InvalidFraction(f64),
@@ -213,6 +216,7 @@ impl fmt::Display for Error {
             Self::UnknownTag(tag) => write!(f, "no pool has the tag {:#x}", tag.0),
             Self::Parked => f.write_str("the memory is parked: wake it before it is used"),
             Self::ParkingRefused(why) => write!(f, "the memory is not parked or woken: {why}"),
+            Self::NoHostMemory => Self::ParkingRefused("the host lacks the memory for the contents").fmt(f),
             Self::InvalidFraction(fraction) => {
                 write!(f, "per_process_memory_fraction is invalid: {fraction} is not in [0.0, 1.0]")
             }

@@ -96,8 +96,8 @@ mod trace;
 mod units;
 
 pub use allocator::{
-    Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Parking, Range, RangeAllocator, Reading,
-    Statistic, StatisticKind, Tuning,
+    Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Parking, Range, Reading, Statistic,
+    StatisticKind, Tuning,
 };
 #[cfg(feature = "alloc")]
 pub use allocator::{Bound, Fit, Rehearsal, Window};
@@ -109,7 +109,7 @@ pub use arena::paging::ranges::Reservation;
 pub use arena::tuning::{TuneReport, TuneStage};
 pub use config::Config;
 pub use config::rounding::PoolKind;
-pub use device::oom::OutOfMemory;
+pub use device::oom::{OutOfMemory, PyTorchSize};
 #[cfg(feature = "alloc")]
 pub use device::simulated;
 pub use device::{
@@ -121,8 +121,6 @@ pub use error::{Error, PointerFault};
 #[cfg(feature = "alloc")]
 pub use planned::{Observed, ObservedStream, is_planned};
 pub use pool::{PoolId, PoolOptions, Route, Tag};
-#[cfg(feature = "alloc")]
-pub use snapshot::memory_map;
 #[cfg(feature = "alloc")]
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 pub use stats::{CallCount, Counter, MemoryCalls, PlannedReport, ReclaimStats, Stage, Stats};

@@ -48,7 +48,7 @@ pub use cachalot_core as core_api;
 pub use cachalot_core::simulated::SimulatedDevice;
 pub use cachalot_core::{
     Allocation, Allocator, Block, BlockAllocator, Bound, Buffer, Config, DeviceIndex, DevicePtr, Error, FailedDrop,
-    Fit, Growable, Range, RangeAllocator, Rehearsal, StreamId, Tuning,
+    Fit, Growable, Range, Rehearsal, StreamId, Tuning,
 };
 pub use cachalot_cuda as cuda;
 pub use cachalot_cuda::lock::{self, HeapLock};

@@ -4,6 +4,7 @@
 //! ```text
 //! model    the data of a snapshot: segments, blocks, events, stacks, unknown keys
 //! metrics  figures as OpenMetrics text: of a snapshot, and of an allocator
+//! memory_map  the blocks of an allocator's segments, and the distribution of their sizes
 //! take     snapshots of an allocator
 //! stack    stacks of the program, shared by events of one call site
 //! shared   values read once for all references in a file
@@ -24,13 +25,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Without the feature `files`, which is on by default, the crate has [`metrics::of_allocator`] alone, and no dependency but the core.
+//! Without the feature `files`, which is on by default, the crate has [`metrics::of_allocator`] and [`memory_map`] alone, and no dependency but the core.
 //!
 //! Source of the keys: `torch/cuda/memory.py` and `torch/csrc/cuda/Module.cpp` of `PyTorch` 2.0 to
 //! 2.15.
 
 #![forbid(unsafe_code)]
 
+pub mod memory_map;
 pub mod metrics;
 
 #[cfg(feature = "files")]

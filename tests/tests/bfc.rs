@@ -13,9 +13,9 @@
 //! TensorFlow also counts the largest allocation so far. Where a test checks the count, the test
 //! here reads the size from the allocated blocks.
 
-use cachalot_core::memory_map::{BINS, Bin, MemoryMap};
 use cachalot_core::simulated::{Call, Failure};
 use cachalot_core::{Config, DeviceError, DevicePtr, Error, ErrorKind, SnapshotSegment};
+use cachalot_snapshot::memory_map::{BINS, Bin, MemoryMap};
 use cachalot_tests::host::{DEVICE, Host, MIB};
 
 const GIB: u64 = 1 << 30;

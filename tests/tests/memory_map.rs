@@ -1,7 +1,7 @@
 //! The memory map: bins, sums, occupancy and text.
 
 use cachalot_core::StreamId;
-use cachalot_core::memory_map::{BINS, Bin, MemoryMap, OCCUPANCY_WIDTH, bin_of};
+use cachalot_snapshot::memory_map::{BINS, Bin, MemoryMap, OCCUPANCY_WIDTH, bin_of};
 use cachalot_tests::host::{DEVICE, Host, MIB};
 use cachalot_tests::policies::policies;
 

@@ -16,56 +16,18 @@ mod sealed {
     pub trait SealedAllocator {}
 }
 
-/// Allocates and frees the memory of [`Block`]s. Every [`Allocator`] does, and nothing else: the
-/// trait spares the types of owners three parameters.
+/// An allocator as the owners of its memory see it: the owner's type names neither devices nor lock nor tables. Every
+/// [`Allocator`] is one, and nothing else.
 pub trait BlockAllocator: sealed::SealedAllocator {
-    /// Allocates memory; see [`Allocator::malloc`].
-    ///
-    /// # Errors
-    /// The errors of [`Allocator::malloc`].
-    fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error>;
+    /// The devices.
+    type Device: DeviceMemory;
+    /// The lock of a heap.
+    type Lock: Lock;
+    /// Where the tables live.
+    type Storage: Storage;
 
-    /// Frees memory; see [`Allocator::free`].
-    ///
-    /// # Errors
-    /// The errors of [`Allocator::free`].
-    fn free(&self, ptr: DevicePtr) -> Result<(), Error>;
-
-    /// Frees memory at a count; see [`Allocator::free_at`].
-    ///
-    /// # Errors
-    /// The errors of [`Allocator::free_at`].
-    fn free_at(&self, ptr: DevicePtr, count: u64) -> Result<(), Error>;
-
-    /// Announces a use on another stream; see [`Allocator::record_stream`].
-    ///
-    /// # Errors
-    /// The errors of [`Allocator::record_stream`].
-    fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error>;
-
-    /// Announces that the work queued on another stream so far uses the block; see
-    /// [`Allocator::record_use`].
-    ///
-    /// # Errors
-    /// The errors of [`Allocator::record_use`].
-    fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error>;
-
-    /// Describes the block with the byte at `ptr`; see [`Allocator::base_of`].
-    ///
-    /// # Errors
-    /// The errors of [`Allocator::base_of`].
-    fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error>;
-
-    /// Sets the function called for each [`Block`] with a failed free on drop, or no function.
-    ///
-    /// A drop cannot return an error. Frees fail only for want of host memory and for errors of the device: see
-    /// [`Allocator::free`]. Without a hook the error is lost; the block stays allocated and counts in the
-    /// [statistics](Allocator::stats). The hook may take the block over with [`Block::from_raw`]. The hook must not
-    /// panic: a panic inside a drop may end the process.
-    fn on_failed_drop(&self, hook: Option<fn(&FailedDrop)>);
-
-    /// Tells the hook of [`on_failed_drop`](Self::on_failed_drop) of a block.
-    fn report_failed_drop(&self, failed: &FailedDrop);
+    /// Returns the allocator.
+    fn as_allocator(&self) -> &Allocator<Self::Device, Self::Lock, Self::Storage>;
 }
 
 /// The memory of a [`Block`] after a failed free on drop. The allocator still holds the memory.
@@ -83,40 +45,12 @@ pub struct FailedDrop {
 impl<D: DeviceMemory, R: Lock, S: Storage> sealed::SealedAllocator for Allocator<D, R, S> {}
 
 impl<D: DeviceMemory, R: Lock, S: Storage> BlockAllocator for Allocator<D, R, S> {
-    fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        self.malloc(device, bytes, stream)
-    }
+    type Device = D;
+    type Lock = R;
+    type Storage = S;
 
-    fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
-        self.free(ptr)
-    }
-
-    fn free_at(&self, ptr: DevicePtr, count: u64) -> Result<(), Error> {
-        self.free_at(ptr, count)
-    }
-
-    fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
-        self.record_stream(ptr, stream)
-    }
-
-    fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
-        self.record_use(ptr, stream)
-    }
-
-    fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
-        self.base_of(ptr)
-    }
-
-    fn on_failed_drop(&self, hook: Option<fn(&FailedDrop)>) {
-        *self.failed_drop.lock() = hook;
-    }
-
-    fn report_failed_drop(&self, failed: &FailedDrop) {
-        // Copied out first: the hook may call the allocator, and set another hook.
-        let hook = *self.failed_drop.lock();
-        if let Some(hook) = hook {
-            hook(failed);
-        }
+    fn as_allocator(&self) -> &Self {
+        self
     }
 }
 
@@ -128,6 +62,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// The errors of [`malloc`](Self::malloc).
     pub fn block(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Block<&Self>, Error> {
         Block::new(self, device, bytes, stream)
+    }
+
+    /// Sets the function called for each [`Block`] with a failed free on drop, or no function.
+    ///
+    /// A drop cannot return an error. Frees fail only for want of host memory and for errors of the device: see
+    /// [`free`](Self::free). Without a hook the error is lost; the block stays allocated and counts in the
+    /// [statistics](Self::stats). The hook may take the block over with [`Block::from_raw`]. The hook must not
+    /// panic: a panic inside a drop may end the process.
+    pub fn on_failed_drop(&self, hook: Option<fn(&FailedDrop)>) {
+        *self.failed_drop.lock() = hook;
+    }
+
+    /// Tells the hook of [`on_failed_drop`](Self::on_failed_drop) of a block.
+    pub(super) fn report_failed_drop(&self, failed: &FailedDrop) {
+        // Copied out first: the hook may call the allocator, and set another hook.
+        let hook = *self.failed_drop.lock();
+        if let Some(hook) = hook {
+            hook(failed);
+        }
     }
 }
 
@@ -169,7 +122,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// # Errors
     /// The errors of [`Allocator::malloc`].
     pub fn new(allocator: H, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Self, Error> {
-        let ptr = allocator.malloc(device, bytes, stream)?;
+        let ptr = allocator.as_allocator().malloc(device, bytes, stream)?;
         Ok(Self { allocator, device, stream, ptr, bytes })
     }
 
@@ -177,12 +130,12 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// [`Allocator::malloc`].
     ///
     /// The block must have no owner before. A block with two owners is freed twice, and [`Error::InvalidPointer`]
-    /// goes to the [hook](BlockAllocator::on_failed_drop) unless the address was handed out again in between.
+    /// goes to the [hook](Allocator::on_failed_drop) unless the address was handed out again in between.
     ///
     /// # Errors
     /// [`Error::InvalidPointer`]: no live block begins at `ptr`.
     pub fn from_raw(allocator: H, ptr: DevicePtr) -> Result<Self, Error> {
-        let Allocation { base, requested, stream, device, .. } = allocator.base_of(ptr)?;
+        let Allocation { base, requested, stream, device, .. } = allocator.as_allocator().base_of(ptr)?;
         if base != ptr {
             return Err(Error::InvalidPointer { ptr, fault: PointerFault::Interior { block: base, requested } });
         }
@@ -227,7 +180,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// # Errors
     /// The errors of [`Allocator::record_stream`].
     pub fn record_stream(&self, stream: StreamId) -> Result<(), Error> {
-        self.allocator.record_stream(self.ptr, stream)
+        self.allocator.as_allocator().record_stream(self.ptr, stream)
     }
 
     /// Announces that the work queued on `stream` so far uses the block; see
@@ -236,7 +189,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// # Errors
     /// The errors of [`Allocator::record_use`].
     pub fn record_use(&self, stream: StreamId) -> Result<(), Error> {
-        self.allocator.record_use(self.ptr, stream)
+        self.allocator.as_allocator().record_use(self.ptr, stream)
     }
 
     /// Frees the block as a drop does, and returns the error of a drop.
@@ -244,7 +197,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// # Errors
     /// The errors of [`Allocator::free`], with the block, which still owns the memory.
     pub fn free(self) -> Result<(), (Self, Error)> {
-        let freed = self.allocator.free(self.ptr);
+        let freed = self.allocator.as_allocator().free(self.ptr);
         self.freed(freed)
     }
 
@@ -253,7 +206,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// # Errors
     /// The errors of [`Allocator::free_at`], with the block, which still owns the memory.
     pub fn free_at(self, count: u64) -> Result<(), (Self, Error)> {
-        let freed = self.allocator.free_at(self.ptr, count);
+        let freed = self.allocator.as_allocator().free_at(self.ptr, count);
         self.freed(freed)
     }
 
@@ -273,9 +226,9 @@ impl<H: Deref<Target: BlockAllocator>> Drop for Block<H> {
     fn drop(&mut self) {
         // The null address is not asked about: the allocator would find nothing to do.
         if self.ptr != DevicePtr::NULL
-            && let Err(error) = self.allocator.free(self.ptr)
+            && let Err(error) = self.allocator.as_allocator().free(self.ptr)
         {
-            self.allocator.report_failed_drop(&FailedDrop { ptr: self.ptr, bytes: self.bytes, error });
+            self.allocator.as_allocator().report_failed_drop(&FailedDrop { ptr: self.ptr, bytes: self.bytes, error });
         }
     }
 }

@@ -215,7 +215,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     fn at_heap<T>(
         &self,
         ptr: DevicePtr,
-        act: impl Fn(Extents<'_, Called<D>, R, S>) -> Result<T, Error>,
+        act: impl Fn(Extents<'_, Called<D, R, S>>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.allocator.at_owner(ptr, |device, heap| {
             if heap.device != self.device.0 {

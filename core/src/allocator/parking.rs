@@ -72,6 +72,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// # Errors
     /// * [`Error::UnknownTag`].
     /// * [`Error::ParkingRefused`]: see the text.
+    /// * [`Error::NoHostMemory`]: with [`ParkMode::Keep`], the host lacks the memory for the contents.
     /// * [`Error::Device`], with
     ///   [`ErrorKind::NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
     ///   captured.
@@ -127,7 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     }
 
     /// Returns the operations that park and wake the memory of `target`, on a device that works.
-    fn parker(&self, target: ParkTarget) -> Result<Parker<'_, Called<D>, R, S>, Error> {
+    fn parker(&self, target: ParkTarget) -> Result<Parker<'_, Called<D, R, S>>, Error> {
         let device = self.allocator.on(self.device)?;
         device.health()?;
         Parker::of(device, target)

@@ -11,8 +11,89 @@ use crate::units::{DeviceIndex, DevicePtr, RangeId, StreamId};
 use core::fmt;
 use core::ops::Deref;
 
-/// Reserves, commits, decommits and releases elastic ranges. Every [`Allocator`] does; [`Range`]
-/// owns a range.
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Reserves addresses for `bytes`, rounded up to whole pages. Uses no memory of the device.
+    ///
+    /// Device: called.
+    ///
+    /// # Errors
+    /// * [`Error::RangeRefused`]: `bytes` is 0.
+    /// * [`Error::TooLarge`]: `bytes` is 1 EiB or more.
+    /// * [`Error::UnknownDevice`], [`Error::TableFull`], [`Error::Device`]; also if the device has no
+    ///   virtual memory.
+    pub fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error> {
+        self.begin("reserve_range", device)?.require_mapper()?.reserve_elastic(bytes)
+    }
+
+    /// Gives a part of a range memory. Pages of the part with memory keep the memory and the contents.
+    ///
+    /// Device: called, unless all of the part is committed.
+    ///
+    /// # Errors
+    /// * [`Error::OutOfMemory`], after the release of all cached memory. The range is
+    ///   unchanged.
+    /// * [`Error::Device`], also if the device has failed to remove an earlier mapping of the part:
+    ///   these addresses are never used again. Other parts of the range can be committed.
+    /// * [`Error::InvalidStream`]: `stream` is the reserved number `u64::MAX`.
+    /// * [`Error::Device`] of the kind [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
+    ///   captured, if the part was decommitted and the work before the decommit is incomplete. The range is unchanged.
+    /// * The errors of every operation on a [`Range`].
+    pub fn commit_range(
+        &self,
+        device: DeviceIndex,
+        range: RangeId,
+        offset: u64,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<(), Error> {
+        self.begin("commit_range", device)?.require_mapper()?.commit(range, offset, bytes, stream)
+    }
+
+    /// Gives the memory of a part up, behind the present work on `stream`. Pages of the part
+    /// without memory stay so.
+    ///
+    /// A commit may have mapped the committed part in physical pages longer than a page, but never longer than the
+    /// part. The memory of a longer page is given up once the whole page is decommitted.
+    ///
+    /// Device: called, unless nothing of the part is committed.
+    ///
+    /// # Errors
+    /// * [`Error::Device`] of the kind
+    ///   [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is captured.
+    /// * [`Error::InvalidStream`]; the errors of every operation on a [`Range`]. The range is unchanged.
+    pub fn decommit_range(
+        &self,
+        device: DeviceIndex,
+        range: RangeId,
+        offset: u64,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<(), Error> {
+        self.begin("decommit_range", device)?.require_mapper()?.decommit(range, offset, bytes, stream)
+    }
+
+    /// Releases a range: gives all memory of the range up, behind the present work of every stream named in a commit
+    /// or a decommit of the range. Of several streams, a single stream waits for the rest. The addresses are released
+    /// once this work is complete, without a wait of the host.
+    ///
+    /// Device: called.
+    ///
+    /// # Errors
+    /// As for [`decommit_range`](Self::decommit_range). The program still holds the range.
+    pub fn release_range(&self, device: DeviceIndex, range: RangeId) -> Result<(), Error> {
+        self.begin("release_range", device)?.require_mapper()?.release_elastic(range)
+    }
+
+    /// Returns the committed bytes of a range.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`], [`Error::UnknownRange`].
+    pub fn committed_bytes(&self, device: DeviceIndex, range: RangeId) -> Result<u64, Error> {
+        self.on(device)?.require_mapper()?.committed_bytes(range)
+    }
+}
+
+/// An owned elastic range. A drop releases the range.
 ///
 /// An *elastic range* is a range of addresses without memory, for a table or a cache that grows in place. The program
 /// commits, uses and decommits parts. The memory comes from the pages of the allocator, under every policy, and
@@ -42,118 +123,10 @@ use core::ops::Deref;
 /// * [`Error::RangeRefused`]: the part is not made of whole pages within the range.
 /// * [`Error::TableFull`], [`Error::Device`]; a device error of the kind
 ///   [`Unsupported`](crate::ErrorKind::Unsupported) if the device has no virtual memory.
-pub trait RangeAllocator: BlockAllocator {
-    /// Reserves addresses for `bytes`, rounded up to whole pages. Uses no memory of the device.
-    ///
-    /// Device: called.
-    ///
-    /// # Errors
-    /// * [`Error::RangeRefused`]: `bytes` is 0.
-    /// * [`Error::TooLarge`]: `bytes` is 1 EiB or more.
-    /// * [`Error::UnknownDevice`], [`Error::TableFull`], [`Error::Device`]; also if the device has no
-    ///   virtual memory.
-    fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error>;
-
-    /// Gives a part of a range memory. Pages of the part with memory keep the memory and the contents.
-    ///
-    /// Device: called, unless all of the part is committed.
-    ///
-    /// # Errors
-    /// * [`Error::OutOfMemory`], after the release of all cached memory. The range is
-    ///   unchanged.
-    /// * [`Error::Device`], also if the device has failed to remove an earlier mapping of the part:
-    ///   these addresses are never used again. Other parts of the range can be committed.
-    /// * [`Error::InvalidStream`]: `stream` is the reserved number `u64::MAX`.
-    /// * [`Error::Device`] of the kind [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
-    ///   captured, if the part was decommitted and the work before the decommit is incomplete. The range is unchanged.
-    /// * The errors of every operation on a range.
-    fn commit_range(
-        &self,
-        device: DeviceIndex,
-        range: RangeId,
-        offset: u64,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<(), Error>;
-
-    /// Gives the memory of a part up, behind the present work on `stream`. Pages of the part
-    /// without memory stay so.
-    ///
-    /// A commit may have mapped the committed part in physical pages longer than a page, but never longer than the
-    /// part. The memory of a longer page is given up once the whole page is decommitted.
-    ///
-    /// Device: called, unless nothing of the part is committed.
-    ///
-    /// # Errors
-    /// * [`Error::Device`] of the kind
-    ///   [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is captured.
-    /// * [`Error::InvalidStream`]; the errors of every operation on a range. The range is unchanged.
-    fn decommit_range(
-        &self,
-        device: DeviceIndex,
-        range: RangeId,
-        offset: u64,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<(), Error>;
-
-    /// Releases a range: gives all memory of the range up, behind the present work of every stream named in a commit
-    /// or a decommit of the range. Of several streams, a single stream waits for the rest. The addresses are released
-    /// once this work is complete, without a wait of the host.
-    ///
-    /// Device: called.
-    ///
-    /// # Errors
-    /// As for [`decommit_range`](Self::decommit_range). The program still holds the range.
-    fn release_range(&self, device: DeviceIndex, range: RangeId) -> Result<(), Error>;
-
-    /// Returns the committed bytes of a range.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`], [`Error::UnknownRange`].
-    fn committed_bytes(&self, device: DeviceIndex, range: RangeId) -> Result<u64, Error>;
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> RangeAllocator for Allocator<D, R, S> {
-    fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error> {
-        self.begin("reserve_range", device)?.require_mapper()?.reserve_elastic(bytes)
-    }
-
-    fn commit_range(
-        &self,
-        device: DeviceIndex,
-        range: RangeId,
-        offset: u64,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<(), Error> {
-        self.begin("commit_range", device)?.require_mapper()?.commit(range, offset, bytes, stream)
-    }
-
-    fn decommit_range(
-        &self,
-        device: DeviceIndex,
-        range: RangeId,
-        offset: u64,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<(), Error> {
-        self.begin("decommit_range", device)?.require_mapper()?.decommit(range, offset, bytes, stream)
-    }
-
-    fn release_range(&self, device: DeviceIndex, range: RangeId) -> Result<(), Error> {
-        self.begin("release_range", device)?.require_mapper()?.release_elastic(range)
-    }
-
-    fn committed_bytes(&self, device: DeviceIndex, range: RangeId) -> Result<u64, Error> {
-        self.on(device)?.require_mapper()?.committed_bytes(range)
-    }
-}
-
-/// An owned elastic range; see [`RangeAllocator`]. A drop releases the range.
 ///
+/// # Owner
 /// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>`. A release that fails on drop
-/// goes to the [hook](BlockAllocator::on_failed_drop) of blocks, with the base of the range.
+/// goes to the [hook](Allocator::on_failed_drop) of blocks, with the base of the range.
 ///
 /// ```
 /// use cachalot_core::simulated::SimulatedDevice;
@@ -169,7 +142,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> RangeAllocator for Allocator<D, R, S>
 /// # Ok::<(), cachalot_core::Error>(())
 /// ```
 #[must_use = "a range that is not kept is released at once"]
-pub struct Range<H: Deref<Target: RangeAllocator>> {
+pub struct Range<H: Deref<Target: BlockAllocator>> {
     allocator: H,
     device: DeviceIndex,
     reserved: Reservation,
@@ -177,13 +150,13 @@ pub struct Range<H: Deref<Target: RangeAllocator>> {
     is_released: bool,
 }
 
-impl<H: Deref<Target: RangeAllocator>> Range<H> {
+impl<H: Deref<Target: BlockAllocator>> Range<H> {
     /// Reserves addresses for `bytes`, rounded up to whole pages.
     ///
     /// # Errors
-    /// The errors of [`RangeAllocator::reserve_range`].
+    /// The errors of [`Allocator::reserve_range`].
     pub fn reserve(allocator: H, device: DeviceIndex, bytes: u64) -> Result<Self, Error> {
-        let reserved = allocator.reserve_range(device, bytes)?;
+        let reserved = allocator.as_allocator().reserve_range(device, bytes)?;
         Ok(Self { allocator, device, reserved, is_released: false })
     }
 
@@ -210,33 +183,33 @@ impl<H: Deref<Target: RangeAllocator>> Range<H> {
     /// Returns the committed bytes.
     ///
     /// # Errors
-    /// The errors of [`RangeAllocator::committed_bytes`].
+    /// The errors of [`Allocator::committed_bytes`].
     pub fn committed_bytes(&self) -> Result<u64, Error> {
-        self.allocator.committed_bytes(self.device, self.reserved.range)
+        self.allocator.as_allocator().committed_bytes(self.device, self.reserved.range)
     }
 
-    /// Gives a part memory; see [`RangeAllocator::commit_range`].
+    /// Gives a part memory; see [`Allocator::commit_range`].
     ///
     /// # Errors
-    /// The errors of [`RangeAllocator::commit_range`].
+    /// The errors of [`Allocator::commit_range`].
     pub fn commit(&self, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
-        self.allocator.commit_range(self.device, self.reserved.range, offset, bytes, stream)
+        self.allocator.as_allocator().commit_range(self.device, self.reserved.range, offset, bytes, stream)
     }
 
-    /// Gives the memory of a part up; see [`RangeAllocator::decommit_range`].
+    /// Gives the memory of a part up; see [`Allocator::decommit_range`].
     ///
     /// # Errors
-    /// The errors of [`RangeAllocator::decommit_range`].
+    /// The errors of [`Allocator::decommit_range`].
     pub fn decommit(&self, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
-        self.allocator.decommit_range(self.device, self.reserved.range, offset, bytes, stream)
+        self.allocator.as_allocator().decommit_range(self.device, self.reserved.range, offset, bytes, stream)
     }
 
     /// Releases the range as a drop does, and returns the error of a drop.
     ///
     /// # Errors
-    /// The errors of [`RangeAllocator::release_range`], with the range, still held by the program.
+    /// The errors of [`Allocator::release_range`], with the range, still held by the program.
     pub fn release(mut self) -> Result<(), (Self, Error)> {
-        match self.allocator.release_range(self.device, self.reserved.range) {
+        match self.allocator.as_allocator().release_range(self.device, self.reserved.range) {
             Ok(()) => {
                 self.is_released = true;
                 Ok(())
@@ -246,18 +219,18 @@ impl<H: Deref<Target: RangeAllocator>> Range<H> {
     }
 }
 
-impl<H: Deref<Target: RangeAllocator>> Drop for Range<H> {
+impl<H: Deref<Target: BlockAllocator>> Drop for Range<H> {
     fn drop(&mut self) {
         if !self.is_released
-            && let Err(error) = self.allocator.release_range(self.device, self.reserved.range)
+            && let Err(error) = self.allocator.as_allocator().release_range(self.device, self.reserved.range)
         {
             let Reservation { base, bytes, .. } = self.reserved;
-            self.allocator.report_failed_drop(&FailedDrop { ptr: base, bytes, error });
+            self.allocator.as_allocator().report_failed_drop(&FailedDrop { ptr: base, bytes, error });
         }
     }
 }
 
-impl<H: Deref<Target: RangeAllocator>> fmt::Debug for Range<H> {
+impl<H: Deref<Target: BlockAllocator>> fmt::Debug for Range<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Range").field("reserved", &self.reserved).field("device", &self.device).finish_non_exhaustive()
     }

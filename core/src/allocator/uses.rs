@@ -63,7 +63,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         &self,
         ptr: DevicePtr,
         stream: StreamId,
-        act: impl Fn(OnDevice<'_, Called<D>, R, S>, u32) -> Result<(), Error>,
+        act: impl Fn(OnDevice<'_, Called<D, R, S>>, u32) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if ptr == DevicePtr::NULL {
             return Ok(());

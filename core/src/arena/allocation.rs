@@ -1,10 +1,8 @@
 //! The description of a block held by the program.
 
-use crate::arena::Arena;
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, Platform};
 use crate::heap::block::{BlockEntry, State};
-use crate::sync::Lock;
-use crate::tables::{OnceTable, Storage};
+use crate::tables::OnceTable;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 
 /// Describes a block held by the program; see [`Allocator::base_of`](crate::Allocator::base_of).
@@ -29,7 +27,7 @@ pub struct Allocation {
     pub segment_bytes: u64,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Describes the allocated block of a heap that contains `ptr`. `None` if the heap has none.
     pub(crate) fn allocation(&self, slot: u32, ptr: DevicePtr) -> Option<Allocation> {
         let mut heap = self.heaps.slots.get(slot)?.heap.lock();

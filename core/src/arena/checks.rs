@@ -3,10 +3,8 @@
 //! All invariants hold between operations. While several operations run at once, only the invariants of a lane, and of a heap of
 //! which no part is held for a mapping or a release, hold under their locks. The check is then limited to them.
 
-use crate::arena::Arena;
-use crate::device::DeviceMemory;
-use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
-use crate::tables::Storage;
+use crate::arena::{Arena, Platform};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::DeviceIndex;
 
 /// How many blocks each beginning and each end of an operation pays for. A check that visited more delays the next one until
@@ -69,19 +67,19 @@ impl Drop for Exclusive<'_> {
 }
 
 /// An operation. The creation and the drop of the value check the devices of the operation.
-pub(crate) struct Checked<'a, D: DeviceMemory, R: Lock, S: Storage> {
+pub(crate) struct Checked<'a, P: Platform> {
     operation: &'static str,
-    arenas: &'a [Arena<D, R, S>],
+    arenas: &'a [Arena<P>],
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Checked<'a, D, R, S> {
+impl<'a, P: Platform> Checked<'a, P> {
     /// Begins an operation on the device that `device` names, or on all.
     ///
     /// # Panics
     /// If an invariant does not hold.
     pub(crate) fn begin(
         operation: &'static str,
-        arenas: &'a [Arena<D, R, S>],
+        arenas: &'a [Arena<P>],
         device: impl FnOnce() -> Option<DeviceIndex>,
     ) -> Self {
         let arenas = match device() {
@@ -96,7 +94,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Checked<'a, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Checked<'_, D, R, S> {
+impl<P: Platform> Drop for Checked<'_, P> {
     fn drop(&mut self) {
         self.arenas.iter().for_each(|arena| arena.schedule.leave());
         // A second panic would abort the program, and hide the first.
@@ -108,7 +106,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Checked<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Checks the device if the last check is paid for.
     ///
     /// # Panics

@@ -22,19 +22,17 @@
 
 use crate::arena::give::units::{Unit, quiet_cover};
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, flags};
+use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::split_rules::Compacting;
 use crate::stats::Stat;
-use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 use core::iter::from_fn;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Returns whether any free block serves a request beyond the budget before segments are released. Under
     /// `exact_segments` only where the limit would not allow the request's segment in place of a released one.
     pub(super) fn any_block_serves_first(self, request: &Request) -> bool {

@@ -1,11 +1,11 @@
 //! Calls to the device: none once its context is lost, and no event is recorded while a graph is captured.
 
 use crate::arena::flags::Flags;
-use crate::arena::{Arena, flags};
-use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, MemoryInfo};
+use crate::arena::{Arena, Platform, flags};
+use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, MemoryInfo, Segments};
 use crate::heap::Heap;
 use crate::stats::{MemoryCallCounters, MemoryCalls};
-use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering, Taken, Turn};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Ordering, Taken, Turn};
 use crate::tables::Storage;
 use crate::units::{NO_STREAM, StreamId};
 
@@ -185,14 +185,14 @@ impl<D: DeviceMemory> Driver<D> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// The error that lost the context, if any did.
     pub(crate) fn health(&self) -> DeviceResult<()> {
         self.driver.health()
     }
 
     /// Calls the device, unless the context is lost. Takes note if the call loses it.
-    pub(crate) fn call<T>(&self, call: impl FnOnce(&D) -> DeviceResult<T>) -> DeviceResult<T> {
+    pub(crate) fn call<T>(&self, call: impl FnOnce(&P::Device) -> DeviceResult<T>) -> DeviceResult<T> {
         self.health()?;
         self.note_loss(call(self.driver.device()))
     }
@@ -212,7 +212,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Asks the device for the memory, and notes the answer.
     pub(crate) fn memory_info(&self) -> DeviceResult<MemoryInfo> {
-        let memory = self.call(D::memory_info)?;
+        let memory = self.call(P::Device::memory_info)?;
         self.driver.note_memory(memory, self.ledger.reserved());
         Ok(memory)
     }

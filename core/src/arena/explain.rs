@@ -1,14 +1,13 @@
 //! Addresses explained from the tables. Works after the loss of the context: the device is not called.
 
-use crate::arena::Arena;
+use crate::arena::{Arena, Platform};
 use crate::device::explanation::{Explanation, Holder, STREAMS};
 use crate::heap::block::State;
 use crate::pages::guards::GuardStage;
-use crate::sync::Lock;
-use crate::tables::{OnceTable, Storage};
+use crate::tables::OnceTable;
 use crate::units::{DeviceIndex, DevicePtr};
 
-impl<D, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Explains an address of a guarded block, or of the addresses beside one.
     pub(crate) fn explain_guarded(&self, address: DevicePtr) -> Option<Explanation> {
         let (block, frees) = self.guarded_around(address)?;

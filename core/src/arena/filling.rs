@@ -7,14 +7,12 @@
 //!
 //! The own stream of each block counts as a use (`WATCHED`), so every free comes to the end of its waits.
 
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::Filling;
-use crate::device::{Contents, DeviceMemory};
+use crate::device::{Contents, Host, Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::block::BlockEntry;
 use crate::page_map::Owner;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 
 /// The value of the bytes behind the requested ones.
@@ -28,7 +26,7 @@ fn checked_bytes(size: u64, requested: u64) -> usize {
     (size - requested).min(CHECKED as u64) as usize
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Writes what the settings say to a new block, in the order of its stream.
     ///
     /// # Errors
@@ -98,7 +96,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Sets whether the own stream of each block counts as a use. It always does where blocks are filled.
     pub(crate) fn watch_frees(&self, on: bool) {
         self.flags.set(flags::WATCHED, on || self.guarding.filling != Filling::NOTHING);

@@ -5,12 +5,9 @@
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{OnDevice, Platform, flags};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 
 /// First effect of a request if the request were made now.
@@ -30,7 +27,7 @@ pub enum Forecast {
     OutOfMemory,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Returns the first effect of a request for `bytes` on `stream`. Changes no block and no
     /// segment, and does not poll pending events.
     pub(crate) fn forecast(self, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {

@@ -5,16 +5,15 @@
 //!   └─ free_slow ────────▶  └─ otherwise ─▶ free_with_uses ─▶ events.rs
 //! ```
 
-use crate::arena::heaps::Slot;
+use crate::arena::heaps::{HeapGuard, Slot};
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::{Arena, OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::device::StreamOrder;
 use crate::error::Error;
-use crate::heap::{FreeOutcome, Heap};
+use crate::heap::FreeOutcome;
 use crate::page_map::HeapRef;
-use crate::sync::{Lock, MutexGuard};
+use crate::tables::OnceTable;
 use crate::tables::slot_table::NONE;
-use crate::tables::{OnceTable, Storage};
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, StreamId};
 
@@ -28,7 +27,7 @@ struct FreeArgs {
     site: u32,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Frees the block at `ptr` if the heap owns it. `requested`, if given, must be the size of the request.
     #[inline(always)]
     pub(crate) fn free(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
@@ -80,7 +79,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn free_with_uses(
         self,
         number: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
+        mut heap: HeapGuard<'_, P>,
         outcome: FreeOutcome,
         FreeArgs { ptr, requested, site }: FreeArgs,
     ) -> Result<(), Error> {
@@ -105,10 +104,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Joins a detached block with its free neighbours and unlocks the heap.
     #[inline(always)]
-    fn finish(&self, slot: &Slot<R, S>, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
+    fn finish(&self, slot: &Slot<P>, mut heap: HeapGuard<'_, P>, block: u32) {
         let peaks_stale = heap.finish_free(block, &slot.counters);
         // Reconciling the peaks takes another lock, so this one goes first.
         drop(heap);

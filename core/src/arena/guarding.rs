@@ -9,18 +9,17 @@
 //! paths know nothing of guards.
 
 use crate::arena::flags::FlagWord;
-use crate::arena::heaps::Heaps;
+use crate::arena::heaps::{HeapGuard, Heaps};
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, flags};
+use crate::arena::{OnDevice, Platform, flags};
 use crate::config::{Config, Filling, Guard};
-use crate::device::DeviceMemory;
+use crate::device::Host;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::page_map::Owner;
 use crate::pages::guards::GuardedBlock;
 use crate::stats::Occurrence;
-use crate::sync::{AtomicU32, Lock, MutexGuard, Ordering};
-use crate::tables::Storage;
+use crate::sync::{AtomicU32, Ordering};
 use crate::trace::{Action, CallSite};
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId};
 
@@ -62,7 +61,7 @@ impl Guarding {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request while some blocks are guarded, or each is watched.
     #[cold]
     pub(super) fn malloc_apart(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
@@ -160,7 +159,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Removes the guarded block `block`, which has just become free, from its heap. Returns the address to unmap once
     /// the heap is unlocked. `None` for an ordinary block, and while the program has the segment pinned.
-    pub(in crate::arena) fn remove_guarded(self, slot: u32, heap: &mut Heap<S>, block: u32) -> Option<DevicePtr> {
+    pub(in crate::arena) fn remove_guarded(
+        self,
+        slot: u32,
+        heap: &mut Heap<P::Storage>,
+        block: u32,
+    ) -> Option<DevicePtr> {
         let at = DevicePtr(heap.blocks[block].addr);
         if !self.is_guarded(at) || !heap.is_releasable(block) {
             return None;
@@ -173,13 +177,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Notes what is known of a pending block at its free, if a guarded block, and frees the block as
     /// [`wait_for_uses`](Self::wait_for_uses) does. Unlocks the heap; no other call touches a pending block.
     pub(in crate::arena) fn note_and_wait(
         self,
         slot: u32,
-        heap: MutexGuard<'_, R, Heap<S>>,
+        heap: HeapGuard<'_, P>,
         block: u32,
         site: u32,
     ) -> Result<(), Error> {

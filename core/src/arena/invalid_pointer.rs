@@ -2,13 +2,11 @@
 //!
 //! Runs only after a lookup has failed, so no successful call pays for the answer.
 
-use crate::arena::OnDevice;
-use crate::device::DeviceMemory;
+use crate::arena::{OnDevice, Platform};
 use crate::error::{Error, PointerFault};
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, State};
 use crate::page_map::LaneRef;
-use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
@@ -50,7 +48,7 @@ fn has_segment_at<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> bool {
     })
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Returns the error for an address in a lane's segment at which no block of the lane begins.
     #[cold]
     pub(crate) fn not_in_lane(self, owner: LaneRef, ptr: DevicePtr) -> Error {

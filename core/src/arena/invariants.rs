@@ -1,14 +1,12 @@
 //! The invariants of one device: those of its lanes and heaps, and the sum of the bytes held.
 
-use crate::arena::Arena;
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, Platform};
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, State};
 use crate::stats::Stat;
-use crate::sync::Lock;
 use crate::tables::Storage;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Checks every invariant of the device, and returns how many blocks were visited. While other
     /// operations run, `is_exclusive` is false: then only the invariants that hold under the lock of
     /// one heap or one lane are checked.

@@ -18,8 +18,8 @@ use crate::arena::give::rules;
 use crate::arena::give::units::Unit;
 use crate::arena::request::Request;
 use crate::arena::waits::search::Effort;
-use crate::arena::{OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{OnDevice, Platform, flags};
+use crate::device::{DeviceMemory, Host};
 use crate::error::Error;
 use crate::stats::Occurrence;
 use crate::sync::{Lock, Ordering};
@@ -46,21 +46,21 @@ pub struct Step {
 ///
 /// Device: not called.
 pub fn steps<D: DeviceMemory, R: Lock, S: Storage>() -> impl Iterator<Item = Step> {
-    Ladder::<D, R, S>::RUNGS.into_iter().map(|rung| rung.step)
+    Ladder::<(D, R, S)>::RUNGS.into_iter().map(|rung| rung.step)
 }
 
 /// A rung of the ladder: a step, done or foretold.
-struct Rung<D, R: Lock, S: Storage> {
+struct Rung<P: Platform> {
     step: Step,
-    climb: fn(&Ladder<'_, D, R, S>) -> Effect,
+    climb: fn(&Ladder<'_, P>) -> Effect,
 }
 
-impl<D, R: Lock, S: Storage> Rung<D, R, S> {
-    const fn new(text: &'static str, climb: fn(&Ladder<'_, D, R, S>) -> Effect) -> Self {
+impl<P: Platform> Rung<P> {
+    const fn new(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
         Self { step: Step { text, waits: false }, climb }
     }
 
-    const fn waiting(text: &'static str, climb: fn(&Ladder<'_, D, R, S>) -> Effect) -> Self {
+    const fn waiting(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
         Self { step: Step { text, waits: true }, climb }
     }
 }
@@ -75,16 +75,16 @@ enum Way {
 }
 
 /// A request on the ladder.
-struct Ladder<'a, D, R: Lock, S: Storage> {
-    device: OnDevice<'a, D, R, S>,
+struct Ladder<'a, P: Platform> {
+    device: OnDevice<'a, P>,
     request: &'a Request,
     way: Way,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
+impl<P: Platform> Ladder<'_, P> {
     /// The rungs, top down. An unserved request fails.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of `Ladder` has a fixed lifetime")]
-    const RUNGS: [Rung<D, R, S>; 17] = [
+    const RUNGS: [Rung<P>; 17] = [
         Rung::new("Complete pending blocks, and search again.", |on| {
             on.act(|| on.device.search_pending(on.request, Effort::Ask))
         }),
@@ -144,7 +144,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ladder<'_, D, R, S> {
 
     /// Goes down the ladder to the first rung with an effect.
     fn go(&self) -> Effect {
-        let permits = |rung: &Rung<D, R, S>| !(rung.step.waits && self.request.capturing);
+        let permits = |rung: &Rung<P>| !(rung.step.waits && self.request.capturing);
         Self::RUNGS.into_iter().filter(permits).find_map(|rung| (rung.climb)(self).transpose()).transpose()
     }
 
@@ -255,7 +255,7 @@ fn first_of(mut rule: impl Iterator<Item = Unit>) -> Option<Forecast> {
     rule.next().map(|unit| Forecast::Release(unit.ptr()))
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request for which the heap has no free block, by the rungs of the ladder.
     ///
     /// # Errors

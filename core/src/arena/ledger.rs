@@ -1,10 +1,9 @@
 //! Ledger of one device: the bytes held from the device, and the limit on the bytes.
 
-use crate::arena::Arena;
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, Platform};
+use crate::device::Segments;
 use crate::error::Error;
-use crate::sync::{AtomicU64, CachePadded, Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::{AtomicU64, CachePadded, Ordering};
 use crate::units::DevicePtr;
 
 /// Counts of the bytes held from one device. All accesses are relaxed: no other memory depends on
@@ -102,7 +101,7 @@ impl Ledger {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Returns the number of bytes that can still be charged below both the limit and the device's
     /// total memory. Uses the limit alone if the device does not report a total.
     pub(super) fn available_bytes(&self) -> u64 {

@@ -18,17 +18,17 @@ use crate::arena::flags::FlagWord;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::device::Host;
 use crate::error::Error;
 use crate::heap::{Heap, Outcome};
 use crate::stats::HeapCounters;
-use crate::sync::{Lock, Ordering};
-use crate::tables::{CapacityError, OnceTable, Storage};
+use crate::sync::Ordering;
+use crate::tables::{CapacityError, OnceTable};
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request for `bytes` on `stream`. See [`Allocator::malloc`](crate::allocator::Allocator::malloc).
     #[inline]
     pub(crate) fn malloc(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
@@ -204,7 +204,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Serves a request from a heap of the default pool, if `word` holds none but [`flags::FAST_PATH_FLAGS`] and a free block
     /// fits. Otherwise calls `decline`, with no lock held.
     #[inline(always)]
@@ -254,13 +254,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Serves a request from a heap whose free blocks age, and counts the search if it succeeds. A search that fails is
     /// repeated on the slow path, which counts it.
     #[inline(never)]
     fn count_and_malloc(
         &self,
-        heap: &mut Heap<S>,
+        heap: &mut Heap<P::Storage>,
         size: u64,
         requested: u64,
         counters: &HeapCounters,

@@ -76,56 +76,73 @@ use crate::page_map::PageMap;
 use crate::sync::{CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
 
+/// What an allocator is built on: the devices, the lock of a heap, and where the tables live. Code that takes a device names this
+/// one parameter, and [`Driver`], [`Heaps`] and their like the one or two that they use.
+pub(crate) trait Platform: 'static {
+    /// The devices.
+    type Device: DeviceMemory;
+    /// The lock of a heap.
+    type Lock: Lock;
+    /// Where the tables live.
+    type Storage: Storage;
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Platform for (D, R, S) {
+    type Device = D;
+    type Lock = R;
+    type Storage = S;
+}
+
 /// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods may be called from any thread.
-pub(crate) struct Arena<D, R: Lock, S: Storage> {
-    pub driver: Driver<D>,
+pub(crate) struct Arena<P: Platform> {
+    pub driver: Driver<P::Device>,
     /// The number of the device in the allocator.
     pub number: u32,
     /// The policy and the configuration in force.
-    pub settings: Settings<R>,
+    pub settings: Settings<P::Lock>,
     /// Conditions that keep requests off the fast path.
     pub flags: CachePadded<Flags>,
     /// The heaps, and the pairs and pools to which they belong.
-    pub heaps: Heaps<R, S>,
+    pub heaps: Heaps<P>,
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
-    pub plans: Plans<R>,
+    pub plans: Plans<P::Lock>,
     /// The memory on pages.
-    pub paging: Paging<R, S>,
+    pub paging: Paging<P>,
     /// Which requests get a guarded block.
     pub guarding: Guarding,
     /// What waits for the device.
-    pub waits: Waits<R, S>,
+    pub waits: Waits<P>,
     /// What `reclaim:auto` has learned, and its budget.
-    pub idle: Ranked<R, IdleMemory>,
+    pub idle: Ranked<P::Lock, IdleMemory>,
     /// Peaks and event counts.
-    pub peaks: Peaks<R>,
+    pub peaks: Peaks<P::Lock>,
     /// Bytes held from the device, and the limit.
     pub ledger: Ledger,
     /// What `tune:auto` has done, and the settings that it has replaced.
-    pub tuning: Ranked<R, TuningState>,
+    pub tuning: Ranked<P::Lock, TuningState>,
     /// What is remembered of blocks and segments beside the trace.
-    pub history: History<R>,
+    pub history: History<P::Lock>,
     #[cfg(feature = "paranoid")]
     schedule: checks::Schedule,
 }
 
 /// A device in its allocator: the arena, and the page map that all devices share. Operations that add or remove segments are
 /// methods of this type; all others are methods of [`Arena`], which this dereferences to.
-pub(crate) struct OnDevice<'a, D, R: Lock, S: Storage> {
-    pub arena: &'a Arena<D, R, S>,
-    pub pages: &'a PageMap<R, S>,
+pub(crate) struct OnDevice<'a, P: Platform> {
+    pub arena: &'a Arena<P>,
+    pub pages: &'a PageMap<P::Lock, P::Storage>,
 }
 
-impl<D, R: Lock, S: Storage> Clone for OnDevice<'_, D, R, S> {
+impl<P: Platform> Clone for OnDevice<'_, P> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<D, R: Lock, S: Storage> Copy for OnDevice<'_, D, R, S> {}
+impl<P: Platform> Copy for OnDevice<'_, P> {}
 
-impl<D, R: Lock, S: Storage> core::ops::Deref for OnDevice<'_, D, R, S> {
-    type Target = Arena<D, R, S>;
+impl<P: Platform> core::ops::Deref for OnDevice<'_, P> {
+    type Target = Arena<P>;
 
     #[inline(always)]
     fn deref(&self) -> &Self::Target {
@@ -133,8 +150,8 @@ impl<D, R: Lock, S: Storage> core::ops::Deref for OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    pub(crate) fn new(device: D, number: u32, config: &Config) -> Self {
+impl<P: Platform> Arena<P> {
+    pub(crate) fn new(device: P::Device, number: u32, config: &Config) -> Self {
         let arena = Self {
             driver: Driver::new(device),
             number,

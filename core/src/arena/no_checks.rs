@@ -1,20 +1,17 @@
 //! Operations of the allocator in a build without the feature `paranoid`: nothing is checked when they begin or end.
 
-use crate::arena::Arena;
-use crate::device::DeviceMemory;
-use crate::sync::Lock;
-use crate::tables::Storage;
+use crate::arena::{Arena, Platform};
 use crate::units::DeviceIndex;
 use core::marker::PhantomData;
 
 /// An operation, of which nothing is noted.
-pub(crate) struct Checked<'a, D: DeviceMemory, R: Lock, S: Storage>(PhantomData<&'a Arena<D, R, S>>);
+pub(crate) struct Checked<'a, P: Platform>(PhantomData<&'a Arena<P>>);
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Checked<'a, D, R, S> {
+impl<'a, P: Platform> Checked<'a, P> {
     #[inline(always)]
     pub(crate) fn begin(
         _operation: &'static str,
-        _arenas: &'a [Arena<D, R, S>],
+        _arenas: &'a [Arena<P>],
         _device: impl FnOnce() -> Option<DeviceIndex>,
     ) -> Self {
         Self(PhantomData)

@@ -6,10 +6,10 @@
 //! to the heap. Each step is undone if a later step fails.
 
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::rounding::SMALL_SEGMENT;
 use crate::config::{Bfc, Policy};
-use crate::device::{DeviceMemory, ErrorKind};
+use crate::device::{ErrorKind, Segments};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::split_rules::Source;
@@ -17,12 +17,12 @@ use crate::heap::stitched::PagedHeap;
 use crate::page_map::Owner;
 use crate::pool::PoolId;
 use crate::stats::Occurrence;
-use crate::sync::{Lock, Ordering};
+use crate::sync::Ordering;
 use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::{DevicePtr, GRAIN};
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Allocates a segment for the request's heap, or expands one, and serves the request from the
     /// new memory. Returns `None` if the device or the limit does not allow more memory.
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
@@ -92,7 +92,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         supplied: Option<PoolId>,
         owner: Owner,
     ) -> Result<Option<DevicePtr>, Error> {
-        let obtain = |device: &D| match supplied {
+        let obtain = |device: &P::Device| match supplied {
             Some(pool) => device.obtain_for(pool, bytes),
             None => device.obtain(bytes),
         };
@@ -179,7 +179,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Returns the size in bytes of the segment that [`grow`](OnDevice::grow) would try first for a
     /// request; of the memory to be mapped, in a heap of the stitched policy.
     pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {

@@ -1,16 +1,14 @@
 //! Report of a failed request for lack of memory.
 
 use crate::arena::request::Request;
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, Platform, flags};
 use crate::device::oom::OutOfMemory;
-use crate::device::{DeviceMemory, MemoryInfo};
+use crate::device::{MemoryInfo, Segments};
 use crate::heap::split_rules::Source;
 use crate::stats::Stat;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Returns whether the setting `expandable_segments` has an effect on this device.
     fn may_expand(&self) -> bool {
         let has_key = self.settings.policy.traits().expands;

@@ -6,14 +6,13 @@
 //! heap takes lease from other heaps, and raises the peak only if all leases together are too
 //! small.
 
-use crate::arena::Arena;
 use crate::arena::heaps::Slot;
+use crate::arena::{Arena, Platform};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
 use crate::heap::Outcome;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked, fence};
-use crate::tables::{OnceTable, Storage};
+use crate::tables::OnceTable;
 
 /// Number of heaps to take lease from before all loose heaps are visited.
 const NEAR: usize = 4;
@@ -53,18 +52,18 @@ impl<R: Lock> Peaks<R> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Unwraps the outcome of a heap operation, and reconciles the peaks if the operation made them
     /// stale. The caller has unlocked the heap.
     #[inline]
-    pub(crate) fn reconcile<T>(&self, slot: &Slot<R, S>, done: Outcome<T>) -> T {
+    pub(crate) fn reconcile<T>(&self, slot: &Slot<P>, done: Outcome<T>) -> T {
         self.settle_peaks(slot, done.peaks_stale);
         done.value
     }
 
     /// Reconciles the peaks if they are stale.
     #[inline(always)]
-    pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>, peaks_stale: bool) {
+    pub(crate) fn settle_peaks(&self, slot: &Slot<P>, peaks_stale: bool) {
         if peaks_stale {
             self.reconcile_peaks(slot);
         }
@@ -73,7 +72,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Reconciles the peaks for a heap that rose above a threshold, or whose stream has ended. The
     /// fast path tests one flag for both.
     #[cold]
-    pub(crate) fn reconcile_peaks(&self, slot: &Slot<R, S>) {
+    pub(crate) fn reconcile_peaks(&self, slot: &Slot<P>) {
         self.heaps.queue_if_ended(slot);
         if slot.loose.is_tight() {
             self.heaps.loosen(slot, &mut slot.heap.lock());

@@ -3,13 +3,12 @@
 use crate::arena::paging::virtual_calls::MappingTime;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
-use crate::arena::{Arena, OnDevice};
+use crate::arena::{Arena, OnDevice, Platform};
 use crate::config::{Bfc, Policy};
-use crate::device::DeviceMemory;
+use crate::device::Host;
 use crate::error::Error;
 use crate::stats::Occurrence;
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::Ordering;
 use crate::units::DevicePtr;
 
 /// First pause of a request that waits for other threads, in microseconds.
@@ -17,7 +16,7 @@ const FIRST_PAUSE_US: u64 = 100;
 /// Longest pause of a request that waits for other threads, in microseconds.
 const LONGEST_PAUSE_US: u64 = 10_000;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Pauses and retries until the request is served, the policy's retry time has passed, or the
     /// host refuses to pause. The first pause is [`FIRST_PAUSE_US`]; each further pause is twice as
     /// long, up to [`LONGEST_PAUSE_US`].
@@ -66,7 +65,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Counts, traces and reports a request that fails for lack of memory, and returns the error.
     pub(crate) fn run_out_of_memory(&self, request: &Request) -> Error {
         self.peaks.device.count(Occurrence::OutOfMemory);

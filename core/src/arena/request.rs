@@ -4,13 +4,12 @@ use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::RouteEntry;
 use crate::arena::paging::virtual_calls::MappingTime;
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, Platform, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
+use crate::device::{Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::Ordering;
 use crate::units::{MAX_REQUEST, StreamId};
 
 /// A request on its way through the slow path. Its pair of heaps is used for as long as this exists, so no other call can give
@@ -38,7 +37,7 @@ pub(crate) struct Request {
     pub mapping: MappingTime,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Rounds and routes a request, and calls `serve` with it. `pair` finds or makes the pair of heaps. The pool stays in use
     /// until `serve` has returned.
     ///
@@ -48,7 +47,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         bytes: u64,
         stream: StreamId,
         call_site: u32,
-        pair: impl for<'a> Fn(&'a Heaps<R, S>, u32, StreamId) -> Result<PairUse<'a, R, S>, Error>,
+        pair: impl for<'a> Fn(&'a Heaps<P>, u32, StreamId) -> Result<PairUse<'a, P>, Error>,
         serve: impl FnOnce(&Request) -> Result<T, Error>,
     ) -> Result<T, Error> {
         // Rounding cannot overflow below the limit, and may reach the limit.
@@ -62,7 +61,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let pool = route.map_or(0, |route| route.pool);
         let is_capturing = || Ok(self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?);
         // Asked once the pair is in use: a call that parks the heap waits for all earlier users.
-        let is_asleep = |pair: &PairUse<'_, R, S>| self.heaps.lock(pair.slot(kind)).asleep;
+        let is_asleep = |pair: &PairUse<'_, P>| self.heaps.lock(pair.slot(kind)).asleep;
         let serve = |capturing: bool| {
             self.learn_virtual_memory();
             self.learn_supply(pool);
@@ -99,7 +98,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Asks the host whether it supplies the segments of `pool`, which is in use. No lock is held.
     fn learn_supply(&self, pool: u32) {
         if pool != 0 {
@@ -109,7 +108,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Returns where the new memory of the request's heap comes from.
     pub(super) fn source(&self, request: &Request) -> Source {
         self.lock(request.slot).rules.source

@@ -5,15 +5,13 @@
 
 use crate::arena::heaps::registry::{Purpose, RouteDecision, RouteEntry};
 use crate::arena::request::Request;
-use crate::arena::{Arena, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, Platform, flags};
+use crate::device::Host;
 use crate::error::Error;
 use crate::pool::{PoolId, Route};
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::StreamId;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Routes the requests that match `route` into the pool named `id`, and adds a user to the
     /// pool.
     ///

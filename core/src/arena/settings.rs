@@ -1,14 +1,13 @@
 //! Policy, configuration and memory limit of one device: how requests are rounded, and which rules
 //! the heaps obey.
 
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, Platform, flags};
 use crate::config::rounding::{INTERVALS, PoolKind, divide};
 use crate::config::{Config, Guard, Policy};
-use crate::device::DeviceMemory;
+use crate::device::Host;
 use crate::error::Error;
 use crate::heap::split_rules::{PoolMemory, Rules, Source};
 use crate::sync::{AtomicU32, Lock, Ordering, Rank, Ranked};
-use crate::tables::Storage;
 
 /// The policy and the configuration of one device, and what rounding derives from both.
 pub(crate) struct Settings<R: Lock> {
@@ -98,7 +97,7 @@ impl<R: Lock> Settings<R> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Applies the configuration and the limit to the flags, the rounding and the rules of every
     /// heap. The registry is locked, so no other thread makes a heap.
     pub(crate) fn apply_config(&self) {

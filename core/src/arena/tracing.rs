@@ -10,13 +10,13 @@
 use crate::arena::driver::Driver;
 use crate::arena::heaps::Heaps;
 use crate::arena::request::Request;
-use crate::arena::{Arena, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, Platform, flags};
+use crate::device::Host;
 use crate::device::oom::OutOfMemory;
 use crate::heap::Heap;
 use crate::pool::PoolId;
 use crate::sync::{AtomicU32, Lock, Ordering};
-use crate::tables::{Lazy, Storage};
+use crate::tables::Lazy;
 use crate::trace::call_sites::CallSites;
 use crate::trace::ring::{Record, What};
 use crate::trace::{Action, CallSite, TraceEntry};
@@ -25,7 +25,7 @@ use crate::units::{DevicePtr, StreamId};
 /// The events of the window that `tune:auto` searches with: 5 MiB of host memory.
 const WINDOW: usize = if cfg!(feature = "alloc") { 1 << 17 } else { 0 };
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Starts recording the latest `capacity` events, or stops recording for 0. Drops earlier
     /// events and call sites. Returns false, and records nothing, if there is no memory for the
     /// ring.
@@ -60,7 +60,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Records an event, if a trace is recorded.
     #[inline]
-    pub(crate) fn trace(&self, record: impl FnOnce(Recorder<'_, D, R, S>)) {
+    pub(crate) fn trace(&self, record: impl FnOnce(Recorder<'_, P>)) {
         if self.flags.has(flags::TRACE) {
             record(self.recorder());
         }
@@ -68,7 +68,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Returns the recorder of events, for callers which know that a trace is recorded.
     #[inline(always)]
-    pub(crate) fn recorder(&self) -> Recorder<'_, D, R, S> {
+    pub(crate) fn recorder(&self) -> Recorder<'_, P> {
         Recorder { driver: &self.driver, heaps: &self.heaps, history: &self.history }
     }
 
@@ -95,13 +95,13 @@ impl<R: Lock> History<R> {
 }
 
 /// Writes events of one device to the trace. The heap of an event is locked by the caller.
-pub(crate) struct Recorder<'a, D, R: Lock, S: Storage> {
-    driver: &'a Driver<D>,
-    heaps: &'a Heaps<R, S>,
-    history: &'a History<R>,
+pub(crate) struct Recorder<'a, P: Platform> {
+    driver: &'a Driver<P::Device>,
+    heaps: &'a Heaps<P>,
+    history: &'a History<P::Lock>,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
+impl<P: Platform> Recorder<'_, P> {
     /// Reads the device's clock. On a device without a clock, counts an event and returns the
     /// count.
     #[inline]
@@ -114,7 +114,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
 
     /// Adds a record, stamped with the current ticks, to the buffer of a heap.
     #[inline(always)]
-    fn push(&self, heap: &mut Heap<S>, what: What, site: u32, addr: DevicePtr, bytes: u64, stream: StreamId) {
+    fn push(&self, heap: &mut Heap<P::Storage>, what: What, site: u32, addr: DevicePtr, bytes: u64, stream: StreamId) {
         let is_private = heap.pool != 0;
         let record = Record { what, is_private, site, addr, size: bytes, stream, ticks: self.ticks() };
         // Flushed as soon as the buffer is full, so `push` always finds room for one record. The
@@ -137,7 +137,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
     /// Tells the host of the events of a record, under the heap's lock, so the events of a
     /// block arrive in their order.
     #[cold]
-    fn report(&self, heap: &Heap<S>, record: &Record) {
+    fn report(&self, heap: &Heap<P::Storage>, record: &Record) {
         let pool = self.heaps.shared_pool(heap.pool).id();
         for entry in record.events() {
             self.driver.device().on_event(&TraceEntry { time_us: 0, ..entry }, pool);
@@ -146,7 +146,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
 
     /// Records the allocation of the block at `ptr`. `bytes` is the size requested.
     #[inline(always)]
-    pub(crate) fn alloc(&self, heap: &mut Heap<S>, site: u32, ptr: DevicePtr, bytes: u64) {
+    pub(crate) fn alloc(&self, heap: &mut Heap<P::Storage>, site: u32, ptr: DevicePtr, bytes: u64) {
         if site != 0 {
             self.history.sites.set_block(ptr, site);
         }
@@ -156,7 +156,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
     /// Records a free and its completion, which follows at once, in a single record. If `site` is 0
     /// the event gets the site of the allocation.
     #[inline]
-    pub(crate) fn free(&self, heap: &mut Heap<S>, block: u32, addr: DevicePtr, site: u32) {
+    pub(crate) fn free(&self, heap: &mut Heap<P::Storage>, block: u32, addr: DevicePtr, site: u32) {
         // Taken in any case: the block becomes free, and the address may be handed out again.
         let allocated = self.history.sites.take_block(addr);
         let site = if site == 0 { allocated } else { site };
@@ -165,7 +165,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
 
     /// Records the request to free a block. If `site` is 0 the event gets the site of the
     /// allocation.
-    pub(crate) fn free_requested(&self, heap: &mut Heap<S>, block: u32, site: u32) {
+    pub(crate) fn free_requested(&self, heap: &mut Heap<P::Storage>, block: u32, site: u32) {
         let (addr, bytes) = (DevicePtr(heap.blocks[block].addr), heap.blocks[block].requested);
         // The block's site stays known until the block is free: a pending block keeps its site.
         let site = if site == 0 { self.history.sites.block(addr) } else { site };
@@ -173,20 +173,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
     }
 
     /// Records the end of a pending block, now free, and forgets the block's call site.
-    pub(crate) fn free_completed(&self, heap: &mut Heap<S>, block: u32) {
+    pub(crate) fn free_completed(&self, heap: &mut Heap<P::Storage>, block: u32) {
         let (addr, bytes) = (DevicePtr(heap.blocks[block].addr), heap.blocks[block].requested);
         let site = self.history.sites.take_block(addr);
         self.push(heap, What::One(Action::FreeCompleted), site, addr, bytes, heap.stream);
     }
 
     /// Records the allocation of a segment, or the mapping of a range of a segment.
-    pub(crate) fn segment(&self, heap: &mut Heap<S>, action: Action, site: u32, base: DevicePtr, bytes: u64) {
+    pub(crate) fn segment(&self, heap: &mut Heap<P::Storage>, action: Action, site: u32, base: DevicePtr, bytes: u64) {
         self.history.sites.set_segment(base, bytes, site);
         self.push(heap, What::One(action), site, base, bytes, heap.stream);
     }
 
     /// Records the release or unmapping of a range, with the site where the segment was obtained.
-    pub(crate) fn release(&self, heap: &mut Heap<S>, action: Action, base: DevicePtr, bytes: u64) {
+    pub(crate) fn release(&self, heap: &mut Heap<P::Storage>, action: Action, base: DevicePtr, bytes: u64) {
         let site = self.history.sites.segment(base);
         self.push(heap, What::One(action), site, base, bytes, heap.stream);
     }

@@ -4,11 +4,8 @@
 //! The search itself is no part of the core: a host reads the window, searches with it on any thread
 //! and without a lock, and passes settings back.
 
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, Platform, flags};
 use crate::config::{Config, Policy};
-use crate::device::DeviceMemory;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::trace::Action;
 
 /// The stage of `tune:auto` on a device.
@@ -75,7 +72,7 @@ pub(crate) struct TuningState {
     pub report: TuneReport,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Begins or ends the recording of the window, as the configuration says.
     pub(crate) fn follow_tuning(&self) {
         // Without a heap there is no window.

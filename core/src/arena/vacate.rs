@@ -4,15 +4,13 @@
 //! stream's pair and the pair has served no request for a while.
 
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::{Arena, OnDevice};
+use crate::arena::{Arena, OnDevice, Platform};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::Ordering;
 use crate::units::{DevicePtr, StreamId};
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Releases the free segments of marked heaps of ended streams, and the caches of idle streams if a
     /// sweep of the pairs has asked for the release.
     pub(crate) fn release_ended(self) {
@@ -73,7 +71,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 
     /// Releases the caches of both heaps of a pair, and makes the pair vacant if nothing is left.
-    fn release_pair(self, used: PairUse<'_, R, S>) {
+    fn release_pair(self, used: PairUse<'_, P>) {
         for kind in [PoolKind::Small, PoolKind::Large] {
             // Ignore a failure: `Ledger::leak` counts the bytes, and the request may succeed.
             let _counted = self.release_heap(used.slot(kind));
@@ -109,7 +107,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Returns the address of the first segment or range that
     /// [`release_ended`](OnDevice::release_ended) would release for a request of `pair`. Skips the
     /// heaps of `pair`, whose stream the request would revive.

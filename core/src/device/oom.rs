@@ -79,7 +79,8 @@ impl fmt::Display for Size {
 }
 
 /// A size in PyTorch's notation: two decimals of the largest unit exceeded by the size.
-pub(crate) struct PyTorchSize(pub u64);
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PyTorchSize(pub u64);
 
 impl fmt::Display for PyTorchSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -171,15 +171,13 @@ impl<S: Storage> PagedHeap<'_, S> {
         Some(Lacking { needed, beside: movable(before, prev) + movable(behind, next) })
     }
 
-    /// Returns the held room to the heap. Returns the range of addresses to release if nothing of
-    /// the range is mapped.
-    pub(crate) fn release_room(&mut self, held: HeldRoom) -> Option<(DevicePtr, u64)> {
+    /// Returns held room to the unmapped blocks. Returns the addresses of the segment if nothing of the segment is
+    /// mapped or held any more. Room that is `lost`, where the device failed to unmap a page, is never used again.
+    pub(crate) fn release_room(&mut self, held: HeldRoom, lost: bool) -> Option<(DevicePtr, u64)> {
+        if lost {
+            self.0.blocks[held.gap].state = State::Lost;
+        }
         self.0.attach_run(held.run)
-    }
-
-    /// Gives up the held room, in which the device failed to remove a mapping.
-    pub(crate) fn lose_room(&mut self, held: HeldRoom) {
-        self.0.blocks[held.gap].state = State::Lost;
     }
 
     /// Returns the address at which `bytes` of pages are to be mapped in the held room.

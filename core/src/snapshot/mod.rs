@@ -1,8 +1,6 @@
 //! The snapshot: every segment and block of a device at one moment, in the terms of PyTorch's
 //! `memory_snapshot()`.
 
-pub mod memory_map;
-
 use crate::config::rounding::PoolKind;
 use crate::pool::PoolId;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};

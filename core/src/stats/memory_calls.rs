@@ -11,45 +11,52 @@ pub struct CallCount {
     pub us: u64,
 }
 
-/// The calls of a device's virtual memory, by kind, since the allocator was created.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct MemoryCalls {
+/// Declares the kinds of calls: a row for each, with the name of its count.
+macro_rules! memory_calls {
+    ($($(#[$doc:meta])* $Call:ident: $count:ident,)*) => {
+        /// The calls of a device's virtual memory, by kind, since the allocator was created.
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        pub struct MemoryCalls {
+            $($(#[$doc])* pub $count: CallCount,)*
+        }
+
+        /// The kinds of calls.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub(crate) enum MemoryCall {
+            $($Call,)*
+        }
+
+        /// Number of kinds in [`MemoryCall`].
+        const KINDS: usize = [$(MemoryCall::$Call),*].len();
+
+        impl MemoryCalls {
+            /// Collects the counts of all kinds.
+            fn of(count: impl Fn(MemoryCall) -> CallCount) -> Self {
+                Self { $($count: count(MemoryCall::$Call),)* }
+            }
+        }
+    };
+}
+
+memory_calls! {
     /// Addresses reserved.
-    pub reserve: CallCount,
+    Reserve: reserve,
     /// Addresses released.
-    pub unreserve: CallCount,
+    Unreserve: unreserve,
     /// Physical memory allocated.
-    pub create: CallCount,
+    Create: create,
     /// Physical memory released.
-    pub destroy: CallCount,
+    Destroy: destroy,
     /// Physical memory mapped at addresses.
-    pub map: CallCount,
+    Map: map,
     /// Mapped ranges made accessible: a single call for all pages mapped side by side.
-    pub set_access: CallCount,
+    SetAccess: set_access,
     /// Mappings removed.
-    pub unmap: CallCount,
+    Unmap: unmap,
     /// Physical memory exported to another process.
-    pub export: CallCount,
+    Export: export,
 }
-
-/// The kinds of calls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub(crate) enum MemoryCall {
-    Reserve,
-    Unreserve,
-    Create,
-    Destroy,
-    Map,
-    SetAccess,
-    Unmap,
-    Export,
-}
-
-/// Number of kinds in [`MemoryCall`].
-const KINDS: usize = 8;
-
-const _: () = assert!(MemoryCall::Export as usize + 1 == KINDS);
 
 /// Counter of a kind of calls. The time is in ticks of the device's clock: a call may take
 /// less than a microsecond.
@@ -95,21 +102,11 @@ impl MemoryCallCounters {
         let first = self.origin.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         let origin = first.map_or_else(|earlier| earlier, |_| now);
         let us = |ticks: u64| time_us(origin.saturating_add(ticks)).saturating_sub(time_us(origin));
-        let count = |call: MemoryCall| {
+        MemoryCalls::of(|call| {
             let counter = &self.kinds[call as usize];
             let calls = counter.calls.load(Ordering::Relaxed);
             CallCount { calls, us: us(counter.ticks.load(Ordering::Relaxed)) }
-        };
-        MemoryCalls {
-            reserve: count(MemoryCall::Reserve),
-            unreserve: count(MemoryCall::Unreserve),
-            create: count(MemoryCall::Create),
-            destroy: count(MemoryCall::Destroy),
-            map: count(MemoryCall::Map),
-            set_access: count(MemoryCall::SetAccess),
-            unmap: count(MemoryCall::Unmap),
-            export: count(MemoryCall::Export),
-        }
+        })
     }
 
     /// Returns how many requests mapped for longer than the policy's bound.

@@ -1,6 +1,6 @@
 //! Self-freeing blocks and buffers.
 
-use crate::allocator::{Allocator, Block, BlockAllocator, Buffer, FailedDrop};
+use crate::allocator::{Allocator, Block, Buffer, FailedDrop};
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};

@@ -186,7 +186,7 @@ impl Status {
             Error::UnknownPool(_) => CACHALOT_ERROR_UNKNOWN_POOL,
             Error::UnknownTag(_) => CACHALOT_ERROR_UNKNOWN_TAG,
             Error::Parked => CACHALOT_ERROR_PARKED,
-            Error::ParkingRefused(_) => CACHALOT_ERROR_NOT_PARKABLE,
+            Error::ParkingRefused(_) | Error::NoHostMemory => CACHALOT_ERROR_NOT_PARKABLE,
             Error::UnknownRange(_) => CACHALOT_ERROR_UNKNOWN_RANGE,
             Error::NotRouted(_) => CACHALOT_ERROR_NOT_ROUTED,
             Error::InvalidFraction(_) => CACHALOT_ERROR_INVALID_FRACTION,

@@ -335,7 +335,7 @@ fn refusal(served: &Served, error: &Error) -> ControlRefusal {
 /// Returns the kind of the reason behind an error of a park.
 fn reason_of(error: &Error) -> RefusalKind {
     match error {
-        Error::ParkingRefused(text) if text.contains("host lacks") => RefusalKind::NoHostMemory,
+        Error::NoHostMemory => RefusalKind::NoHostMemory,
         Error::ParkingRefused(_) => RefusalKind::Unsupported,
         Error::Device(error) if error.kind == ErrorKind::NotPermittedInCapture => RefusalKind::Capturing,
         _ => RefusalKind::Driver,

@@ -8,7 +8,7 @@ use super::Worker;
 use super::refusals::Reason::{self, Capture, Memory};
 use crate::elastic::ElasticRange;
 use crate::stage::Line;
-use cachalot_core::{Error, RangeAllocator};
+use cachalot_core::Error;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 

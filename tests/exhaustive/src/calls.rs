@@ -3,7 +3,7 @@
 use crate::defects::Defect;
 use crate::theorems::{Theorem, Violation};
 use crate::world::{DEVICE, PAGE, World, line, stream};
-use cachalot_core::{Error, ParkMode, ParkOrder, ParkState, ParkTarget, RangeAllocator, Reservation, Route};
+use cachalot_core::{Error, ParkMode, ParkOrder, ParkState, ParkTarget, Reservation, Route};
 
 impl World {
     /// Begins the capture of a stream.

@@ -122,7 +122,7 @@ fn check_answer(world: &World, step: &Step) -> Result<(), Violation> {
     let of_capture = |error: &DeviceError| error.kind == ErrorKind::NotPermittedInCapture;
     let permitted = match (error, step.letter) {
         (Error::OutOfMemory(_), Letter::Malloc(..) | Letter::Commit(..) | Letter::Wake(_))
-        | (Error::ParkingRefused(_), Letter::Park(_)) => true,
+        | (Error::ParkingRefused(_) | Error::NoHostMemory, Letter::Park(_)) => true,
         (Error::Parked, Letter::Malloc(_, on)) => world.parked[usize::from(on)],
         (Error::Device(error), _) if error.code == INJECTED => world.device().books().has_fired,
         (Error::Device(error), Letter::Park(_) | Letter::Wake(_) | Letter::Commit(..) | Letter::Decommit(..)) => {

@@ -7,8 +7,8 @@ use crate::order::Place;
 use crate::setting::Setting;
 use crate::theorems::{Theorem, Violation};
 use cachalot_core::{
-    Allocator, BlockState, Call, Config, DeviceIndex, DevicePtr, Error, Growable, PoolId, PoolOptions, RangeAllocator,
-    Reservation, SnapshotSegment, Storage, StreamId,
+    Allocator, BlockState, Call, Config, DeviceIndex, DevicePtr, Error, Growable, PoolId, PoolOptions, Reservation,
+    SnapshotSegment, Storage, StreamId,
 };
 use cachalot_tests::model::Model;
 

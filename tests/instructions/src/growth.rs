@@ -5,8 +5,7 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, MIB, PoolId, PoolOptions, RangeAllocator as _, RangeId,
-    Route, StreamId, Tag,
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, MIB, PoolId, PoolOptions, RangeId, Route, StreamId, Tag,
 };
 use std::num::NonZeroU64;
 use std::time::Duration;

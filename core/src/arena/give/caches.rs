@@ -4,16 +4,14 @@
 
 use crate::arena::give::rules;
 use crate::arena::give::units::{Unit, UnitKind};
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
+use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::stats::Occurrence;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::{DevicePtr, NO_STREAM};
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Gives every unit back.
     ///
     /// # Errors
@@ -152,7 +150,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Returns the address of the first segment or range in the way of [`OnDevice::release_heap`].
     pub(in crate::arena) fn first_of_heap(&self, slot: u32) -> Option<DevicePtr> {
         let goes = |unit: &Unit| {

@@ -6,11 +6,8 @@
 use crate::arena::give::units::{Unit, first_oversize, segments_down};
 use crate::arena::heaps::Heaps;
 use crate::arena::request::Request;
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, Platform, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use core::cell::Cell;
 use core::iter::{from_fn, once};
 
@@ -21,9 +18,7 @@ pub(super) fn by_pool(pool: u32) -> [PoolKind; 2] {
 
 /// The rule of `garbage_collection_threshold`: large segments of the default pool, as long as more than the
 /// threshold is held. Each pass computes the average age of the segments, and yields every segment at least as old.
-pub(in crate::arena) fn old<D: DeviceMemory, R: Lock, S: Storage>(
-    arena: &Arena<D, R, S>,
-) -> impl Iterator<Item = Unit> {
+pub(in crate::arena) fn old<P: Platform>(arena: &Arena<P>) -> impl Iterator<Item = Unit> {
     let heaps = &arena.heaps;
     let large = || heaps.heaps_of(once(0), |_| [PoolKind::Large]).flat_map(|(slot, _used)| heaps.segments_of(slot));
     let pass = move || {
@@ -41,7 +36,7 @@ pub(in crate::arena) fn old<D: DeviceMemory, R: Lock, S: Storage>(
 
 /// Returns whether more is held than the collection threshold allows. Without a limit and a threshold, nothing is
 /// too much.
-fn exceeds_threshold<D: DeviceMemory, R: Lock, S: Storage>(arena: &Arena<D, R, S>) -> bool {
+fn exceeds_threshold<P: Platform>(arena: &Arena<P>) -> bool {
     let threshold = || arena.settings.config.lock().garbage_collection_threshold();
     let most = |threshold: f64| (threshold * arena.ledger.limit() as f64) as u64;
     arena.flags.has(flags::AGES) && threshold().is_some_and(|threshold| arena.ledger.reserved() > most(threshold))
@@ -50,8 +45,8 @@ fn exceeds_threshold<D: DeviceMemory, R: Lock, S: Storage>(arena: &Arena<D, R, S
 /// The rule of `max_split_size_mb` for a request short of memory: oversize segments of the request's own heap, the
 /// smallest sufficient segment, or else from the largest down, until enough are yielded. `missing` has the bytes still
 /// missing.
-pub(in crate::arena) fn oversize<R: Lock, S: Storage>(
-    heaps: &Heaps<R, S>,
+pub(in crate::arena) fn oversize<P: Platform>(
+    heaps: &Heaps<P>,
     request: &Request,
     missing: &Cell<u64>,
 ) -> impl Iterator<Item = Unit> {
@@ -71,10 +66,7 @@ pub(in crate::arena) fn oversize<R: Lock, S: Storage>(
 
 /// The rule of [`trim`](super::caches::trim): the largest segment of all heaps, of equal segments the last by address,
 /// as long as more than `keep` bytes are held.
-pub(super) fn largest<D: DeviceMemory, R: Lock, S: Storage>(
-    arena: &Arena<D, R, S>,
-    keep: u64,
-) -> impl Iterator<Item = Unit> {
+pub(super) fn largest<P: Platform>(arena: &Arena<P>, keep: u64) -> impl Iterator<Item = Unit> {
     from_fn(move || {
         if arena.ledger.reserved() <= keep {
             return None;

@@ -8,13 +8,11 @@
 //! during the call. Pages become spare.
 
 use crate::arena::give::units::{Unit, UnitKind};
-use crate::arena::{OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{OnDevice, Platform, flags};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::expandable::AddressRange;
 use crate::stats::Occurrence;
-use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::trace::Action;
 
@@ -26,7 +24,7 @@ pub(in crate::arena) struct TakenUnit {
     block: u32,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Gives units back. Returns the number of bytes.
     ///
     /// # Errors
@@ -44,10 +42,7 @@ impl Unit {
     ///
     /// # Errors
     /// The loss of the context, and [`Error::TableFull`] if a block cannot be cut. Nothing has changed then.
-    pub(in crate::arena) fn take<D: DeviceMemory, R: Lock, S: Storage>(
-        self,
-        device: OnDevice<'_, D, R, S>,
-    ) -> Result<Option<TakenUnit>, Error> {
+    pub(in crate::arena) fn take<P: Platform>(self, device: OnDevice<'_, P>) -> Result<Option<TakenUnit>, Error> {
         device.health()?;
         let Some(_used) = device.heaps.enter_pair(self.slot / 2) else { return Ok(None) };
         let mut heap = device.heaps.lock(self.slot);
@@ -90,10 +85,7 @@ impl TakenUnit {
     ///
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
-    pub(in crate::arena) fn release<D: DeviceMemory, R: Lock, S: Storage>(
-        self,
-        device: OnDevice<'_, D, R, S>,
-    ) -> Result<u64, Error> {
+    pub(in crate::arena) fn release<P: Platform>(self, device: OnDevice<'_, P>) -> Result<u64, Error> {
         let Unit { kind, slot, bytes, .. } = self.unit;
         match kind {
             UnitKind::Segment => {

@@ -12,6 +12,7 @@
 //! Refused are: free memory of a private pool in use, since a captured graph may write to the pool at every replay;
 //! segments with live sub-blocks; pinned segments and pages; moving, parked and waking pages.
 
+use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::config::rounding::PoolKind;
@@ -19,7 +20,6 @@ use crate::heap::Heap;
 use crate::heap::age::Idle;
 use crate::heap::block::{Backing, BlockEntry};
 use crate::heap::home_pages::HomePage;
-use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 use core::iter::{from_fn, once, successors};
@@ -193,7 +193,7 @@ fn first_up<S: Storage>(
     up(heap, first).find_map(|block| unit_of(heap, block))
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Iterates over the pools whose free memory may go back: the default pool, and the private pools without users.
     pub(in crate::arena) fn giving_pools(&self) -> impl Iterator<Item = u32> {
         once(0).chain(self.unused_pools())
@@ -205,7 +205,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         &self,
         pools: impl Iterator<Item = u32>,
         kinds: impl Fn(u32) -> [PoolKind; KINDS],
-    ) -> impl Iterator<Item = (u32, PairUse<'_, R, S>)> {
+    ) -> impl Iterator<Item = (u32, PairUse<'_, P>)> {
         let heaps = pools.flat_map(move |pool| kinds(pool).map(|kind| (pool, kind)));
         heaps.flat_map(|(pool, kind)| self.pairs_of(pool).map(move |pair| (pair.slot(kind), pair)))
     }
@@ -224,7 +224,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     /// Iterates over the pages of the heap in `slot`, adjacent pages as a unit, the smallest block first. Steps as
     /// [`segments_of`](Self::segments_of) does.
     pub(in crate::arena) fn pages_of(&self, slot: u32) -> impl Iterator<Item = Unit> {
-        let unit_of = move |heap: &Heap<S>, block| {
+        let unit_of = move |heap: &Heap<P::Storage>, block| {
             let range = heap.whole_pages(block, HomePage::is_movable)?;
             Some(Unit::new(UnitKind::Pages, heap, slot, block, range.at.0, range.bytes))
         };

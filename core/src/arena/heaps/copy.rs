@@ -1,38 +1,38 @@
 //! A copy of a device's heaps, with the same pools, routes and pairs.
 
+use crate::arena::Platform;
 use crate::arena::heaps::ended::EndedHeaps;
 use crate::arena::heaps::loose::LooseLink;
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::registry::Registry;
-use crate::arena::heaps::{Heaps, Slot, rank_of};
+use crate::arena::heaps::{HeapGuard, Heaps, Slot, rank_of};
 use crate::error::Error;
-use crate::heap::Heap;
-use crate::sync::{AtomicU32, Lock, MutexGuard, Ordering, Rank, Ranked};
-use crate::tables::{OnceTable, Storage};
+use crate::sync::{AtomicU32, MutexGuard, Ordering, Rank, Ranked};
+use crate::tables::OnceTable;
 use alloc::vec::Vec;
 
 /// The locks of a device's heaps, pools and pairs.
-pub(crate) struct LockedHeaps<'a, R: Lock, S: Storage> {
+pub(crate) struct LockedHeaps<'a, P: Platform> {
     /// While it is locked, no pair and no pool comes or goes.
-    registry: MutexGuard<'a, R, Registry<S>>,
+    registry: MutexGuard<'a, P::Lock, Registry<P::Storage>>,
     /// The heaps, by slot.
-    heaps: Vec<MutexGuard<'a, R, Heap<S>>>,
+    heaps: Vec<HeapGuard<'a, P>>,
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Locks the registry.
-    pub(crate) fn lock_registry(&self) -> LockedHeaps<'_, R, S> {
+    pub(crate) fn lock_registry(&self) -> LockedHeaps<'_, P> {
         LockedHeaps { registry: self.registry.lock(), heaps: Vec::new() }
     }
 
     /// Locks all heaps. `locked` has the registry, so no heap is added.
-    pub(crate) fn lock_all<'a>(&'a self, locked: &mut LockedHeaps<'a, R, S>) {
+    pub(crate) fn lock_all<'a>(&'a self, locked: &mut LockedHeaps<'a, P>) {
         locked.heaps.extend(self.slot_numbers().map(|slot| self.slot(slot).heap.lock_beside()));
     }
 
     /// Locks the heaps of ended streams that wait to be released.
-    pub(crate) fn lock_ended(&self) -> MutexGuard<'_, R, EndedHeaps<S>> {
+    pub(crate) fn lock_ended(&self) -> MutexGuard<'_, P::Lock, EndedHeaps<P::Storage>> {
         self.ended.lock_beside()
     }
 
@@ -41,9 +41,13 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     ///
     /// # Errors
     /// [`Error::TableFull`].
-    pub(crate) fn copy_of(&self, locked: &LockedHeaps<'_, R, S>, ended: &EndedHeaps<S>) -> Result<Self, Error> {
+    pub(crate) fn copy_of<Q: Platform<Lock = P::Lock, Storage = P::Storage>>(
+        &self,
+        locked: &LockedHeaps<'_, P>,
+        ended: &EndedHeaps<P::Storage>,
+    ) -> Result<Heaps<Q>, Error> {
         let registry = &locked.registry;
-        let copy = Self::new(0, self.policy);
+        let copy = Heaps::<Q>::new(0, self.policy);
         for pool in 0..registry.pools.len() as u32 {
             let from = if pool == 0 { Some(&self.default_pool) } else { self.pools.get(pool) };
             let Some(from) = from else { continue };
@@ -80,7 +84,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         copy.ended_count.store(self.ended_count(), Ordering::Relaxed);
         let ended = Ranked::new(Rank::Ended, ended.clone());
         copy.idle_due.store(self.idle_due.load(Ordering::Relaxed), Ordering::Relaxed);
-        Ok(Self { registry, ended, ..copy })
+        Ok(Heaps { registry, ended, ..copy })
     }
 
     /// Lists the heaps of a copy as loose. The list is the copy's own, and none of its heaps is there at first.

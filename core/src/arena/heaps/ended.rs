@@ -1,7 +1,8 @@
 //! The heaps of ended streams with segments to release: a mark on each heap, and the set of the marked ones.
 
+use crate::arena::Platform;
 use crate::arena::heaps::{ENDED, Heaps, QUEUED, Slot};
-use crate::sync::{Lock, Ordering};
+use crate::sync::Ordering;
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 
@@ -17,12 +18,12 @@ fn key_of(slot: u32) -> Key {
     Key { major: 0, minor: u64::from(slot) }
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Marks the heap in `slot` if its stream has ended: a segment of the heap may be wholly free.
     /// [`release_ended`](OnDevice::release_ended) releases the segments of marked heaps before the device is
     /// asked for more memory.
     #[inline]
-    pub(crate) fn queue_if_ended(&self, slot: &Slot<R, S>) {
+    pub(crate) fn queue_if_ended(&self, slot: &Slot<P>) {
         // One relaxed load for a live stream. A report that is just being stored is not lost:
         // `stream_destroyed` releases the free segments itself after the report.
         if slot.stream_state.load(Ordering::Relaxed) == ENDED {
@@ -32,7 +33,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Marks the heap in `slot`, unless another thread has done so.
     #[cold]
-    fn queue_ended(&self, slot: &Slot<R, S>) {
+    fn queue_ended(&self, slot: &Slot<P>) {
         let EndedHeaps { root, nodes } = &mut *self.ended.lock();
         // Room first: a heap that found the table full is marked at its next free. The exchange
         // admits a heap once.

@@ -11,10 +11,10 @@
 //! The fast path takes no step more for it. A request of a tight heap exceeds a lease, and reports that anyway. A free that leaves
 //! a free block beside others does, too; one that empties a segment reports by the flag that tells of ended streams.
 
+use crate::arena::Platform;
 use crate::arena::heaps::{Heaps, Slot};
 use crate::heap::Heap;
-use crate::sync::{AtomicU32, Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::{AtomicU32, Ordering};
 use crate::tables::slot_table::NONE;
 
 /// The link of a tight heap, which is in no list. No heap has this number.
@@ -103,10 +103,10 @@ impl LooseList {
     }
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Makes a heap loose, whose lock the caller holds: before a counter changes, or after that and before the lock ends.
     #[inline]
-    pub(crate) fn loosen(&self, slot: &Slot<R, S>, heap: &mut Heap<S>) {
+    pub(crate) fn loosen(&self, slot: &Slot<P>, heap: &mut Heap<P::Storage>) {
         if heap.tight {
             heap.set_tight(false);
             self.loose.add(slot.number, &slot.loose);
@@ -115,7 +115,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Makes a loose heap tight, whose lock the caller holds, and whose leases are the present values. The lock of the peaks is
     /// held.
-    pub(crate) fn tighten(&self, slot: &Slot<R, S>, heap: &mut Heap<S>) {
+    pub(crate) fn tighten(&self, slot: &Slot<P>, heap: &mut Heap<P::Storage>) {
         self.loose.remove(slot.number, |number| &self.slot(number).loose);
         heap.set_tight(true);
     }
@@ -126,7 +126,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     }
 
     /// Iterates over the loose heaps. The lock of the peaks is held, so none leaves the list.
-    pub(crate) fn loose_slots(&self) -> impl Iterator<Item = &Slot<R, S>> + Clone {
+    pub(crate) fn loose_slots(&self) -> impl Iterator<Item = &Slot<P>> + Clone {
         let first = self.loose.first().map(|number| self.slot(number));
         core::iter::successors(first, |slot| slot.loose.next().map(|number| self.slot(number)))
     }

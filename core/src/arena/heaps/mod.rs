@@ -26,6 +26,7 @@ pub(crate) mod pools;
 pub(crate) mod registry;
 pub(crate) mod reserved;
 
+use crate::arena::Platform;
 use crate::arena::heaps::ended::EndedHeaps;
 use crate::arena::heaps::loose::{LooseLink, LooseList};
 use crate::arena::heaps::pair_state::PairState;
@@ -35,7 +36,7 @@ use crate::config::rounding::PoolKind;
 use crate::heap::Heap;
 use crate::page_map::HeapRef;
 use crate::stats::HeapCounters;
-use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, MutexGuard, Ordering, Rank, Ranked};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, MutexGuard, Ordering, Rank, Ranked};
 use crate::tables::{Lazy, OnceTable, Storage};
 use crate::trace::ring::Trace;
 
@@ -50,7 +51,7 @@ const QUEUED: u32 = 2;
 /// One heap and its counters. Aligned to two cache lines, since the heap's own stream writes the
 /// slot at every call and few other threads read the slot.
 #[repr(align(128))]
-pub(crate) struct Slot<R: Lock, S: Storage> {
+pub(crate) struct Slot<P: Platform> {
     /// Number of the slot: `2 · pair` for the small heap, `2 · pair + 1` for the large heap.
     pub number: u32,
     /// Count of the calls that use the pair. Valid in the slot of the small heap; unused in the
@@ -67,34 +68,37 @@ pub(crate) struct Slot<R: Lock, S: Storage> {
     pub counters: HeapCounters,
     /// The heap, under a lock that is never held across a call to the device.
     /// Who locks it directly, and not by [`Heaps::lock`], and changes a counter, calls [`Heaps::loosen`].
-    pub heap: Ranked<R, Heap<S>>,
+    pub heap: Ranked<P::Lock, Heap<P::Storage>>,
 }
 
-impl<R: Lock, S: Storage> Slot<R, S> {
+impl<P: Platform> Slot<P> {
     /// Returns the kind of the heap: small for an even slot number, large for an odd number.
     pub(crate) fn kind(&self) -> PoolKind {
         if self.number.is_multiple_of(2) { PoolKind::Small } else { PoolKind::Large }
     }
 }
 
+/// The lock of a heap, held.
+pub(crate) type HeapGuard<'a, P> = MutexGuard<'a, <P as Platform>::Lock, Heap<<P as Platform>::Storage>>;
+
 /// The heaps of one device, with the pairs and pools that the heaps belong to.
-pub(crate) struct Heaps<R: Lock, S: Storage> {
+pub(crate) struct Heaps<P: Platform> {
     /// The number of the device in the allocator.
     device: u32,
     /// The policy, which decides the sub-allocator of a new heap.
     policy: Policy,
     /// The default pool. In place, so the fast path reaches its streams with no lookup of the
     /// pool.
-    pub default_pool: SharedPool<S>,
+    pub default_pool: SharedPool<P::Storage>,
     /// Private pools. Entry `p` is pool `p`; entry 0 is not used.
-    pools: S::OnceTable<SharedPool<S>>,
+    pools: <P::Storage as Storage>::OnceTable<SharedPool<P::Storage>>,
     /// The heaps: pair `p` has its small heap in slot `2 · p` and its large heap in slot
     /// `2 · p + 1`. Slots are never removed.
-    pub slots: S::OnceTable<Slot<R, S>>,
+    pub slots: <P::Storage as Storage>::OnceTable<Slot<P>>,
     /// Which pools, routes and pairs exist.
-    pub registry: Ranked<R, Registry<S>>,
+    pub registry: Ranked<P::Lock, Registry<P::Storage>>,
     /// Heaps of ended streams in which a segment became wholly free since.
-    ended: Ranked<R, EndedHeaps<S>>,
+    ended: Ranked<P::Lock, EndedHeaps<P::Storage>>,
     /// The number of heaps in `ended`, which is read without its lock. Written under the lock.
     ended_count: AtomicU32,
     /// The heaps not tight.
@@ -102,18 +106,18 @@ pub(crate) struct Heaps<R: Lock, S: Storage> {
     /// Not 0 ⟺ the caches of idle pairs are to be released before more memory is obtained.
     pub idle_due: AtomicU32,
     /// The recorded events of all heaps, except those still in the buffers of the heaps.
-    pub trace: CachePadded<Trace<R, S>>,
+    pub trace: CachePadded<Trace<P::Lock, P::Storage>>,
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Creates the heaps of the device with number `device`: no pair, and the default pool.
     pub(crate) fn new(device: u32, policy: Policy) -> Self {
         Self {
             device,
             policy,
             default_pool: SharedPool::default(),
-            pools: S::OnceTable::default(),
-            slots: S::OnceTable::default(),
+            pools: Default::default(),
+            slots: Default::default(),
             registry: Ranked::new(Rank::Registry, Registry::default()),
             ended: Ranked::new(Rank::Ended, EndedHeaps::default()),
             ended_count: AtomicU32::new(0),
@@ -124,7 +128,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     }
 
     /// Locks the heap in `slot` for any work, and sets the heap's clock.
-    pub(crate) fn lock(&self, slot: u32) -> MutexGuard<'_, R, Heap<S>> {
+    pub(crate) fn lock(&self, slot: u32) -> HeapGuard<'_, P> {
         let slot = self.slot(slot);
         let mut heap = slot.heap.lock();
         self.loosen(slot, &mut heap);
@@ -134,7 +138,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Sets the heap's clock to the search count of the heap's pool, if free blocks have ages.
     #[inline(always)]
-    pub(crate) fn set_clock(&self, heap: &mut Heap<S>) {
+    pub(crate) fn set_clock(&self, heap: &mut Heap<P::Storage>) {
         // Ages need both a limit and a collection threshold. Without them the clock stands still,
         // and the fast path pays for one test of a field of the locked heap.
         if heap.rules.ages {
@@ -145,12 +149,12 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     /// Returns the count of searches through free blocks of the heap's pool and kind.
     // Cold, so that `set_clock`, which is inlined everywhere, stays one test and one jump.
     #[cold]
-    pub(crate) fn searches(&self, heap: &Heap<S>) -> &AtomicU64 {
+    pub(crate) fn searches(&self, heap: &Heap<P::Storage>) -> &AtomicU64 {
         &self.shared_pool(heap.pool).searches[heap.rules.kind as usize]
     }
 
     /// Returns the slot with number `slot`, which must have been made.
-    pub(crate) fn slot(&self, slot: u32) -> &Slot<R, S> {
+    pub(crate) fn slot(&self, slot: u32) -> &Slot<P> {
         self.slots.get(slot).expect("slots are never removed")
     }
 
@@ -160,7 +164,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     }
 
     /// Returns the lock-free part of the pool with number `pool`.
-    pub(crate) fn shared_pool(&self, pool: u32) -> &SharedPool<S> {
+    pub(crate) fn shared_pool(&self, pool: u32) -> &SharedPool<P::Storage> {
         // The default pool lies in the arena itself: one load less on the way to a stream's pair.
         if pool == 0 {
             return &self.default_pool;
@@ -174,7 +178,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     }
 
     /// Drops the tables of a heap without segments, after writing the heap's events to the trace.
-    pub(crate) fn drop_tables(&self, heap: &mut Heap<S>) {
+    pub(crate) fn drop_tables(&self, heap: &mut Heap<P::Storage>) {
         if heap.is_empty() {
             self.flush_trace(heap);
             heap.drop_tables();
@@ -183,7 +187,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Moves the events in the buffer of a heap to the ring.
     #[cold]
-    pub(crate) fn flush_trace(&self, heap: &mut Heap<S>) {
+    pub(crate) fn flush_trace(&self, heap: &mut Heap<P::Storage>) {
         // A heap whose sets were never made has no buffer, and must not get one here.
         if heap.sets.is_made() {
             self.trace.take(&mut heap.sets.trace);
@@ -242,7 +246,8 @@ mod tests {
     #[test]
     #[cfg_attr(feature = "paranoid", ignore = "a lock that stores its rank is larger")]
     fn an_empty_pair_of_heaps_is_small() {
-        let bytes = 2 * size_of::<Slot<spin::mutex::SpinMutex<()>, Growable>>();
+        let bytes =
+            2 * size_of::<Slot<(crate::device::simulated::SimulatedDevice, spin::mutex::SpinMutex<()>, Growable)>>();
         assert!(bytes <= 1280, "{bytes}");
     }
 }

@@ -1,5 +1,6 @@
 //! Pairs of heaps: found, made, used, and made vacant.
 
+use crate::arena::Platform;
 use crate::arena::heaps::loose::LooseLink;
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::registry::{Pair, Registry};
@@ -8,8 +9,8 @@ use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::stats::{HeapCounters, Stat};
-use crate::sync::{AtomicU32, Lock, Ordering, Ranked};
-use crate::tables::{OnceTable, Storage};
+use crate::sync::{AtomicU32, Ordering, Ranked};
+use crate::tables::OnceTable;
 use crate::units::{NO_STREAM, StreamId};
 
 /// Name of the table of slots, for [`Error::TableFull`].
@@ -21,20 +22,20 @@ pub(crate) const STREAMS: &str = "streams";
 ///
 /// Dropping the guard leaves the pair. The last guard of a pair marked as leaving also vacates the
 /// pair if both heaps are empty, and takes the registry's lock and both heap locks to do so.
-pub(crate) struct PairUse<'a, R: Lock, S: Storage> {
-    heaps: &'a Heaps<R, S>,
+pub(crate) struct PairUse<'a, P: Platform> {
+    heaps: &'a Heaps<P>,
     /// Number of the pair.
     pub pair: u32,
 }
 
-impl<R: Lock, S: Storage> PairUse<'_, R, S> {
+impl<P: Platform> PairUse<'_, P> {
     /// Returns the slot number of the pair's heap of `kind`.
     pub(crate) fn slot(&self, kind: PoolKind) -> u32 {
         slot_of(self.pair, kind)
     }
 }
 
-impl<R: Lock, S: Storage> Drop for PairUse<'_, R, S> {
+impl<P: Platform> Drop for PairUse<'_, P> {
     fn drop(&mut self) {
         if self.heaps.pair_state(self.pair).leave() {
             self.heaps.vacate_if_empty(self.pair);
@@ -42,7 +43,7 @@ impl<R: Lock, S: Storage> Drop for PairUse<'_, R, S> {
     }
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Returns the state word of `pair`, which lies in the slot of the small heap.
     fn pair_state(&self, pair: u32) -> &PairState {
         &self.slot(slot_of(pair, PoolKind::Small)).state
@@ -50,7 +51,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Uses the pair of (stream, pool) for a request. Makes the pair if none exists, and clears the
     /// marks of a pair whose stream was reported as ended or whose pool had no users.
-    pub(crate) fn use_pair(&self, pool: u32, stream: StreamId) -> Result<PairUse<'_, R, S>, Error> {
+    pub(crate) fn use_pair(&self, pool: u32, stream: StreamId) -> Result<PairUse<'_, P>, Error> {
         let found = match self.find_pair(pool, stream) {
             Some(found) => found,
             None => self.make_pair(pool, stream, true)?,
@@ -65,12 +66,12 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Uses the pair of (stream, pool) for a forecast. Does not revive a pair whose stream has
     /// ended; a pair made for the forecast becomes vacant when the guard is dropped.
-    pub(crate) fn use_pair_for_forecast(&self, pool: u32, stream: StreamId) -> Result<PairUse<'_, R, S>, Error> {
+    pub(crate) fn use_pair_for_forecast(&self, pool: u32, stream: StreamId) -> Result<PairUse<'_, P>, Error> {
         self.find_pair(pool, stream).map_or_else(|| self.make_pair(pool, stream, false), Ok)
     }
 
     /// Uses the pair of (stream, pool). Returns `None` if no pair exists.
-    pub(crate) fn find_pair(&self, pool: u32, stream: StreamId) -> Option<PairUse<'_, R, S>> {
+    pub(crate) fn find_pair(&self, pool: u32, stream: StreamId) -> Option<PairUse<'_, P>> {
         loop {
             let pair = self.shared_pool(pool).streams.get(stream.0)?;
             let found = self.enter_pair(pair);
@@ -92,12 +93,12 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     }
 
     /// Returns whether the caller is the only user of `used`.
-    pub(crate) fn is_only_user(&self, used: &PairUse<'_, R, S>) -> bool {
+    pub(crate) fn is_only_user(&self, used: &PairUse<'_, P>) -> bool {
         self.pair_state(used.pair).users() == 1
     }
 
     /// Uses `pair`, whichever stream has the pair. Returns `None` if the pair is vacant.
-    pub(crate) fn enter_pair(&self, pair: u32) -> Option<PairUse<'_, R, S>> {
+    pub(crate) fn enter_pair(&self, pair: u32) -> Option<PairUse<'_, P>> {
         let open = self.pair_state(pair).enter();
         // `enter` counts the caller even if the pair is vacant. The guard is made in either case,
         // and dropping the guard of a vacant pair undoes the count.
@@ -106,7 +107,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     }
 
     /// Uses the pair of `pool` with the lowest stream above `after`, and returns the stream too.
-    pub(crate) fn next_pair(&self, pool: u32, after: Option<StreamId>) -> Option<(StreamId, PairUse<'_, R, S>)> {
+    pub(crate) fn next_pair(&self, pool: u32, after: Option<StreamId>) -> Option<(StreamId, PairUse<'_, P>)> {
         let registry = self.registry.lock();
         let (stream, pair) = registry.next_pair(pool, after)?;
         // The registry is locked, so the pair cannot become vacant before the caller enters.
@@ -115,7 +116,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Iterates over the pairs of a pool, by ascending stream. Each item is a guard: the pair keeps
     /// its stream while the caller holds the item.
-    pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = PairUse<'_, R, S>> {
+    pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = PairUse<'_, P>> {
         let mut after = None;
         // Steps by stream and not by pair number, so pairs that come or go between two steps do no harm.
         core::iter::from_fn(move || {
@@ -129,7 +130,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     /// the caller looked. If `permanent` is false, the pair becomes vacant after the call unless the
     /// call adds a segment.
     #[cold]
-    fn make_pair(&self, pool: u32, stream: StreamId, permanent: bool) -> Result<PairUse<'_, R, S>, Error> {
+    fn make_pair(&self, pool: u32, stream: StreamId, permanent: bool) -> Result<PairUse<'_, P>, Error> {
         Error::refuse_reserved(stream)?;
         let streams = &self.shared_pool(pool).streams;
         let mut registry = self.registry.lock();
@@ -167,7 +168,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     /// # Errors
     ///
     /// [`Error::TableFull`] with [`STREAMS`] or [`HEAPS`].
-    fn room_for_pair(&self, registry: &mut Registry<S>) -> Result<u32, Error> {
+    fn room_for_pair(&self, registry: &mut Registry<P::Storage>) -> Result<u32, Error> {
         let pair = registry.room_for_pair().ok_or(Error::TableFull(STREAMS))?;
         for kind in [PoolKind::Small, PoolKind::Large] {
             let make = || Slot {
@@ -185,7 +186,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     }
 
     /// Assigns both heaps of a vacant pair to (stream, pool).
-    fn assign_heaps(&self, registry: &Registry<S>, pair: u32, pool: u32, stream: StreamId) {
+    fn assign_heaps(&self, registry: &Registry<P::Storage>, pair: u32, pool: u32, stream: StreamId) {
         let supplied = self.shared_pool(pool).is_supplied();
         for kind in [PoolKind::Small, PoolKind::Large] {
             let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
@@ -210,13 +211,13 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Marks `pair` to become vacant as soon as both heaps are empty and no call uses the pair, or
     /// clears the mark. The parameter `_registry` shows that the registry is locked.
-    pub(crate) fn set_leaving(&self, _registry: &Registry<S>, pair: u32, leaving: bool) {
+    pub(crate) fn set_leaving(&self, _registry: &Registry<P::Storage>, pair: u32, leaving: bool) {
         self.pair_state(pair).set_leaving(leaving);
     }
 
     /// Records whether the stream of `pair` has ended. Segments of an ended stream are released
     /// when they become wholly free. The parameter `_registry` shows that the registry is locked.
-    pub(crate) fn set_ended(&self, _registry: &Registry<S>, pair: u32, ended: bool) {
+    pub(crate) fn set_ended(&self, _registry: &Registry<P::Storage>, pair: u32, ended: bool) {
         for kind in [PoolKind::Small, PoolKind::Large] {
             let slot = self.slot(slot_of(pair, kind));
             let mut heap = slot.heap.lock();
@@ -233,7 +234,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     }
 
     /// Makes every pair vacant whose heaps are empty and which no call uses.
-    fn vacate_empty_pairs(&self, registry: &mut Registry<S>) {
+    fn vacate_empty_pairs(&self, registry: &mut Registry<P::Storage>) {
         for pair in 0..registry.pairs.len() as u32 {
             self.vacate(registry, pair);
         }
@@ -242,7 +243,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Makes `pair` vacant under the registry's lock, if both heaps are empty and no call uses the
     /// pair. Also removes a private pool that has lost its last pair and has no users.
-    pub(crate) fn vacate(&self, registry: &mut Registry<S>, pair: u32) {
+    pub(crate) fn vacate(&self, registry: &mut Registry<P::Storage>, pair: u32) {
         let Pair { stream, pool, exists, .. } = registry.pairs[pair as usize];
         if !exists {
             return;
@@ -273,7 +274,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     }
 
     /// Uses the first pair without live blocks all of whose segments may be released.
-    pub(crate) fn idle_pair(&self) -> Option<PairUse<'_, R, S>> {
+    pub(crate) fn idle_pair(&self) -> Option<PairUse<'_, P>> {
         let mut next = 0;
         loop {
             // The registry's lock ends with this block: `is_idle` locks heaps one at a time, and
@@ -284,7 +285,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
                 self.enter_pair(next)
             };
             next += 1;
-            let is_idle = |used: &PairUse<'_, R, S>| {
+            let is_idle = |used: &PairUse<'_, P>| {
                 [PoolKind::Small, PoolKind::Large].into_iter().all(|kind| {
                     let slot = self.slot(used.slot(kind));
                     let retained = slot.heap.lock().retained;

@@ -4,17 +4,17 @@
 //! concerns under the same lock. Heap locks are taken under the registry's lock, one at a time. No
 //! memory is allocated or released under the registry's lock.
 
+use crate::arena::Platform;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::{Registry, SharedPool};
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions};
-use crate::sync::Lock;
-use crate::tables::{OnceTable, Storage};
+use crate::tables::OnceTable;
 use crate::units::StreamId;
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Creates a pool with one user. The name is `id`, or the next unused name chosen by the
     /// allocator.
     ///
@@ -87,7 +87,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     /// Updates every heap of `pool` after the pool came into use or fell out of use. The registry
     /// is locked, so no other thread makes a pair. Pairs of an unused pool are marked to become vacant
     /// when they are empty.
-    pub(crate) fn apply_use(&self, registry: &Registry<S>, pool: u32) {
+    pub(crate) fn apply_use(&self, registry: &Registry<P::Storage>, pool: u32) {
         let unused = registry.is_unused(pool);
         for pair in registry.pairs_of(pool) {
             for slot in [PoolKind::Small, PoolKind::Large].map(|kind| self.slot(slot_of(pair, kind))) {
@@ -111,7 +111,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Makes the segments of `pool` releasable, vacates the pool's empty pairs, and removes the
     /// pool if no pair is left. Does nothing for a pool in use.
-    pub(crate) fn finish_use(&self, registry: &mut Registry<S>, pool: u32) {
+    pub(crate) fn finish_use(&self, registry: &mut Registry<P::Storage>, pool: u32) {
         if !registry.is_unused(pool) {
             return;
         }
@@ -127,13 +127,13 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Applies `options` to every heap of `pool`. The registry is locked, so no other
     /// thread makes a pair.
-    fn apply_pool_options(&self, registry: &mut Registry<S>, pool: u32, options: PoolOptions) {
+    fn apply_pool_options(&self, registry: &mut Registry<P::Storage>, pool: u32, options: PoolOptions) {
         registry.pools[pool as usize].options = options;
         self.apply_rules(registry, pool);
     }
 
     /// Gives every heap of `pool` the rules of the pool.
-    pub(crate) fn apply_rules(&self, registry: &Registry<S>, pool: u32) {
+    pub(crate) fn apply_rules(&self, registry: &Registry<P::Storage>, pool: u32) {
         let supplied = self.shared_pool(pool).is_supplied();
         for pair in registry.pairs_of(pool) {
             for kind in [PoolKind::Small, PoolKind::Large] {
@@ -198,7 +198,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Uses the stream's pair in the first pool from number `from` on with a pair of the stream,
     /// and marks the pair as ended and leaving. Returns the pool and the guard.
-    pub(crate) fn end_next_pair(&self, from: u32, stream: StreamId) -> Option<(u32, PairUse<'_, R, S>)> {
+    pub(crate) fn end_next_pair(&self, from: u32, stream: StreamId) -> Option<(u32, PairUse<'_, P>)> {
         let registry = self.registry.lock();
         let (pool, pair) = registry.next_pair_of(from, stream)?;
         let ended = self.enter_pair(pair)?;

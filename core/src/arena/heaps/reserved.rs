@@ -1,13 +1,12 @@
 //! The reserved bytes of private pools.
 
 use super::Heaps;
+use crate::arena::Platform;
 use crate::config::rounding::PoolKind;
 use crate::pool::PoolId;
 use crate::stats::Stat;
-use crate::sync::Lock;
-use crate::tables::Storage;
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Passes the reserved bytes of every heap of a private pool to `visit`. The registry is locked, and no heap: a
     /// heap in use is read as `Allocator::stats` reads heaps.
     pub(crate) fn reserved_of_pools(&self, mut visit: impl FnMut(PoolId, PoolKind, u64)) {

@@ -9,25 +9,24 @@ use crate::arena::hosted::standstill::Standstill;
 use crate::arena::idle::IdleMemory;
 use crate::arena::plans::Plans;
 use crate::arena::tracing::History;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::page_map::PageMap;
-use crate::sync::{CachePadded, Lock, Rank, Ranked};
-use crate::tables::Storage;
+use crate::sync::{CachePadded, Rank, Ranked};
 
 /// A copy of a device's state, and the page map of the copy.
-type DeviceCopy<T, R, S> = (Arena<T, R, S>, PageMap<R, S>);
+type DeviceCopy<P> = (Arena<P>, PageMap<<P as Platform>::Lock, <P as Platform>::Storage>);
 
 /// Returns the state over `onto`, as device 0 of an allocator, and the page map. Events, physical handles and
 /// addresses are equal to the original's. The copy records no trace.
 ///
 /// # Errors
 /// The loss of the context, and [`Error::TableFull`].
-pub(crate) fn copy_onto<D: DeviceMemory, T: DeviceMemory, R: Lock, S: Storage>(
-    device: OnDevice<'_, D, R, S>,
+pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
+    device: OnDevice<'_, P>,
     onto: T,
-) -> Result<DeviceCopy<T, R, S>, Error> {
+) -> Result<DeviceCopy<(T, P::Lock, P::Storage)>, Error> {
     let arena = device.arena;
     arena.health()?;
     let held = Standstill::of(device);

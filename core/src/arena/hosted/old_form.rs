@@ -4,16 +4,14 @@
 //! Blocks that other streams use are not free, so their segments are not idle.
 
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::{OnDevice, flags};
+use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::sync::Lock;
-use crate::tables::{Lazy, Storage};
+use crate::tables::Lazy;
 use crate::units::NO_STREAM;
 use core::iter::once;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Gives idle memory of the default pool back with the form of earlier settings. Segments go back
     /// where pages are mapped now, and pages where segments are obtained. With `all`, everything idle goes
     /// back: sizes are those of earlier settings. Pages go back only at a moment when their stream is
@@ -59,7 +57,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 
     /// Retires the wholly free segments of the heap in `slot`, of a pair in use.
-    fn retire_segments(self, _used: &PairUse<'_, R, S>, slot: u32) {
+    fn retire_segments(self, _used: &PairUse<'_, P>, slot: u32) {
         // Kept until the event is recorded: no capture begins in between.
         let Some(_permission) = self.driver.may_record(&self.flags) else { return };
         let stream = {

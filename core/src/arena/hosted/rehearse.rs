@@ -1,12 +1,10 @@
 //! The device for a copy on which requests of a stream are tried.
 
-use crate::arena::{OnDevice, flags};
+use crate::arena::{OnDevice, Platform, flags};
 use crate::device::rehearsal::{Answers, RehearsalDevice};
-use crate::device::{DeviceMemory, VirtualMemory};
+use crate::device::{Host, Segments, StreamOrder, VirtualMemory};
 use crate::error::Error;
 use crate::pool::Route;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::StreamId;
 use alloc::collections::BTreeSet;
 
@@ -16,10 +14,7 @@ use alloc::collections::BTreeSet;
 ///
 /// # Errors
 /// Those of the device.
-pub(crate) fn rehearsal_device<D: DeviceMemory, R: Lock, S: Storage>(
-    on: OnDevice<'_, D, R, S>,
-    stream: StreamId,
-) -> Result<RehearsalDevice, Error> {
+pub(crate) fn rehearsal_device<P: Platform>(on: OnDevice<'_, P>, stream: StreamId) -> Result<RehearsalDevice, Error> {
     on.learn_virtual_memory();
     let device = on.driver.device();
     let route = if on.flags.has(flags::ROUTES) { on.enter_pool(stream) } else { None };

@@ -6,9 +6,8 @@
 //! requests not known any more.
 
 use crate::arena::paging::mapper::Mapper;
-use crate::arena::{OnDevice, flags};
+use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::block::{Backing, State};
 use crate::heap::expandable::{AddressRange, Run};
@@ -16,8 +15,7 @@ use crate::heap::restore::Restoring;
 use crate::page_map::Owner;
 use crate::pool::PoolId;
 use crate::snapshot::{BlockState, SnapshotSegment};
-use crate::sync::Lock;
-use crate::tables::Storage;
+use crate::stats::MemoryCall;
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, NO_STREAM};
 use core::cell::Cell;
@@ -39,7 +37,7 @@ fn require(holds: bool, why: &'static str) -> Result<(), Error> {
     if holds { Ok(()) } else { Err(Error::SnapshotRefused(why)) }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Takes over the given segments, in their order.
     ///
     /// # Errors
@@ -122,7 +120,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<P: Platform> Mapper<'_, P> {
     /// Maps memory for a part of an expandable segment, and lists the memory in the page map.
     /// Reserves addresses for the segment at the first part. Returns the part's detached
     /// block.
@@ -159,7 +157,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Reserves addresses around the first part of an expandable segment.
     fn reserve_range(self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
         let (bytes, granule) = self.range_to_reserve(segment.kind)?;
-        let base = self.memory.reserve(bytes)?;
+        let base = self.memory.call(MemoryCall::Reserve, |memory| memory.reserve(bytes))?;
         let range = base..DevicePtr(base.0.saturating_add(bytes));
         if !range.contains(&segment.address) {
             self.unreserve(Some((base, bytes)));

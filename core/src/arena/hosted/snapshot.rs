@@ -1,7 +1,6 @@
 //! Snapshot of a device: every segment and every block.
 
-use crate::arena::Arena;
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, Platform};
 use crate::heap::Heap;
 use crate::heap::block::{Backing, BlockEntry, Segment, State};
 use crate::pool::PoolId;
@@ -12,7 +11,7 @@ use crate::trace::call_sites::CallSites;
 use crate::units::{DeviceIndex, DevicePtr};
 use alloc::vec::Vec;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Appends every segment of the device to `segments`. Heaps are locked in turn, so the
     /// snapshot shows no single moment of the whole device while threads allocate.
     pub(crate) fn snapshot(&self, segments: &mut Vec<SnapshotSegment>) {

@@ -4,42 +4,40 @@
 //! a wait is counted in the block before the block is queued. Parts read at different moments do not agree. A block
 //! freed between is in a queue, and allocated.
 
-use crate::arena::OnDevice;
 use crate::arena::heaps::copy::LockedHeaps;
 use crate::arena::heaps::ended::EndedHeaps;
 use crate::arena::paging::LockedPaging;
 use crate::arena::tuning::TuningState;
 use crate::arena::waits::LockedWaits;
+use crate::arena::{OnDevice, Platform};
 use crate::config::Config;
-use crate::device::DeviceMemory;
 use crate::planned::lanes::{Lane, PlanServer};
 use crate::planned::state::PlannerState;
-use crate::sync::{Lock, MutexGuard};
-use crate::tables::Storage;
+use crate::sync::MutexGuard;
 use alloc::vec::Vec;
 
 /// A locked part of a device.
 type LockedPart<'a, R, T> = MutexGuard<'a, R, T>;
 
 /// The locked parts of a device, in the order of their ranks.
-pub(in crate::arena) struct Standstill<'a, R: Lock, S: Storage> {
-    pub heaps: LockedHeaps<'a, R, S>,
+pub(in crate::arena) struct Standstill<'a, P: Platform> {
+    pub heaps: LockedHeaps<'a, P>,
     /// The configuration in force, which changes only with the registry locked.
     pub config: Config,
     /// The lanes of the planned policy, if configured.
-    pub lanes: Vec<LockedPart<'a, R, Option<Lane>>>,
-    pub paging: LockedPaging<'a, R, S>,
-    pub ended: LockedPart<'a, R, EndedHeaps<S>>,
-    pub waits: LockedWaits<'a, R, S>,
-    pub planner: Option<LockedPart<'a, R, PlannerState>>,
-    pub tuning: LockedPart<'a, R, TuningState>,
-    pub page_map: LockedPart<'a, R, ()>,
-    pub peaks: LockedPart<'a, R, u32>,
+    pub lanes: Vec<LockedPart<'a, P::Lock, Option<Lane>>>,
+    pub paging: LockedPaging<'a, P>,
+    pub ended: LockedPart<'a, P::Lock, EndedHeaps<P::Storage>>,
+    pub waits: LockedWaits<'a, P>,
+    pub planner: Option<LockedPart<'a, P::Lock, PlannerState>>,
+    pub tuning: LockedPart<'a, P::Lock, TuningState>,
+    pub page_map: LockedPart<'a, P::Lock, ()>,
+    pub peaks: LockedPart<'a, P::Lock, u32>,
 }
 
-impl<'a, R: Lock, S: Storage> Standstill<'a, R, S> {
+impl<'a, P: Platform> Standstill<'a, P> {
     /// Takes all locks of a device. Other threads wait for them as long as the returned value lives.
-    pub(in crate::arena) fn of<D: DeviceMemory>(device: OnDevice<'a, D, R, S>) -> Self {
+    pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Self {
         let arena = device.arena;
         // Fields are evaluated from top to bottom.
         let mut heaps = arena.heaps.lock_registry();

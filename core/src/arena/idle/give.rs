@@ -2,13 +2,13 @@
 
 use super::budget::{Cost, worth_ms};
 use super::{IdleMemory, Round, flags};
-use crate::arena::OnDevice;
 use crate::arena::give::units::{Unit, UnitKind, units_down};
+use crate::arena::heaps::HeapGuard;
+use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
+use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
 use crate::units::NO_STREAM;
 use core::iter::once;
@@ -63,7 +63,7 @@ impl Worth<'_> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Gives back every worthwhile unit, within time and budget. Returns whether events were recorded, which will tell
     /// the end of work.
     ///
@@ -206,7 +206,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // The two heaps of a pair have one stream.
         self.heaps.slot_numbers().filter(|slot| slot % 2 == 0).all(|slot| {
             let (stream, ended) = {
-                let heap: MutexGuard<'_, R, Heap<S>> = self.heaps.lock(slot);
+                let heap: HeapGuard<'_, P> = self.heaps.lock(slot);
                 (heap.stream, heap.ended)
             };
             // The handle of an ended stream may not be used.

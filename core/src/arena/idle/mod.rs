@@ -24,14 +24,13 @@ mod tests;
 
 use self::budget::Budget;
 use self::predictor::{Obtained, Predictor};
-use crate::arena::{OnDevice, flags};
+use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
+use crate::device::Host;
 use crate::error::Error;
 use crate::heap::age::{Found, Moment};
 use crate::stats::{ReclaimStats, Stat};
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::Ordering;
 use core::cell::Cell;
 
 /// Experience and budget of `reclaim:auto` on a device.
@@ -84,7 +83,7 @@ struct Round {
     more: Cell<bool>,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Looks at the heaps of the default pool, and gives back worthwhile units, for about `max_us` microseconds of
     /// driver time. Returns true if the time has ended before all of them were given back. Does nothing unless
     /// the setting is on and the device has a clock.

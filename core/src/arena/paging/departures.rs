@@ -9,25 +9,24 @@
 //! retire ─────┘                 └ complete ─▶ segment: given back at the next idle moment (retired.rs)
 //! ```
 
-use crate::arena::Arena;
 use crate::arena::paging::ranges::in_capture;
-use crate::device::{DeviceMemory, DeviceResult, Event};
+use crate::arena::{Arena, Platform};
+use crate::device::{DeviceResult, Event, StreamOrder};
 use crate::error::Error;
 use crate::pages::departures::{Departing, Departure};
 use crate::streams::fences::Fence;
-use crate::sync::Lock;
 use crate::tables::slot_table::NONE;
-use crate::tables::{CapacityError, Lazy, Storage};
+use crate::tables::{CapacityError, Lazy};
 use crate::units::StreamId;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Records a fence behind the present work on `stream`, on which `what` was given up; `None` means that all work is
     /// complete. Returns the departure, with a reference. The caller has permission to record.
     ///
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device.
     pub(in crate::arena) fn begin_departure(&self, stream: Option<StreamId>, what: Departing) -> Result<u32, Error> {
-        let fence = stream.map(|stream| self.record_fence(stream, D::record)).transpose()?;
+        let fence = stream.map(|stream| self.record_fence(stream, P::Device::record)).transpose()?;
         let departure = self.paging.pool.lock().departures.add(fence, what);
         departure.map_err(|CapacityError| {
             self.end_departure(fence);
@@ -80,7 +79,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         loop {
             let next = self.paging.pool.lock().departures.hold_oldest(from, |_| true);
             let Some((queue, departure, entry)) = next else { break };
-            let complete = self.query_departure(entry, D::is_complete);
+            let complete = self.query_departure(entry, P::Device::is_complete);
             {
                 let departures = &mut self.paging.pool.lock().departures;
                 match complete {
@@ -135,7 +134,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     fn query_departure(
         &self,
         departure: Departure,
-        ask: impl Fn(&D, Event) -> DeviceResult<bool>,
+        ask: impl Fn(&P::Device, Event) -> DeviceResult<bool>,
     ) -> DeviceResult<bool> {
         // Without a fence, a segment is retired for good.
         let none = Ok(departure.is_of_pages());

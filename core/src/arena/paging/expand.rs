@@ -8,18 +8,18 @@
 //! *detached* from every set of the heap, so no other call can touch the blocks while the lock is
 //! dropped.
 
+use crate::arena::Platform;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
+use crate::arena::paging::undo::Undo;
 use crate::arena::request::Request;
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
-use crate::device::{DeviceError, DeviceMemory, ErrorKind};
+use crate::device::{DeviceError, ErrorKind, StreamOrder};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::{Backing, BlockEntry, State};
 use crate::heap::expandable::{AddressRange, Run};
 use crate::stats::Occurrence;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::trace::Action;
 use crate::units::DevicePtr;
@@ -34,36 +34,12 @@ const RESERVE_EXTRA: u64 = 8;
 /// page of 20 MiB, and hardly more for a longer one (H100, driver 580).
 pub(in crate::arena) const LONG_PAGE: u64 = 160 << 20;
 
-/// A run of blocks, detached and mapped for a request. Dropped, the run is unmapped and attached again.
-struct HeldRun<'a, D: DeviceMemory, R: Lock, S: Storage> {
-    mapper: Mapper<'a, D, R, S>,
-    slot: u32,
-    run: Run,
-    kept: bool,
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> HeldRun<'_, D, R, S> {
-    /// Returns the run, which stays mapped, and which the caller attaches.
-    fn keep(mut self) -> Run {
-        self.kept = true;
-        self.run
-    }
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Drop for HeldRun<'_, D, R, S> {
-    fn drop(&mut self) {
-        if !self.kept {
-            self.mapper.unmap_run(self.slot, self.run);
-        }
-    }
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<P: Platform> Mapper<'_, P> {
     /// Maps as much memory as the request needs, in gaps of the mapped blocks or behind them, and
     /// serves the request. Returns `None` if the device lacks the memory or the addresses.
     pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Some(run) = self.detach_run(request)? else { return Ok(None) };
-        let held = HeldRun { mapper: *self, slot: request.slot, run, kept: false };
+        let detached = Undo::by(|| self.unmap_run(request.slot, run));
         if !self.map_run(request, run)? {
             return Ok(None);
         }
@@ -74,7 +50,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         if heap.make_room().is_err() {
             return Err(Error::TableFull("blocks"));
         }
-        let joined = heap.join_run(held.keep(), &slot.counters);
+        detached.keep();
+        let joined = heap.join_run(run, &slot.counters);
         let (block, parts) = joined.value;
         // Each newly mapped part counts as one allocation of the device.
         for _ in 0..parts {
@@ -263,7 +240,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             // Without this test a too short range would be reserved again and again.
             Ok((bytes >= request.size).then_some((bytes, granule)))
         };
-        let detach = |heap: &mut Heap<S>| {
+        let detach = |heap: &mut Heap<P::Storage>| {
             let first = heap.find_run(request.size)?;
             Some(heap.detach_run(first, request.size))
         };

@@ -9,15 +9,15 @@
 //! unless pinned. A block of an ordinary segment is an extent, and a pin keeps the
 //! segment. A pinned page can be exported to another process.
 
-use crate::arena::OnDevice;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::paging::virtual_calls::VirtualCalls;
-use crate::device::{Descriptor, DeviceMemory, PhysicalHandle};
+use crate::arena::{OnDevice, Platform};
+use crate::device::{Descriptor, PhysicalHandle};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, Segment};
 use crate::pages::pins::Pin;
-use crate::sync::Lock;
+use crate::stats::MemoryCall;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
@@ -47,14 +47,14 @@ pub enum Physical {
 }
 
 /// The extents of the blocks in one heap.
-pub(crate) struct Extents<'a, D, R: Lock, S: Storage> {
-    device: OnDevice<'a, D, R, S>,
+pub(crate) struct Extents<'a, P: Platform> {
+    device: OnDevice<'a, P>,
     slot: u32,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
+impl<'a, P: Platform> Extents<'a, P> {
     /// Returns the extents of the blocks in the heap of `slot`.
-    pub(crate) fn of_heap(device: OnDevice<'a, D, R, S>, slot: u32) -> Self {
+    pub(crate) fn of_heap(device: OnDevice<'a, P>, slot: u32) -> Self {
         Self { device, slot }
     }
 
@@ -92,7 +92,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
     }
 
     /// Returns whether the memory of a block in a heap asleep is on the device, and stays there.
-    fn stays_awake(&self, heap: &mut Heap<S>, block: u32) -> bool {
+    fn stays_awake(&self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
         let is_lent = heap.uses().borrower(block).is_some();
         // A park under way takes pages that it has neither found lent nor pinned. A finished one takes no more.
         let is_settled = !self.device.paging.parking.is_taken();
@@ -109,7 +109,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
     }
 
     /// Undoes one pin of the memory that begins at `ptr`, whether or not a block is there.
-    pub(crate) fn unpin(device: OnDevice<'a, D, R, S>, ptr: DevicePtr) -> Result<(), Error> {
+    pub(crate) fn unpin(device: OnDevice<'a, P>, ptr: DevicePtr) -> Result<(), Error> {
         // The pool's lock ends with this statement: heaps are locked before the pool.
         let pin = device.paging.pool.lock().pins.remove(ptr.0);
         let pin = pin.ok_or(Error::NotPinned(ptr))?;
@@ -130,7 +130,7 @@ struct HeldPage {
 
 impl HeldPage {
     /// Holds the page under `ptr`, a byte of pinned memory.
-    fn of<D: DeviceMemory, R: Lock, S: Storage>(device: OnDevice<'_, D, R, S>, ptr: DevicePtr) -> Result<Self, Error> {
+    fn of<P: Platform>(device: OnDevice<'_, P>, ptr: DevicePtr) -> Result<Self, Error> {
         let not_pinned = Error::NotPinned(ptr);
         // Only the pin tells the heap, and heaps are locked before the pool: the pin is looked up
         // again under both locks.
@@ -147,12 +147,10 @@ impl HeldPage {
 }
 
 /// Exports the page that contains `ptr`, a byte of pinned memory.
-pub(crate) fn export<D: DeviceMemory, R: Lock, S: Storage>(
-    device: OnDevice<'_, D, R, S>,
-    ptr: DevicePtr,
-) -> Result<Descriptor, Error> {
+pub(crate) fn export<P: Platform>(device: OnDevice<'_, P>, ptr: DevicePtr) -> Result<Descriptor, Error> {
     let page = HeldPage::of(device, ptr)?;
-    let exported = VirtualCalls::of(device).map(|calls| calls.export(page.handle));
+    let exported =
+        VirtualCalls::of(device).map(|calls| calls.call(MemoryCall::Export, |memory| memory.export(page.handle)));
     device.heaps.lock(page.slot).sets.pages.pin(page.at, -1);
     Ok(exported.ok_or(Error::NotExportable(ptr))??)
 }

@@ -7,20 +7,19 @@
 
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::Hand;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::Guard;
 use crate::device::explanation::STREAMS;
-use crate::device::{DeviceMemory, DeviceResult, ErrorKind};
+use crate::device::{DeviceResult, ErrorKind, Host};
 use crate::error::Error;
 use crate::pages::guards::{GuardedBlock, GuardedPlace, Shelf};
-use crate::sync::Lock;
-use crate::tables::Storage;
+use crate::stats::MemoryCall;
 use crate::units::{DevicePtr, StreamId};
 
 /// Number of the addresses kept longest that are given back where addresses are short.
 const GIVEN_UP: u32 = 64;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<P: Platform> Mapper<'_, P> {
     /// Maps pages for a guarded block of `size` bytes, and notes the block as held. Returns `None` if the memory or the
     /// addresses lack. The caller publishes the block, or calls [`unmap_guarded`](Self::unmap_guarded).
     pub(in crate::arena) fn map_guarded(
@@ -86,7 +85,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Reserves `span` bytes of addresses; if there are none, after those kept away longest were given back.
     fn reserve_guarded(&self, span: u64) -> Result<Option<DevicePtr>, Error> {
         loop {
-            match self.memory.reserve(span) {
+            match self.memory.call(MemoryCall::Reserve, |memory| memory.reserve(span)) {
                 Ok(base) => return Ok(Some(base)),
                 Err(error) if error.kind != ErrorKind::OutOfMemory => return Err(error.into()),
                 Err(_) => {}
@@ -102,9 +101,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     fn map_page(&self, page: u32, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let handle = self.device.paging.pool.lock()[page].handle;
         self.memory.in_turn(|| {
-            self.memory.map(at, bytes, handle)?;
-            self.memory.set_access(at, bytes).inspect_err(|_| {
-                if self.memory.unmap(at, bytes).is_err() {
+            self.memory.call(MemoryCall::Map, |memory| memory.map(at, bytes, handle))?;
+            self.memory.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes)).inspect_err(|_| {
+                if self.memory.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes)).is_err() {
                     self.device.paging.pool.lock().mark_stuck(page);
                 }
             })
@@ -153,7 +152,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Unmaps a segment that was removed from its heap, if a guarded block. Returns whether it was one.
     ///
     /// # Errors
@@ -175,7 +174,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Returns whether a guarded block with mapped addresses begins at `at`.
     pub(in crate::arena) fn is_guarded(&self, at: DevicePtr) -> bool {
         self.flags.has(flags::GUARDED) && self.paging.pool.lock().guards.is_mapped(at)

@@ -11,9 +11,9 @@
 //! mapping that the device failed to remove is counted as leaked, and never used again. No lock is
 //! held across a call to the device.
 
-use crate::arena::OnDevice;
 use crate::arena::paging::virtual_calls::{MappingTime, VirtualCalls};
-use crate::device::{DeviceMemory, DeviceResult, ErrorKind};
+use crate::arena::{OnDevice, Platform};
+use crate::device::{DeviceResult, ErrorKind, Host};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Backing;
@@ -21,24 +21,23 @@ use crate::heap::expandable::AddressRange;
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::stitched::PagedHeap;
 use crate::pages::{Batch, Page, PagePool};
-use crate::sync::Lock;
-use crate::tables::Storage;
+use crate::stats::MemoryCall;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
 
 /// The virtual memory of one device, and what the allocator does with it.
-pub(crate) struct Mapper<'a, D, R: Lock, S: Storage> {
-    pub(in crate::arena) device: OnDevice<'a, D, R, S>,
-    pub(in crate::arena) memory: VirtualCalls<'a, D, R, S>,
+pub(crate) struct Mapper<'a, P: Platform> {
+    pub(in crate::arena) device: OnDevice<'a, P>,
+    pub(in crate::arena) memory: VirtualCalls<'a, P>,
 }
 
-impl<D, R: Lock, S: Storage> Clone for Mapper<'_, D, R, S> {
+impl<P: Platform> Clone for Mapper<'_, P> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<D, R: Lock, S: Storage> Copy for Mapper<'_, D, R, S> {}
+impl<P: Platform> Copy for Mapper<'_, P> {}
 
 /// Whether the memory limit holds for a new page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,14 +48,14 @@ pub(in crate::arena) enum Charge {
     Checked,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the operations on virtual memory, if the device has any.
-    pub(crate) fn mapper(self) -> Option<Mapper<'a, D, R, S>> {
+    pub(crate) fn mapper(self) -> Option<Mapper<'a, P>> {
         Some(Mapper { device: self, memory: VirtualCalls::of(self)? })
     }
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
+impl<'a, P: Platform> Mapper<'a, P> {
     /// Adds the time of all further calls to virtual memory to `request`.
     pub(in crate::arena) fn for_request(self, request: &'a MappingTime) -> Self {
         Self { memory: self.memory.for_request(request), ..self }
@@ -106,10 +105,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
                 self.device.ledger.add(bytes);
             }
         }
-        let mut created = self.memory.create(bytes);
+        let mut created = self.memory.call(MemoryCall::Create, |memory| memory.create(bytes));
         if matches!(created, Err(error) if error.kind == ErrorKind::OutOfMemory) {
             match self.destroy_spares() {
-                Ok(true) => created = self.memory.create(bytes),
+                Ok(true) => created = self.memory.call(MemoryCall::Create, |memory| memory.create(bytes)),
                 Ok(false) => {}
                 Err(error) => {
                     self.device.ledger.refund(bytes);
@@ -162,7 +161,13 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
 
     /// Adds the pages of a batch, mapped from `at` on, to the pages of `heap`. Room was made. The
     /// pages are `arriving` if their old places are not stale yet.
-    pub(in crate::arena) fn list_batch(&self, heap: &mut Heap<S>, batch: &Batch, at: DevicePtr, arriving: bool) {
+    pub(in crate::arena) fn list_batch(
+        &self,
+        heap: &mut Heap<P::Storage>,
+        batch: &Batch,
+        at: DevicePtr,
+        arriving: bool,
+    ) {
         for (page, Page { bytes, .. }, at) in self.pages_at(batch, at.0, |end| end) {
             let stays = if arriving { Stays::Arriving } else { Stays::No };
             heap.sets.pages.insert(HomePage { stays, ..HomePage::new(at.0, bytes, page) });
@@ -190,7 +195,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         &self,
         slot: u32,
         range: AddressRange,
-        mut unmapped: impl FnMut(&mut PagePool<S>, u32),
+        mut unmapped: impl FnMut(&mut PagePool<P::Storage>, u32),
     ) -> Result<(), Error> {
         let mut result = Ok(());
         let end = range.at.0 + range.bytes;
@@ -230,7 +235,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// never used again.
     pub(in crate::arena) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.device.driver.device().on_unmap(at, bytes);
-        self.memory.unmap(at, bytes)
+        self.memory.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
     }
 
     /// Returns the pages of a batch that was not mapped: to the heaps that they come from, and the
@@ -305,7 +310,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
     pub(in crate::arena) fn destroy(&self, page: Page) -> Result<(), Error> {
-        let destroyed = self.memory.destroy(page.handle);
+        let destroyed = self.memory.call(MemoryCall::Destroy, |memory| memory.destroy(page.handle));
         if destroyed.is_ok() && !page.stuck {
             self.device.ledger.refund(page.bytes);
         } else {
@@ -322,7 +327,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         slot: u32,
         backing: Backing,
         range: impl Fn() -> Result<Option<(u64, u64)>, Error>,
-        take: impl Fn(&mut Heap<S>) -> Option<T>,
+        take: impl Fn(&mut Heap<P::Storage>) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let mut reserved = None;
         let give_up = |reserved: Option<(DevicePtr, u64, u64)>| {
@@ -352,7 +357,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
                 return Ok(found);
             }
             let Some((bytes, granule)) = range()? else { return Ok(None) };
-            match self.memory.reserve(bytes) {
+            match self.memory.call(MemoryCall::Reserve, |memory| memory.reserve(bytes)) {
                 Ok(base) => reserved = Some((base, bytes, granule)),
                 Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -366,7 +371,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         if let Some((base, bytes)) = segment
             && self.device.health().is_ok()
         {
-            let _addresses_lost = self.memory.unreserve(base, bytes);
+            let _addresses_lost = self.memory.call(MemoryCall::Unreserve, |memory| memory.unreserve(base, bytes));
         }
     }
 }

@@ -11,26 +11,27 @@
 //! An operation that fails returns at once: what it holds is undone, the mapping before the hand. No lock of a heap, of
 //! the ranges or of the pages is held where a guard drops.
 
+use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
-use crate::device::{DeviceError, DeviceMemory, ErrorKind};
+use crate::arena::paging::undo::Undo;
+use crate::device::{DeviceError, ErrorKind, Host};
 use crate::error::Error;
 use crate::page_map::Owner;
 use crate::pages::{Batch, Page};
-use crate::sync::Lock;
-use crate::tables::Storage;
+use crate::stats::MemoryCall;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
 /// Pages in hand. Dropped, they return to the heaps that they come from, and the others to the device.
-pub(in crate::arena) struct Hand<'a, D: DeviceMemory, R: Lock, S: Storage> {
-    mapper: Mapper<'a, D, R, S>,
+pub(in crate::arena) struct Hand<'a, P: Platform> {
+    mapper: Mapper<'a, P>,
     /// The pages, which are moving.
     pub batch: Batch,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Hand<'a, D, R, S> {
+impl<'a, P: Platform> Hand<'a, P> {
     /// Returns a hand without pages.
-    pub(in crate::arena) fn empty(mapper: Mapper<'a, D, R, S>) -> Self {
+    pub(in crate::arena) fn empty(mapper: Mapper<'a, P>) -> Self {
         Self { mapper, batch: Batch::EMPTY }
     }
 
@@ -40,7 +41,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Hand<'a, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Hand<'_, D, R, S> {
+impl<P: Platform> Drop for Hand<'_, P> {
     fn drop(&mut self) {
         if self.batch.count > 0 {
             self.mapper.return_batch(&self.batch);
@@ -84,27 +85,27 @@ impl Places for Row<'_> {
 
 /// Pages mapped at new places, accessible, and known to the program. Dropped, the pages are unmapped.
 #[must_use]
-pub(in crate::arena) struct Mapping<'a, P: Places, D: DeviceMemory, R: Lock, S: Storage> {
-    mapper: Mapper<'a, D, R, S>,
+pub(in crate::arena) struct Mapping<'a, T: Places, P: Platform> {
+    mapper: Mapper<'a, P>,
     batch: Batch,
-    places: P,
+    places: T,
     /// The number of pages that are mapped: the first ones.
     mapped: u32,
     /// Whether the program was told of the pages.
     told: bool,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
+impl<'a, P: Platform> Mapper<'a, P> {
     /// Maps the pages of a batch at `places`, makes them accessible, and tells the program of each. Returns `None` if the
     /// device lacks the memory for the mapping.
     ///
     /// # Errors
     /// The first error of the device.
-    pub(in crate::arena) fn map<P: Places>(
+    pub(in crate::arena) fn map<T: Places>(
         &self,
         batch: &Batch,
-        places: P,
-    ) -> Result<Option<Mapping<'a, P, D, R, S>>, Error> {
+        places: T,
+    ) -> Result<Option<Mapping<'a, T, P>>, Error> {
         let mut mapping = Mapping { mapper: *self, batch: *batch, places, mapped: 0, told: false };
         match self.memory.in_turn(|| mapping.map()) {
             Ok(()) => {
@@ -115,15 +116,29 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
             Err(error) => Err(error.into()),
         }
     }
+
+    /// Lists addresses as those of the heap in `slot` in the page map. Undone, they are listed no longer.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`].
+    pub(in crate::arena) fn list(&self, slot: u32, at: DevicePtr, bytes: u64) -> Result<Undo<impl FnOnce()>, Error> {
+        let pages = self.device.pages;
+        pages.insert(at, bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
+        Ok(Undo::by(move || pages.remove(at, bytes)))
+    }
 }
 
-impl<P: Places, D: DeviceMemory, R: Lock, S: Storage> Mapping<'_, P, D, R, S> {
+impl<T: Places, P: Platform> Mapping<'_, T, P> {
     /// Maps the pages, and makes them accessible.
     fn map(&mut self) -> Result<(), DeviceError> {
         let Mapper { memory, .. } = self.mapper;
         // Access is set once for each run of pages: one call of the device instead of one a page.
         let set_access = |at: u64, end: u64| {
-            if at == end { Ok(()) } else { memory.set_access(DevicePtr(at), end - at) }
+            if at == end {
+                Ok(())
+            } else {
+                memory.call(MemoryCall::SetAccess, |memory| memory.set_access(DevicePtr(at), end - at))
+            }
         };
         let (mut run, mut end, mut mapped) = (self.places.begin(), self.places.begin(), 0);
         let result = self.pages().try_for_each(|(_, page, at)| {
@@ -131,7 +146,7 @@ impl<P: Places, D: DeviceMemory, R: Lock, S: Storage> Mapping<'_, P, D, R, S> {
                 set_access(run, end)?;
                 run = at.0;
             }
-            memory.map(at, page.bytes, page.handle)?;
+            memory.call(MemoryCall::Map, |memory| memory.map(at, page.bytes, page.handle))?;
             (mapped, end) = (mapped + 1, at.0 + page.bytes);
             Ok(())
         });
@@ -158,52 +173,17 @@ impl<P: Places, D: DeviceMemory, R: Lock, S: Storage> Mapping<'_, P, D, R, S> {
     }
 }
 
-impl<P: Places, D: DeviceMemory, R: Lock, S: Storage> Drop for Mapping<'_, P, D, R, S> {
+impl<T: Places, P: Platform> Drop for Mapping<'_, T, P> {
     fn drop(&mut self) {
         let device = self.mapper.device;
         if self.told && self.mapped > 0 {
             self.pages().for_each(|(_, page, at)| device.driver.device().on_unmap(at, page.bytes));
         }
         for (number, page, at) in self.pages().take(self.mapped as usize) {
-            if let Err(error) = self.mapper.memory.unmap(at, page.bytes) {
+            if let Err(error) = self.mapper.memory.call(MemoryCall::Unmap, |memory| memory.unmap(at, page.bytes)) {
                 device.paging.pool.lock().mark_stuck(number);
                 self.places.lose(at, page.bytes, error);
             }
-        }
-    }
-}
-
-/// Addresses listed in the page map. Dropped, they are listed no longer.
-#[must_use]
-pub(in crate::arena) struct Listed<'a, D: DeviceMemory, R: Lock, S: Storage> {
-    mapper: Mapper<'a, D, R, S>,
-    at: DevicePtr,
-    /// 0 once the addresses stay listed.
-    bytes: u64,
-}
-
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
-    /// Lists addresses as those of the heap in `slot` in the page map.
-    ///
-    /// # Errors
-    /// [`Error::TableFull`].
-    pub(in crate::arena) fn list(&self, slot: u32, at: DevicePtr, bytes: u64) -> Result<Listed<'a, D, R, S>, Error> {
-        self.device.pages.insert(at, bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
-        Ok(Listed { mapper: *self, at, bytes })
-    }
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Listed<'_, D, R, S> {
-    /// Leaves the addresses listed.
-    pub(in crate::arena) fn keep(mut self) {
-        self.bytes = 0;
-    }
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Listed<'_, D, R, S> {
-    fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.mapper.device.pages.remove(self.at, self.bytes);
         }
     }
 }

@@ -21,20 +21,21 @@ pub(crate) mod parking;
 pub(crate) mod ranges;
 mod retired;
 mod stitched;
+mod undo;
 pub(in crate::arena) mod virtual_calls;
 
+use crate::arena::Platform;
 use crate::arena::paging::ranges::table::RangeTable;
 use crate::pages::{PageBytes, PagePool};
 use crate::stats::{HeapCounters, MemoryCallCounters};
-use crate::sync::{AtomicU32, AtomicU64, Lock, MutexGuard, Ordering, Rank, Ranked, Turn};
-use crate::tables::Storage;
+use crate::sync::{AtomicU32, AtomicU64, MutexGuard, Ordering, Rank, Ranked, Turn};
 
 /// The pages of one device.
-pub(crate) struct Paging<R: Lock, S: Storage> {
+pub(crate) struct Paging<P: Platform> {
     /// The physical handles.
-    pool: Ranked<R, PagePool<S>>,
+    pool: Ranked<P::Lock, PagePool<P::Storage>>,
     /// The elastic ranges.
-    ranges: Ranked<R, RangeTable<S>>,
+    ranges: Ranked<P::Lock, RangeTable<P::Storage>>,
     /// The counters of the elastic ranges. Written under their lock.
     range_counters: HeapCounters,
     /// Calls to the device's virtual memory.
@@ -51,7 +52,7 @@ pub(crate) struct Paging<R: Lock, S: Storage> {
     parking: Turn,
 }
 
-impl<R: Lock, S: Storage> Paging<R, S> {
+impl<P: Platform> Paging<P> {
     /// Returns a device without pages.
     pub(in crate::arena) fn new() -> Self {
         Self {
@@ -68,7 +69,7 @@ impl<R: Lock, S: Storage> Paging<R, S> {
     }
 }
 
-impl<R: Lock, S: Storage> Paging<R, S> {
+impl<P: Platform> Paging<P> {
     /// Returns the bytes of all pages, by their places.
     pub(crate) fn bytes(&self) -> PageBytes {
         self.pool.lock().bytes
@@ -107,23 +108,23 @@ impl<R: Lock, S: Storage> Paging<R, S> {
 }
 
 /// The pages and the ranges of one device, locked.
-pub(in crate::arena) struct LockedPaging<'a, R: Lock, S: Storage> {
-    paging: &'a Paging<R, S>,
-    ranges: MutexGuard<'a, R, RangeTable<S>>,
-    pool: MutexGuard<'a, R, PagePool<S>>,
+pub(in crate::arena) struct LockedPaging<'a, P: Platform> {
+    paging: &'a Paging<P>,
+    ranges: MutexGuard<'a, P::Lock, RangeTable<P::Storage>>,
+    pool: MutexGuard<'a, P::Lock, PagePool<P::Storage>>,
 }
 
-impl<R: Lock, S: Storage> Paging<R, S> {
+impl<P: Platform> Paging<P> {
     /// Locks the ranges and the pages.
-    pub(in crate::arena) fn lock_all(&self) -> LockedPaging<'_, R, S> {
+    pub(in crate::arena) fn lock_all(&self) -> LockedPaging<'_, P> {
         // Fields are evaluated from top to bottom: in the order of the ranks.
         LockedPaging { paging: self, ranges: self.ranges.lock_beside(), pool: self.pool.lock_beside() }
     }
 }
 
-impl<R: Lock, S: Storage> LockedPaging<'_, R, S> {
+impl<P: Platform> LockedPaging<'_, P> {
     /// Returns a copy, whose calls to the device are counted anew.
-    pub(in crate::arena) fn copy(&self) -> Paging<R, S> {
+    pub(in crate::arena) fn copy<Q: Platform<Lock = P::Lock, Storage = P::Storage>>(&self) -> Paging<Q> {
         let Paging { range_counters, moved_bytes, stale_mappings, consolidated_bytes, most_pending, .. } = self.paging;
         let count = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
         Paging {

@@ -4,16 +4,13 @@
 //! A retired segment is in no heap and not in the page map, and counts as held from the device. A departure of the
 //! segment's own stream tells the end of the work. Nothing here waits for the device.
 
-use crate::arena::{Arena, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, Platform, flags};
 use crate::error::Error;
 use crate::pages::departures::Departing;
 use crate::stats::Occurrence as Counted;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Retires a segment that was taken out of a heap of `stream`. The caller has permission to record.
     ///
     /// # Errors

@@ -3,12 +3,9 @@
 //! The time of a call is the difference of two readings of the device's clock. Waiting for another
 //! thread's turn to map counts as part of a request's time.
 
-use crate::arena::{Arena, OnDevice};
-use crate::device::{Descriptor, DeviceMemory, DeviceResult, PhysicalHandle, VirtualMemory};
+use crate::arena::{Arena, OnDevice, Platform};
+use crate::device::{DeviceResult, Segments, VirtualMemory};
 use crate::stats::MemoryCall;
-use crate::sync::Lock;
-use crate::tables::Storage;
-use crate::units::DevicePtr;
 use core::cell::Cell;
 
 /// The time of a request in calls to virtual memory, in ticks of the device's clock.
@@ -16,24 +13,24 @@ use core::cell::Cell;
 pub(crate) struct MappingTime(Cell<u64>);
 
 /// The virtual memory of a device. No call is made once the context is lost.
-pub(crate) struct VirtualCalls<'a, D, R: Lock, S: Storage> {
-    arena: &'a Arena<D, R, S>,
+pub(crate) struct VirtualCalls<'a, P: Platform> {
+    arena: &'a Arena<P>,
     memory: &'a dyn VirtualMemory,
     /// Where the time of the calls is added, if they are made for a request.
     request: Option<&'a MappingTime>,
 }
 
-impl<D, R: Lock, S: Storage> Clone for VirtualCalls<'_, D, R, S> {
+impl<P: Platform> Clone for VirtualCalls<'_, P> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<D, R: Lock, S: Storage> Copy for VirtualCalls<'_, D, R, S> {}
+impl<P: Platform> Copy for VirtualCalls<'_, P> {}
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> VirtualCalls<'a, D, R, S> {
+impl<'a, P: Platform> VirtualCalls<'a, P> {
     /// Returns the virtual memory of a device, or `None`.
-    pub(in crate::arena) fn of(device: OnDevice<'a, D, R, S>) -> Option<Self> {
+    pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
         let arena = device.arena;
         Some(Self { arena, memory: arena.driver.device().virtual_memory()?, request: None })
     }
@@ -48,38 +45,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> VirtualCalls<'a, D, R, S> {
         self.memory.granularity()
     }
 
-    pub(in crate::arena) fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.call(MemoryCall::Reserve, |memory| memory.reserve(bytes))
-    }
-
-    pub(in crate::arena) fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.call(MemoryCall::Unreserve, |memory| memory.unreserve(base, bytes))
-    }
-
-    pub(in crate::arena) fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
-        self.call(MemoryCall::Create, |memory| memory.create(bytes))
-    }
-
-    pub(in crate::arena) fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
-        self.call(MemoryCall::Destroy, |memory| memory.destroy(handle))
-    }
-
-    pub(in crate::arena) fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
-        self.call(MemoryCall::Map, |memory| memory.map(at, bytes, handle))
-    }
-
-    pub(in crate::arena) fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes))
-    }
-
-    pub(in crate::arena) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
-    }
-
-    pub(in crate::arena) fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
-        self.call(MemoryCall::Export, |memory| memory.export(handle))
-    }
-
     /// Calls `map`, which only maps and sets access, while no second thread changes mappings. See
     /// [`VirtualMemory::begin_mapping`].
     pub(in crate::arena) fn in_turn<T>(&self, map: impl FnOnce() -> T) -> T {
@@ -91,7 +56,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> VirtualCalls<'a, D, R, S> {
     }
 
     /// Makes a call of a kind, unless the context is lost.
-    fn call<T>(&self, kind: MemoryCall, call: impl FnOnce(&dyn VirtualMemory) -> DeviceResult<T>) -> DeviceResult<T> {
+    pub(in crate::arena) fn call<T>(
+        &self,
+        kind: MemoryCall,
+        call: impl FnOnce(&dyn VirtualMemory) -> DeviceResult<T>,
+    ) -> DeviceResult<T> {
         self.arena.call(|_| {
             let (result, ticks) = self.arena.driver.timed(|| call(self.memory));
             self.arena.paging.calls.count(kind, ticks);
@@ -110,7 +79,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> VirtualCalls<'a, D, R, S> {
 
 impl MappingTime {
     /// Counts a finished request, if mapping took time.
-    pub(in crate::arena) fn count<D: DeviceMemory, R: Lock, S: Storage>(&self, arena: &Arena<D, R, S>) {
+    pub(in crate::arena) fn count<P: Platform>(&self, arena: &Arena<P>) {
         let ticks = self.0.get();
         if ticks > 0 {
             let bound = arena.settings.policy.max_stall_us();

@@ -14,18 +14,16 @@
 //! `planner` is never held while a heap, a lane or another lock of the allocator is taken.
 
 use crate::arena::plans::switch::PlanSwitch;
-use crate::arena::{OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{OnDevice, Platform, flags};
 use crate::error::Error;
 use crate::planned::lanes::PlanServer;
 use crate::planned::recorder::Log;
 use crate::planned::state::{Phase, Prepared};
 use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::StreamId;
 use alloc::vec::Vec;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Ends an iteration and begins the next; see
     /// [`Allocator::iteration`](crate::Allocator::iteration).
     pub(crate) fn iteration(self) -> Result<(), Error> {
@@ -45,7 +43,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
+impl<P: Platform> PlanSwitch<'_, P> {
     /// Ends an iteration and begins the next.
     fn announce(&self) -> Result<(), Error> {
         self.device.health()?;

@@ -7,6 +7,7 @@ mod cycle;
 mod planned;
 mod switch;
 
+use crate::arena::Platform;
 use crate::arena::allocation::Allocation;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::Heaps;
@@ -21,7 +22,6 @@ use crate::planned::sequence::Placement;
 use crate::planned::state::{Phase, Prepared};
 use crate::stats::{KindCounters, PlannedReport, Stat};
 use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::{DeviceIndex, DevicePtr, MAX_REQUEST, StreamId};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -201,7 +201,7 @@ impl<R: Lock> Plans<R> {
 
     /// Finds the segment of the first lane without blocks in use, for a forecast. Giving the plans
     /// up releases this segment. Segments with blocks in use stay.
-    pub(crate) fn first_idle<S: Storage>(&self, heaps: &Heaps<R, S>) -> Option<DevicePtr> {
+    pub(crate) fn first_idle<P: Platform>(&self, heaps: &Heaps<P>) -> Option<DevicePtr> {
         self.server()?.lane_slots.iter().find_map(|lane_slot| {
             let lane = lane_slot.lane.lock();
             let &Lane { home, base, .. } = lane.as_ref()?;
@@ -217,7 +217,7 @@ impl<R: Lock> Plans<R> {
 impl<R: Lock> PlanServer<R> {
     /// Restarts the sequence of every lane, and judges the iteration that has ended. Returns true
     /// if the plans are to be given up: too many bad iterations in a row, or no lane left.
-    pub(in crate::arena) fn restart_lanes<S: Storage>(&self, heaps: &Heaps<R, S>) -> bool {
+    pub(in crate::arena) fn restart_lanes<P: Platform>(&self, heaps: &Heaps<P>) -> bool {
         for lane_slot in &self.lane_slots {
             let mut lane = lane_slot.lane.lock();
             if let Some(lane) = lane.as_mut() {
@@ -253,7 +253,7 @@ pub(in crate::arena) fn resident_block(lane: &Lane, ptr: DevicePtr) -> Option<(P
     lane.sequence.residents().find(|(block, _)| (block.addr..block.addr + block.size).contains(&ptr.0))
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Returns the bytes of delegated blocks to a lane, if the home heap has freed the
     /// blocks.
     pub(in crate::arena) fn reclaim_returned(&self, lane: &mut Lane) {
@@ -270,7 +270,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     /// reconciled. Does nothing if no resident block begins at `addr`.
     pub(in crate::arena) fn delegate(
         &self,
-        lane_slot: &LaneSlot<R>,
+        lane_slot: &LaneSlot<P::Lock>,
         lane: &mut Lane,
         addr: u64,
     ) -> Result<bool, Error> {
@@ -287,7 +287,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
     /// Delegates every resident block of a lane to the home heap, for callers that walk heaps.
     /// Returns true if the peaks must be reconciled.
-    pub(in crate::arena) fn delegate_all(&self, lane_slot: &LaneSlot<R>, lane: &mut Lane) -> Result<bool, Error> {
+    pub(in crate::arena) fn delegate_all(&self, lane_slot: &LaneSlot<P::Lock>, lane: &mut Lane) -> Result<bool, Error> {
         // Collected first: delegating changes the table that `residents` iterates over.
         let residents: Vec<u64> = lane.sequence.residents().map(|(block, _)| block.addr).collect();
         let mut peaks_stale = false;

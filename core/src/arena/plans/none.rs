@@ -12,18 +12,16 @@ use crate::arena::flags::FlagWord;
 use crate::arena::flags::Flags;
 use crate::arena::heaps::Heaps;
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice};
+use crate::arena::{Arena, OnDevice, Platform};
 use crate::config::Config;
-use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::page_map::{HeapRef, LaneRef};
 use crate::stats::{KindCounters, PlannedReport};
 use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 use core::marker::PhantomData;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Passes every request on: no request is the next of a plan.
     #[inline(always)]
     pub(in crate::arena) fn malloc_next(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
@@ -61,7 +59,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Delegates no block.
     pub(crate) fn delegate_lanes(&self) {}
 
@@ -101,7 +99,7 @@ impl<R: Lock> Plans<R> {
     }
 
     /// Finds no lane.
-    pub(in crate::arena) fn first_idle<S: Storage>(&self, _: &Heaps<R, S>) -> Option<DevicePtr> {
+    pub(in crate::arena) fn first_idle<P: Platform>(&self, _: &Heaps<P>) -> Option<DevicePtr> {
         None
     }
 

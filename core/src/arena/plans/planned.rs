@@ -23,16 +23,14 @@
 use crate::arena::flags::FlagWord;
 use crate::arena::heaps::Heaps;
 use crate::arena::plans::resident_block;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::page_map::{HeapRef, LaneRef, Owner};
 use crate::planned::lanes::{Lane, LaneSlot, SizeUnknown};
 use crate::planned::sequence::{AddressOwner, Placement};
 use crate::stats::{HeapCounters, Stat};
 use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
@@ -68,7 +66,7 @@ fn count_freed(counters: &HeapCounters, lane: &Lane, size: u64, requested: u64) 
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request from the plan of its stream if the request is the next in the sequence, and
     /// passes on to [`malloc_unplanned`](Self::malloc_unplanned) otherwise.
     #[inline(always)]
@@ -283,7 +281,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Reconciles the peaks for a lane, and returns `ptr`. Lets `malloc_next` end in a tail call.
     #[cold]
     #[inline(never)]
@@ -352,7 +350,7 @@ fn free_resident<R: Lock>(lane_slot: &LaneSlot<R>, lane: &mut Lane, ptr: DeviceP
 
 /// Returns whether a request finds the planned bytes occupied while blocks are delegated:
 /// complete events may then free the bytes.
-fn may_wait_for_events<R: Lock, S: Storage>(heaps: &Heaps<R, S>, lane: &mut Lane, bytes: u64) -> bool {
+fn may_wait_for_events<P: Platform>(heaps: &Heaps<P>, lane: &mut Lane, bytes: u64) -> bool {
     heaps.reclaim_returned(lane);
     lane.sequence.delegated > 0 && lane.sequence.is_occupied(bytes)
 }

@@ -5,9 +5,8 @@
 //! the home heap keeps the blocks in use and caches the rest of the segment.
 
 use crate::arena::heaps::Heaps;
-use crate::arena::{OnDevice, flags};
+use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::page_map::{LaneRef, Owner};
 use crate::planned::LANES;
@@ -16,8 +15,6 @@ use crate::planned::sequence::Sequence;
 use crate::planned::state::Prepared;
 use crate::pool::{PoolId, PoolOptions};
 use crate::stats::Occurrence;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::{DevicePtr, MIB, StreamId};
 
@@ -26,19 +23,19 @@ use crate::units::{DevicePtr, MIB, StreamId};
 const SEGMENT_GRAIN: u64 = 2 * MIB;
 
 /// The switch between plans and heaps, on a device with the planned policy.
-pub(in crate::arena) struct PlanSwitch<'a, D, R: Lock, S: Storage> {
-    pub device: OnDevice<'a, D, R, S>,
-    pub server: &'a PlanServer<R>,
+pub(in crate::arena) struct PlanSwitch<'a, P: Platform> {
+    pub device: OnDevice<'a, P>,
+    pub server: &'a PlanServer<P::Lock>,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the switch, if the configuration has the planned policy.
-    pub(in crate::arena) fn plan_switch(self) -> Option<PlanSwitch<'a, D, R, S>> {
+    pub(in crate::arena) fn plan_switch(self) -> Option<PlanSwitch<'a, P>> {
         Some(PlanSwitch { device: self, server: self.arena.plans.server()? })
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
+impl<P: Platform> PlanSwitch<'_, P> {
     /// Begins a lane, with a segment, for each prepared stream. Returns false, and begins no lane,
     /// if the device or the limit has too little memory.
     ///
@@ -156,7 +153,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
 }
 
 /// Makes the private pool of a lane, under a name reserved for plans.
-fn create_planned_pool<R: Lock, S: Storage>(heaps: &Heaps<R, S>) -> Result<PoolId, Error> {
+fn create_planned_pool<P: Platform>(heaps: &Heaps<P>) -> Result<PoolId, Error> {
     // The pool of an ended lane may still exist for the blocks in its segment: take the next
     // name.
     let mut name = PoolId(crate::planned::POOLS, 0);

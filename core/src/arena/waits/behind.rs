@@ -20,17 +20,15 @@
 //! ordered while a graph is captured.
 
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, flags};
-use crate::device::{DeviceMemory, ErrorKind, Event};
+use crate::arena::{OnDevice, Platform, flags};
+use crate::device::{ErrorKind, Event, StreamOrder};
 use crate::error::Error;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::StreamId;
 
 /// Number of streams ordered behind one event at most.
 const STREAMS: usize = 16;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Returns whether any block waits for an event.
     pub(in crate::arena) fn has_pending(self) -> bool {
         self.flags.has(flags::PENDING | flags::GATHERED | flags::ORDERED)

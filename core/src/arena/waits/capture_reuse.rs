@@ -17,15 +17,13 @@
 //! A stream whose end the host does not [report](crate::device::StreamOrder::reports_end) may be gone at the free, and is
 //! not asked: the block stays deferred.
 
-use crate::arena::{OnDevice, flags};
-use crate::device::{CaptureMark, DeviceMemory};
+use crate::arena::{OnDevice, Platform, flags};
+use crate::device::{CaptureMark, StreamOrder};
 use crate::streams::kept::{EndOfUses, KeptBlock};
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Returns whether the setting is on and a graph is being captured.
     pub(in crate::arena) fn may_reuse_in_graph(self) -> bool {
         let both = flags::REUSES | flags::CAPTURE;

@@ -3,12 +3,11 @@
 //! Recording an event on a stream during a capture would add the event to the graph. The block keeps its list of
 //! user streams until then.
 
-use crate::arena::{OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{OnDevice, Platform, flags};
+use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::streams::kept::{Captured, KeptBlock, Until};
-use crate::sync::Lock;
-use crate::tables::{CapacityError, Storage};
+use crate::tables::CapacityError;
 use crate::units::StreamId;
 
 /// Outcome of recording the events of a block.
@@ -19,7 +18,7 @@ pub(in crate::arena) enum Recorded {
     Capturing(StreamId),
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Defers the recording of a pending block's events until a capture ends, and traces the free with the call site
     /// `site`.
     ///

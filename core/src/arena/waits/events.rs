@@ -23,9 +23,10 @@
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
 
+use crate::arena::heaps::HeapGuard;
 use crate::arena::waits::deferred::Recorded;
-use crate::arena::{Arena, OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::FRONTIER_BIT;
@@ -33,12 +34,11 @@ use crate::heap::uses::Events;
 use crate::stats;
 use crate::streams::groups::GroupSet;
 use crate::streams::kept::Captured;
-use crate::sync::{Lock, MutexGuard};
+use crate::tables::CapacityError;
 use crate::tables::slot_table::NONE;
-use crate::tables::{CapacityError, Storage};
 use crate::units::{DevicePtr, StreamId};
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+impl<'a, P: Platform> OnDevice<'a, P> {
     /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
     ///
     /// Records the events now, unless the uses have theirs, or defers the recording during a capture.
@@ -46,7 +46,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     pub(crate) fn wait_for_uses(
         self,
         slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
+        mut heap: HeapGuard<'_, P>,
         block: u32,
         site: u32,
     ) -> Result<(), Error> {
@@ -90,13 +90,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
 
     /// Lets a pending block wait for what its user streams have to do now. Unlocks the heap, and then follows the
     /// pending block in the peaks.
-    fn wait_from_now(
-        self,
-        slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
-        block: u32,
-        site: u32,
-    ) -> Result<(), Error> {
+    fn wait_from_now(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32, site: u32) -> Result<(), Error> {
         if self.flags.has(flags::GATHERS) && !self.is_captured(&mut heap, block) {
             return self.gather(slot, heap, block, site);
         }
@@ -124,7 +118,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     pub(in crate::arena) fn record_events(
         self,
         slot: u32,
-        heap: MutexGuard<'_, R, Heap<S>>,
+        heap: HeapGuard<'_, P>,
         block: u32,
         requested: Option<u32>,
     ) -> Result<Recorded, Error> {
@@ -146,10 +140,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     pub(in crate::arena) fn queue_waits(
         self,
         slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
+        mut heap: HeapGuard<'_, P>,
         block: u32,
         mut queue: impl FnMut(StreamId) -> Result<(), Error>,
-    ) -> Result<MutexGuard<'a, R, Heap<S>>, (Option<StreamId>, Error)> {
+    ) -> Result<HeapGuard<'a, P>, (Option<StreamId>, Error)> {
         self.health().map_err(|error| (None, error.into()))?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
         // walked in parts, with the heap unlocked in between for the device calls.
@@ -177,13 +171,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
 
     /// Forgets the user streams of a pending block, whose events are queued. Frees the block if all of
     /// them are complete. `requested` as for [`record_events`](Self::record_events). Unlocks the heap.
-    pub(in crate::arena) fn end_uses(
-        self,
-        slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
-        block: u32,
-        requested: Option<u32>,
-    ) {
+    pub(in crate::arena) fn end_uses(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32, requested: Option<u32>) {
         if let Some(site) = requested {
             self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
         }
@@ -241,10 +229,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Returns whether a graph being captured uses a pending block on a further stream. The graph orders the use,
     /// which needs no event, and may do other work beside it until the capture ends.
-    fn is_captured(&self, heap: &mut Heap<S>, block: u32) -> bool {
+    fn is_captured(&self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
         self.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
     }
 
@@ -277,7 +265,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Records a fence behind the announced work of `stream`, and queues a block with the fence.
     fn record_wait(&self, stream: StreamId, slot: u32, block: u32) -> Result<(), Error> {
-        let fence = self.record_fence(stream, D::record_announced)?;
+        let fence = self.record_fence(stream, P::Device::record_announced)?;
         let group = self.waits.queues.of(stream);
         let mut order = self.waits.queues.lock(group);
         let queued = order.push(fence, slot, block);

@@ -2,15 +2,14 @@
 //!
 //! No lock is held during a call to the device.
 
-use crate::arena::Arena;
-use crate::device::{DeviceMemory, DeviceResult, Event};
+use crate::arena::{Arena, Platform};
+use crate::device::{DeviceResult, Event, StreamOrder};
 use crate::error::Error;
 use crate::streams::fences::Fence;
-use crate::sync::Lock;
-use crate::tables::{CapacityError, Storage};
+use crate::tables::CapacityError;
 use crate::units::StreamId;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Records a fence on `stream`, which the caller [ends](Self::end_fence). The call `record` of the device records behind
     /// the work that the stream has ([`record`](crate::device::StreamOrder::record)), or behind the announced work
     /// ([`record_announced`](crate::device::StreamOrder::record_announced)). The caller has permission to record.
@@ -20,11 +19,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(in crate::arena) fn record_fence(
         &self,
         stream: StreamId,
-        record: fn(&D, Event, StreamId) -> DeviceResult<()>,
+        record: fn(&P::Device, Event, StreamId) -> DeviceResult<()>,
     ) -> Result<Fence, Error> {
         let lent = self.waits.queues.lock_of(stream).events.lend();
         let (number, idle) = lent.map_err(|CapacityError| Error::TableFull("events"))?;
-        let made = idle.map_or_else(|| self.call(D::create_event), Ok);
+        let made = idle.map_or_else(|| self.call(P::Device::create_event), Ok);
         let recorded = made.and_then(|event| self.call(|device| record(device, event, stream)).map(|()| event));
         match recorded {
             Ok(event) => Ok(Fence { stream, number, event }),
@@ -45,7 +44,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// # Errors
     /// [`Error::TableFull`]; those of the device.
     pub(in crate::arena) fn order_behind_stream(&self, stream: StreamId, first: StreamId) -> Result<(), Error> {
-        let fence = self.record_fence(first, D::record)?;
+        let fence = self.record_fence(first, P::Device::record)?;
         // The order stays if the event is recorded again: the driver takes the event's state at the call.
         let ordered = self.call(|device| device.order_behind(stream, fence.event));
         self.end_fence(fence);

@@ -1,10 +1,9 @@
 //! The end of pending blocks: with the last use and the last wait, a block becomes free.
 
 use crate::arena::flags::FlagWord;
-use crate::arena::{OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::heaps::HeapGuard;
+use crate::arena::{OnDevice, Platform, flags};
 use crate::heap::Heap;
-use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 
@@ -12,7 +11,7 @@ use crate::tables::slot_table::NONE;
 /// pass a block on come here each time.
 const CONSEQUENCES: FlagWord = flags::TRACE | flags::DIRECT | flags::APART;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Ends a wait of each of some pending blocks of a heap, and frees the blocks without further waits.
     pub(in crate::arena) fn end_waits(self, slot: u32, blocks: impl Iterator<Item = u32>) {
         let mut heap = self.heaps.lock(slot);
@@ -39,7 +38,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     ///
     /// The caller removed a use or an event under the lock passed here. Of several threads removing
     /// uses and events of a block, exactly one finds the block unused.
-    pub(in crate::arena) fn free_if_unused(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
+    pub(in crate::arena) fn free_if_unused(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32) {
         if is_waiting(&heap, block) {
             return;
         }
@@ -54,7 +53,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Frees a pending block without uses and waits, under any flags. Unlocks the heap: reconciling reads the counters of
     /// other heaps, and the contents, the guards and a release need calls to the device.
     #[cold]
-    fn finish_pending(self, slot: u32, heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
+    fn finish_pending(self, slot: u32, heap: HeapGuard<'_, P>, block: u32) {
         let mut heap = heap;
         if self.has_end(heap.pool) {
             // The block stays pending for this thread, which calls the device without the lock.

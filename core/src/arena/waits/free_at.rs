@@ -11,21 +11,19 @@
 //!                                                     └─▶ clear FRONTIER_BIT ─▶ free
 //! ```
 
-use crate::arena::OnDevice;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::device::DeviceMemory;
+use crate::arena::{OnDevice, Platform};
 use crate::error::Error;
 use crate::heap::FreeOutcome;
 use crate::heap::block::FRONTIER_BIT;
 use crate::page_map::HeapRef;
 use crate::streams::kept::{KeptBlock, Until};
-use crate::sync::Lock;
+use crate::tables::CapacityError;
 use crate::tables::slot_table::NONE;
-use crate::tables::{CapacityError, Storage};
 use crate::trace::CallSite;
 use crate::units::DevicePtr;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Frees the block at `ptr` once the frontier has reached `count` and no user stream is left.
     /// Fails with [`Error::InvalidPointer`] if the heap does not own the block.
     pub(crate) fn free_at(self, place: HeapRef, ptr: DevicePtr, count: u64) -> Result<(), Error> {

@@ -20,19 +20,18 @@
 //!
 //! During a capture no event is recorded: the blocks stay open.
 
+use crate::arena::heaps::HeapGuard;
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, flags};
-use crate::device::DeviceMemory;
+use crate::arena::{OnDevice, Platform, flags};
+use crate::device::StreamOrder;
 use crate::error::Error;
-use crate::heap::Heap;
 use crate::heap::split_rules::Source;
 use crate::streams::event_queue::{DueRecording, GATHER};
 use crate::streams::groups::GroupSet;
-use crate::sync::{Lock, MutexGuard};
-use crate::tables::{CapacityError, Storage};
+use crate::tables::CapacityError;
 use crate::units::DevicePtr;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Queues a pending block behind the next event of each user stream, and traces the free with
     /// the call site `site`. Unlocks the heap, and then follows the pending block in the peaks.
     ///
@@ -42,7 +41,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(in crate::arena) fn gather(
         self,
         slot: u32,
-        heap: MutexGuard<'_, R, Heap<S>>,
+        heap: HeapGuard<'_, P>,
         block: u32,
         site: u32,
     ) -> Result<(), Error> {
@@ -189,7 +188,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if answer == Ok(Some(true)) {
             return Ok(self.finish_question(group, queue, Some(true)));
         }
-        let recorded = answer.map_err(Error::from).and_then(|_| self.record_fence(stream, D::record_announced));
+        let recorded = answer.map_err(Error::from).and_then(|_| self.record_fence(stream, P::Device::record_announced));
         let mut order = self.waits.queues.lock(group);
         order.finish_recording(queue, recorded.as_ref().ok().copied());
         if answer == Ok(Some(false)) {

@@ -24,25 +24,25 @@ mod polls;
 mod quiet;
 pub(in crate::arena) mod search;
 
+use crate::arena::Platform;
 use crate::arena::flags::Flags;
 use crate::streams::groups::Groups;
 use crate::streams::kept::KeptBlocks;
-use crate::sync::{Lock, Rank, Ranked};
-use crate::tables::Storage;
+use crate::sync::{Rank, Ranked};
 #[cfg(feature = "alloc")]
 use crate::{streams::event_queue::EventQueues, sync::MutexGuard};
 #[cfg(feature = "alloc")]
 use alloc::vec::Vec;
 
 /// What waits for one device.
-pub(crate) struct Waits<R: Lock, S: Storage> {
+pub(crate) struct Waits<P: Platform> {
     /// Blocks that wait for fences recorded at their frees, and the events of all fences.
-    queues: Groups<R, S>,
+    queues: Groups<P::Lock, P::Storage>,
     /// Blocks that wait for fences of their uses, for the end of a capture, or for the safe frontier.
-    kept: Ranked<R, KeptBlocks<S>>,
+    kept: Ranked<P::Lock, KeptBlocks<P::Storage>>,
 }
 
-impl<R: Lock, S: Storage> Waits<R, S> {
+impl<P: Platform> Waits<P> {
     /// Returns a device for which nothing waits.
     pub(in crate::arena) fn new() -> Self {
         Self { queues: Groups::new(), kept: Ranked::new(Rank::Kept, KeptBlocks::default()) }
@@ -59,24 +59,24 @@ impl<R: Lock, S: Storage> Waits<R, S> {
 
 /// All that waits for one device, locked.
 #[cfg(feature = "alloc")]
-pub(in crate::arena) struct LockedWaits<'a, R: Lock, S: Storage> {
-    queues: Vec<MutexGuard<'a, R, EventQueues<S>>>,
-    kept: MutexGuard<'a, R, KeptBlocks<S>>,
+pub(in crate::arena) struct LockedWaits<'a, P: Platform> {
+    queues: Vec<MutexGuard<'a, P::Lock, EventQueues<P::Storage>>>,
+    kept: MutexGuard<'a, P::Lock, KeptBlocks<P::Storage>>,
 }
 
 #[cfg(feature = "alloc")]
-impl<R: Lock, S: Storage> Waits<R, S> {
+impl<P: Platform> Waits<P> {
     /// Locks all that waits.
-    pub(in crate::arena) fn lock_all(&self) -> LockedWaits<'_, R, S> {
+    pub(in crate::arena) fn lock_all(&self) -> LockedWaits<'_, P> {
         // Fields are evaluated from top to bottom: in the order of the ranks.
         LockedWaits { queues: self.queues.lock_all(), kept: self.kept.lock_beside() }
     }
 }
 
 #[cfg(feature = "alloc")]
-impl<R: Lock, S: Storage> LockedWaits<'_, R, S> {
+impl<P: Platform> LockedWaits<'_, P> {
     /// Returns a copy, on which no thread works.
-    pub(in crate::arena) fn copy(&self) -> Waits<R, S> {
+    pub(in crate::arena) fn copy<Q: Platform<Lock = P::Lock, Storage = P::Storage>>(&self) -> Waits<Q> {
         let mut kept = self.kept.clone();
         kept.forget_threads();
         Waits { queues: Groups::copy_of(&self.queues), kept: Ranked::new(Rank::Kept, kept) }

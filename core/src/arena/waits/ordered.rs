@@ -18,18 +18,16 @@
 
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, flags};
-use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event};
+use crate::arena::{OnDevice, Platform, flags};
+use crate::device::{DeviceResult, ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
 use crate::streams::fences::Fence;
 use crate::streams::kept::{KeptBlock, Until, UseFence};
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event behind the
     /// work. While a graph is captured, calls [`record_stream`](crate::arena::Arena::record_stream)
     /// instead.
@@ -45,7 +43,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return Ok(());
         }
         let permission = self.driver.may_record(&self.flags);
-        let fence = match permission.map(|_permission| self.record_fence(stream, D::record)) {
+        let fence = match permission.map(|_permission| self.record_fence(stream, P::Device::record)) {
             Some(Ok(fence)) => fence,
             None => return self.record_stream(slot, ptr, stream),
             // The program captures without `begin_capture`.
@@ -253,7 +251,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         while self.flags.has(flags::ORDERED) {
             let taken = self.waits.kept.lock().take_oldest_from(0);
             if let Some((entry, _)) = taken {
-                let waited = self.each_fence(entry, D::wait);
+                let waited = self.each_fence(entry, P::Device::wait);
                 self.end_or_keep(entry, waited.map(|()| true))?;
             } else if self.waits.kept.lock().is_at_work() {
                 self.driver.give_way();
@@ -272,7 +270,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 
     /// Calls the device for each event of a taken block not known to be complete.
-    fn each_fence(self, entry: u32, call: impl Fn(&D, Event) -> DeviceResult<()>) -> Result<(), Error> {
+    fn each_fence(self, entry: u32, call: impl Fn(&P::Device, Event) -> DeviceResult<()>) -> Result<(), Error> {
         let kept = self.waits.kept.lock().block(entry);
         let mut next = kept.watched();
         while let Some(used) = next {

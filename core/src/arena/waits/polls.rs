@@ -3,17 +3,16 @@
 //! The events of one stream complete in order, so only the oldest event of a queue is asked after. No lock
 //! is held during the call to the device: the queue is marked busy.
 
-use crate::arena::{OnDevice, flags};
-use crate::device::{DeviceMemory, Event};
+use crate::arena::{OnDevice, Platform, flags};
+use crate::device::{Event, StreamOrder};
 use crate::error::Error;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::groups::GroupSet;
-use crate::sync::{Lock, MutexGuard};
-use crate::tables::Storage;
+use crate::sync::MutexGuard;
 use crate::tables::slot_table::NONE;
 use core::iter::from_fn;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Asks after the oldest event of every stream in `groups`, then after the next event of the stream as
     /// long as events are complete; with `slot`, only of streams for which blocks of that heap may wait.
     /// With `wait`, waits for the events, also for those that another thread is polling or recording.
@@ -42,7 +41,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(in crate::arena) fn each_queue(
         self,
         groups: GroupSet,
-        next: impl Fn(&EventQueues<S>, usize) -> Option<usize> + Copy,
+        next: impl Fn(&EventQueues<P::Storage>, usize) -> Option<usize> + Copy,
     ) -> impl Iterator<Item = (u32, usize)> {
         groups.iter().flat_map(move |group| {
             let mut from = 0;
@@ -127,7 +126,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn free_from<'s>(
         &'s self,
         group: u32,
-        mut order: MutexGuard<'s, R, EventQueues<S>>,
+        mut order: MutexGuard<'s, P::Lock, EventQueues<P::Storage>>,
         mut first: u32,
         then: Option<(usize, Option<u32>)>,
     ) -> (u32, Option<(usize, Event)>) {

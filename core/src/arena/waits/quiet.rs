@@ -5,14 +5,12 @@
 //! error of the request: the request is then served without those blocks. A lost context is noted,
 //! so the next call to the device reports it.
 
-use crate::arena::Arena;
-use crate::device::DeviceMemory;
+use crate::arena::{Arena, Platform};
 use crate::pages::departures::Departing;
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::Ordering;
 use crate::units::StreamId;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Begins an epoch of the heap in `slot`: once the fence is complete, all blocks that are free
     /// now are quiet. Returns false, and begins none, while a graph is captured, if the stream has
     /// ended or captures, if the stream may have gone and is not the stream `named` by the call

@@ -11,12 +11,9 @@
 //! Each effort ends at the first block that serves the request. Under `stitched`, pages of other heaps serve as well:
 //! [`order_events`](OnDevice::order_events) orders their streams.
 
-use crate::arena::OnDevice;
 use crate::arena::request::Request;
-use crate::device::DeviceMemory;
+use crate::arena::{OnDevice, Platform};
 use crate::error::Error;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::DevicePtr;
 
 /// What a search for pending memory may do.
@@ -30,7 +27,7 @@ pub(in crate::arena) enum Effort {
     Wait,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request that no free block could serve, from blocks that wait for the device. Without a serving
     /// block, all blocks are free after [`Effort::Wait`] whose uses no capture holds up.
     ///

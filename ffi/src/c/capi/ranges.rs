@@ -5,7 +5,7 @@ use crate::c::boundary;
 use crate::c::instance::Instance;
 use crate::c::marshal::Out;
 use crate::c::status::Outcome;
-use cachalot_core::{DeviceIndex, RangeAllocator, RangeId, StreamId};
+use cachalot_core::{DeviceIndex, RangeId, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
 

@@ -1,18 +1,18 @@
 //! Memory of a heap asleep without a block: the places of parked pages, and pages that stayed awake.
 
+use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
-use crate::device::DeviceMemory;
+use crate::device::Segments;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::expandable::AddressRange;
 use crate::heap::home_pages::HomePage;
 use crate::pages::{Kept, PagePool};
 use crate::stats::Stat;
-use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<P: Platform> Mapper<'_, P> {
     /// Gives up kept contents.
     pub(super) fn forget(&self, kept: Kept) {
         if let Kept::Saved(saved) = kept

@@ -4,18 +4,18 @@
 //! cached memory back, try to take the page away again.
 
 use super::page_from;
+use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
-use crate::device::{Contents, DeviceMemory};
+use crate::device::{Contents, Host, Segments};
 use crate::error::Error;
 use crate::heap::home_pages::HomePage;
-use crate::sync::Lock;
-use crate::tables::Storage;
+use crate::stats::MemoryCall;
 use crate::units::DevicePtr;
 
 /// How often to ask a device that fails whether copies have ended.
 const ASKED: u32 = 16;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<P: Platform> Mapper<'_, P> {
     /// Waits after a failure until no copy is in progress.
     ///
     /// # Errors
@@ -64,7 +64,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         let (at, bytes) = (DevicePtr(home.at), home.bytes);
         // No lock is held across the call of the device.
         let is_told = !self.device.paging.pool.lock().is_replacement_stuck(home.page);
-        let unmapped = if is_told { self.unmap_or_stay(at, bytes) } else { self.memory.unmap(at, bytes) };
+        let unmapped = if is_told {
+            self.unmap_or_stay(at, bytes)
+        } else {
+            self.memory.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
+        };
         if let Err(error) = unmapped {
             self.device.paging.pool.lock().leave_replacement(home.page);
             return Err(error.into());
@@ -78,7 +82,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     pub(super) fn take_up_left(&self, home: HomePage) -> Result<(), Error> {
         let (at, bytes) = (DevicePtr(home.at), home.bytes);
         if self.device.paging.pool.lock().is_replacement_stuck(home.page) {
-            self.memory.in_turn(|| self.memory.set_access(at, bytes))?;
+            self.memory.in_turn(|| self.memory.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes)))?;
             self.device.driver.device().on_map(at, bytes);
         }
         self.device.paging.pool.lock().begin_to_fill(home.page);

@@ -30,15 +30,15 @@ pub use remaining::Remaining;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::paging::mapper::Mapper;
-use crate::arena::{Arena, OnDevice};
+use crate::arena::{Arena, OnDevice, Platform};
 use crate::config::rounding::PoolKind;
-use crate::device::{Contents, DeviceMemory};
+use crate::device::{Contents, Segments};
 use crate::error::Error;
 use crate::heap::home_pages::HomePage;
 use crate::heap::split_rules::PoolMemory;
 use crate::pool::{PoolId, Tag};
-use crate::sync::{Lock, Taken};
-use crate::tables::{CapacityError, Storage};
+use crate::sync::Taken;
+use crate::tables::CapacityError;
 use crate::units::StreamId;
 
 /// Why memory is not parked: nothing of it lies on pages.
@@ -111,20 +111,20 @@ pub struct ParkReport {
 }
 
 /// Parks and wakes the memory of a target.
-pub(crate) struct Parker<'a, D, R: Lock, S: Storage> {
-    mapper: Mapper<'a, D, R, S>,
+pub(crate) struct Parker<'a, P: Platform> {
+    mapper: Mapper<'a, P>,
     target: ParkTarget,
     _turn: Taken<'a>,
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
+impl<'a, P: Platform> Parker<'a, P> {
     /// Returns the operations that park and wake the memory of `target`.
     ///
     /// # Errors
     /// * [`Error::ParkingRefused`]: another call parks or wakes memory of the device, or the device has no
     ///   virtual memory.
     /// * [`Error::UnknownTag`].
-    pub(crate) fn of(device: OnDevice<'a, D, R, S>, target: ParkTarget) -> Result<Self, Error> {
+    pub(crate) fn of(device: OnDevice<'a, P>, target: ParkTarget) -> Result<Self, Error> {
         target.check(&device.heaps)?;
         let mapper = device.mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
         let busy = Error::ParkingRefused("another call parks or wakes memory at the moment");
@@ -132,7 +132,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
         Ok(Self { mapper, target, _turn: turn })
     }
 
-    fn device(&self) -> OnDevice<'a, D, R, S> {
+    fn device(&self) -> OnDevice<'a, P> {
         self.mapper.device
     }
 
@@ -165,7 +165,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Parker<'a, D, R, S> {
     }
 
     /// Iterates over the pairs of the target.
-    fn pairs(&self) -> impl Iterator<Item = PairUse<'a, R, S>> {
+    fn pairs(&self) -> impl Iterator<Item = PairUse<'a, P>> {
         self.target.pairs(&self.device().arena.heaps)
     }
 
@@ -204,7 +204,7 @@ impl ParkTarget {
     ///
     /// # Errors
     /// [`Error::UnknownTag`].
-    pub(crate) fn check<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>) -> Result<(), Error> {
+    pub(crate) fn check<P: Platform>(self, heaps: &Heaps<P>) -> Result<(), Error> {
         let Self::Tag(tag) = self else { return Ok(()) };
         heaps.registry.lock().next_tagged(0, tag).map(|_| ()).ok_or(Error::UnknownTag(tag))
     }
@@ -215,7 +215,7 @@ impl ParkTarget {
     }
 
     /// Iterates over the pairs of the target.
-    fn pairs<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>) -> impl Iterator<Item = PairUse<'_, R, S>> {
+    fn pairs<P: Platform>(self, heaps: &Heaps<P>) -> impl Iterator<Item = PairUse<'_, P>> {
         let (tag, stream, all) = match self {
             Self::Tag(tag) => (Some(tag), None, None),
             Self::Stream(stream) => (None, Some(stream), None),
@@ -234,7 +234,7 @@ impl ParkTarget {
     }
 
     /// Makes the heaps of the target, present and future ones, refuse requests or serve requests again.
-    fn set_asleep<R: Lock, S: Storage>(self, heaps: &Heaps<R, S>, asleep: bool) {
+    fn set_asleep<P: Platform>(self, heaps: &Heaps<P>, asleep: bool) {
         let mut registry = heaps.registry.lock();
         let set = |pair: u32| {
             for &kind in self.kinds() {
@@ -260,12 +260,12 @@ impl ParkTarget {
 }
 
 /// Returns the first page of the heap in `slot` that begins at `addr` or behind.
-fn page_from<R: Lock, S: Storage>(heaps: &Heaps<R, S>, slot: u32, addr: u64) -> Option<HomePage> {
+fn page_from<P: Platform>(heaps: &Heaps<P>, slot: u32, addr: u64) -> Option<HomePage> {
     let heap = heaps.lock(slot);
     if heap.is_empty() { None } else { heap.sets.pages.from(addr) }
 }
 
-impl<D, R: Lock, S: Storage> Arena<D, R, S> {
+impl<P: Platform> Arena<P> {
     /// Sets or removes the tag of the private pool named `id`.
     ///
     /// # Errors
@@ -277,7 +277,7 @@ impl<D, R: Lock, S: Storage> Arena<D, R, S> {
     }
 }
 
-impl<R: Lock, S: Storage> Heaps<R, S> {
+impl<P: Platform> Heaps<P> {
     /// Sets or removes the tag of the private pool named `id`. `uses_pages` tells whether pools with tags place blocks
     /// on pages.
     ///

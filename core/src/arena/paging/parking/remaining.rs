@@ -1,10 +1,8 @@
 //! The memory in use on a device, by name, for example once everything was parked.
 
-use crate::arena::OnDevice;
-use crate::device::DeviceMemory;
+use crate::arena::{OnDevice, Platform};
+use crate::device::Segments;
 use crate::error::Error;
-use crate::sync::Lock;
-use crate::tables::Storage;
 
 /// The memory of a device in use, in bytes: `used` = `blocks` + `pending` + `cached` + `spare` + `leaked` + `other`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -32,8 +30,8 @@ pub struct Remaining {
 
 impl Remaining {
     /// Returns the memory in use on the device. Heaps are read in turn.
-    pub(crate) fn on<D: DeviceMemory, R: Lock, S: Storage>(device: OnDevice<'_, D, R, S>) -> Result<Self, Error> {
-        let memory = device.call(D::memory_info)?;
+    pub(crate) fn on<P: Platform>(device: OnDevice<'_, P>) -> Result<Self, Error> {
+        let memory = device.call(P::Device::memory_info)?;
         let report = device.report_of(memory, None);
         let (used, leaked) = (memory.total.saturating_sub(memory.free), device.ledger.leaked());
         let held = report.reserved + report.spare + leaked;

@@ -5,15 +5,15 @@
 //! after the contents are safe. After a failure, parked pages are woken again.
 
 use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, ParkTarget, Parker, page_from};
+use crate::arena::Platform;
 use crate::config::rounding::PoolKind;
-use crate::device::{CopyMark, DeviceError, DeviceMemory, ErrorKind};
+use crate::device::{CopyMark, DeviceError, ErrorKind, StreamOrder};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::home_pages::HomePage;
 use crate::pages::Kept;
 use crate::stats::Stat;
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::Ordering;
 use crate::trace::Action;
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
@@ -26,7 +26,7 @@ const GROUP: u64 = 64 << 20;
 /// Number of groups whose copies are begun ahead. To unmap a group takes 0.2 ms.
 const GROUPS: usize = 4;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
+impl<P: Platform> Parker<'_, P> {
     /// Parks the target's memory. Of parked memory, parks the pages that an earlier park left mapped; does nothing if
     /// there are none.
     ///
@@ -114,7 +114,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
     }
 
     /// Calls `act` with every heap of the target, locked.
-    fn in_each_heap(&self, act: impl Fn(&mut Heap<S>)) {
+    fn in_each_heap(&self, act: impl Fn(&mut Heap<P::Storage>)) {
         let _always = self.each_heap(|slot| {
             act(&mut self.device().heaps.lock(slot));
             Ok(())
@@ -150,7 +150,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
             }
         }
         if order == ParkOrder::Device || self.has_ended_stream() {
-            return Ok(device.call(D::synchronize_all)?);
+            return Ok(device.call(P::Device::synchronize_all)?);
         }
         self.each_heap(|slot| self.wait_for_streams(slot))
     }
@@ -336,7 +336,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
 /// only.
 fn unkept(error: DeviceError) -> Error {
     match error.kind {
-        ErrorKind::OutOfMemory => Error::ParkingRefused("the host lacks the memory for the contents"),
+        ErrorKind::OutOfMemory => Error::NoHostMemory,
         _ => error.into(),
     }
 }

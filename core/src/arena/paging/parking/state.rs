@@ -1,15 +1,13 @@
 //! Where the memory of a target is, and how much.
 
 use super::{ParkReport, ParkState, ParkTarget};
-use crate::arena::Arena;
+use crate::arena::{Arena, Platform};
 use crate::pages::Kept;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 
 impl ParkReport {
     /// Returns the report of a target. Heaps are read in turn.
-    pub(crate) fn of<D, R: Lock, S: Storage>(arena: &Arena<D, R, S>, target: ParkTarget) -> Self {
+    pub(crate) fn of<P: Platform>(arena: &Arena<P>, target: ParkTarget) -> Self {
         let mut report = Self::default();
         if let ParkTarget::Tag(tag) = target {
             let registry = arena.heaps.registry.lock();
@@ -27,7 +25,7 @@ impl ParkReport {
     }
 
     /// Adds the memory of the heap in `slot`.
-    fn add<D, R: Lock, S: Storage>(&mut self, arena: &Arena<D, R, S>, slot: u32) {
+    fn add<P: Platform>(&mut self, arena: &Arena<P>, slot: u32) {
         let heap = arena.heaps.lock(slot);
         if heap.asleep && self.state == ParkState::Awake {
             self.state = ParkState::Asleep;

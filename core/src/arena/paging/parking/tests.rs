@@ -551,8 +551,9 @@ fn a_device_without_pages_or_without_host_memory_is_told() {
     let without = SimulatedDevice::new(CAPACITY).without_virtual_memory();
     assert_eq!(parked(without, ParkMode::Drop), Err(Error::ParkingRefused("the device has no virtual memory")));
     let short = SimulatedDevice::new(CAPACITY).with_host_memory(20 * MIB);
-    let no_memory = Error::ParkingRefused("the host lacks the memory for the contents");
-    assert_eq!(parked(short, ParkMode::Keep), Err(no_memory));
+    assert_eq!(parked(short, ParkMode::Keep), Err(Error::NoHostMemory));
+    let text = "the memory is not parked or woken: the host lacks the memory for the contents";
+    assert_eq!(std::format!("{}", Error::NoHostMemory), text);
 }
 
 #[test]

@@ -4,22 +4,21 @@
 //! takes the replacements away again, and everything is asleep as before.
 
 use super::Parker;
+use crate::arena::Platform;
 use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::parking::ParkState;
-use crate::device::{CopyMark, DeviceMemory};
+use crate::device::CopyMark;
 use crate::error::Error;
 use crate::heap::home_pages::HomePage;
 use crate::pages::{Batch, Kept};
 use crate::stats::Stat;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::trace::Action;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Parker<'_, D, R, S> {
+impl<P: Platform> Parker<'_, P> {
     /// Maps memory for every parked page, and begins to copy the contents. Does nothing if the target is
     /// awake, or was begun to be woken.
     ///

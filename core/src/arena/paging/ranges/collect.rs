@@ -1,13 +1,11 @@
 //! Removal of stale mappings: unmaps what no work uses any longer, as the departures tell.
 
+use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
-use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::DevicePtr;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<P: Platform> Mapper<'_, P> {
     /// Waits for all departures so far, and removes all stale mappings.
     ///
     /// # Errors

@@ -5,28 +5,27 @@
 //! commit of them is refused, and nothing else is mapped there.
 
 use super::in_capture;
+use crate::arena::Platform;
 use crate::arena::flags;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::mapping::{Hand, Places};
 use crate::arena::paging::ranges::table::{Part, Piece};
 use crate::arena::paging::virtual_calls::MappingTime;
 use crate::device::oom::OutOfMemory;
-use crate::device::{DeviceError, DeviceMemory};
+use crate::device::{DeviceError, Host, StreamOrder};
 use crate::error::Error;
 use crate::pages::Batch;
 use crate::stats::{Occurrence, Stat};
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, RangeId, StreamId};
 
 /// The gaps of a part of a range, which pages fill. Room for lost pieces is promised.
-struct Gaps<'e, 'a, D, R: Lock, S: Storage> {
-    mapper: &'e Mapper<'a, D, R, S>,
+struct Gaps<'e, 'a, P: Platform> {
+    mapper: &'e Mapper<'a, P>,
     part: Part,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Places for Gaps<'_, '_, D, R, S> {
+impl<P: Platform> Places for Gaps<'_, '_, P> {
     fn begin(&self) -> u64 {
         self.part.begin
     }
@@ -41,7 +40,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Places for Gaps<'_, '_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<P: Platform> Mapper<'_, P> {
     /// Gives every page of a part of a range memory that later work on `stream` may use. Pages that
     /// are committed already stay as they are.
     ///

@@ -5,19 +5,18 @@
 //! the event is complete (collect.rs).
 
 use super::{FEW, in_capture};
+use crate::arena::Platform;
 use crate::arena::driver::RecordPermission;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::Part;
-use crate::device::DeviceMemory;
+use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::pages::departures::Departing;
 use crate::stats::{Occurrence, Stat};
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, RangeId, StreamId};
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<P: Platform> Mapper<'_, P> {
     /// Gives the memory of a part up, behind the present work on `stream`. Uncommitted
     /// pages stay as they are. A page longer than the part goes once the whole page is given up.
     pub(crate) fn decommit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {

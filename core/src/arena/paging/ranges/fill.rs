@@ -1,17 +1,15 @@
 //! The search for the pages of a commit: departed and spare pages first, then new ones within the
 //! limit and the budget, then free pages of heaps.
 
+use crate::arena::Platform;
 use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::{MOST_STEPS, Part};
 use crate::arena::paging::stitched::{Taker, Wish};
 use crate::config::Policy;
-use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::pages::Batch;
 use crate::pages::departed::Behind;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::StreamId;
 
@@ -24,7 +22,7 @@ const PAGES_HELD: u64 = 512;
 /// Length of the longest new page, in bytes.
 const LONGEST_PAGE: u64 = 16 << 20;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<P: Platform> Mapper<'_, P> {
     /// Collects pages to fill the gaps of `part`, in the order of the gaps. Returns false if the
     /// limit or the device does not allow them. With `orders`, pages may be taken whose last work
     /// `stream` is to be ordered behind.

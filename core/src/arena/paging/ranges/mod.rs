@@ -24,16 +24,15 @@ pub(crate) mod table;
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests;
 
-use crate::arena::OnDevice;
 use crate::arena::driver::RecordPermission;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::Part;
+use crate::arena::paging::undo::Undo;
+use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
-use crate::device::{DeviceError, DeviceMemory, ErrorKind};
+use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
-use crate::stats::Stat;
-use crate::sync::Lock;
-use crate::tables::Storage;
+use crate::stats::{MemoryCall, Stat};
 use crate::units::{DevicePtr, MAX_REQUEST, RangeId, StreamId};
 
 /// Number of stale mappings that one decommit or one growth of a heap removes at most: some 0.25 ms
@@ -53,24 +52,12 @@ pub struct Reservation {
     pub page_bytes: u64,
 }
 
-/// A range held by an operation.
-struct Held<'e, 'a, D: DeviceMemory, R: Lock, S: Storage> {
-    mapper: &'e Mapper<'a, D, R, S>,
-    range: u32,
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Held<'_, '_, D, R, S> {
-    fn drop(&mut self) {
-        self.mapper.end_hold(self.range);
-    }
-}
-
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the operations on virtual memory, for a call that needs them.
     ///
     /// # Errors
     /// [`Error::Device`] of the kind [`ErrorKind::Unsupported`] if the device has no virtual memory.
-    pub(crate) fn require_mapper(self) -> Result<Mapper<'a, D, R, S>, Error> {
+    pub(crate) fn require_mapper(self) -> Result<Mapper<'a, P>, Error> {
         self.mapper().ok_or(DeviceError::new(ErrorKind::Unsupported, 0).into())
     }
 
@@ -111,14 +98,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     }
 
     /// Returns the operations on virtual memory, if any mapping of a range may be stale.
-    fn mapper_with_departures(self) -> Option<Mapper<'a, D, R, S>> {
+    fn mapper_with_departures(self) -> Option<Mapper<'a, P>> {
         // The lock's guard must be gone before the device is asked.
         let some = self.paging.pool.lock().departures.has_pages();
         if some { self.mapper() } else { None }
     }
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
+impl<'a, P: Platform> Mapper<'a, P> {
     /// Returns the bytes of a page of which offsets and sizes are multiples.
     fn range_step(&self) -> u64 {
         SMALL_SEGMENT.next_multiple_of(self.memory.granularity())
@@ -138,7 +125,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         if !device.paging.ranges.lock().make_room_for_range() {
             return Err(Error::TableFull("ranges"));
         }
-        let base = self.memory.reserve(bytes)?;
+        let base = self.memory.call(MemoryCall::Reserve, |memory| memory.reserve(bytes))?;
         let mut ranges = device.paging.ranges.lock();
         if !ranges.make_room_for_range() {
             // Another thread has filled the table since room was made.
@@ -170,7 +157,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
 
     /// Holds a range, and returns the part with the given offset and size; `None` means the whole
     /// range. Waits for operations of further threads on the range.
-    fn hold_range(&self, id: RangeId, offset: u64, bytes: Option<u64>) -> Result<(Held<'_, 'a, D, R, S>, Part), Error> {
+    fn hold_range(&self, id: RangeId, offset: u64, bytes: Option<u64>) -> Result<(Undo<impl FnOnce()>, Part), Error> {
         let (number, generation) = (id.0 as u32, (id.0 >> 32) as u32);
         let step = self.range_step();
         loop {
@@ -188,7 +175,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
                     range.is_busy = true;
                     let begin = range.base + offset;
                     return Ok((
-                        Held { mapper: self, range: number },
+                        Undo::by(move || self.end_hold(number)),
                         Part { range: number, begin, end: begin + bytes },
                     ));
                 }
@@ -199,7 +186,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
 
     /// Holds the range with a number, whether released by the program or not. Returns the whole
     /// range, or `None` if another operation holds the range.
-    fn try_hold_range(&self, number: u32) -> Option<(Held<'_, 'a, D, R, S>, Part)> {
+    fn try_hold_range(&self, number: u32) -> Option<(Undo<impl FnOnce()>, Part)> {
         let mut ranges = self.device.paging.ranges.lock();
         let range = ranges.range(number);
         if range.is_busy {
@@ -207,7 +194,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         }
         range.is_busy = true;
         let part = Part { range: number, begin: range.base, end: range.base + range.bytes };
-        Some((Held { mapper: self, range: number }, part))
+        Some((Undo::by(move || self.end_hold(number)), part))
     }
 
     /// Ends the hold of a range. Releases the addresses of a range released by the program,

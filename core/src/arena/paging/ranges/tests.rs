@@ -1,4 +1,4 @@
-use crate::allocator::{Allocator, Range, RangeAllocator};
+use crate::allocator::{Allocator, Range};
 use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};

@@ -11,15 +11,14 @@
 //! and the pages move between the streams.
 
 use super::Stitcher;
+use crate::arena::Platform;
 use crate::arena::paging::expand::LONG_PAGE;
 use crate::arena::request::Request;
 use crate::config::Stitched;
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
 use crate::pages::counts::PageCounts;
 use crate::stats::Stat;
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::Ordering;
 
 /// Estimated time to map an already mapped page, in tenths of a microsecond. Measured on an H100 (driver 580): map
 /// 0.6 µs, set access 23.5 µs for each page of a range.
@@ -64,7 +63,7 @@ const PENDING_HELD: u64 = 28;
 /// request with a larger excess takes longer instead.
 const BEYOND_BUDGET: u64 = 100;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+impl<P: Platform> Stitcher<'_, P> {
     /// Returns the bytes of new memory allowed for a request before free pages move.
     pub(super) fn allowance(&self, request: &Request) -> u64 {
         let reserved = self.device().ledger.reserved();

@@ -20,16 +20,15 @@ use super::Stitcher;
 use super::budget::CREATE_TENTHS_US;
 use super::gather::slots_of;
 use super::maintain::{RELEASE_TENTHS_US, TimeLeft};
+use crate::arena::Platform;
 use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapping::{Mapping, Row};
-use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::expandable::AddressRange;
 use crate::heap::home_pages::HomePage;
 use crate::heap::stitched::PagedHeap;
 use crate::pages::Batch;
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::Ordering;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
@@ -63,7 +62,7 @@ enum Attempt {
     NoRoom,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+impl<P: Platform> Stitcher<'_, P> {
     /// Replaces runs of short pages by longer pages in the time `left`. Returns true if runs are left for a later
     /// call.
     ///
@@ -158,7 +157,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
 
     /// Lists the pages of `batch`, mapped in the place of a detached run, and makes the run free. Returns false if a table is
     /// full: the pages are unmapped then.
-    fn list_run(&self, run: &PageRun, batch: &Batch, mapping: Mapping<'_, Row<'_>, D, R, S>) -> bool {
+    fn list_run(&self, run: &PageRun, batch: &Batch, mapping: Mapping<'_, Row<'_>, P>) -> bool {
         let device = self.device();
         let mut heap = device.heaps.lock(run.slot);
         if heap.sets.pages.make_room(batch.count).is_err() {

@@ -1,17 +1,16 @@
 //! The forecast of a growth: whether free pages and new memory together would serve a request.
 
 use super::Stitcher;
+use crate::arena::Platform;
 use crate::arena::forecast::Forecast;
 use crate::arena::request::Request;
-use crate::device::DeviceMemory;
+use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::stitched::{Lacking, PagedHeap, Wanted};
 use crate::pages::counts::PageCounts;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::DevicePtr;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+impl<P: Platform> Stitcher<'_, P> {
     /// Returns the effect of [`grow`](Self::grow) with `spare` bytes of spare pages, or `None` if `grow` could not
     /// serve the request. Free pages count whether or not their work is complete: without a moved page, the request
     /// would wait for the work and use the page anyway.

@@ -9,18 +9,16 @@
 //! Nothing moves between streams while a graph is captured.
 
 use super::Stitcher;
+use crate::arena::Platform;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::slot_of;
 use crate::arena::paging::mapping::Hand;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::pages::Batch;
 use crate::pages::counts::PageCounts;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::{NO_STREAM, StreamId};
 
 /// The wanted size of a batch, in bytes.
@@ -47,7 +45,7 @@ impl From<&Request> for Taker {
     }
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
+impl<'a, P: Platform> Stitcher<'a, P> {
     /// Appends free pages to `batch`: the wanted number or all, but at most `moves` pages. Counts `moves` down.
     pub(in crate::arena) fn gather(
         &self,
@@ -154,7 +152,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     }
 
     /// Iterates over the pairs whose pages may move for a taker, except for the taker's own pair.
-    pub(super) fn others(&self, taker: Taker) -> impl Iterator<Item = PairUse<'a, R, S>> {
+    pub(super) fn others(&self, taker: Taker) -> impl Iterator<Item = PairUse<'a, P>> {
         self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != taker.own)
     }
 

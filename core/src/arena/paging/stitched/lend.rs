@@ -21,18 +21,17 @@
 
 use super::Stitcher;
 use super::gather::slots_of;
+use crate::arena::Platform;
 use crate::arena::driver::RecordPermission;
 use crate::arena::flags;
 use crate::arena::request::Request;
-use crate::device::DeviceMemory;
+use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::stitched::PagedHeap;
 use crate::pages::counts::PageCounts;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::{DevicePtr, NO_STREAM};
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+impl<P: Platform> Stitcher<'_, P> {
     /// Serves a request from a free block of another stream, if the request lacks more than `allowed` bytes of new
     /// memory and the free pages of the request's own stream. Orders the request's stream behind the lender's work;
     /// the host does not wait.

@@ -7,12 +7,11 @@
 
 use super::Stitcher;
 use super::gather::slots_of;
+use crate::arena::Platform;
 use crate::arena::give::units::{Unit, UnitKind, units_down};
-use crate::device::{DeviceMemory, ErrorKind};
+use crate::device::{ErrorKind, StreamOrder};
 use crate::error::Error;
 use crate::pages::counts::PageCounts;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::NO_STREAM;
 
 /// Estimated time to unmap a page, in tenths of a microsecond (measured on an H100: 14 to 17 µs).
@@ -38,7 +37,7 @@ impl TimeLeft {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+impl<P: Platform> Stitcher<'_, P> {
     /// Does the work put off by requests, for about `max_us` microseconds of driver time. Returns true if work is
     /// left.
     ///

@@ -27,13 +27,13 @@ mod stale;
 
 pub(in crate::arena) use gather::{Taker, Wish};
 
-use crate::arena::OnDevice;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
+use crate::arena::paging::undo::Undo;
 use crate::arena::paging::virtual_calls::MappingTime;
 use crate::arena::request::Request;
+use crate::arena::{OnDevice, Platform};
 use crate::config::{Policy, Stitched};
-use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Backing;
@@ -42,8 +42,7 @@ use crate::heap::split_rules::Source;
 use crate::heap::stitched::{HeldRoom, PagedHeap};
 use crate::pages::Batch;
 use crate::stats::Occurrence;
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::Ordering;
 use crate::trace::Action;
 use crate::units::DevicePtr;
 use core::cell::Cell;
@@ -54,50 +53,14 @@ use core::cell::Cell;
 const RANGE_TIMES_DEVICE: u64 = 4;
 
 /// The stitched policy of a device: the operations that map and move pages.
-pub(crate) struct Stitcher<'a, D, R: Lock, S: Storage> {
-    mapper: Mapper<'a, D, R, S>,
+pub(crate) struct Stitcher<'a, P: Platform> {
+    mapper: Mapper<'a, P>,
     pub(in crate::arena) options: Stitched,
 }
 
-/// Unmapped addresses of a heap, held for a request. The drop returns the addresses to the heap. Lost addresses are
-/// never used.
-struct Room<'a, D: DeviceMemory, R: Lock, S: Storage> {
-    mapper: Mapper<'a, D, R, S>,
-    slot: u32,
-    held: HeldRoom,
-    /// Whether the device failed to unmap a page in the room.
-    lost: Cell<bool>,
-    kept: bool,
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Room<'_, D, R, S> {
-    /// Returns the room, which the caller makes part of the heap.
-    fn keep(mut self) -> HeldRoom {
-        self.kept = true;
-        self.held
-    }
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Room<'_, D, R, S> {
-    fn drop(&mut self) {
-        if self.kept {
-            return;
-        }
-        let emptied = {
-            let mut heap = self.mapper.device.heaps.lock(self.slot);
-            let mut paged = PagedHeap(&mut heap);
-            if self.lost.get() {
-                paged.lose_room(self.held);
-            }
-            paged.release_room(self.held)
-        };
-        self.mapper.unreserve(emptied);
-    }
-}
-
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the operations of the stitched policy, if the policy is in force and the device has virtual memory.
-    pub(crate) fn stitcher(self) -> Option<Stitcher<'a, D, R, S>> {
+    pub(crate) fn stitcher(self) -> Option<Stitcher<'a, P>> {
         let Policy::Stitched(options) = self.settings.policy else { return None };
         // Asking a device that no request has reached yet may open the device.
         if !self.driver.has_virtual_memory() {
@@ -107,18 +70,18 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     }
 
     /// Returns the operations of the stitched policy, if the request's heap consists of pages.
-    pub(crate) fn stitcher_of(self, request: &Request) -> Option<Stitcher<'a, D, R, S>> {
+    pub(crate) fn stitcher_of(self, request: &Request) -> Option<Stitcher<'a, P>> {
         self.stitcher().filter(|_| self.heaps.source(request) == Source::Stitched)
     }
 }
 
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
+impl<'a, P: Platform> Stitcher<'a, P> {
     /// Adds the time of all further calls to virtual memory to `request`.
     pub(crate) fn for_request(self, request: &'a MappingTime) -> Self {
         Self { mapper: self.mapper.for_request(request), ..self }
     }
 
-    fn device(&self) -> OnDevice<'a, D, R, S> {
+    fn device(&self) -> OnDevice<'a, P> {
         self.mapper.device
     }
 
@@ -169,15 +132,49 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     }
 
     /// Extends the request's heap, with at most `allowed` bytes of new memory as long as free pages
-    /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice.
+    /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice. On `Ok(None)` and on
+    /// errors nothing is mapped.
     fn grow_within(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         let Some(held) = self.hold_room(request)? else { return Ok(None) };
-        let room = Room { mapper: self.mapper, slot: request.slot, held, lost: Cell::new(false), kept: false };
+        let device = self.device();
+        let lost = Cell::new(false);
+        let room = Undo::by(|| self.release_room(request.slot, held, lost.get()));
         let mut hand = Hand::empty(self.mapper);
         if !self.provide(request, &held, allowed, &mut hand.batch)? {
             return Ok(None);
         }
-        self.extend(request, room, hand)
+        let batch = hand.batch;
+        let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(held, batch.bytes);
+        let listed = self.mapper.list(request.slot, at, batch.bytes)?;
+        let Some(mapping) = self.mapper.map(&batch, Row { at, lost: &lost })? else { return Ok(None) };
+        let slot = device.heaps.slot(request.slot);
+        let mut heap = device.heaps.lock(request.slot);
+        // Room was made before the lock was dropped; other calls may have used the room since.
+        if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
+            return Err(Error::TableFull("blocks"));
+        }
+        mapping.keep();
+        listed.keep();
+        hand.keep();
+        room.keep();
+        // Another request must not move the pages again before their old places are stale.
+        self.mapper.list_batch(&mut heap, &batch, at, true);
+        let extended = PagedHeap(&mut heap).extend(held, batch.bytes, &slot.counters);
+        device.peaks.device.count(Occurrence::DeviceAlloc);
+        device.trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes));
+        // Served under the lock that extended the heap: no other request can take the block first.
+        let mut served = heap.allocate_from(extended.value, request.size, request.bytes, &slot.counters);
+        device.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
+        drop(heap);
+        self.finish_moves(request.slot, &batch, at);
+        served.peaks_stale |= extended.peaks_stale;
+        Ok(Some(device.reconcile(slot, served)))
+    }
+
+    /// Returns held room to the heap.
+    fn release_room(&self, slot: u32, held: HeldRoom, lost: bool) {
+        let emptied = PagedHeap(&mut self.device().heaps.lock(slot)).release_room(held, lost);
+        self.mapper.unreserve(emptied);
     }
 
     /// Collects pages of at least `needed` bytes: spare pages, free pages of the request's stream and of other
@@ -222,7 +219,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             let bytes = self.range_to_reserve()?;
             Ok((bytes >= request.size + self.step()).then_some((bytes, self.step())))
         };
-        let hold = |heap: &mut Heap<S>| PagedHeap(heap).hold_room(request.size, spare_room);
+        let hold = |heap: &mut Heap<P::Storage>| PagedHeap(heap).hold_room(request.size, spare_room);
         self.mapper.hold_addresses(request.slot, Backing::Stitched, range, hold)
     }
 
@@ -230,41 +227,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     fn range_to_reserve(&self) -> Result<u64, Error> {
         let total = self.device().memory_info()?.total;
         Ok(total.saturating_mul(RANGE_TIMES_DEVICE).next_multiple_of(self.step()))
-    }
-
-    /// Maps the pages in the held room, and serves the request from the room. Returns `None` if the device lacks
-    /// memory for the mapping. On `Ok(None)` and on errors nothing is mapped.
-    fn extend(
-        &self,
-        request: &Request,
-        room: Room<'_, D, R, S>,
-        hand: Hand<'_, D, R, S>,
-    ) -> Result<Option<DevicePtr>, Error> {
-        let (device, batch) = (self.device(), hand.batch);
-        let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(room.held, batch.bytes);
-        let listed = self.mapper.list(request.slot, at, batch.bytes)?;
-        let Some(mapping) = self.mapper.map(&batch, Row { at, lost: &room.lost })? else { return Ok(None) };
-        let slot = device.heaps.slot(request.slot);
-        let mut heap = device.heaps.lock(request.slot);
-        // Room was made before the lock was dropped; other calls may have used the room since.
-        if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
-            return Err(Error::TableFull("blocks"));
-        }
-        mapping.keep();
-        listed.keep();
-        hand.keep();
-        // Another request must not move the pages again before their old places are stale.
-        self.mapper.list_batch(&mut heap, &batch, at, true);
-        let extended = PagedHeap(&mut heap).extend(room.keep(), batch.bytes, &slot.counters);
-        device.peaks.device.count(Occurrence::DeviceAlloc);
-        device.trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes));
-        // Served under the lock that extended the heap: no other request can take the block first.
-        let mut served = heap.allocate_from(extended.value, request.size, request.bytes, &slot.counters);
-        device.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
-        drop(heap);
-        self.finish_moves(request.slot, &batch, at);
-        served.peaks_stale |= extended.peaks_stale;
-        Ok(Some(device.reconcile(slot, served)))
     }
 
     /// Leaves the old places of the batch's pages stale. The pages lie from `at` on in the heap of

@@ -5,14 +5,12 @@
 //! ordered behind the blocks' uses first, until the free pages suffice (see [`behind`](crate::arena::waits::behind)).
 
 use super::Stitcher;
+use crate::arena::Platform;
 use crate::arena::request::Request;
-use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::sync::Lock;
-use crate::tables::Storage;
 use crate::units::DevicePtr;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+impl<P: Platform> Stitcher<'_, P> {
     /// Makes pending memory free for a request with `allowed` bytes of new memory: the oldest memory first, until the
     /// request lacks nothing. Serves the request if a freed block is large enough. Does nothing if the request lacks
     /// nothing, or where pages move only after their work is complete.

@@ -5,14 +5,14 @@
 //! only cost addresses, so the mappings are removed in batches, off the way of requests where possible.
 
 use super::Stitcher;
+use crate::arena::Platform;
 use crate::arena::request::Request;
-use crate::device::{DeviceMemory, ErrorKind};
+use crate::device::{ErrorKind, StreamOrder};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::State;
 use crate::heap::stitched::PagedHeap;
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::Ordering;
 use crate::units::DevicePtr;
 
 /// Number of stale mappings of a heap from which a request removes some.
@@ -21,7 +21,7 @@ const MANY: u32 = 16;
 /// Largest number of mappings removed by a request: some 0.25 ms (15 µs each on an H100).
 const FEW: u32 = 16;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+impl<P: Platform> Stitcher<'_, P> {
     /// Removes a few stale mappings of heaps with many stale mappings. Errors are counted, not reported: an
     /// unremovable mapping is counted, and the request goes on.
     pub(super) fn unmap_some_stale(&self, request: &Request) {
@@ -114,7 +114,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
 
     /// Takes the oldest mapping of a heap, to be unmapped, if the mapping became stale before `stamp`. Returns the
     /// result of [`PagedHeap::take_stale`].
-    fn take_stale(&self, heap: &mut Heap<S>, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
+    fn take_stale(&self, heap: &mut Heap<P::Storage>, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
         let taken = PagedHeap(heap).take_stale(stamp);
         if taken.is_some() {
             self.device().paging.stale_mappings.fetch_sub(1, Ordering::Relaxed);

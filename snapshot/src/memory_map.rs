@@ -4,13 +4,9 @@
 //! The map is built from a snapshot, so it holds no lock and calls no device. A snapshot taken
 //! before a request failed can be examined later.
 
-use crate::device::oom::PyTorchSize;
-use crate::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
-use crate::units::GRAIN;
-use alloc::collections::BTreeMap;
-use alloc::string::String;
-use alloc::vec::Vec;
-use core::fmt;
+use cachalot_core::{BlockState, GRAIN, PyTorchSize, SnapshotBlock, SnapshotSegment};
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// The number of bins (`kNumBins`, TensorFlow 2.16).
 pub const BINS: usize = 21;
@@ -49,11 +45,11 @@ pub struct SizeInUse {
 /// request may get them.
 ///
 /// ```
-/// use cachalot_core::memory_map::MemoryMap;
 /// use cachalot_core::simulated::SimulatedDevice;
 /// use cachalot_core::Growable;
 /// use cachalot_core::{DeviceIndex, MIB, StreamId};
 /// use cachalot_core::{Allocator, Config};
+/// use cachalot_snapshot::memory_map::MemoryMap;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = Config::parse("policy:bfc,first_region_mb:4")?;
@@ -105,7 +101,7 @@ impl MemoryMap {
     pub fn of(segments: Vec<SnapshotSegment>) -> Self {
         let mut map = Self {
             regions: segments,
-            bins: core::array::from_fn(|bin| Bin { from: GRAIN << bin, ..Bin::default() }),
+            bins: std::array::from_fn(|bin| Bin { from: GRAIN << bin, ..Bin::default() }),
             sizes_in_use: Vec::new(),
             bytes: 0,
             bytes_in_use: 0,
