@@ -61,16 +61,19 @@ impl<P: Platform> OnDevice<'_, P> {
     /// touches the block. A failure of the device shows in its health.
     pub(super) fn end_contents(self, slot: u32, block: u32) {
         let Some(contents) = self.driver.device().contents() else { return };
-        let (BlockEntry { addr, size, requested, .. }, stream) = {
+        let (BlockEntry { addr, size, requested, .. }, stream, ended) = {
             let heap = self.heaps.lock(slot);
-            (heap.blocks[block], heap.stream)
+            (heap.blocks[block], heap.stream, heap.ended)
         };
         let at = DevicePtr(addr);
         // A copy to the host would break a capture.
         if self.guarding.filling.canary && !self.flags.has(flags::CAPTURE) {
             self.check_canary(slot, contents, at.offset(requested), checked_bytes(size, requested));
         }
-        if let Some(value) = self.guarding.filling.on_free {
+        // On a stream that is captured, the graph would fill the block again at each replay.
+        let may_capture = self.flags.has(flags::CAPTURE) && !ended;
+        let captured = may_capture && self.call(|device| device.is_capturing(stream)) != Ok(false);
+        if let Some(value) = self.guarding.filling.on_free.filter(|_| !captured) {
             let filled = self.call(|_| contents.fill(stream, at, size, value));
             // The pages of a guarded block go to other streams.
             if filled.is_ok() && self.is_guarded(at) {

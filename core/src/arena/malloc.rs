@@ -5,6 +5,7 @@
 //!   └─ otherwise ─▶ malloc_cold ─ next of a plan ─▶ done
 //!                     └─▶ malloc_unplanned ─┬─ only a trace is recorded ─▶ malloc_traced ───────┐
 //!                                           ├─ blocks wait for events ─▶ malloc_after_events ─┤
+//!                                           ├─ some blocks are guarded, or each is watched ─▶ malloc_apart
 //!                                           ├─ plans are in force ─▶ malloc_beside_plans ─┐    │
 //!                                           └─────────────────────▶ malloc_slow ◀─────────┘    │
 //!                                                                     └─▶ malloc_at_site ◀──────┘

@@ -3,6 +3,7 @@
 use crate::allocator::Allocator;
 use crate::config::Config;
 use crate::device::simulated::SimulatedDevice;
+use crate::pool::{PoolOptions, Route};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use std::vec::Vec;
@@ -65,6 +66,26 @@ fn a_freed_block_is_cleared_when_no_stream_known_at_the_free_uses_it() {
     settle(&allocator);
     assert_eq!(device(&allocator).byte(block), 0);
     assert_eq!(malloc(&allocator, MIB), block);
+}
+
+#[test]
+fn a_block_whose_stream_is_captured_is_not_filled_by_the_graph() {
+    for (captured, left) in [(STREAM, 7), (SIDE, 0)] {
+        let allocator = allocator("zero:on_free");
+        let block = malloc(&allocator, MIB);
+        device(&allocator).overwrite(block, 7);
+        allocator.free(block).unwrap();
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        allocator.begin_capture(DEVICE, pool, Route::Stream(captured)).unwrap();
+        device(&allocator).complete(STREAM);
+        device(&allocator).set_capturing(captured, true);
+        allocator.process_events(DEVICE).unwrap();
+        assert_eq!(device(&allocator).byte(block), left, "{captured:?}");
+        device(&allocator).set_capturing(captured, false);
+        allocator.end_capture(DEVICE, pool).unwrap();
+        settle(&allocator);
+        assert_eq!(malloc(&allocator, MIB), block, "{captured:?}");
+    }
 }
 
 #[test]
