@@ -471,6 +471,11 @@ int run(const program& of, const char* settings) {
   scene it(settings);
   of.run(it);
   const cudaError_t code = cudaDeviceSynchronize();
+  // Canaries are checked at the free. Programs that have freed the block get an error, which changes nothing.
+  if (code == cudaSuccess && it.block != nullptr && cachalot_free(it.allocator.get(), it.block) == CACHALOT_OK) {
+    cudaStreamSynchronize(it.own);
+    it.allocator.process_events();
+  }
   std::string said;
   if (it.touched != nullptr) {
     char text[4096] = "";

@@ -12,7 +12,9 @@ mkdir -p "$results"
 results=$(cd "$results" && pwd)
 [ -x "$here/defects" ] || chmod +x "$here/defects"
 [ ! -f "$here/defects.kernels.so" ] || export CACHALOT_HOST_KERNELS=$here/defects.kernels.so
+# Beside the programs, or the machine's own.
 sanitizer=$here/sanitizer/compute-sanitizer
+[ -f "$sanitizer" ] || sanitizer=$(command -v compute-sanitizer || echo "$sanitizer")
 export here results sanitizer
 
 # one MODE SETTINGS TOOL NAME: a line of the program, and the tool's count of errors and first address.
@@ -21,8 +23,10 @@ one() {
   log=$(mktemp)
   if [ "$tool" = none ]; then
     line=$(timeout 60 "$here/defects" "$name" "$settings" 2>"$log")
-    errors=-
-    address=-
+    # A canary stops nothing: a line of the log names the first byte that was overwritten.
+    errors=$(grep -ac "memory was overwritten" "$log")
+    address=$(sed -n 's/.*memory was overwritten: \(0x[0-9a-f]*\) .*/\1/p' "$log" | head -n 1)
+    [ "$errors" != 0 ] || errors=-
   else
     # shellcheck disable=SC2086
     timeout 120 "$sanitizer" $tool --log-file "$log" "$here/defects" "$name" "$settings" >"$log.out" 2>"$log.err"
@@ -42,6 +46,7 @@ modes=(
   "after|guard:after|none"
   "before|guard:before|none"
   "sampled|guard:sampled:1|none"
+  "canary|canary:True|none"
   "memcheck|nvtx:off|--tool memcheck"
   "nvtx|nvtx:auto|--tool memcheck"
   "initcheck|nvtx:auto|--tool initcheck"

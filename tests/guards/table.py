@@ -13,6 +13,7 @@ MODES = {
     "after": "`guard:after`",
     "before": "`guard:before`",
     "sampled": "`guard:sampled:1`",
+    "canary": "`canary:True`",
     "memcheck": "memcheck",
     "nvtx": "memcheck, `nvtx:auto`",
     "initcheck": "initcheck, `nvtx:auto`",
@@ -45,7 +46,8 @@ def main():
     print(", ".join((folder / "machine.txt").read_text().split("\n")).strip(", ") + ".")
     print("The programs are in `tests/guards/defects.cu`, and `tests/guards/build.sh` and `run.sh` build and run them.\n")
     print("`block`: the device stops at the instruction, and the library names the right block; under compute-sanitizer, the")
-    print("tool names the right address. `fault`: the device stops, and neither is named. `-`: not noticed.\n")
+    print("tool names the right address; with canaries, the log does, at the free. `fault`: noticed, and neither is named. `-`: not")
+    print("noticed.\n")
     head = [MODES[mode] for mode in found]
     print("| found | " + " | ".join(head) + " |")
     print("|---|" + "---|" * len(head))
