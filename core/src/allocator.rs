@@ -59,7 +59,7 @@ use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::{Arena, OnDevice};
+use crate::arena::{Arena, Built, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::error::{Error, PointerFault};
@@ -77,9 +77,9 @@ use core::borrow::Borrow;
 
 /// A device as the allocator calls it.
 #[cfg(not(feature = "paranoid"))]
-type Called<D, R, S> = (D, R, S);
+type Called<D, R, S> = Built<D, R, S>;
 #[cfg(feature = "paranoid")]
-type Called<D, R, S> = (crate::device::Unlocked<D>, R, S);
+type Called<D, R, S> = Built<crate::device::Unlocked<D>, R, S>;
 
 /// Caches the memory of one or more devices, and serves requests for blocks from the cache.
 ///

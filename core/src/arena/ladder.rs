@@ -18,7 +18,7 @@ use crate::arena::give::rules;
 use crate::arena::give::units::Unit;
 use crate::arena::request::Request;
 use crate::arena::waits::search::Effort;
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::{Built, OnDevice, Platform, flags};
 use crate::device::{DeviceMemory, Host};
 use crate::error::Error;
 use crate::stats::Occurrence;
@@ -46,7 +46,7 @@ pub struct Step {
 ///
 /// Device: not called.
 pub fn steps<D: DeviceMemory, R: Lock, S: Storage>() -> impl Iterator<Item = Step> {
-    Ladder::<(D, R, S)>::RUNGS.into_iter().map(|rung| rung.step)
+    Ladder::<Built<D, R, S>>::RUNGS.into_iter().map(|rung| rung.step)
 }
 
 /// A rung of the ladder: a step, done or foretold.

@@ -75,10 +75,11 @@ use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
 use crate::sync::{CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
+use core::marker::PhantomData;
 
-/// What an allocator is built on: the devices, the lock of a heap, and where the tables live. Code that takes a device names this
-/// one parameter, and [`Driver`], [`Heaps`] and their like the one or two that they use.
-pub(crate) trait Platform: 'static {
+/// What an allocator is built on: the devices, the lock of a heap, and where the tables live. One parameter for all code of the
+/// arena.
+pub(crate) trait Platform: Copy + 'static {
     /// The devices.
     type Device: DeviceMemory;
     /// The lock of a heap.
@@ -87,11 +88,17 @@ pub(crate) trait Platform: 'static {
     type Storage: Storage;
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Platform for (D, R, S) {
+/// The platform of devices `D`, locks `R` and tables `S`. A type and no value.
+pub(crate) type Built<D, R, S> = PhantomData<fn() -> (D, R, S)>;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Platform for Built<D, R, S> {
     type Device = D;
     type Lock = R;
     type Storage = S;
 }
+
+/// The page map of an allocator on a platform.
+pub(crate) type OwnerMap<P> = PageMap<<P as Platform>::Lock, <P as Platform>::Storage>;
 
 /// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods may be called from any thread.
 pub(crate) struct Arena<P: Platform> {
@@ -128,18 +135,11 @@ pub(crate) struct Arena<P: Platform> {
 
 /// A device in its allocator: the arena, and the page map that all devices share. Operations that add or remove segments are
 /// methods of this type; all others are methods of [`Arena`], which this dereferences to.
+#[derive(Clone, Copy)]
 pub(crate) struct OnDevice<'a, P: Platform> {
     pub arena: &'a Arena<P>,
-    pub pages: &'a PageMap<P::Lock, P::Storage>,
+    pub pages: &'a OwnerMap<P>,
 }
-
-impl<P: Platform> Clone for OnDevice<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for OnDevice<'_, P> {}
 
 impl<P: Platform> core::ops::Deref for OnDevice<'_, P> {
     type Target = Arena<P>;

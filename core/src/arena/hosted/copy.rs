@@ -9,14 +9,13 @@ use crate::arena::hosted::standstill::Standstill;
 use crate::arena::idle::IdleMemory;
 use crate::arena::plans::Plans;
 use crate::arena::tracing::History;
-use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::arena::{Arena, Built, OnDevice, OwnerMap, Platform, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::page_map::PageMap;
 use crate::sync::{CachePadded, Rank, Ranked};
 
 /// A copy of a device's state, and the page map of the copy.
-type DeviceCopy<P> = (Arena<P>, PageMap<<P as Platform>::Lock, <P as Platform>::Storage>);
+type DeviceCopy<P> = (Arena<P>, OwnerMap<P>);
 
 /// Returns the state over `onto`, as device 0 of an allocator, and the page map. Events, physical handles and
 /// addresses are equal to the original's. The copy records no trace.
@@ -26,7 +25,7 @@ type DeviceCopy<P> = (Arena<P>, PageMap<<P as Platform>::Lock, <P as Platform>::
 pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
     device: OnDevice<'_, P>,
     onto: T,
-) -> Result<DeviceCopy<(T, P::Lock, P::Storage)>, Error> {
+) -> Result<DeviceCopy<Built<T, P::Lock, P::Storage>>, Error> {
     let arena = device.arena;
     arena.health()?;
     let held = Standstill::of(device);

@@ -157,7 +157,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// Reserves addresses around the first part of an expandable segment.
     fn reserve_range(self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
         let (bytes, granule) = self.range_to_reserve(segment.kind)?;
-        let base = self.memory.call(MemoryCall::Reserve, |memory| memory.reserve(bytes))?;
+        let base = self.call(MemoryCall::Reserve, |memory| memory.reserve(bytes))?;
         let range = base..DevicePtr(base.0.saturating_add(bytes));
         if !range.contains(&segment.address) {
             self.unreserve(Some((base, bytes)));

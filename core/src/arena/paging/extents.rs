@@ -10,7 +10,6 @@
 //! segment. A pinned page can be exported to another process.
 
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::paging::virtual_calls::VirtualCalls;
 use crate::arena::{OnDevice, Platform};
 use crate::device::{Descriptor, PhysicalHandle};
 use crate::error::Error;
@@ -149,8 +148,7 @@ impl HeldPage {
 /// Exports the page that contains `ptr`, a byte of pinned memory.
 pub(crate) fn export<P: Platform>(device: OnDevice<'_, P>, ptr: DevicePtr) -> Result<Descriptor, Error> {
     let page = HeldPage::of(device, ptr)?;
-    let exported =
-        VirtualCalls::of(device).map(|calls| calls.call(MemoryCall::Export, |memory| memory.export(page.handle)));
+    let exported = device.mapper().map(|mapper| mapper.call(MemoryCall::Export, |memory| memory.export(page.handle)));
     device.heaps.lock(page.slot).sets.pages.pin(page.at, -1);
     Ok(exported.ok_or(Error::NotExportable(ptr))??)
 }

@@ -11,9 +11,9 @@
 //! mapping that the device failed to remove is counted as leaked, and never used again. No lock is
 //! held across a call to the device.
 
-use crate::arena::paging::virtual_calls::{MappingTime, VirtualCalls};
+use crate::arena::paging::virtual_calls::MappingTime;
 use crate::arena::{OnDevice, Platform};
-use crate::device::{DeviceResult, ErrorKind, Host};
+use crate::device::{DeviceResult, ErrorKind, Host, Segments, VirtualMemory};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Backing;
@@ -26,18 +26,13 @@ use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
 
 /// The virtual memory of one device, and what the allocator does with it.
+#[derive(Clone, Copy)]
 pub(crate) struct Mapper<'a, P: Platform> {
     pub(in crate::arena) device: OnDevice<'a, P>,
-    pub(in crate::arena) memory: VirtualCalls<'a, P>,
+    pub(in crate::arena) memory: &'a dyn VirtualMemory,
+    /// Where the time of the calls is added, if they are made for a request.
+    pub(super) request: Option<&'a MappingTime>,
 }
-
-impl<P: Platform> Clone for Mapper<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for Mapper<'_, P> {}
 
 /// Whether the memory limit holds for a new page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,14 +46,14 @@ pub(in crate::arena) enum Charge {
 impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the operations on virtual memory, if the device has any.
     pub(crate) fn mapper(self) -> Option<Mapper<'a, P>> {
-        Some(Mapper { device: self, memory: VirtualCalls::of(self)? })
+        Some(Mapper { device: self, memory: self.arena.driver.device().virtual_memory()?, request: None })
     }
 }
 
 impl<'a, P: Platform> Mapper<'a, P> {
     /// Adds the time of all further calls to virtual memory to `request`.
     pub(in crate::arena) fn for_request(self, request: &'a MappingTime) -> Self {
-        Self { memory: self.memory.for_request(request), ..self }
+        Self { request: Some(request), ..self }
     }
 
     /// Returns whether the limit allows `more` mapped bytes. Spare pages do not count: they are
@@ -105,10 +100,10 @@ impl<'a, P: Platform> Mapper<'a, P> {
                 self.device.ledger.add(bytes);
             }
         }
-        let mut created = self.memory.call(MemoryCall::Create, |memory| memory.create(bytes));
+        let mut created = self.call(MemoryCall::Create, |memory| memory.create(bytes));
         if matches!(created, Err(error) if error.kind == ErrorKind::OutOfMemory) {
             match self.destroy_spares() {
-                Ok(true) => created = self.memory.call(MemoryCall::Create, |memory| memory.create(bytes)),
+                Ok(true) => created = self.call(MemoryCall::Create, |memory| memory.create(bytes)),
                 Ok(false) => {}
                 Err(error) => {
                     self.device.ledger.refund(bytes);
@@ -235,7 +230,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// never used again.
     pub(in crate::arena) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.device.driver.device().on_unmap(at, bytes);
-        self.memory.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
+        self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
     }
 
     /// Returns the pages of a batch that was not mapped: to the heaps that they come from, and the
@@ -310,7 +305,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
     pub(in crate::arena) fn destroy(&self, page: Page) -> Result<(), Error> {
-        let destroyed = self.memory.call(MemoryCall::Destroy, |memory| memory.destroy(page.handle));
+        let destroyed = self.call(MemoryCall::Destroy, |memory| memory.destroy(page.handle));
         if destroyed.is_ok() && !page.stuck {
             self.device.ledger.refund(page.bytes);
         } else {
@@ -357,7 +352,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
                 return Ok(found);
             }
             let Some((bytes, granule)) = range()? else { return Ok(None) };
-            match self.memory.call(MemoryCall::Reserve, |memory| memory.reserve(bytes)) {
+            match self.call(MemoryCall::Reserve, |memory| memory.reserve(bytes)) {
                 Ok(base) => reserved = Some((base, bytes, granule)),
                 Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -371,7 +366,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
         if let Some((base, bytes)) = segment
             && self.device.health().is_ok()
         {
-            let _addresses_lost = self.memory.call(MemoryCall::Unreserve, |memory| memory.unreserve(base, bytes));
+            let _addresses_lost = self.call(MemoryCall::Unreserve, |memory| memory.unreserve(base, bytes));
         }
     }
 }

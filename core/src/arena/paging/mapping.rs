@@ -107,7 +107,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
         places: T,
     ) -> Result<Option<Mapping<'a, T, P>>, Error> {
         let mut mapping = Mapping { mapper: *self, batch: *batch, places, mapped: 0, told: false };
-        match self.memory.in_turn(|| mapping.map()) {
+        match self.in_turn(|| mapping.map()) {
             Ok(()) => {
                 mapping.tell();
                 Ok(Some(mapping))
@@ -131,13 +131,13 @@ impl<'a, P: Platform> Mapper<'a, P> {
 impl<T: Places, P: Platform> Mapping<'_, T, P> {
     /// Maps the pages, and makes them accessible.
     fn map(&mut self) -> Result<(), DeviceError> {
-        let Mapper { memory, .. } = self.mapper;
+        let mapper = self.mapper;
         // Access is set once for each run of pages: one call of the device instead of one a page.
         let set_access = |at: u64, end: u64| {
             if at == end {
                 Ok(())
             } else {
-                memory.call(MemoryCall::SetAccess, |memory| memory.set_access(DevicePtr(at), end - at))
+                mapper.call(MemoryCall::SetAccess, |memory| memory.set_access(DevicePtr(at), end - at))
             }
         };
         let (mut run, mut end, mut mapped) = (self.places.begin(), self.places.begin(), 0);
@@ -146,7 +146,7 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
                 set_access(run, end)?;
                 run = at.0;
             }
-            memory.call(MemoryCall::Map, |memory| memory.map(at, page.bytes, page.handle))?;
+            mapper.call(MemoryCall::Map, |memory| memory.map(at, page.bytes, page.handle))?;
             (mapped, end) = (mapped + 1, at.0 + page.bytes);
             Ok(())
         });
@@ -180,7 +180,7 @@ impl<T: Places, P: Platform> Drop for Mapping<'_, T, P> {
             self.pages().for_each(|(_, page, at)| device.driver.device().on_unmap(at, page.bytes));
         }
         for (number, page, at) in self.pages().take(self.mapped as usize) {
-            if let Err(error) = self.mapper.memory.call(MemoryCall::Unmap, |memory| memory.unmap(at, page.bytes)) {
+            if let Err(error) = self.mapper.call(MemoryCall::Unmap, |memory| memory.unmap(at, page.bytes)) {
                 device.paging.pool.lock().mark_stuck(number);
                 self.places.lose(at, page.bytes, error);
             }

@@ -67,9 +67,7 @@ impl<P: Platform> Paging<P> {
             parking: Turn::default(),
         }
     }
-}
 
-impl<P: Platform> Paging<P> {
     /// Returns the bytes of all pages, by their places.
     pub(crate) fn bytes(&self) -> PageBytes {
         self.pool.lock().bytes

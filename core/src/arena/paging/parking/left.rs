@@ -67,7 +67,7 @@ impl<P: Platform> Mapper<'_, P> {
         let unmapped = if is_told {
             self.unmap_or_stay(at, bytes)
         } else {
-            self.memory.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
+            self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
         };
         if let Err(error) = unmapped {
             self.device.paging.pool.lock().leave_replacement(home.page);
@@ -82,7 +82,7 @@ impl<P: Platform> Mapper<'_, P> {
     pub(super) fn take_up_left(&self, home: HomePage) -> Result<(), Error> {
         let (at, bytes) = (DevicePtr(home.at), home.bytes);
         if self.device.paging.pool.lock().is_replacement_stuck(home.page) {
-            self.memory.in_turn(|| self.memory.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes)))?;
+            self.in_turn(|| self.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes)))?;
             self.device.driver.device().on_map(at, bytes);
         }
         self.device.paging.pool.lock().begin_to_fill(home.page);

@@ -125,7 +125,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
         if !device.paging.ranges.lock().make_room_for_range() {
             return Err(Error::TableFull("ranges"));
         }
-        let base = self.memory.call(MemoryCall::Reserve, |memory| memory.reserve(bytes))?;
+        let base = self.call(MemoryCall::Reserve, |memory| memory.reserve(bytes))?;
         let mut ranges = device.paging.ranges.lock();
         if !ranges.make_room_for_range() {
             // Another thread has filled the table since room was made.
