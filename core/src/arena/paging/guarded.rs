@@ -85,7 +85,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// Reserves `span` bytes of addresses; if there are none, after those kept away longest were given back.
     fn reserve_guarded(&self, span: u64) -> Result<Option<DevicePtr>, Error> {
         loop {
-            match self.memory.call(MemoryCall::Reserve, |memory| memory.reserve(span)) {
+            match self.call(MemoryCall::Reserve, |memory| memory.reserve(span)) {
                 Ok(base) => return Ok(Some(base)),
                 Err(error) if error.kind != ErrorKind::OutOfMemory => return Err(error.into()),
                 Err(_) => {}
@@ -100,10 +100,10 @@ impl<P: Platform> Mapper<'_, P> {
     /// Maps a page at `at`, and tells the program. After a failure the page is not mapped there.
     fn map_page(&self, page: u32, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let handle = self.device.paging.pool.lock()[page].handle;
-        self.memory.in_turn(|| {
-            self.memory.call(MemoryCall::Map, |memory| memory.map(at, bytes, handle))?;
-            self.memory.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes)).inspect_err(|_| {
-                if self.memory.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes)).is_err() {
+        self.in_turn(|| {
+            self.call(MemoryCall::Map, |memory| memory.map(at, bytes, handle))?;
+            self.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes)).inspect_err(|_| {
+                if self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes)).is_err() {
                     self.device.paging.pool.lock().mark_stuck(page);
                 }
             })
