@@ -77,9 +77,12 @@ use core::borrow::Borrow;
 
 /// A device as the allocator calls it.
 #[cfg(not(feature = "paranoid"))]
-type Called<D, R, S> = Built<D, R, S>;
+type Called<D> = D;
 #[cfg(feature = "paranoid")]
-type Called<D, R, S> = Built<crate::device::Unlocked<D>, R, S>;
+type Called<D> = crate::device::Unlocked<D>;
+
+/// The platform of an allocator's arenas.
+type On<D, R, S> = Built<Called<D>, R, S>;
 
 /// Caches the memory of one or more devices, and serves requests for blocks from the cache.
 ///
@@ -117,7 +120,7 @@ type Called<D, R, S> = Built<crate::device::Unlocked<D>, R, S>;
 /// entries in a table of fixed capacity.
 pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
     /// The devices, by [`DeviceIndex`].
-    arenas: S::Devices<Arena<Called<D, R, S>>>,
+    arenas: S::Devices<Arena<On<D, R, S>>>,
     /// The owner of every page of device memory, for all devices.
     pages: PageMap<R, S>,
     /// Told of blocks that could not be freed on drop.
@@ -126,12 +129,12 @@ pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
 
 /// A device on which an operation has begun, until the value is dropped.
 struct Begun<'a, D: DeviceMemory, R: Lock, S: Storage> {
-    device: OnDevice<'a, Called<D, R, S>>,
-    _checked: Checked<'a, Called<D, R, S>>,
+    device: OnDevice<'a, On<D, R, S>>,
+    _checked: Checked<'a, On<D, R, S>>,
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> core::ops::Deref for Begun<'a, D, R, S> {
-    type Target = OnDevice<'a, Called<D, R, S>>;
+    type Target = OnDevice<'a, On<D, R, S>>;
 
     #[inline(always)]
     fn deref(&self) -> &Self::Target {
@@ -153,12 +156,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if !config.policy().is_available() || config.planned().is_some() && !cfg!(feature = "alloc") {
             return Err(Error::PolicyUnavailable(config.policy_name()));
         }
-        let mut arenas = S::Devices::<Arena<Called<D, R, S>>>::default();
+        let mut arenas = S::Devices::<Arena<On<D, R, S>>>::default();
         for (number, device) in devices.into_iter().enumerate() {
             if number >= MAX_DEVICES || !arenas.make_room(1) {
                 return Err(Error::TableFull("devices"));
             }
-            let arena = Arena::new(device.into(), number as u32, config);
+            let arena = Arena::new(Called::<D>::from(device), number as u32, config);
             if config.per_process_memory_fraction() < 1.0 {
                 arena.set_fraction(config.per_process_memory_fraction())?;
             }
@@ -169,26 +172,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 
     /// Returns the device with this number, for operations that change the page map.
     #[inline]
-    fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, Called<D, R, S>>, Error> {
+    fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, On<D, R, S>>, Error> {
         Ok(OnDevice { arena: self.arena(device)?, pages: &self.pages })
     }
 
     /// Returns the device of an owner found in the page map. The map names only devices that exist.
     #[inline(always)]
-    fn on_owner(&self, device: u32) -> OnDevice<'_, Called<D, R, S>> {
+    fn on_owner(&self, device: u32) -> OnDevice<'_, On<D, R, S>> {
         OnDevice { arena: &self.arenas[device as usize], pages: &self.pages }
     }
 
     /// Returns the state of the device with this number.
     #[inline]
-    pub(crate) fn arena(&self, device: DeviceIndex) -> Result<&Arena<Called<D, R, S>>, Error> {
+    pub(crate) fn arena(&self, device: DeviceIndex) -> Result<&Arena<On<D, R, S>>, Error> {
         self.arenas.get(device.0 as usize).ok_or(Error::UnknownDevice(device))
     }
 
     /// Begins an operation on one device, or on all devices for `None`. Under the feature `paranoid` every invariant of the device is
     /// checked here, and again when the returned value is dropped.
     #[inline(always)]
-    fn checked(&self, operation: &'static str, device: impl Into<Option<DeviceIndex>>) -> Checked<'_, Called<D, R, S>> {
+    fn checked(&self, operation: &'static str, device: impl Into<Option<DeviceIndex>>) -> Checked<'_, On<D, R, S>> {
         Checked::begin(operation, &self.arenas, || device.into())
     }
 
@@ -202,7 +205,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Begins an operation on the device that owns `ptr`, or on all devices if the page map does not
     /// know the owner.
     #[inline(always)]
-    fn checked_at(&self, operation: &'static str, ptr: DevicePtr) -> Checked<'_, Called<D, R, S>> {
+    fn checked_at(&self, operation: &'static str, ptr: DevicePtr) -> Checked<'_, On<D, R, S>> {
         Checked::begin(operation, &self.arenas, || match self.pages.owner(ptr) {
             Owner::Heap(HeapRef { device, .. }) | Owner::Lane(LaneRef { device, .. }) => Some(DeviceIndex(device)),
             Owner::Shared | Owner::None => None,
@@ -337,7 +340,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     fn at_owner<T>(
         &self,
         ptr: DevicePtr,
-        act: impl Fn(OnDevice<'_, Called<D, R, S>>, HeapRef) -> Result<T, Error>,
+        act: impl Fn(OnDevice<'_, On<D, R, S>>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
         match self.pages.owner(ptr) {
             Owner::Heap(heap) => act(self.on_owner(heap.device), heap),
@@ -677,7 +680,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     fn search_every_heap<T>(
         &self,
         ptr: DevicePtr,
-        act: &impl Fn(OnDevice<'_, Called<D, R, S>>, HeapRef) -> Result<T, Error>,
+        act: &impl Fn(OnDevice<'_, On<D, R, S>>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
         for arena in self.arenas.iter() {
             // Delegate the blocks of lanes first: a walk over heaps finds only blocks with an entry

@@ -1,6 +1,6 @@
 //! The pages of virtual memory of a device: upkeep, the use of the pages, and the memory under a block.
 
-use crate::allocator::{Allocator, Called};
+use crate::allocator::{Allocator, On};
 use crate::arena::paging::extents::{self, Extent, Extents};
 use crate::device::{Descriptor, DeviceMemory};
 use crate::error::Error;
@@ -215,7 +215,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     fn at_heap<T>(
         &self,
         ptr: DevicePtr,
-        act: impl Fn(Extents<'_, Called<D, R, S>>) -> Result<T, Error>,
+        act: impl Fn(Extents<'_, On<D, R, S>>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.allocator.at_owner(ptr, |device, heap| {
             if heap.device != self.device.0 {

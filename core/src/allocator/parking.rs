@@ -1,6 +1,6 @@
 //! Parked memory of a device.
 
-use crate::allocator::{Allocator, Called};
+use crate::allocator::{Allocator, On};
 use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget, Parker, Remaining};
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -128,7 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     }
 
     /// Returns the operations that park and wake the memory of `target`, on a device that works.
-    fn parker(&self, target: ParkTarget) -> Result<Parker<'_, Called<D, R, S>>, Error> {
+    fn parker(&self, target: ParkTarget) -> Result<Parker<'_, On<D, R, S>>, Error> {
         let device = self.allocator.on(self.device)?;
         device.health()?;
         Parker::of(device, target)

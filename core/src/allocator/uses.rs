@@ -1,6 +1,6 @@
 //! Uses of blocks by streams different from the blocks' own streams.
 
-use crate::allocator::{Allocator, Called};
+use crate::allocator::{Allocator, On};
 use crate::arena::OnDevice;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -63,7 +63,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         &self,
         ptr: DevicePtr,
         stream: StreamId,
-        act: impl Fn(OnDevice<'_, Called<D, R, S>>, u32) -> Result<(), Error>,
+        act: impl Fn(OnDevice<'_, On<D, R, S>>, u32) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if ptr == DevicePtr::NULL {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Whether requests would be served, tried on a copy.
 
-use super::Allocator;
+use super::{Allocator, Called};
 use crate::arena::hosted::copy::copy_onto;
 use crate::arena::hosted::rehearse::rehearsal_device;
 use crate::device::oom::OutOfMemory;
@@ -141,7 +141,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
         if !arenas.make_room(1) {
             return Err(Error::TableFull("devices"));
         }
-        let (arena, pages) = copy_onto(self.allocator.on(self.device)?, onto.into())?;
+        let (arena, pages) = copy_onto(self.allocator.on(self.device)?, Called::<T>::from(onto))?;
         arenas.add(arena);
         Ok(Allocator { arenas, pages, failed_drop: lock_api::Mutex::new(None) })
     }

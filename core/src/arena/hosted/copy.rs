@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::sync::{CachePadded, Rank, Ranked};
 
 /// A copy of a device's state, and the page map of the copy.
-type DeviceCopy<P> = (Arena<P>, OwnerMap<P>);
+type DeviceCopy<T, P> = (Arena<Built<T, <P as Platform>::Lock, <P as Platform>::Storage>>, OwnerMap<P>);
 
 /// Returns the state over `onto`, as device 0 of an allocator, and the page map. Events, physical handles and
 /// addresses are equal to the original's. The copy records no trace.
@@ -25,7 +25,7 @@ type DeviceCopy<P> = (Arena<P>, OwnerMap<P>);
 pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
     device: OnDevice<'_, P>,
     onto: T,
-) -> Result<DeviceCopy<Built<T, P::Lock, P::Storage>>, Error> {
+) -> Result<DeviceCopy<T, P>, Error> {
     let arena = device.arena;
     arena.health()?;
     let held = Standstill::of(device);

@@ -140,17 +140,17 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
                 mapper.call(MemoryCall::SetAccess, |memory| memory.set_access(DevicePtr(at), end - at))
             }
         };
-        let (mut run, mut end, mut mapped) = (self.places.begin(), self.places.begin(), 0);
+        let (mut run, mut end, mut count) = (self.places.begin(), self.places.begin(), 0);
         let result = self.pages().try_for_each(|(_, page, at)| {
             if at.0 != end {
                 set_access(run, end)?;
                 run = at.0;
             }
             mapper.call(MemoryCall::Map, |memory| memory.map(at, page.bytes, page.handle))?;
-            (mapped, end) = (mapped + 1, at.0 + page.bytes);
+            (count, end) = (count + 1, at.0 + page.bytes);
             Ok(())
         });
-        self.mapped = mapped;
+        self.mapped = count;
         result.and_then(|()| set_access(run, end))
     }
 
