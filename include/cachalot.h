@@ -23,6 +23,7 @@
  *   - use a block on a second stream: cachalot_record_stream, cachalot_record_use
  *   - destroy a stream: cachalot_stream_destroyed
  *   - find the block of an address: cachalot_base_of
+ *   - find memory errors: "guard:all", cachalot_explain_address
  *   - register memory with a network adapter or another library: cachalot_extents, cachalot_pin, cachalot_on_map
  *   - share memory with another process: cachalot_pin, cachalot_export_fd
  *   - learn why a call failed: cachalot_last_error, cachalot_status_name, cachalot_last_driver_code
@@ -325,6 +326,10 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * backend (every policy): `native`: the driver's own pool is not an allocator of this library;
  * default `native`.
  *     No effect. The key is accepted for existing strings.
+ * canary (`caching` and `bfc`): `True` or `False`; default `False`.
+ *     The bytes between the end of a request and the end of its block, 512 at most, get a value
+ *     that is checked once the work known at the free is complete. A line in the log names a block
+ *     whose value has changed. A free takes a call of the driver more.
  * chunk_mb (`size_class`): a whole number of MiB from 2 to 1099511627776; default `1024`.
  *     The size of a segment from which blocks are cut. A larger request gets a larger segment.
  * compact (`caching`): a number from 0 to 1; default off.
@@ -376,6 +381,14 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * graph_capture_record_stream_reuse (`caching`): `True` or `False`; default `False`.
  *     A block that several streams of a graph use, freed during the capture, may be reused in the
  *     graph behind all these uses. Off: the block stays pending until the capture ends.
+ * guard (`caching` and `bfc`): `off`, `all`, `after`, `before` or `sampled:N` with a number above
+ * 0; default `off`.
+ *     Which blocks lie at addresses of their own, that are unmapped once the work known at the free
+ *     is complete: a kernel that still uses the block faults. `all`: every block, and small ones
+ *     share physical pages. `after`: every block, at the end of its own pages, so that an overrun
+ *     faults, too. `before`: at the begin, so that an underrun faults. `sampled:N`: one block in N,
+ *     as with `after`. Needs virtual memory. A request of a private pool, or for which the memory
+ *     lacks, gets an ordinary block.
  * large_segment_size_mb (`caching` and `slab`): a whole number of MiB from 11 to 1099511627776;
  * default `20`.
  *     The size of a segment for several large blocks. Without expandable segments, a request of 10
@@ -397,9 +410,18 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * max_stall_us (`stitched`): a whole number of microseconds; default `2000`.
  *     How long a request spends in mapping pages. A request that would take longer allocates up to
  *     1 % of the peak of live memory beyond `slack`; beyond that, it takes longer.
+ * nvtx (every policy): `off` or `auto`; default `auto`.
+ *     With `auto`, a memory checker that has announced itself by the variable
+ *     `NVTX_INJECTION64_PATH`, such as compute-sanitizer, is told of each segment and of each
+ *     block, and finds accesses beyond a block and after its free. No block lies on pages then,
+ *     since such checkers refuse them: `expandable_segments`, `guard` and `policy:stitched` have no
+ *     effect. Without such a checker nothing happens.
  * parity (`caching`): `True` or `False`; default `True`.
  *     An older name of `decisions`: `True` is `decisions:pytorch`, and `False` is
  *     `decisions:improved`, with its four repairs.
+ * pattern (`caching` and `bfc`): a byte from 0 to 255; default none.
+ *     Each byte of a new block, and of a freed one, gets this value, so that a read of memory that
+ *     nothing has written shows. `zero` counts more, at its moment.
  * per_process_memory_fraction (every policy): a number from 0 to 1; default `1`.
  *     The largest part of the device's memory for this allocator. 1 means no limit.
  * pinned_free_catch_all (every policy): `True` or `False`; default `False`.
@@ -426,6 +448,9 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * policy (every policy): `caching`, `bfc`, `buddy`, `size_class`, `slab`, `stitched`, `direct` or
  * `planned`; default `caching`.
  *     The rules for the placement of blocks. The policy of an allocator cannot change.
+ * quarantine (`caching` and `bfc`): a whole number of frees; default `1024`.
+ *     For how many frees of guarded blocks the addresses of a freed one stay unmapped. Costs
+ *     addresses, not memory.
  * reclaim (`caching` and `bfc`): `off` or `auto`; default `off`.
  *     With `auto`, upkeep (`cachalot_maintain`) gives cached memory back to the driver by what it
  *     is worth: if it is not expected to be needed for as long as the driver's calls take to pay
@@ -462,6 +487,10 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * tune_budget_ms (`caching`): a whole number of milliseconds; default `2000`.
  *     The longest search of `tune:auto`, on one thread of low priority. The thread rests for nine
  *     times as long afterwards.
+ * zero (`caching` and `bfc`): `off`, `on_alloc` or `on_free`; default `off`.
+ *     With `on_alloc`, a new block is cleared in the order of its stream. With `on_free`, a freed
+ *     block is cleared once the work known at the free is complete, so that no other block gets its
+ *     contents.
  * End of the generated settings.
  */
 typedef struct cachalot_options {
@@ -556,7 +585,7 @@ typedef struct cachalot_calls {
 typedef struct cachalot_pages {
   size_t struct_size;          /**< sizeof(cachalot_pages). */
   uint64_t mapped_bytes;       /**< Pages mapped where blocks can use them. */
-  uint64_t spare_bytes;        /**< Pages mapped nowhere. They serve the next mapping. */
+  uint64_t spare_bytes;        /**< Pages mapped nowhere, and parts of pages beside guarded blocks. */
   uint64_t stale_bytes;        /**< Addresses that pages have left, still mapped until their work is done. No memory. */
   uint64_t pinned_bytes;       /**< Mapped pages that neither move nor return to the driver. */
   uint64_t moved_bytes;        /**< Pages moved so far. */
@@ -1002,6 +1031,15 @@ CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator 
  *   - Errors: INVALID_POINTER, STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_base_of(const cachalot_allocator *allocator, const void *address,
                                               cachalot_block *out);
+
+/** Explains an address at which a kernel has faulted, in English sentences: the block at the address or beside it, who
+ * has the block, the streams that were said to use it, and its call stacks as cachalot_on_stack describes them. The
+ * text and its length are written as by cachalot_config. Known are the blocks that the program holds or that still wait
+ * for work, and under "guard" the blocks freed last, up to "quarantine" of them, with the addresses around. Works after
+ * a fault has broken the context.
+ *   - Errors: INVALID_POINTER, if nothing is known of the address; BUFFER_TOO_SMALL. */
+CACHALOT_API cachalot_status cachalot_explain_address(const cachalot_allocator *allocator, const void *address,
+                                                      char *buffer, size_t capacity, size_t *length);
 
 /** Predicts the first step of cachalot_malloc with these arguments, under every policy, and changes nothing. A
  * predicted block is the block that cachalot_malloc would return. The prediction counts pending frees as pending,

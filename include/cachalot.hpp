@@ -372,6 +372,22 @@ class allocator {
     return found;
   }
 
+  /** Explains an address at which a kernel has faulted, in sentences: cachalot_explain_address. */
+  std::string explain_address(const void* address) const {
+    std::size_t length = 0;
+    check(cachalot_explain_address(get(), address, nullptr, 0, &length));
+    std::string text(length, '\0');
+    // A string has room for the final NUL. What is known may change between two calls.
+    cachalot_status status = cachalot_explain_address(get(), address, &text[0], text.size() + 1, &length);
+    while (status == CACHALOT_ERROR_BUFFER_TOO_SMALL) {
+      text.resize(2 * text.size() + 1);
+      status = cachalot_explain_address(get(), address, &text[0], text.size() + 1, &length);
+    }
+    check(status);
+    text.resize(length);
+    return text;
+  }
+
   /** Predicts the first step of a request, and changes nothing. */
   cachalot_outlook forecast(std::size_t bytes, cachalot_stream stream, int device = 0) const {
     cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;

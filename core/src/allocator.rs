@@ -28,6 +28,7 @@ macro_rules! view {
 mod block;
 mod buffer;
 mod events;
+mod explain;
 mod pages;
 mod parking;
 #[cfg(feature = "alloc")]

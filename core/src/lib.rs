@@ -114,7 +114,8 @@ pub use device::oom::{OutOfMemory, PyTorchSize};
 pub use device::simulated;
 pub use device::{
     Bare, BasicDevice, Call, CaptureMark, Contents, CopyMark, Descriptor, DeviceError, DeviceMemory, DeviceResult,
-    ErrorKind, Event, Host, MemoryInfo, PhysicalHandle, Saved, Segments, StreamOrder, VirtualMemory, forward,
+    ErrorKind, Event, Explanation, Holder, Host, MemoryInfo, Offset, PhysicalHandle, Saved, Segments, StreamOrder,
+    VirtualMemory, forward,
 };
 pub use error::{Error, PointerFault};
 #[cfg(feature = "alloc")]

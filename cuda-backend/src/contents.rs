@@ -3,7 +3,7 @@
 use crate::context_wait::wait_for_context;
 use crate::device::CudaDevice;
 use crate::driver::types::{CuEvent, CuEventFlags};
-use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, ErrorKind, Saved};
+use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, ErrorKind, Saved, StreamId};
 use std::io;
 use std::path::PathBuf;
 
@@ -95,6 +95,29 @@ impl Contents for CudaDevice {
 
     fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.store.zero(&self.context, at, bytes)
+    }
+
+    fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
+        let handle = self.streams.handle(stream);
+        let on = handle.map_or_else(|| self.store.copies.stream(&self.context), Ok)?;
+        self.context.call(|driver| {
+            // SAFETY: takes no host pointers; the allocator has mapped the range, and orders every use behind the fill.
+            unsafe { driver.memset_d8_async(at.0, value, bytes as usize, on) }
+        })?;
+        if handle.is_some() {
+            return Ok(());
+        }
+        self.context.call(|driver| {
+            // SAFETY: takes no host pointers; the stream is this device's own.
+            unsafe { driver.stream_synchronize(on) }
+        })
+    }
+
+    fn read(&self, at: DevicePtr, into: &mut [u8]) -> DeviceResult<()> {
+        self.context.call(|driver| {
+            // SAFETY: `into` has room for its length, and no other thread uses it.
+            unsafe { driver.memcpy_dtoh(into.as_mut_ptr().cast(), at.0, into.len()) }
+        })
     }
 
     fn mark(&self) -> DeviceResult<CopyMark> {

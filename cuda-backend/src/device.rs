@@ -15,8 +15,8 @@ use crate::store::Store;
 use crate::streams::{StreamIdentity, Streams};
 use crate::virtual_support::Virtual;
 use cachalot_core::{
-    CallSite, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Host, MemoryInfo, OutOfMemory, PoolId,
-    Segments, StreamId, TraceEntry, UNIT, VirtualMemory,
+    CallSite, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Explanation, Host, MemoryInfo, OutOfMemory,
+    PoolId, Segments, StreamId, TraceEntry, UNIT, VirtualMemory,
 };
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -387,6 +387,8 @@ impl Host for CudaDevice {
     fn on_unmap(&self, _: DevicePtr, _: u64) {}
 
     fn on_event(&self, _: &TraceEntry, _: PoolId) {}
+
+    fn on_damage(&self, _: &Explanation) {}
 
     fn call_site(&self, _: CallSite) -> u32 {
         0

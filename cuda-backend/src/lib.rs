@@ -48,6 +48,7 @@ mod host_device;
 mod host_memory;
 mod in_use;
 mod kept_bytes;
+mod nvtx;
 mod own_stream;
 mod peer_access;
 mod peers;
@@ -75,6 +76,7 @@ pub use driver::result::CuResult;
 pub use driver::{Driver, LoadError};
 pub use host_device::{HOST_SETTINGS, HOST_STREAM, HostDevice};
 pub use lock::HeapLock;
+pub use nvtx::{MemoryTool, ToolHeap};
 pub use streams::{StreamIdentity, Streams, this_thread};
 pub use usage::{MemoryUsers, ProcessMemory};
 

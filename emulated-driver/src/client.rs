@@ -185,6 +185,18 @@ impl Client {
         self.switch("emu_set_free_waits", on);
     }
 
+    /// Lets work that touches forbidden memory break its context, or kill the process.
+    pub fn set_delivers_faults(&self, on: bool) {
+        self.switch("emu_set_delivers_faults", on);
+    }
+
+    /// Returns the device address of the last fault that was delivered, or 0.
+    pub fn fault_address(&self) -> u64 {
+        let get: Symbol<'_, unsafe extern "C" fn() -> u64> = self.get("emu_fault_address");
+        // SAFETY: the function takes nothing.
+        unsafe { get() }
+    }
+
     /// Changes an entry of the table of answers.
     ///
     /// # Errors

@@ -197,6 +197,18 @@ extern "C" fn emu_set_free_waits(on: c_int) {
     control((), |call| call.state.config.free_waits = on != 0);
 }
 
+/// Lets work that touches forbidden memory break its context (1, as on a device), or kill the process (0).
+#[unsafe(no_mangle)]
+extern "C" fn emu_set_delivers_faults(on: c_int) {
+    control((), |call| call.state.set_delivers_faults(on != 0));
+}
+
+/// Returns the device address of the last fault that was delivered, or 0.
+#[unsafe(no_mangle)]
+extern "C" fn emu_fault_address() -> u64 {
+    control(0, |call| call.state.fault)
+}
+
 /// Changes an entry of the table of answers. -1 if no entry has the name.
 ///
 /// # Safety

@@ -31,6 +31,24 @@ fn wrong_frees_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn work_that_strays_breaks_its_context_if_faults_are_delivered() {
+    let driver = Emulated::new();
+    driver.control.set_delivers_faults(true);
+    let [held, other] = [1, 1].map(|flags| driver.stream(flags).expect("a stream"));
+    let (gone, kept) = (driver.alloc(2 * PAGE).expect("memory"), driver.alloc(PAGE).expect("memory"));
+    driver.control.set_free_waits(false);
+    driver.control.hold(held).expect("a stream");
+    let inside = gone + PAGE as u64 + 9;
+    assert_eq!(driver.cuMemsetD8Async(inside, 1, 100, held), 0);
+    assert_eq!(driver.cuMemFree_v2(gone), 0);
+    assert_eq!((driver.cuMemsetD8Async(kept, 1, 100, other), driver.cuStreamSynchronize(other)), (0, 0));
+    assert_eq!(driver.control.fault_address(), 0);
+    driver.control.release(held).expect("a stream");
+    assert_eq!((driver.cuStreamSynchronize(held), driver.alloc(1)), (700, Err(700)));
+    assert_eq!(driver.control.fault_address(), inside);
+}
+
+#[test]
 fn absurd_sizes_are_refused() {
     let driver = Emulated::new();
     assert_eq!(driver.alloc(0), Err(1));

@@ -2,8 +2,8 @@
 //! old drivers.
 
 use crate::common::{
-    self, Link, build, emulated, emulated_driver, library_folder, output, printed, root, scratch, simulated, succeed,
-    without_errors, without_leaks,
+    self, Link, build, emulated, emulated_driver, library_folder, output, printed, root, scratch, simulated, skip,
+    succeed, without_errors, without_leaks,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,6 +56,48 @@ fn the_library_can_be_unloaded() {
 fn a_lost_context_is_remembered_and_not_called() {
     let Some(program) = program("context_lost") else { return };
     succeed(&mut emulated(&program));
+}
+
+/// A library in the place of compute-sanitizer refuses what a checker would refuse, and its list of regions is compared
+/// with the blocks after every operation.
+#[test]
+fn a_memory_checker_knows_exactly_the_live_blocks() {
+    let tool = root().join("tests/c_abi/process/nvtx_tool.c");
+    let Some(tool) = build(&tool, Link::Shared, &["-shared".as_ref(), "-fPIC".as_ref()]) else { return };
+    let Some(program) = program("nvtx") else { return };
+    let said = |config: &str, listens: bool, seed: &str| {
+        let mut command = emulated(&program);
+        command.args([config, seed]).env("CACHALOT_EMU_DELAY_US", "100").env("CACHALOT_LOG", "off");
+        if listens {
+            command.env("NVTX_INJECTION64_PATH", &tool);
+        }
+        succeed(&mut command)
+    };
+    for config in ["", "parity:False", "expandable_segments:True", "policy:stitched", "policy:bfc", "guard:all"] {
+        for seed in ["1", "2"] {
+            assert_eq!(said(config, true, seed).as_deref(), Some("nvtx: told\n"), "{config}");
+        }
+    }
+    assert_eq!(said("", false, "1").as_deref(), Some("nvtx: silent\n"));
+    assert_eq!(said("nvtx:off", true, "1").as_deref(), Some("nvtx: silent\n"));
+}
+
+/// The emulated driver delivers the faults, and its memory has real pages.
+#[test]
+fn a_memory_error_faults_and_the_library_names_the_block() {
+    let Some(kernels) = cachalot_kernels::emulated_image() else { return skip("guards", "no C++ compiler") };
+    let kernels = kernels.to_str().expect("UTF-8").strip_prefix("CACHALOT-EMULATED ").expect("the path of a library");
+    let source = root().join("tests/c_abi/process/guards.c");
+    let include = root().join("cuda-kernels/include");
+    let Some(program) = build(&source, Link::Shared, &["-I".as_ref(), include.as_os_str()]) else { return };
+    for config in ["guard:after", "guard:all", "guard:sampled:1", "policy:bfc,guard:after"] {
+        for case in ["after_free", "overrun", "missing_record", "clean"] {
+            // Small blocks share pages under `guard:all`: the next one lies behind, at other addresses.
+            if (config, case) != ("guard:all", "overrun") {
+                succeed(emulated(&program).args([config, case]).env("CACHALOT_KERNELS", kernels));
+            }
+        }
+    }
 }
 
 #[test]

@@ -192,6 +192,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_tuned": (Status, _HANDLE, c_int, POINTER(TuneReport)),
     "cachalot_maintain": (Status, _HANDLE, c_int, c_uint64, POINTER(c_int)),
     "cachalot_maintain_every": (Status, _HANDLE, c_uint64, c_uint64),
+    "cachalot_explain_address": (Status, _HANDLE, c_void_p, c_char_p, c_size_t, POINTER(c_size_t)),
     "cachalot_record_use": (Status, _HANDLE, c_void_p, c_void_p),
     "cachalot_pool_tag": (Status, _HANDLE, c_int, Pool, c_uint64),
     "cachalot_park": (Status, _HANDLE, c_int, c_uint64, c_uint32),

@@ -70,6 +70,14 @@ class Functions(unittest.TestCase):
         plugin().free(block, 1000, 0, None)
         self.assertRaises(cachalot_gpu.CachalotError, cachalot_gpu.torch.record_use, tensor)
 
+    def test_an_address_is_explained(self) -> None:
+        block = plugin().alloc(1000, 0, None)
+        text = cachalot_gpu.torch.explain(block + 8)
+        self.assertIn(f"8 bytes into the block of 1000 bytes at {block:#x}, which was allocated on stream 0x0", text)
+        self.assertIn("The program holds the block.", text)
+        plugin().free(block, 1000, 0, None)
+        self.assertRaises(cachalot_gpu.CachalotError, cachalot_gpu.torch.explain, block)
+
     def test_nothing(self) -> None:
         self.assertIsNone(plugin().alloc(0, 0, None))
         plugin().free(None, 0, 0, None)

@@ -66,7 +66,7 @@ fn decisions(config: &str, limit: Option<u64>) -> Vec<String> {
 type Case = (&'static str, &'static str, bool);
 
 /// The entry has no effect beside the configuration.
-const WITHOUT: [Case; 21] = [
+const WITHOUT: [Case; 22] = [
     ("expandable_segments:True", "compact:0", false),
     ("expandable_segments:True,parity:False", "compact:0.05", true),
     ("", "compact_slack_mb:64", false),
@@ -83,6 +83,7 @@ const WITHOUT: [Case; 21] = [
     ("", "max_non_split_rounding_mb:64", true),
     ("max_split_size_mb:24,parity:False,expandable_segments:True", "max_non_split_rounding_mb:64", true),
     ("parity:False,expandable_segments:True", "max_split_size_mb:24", true),
+    ("", "quarantine:0", false),
     ("", "reclaim_budget:1", true),
     ("expandable_segments:True", "reclaim_budget:1", true),
     ("policy:direct", "throw_on_cudamalloc_oom:True", true),
@@ -91,7 +92,7 @@ const WITHOUT: [Case; 21] = [
 ];
 
 /// The entry has an effect beside the configuration.
-const WITH: [Case; 19] = [
+const WITH: [Case; 20] = [
     ("", "compact:0", false),
     ("compact:0", "compact_slack_mb:64", false),
     ("", "exact_segments:True", false),
@@ -111,6 +112,7 @@ const WITH: [Case; 19] = [
     ("max_split_size_mb:24", "max_non_split_rounding_mb:64", false),
     ("max_split_size_mb:24,expandable_segments:True", "max_non_split_rounding_mb:64", false),
     ("expandable_segments:True", "max_split_size_mb:24", false),
+    ("guard:all", "quarantine:0", false),
     ("reclaim:auto", "reclaim_budget:0", false),
     // Memory that a release would make room for counts as in use.
     ("", "throw_on_cudamalloc_oom:True", false),

@@ -16,8 +16,8 @@ use crate::units::{DeviceIndex, DevicePtr};
 pub struct PageStats {
     /// Bytes of the pages mapped where blocks can use them.
     pub mapped: u64,
-    /// Bytes of the unused pages, which serve the next mapping. Work before the decommit of an elastic range may
-    /// still use some of the pages.
+    /// Bytes of the unused pages, which serve the next mapping, and of the parts of pages beside guarded blocks. Work
+    /// before the decommit of an elastic range may still use some of the pages.
     pub spare: u64,
     /// Bytes of addresses with moved pages still mapped, until the work on the addresses is complete. The addresses
     /// hold no memory of their own.
@@ -100,8 +100,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let arena = self.allocator.arena(self.device)?;
         let pool = arena.paging.bytes();
         let mut stats = PageStats {
-            mapped: pool.home,
-            spare: pool.spare + pool.departed + pool.waking,
+            mapped: pool.home + pool.guarded_blocks,
+            spare: pool.unused(),
             parked: pool.asleep,
             moved: arena.paging.moved_bytes.load(Ordering::Relaxed),
             consolidated: arena.paging.consolidated_bytes.load(Ordering::Relaxed),

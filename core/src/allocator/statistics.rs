@@ -79,7 +79,11 @@ pub struct Reading {
 /// Every statistic, group by group.
 const STATISTICS: &[Statistic] = &[
     gauge("pages.mapped_bytes", "Pages mapped where blocks can use them.", |of| of.pages.mapped),
-    gauge("pages.spare_bytes", "Pages mapped nowhere, which serve the next mapping.", |of| of.pages.spare),
+    gauge(
+        "pages.spare_bytes",
+        "Pages mapped nowhere, which serve the next mapping, and the parts of pages beside guarded blocks.",
+        |of| of.pages.spare,
+    ),
     gauge("pages.stale_bytes", "Addresses left by moved pages, and mapped until the work on them is complete.", |of| {
         of.pages.stale
     }),

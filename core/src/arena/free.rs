@@ -33,7 +33,7 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(crate) fn free(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         let slot = self.heaps.slots.get(owner.heap).expect("an owner is a heap that exists");
         // Ages need the heap's clock set: 3 instructions of a pair, which only programs pay that collect garbage.
-        if !self.flags.has(flags::TRACE | flags::DIRECT | flags::OBSERVED | flags::AGES) {
+        if !self.flags.has(flags::TRACE | flags::DIRECT | flags::OBSERVED | flags::AGES | flags::GUARDED) {
             let mut heap = slot.heap.lock();
             // The heap may have lost its last segment since the page map was read. It then holds no block at `ptr`.
             let outcome = heap.detach(ptr, requested, &slot.counters);
@@ -62,6 +62,13 @@ impl<P: Platform> OnDevice<'_, P> {
             self.trace(|recorder| recorder.free(&mut heap, block, ptr, site));
             self.finish(slot, heap, block);
             return Ok(());
+        }
+        if let FreeOutcome::Used(block) = outcome
+            && self.flags.has(flags::GUARDED)
+        {
+            self.heaps.loosen(slot, &mut heap);
+            heap.pend(block, &slot.counters);
+            return self.note_and_wait(number, heap, block, site);
         }
         self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })
     }

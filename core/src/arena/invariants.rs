@@ -41,7 +41,7 @@ impl<P: Platform> Arena<P> {
         }
         reserved += self.retired_bytes();
         let pages = self.paging.check()?;
-        reserved += pages.spare + pages.departed + pages.waking;
+        reserved += pages.unused();
         if is_exclusive && (pages.moving, pages.home, pages.asleep) != (0, home - asleep, asleep) {
             return Err("the bytes of the pages at home are not those of the heaps and ranges");
         }

@@ -5,6 +5,7 @@
 //!   └─ otherwise ─▶ malloc_cold ─ next of a plan ─▶ done
 //!                     └─▶ malloc_unplanned ─┬─ only a trace is recorded ─▶ malloc_traced ───────┐
 //!                                           ├─ blocks wait for events ─▶ malloc_after_events ─┤
+//!                                           ├─ some blocks are guarded, or each is watched ─▶ malloc_apart
 //!                                           ├─ plans are in force ─▶ malloc_beside_plans ─┐    │
 //!                                           └─────────────────────▶ malloc_slow ◀─────────┘    │
 //!                                                                     └─▶ malloc_at_site ◀──────┘
@@ -53,6 +54,17 @@ impl<P: Platform> OnDevice<'_, P> {
     #[inline(never)]
     pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let word = self.flags.load();
+        self.malloc_by(word, bytes, stream)
+    }
+
+    /// Serves a request from the cache if `word` allows that, else as [`malloc_by`](Self::malloc_by) does.
+    pub(super) fn malloc_again(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        self.malloc_fast(word, bytes, stream, || self.malloc_by(word, bytes, stream))
+    }
+
+    /// Serves a request that the fast path has declined, by the flags in `word`.
+    #[inline(always)]
+    fn malloc_by(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // With a trace and nothing else, a hit in the cache stays one lookup under one lock.
         if word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
             return self.malloc_traced(word, bytes, stream);
@@ -61,6 +73,10 @@ impl<P: Platform> OnDevice<'_, P> {
         let waits = word & flags::PENDING != 0 && word & !(flags::FAST_PATH_FLAGS | flags::PENDING) == 0;
         if waits && bytes <= MAX_REQUEST / 2 {
             return self.malloc_after_events(bytes, stream);
+        }
+        // Behind the two cases above, which then pay nothing for guards.
+        if word & flags::APART != 0 {
+            return self.malloc_apart(word, bytes, stream);
         }
         if word & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
             return self.malloc_beside_plans(word, bytes, stream);
@@ -79,7 +95,7 @@ impl<P: Platform> OnDevice<'_, P> {
         drop(asking);
         let slow = || self.malloc_slow(bytes, stream, has_asked);
         // Blocks that still wait are no reason to leave the fast path.
-        self.malloc_fast(self.flags.load() & !flags::PENDING, bytes, stream, slow)
+        self.malloc_fast(self.flags.load() & !(flags::PENDING | flags::APART), bytes, stream, slow)
     }
 
     /// Serves a request while plans are in force: from a plan if it deviates only a little, else from the heaps.

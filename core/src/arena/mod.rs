@@ -25,10 +25,13 @@ pub(crate) mod allocation;
 pub(crate) mod checks;
 mod compact;
 mod driver;
+pub(crate) mod explain;
+mod filling;
 pub(crate) mod flags;
 pub(crate) mod forecast;
 mod free;
 pub(crate) mod give;
+mod guarding;
 pub(crate) mod heaps;
 #[cfg(feature = "alloc")]
 pub(crate) mod hosted;
@@ -56,6 +59,7 @@ mod waits;
 
 use crate::arena::driver::Driver;
 use crate::arena::flags::Flags;
+use crate::arena::guarding::Guarding;
 use crate::arena::heaps::Heaps;
 use crate::arena::idle::IdleMemory;
 use crate::arena::ledger::Ledger;
@@ -66,7 +70,7 @@ use crate::arena::settings::Settings;
 use crate::arena::tracing::History;
 use crate::arena::tuning::TuningState;
 use crate::arena::waits::Waits;
-use crate::config::Config;
+use crate::config::{Config, Filling};
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
 use crate::sync::{CachePadded, Lock, Rank, Ranked};
@@ -111,6 +115,8 @@ pub(crate) struct Arena<P: Platform> {
     pub plans: Plans<P::Lock>,
     /// The memory on pages.
     pub paging: Paging<P>,
+    /// Which requests get a guarded block.
+    pub guarding: Guarding,
     /// What waits for the device.
     pub waits: Waits<P>,
     /// What `reclaim:auto` has learned, and its budget.
@@ -154,6 +160,7 @@ impl<P: Platform> Arena<P> {
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
             paging: Paging::new(),
+            guarding: Guarding::new(config),
             waits: Waits::new(),
             idle: Ranked::new(Rank::Idle, IdleMemory::new()),
             peaks: Peaks::new(config.max_split_size()),
@@ -164,6 +171,7 @@ impl<P: Platform> Arena<P> {
             schedule: checks::Schedule::default(),
         };
         arena.flags.set(flags::DIRECT, !config.policy().traits().caches);
+        arena.flags.set(flags::WATCHED, config.filling() != Filling::NOTHING);
         arena.apply_config();
         arena.follow_tuning();
         arena

@@ -45,7 +45,8 @@ impl<P: Platform> Arena<P> {
             limit: self.ledger.limit_if_set(),
             allocated: of_ranges(Stat::AllocatedBytes),
             reserved: of_ranges(Stat::ReservedBytes),
-            spare: pages.spare + pages.departed + pages.waking,
+            spare: pages.unused(),
+            beside_guarded: pages.beside_guarded(),
             parked: pages.asleep,
             expandable_available: self.may_expand(),
             ..OutOfMemory::default()

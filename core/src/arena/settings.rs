@@ -3,7 +3,7 @@
 
 use crate::arena::{Arena, Platform, flags};
 use crate::config::rounding::{INTERVALS, PoolKind, divide};
-use crate::config::{Config, Policy};
+use crate::config::{Config, Guard, Policy};
 use crate::device::Host;
 use crate::error::Error;
 use crate::heap::split_rules::{PoolMemory, Rules, Source};
@@ -114,7 +114,10 @@ impl<P: Platform> Arena<P> {
         }
         let divided = divisions.iter().any(|&divisions| divisions > 1);
         self.flags.set(flags::ROUNDING, divided || self.settings.policy.rounds_otherwise());
-        let gathers = !self.settings.policy.traits().follows_pytorch || !config.parity();
+        // A fence right at the free of a guarded block: a later one would cover work that the free does not know.
+        let is_guarded = config.guard() != Guard::Off;
+        self.flags.set(flags::GUARDED, is_guarded);
+        let gathers = (!self.settings.policy.traits().follows_pytorch || !config.parity()) && !is_guarded;
         self.flags.set(flags::GATHERS, gathers);
         self.flags.set(flags::HAS_GATHERED, gathers || self.flags.has(flags::HAS_GATHERED));
         self.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());

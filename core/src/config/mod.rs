@@ -6,6 +6,7 @@
 #![doc = include_str!("settings.md")]
 
 mod error;
+mod guard;
 mod message;
 mod notes;
 mod parse;
@@ -19,6 +20,7 @@ mod settings;
 mod tests;
 
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
+pub use guard::{Filling, Guard, Zero};
 pub use notes::Note;
 pub use policy::*;
 pub use reference::REFERENCE;
@@ -87,6 +89,12 @@ pub struct Config {
     per_process_memory_fraction: f64,
     throw_on_device_oom: bool,
     graph_capture_record_stream_reuse: bool,
+    guard: Guard,
+    quarantine: u64,
+    zero: Zero,
+    pattern: Option<u8>,
+    canary: bool,
+    nvtx: bool,
     parity: bool,
     tunes: bool,
     tune_budget_ms: u64,
@@ -94,6 +102,9 @@ pub struct Config {
     reclaim_budget: f64,
     passed_on: PassedOn,
 }
+
+/// The default of `quarantine`.
+const QUARANTINE: u64 = 1024;
 
 /// The default of `reclaim_budget`.
 const RECLAIM_BUDGET: f64 = 0.01;
@@ -163,6 +174,12 @@ impl Config {
             per_process_memory_fraction: 1.0,
             throw_on_device_oom: false,
             graph_capture_record_stream_reuse: false,
+            guard: Guard::Off,
+            quarantine: QUARANTINE,
+            zero: Zero::Off,
+            pattern: None,
+            canary: false,
+            nvtx: true,
             parity: true,
             tunes: false,
             tune_budget_ms: TUNE_BUDGET_MS,
@@ -199,6 +216,16 @@ impl Config {
         settings::apply(&mut next, text)?;
         if (next.policy, next.planned) != (self.policy, self.planned) {
             return Err(refused("policy", next.policy_name(), POLICY_STAYS));
+        }
+        if next.guard != self.guard {
+            return Err(refused("guard", next.guard, GUARD_STAYS));
+        }
+        if (next.zero, next.pattern) != (self.zero, self.pattern) {
+            let key = if next.zero == self.zero { "pattern" } else { "zero" };
+            return Err(refused(key, "another value", FILLING_STAYS));
+        }
+        if next.canary != self.canary {
+            return Err(refused("canary", "another value", FILLING_STAYS));
         }
         *self = next;
         Ok(())
@@ -268,6 +295,12 @@ fields! {
         /// Returns whether a block freed during a capture may be reused in the same capture once the
         /// graph shows the end of its uses (`graph_capture_record_stream_reuse`).
         graph_capture_record_stream_reuse: bool;
+        /// Returns which blocks are guarded (`guard`).
+        guard: Guard;
+        /// Returns for how many frees of guarded blocks the addresses of a freed one serve no other block (`quarantine`).
+        quarantine: u64;
+        /// Returns whether a memory checker that listens through NVTX is told of segments and blocks (`nvtx`).
+        nvtx: bool;
         /// Returns whether the caching policy repeats each decision of `PyTorch`'s allocator, its known
         /// defects included (`decisions:pytorch`, `parity:True`).
         parity: bool;
@@ -288,6 +321,18 @@ fields! {
         set_throw_on_device_oom = throw_on_device_oom: bool;
         /// Sets `graph_capture_record_stream_reuse`.
         set_graph_capture_record_stream_reuse = graph_capture_record_stream_reuse: bool;
+        /// Sets `guard`. Existing allocators keep their guards.
+        set_guard = guard: Guard;
+        /// Sets `quarantine`, in frees of guarded blocks.
+        set_quarantine = quarantine: u64;
+        /// Sets `zero`. Existing allocators keep what they write to blocks.
+        set_zero = zero: Zero;
+        /// Sets `pattern`; `None` writes none. Existing allocators keep what they write to blocks.
+        set_pattern = pattern: Option<u8>;
+        /// Sets `canary`. Existing allocators keep what they write to blocks.
+        set_canary = canary: bool;
+        /// Sets `nvtx`: true for `auto`.
+        set_nvtx = nvtx: bool;
         /// Sets `decisions` and `parity`, which are two names of one setting: true for `decisions:pytorch`.
         set_parity = parity: bool;
         /// Sets `tune`. The setting has an effect under the caching policy alone.
@@ -328,6 +373,16 @@ impl Config {
     #[must_use]
     pub const fn roundup_power2_divisions(&self) -> &Divisions {
         &self.roundup_power2_divisions
+    }
+
+    /// Returns what is written to blocks (`zero`, `pattern`, `canary`).
+    #[must_use]
+    pub const fn filling(&self) -> Filling {
+        Filling {
+            on_alloc: if matches!(self.zero, Zero::OnAlloc) { Some(0) } else { self.pattern },
+            on_free: if matches!(self.zero, Zero::OnFree) { Some(0) } else { self.pattern },
+            canary: self.canary,
+        }
     }
 
     /// Returns the part of the time that the driver may take for giving idle memory back and obtaining it
@@ -468,6 +523,8 @@ impl Config {
 }
 
 const POLICY_STAYS: Accepted = Accepted::Text("what it was made with: a policy and its options stay");
+const GUARD_STAYS: Accepted = Accepted::Text("what it was made with: the guarded blocks stay");
+const FILLING_STAYS: Accepted = Accepted::Text("what it was made with: what is written to blocks stays");
 const THRESHOLD: Accepted = Accepted::Text("a number above 0 and below 1");
 const FRACTION: Accepted = Accepted::Text("a number from 0 to 1");
 const RESERVE: Accepted = Accepted::Text("a positive part of the device like `0.5` or a size in GiB like `40G`");

@@ -3,7 +3,7 @@
 use super::policy::{Bfc, Policy};
 use super::rounding::LARGE_SEGMENT;
 use super::settings::in_order;
-use super::{Config, RECLAIM_BUDGET, TUNE_BUDGET_MS};
+use super::{Config, Guard, QUARANTINE, RECLAIM_BUDGET, TUNE_BUDGET_MS};
 use core::fmt;
 
 /// A key that is set and has no effect. The text of a note is a line: the key, and the reason.
@@ -103,6 +103,9 @@ static NOTES: [Conditional; 14] = [
         sets_rounding(config) && config.max_split_size().is_some() && splits_any(config)
     }),
     note("max_split_size_mb", NO_LARGEST_SPLIT, |config, _| config.max_split_size().is_some() && splits_any(config)),
+    note("quarantine", "without `guard`, no addresses are kept away", |config, _| {
+        config.quarantine != QUARANTINE && config.guard == Guard::Off
+    }),
     note("reclaim_budget", "without `reclaim:auto`, upkeep gives no idle memory back", |config, _| {
         config.reclaim_budget.to_bits() != RECLAIM_BUDGET.to_bits() && !config.reclaim
     }),

@@ -3,8 +3,8 @@
 //! ```text
 //! config = [ entry { "," entry } ]      entry = key ":" value      value = word | "[" config "]"
 //! ```
-//! Lists are one level deep and contain words only. White space is dropped everywhere, even inside
-//! words, as in `PyTorch`.
+//! Lists are one level deep and contain words only. The value of `guard` may be two words with a colon between. White space
+//! is dropped everywhere, even inside words, as in `PyTorch`.
 
 use super::error::{Accepted, ConfigError, Word};
 use super::{RESERVE, Reserve, in_range, refused};
@@ -42,6 +42,9 @@ pub(super) fn for_each_entry<'a>(
             other => return Err(other.instead_of("`:`", after)),
         }
         let value = match lexer.token() {
+            Token::Word(word) if within.is_empty() && name.whole() == Some("guard") => {
+                Value::Word(lexer.with_number(word))
+            }
             Token::Word(word) => Value::Word(word),
             Token::Separator('[') if within.is_empty() => {
                 let Some(list) = lexer.list() else {
@@ -127,6 +130,18 @@ impl<'a> Lexer<'a> {
             self.rest = chars.as_str();
         }
         if word.is_empty() { Token::End } else { Token::Word(word) }
+    }
+
+    /// Appends a colon and a further word to `word`, if both follow.
+    fn with_number(&mut self, mut word: Word) -> Word {
+        let mut ahead = Lexer { rest: self.rest };
+        if let Token::Separator(':') = ahead.token()
+            && let Token::Word(number) = ahead.token()
+        {
+            word = Word::of(format_args!("{word}:{number}"));
+            self.rest = ahead.rest;
+        }
+        word
     }
 
     /// Reads the text before the next `]`, and skips the bracket. `None` if there is no bracket.

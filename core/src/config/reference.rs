@@ -1,13 +1,15 @@
 //! All settings: who has each, how its value is read and written, the default, an example and the effect.
 
 use super::error::Accepted;
+use super::guard::{Guard, Zero};
+use super::parse;
 use super::passed_on::Form;
 use super::policy::{Planned, Stitched};
 use super::rounding::Divisions;
 use super::setting::{
     EVERY, Exact, SettingDefault, SettingReference, choice, flag, mebibytes, passed_on, setting, whole,
 };
-use super::{FRACTION, THRESHOLD};
+use super::{Config, ConfigError, FRACTION, THRESHOLD};
 use crate::units::MIB;
 use SettingDefault::{Unset, Value};
 
@@ -23,11 +25,23 @@ const MICROSECONDS: Accepted = Accepted::Text("a whole number of microseconds");
 const TUNES: Accepted = Accepted::Text("`auto` or `off`");
 const NOT_PLANNED: Accepted = Accepted::Text("`off` under `policy:planned`, whose plans are for fixed settings");
 
+const GUARDS: Accepted = Accepted::Text("`off`, `all`, `after`, `before` or `sampled:N` with a number above 0");
+const NOT_GUARDED: Accepted =
+    Accepted::Text("`off` under `policy:planned`, whose plans have one address for several blocks");
+const FREES: Accepted = Accepted::Text("a whole number of frees");
+const BYTES: Accepted = Accepted::Text("a byte from 0 to 255");
+const ZEROES: Accepted = Accepted::Text("`off`, `on_alloc` or `on_free`");
+
+/// Refuses a setting that is on under the planned policy, whose plans have one address for several blocks.
+fn refuse_plans(config: &Config, key: &'static str, value: &parse::Value<'_>, on: bool) -> Result<(), ConfigError> {
+    if on && config.planned.is_some() { Err(value.refused(key, NOT_GUARDED)) } else { Ok(()) }
+}
+
 const NOT_PINNED: &str = "No effect: pinned memory has the settings of other memory.";
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 /// Every setting, in the order of the keys.
-pub static REFERENCE: [SettingReference; 46] = [
+pub static REFERENCE: [SettingReference; 52] = [
     flag(3, "allow_growth", Value("True"), "False", |config| &mut config.bfc().allow_growth).of(&["bfc"]).effect(
         "Segments begin at `first_region_mb` and double. With `False`, the first segment takes everything up to \
          the memory limit.",
@@ -44,6 +58,20 @@ pub static REFERENCE: [SettingReference; 46] = [
         .of(EVERY)
         .reads(|_, key, value| value.one_of(key, ["native"], NATIVE).map(|_| ()))
         .effect("No effect. The key is accepted for existing strings."),
+    setting(45, "canary", Value("False"), "True")
+        .of(&["caching", "bfc"])
+        .reads(|config, key, value| {
+            let on = value.one_of(key, ["False", "True"], Accepted::Boolean)? == 1;
+            refuse_plans(config, key, value, on)?;
+            config.canary = on;
+            Ok(())
+        })
+        .writes(|config, out| out.some(config.canary.then_some("True")))
+        .effect(
+            "The bytes between the end of a request and the end of its block, 512 at most, get a value that is \
+             checked once the work known at the free is complete. A line in the log names a block whose value has \
+             changed. A free takes a call of the driver more.",
+        ),
     mebibytes(9, "chunk_mb", Value("1024"), "5120", 2, |config| &mut config.size_class().chunk)
         .of(&["size_class"])
         .effect("The size of a segment from which blocks are cut. A larger request gets a larger segment."),
@@ -122,6 +150,22 @@ pub static REFERENCE: [SettingReference; 46] = [
         "A block that several streams of a graph use, freed during the capture, may be reused in the graph \
          behind all these uses. Off: the block stays pending until the capture ends.",
     ),
+    setting(41, "guard", Value("off"), "sampled:1000")
+        .of(&["caching", "bfc"])
+        .reads(|config, key, value| {
+            let guard = value.text().and_then(Guard::named).ok_or_else(|| value.refused(key, GUARDS))?;
+            refuse_plans(config, key, value, guard != Guard::Off)?;
+            config.guard = guard;
+            Ok(())
+        })
+        .writes(|config, out| out.some(Some(config.guard)))
+        .effect(
+            "Which blocks lie at addresses of their own, that are unmapped once the work known at the free is \
+             complete: a kernel that still uses the block faults. `all`: every block, and small ones share physical \
+             pages. `after`: every block, at the end of its own pages, so that an overrun faults, too. `before`: at \
+             the begin, so that an underrun faults. `sampled:N`: one block in N, as with `after`. Needs virtual \
+             memory. A request of a private pool, or for which the memory lacks, gets an ordinary block.",
+        ),
     // Read before all others, by `apply`.
     setting(15, "large_segment_size_mb", Value("20"), "64")
         .of(&["caching", "slab"])
@@ -184,10 +228,29 @@ pub static REFERENCE: [SettingReference; 46] = [
             "How long a request spends in mapping pages. A request that would take longer allocates up to 1 % of the \
              peak of live memory beyond `slack`; beyond that, it takes longer.",
         ),
+    choice(46, "nvtx", Value("auto"), "off", ["off", "auto"], RECLAIMS, |config| &mut config.nvtx).of(EVERY).effect(
+        "With `auto`, a memory checker that has announced itself by the variable `NVTX_INJECTION64_PATH`, such as \
+         compute-sanitizer, is told of each segment and of each block, and finds accesses beyond a block and after \
+         its free. No block lies on pages then, since such checkers refuse them: `expandable_segments`, `guard` and \
+         `policy:stitched` have no effect. Without such a checker nothing happens.",
+    ),
     flag(29, "parity", Value("True"), "False", |config| &mut config.parity).effect(
         "An older name of `decisions`: `True` is `decisions:pytorch`, and `False` is `decisions:improved`, with \
          its four repairs.",
     ),
+    setting(44, "pattern", Unset("none"), "165")
+        .of(&["caching", "bfc"])
+        .reads(|config, key, value| {
+            let byte = value.number(key, BYTES)?;
+            refuse_plans(config, key, value, true)?;
+            config.pattern = Some(byte);
+            Ok(())
+        })
+        .writes(|config, out| out.some(config.pattern))
+        .effect(
+            "Each byte of a new block, and of a freed one, gets this value, so that a read of memory that nothing \
+             has written shows. `zero` counts more, at its moment.",
+        ),
     setting(25, "per_process_memory_fraction", Value("1"), "0.5")
         .of(EVERY)
         .reads(|config, key, value| config.set_per_process_memory_fraction(value.number(key, FRACTION)?))
@@ -216,6 +279,12 @@ pub static REFERENCE: [SettingReference; 46] = [
         .of(EVERY)
         .writes(|config, out| out.some(Some(config.policy_name())))
         .effect("The rules for the placement of blocks. The policy of an allocator cannot change."),
+    whole(42, "quarantine", Value("1024"), "100000", FREES, |config| &mut config.quarantine)
+        .of(&["caching", "bfc"])
+        .effect(
+            "For how many frees of guarded blocks the addresses of a freed one stay unmapped. Costs addresses, not \
+             memory.",
+        ),
     choice(32, "reclaim", Value("off"), "auto", ["off", "auto"], RECLAIMS, |config| &mut config.reclaim)
         .of(&["caching", "bfc"])
         .effect(
@@ -302,4 +371,17 @@ pub static REFERENCE: [SettingReference; 46] = [
         "The longest search of `tune:auto`, on one thread of low priority. The thread rests for nine times as \
          long afterwards.",
     ),
+    setting(43, "zero", Value("off"), "on_free")
+        .of(&["caching", "bfc"])
+        .reads(|config, key, value| {
+            let zero = value.text().and_then(Zero::named).ok_or_else(|| value.refused(key, ZEROES))?;
+            refuse_plans(config, key, value, zero != Zero::Off)?;
+            config.zero = zero;
+            Ok(())
+        })
+        .writes(|config, out| out.some(Some(config.zero.name())))
+        .effect(
+            "With `on_alloc`, a new block is cleared in the order of its stream. With `on_free`, a freed block is \
+             cleared once the work known at the free is complete, so that no other block gets its contents.",
+        ),
 ];

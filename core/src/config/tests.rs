@@ -200,6 +200,14 @@ pinned_num_register_threads:3 | 3 | a power of two up to 128
 pinned_num_register_threads:1024 | 1024 | a power of two up to 128
 pinned_reserve_segment_size_mb:0 | 0 | 1 to 1099511627776
 pinned_max_cached_size_mb:x | x | 0 to 1099511627776
+guard:True | True | `off`, `all`, `after`
+guard:sampled | sampled | with a number above 0
+guard:sampled:0 | sampled:0 | with a number above 0
+quarantine:-1 | -1 | a whole number of frees
+zero:True | True | `off`, `on_alloc` or `on_free`
+pattern:256 | 256 | a byte from 0 to 255
+canary:yes | yes | `True` or `False`
+nvtx:on | on | `off` or `auto`
 ";
 
 #[test]
@@ -217,7 +225,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 46 keys";
+    let list = " docs/configuration.md lists the 52 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),

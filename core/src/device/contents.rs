@@ -1,8 +1,9 @@
 //! The host's part for the contents of parked memory: keeping copies, and writing the copies back.
 
 use crate::device::DeviceResult;
+use crate::device::bare::LACKING;
 use crate::device::forwarder::device_trait;
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, StreamId};
 use core::num::NonZeroU64;
 
 /// Kept contents of memory: the host's name for a copy. Opaque to the allocator.
@@ -59,6 +60,19 @@ device_trait! {
     /// # Errors
     /// Any error of the device. The memory has any contents then.
     fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> [Zero];
+
+    /// Queues on `stream`: the `bytes` from `at` on get the value `value`. On a stream that has ended, the call waits for the end
+    /// of the fill.
+    ///
+    /// # Errors
+    /// Any error of the device. The memory has any contents then.
+    fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> = Err(LACKING);
+
+    /// Copies the memory from `at` on to `into`, and waits for the end of the copy. No work uses the memory.
+    ///
+    /// # Errors
+    /// Any error of the device. `into` has any contents then.
+    fn read(&self, at: DevicePtr, into: &mut [u8]) -> DeviceResult<()> = Err(LACKING);
 
     /// Marks the present moment, so [`finish`](Self::finish) can wait for the copies begun before.
     ///

@@ -59,6 +59,7 @@ macro_rules! device_trait {
                     #[doc = concat!("\n\n# Errors\nThe errors of the inner device in the call [`", stringify!($call), "`](crate::Call::", stringify!($call), "),")]
                     #[doc = "and of [`inner`](crate::forward::Forwarder::inner)."]
                 )?
+                #[allow(clippy::missing_errors_doc, reason = "a fallible method without a kind has the errors of the trait")]
                 #[inline]
                 fn $name(&self, $($argument: $type),*) $(-> $answer)? {
                     match $inner(self) {

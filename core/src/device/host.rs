@@ -1,5 +1,6 @@
 //! A device as the host of an allocator: threads, pauses and the clock, routes, and calls of the program.
 
+use crate::device::explanation::Explanation;
 use crate::device::forwarder::{Forwarder, device_trait};
 use crate::device::oom::OutOfMemory;
 use crate::pool::PoolId;
@@ -75,6 +76,10 @@ device_trait! {
     /// Called on the thread whose call causes the event, under a heap's lock: must not block, and
     /// must not call the allocator.
     fn on_event(&self, entry: &TraceEntry, pool: PoolId);
+
+    /// Tells the program that bytes behind the end of a block were overwritten (`canary`): the address of `block` is that of
+    /// the first one. Called at the end of the block's free, with no lock held. Must not call the allocator.
+    fn on_damage(&self, block: &Explanation);
 
     /// Returns the number of the calling thread's place in the program, for the trace; 0 for a thread without a
     /// place. The host assigns the numbers and resolves the numbers.

@@ -29,8 +29,10 @@ pub struct OutOfMemory {
     /// Bytes reserved from the device, without spare pages.
     pub reserved: u64,
     /// Bytes of pages of virtual memory mapped at addresses unusable for blocks. The pages could neither serve the
-    /// request nor go back to the device.
+    /// request nor go back to the device. Parts of pages beside guarded blocks count as well.
     pub spare: u64,
+    /// Bytes that guarded blocks leave of their pages. Part of `spare`.
+    pub beside_guarded: u64,
     /// Bytes of pinned pages of virtual memory: free memory on pinned pages does not move.
     pub pinned: u64,
     /// Bytes of parked memory: addresses without memory of the device. Part of no other sum.
@@ -218,8 +220,12 @@ impl OutOfMemory {
                 size(self.pending)
             )?;
         }
-        if self.spare > 0 {
-            write!(f, " {} lie in pages whose old addresses are still in use.", size(self.spare))?;
+        if self.spare > self.beside_guarded {
+            let left = self.spare - self.beside_guarded;
+            write!(f, " {} lie in pages whose old addresses are still in use.", size(left))?;
+        }
+        if self.beside_guarded > 0 {
+            write!(f, " {} lie beside guarded blocks, on their pages.", size(self.beside_guarded))?;
         }
         if self.pinned > 0 {
             write!(f, " {} lie in pinned pages, which do not move.", size(self.pinned))?;
@@ -276,6 +282,7 @@ mod tests {
             allocated: 1000 * MIB,
             reserved: 1000 * MIB,
             spare: 0,
+            beside_guarded: 0,
             pinned: 0,
             parked: 0,
             pending: 0,
@@ -336,11 +343,13 @@ mod tests {
     fn pages_that_cannot_serve_are_named() {
         let text = text(|report| {
             (report.spare, report.pinned, report.reserved) = (16 * MIB, 6 * MIB, 984 * MIB);
+            report.beside_guarded = 5 * MIB;
             (report.allocated, report.limit) = (980 * MIB, Some(1090 * MIB));
         });
         for part in [
             " holds 1000 MiB: 980 MiB in live blocks, 0 bytes pending, 4 MiB free, 16 MiB in spare pages.",
-            " 16 MiB lie in pages whose old addresses are still in use.",
+            " 11 MiB lie in pages whose old addresses are still in use.",
+            " 5 MiB lie beside guarded blocks, on their pages.",
             " 6 MiB lie in pinned pages, which do not move.",
             " The memory limit leaves 90 MiB to allocate.",
         ] {

@@ -177,6 +177,13 @@ impl<S: Storage> Uses<'_, S> {
         self.blocks[block].uses = self.table.insert(lent);
     }
 
+    /// Adds a use of `block` by the heap's own stream, so that a free waits for the stream. Room was made.
+    pub(crate) fn add_own(&mut self, block: u32) {
+        let next = self.blocks[block].uses;
+        let own = StreamUse { stream: self.own, captured: false, borrowed: false, event: None, number: 0, next };
+        self.blocks[block].uses = self.table.insert(own);
+    }
+
     /// Returns the stream to which `block` is lent, which may have ended.
     pub(crate) fn borrower(&self, block: u32) -> Option<StreamId> {
         loan(&self.blocks[block], self.table).map(|lent| lent.stream)
@@ -285,6 +292,12 @@ impl<S: Storage> Uses<'_, S> {
             let _room = streams.push(stream);
         }
         streams
+    }
+
+    /// Counts a wait of a pending block for the calling thread.
+    pub(crate) fn hold(&mut self, block: u32) {
+        self.blocks[block].events += 1;
+        self.waits.count += 1;
     }
 
     /// Ends `ended` waits of a block. Returns the number of the block's remaining waits.

@@ -18,11 +18,13 @@
 pub(crate) mod counts;
 pub(crate) mod departed;
 pub(crate) mod departures;
+pub(crate) mod guards;
 pub(crate) mod pins;
 
 use crate::device::{PhysicalHandle, Saved};
 use crate::pages::departed::Departed;
 use crate::pages::departures::Departures;
+use crate::pages::guards::{Guards, Shelf};
 use crate::pages::pins::Pins;
 use crate::streams::fences::Fence;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
@@ -37,6 +39,8 @@ pub(crate) enum Place {
     Spare,
     /// Of no use at the old place, and used by the work before the departure.
     Departed,
+    /// Mapped under guarded blocks only. Each mapping counts as an alias.
+    Guarded,
     /// Held by an operation.
     Moving,
     /// Parked: a place in a heap, the contents of which the host keeps, without memory of the device.
@@ -122,7 +126,7 @@ vacant!(Page, next, keeps, |next| Self {
     next,
 });
 
-/// Bytes of the pages, by place. The sum of all but `asleep` is the sum of all handles.
+/// Bytes of the pages, by place. The sum of all but `asleep` and `guarded_blocks` is the sum of all handles.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct PageBytes {
     /// Bytes of the pages at home.
@@ -131,6 +135,10 @@ pub(crate) struct PageBytes {
     pub spare: u64,
     /// Bytes of the departed pages.
     pub departed: u64,
+    /// Bytes of the pages under guarded blocks.
+    pub guarded: u64,
+    /// Bytes of the guarded blocks. A part of `guarded`.
+    pub guarded_blocks: u64,
     /// Bytes of the pages held by operations.
     pub moving: u64,
     /// Bytes of the places of asleep pages. An asleep page has no memory of the device.
@@ -170,6 +178,8 @@ pub(crate) struct PagePool<S: Storage> {
     pub departures: Departures<S>,
     /// The parts of memory pinned by the program.
     pub pins: Pins<S>,
+    /// The guarded blocks.
+    pub guards: Guards<S>,
     /// Bytes by place.
     pub bytes: PageBytes,
     /// Length of the largest page ever created, in bytes.
@@ -184,6 +194,7 @@ impl<S: Storage> Default for PagePool<S> {
             departed: Departed::default(),
             departures: Departures::default(),
             pins: Pins::default(),
+            guards: Guards::default(),
             bytes: PageBytes::default(),
             largest: 0,
         }
@@ -338,6 +349,46 @@ impl<S: Storage> PagePool<S> {
         entry.aliases -= 1;
         entry.stuck |= stuck;
         self.remove_if_lost(page);
+    }
+
+    /// Puts a moving page under a guarded block of `size` bytes, which counts as the page's alias.
+    pub(crate) fn begin_to_guard(&mut self, page: u32, size: u64) {
+        self.put(page, Place::Guarded);
+        self.add_alias(page);
+        self.bytes.guarded_blocks += size;
+    }
+
+    /// Cuts `bytes` off the page that small guarded blocks share, for a block that counts as the page's alias. Returns
+    /// the page, and the offset in it; `None` if no page has `bytes` left.
+    pub(crate) fn cut_off_shelf(&mut self, bytes: u64) -> Option<(u32, u64)> {
+        let Shelf { page, used } = self.guards.shelf.as_mut()?;
+        let (page, offset) = (*page, *used);
+        if offset + bytes > self.table[page].bytes {
+            return None;
+        }
+        *used += bytes;
+        self.add_alias(page);
+        self.bytes.guarded_blocks += bytes;
+        Some((page, offset))
+    }
+
+    /// Ends a mapping of `page` under a guarded block of `size` bytes, which is unmapped or `stuck` for good. The page is
+    /// spare after the last one. Returns the bytes to count as leaked.
+    pub(crate) fn end_guard(&mut self, page: u32, size: u64, stuck: bool) -> u64 {
+        self.bytes.guarded_blocks -= size;
+        self.remove_alias(page, stuck);
+        let Page { aliases, stuck, bytes, .. } = self.table[page];
+        if aliases > 0 {
+            return 0;
+        }
+        self.guards.shelf = self.guards.shelf.filter(|shelf| shelf.page != page);
+        self.put(page, Place::Moving);
+        if stuck {
+            self.lose(page);
+            return bytes;
+        }
+        self.make_spare(page);
+        0
     }
 
     /// Marks a page at home as moving, once the mapping is lost.
@@ -515,12 +566,24 @@ impl<S: Storage> PagePool<S> {
 }
 
 impl PageBytes {
+    /// Returns the bytes in use by no block: of spare, departed and waking pages, and [beside](Self::beside_guarded)
+    /// guarded blocks.
+    pub(crate) fn unused(&self) -> u64 {
+        self.spare + self.departed + self.waking + self.beside_guarded()
+    }
+
+    /// Returns the bytes that guarded blocks leave of their pages.
+    pub(crate) fn beside_guarded(&self) -> u64 {
+        self.guarded - self.guarded_blocks
+    }
+
     /// Returns the bytes of the pages in `place`.
     fn of(&mut self, place: Place) -> &mut u64 {
         match place {
             Place::Home => &mut self.home,
             Place::Spare => &mut self.spare,
             Place::Departed => &mut self.departed,
+            Place::Guarded => &mut self.guarded,
             Place::Moving => &mut self.moving,
             Place::Asleep => &mut self.asleep,
             Place::Waking | Place::Left => &mut self.waking,

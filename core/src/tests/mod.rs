@@ -9,7 +9,11 @@ mod consolidate;
 #[cfg(not(loom))]
 mod extents;
 #[cfg(not(loom))]
+mod filling;
+#[cfg(not(loom))]
 mod gathered;
+#[cfg(not(loom))]
+mod guards;
 #[cfg(loom)]
 mod loom;
 #[cfg(loom)]

@@ -19,6 +19,7 @@
 use crate::backing::pages::{Extent, PAGE};
 use crate::values::code::{Answer, Code};
 use crate::values::ranges::Ranges;
+use std::ops::Range;
 
 /// Preferred start of the addresses: below the system's own mappings and above everything else.
 /// Equal in every run if free.
@@ -94,6 +95,16 @@ impl Space {
     /// unchanged.
     pub(crate) fn seen_by(&self, device: usize, address: u64) -> u64 {
         if self.has(address) { address + self.span * (device as u64 + 1) } else { address }
+    }
+
+    /// Returns the addresses under which work finds device addresses, of all devices.
+    pub(crate) fn seen_by_devices(&self) -> Range<u64> {
+        self.base + self.span..self.base + self.span * (self.devices as u64 + 1)
+    }
+
+    /// Returns the device address that work finds at `seen`.
+    pub(crate) fn address_of(&self, seen: u64) -> u64 {
+        self.base + (seen - self.base) % self.span
     }
 
     /// Maps `extents` of `descriptor` for `device` at `address`, in place of earlier mappings.

@@ -6,7 +6,7 @@
 
 use crate::backing::space::Space;
 use crate::process::sync::{Condition, Mutex};
-use crate::process::thread;
+use crate::process::{thread, trap};
 use crate::tables::array::Array;
 use crate::tables::capture::{Capture, Graph};
 use crate::tables::context::Context;
@@ -70,6 +70,8 @@ pub(crate) struct State {
     pub(crate) arrays: Handles<Array>,
     /// Memory that other processes may open.
     pub(crate) shared: Shared,
+    /// The device address of the last fault that was delivered, or 0.
+    pub(crate) fault: u64,
     /// Numbers given to memory so far.
     pub(crate) ids: u64,
     /// Kind and handle of objects that no caller can release, because the fault plan let the
@@ -114,6 +116,7 @@ impl State {
             libraries: Handles::new(9),
             arrays: Handles::new(10),
             shared: Shared::default(),
+            fault: 0,
             ids: 0,
             abandoned: Vec::new(),
             config,
@@ -136,7 +139,20 @@ impl State {
             let mut space = Space::new(config.address_space_bytes, config.devices, config.host_access);
             space.set_quarantine(config.quarantine);
             self.space = Some(space);
+            self.set_delivers_faults(self.config.delivers_faults);
             self.pools.initialise(self.devices.len());
+        }
+    }
+
+    /// Sets whether work that touches forbidden memory breaks its context, or kills the process.
+    pub(crate) fn set_delivers_faults(&mut self, on: bool) {
+        self.config.delivers_faults = on;
+        match &self.space {
+            Some(space) if on => {
+                let seen = space.seen_by_devices();
+                trap::watch(seen.start, seen.end);
+            }
+            _ => trap::watch_nothing(),
         }
     }
 

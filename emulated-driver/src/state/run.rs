@@ -3,7 +3,7 @@
 use super::contexts;
 use super::driver::driver;
 use super::regions;
-use crate::process::thread;
+use crate::process::{thread, trap};
 use crate::tables::work::{KernelCode, Shape, Task};
 use crate::values::code::Code;
 use std::ffi::c_void;
@@ -11,7 +11,14 @@ use std::time::Instant;
 
 /// Runs the tasks on the calling thread, for a stream of `context`. The state must not be locked.
 pub(crate) fn run(tasks: Vec<Task>, context: u64) {
-    thread::running_for(context, || tasks.into_iter().for_each(run_one));
+    thread::running_for(context, || {
+        for task in tasks {
+            run_one(task);
+            if let Some(seen) = trap::take() {
+                deliver(seen);
+            }
+        }
+    });
 }
 
 /// Runs a task.
@@ -80,6 +87,15 @@ unsafe fn fill(at: *mut u8, bytes: usize, value: [u8; 4]) {
         // SAFETY: as above. No value of Rust's lies in device memory.
         unsafe { value.as_ptr().copy_to_nonoverlapping(at.wrapping_add(start), length) };
     }
+}
+
+/// Notes a fault of work at an address as a device sees it, and breaks the context.
+fn deliver(seen: u64) {
+    let driver = driver();
+    let mut state = driver.state.lock();
+    state.fault = state.space().address_of(seen);
+    drop(state);
+    raise(Code::ILLEGAL_ADDRESS);
 }
 
 /// Breaks the context whose work the calling thread runs, as does a faulting kernel.

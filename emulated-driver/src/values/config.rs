@@ -68,6 +68,8 @@ pub(crate) struct Config {
     pub(crate) answers: BTreeMap<String, u32>,
     /// `CACHALOT_EMU_STRICT`: a call with the handle of a destroyed stream or event aborts.
     pub(crate) strict: bool,
+    /// `CACHALOT_EMU_FAULTS`: `die`, or `deliver`: work that touches forbidden memory breaks its context.
+    pub(crate) delivers_faults: bool,
     /// `CACHALOT_EMU_HOST_ACCESS`: the host may use device memory at the program's addresses.
     pub(crate) host_access: bool,
     /// `CACHALOT_EMU_ADDRESS_SPACE`: bytes of device addresses.
@@ -115,6 +117,11 @@ impl Config {
                 .collect(),
             answers: map("ANSWERS").into_iter().map(|(key, value)| (key, value as u32)).collect(),
             strict: number("STRICT", 0) != 0,
+            delivers_faults: match text("FAULTS").as_deref() {
+                None | Some("die") => false,
+                Some("deliver") => true,
+                Some(other) => panic!("CACHALOT_EMU_FAULTS is die or deliver, not {other}"),
+            },
             host_access: number("HOST_ACCESS", 0) != 0,
             address_space_bytes: number("ADDRESS_SPACE", default_address_space()),
         }

@@ -1,6 +1,8 @@
 //! Devices of an allocator, on CUDA or simulated, with the program's callbacks.
 
+use crate::c::announced::Announced;
 use crate::c::callbacks::Callbacks;
+use crate::c::explanation;
 use crate::c::lazy_device::LazyDevice;
 use crate::c::log;
 use crate::c::stacks::Stacks;
@@ -8,8 +10,8 @@ use crate::c::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Error, Host, MemoryInfo, OutOfMemory, PoolId,
-    Segments, StreamId, TraceEntry,
+    CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Error, Explanation, Host, MemoryInfo, OutOfMemory,
+    PoolId, Segments, StreamId, TraceEntry,
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::result::CuResult;
@@ -41,6 +43,8 @@ pub(crate) struct Device {
     pub(crate) ordinal: c_int,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
+    /// What a memory checker is told, if one listens.
+    pub(crate) announced: Option<Arc<Announced>>,
 }
 
 impl Device {
@@ -266,7 +270,15 @@ impl Host for Device {
     }
 
     fn on_event(&self, entry: &TraceEntry, pool: PoolId) {
+        if let Some(announced) = &self.announced {
+            announced.event(entry, &self.stacks);
+        }
         self.callbacks.event(self.number, entry, pool);
+    }
+
+    fn on_damage(&self, block: &Explanation) {
+        let text = explanation::describe(block, &self.stacks);
+        log::error(format_args!("device {}: memory was overwritten: {text}", self.number));
     }
 
     #[inline]

@@ -4,6 +4,7 @@ use crate::c::abi::{
     CACHALOT_ASK_STREAM_ID, CACHALOT_ENVIRONMENT, CACHALOT_HOST, CACHALOT_NO_CACHING, CACHALOT_OPEN_LATER,
     CACHALOT_PEER_ACCESS, CACHALOT_SIMULATED, cachalot_options, cachalot_stream,
 };
+use crate::c::announced::Announced;
 use crate::c::callbacks::Callbacks;
 use crate::c::device::{Backing, Device};
 use crate::c::idle::IdleWork;
@@ -99,7 +100,8 @@ impl Instance {
     /// Each pointer among the options is NULL or valid as the header requires.
     pub(crate) unsafe fn open(options: &cachalot_options, host: Host) -> Outcome<Box<Self>> {
         // SAFETY: guaranteed by the caller.
-        let parsed = unsafe { ParsedOptions::read(options) }?;
+        let mut parsed = unsafe { ParsedOptions::read(options) }?;
+        let announced = parsed.announced().map(Arc::new);
         let callbacks = Arc::new(Callbacks::new(host));
         let stacks = Arc::new(Stacks::default());
         let devices = if parsed.has(CACHALOT_SIMULATED) { parsed.simulate() } else { parsed.cuda(host)? };
@@ -109,6 +111,7 @@ impl Instance {
             ordinal,
             callbacks: Arc::clone(&callbacks),
             stacks: Arc::clone(&stacks),
+            announced: announced.clone(),
         });
         let allocator = Allocator::new(devices, &parsed.config)?;
         let instance = Box::new(Self {
@@ -122,6 +125,10 @@ impl Instance {
         for device in instance.devices() {
             if parsed.limit.is_some() {
                 instance.allocator.set_limit(device, parsed.limit)?;
+            }
+            if announced.is_some() {
+                instance.allocator.watch_frees(device, true)?;
+                instance.allocator.report_events(device, true)?;
             }
             instance.allocator.set_caching(device, !parsed.has(CACHALOT_NO_CACHING))?;
         }
@@ -246,6 +253,7 @@ impl Instance {
             return Err(Status::new(CACHALOT_ERROR_STILL_HELD, text));
         }
         // The context may live on.
+        self.allocator.end_quarantine(index)?;
         let destroyed = self.allocator.destroy_idle_events(index);
         let closed = device.cuda().map_or(Ok(()), CudaDevice::close);
         Ok(destroyed.and(closed.map_err(cachalot_core::Error::from))?)
@@ -301,6 +309,11 @@ impl ParsedOptions {
             limit: (limit_bytes != 0).then_some(limit_bytes),
             simulated_bytes: if options.simulated_bytes == 0 { SIMULATED_BYTES } else { options.simulated_bytes },
         })
+    }
+
+    /// Returns what a memory checker is told, if one listens. It knows device memory alone.
+    fn announced(&mut self) -> Option<Announced> {
+        if self.has(CACHALOT_SIMULATED) || self.has(CACHALOT_HOST) { None } else { Announced::begin(&mut self.config) }
     }
 
     fn has(&self, flag: u32) -> bool {

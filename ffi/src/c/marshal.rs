@@ -2,7 +2,7 @@
 //! success.
 
 use crate::c::abi::cachalot_status;
-use crate::c::status::{CACHALOT_ERROR_STRUCT_SIZE, Outcome, Status};
+use crate::c::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, CACHALOT_ERROR_STRUCT_SIZE, Outcome, Status};
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -148,6 +148,31 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str, refusal: cacha
     // SAFETY: not NULL; the rest is guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str().map_err(|_| Status::new(refusal, format_args!("{what} is not UTF-8")))
+}
+
+/// Copies a text with its NUL to the `capacity` bytes at `buffer`, and the length without the NUL to `length`. Either may
+/// be NULL, but not both; the capacity of a NULL buffer is 0.
+///
+/// # Safety
+/// `buffer` is NULL or has `capacity` writable bytes, and `length` is NULL or valid for a write.
+pub(crate) unsafe fn hand_out(text: &CStr, buffer: *mut c_char, capacity: usize, length: *mut usize) -> Outcome {
+    let text = text.to_bytes_with_nul();
+    if buffer.is_null() && (capacity > 0 || length.is_null()) {
+        return Err(Status::null("the buffer"));
+    }
+    if !buffer.is_null() {
+        if text.len() > capacity {
+            let text = format!("the text needs {} bytes, and there are {capacity}", text.len());
+            return Err(Status::new(CACHALOT_ERROR_BUFFER_TOO_SMALL, text));
+        }
+        // SAFETY: the caller's buffer has room for the text and its NUL, and does not overlap with it.
+        unsafe { core::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len()) };
+    }
+    if let Some(length) = NonNull::new(length) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { length.write(text.len() - 1) };
+    }
+    Ok(())
 }
 
 /// A context pointer of the program, passed back to callbacks and never dereferenced.

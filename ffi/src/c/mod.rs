@@ -16,11 +16,13 @@ pub mod capi;
 pub mod status;
 pub mod torch;
 
+mod announced;
 mod births;
 mod boundary;
 mod callbacks;
 mod changes;
 mod device;
+mod explanation;
 mod filters;
 mod handle;
 mod idle;

@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
         "cachalot_gpu.torch needs PyTorch with CUDA: pip install './python[torch]' in a clone of cachalot", name="torch"
     ) from None
 
+from ._explain import explain
 from ._forecast import predict
 from ._history import dump_snapshot, memory_snapshot, record_memory_history
 from ._limits import (
@@ -74,6 +75,7 @@ __all__ = [
     "enable",
     "enable_pinned",
     "enabled",
+    "explain",
     "get_per_process_memory_fraction",
     "iteration",
     "list_gpu_processes",

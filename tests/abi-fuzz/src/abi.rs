@@ -253,6 +253,8 @@ functions! {
     record_use = cachalot_record_use(block: *mut c_void, stream: cachalot_stream);
     stream_destroyed = cachalot_stream_destroyed(device: c_int, stream: cachalot_stream);
     base_of = cachalot_base_of(address: *const c_void, out: &mut cachalot_block);
+    explain_address =
+        cachalot_explain_address(address: *const c_void, buffer: *mut c_char, capacity: usize, length: &mut usize);
     forecast = cachalot_forecast(device: c_int, bytes: usize, stream: cachalot_stream, out: &mut cachalot_outlook);
     would_fit = cachalot_would_fit(device: c_int, sizes: *const usize, count: usize, stream: cachalot_stream, out: &mut cachalot_fit);
     process_events = cachalot_process_events(device: c_int);

@@ -61,6 +61,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   ALLOCATOR_CALL(cachalot_record_use, (allocator, block, NULL))                                           \
   DEVICE_CALL(cachalot_stream_destroyed, (allocator, device, (cachalot_stream)(uintptr_t)0x7f0000001000)) \
   ALLOCATOR_CALL(cachalot_base_of, (allocator, block, &any_block))                                        \
+  ALLOCATOR_CALL(cachalot_explain_address, (allocator, block, any_text, sizeof any_text, &any_length))     \
   DEVICE_CALL(cachalot_forecast, (allocator, device, 100, NULL, &any_outlook))                            \
   DEVICE_CALL(cachalot_would_fit, (allocator, device, &any_length, 1, NULL, &any_fit))                    \
   DEVICE_CALL(cachalot_process_events, (allocator, device))                                               \

@@ -28,6 +28,8 @@ int main(int argc, char **argv) {
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_malloc(it.allocator, 0, 100, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_malloc(it.allocator, 0, 0, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_base_of(it.allocator, it.small, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_explain_address(it.allocator, it.small, NULL, 0, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_explain_address(it.allocator, it.small, NULL, 9, &length));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_forecast(it.allocator, 0, 100, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_would_fit(it.allocator, 0, &length, 1, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_would_fit(it.allocator, 0, NULL, 1, NULL, &any_fit));

@@ -90,7 +90,9 @@ impl TakenUnit {
         match kind {
             UnitKind::Segment => {
                 device.peaks.device.count(Occurrence::DeviceFree);
-                device.release_memory(self.unit.ptr(), bytes)?;
+                if !device.release_guarded(self.unit.ptr())? {
+                    device.release_memory(self.unit.ptr(), bytes)?;
+                }
             }
             // A device with pages has virtual memory.
             UnitKind::Pages => device.mapper().map_or(Ok(()), |mapper| mapper.unmap_detached(slot, self.block))?,

@@ -17,7 +17,7 @@ use crate::sync::MutexGuard;
 use alloc::vec::Vec;
 
 /// A locked part of a device.
-type Guard<'a, R, T> = MutexGuard<'a, R, T>;
+type LockedPart<'a, R, T> = MutexGuard<'a, R, T>;
 
 /// The locked parts of a device, in the order of their ranks.
 pub(in crate::arena) struct Standstill<'a, P: Platform> {
@@ -25,14 +25,14 @@ pub(in crate::arena) struct Standstill<'a, P: Platform> {
     /// The configuration in force, which changes only with the registry locked.
     pub config: Config,
     /// The lanes of the planned policy, if configured.
-    pub lanes: Vec<Guard<'a, P::Lock, Option<Lane>>>,
+    pub lanes: Vec<LockedPart<'a, P::Lock, Option<Lane>>>,
     pub paging: LockedPaging<'a, P>,
-    pub ended: Guard<'a, P::Lock, EndedHeaps<P::Storage>>,
+    pub ended: LockedPart<'a, P::Lock, EndedHeaps<P::Storage>>,
     pub waits: LockedWaits<'a, P>,
-    pub planner: Option<Guard<'a, P::Lock, PlannerState>>,
-    pub tuning: Guard<'a, P::Lock, TuningState>,
-    pub page_map: Guard<'a, P::Lock, ()>,
-    pub peaks: Guard<'a, P::Lock, u32>,
+    pub planner: Option<LockedPart<'a, P::Lock, PlannerState>>,
+    pub tuning: LockedPart<'a, P::Lock, TuningState>,
+    pub page_map: LockedPart<'a, P::Lock, ()>,
+    pub peaks: LockedPart<'a, P::Lock, u32>,
 }
 
 impl<'a, P: Platform> Standstill<'a, P> {

@@ -14,6 +14,7 @@
 mod departures;
 pub(in crate::arena) mod expand;
 pub(crate) mod extents;
+mod guarded;
 pub(in crate::arena) mod mapper;
 mod mapping;
 pub(crate) mod parking;

@@ -36,7 +36,7 @@ use crate::streams::groups::GroupSet;
 use crate::streams::kept::Captured;
 use crate::tables::CapacityError;
 use crate::tables::slot_table::NONE;
-use crate::units::StreamId;
+use crate::units::{DevicePtr, StreamId};
 
 impl<'a, P: Platform> OnDevice<'a, P> {
     /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
@@ -65,6 +65,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
             debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
             heap.blocks[block].events = 0;
             heap.undo_free(block, &self.heaps.slot(slot).counters);
+            self.undo_guarded_free(DevicePtr(heap.blocks[block].addr));
         }
         waiting
     }

@@ -76,7 +76,7 @@ impl<P: Platform> OnDevice<'_, P> {
         heap.blocks[block].events |= FRONTIER_BIT;
         if heap.blocks[block].uses != NONE {
             // On an error the block is allocated again, without the bit.
-            return self.wait_for_uses(slot, heap, block, site).map(|()| block);
+            return self.note_and_wait(slot, heap, block, site).map(|()| block);
         }
         self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
         drop(heap);

@@ -15,8 +15,8 @@
 //! An idle stream needs no event: all blocks waiting for the stream are free. While the last question found the stream idle,
 //! a request asks again, and a free records nothing.
 //!
-//! An event that is recorded later than a free covers the free. The stream must exist until then: the
-//! end of a stream that is announced records the event first.
+//! An event recorded later than a free covers the free. The stream must exist until then: the announced
+//! end of a stream records the event first.
 //!
 //! During a capture no event is recorded: the blocks stay open.
 

@@ -3,7 +3,7 @@
 
 use super::{Call, DeviceState, INVALID, NO_MEMORY, SimulatedDevice};
 use crate::device::{Contents, CopyMark, DeviceResult, Saved};
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, StreamId};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
@@ -24,11 +24,21 @@ pub(super) struct HostMemory {
     copies: u64,
     /// Copies not waited for: number and device addresses.
     in_progress: Vec<(u64, Range<u64>)>,
+    /// Addresses filled with a value, the last fill last.
+    filled: Vec<(Range<u64>, u8)>,
 }
 
 impl Default for HostMemory {
     fn default() -> Self {
-        Self { capacity: u64::MAX, prepared: None, kept: BTreeMap::new(), names: 0, copies: 0, in_progress: Vec::new() }
+        Self {
+            capacity: u64::MAX,
+            prepared: None,
+            kept: BTreeMap::new(),
+            names: 0,
+            copies: 0,
+            in_progress: Vec::new(),
+            filled: Vec::new(),
+        }
     }
 }
 
@@ -41,6 +51,11 @@ impl HostMemory {
     /// Returns whether a copy in progress uses some of the addresses.
     pub(super) fn copies(&self, addresses: &Range<u64>) -> bool {
         self.in_progress.iter().any(|(_, copied)| copied.start < addresses.end && addresses.start < copied.end)
+    }
+
+    /// Returns the value with which an address was filled last; 0 for none.
+    fn byte(&self, address: u64) -> u8 {
+        self.filled.iter().rev().find(|(range, _)| range.contains(&address)).map_or(0, |(_, value)| *value)
     }
 
     fn begin(&mut self, addresses: Range<u64>) {
@@ -86,6 +101,21 @@ impl SimulatedDevice {
         let mut state = self.0.lock();
         let handle = state.pieces(at.0..at.0 + 1)?[0].0;
         state.contents_of(handle).map(|contents| *contents)
+    }
+
+    /// Returns the byte at an address, as the fills of the allocator and [`overwrite`](Self::overwrite) have left it.
+    pub fn byte(&self, at: DevicePtr) -> u8 {
+        self.0.lock().host.byte(at.0)
+    }
+
+    /// Writes a byte, as a kernel would.
+    pub fn overwrite(&self, at: DevicePtr, value: u8) {
+        self.0.lock().host.filled.push((at.0..at.0 + 1, value));
+    }
+
+    /// Takes the addresses of the overwritten bytes that the allocator has reported.
+    pub fn take_damage(&self) -> Vec<DevicePtr> {
+        core::mem::take(&mut self.0.lock().damage)
     }
 
     /// Returns the bytes of contents kept by the host.
@@ -145,6 +175,23 @@ impl Contents for SimulatedDevice {
         let handle = state.mapped_whole(at.0, bytes)?;
         *state.contents_of(handle).ok_or(INVALID)? = 0;
         state.host.begin(at.0..at.0 + bytes);
+        Ok(())
+    }
+
+    /// Takes effect at once, since work of the simulated device has no contents.
+    fn fill(&self, _: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.pieces(at.0..at.0 + bytes).ok_or(INVALID)?;
+        state.host.filled.push((at.0..at.0 + bytes, value));
+        Ok(())
+    }
+
+    fn read(&self, at: DevicePtr, into: &mut [u8]) -> DeviceResult<()> {
+        let state = self.0.lock();
+        state.pieces(at.0..at.0 + into.len() as u64).ok_or(INVALID)?;
+        for (address, byte) in (at.0..).zip(into) {
+            *byte = state.host.byte(address);
+        }
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The interface of a simulated device: segments, events and streams, and the clock.
 
 use super::{Call, INVALID, SimulatedDevice};
+use crate::device::explanation::Explanation;
 use crate::device::oom::OutOfMemory;
 use crate::device::{
     CaptureMark, Contents, DeviceResult, Event, Host, MemoryInfo, Segments, StreamOrder, VirtualMemory,
@@ -228,6 +229,10 @@ impl Host for SimulatedDevice {
     }
 
     fn on_event(&self, _: &TraceEntry, _: PoolId) {}
+
+    fn on_damage(&self, block: &Explanation) {
+        self.0.lock().damage.push(block.address);
+    }
 
     fn call_site(&self, _: CallSite) -> u32 {
         0

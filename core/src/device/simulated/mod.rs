@@ -94,6 +94,8 @@ struct DeviceState {
     mappings: BTreeMap<u64, (u64, u64, bool)>,
     /// The mappings reported to the program: address → length.
     told: BTreeMap<u64, u64>,
+    /// The addresses of overwritten bytes that were reported.
+    damage: Vec<DevicePtr>,
     /// Physical handles by number.
     physical: BTreeMap<u64, PhysicalMemory>,
     /// The number of the latest handle.

@@ -4,7 +4,7 @@ use crate::c::abi::{cachalot_allocator, cachalot_device, cachalot_options, cacha
 use crate::c::boundary;
 use crate::c::instance::{Instance, unknown_device};
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
-use crate::c::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, CACHALOT_ERROR_INVALID_CONFIG, Host, Status};
+use crate::c::status::{CACHALOT_ERROR_INVALID_CONFIG, Host};
 use crate::c::{abi, handle};
 use cachalot_core::Segments;
 use core::ffi::{c_char, c_int};
@@ -94,24 +94,8 @@ pub unsafe extern "C" fn cachalot_config(
         let (device, _) = instance.device(device)?;
         // Settings are written in ASCII, without NUL.
         let text = CString::new(instance.allocator.config(device)?.to_string()).unwrap_or_default();
-        let text = text.as_bytes_with_nul();
-        if buffer.is_null() && (capacity > 0 || length.is_null()) {
-            return Err(Status::null("the buffer"));
-        }
-        if !buffer.is_null() {
-            if text.len() > capacity {
-                let text = format!("the settings need {} bytes, and there are {capacity}", text.len());
-                return Err(Status::new(CACHALOT_ERROR_BUFFER_TOO_SMALL, text));
-            }
-            // SAFETY: the caller's buffer has room for the text and its NUL, and does not overlap
-            // with it.
-            unsafe { core::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len()) };
-        }
-        if let Some(length) = NonNull::new(length) {
-            // SAFETY: guaranteed by the caller.
-            unsafe { length.write(text.len() - 1) };
-        }
-        Ok(())
+        // SAFETY: guaranteed by the caller.
+        unsafe { marshal::hand_out(&text, buffer, capacity, length) }
     })
 }
 

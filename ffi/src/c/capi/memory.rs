@@ -7,11 +7,13 @@ use crate::c::abi::{
 };
 use crate::c::boundary;
 use crate::c::device::{of_stream, refuse};
+use crate::c::explanation;
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
 use crate::c::status::Status;
 use cachalot_core::{Bound, DevicePtr, Forecast, StreamId};
 use cachalot_cuda::driver::types::CuStream;
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
+use std::ffi::CString;
 
 // SAFETY: `repr(C)` with its size first, and numbers and pointers without padding.
 unsafe impl Versioned for cachalot_block {
@@ -158,6 +160,27 @@ pub unsafe extern "C" fn cachalot_base_of(
             reserved: 0,
         });
         Ok(())
+    })
+}
+
+/// Copies an explanation of an address as a text.
+///
+/// # Safety
+/// `buffer` is NULL or has `capacity` writable bytes, and `length` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_explain_address(
+    allocator: *const cachalot_allocator,
+    address: *const c_void,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let explanation = instance.allocator.explain(self::address(address))?;
+        // Names of functions and files come without NUL.
+        let text = CString::new(explanation::describe(&explanation, &instance.stacks)).unwrap_or_default();
+        // SAFETY: guaranteed by the caller.
+        unsafe { marshal::hand_out(&text, buffer, capacity, length) }
     })
 }
 

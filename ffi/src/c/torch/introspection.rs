@@ -27,7 +27,8 @@ pub unsafe extern "C" fn cachalot_torch_on_event(
         plugin::with_allocator(|instance| {
             instance.callbacks.set_event(callback, Userdata(userdata));
             for device in instance.devices() {
-                instance.allocator.report_events(device, callback.is_some())?;
+                let (_, opened) = instance.device(device.0 as c_int)?;
+                instance.allocator.report_events(device, callback.is_some() || opened.announced.is_some())?;
             }
             Ok(())
         })

@@ -200,6 +200,12 @@ impl Worker {
         if reply.status_in(self.situation()) != CACHALOT_OK {
             return;
         }
+        let mut length = 0;
+        let at = abi::pointer(block.address + inside);
+        let reply = self.world.allocator.explain_address(at, std::ptr::null_mut(), 0, &mut length);
+        if reply.status_in(self.situation()) == CACHALOT_OK && length == 0 {
+            finding::report("explain_address", &format!("{block:?} is explained by nothing"));
+        }
         let segment = found.segment_base.addr() as u64;
         let end = segment + found.segment_bytes as u64;
         let fits = found.base.addr() as u64 == block.address

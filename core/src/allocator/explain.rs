@@ -1,0 +1,58 @@
+//! Addresses explained: which block a kernel has missed, and what became of the block.
+
+use crate::allocator::Allocator;
+use crate::arena::invalid_pointer::not_in_heap;
+use crate::device::DeviceMemory;
+use crate::device::{Explanation, Holder};
+use crate::error::Error;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::{DeviceIndex, DevicePtr};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Explains an address, such as that of a kernel's fault: the block at the address or beside it, who has the block,
+    /// its call sites, and the streams that were said to use it.
+    ///
+    /// Knows the blocks that the program holds or that still wait for work, and under
+    /// [`guard`](crate::config::Guard) those unmapped last, with the addresses around. The call site of a request is
+    /// known while a trace is recorded, and for each guarded block.
+    ///
+    /// Device: not called, so that the method works after the loss of the context.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPointer`]: nothing is known of the address.
+    pub fn explain(&self, address: DevicePtr) -> Result<Explanation, Error> {
+        let _checked = self.checked_at("explain", address);
+        let guarded = self.arenas.iter().find_map(|arena| arena.explain_guarded(address));
+        if let Some(explanation) = guarded {
+            if explanation.holder != Holder::Program {
+                return Ok(explanation);
+            }
+            // The heap knows the uses of a block that the program holds.
+            let of_heap = self.explain_live(explanation.block);
+            return Ok(if let Ok(live) = of_heap { explanation.with_uses(&live) } else { explanation });
+        }
+        self.explain_live(address)
+    }
+
+    /// Gives back the addresses kept away from further blocks after the frees of [guarded](crate::config::Guard) ones,
+    /// of which [`explain`](Self::explain) then knows nothing. For programs that end their use of a device.
+    ///
+    /// Device: called for each freed block.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn end_quarantine(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("end_quarantine", device);
+        self.on(device)?.end_quarantine();
+        Ok(())
+    }
+
+    /// Explains an address in a block that the program holds, or that waits for work.
+    fn explain_live(&self, address: DevicePtr) -> Result<Explanation, Error> {
+        self.at_owner(address, |device, heap| {
+            let explained = device.explain_in_heap(heap.heap, address);
+            explained.ok_or_else(|| not_in_heap(&device.heaps.lock(heap.heap), address))
+        })
+    }
+}

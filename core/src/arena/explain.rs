@@ -1,0 +1,62 @@
+//! Addresses explained from the tables. Works after the loss of the context: the device is not called.
+
+use crate::arena::{Arena, Platform};
+use crate::device::explanation::{Explanation, Holder, STREAMS};
+use crate::heap::block::State;
+use crate::pages::guards::GuardStage;
+use crate::tables::OnceTable;
+use crate::units::{DeviceIndex, DevicePtr};
+
+impl<P: Platform> Arena<P> {
+    /// Explains an address of a guarded block, or of the addresses beside one.
+    pub(crate) fn explain_guarded(&self, address: DevicePtr) -> Option<Explanation> {
+        let (block, frees) = self.guarded_around(address)?;
+        Some(Explanation {
+            address,
+            block: block.place.at,
+            requested: block.requested,
+            size: block.place.size,
+            stream: block.stream,
+            device: DeviceIndex(self.number),
+            holder: match block.stage {
+                GuardStage::Held => Holder::Program,
+                GuardStage::Freed => Holder::Work,
+                GuardStage::Unmapped => Holder::Nobody,
+            },
+            guarded: true,
+            allocated_at: block.sites[0],
+            freed_at: block.sites[1],
+            frees_since: if block.stage == GuardStage::Held { 0 } else { frees - block.freed },
+            used_on: block.uses,
+        })
+    }
+
+    /// Explains an address in a block of the heap in `slot`. `None` for free memory.
+    pub(crate) fn explain_in_heap(&self, slot: u32, address: DevicePtr) -> Option<Explanation> {
+        let mut heap = self.heaps.slots.get(slot)?.heap.lock();
+        let block = heap.containing(address)?;
+        let entry = heap.blocks[block];
+        let holder = match entry.state {
+            State::Allocated => Holder::Program,
+            State::Pending => Holder::Work,
+            _ => return None,
+        };
+        let stream = heap.uses().borrower(block).unwrap_or(heap.stream);
+        let mut next = entry.uses;
+        let uses = heap.uses().next_streams(&mut next);
+        Some(Explanation {
+            address,
+            block: DevicePtr(entry.addr),
+            requested: entry.requested,
+            size: entry.size,
+            stream,
+            device: DeviceIndex(self.number),
+            holder,
+            guarded: false,
+            allocated_at: self.history.sites.block(DevicePtr(entry.addr)),
+            freed_at: 0,
+            frees_since: 0,
+            used_on: uses.into_iter().filter(|&other| other != stream).take(STREAMS).collect(),
+        })
+    }
+}

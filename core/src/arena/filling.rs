@@ -1,0 +1,107 @@
+//! What is written to blocks: cleared or filled when new or freed, and a canary behind the requested bytes.
+//!
+//! ```text
+//! block   | requested bytes | canary, 512 bytes at most |
+//! free ─ the work known at the free is complete ─▶ canary read ─▶ block filled ─▶ free for further requests
+//! ```
+//!
+//! The own stream of each block counts as a use (`WATCHED`), so every free comes to the end of its waits.
+
+use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::config::Filling;
+use crate::device::{Contents, Host, Segments, StreamOrder};
+use crate::error::Error;
+use crate::heap::block::BlockEntry;
+use crate::page_map::Owner;
+use crate::units::{DevicePtr, StreamId};
+
+/// The value of the bytes behind the requested ones.
+const CANARY: u8 = 0xCB;
+
+/// The greatest number of bytes behind the requested ones that are checked.
+const CHECKED: usize = 512;
+
+/// Returns how many bytes behind the requested ones of a block are checked.
+fn checked_bytes(size: u64, requested: u64) -> usize {
+    (size - requested).min(CHECKED as u64) as usize
+}
+
+impl<P: Platform> OnDevice<'_, P> {
+    /// Writes what the settings say to a new block, in the order of its stream.
+    ///
+    /// # Errors
+    /// The error of the device. The block is freed then.
+    pub(super) fn fill_new(self, ptr: DevicePtr, requested: u64, stream: StreamId) -> Result<(), Error> {
+        let Filling { on_alloc, canary, .. } = self.guarding.filling;
+        let (Owner::Heap(owner), true) = (self.pages.owner(ptr), on_alloc.is_some() || canary) else { return Ok(()) };
+        let Some(contents) = self.driver.device().contents() else { return Ok(()) };
+        let size = {
+            let heap = self.heaps.lock(owner.heap);
+            heap.lookup(ptr).map_or(requested, |block| heap.blocks[block].size)
+        };
+        let slack = checked_bytes(size, requested) as u64;
+        let filled = on_alloc.map_or(Ok(()), |value| self.call(|_| contents.fill(stream, ptr, size, value)));
+        let marked = filled.and_then(|()| {
+            let at = ptr.offset(requested);
+            if canary && slack > 0 { self.call(|_| contents.fill(stream, at, slack, CANARY)) } else { Ok(()) }
+        });
+        if let Err(error) = marked {
+            self.free(owner, ptr, None)?;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Returns whether something is to be done with the contents of a pending block before the block becomes free.
+    pub(super) fn has_end(self, pool: u32) -> bool {
+        self.flags.has(flags::WATCHED) && self.guarding.filling.ends_frees() && pool == 0
+    }
+
+    /// Checks and fills a pending block of the heap in `slot` for which no work is waited for any longer. No other call
+    /// touches the block. A failure of the device shows in its health.
+    pub(super) fn end_contents(self, slot: u32, block: u32) {
+        let Some(contents) = self.driver.device().contents() else { return };
+        let (BlockEntry { addr, size, requested, .. }, stream, ended) = {
+            let heap = self.heaps.lock(slot);
+            (heap.blocks[block], heap.stream, heap.ended)
+        };
+        let at = DevicePtr(addr);
+        // A copy to the host would break a capture.
+        if self.guarding.filling.canary && !self.flags.has(flags::CAPTURE) {
+            self.check_canary(slot, contents, at.offset(requested), checked_bytes(size, requested));
+        }
+        // On a stream that is captured, the graph would fill the block again at each replay.
+        let may_capture = self.flags.has(flags::CAPTURE) && !ended;
+        let captured = may_capture && self.call(|device| device.is_capturing(stream)) != Ok(false);
+        if let Some(value) = self.guarding.filling.on_free.filter(|_| !captured) {
+            let filled = self.call(|_| contents.fill(stream, at, size, value));
+            // The pages of a guarded block go to other streams.
+            if filled.is_ok() && self.is_guarded(at) {
+                let _shown_by_health = self.call(|device| device.synchronize(stream));
+            }
+        }
+    }
+
+    /// Tells the program of the first overwritten byte among `bytes` from `at` on.
+    fn check_canary(self, slot: u32, contents: &dyn Contents, at: DevicePtr, bytes: usize) {
+        let mut room = [CANARY; CHECKED];
+        let read = &mut room[..bytes];
+        if bytes == 0 || self.call(|_| contents.read(at, read)).is_err() {
+            return;
+        }
+        if let Some(offset) = read.iter().position(|&byte| byte != CANARY) {
+            let address = at.offset(offset as u64);
+            let known = self.explain_guarded(address).or_else(|| self.explain_in_heap(slot, address));
+            if let Some(explanation) = known {
+                self.driver.device().on_damage(&explanation);
+            }
+        }
+    }
+}
+
+impl<P: Platform> Arena<P> {
+    /// Sets whether the own stream of each block counts as a use. It always does where blocks are filled.
+    pub(crate) fn watch_frees(&self, on: bool) {
+        self.flags.set(flags::WATCHED, on || self.guarding.filling != Filling::NOTHING);
+    }
+}

@@ -1,0 +1,206 @@
+//! Guarded blocks: each is a segment of its heap, on pages of its own, and is unmapped when it is free.
+//!
+//! ```text
+//! request ─ its turn ─▶ obtain_guarded ─▶ a segment with one block, which its own stream "uses"
+//! free ─▶ the block waits for its own stream and for all streams announced ─▶ segment removed ─▶ pages unmapped
+//! ```
+//!
+//! The use by the own stream sends each free of a guarded block the way of blocks that several streams use. The fast
+//! paths know nothing of guards.
+
+use crate::arena::flags::FlagWord;
+use crate::arena::heaps::{HeapGuard, Heaps};
+use crate::arena::request::Request;
+use crate::arena::{OnDevice, Platform, flags};
+use crate::config::{Config, Filling, Guard};
+use crate::device::Host;
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::page_map::Owner;
+use crate::pages::guards::GuardedBlock;
+use crate::stats::Occurrence;
+use crate::sync::{AtomicU32, Ordering};
+use crate::trace::{Action, CallSite};
+use crate::units::{DevicePtr, MAX_REQUEST, StreamId};
+
+/// Which requests get a guarded block.
+#[derive(Debug)]
+pub(crate) struct Guarding {
+    /// The setting, which never changes.
+    guard: Guard,
+    /// What is written to blocks, which never changes.
+    pub filling: Filling,
+    /// How many requests come to one guarded block; 0 without guards.
+    interval: u32,
+    /// Number of requests since the last guarded block.
+    since: AtomicU32,
+}
+
+impl Guarding {
+    pub(super) fn new(config: &Config) -> Self {
+        let (guard, filling) = (config.guard(), config.filling());
+        Self { guard, filling, interval: guard.interval(), since: AtomicU32::new(0) }
+    }
+
+    /// Returns a copy for another device.
+    #[cfg(feature = "alloc")]
+    pub(super) fn copy(&self) -> Self {
+        let since = AtomicU32::new(self.since.load(Ordering::Relaxed));
+        Self { guard: self.guard, filling: self.filling, interval: self.interval, since }
+    }
+
+    /// Counts a request. Returns whether the request is to get a guarded block.
+    fn is_due(&self) -> bool {
+        let since = self.since.fetch_add(1, Ordering::Relaxed) + 1;
+        // Of threads that count at once, each may find the interval exceeded. The last one starts again from 0.
+        let due = since >= self.interval;
+        if due {
+            self.since.store(0, Ordering::Relaxed);
+        }
+        due
+    }
+}
+
+impl<P: Platform> OnDevice<'_, P> {
+    /// Serves a request while some blocks are guarded, or each is watched.
+    #[cold]
+    pub(super) fn malloc_apart(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        let guarded = if word & flags::GUARDED != 0 { self.malloc_guarded(bytes, stream)? } else { None };
+        let ptr = if let Some(ptr) = guarded {
+            ptr
+        } else {
+            let ptr = self.malloc_again(word & !flags::APART, bytes, stream)?;
+            if word & flags::WATCHED != 0 {
+                self.watch(ptr);
+            }
+            ptr
+        };
+        self.fill_new(ptr, bytes, stream)?;
+        Ok(ptr)
+    }
+
+    /// Lets the free of the block at `ptr` wait for the block's own stream, too. Without an entry for the use, the free is
+    /// complete at once.
+    fn watch(self, ptr: DevicePtr) {
+        if let Owner::Heap(owner) = self.pages.owner(ptr) {
+            let mut heap = self.heaps.lock(owner.heap);
+            if let Some(block) = heap.lookup(ptr)
+                // A captured graph orders the uses of its blocks.
+                && heap.pool == 0
+                && heap.uses().make_room().is_ok()
+            {
+                heap.uses().add_own(block);
+            }
+        }
+    }
+
+    /// Serves a request with a guarded block, if it is the request's turn. Returns `None` for an ordinary block.
+    fn malloc_guarded(self, bytes: u64, stream: StreamId) -> Result<Option<DevicePtr>, Error> {
+        if !self.guarding.is_due() || bytes > MAX_REQUEST / 2 {
+            return Ok(None);
+        }
+        self.health()?;
+        // With no lock held: the host may walk the stack of an interpreter. Asked without a trace as well.
+        let site = self.driver.device().call_site(CallSite::Alloc);
+        let served = self.with_request(bytes, stream, site, Heaps::use_pair, |request| self.obtain_guarded(request));
+        match served {
+            // Whatever is full, an ordinary block takes less of it.
+            Err(Error::TableFull(_)) => Ok(None),
+            served => served,
+        }
+    }
+
+    /// Obtains a guarded block. Returns `None` in a private pool, during a capture, and if the memory lacks.
+    fn obtain_guarded(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if request.pool != 0 || request.capturing {
+            return Ok(None);
+        }
+        let Some(mapper) = self.mapper() else { return Ok(None) };
+        if self.flags.has(flags::PENDING | flags::DEFERRED | flags::ORDERED) {
+            self.process_events()?;
+        }
+        let of = |place| GuardedBlock::held(place, request.bytes, request.stream, request.site);
+        let mut at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard, request.size, of)?;
+        if at.is_none() && self.flags.has(flags::PENDING | flags::ORDERED) {
+            // Pages of blocks that are pending now.
+            self.wait_for_events()?;
+            at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard, request.size, of)?;
+        }
+        let Some(at) = at else { return Ok(None) };
+        let published = self.publish_guarded(request, at);
+        if published.is_err() {
+            mapper.unmap_guarded(at)?;
+        }
+        published.map(Some)
+    }
+
+    /// Adds the guarded block at `at`, which is mapped, to the request's heap.
+    fn publish_guarded(self, request: &Request, at: DevicePtr) -> Result<DevicePtr, Error> {
+        let size = request.size;
+        self.pages.insert(at, size, Owner::Heap(self.heaps.heap_ref(request.slot)))?;
+        let slot = self.heaps.slot(request.slot);
+        let mut heap = self.heaps.lock(request.slot);
+        if heap.make_room_for_segment(size, size).is_err() || heap.uses().make_room().is_err() {
+            drop(heap);
+            self.pages.remove(at, size);
+            return Err(Error::TableFull("segments"));
+        }
+        self.peaks.device.count(Occurrence::DeviceAlloc);
+        self.trace(|recorder| recorder.segment(&mut heap, Action::SegmentAlloc, request.site, at, size));
+        let segment = heap.add_segment(at, size, size, &slot.counters);
+        let mut served = heap.allocate_from(segment.value, size, request.bytes, &slot.counters);
+        // The use that sends the free to `free_with_uses`.
+        heap.uses().add_own(segment.value);
+        self.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
+        drop(heap);
+        served.peaks_stale |= segment.peaks_stale;
+        Ok(self.reconcile(slot, served))
+    }
+
+    /// Removes the guarded block `block`, which has just become free, from its heap. Returns the address to unmap once
+    /// the heap is unlocked. `None` for an ordinary block, and while the program has the segment pinned.
+    pub(in crate::arena) fn remove_guarded(
+        self,
+        slot: u32,
+        heap: &mut Heap<P::Storage>,
+        block: u32,
+    ) -> Option<DevicePtr> {
+        let at = DevicePtr(heap.blocks[block].addr);
+        if !self.is_guarded(at) || !heap.is_releasable(block) {
+            return None;
+        }
+        let (at, size) = heap.remove_segment(block, &self.heaps.slot(slot).counters);
+        self.pages.remove(at, size);
+        self.peaks.device.count(Occurrence::DeviceFree);
+        self.trace(|recorder| recorder.release(heap, Action::SegmentFree, at, size));
+        Some(at)
+    }
+}
+
+impl<P: Platform> OnDevice<'_, P> {
+    /// Notes what is known of a pending block at its free, if a guarded block, and frees the block as
+    /// [`wait_for_uses`](Self::wait_for_uses) does. Unlocks the heap; no other call touches a pending block.
+    pub(in crate::arena) fn note_and_wait(
+        self,
+        slot: u32,
+        heap: HeapGuard<'_, P>,
+        block: u32,
+        site: u32,
+    ) -> Result<(), Error> {
+        let (mut heap, mut site) = (heap, site);
+        let at = DevicePtr(heap.blocks[block].addr);
+        if self.is_guarded(at) {
+            drop(heap);
+            // With no lock held: the host may walk the stack of an interpreter.
+            if site == 0 {
+                site = self.driver.device().call_site(CallSite::Free);
+            }
+            heap = self.heaps.lock(slot);
+            let own = heap.stream;
+            let mut next = heap.blocks[block].uses;
+            let uses = heap.uses().next_streams(&mut next);
+            self.note_guarded_free(at, site, uses.into_iter().filter(|&stream| stream != own));
+        }
+        self.wait_for_uses(slot, heap, block, site)
+    }
+}

@@ -1,0 +1,201 @@
+//! The pages of guarded blocks: mapped for one block each, and unmapped once the block is free.
+//!
+//! ```text
+//! map_guarded ─ addresses reserved ─ page: spare, new or shared ─ mapped ─▶ block
+//! unmap_guarded ─ page spare ─ addresses kept ─ some frees later ─▶ addresses given back
+//! ```
+
+use crate::arena::paging::mapper::{Charge, Mapper};
+use crate::arena::paging::mapping::Hand;
+use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::config::Guard;
+use crate::device::explanation::STREAMS;
+use crate::device::{DeviceResult, ErrorKind, Host};
+use crate::error::Error;
+use crate::pages::guards::{GuardedBlock, GuardedPlace, Shelf};
+use crate::stats::MemoryCall;
+use crate::units::{DevicePtr, StreamId};
+
+/// Number of the addresses kept longest that are given back where addresses are short.
+const GIVEN_UP: u32 = 64;
+
+impl<P: Platform> Mapper<'_, P> {
+    /// Maps pages for a guarded block of `size` bytes, and notes the block as held. Returns `None` if the memory or the
+    /// addresses lack. The caller publishes the block, or calls [`unmap_guarded`](Self::unmap_guarded).
+    pub(in crate::arena) fn map_guarded(
+        &self,
+        guard: Guard,
+        size: u64,
+        of: impl FnOnce(GuardedPlace) -> GuardedBlock,
+    ) -> Result<Option<DevicePtr>, Error> {
+        self.device.paging.pool.lock().guards.make_room().map_err(|_| Error::TableFull("guarded blocks"))?;
+        let granule = self.memory.granularity();
+        let bytes = size.next_multiple_of(granule);
+        let Some(page) = self.page_for_guard(guard, size, bytes)? else { return Ok(None) };
+        let (page, offset) = page;
+        // One granule more than the page stays unmapped.
+        let span = bytes + granule;
+        let undo = || self.end_guard(page, size, false);
+        let base = match self.reserve_guarded(span) {
+            Ok(Some(base)) => base,
+            none => {
+                undo();
+                return none.map(|_| None);
+            }
+        };
+        let mapped = if guard == Guard::Before { base.offset(granule) } else { base };
+        if let Err(error) = self.map_page(page, mapped, bytes) {
+            undo();
+            self.unreserve(Some((base, span)));
+            return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
+        }
+        let place = GuardedPlace { at: mapped.offset(offset), size, base, span, mapped, page };
+        let mut pages = self.device.paging.pool.lock();
+        if pages.guards.make_room().is_err() {
+            // Another thread has filled the table since room was made.
+            drop(pages);
+            let _counted = self.remove_mapping(&place, bytes);
+            return Err(Error::TableFull("guarded blocks"));
+        }
+        pages.guards.add(of(place));
+        Ok(Some(place.at))
+    }
+
+    /// Returns the page for a guarded block of `size` bytes, and the block's offset in the page, which is `bytes` long.
+    fn page_for_guard(&self, guard: Guard, size: u64, bytes: u64) -> Result<Option<(u32, u64)>, Error> {
+        let shares = guard == Guard::All && size <= bytes / 2;
+        if shares && let Some(cut) = self.device.paging.pool.lock().cut_off_shelf(size) {
+            return Ok(Some(cut));
+        }
+        let mut hand = Hand::empty(*self);
+        if !self.new_page(bytes, Charge::WithinLimit, &mut hand.batch)? {
+            return Ok(None);
+        }
+        let page = hand.keep().first;
+        let mut pages = self.device.paging.pool.lock();
+        pages.begin_to_guard(page, size);
+        if shares {
+            // What is left of an earlier shelf stays unused until its last block is gone.
+            pages.guards.shelf = Some(Shelf { page, used: size });
+        }
+        let at_begin = shares || guard == Guard::Before;
+        Ok(Some((page, if at_begin { 0 } else { bytes - size })))
+    }
+
+    /// Reserves `span` bytes of addresses; if there are none, after those kept away longest were given back.
+    fn reserve_guarded(&self, span: u64) -> Result<Option<DevicePtr>, Error> {
+        loop {
+            match self.call(MemoryCall::Reserve, |memory| memory.reserve(span)) {
+                Ok(base) => return Ok(Some(base)),
+                Err(error) if error.kind != ErrorKind::OutOfMemory => return Err(error.into()),
+                Err(_) => {}
+            }
+            let given = (0..GIVEN_UP).take_while(|_| self.forget_oldest(0)).count();
+            if given == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Maps a page at `at`, and tells the program. After a failure the page is not mapped there.
+    fn map_page(&self, page: u32, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let handle = self.device.paging.pool.lock()[page].handle;
+        self.in_turn(|| {
+            self.call(MemoryCall::Map, |memory| memory.map(at, bytes, handle))?;
+            self.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes)).inspect_err(|_| {
+                if self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes)).is_err() {
+                    self.device.paging.pool.lock().mark_stuck(page);
+                }
+            })
+        })?;
+        self.device.driver.device().on_map(at, bytes);
+        Ok(())
+    }
+
+    /// Unmaps the guarded block at `at`, which is in no heap and used by no work known to the allocator. The addresses
+    /// serve no block for as many frees as the settings say. Returns false if no mapped block begins there.
+    ///
+    /// # Errors
+    /// The error of the device, after the bytes were counted as leaked.
+    pub(in crate::arena) fn unmap_guarded(&self, at: DevicePtr) -> Result<bool, Error> {
+        let place = {
+            let mut pages = self.device.paging.pool.lock();
+            let Some(place) = pages.guards.unmap(at) else { return Ok(false) };
+            place
+        };
+        let bytes = self.device.paging.pool.lock()[place.page].bytes;
+        let unmapped = self.remove_mapping(&place, bytes);
+        self.device.paging.pool.lock().guards.keep_away(at);
+        let keep = self.device.settings.config.lock().quarantine();
+        while self.forget_oldest(keep) {}
+        unmapped.map(|()| true)
+    }
+
+    /// Removes the mapping of a guarded block, and lets the page go.
+    fn remove_mapping(&self, place: &GuardedPlace, bytes: u64) -> Result<(), Error> {
+        let removed = self.unmap(place.mapped, bytes);
+        self.end_guard(place.page, place.size, removed.is_err());
+        Ok(removed?)
+    }
+
+    /// Ends a mapping of a page under a guarded block of `size` bytes, which is unmapped or `stuck` for good.
+    fn end_guard(&self, page: u32, size: u64, stuck: bool) {
+        let leaked = self.device.paging.pool.lock().end_guard(page, size, stuck);
+        self.device.ledger.leak(leaked);
+    }
+
+    /// Gives back the addresses kept away longest, if more than `keep` blocks are unmapped.
+    fn forget_oldest(&self, keep: u64) -> bool {
+        let forgotten = self.device.paging.pool.lock().guards.forget_oldest(keep);
+        self.unreserve(forgotten.map(|place| (place.base, place.span)));
+        forgotten.is_some()
+    }
+}
+
+impl<P: Platform> OnDevice<'_, P> {
+    /// Unmaps a segment that was removed from its heap, if a guarded block. Returns whether it was one.
+    ///
+    /// # Errors
+    /// The error of the device, after the bytes were counted as leaked.
+    pub(in crate::arena) fn release_guarded(self, base: DevicePtr) -> Result<bool, Error> {
+        if !self.flags.has(flags::GUARDED) {
+            return Ok(false);
+        }
+        self.mapper().map_or(Ok(false), |mapper| mapper.unmap_guarded(base))
+    }
+
+    /// Gives back the addresses of all unmapped guarded blocks.
+    pub(crate) fn end_quarantine(self) {
+        if self.flags.has(flags::GUARDED)
+            && let Some(mapper) = self.mapper()
+        {
+            while mapper.forget_oldest(0) {}
+        }
+    }
+}
+
+impl<P: Platform> Arena<P> {
+    /// Returns whether a guarded block with mapped addresses begins at `at`.
+    pub(in crate::arena) fn is_guarded(&self, at: DevicePtr) -> bool {
+        self.flags.has(flags::GUARDED) && self.paging.pool.lock().guards.is_mapped(at)
+    }
+
+    /// Notes the free of the guarded block at `at`, and the streams that were said to use the block.
+    pub(in crate::arena) fn note_guarded_free(&self, at: DevicePtr, site: u32, uses: impl Iterator<Item = StreamId>) {
+        let uses = uses.take(STREAMS).collect();
+        self.paging.pool.lock().guards.note_free(at, site, uses);
+    }
+
+    /// Notes that the free of the guarded block at `at` has failed.
+    pub(in crate::arena) fn undo_guarded_free(&self, at: DevicePtr) {
+        if self.flags.has(flags::GUARDED) {
+            self.paging.pool.lock().guards.undo_free(at);
+        }
+    }
+
+    /// Returns the guarded block to whose addresses `ptr` belongs, and the number of frees of guarded blocks so far.
+    pub(in crate::arena) fn guarded_around(&self, ptr: DevicePtr) -> Option<(GuardedBlock, u64)> {
+        let pages = self.paging.pool.lock();
+        pages.guards.around(ptr).map(|block| (block.clone(), pages.guards.frees))
+    }
+}

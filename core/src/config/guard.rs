@@ -1,0 +1,111 @@
+//! Which blocks lie on pages of their own, so that a use after the free or beyond the end faults (`guard`).
+
+use core::fmt;
+use core::num::NonZeroU32;
+
+/// The blocks that are guarded, and where they lie on their pages.
+///
+/// The addresses of a guarded block are its own. They are unmapped once the work known at the free is complete, and no
+/// block gets them again for some frees. Addresses behind the last page of a block, or before the first one, are never
+/// mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Guard {
+    /// No block.
+    #[default]
+    Off,
+    /// Every block. Blocks of at most half a page share physical pages, each at its own addresses: a use after the
+    /// free faults, and an overrun faults only from larger blocks.
+    All,
+    /// Every block, on physical pages of its own and at the end of them: an overrun faults, too.
+    After,
+    /// Every block, on physical pages of its own and at their begin: an underrun faults, too.
+    Before,
+    /// One block in this number, as with [`After`](Self::After).
+    Sampled(NonZeroU32),
+}
+
+/// What is written to blocks (`zero`, `pattern`, `canary`).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct Filling {
+    /// Each byte of a new block gets this value, in the order of the block's stream.
+    pub on_alloc: Option<u8>,
+    /// Each byte of a freed block gets this value, once the work known at the free is complete.
+    pub on_free: Option<u8>,
+    /// The bytes behind the requested ones get a value that is checked once the work known at the free is complete.
+    pub canary: bool,
+}
+
+impl Filling {
+    /// Nothing is written.
+    pub(crate) const NOTHING: Self = Self { on_alloc: None, on_free: None, canary: false };
+
+    /// Returns whether something is done at the end of a free.
+    pub(crate) fn ends_frees(self) -> bool {
+        self.on_free.is_some() || self.canary
+    }
+}
+
+/// When blocks are cleared (`zero`).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Zero {
+    /// Never.
+    #[default]
+    Off,
+    /// When a block is allocated.
+    OnAlloc,
+    /// When a block is free.
+    OnFree,
+}
+
+impl Zero {
+    const ALL: [Self; 3] = [Self::Off, Self::OnAlloc, Self::OnFree];
+
+    /// Returns the value that `text` spells.
+    pub(super) fn named(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|zero| zero.name() == text)
+    }
+
+    /// Returns the spelling of the value.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::OnAlloc => "on_alloc",
+            Self::OnFree => "on_free",
+        }
+    }
+}
+
+impl Guard {
+    /// Returns the value that `text` spells.
+    pub(super) fn named(text: &str) -> Option<Self> {
+        match text {
+            "off" => Some(Self::Off),
+            "all" => Some(Self::All),
+            "after" => Some(Self::After),
+            "before" => Some(Self::Before),
+            _ => text.strip_prefix("sampled:")?.parse().ok().map(Self::Sampled),
+        }
+    }
+
+    /// Returns how many requests come to one guarded block; 0 without guards.
+    pub(crate) fn interval(self) -> u32 {
+        match self {
+            Self::Off => 0,
+            Self::All | Self::After | Self::Before => 1,
+            Self::Sampled(interval) => interval.get(),
+        }
+    }
+}
+
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::All => f.write_str("all"),
+            Self::After => f.write_str("after"),
+            Self::Before => f.write_str("before"),
+            Self::Sampled(interval) => write!(f, "sampled:{interval}"),
+        }
+    }
+}

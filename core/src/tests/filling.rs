@@ -1,0 +1,129 @@
+//! What is written to blocks: cleared, filled, and checked behind the requested bytes.
+
+use crate::allocator::Allocator;
+use crate::config::Config;
+use crate::device::simulated::SimulatedDevice;
+use crate::pool::{PoolOptions, Route};
+use crate::tables::Growable;
+use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use std::vec::Vec;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+const STREAM: StreamId = StreamId(1);
+const SIDE: StreamId = StreamId(2);
+
+type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+fn allocator(config: &str) -> Simulated {
+    Simulated::new([SimulatedDevice::new(1 << 30)], &Config::parse(config).unwrap()).unwrap()
+}
+
+fn device(allocator: &Simulated) -> &SimulatedDevice {
+    allocator.device(DEVICE).unwrap()
+}
+
+fn malloc(allocator: &Simulated, bytes: u64) -> DevicePtr {
+    allocator.malloc(DEVICE, bytes, STREAM).unwrap()
+}
+
+/// Returns the first byte, the last one and the one between.
+fn bytes(allocator: &Simulated, at: DevicePtr, bytes: u64) -> [u8; 3] {
+    [0, bytes / 2, bytes - 1].map(|offset| device(allocator).byte(at.offset(offset)))
+}
+
+fn settle(allocator: &Simulated) {
+    [STREAM, SIDE].into_iter().for_each(|stream| device(allocator).complete(stream));
+    allocator.process_events(DEVICE).unwrap();
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn a_new_block_is_cleared_or_filled() {
+    for (config, value) in [("zero:on_alloc", 0), ("pattern:165", 165), ("pattern:165,zero:on_alloc", 0)] {
+        for policy in ["", "policy:bfc,", "expandable_segments:True,", "guard:all,"] {
+            let allocator = allocator(&[policy, config].concat());
+            let first = malloc(&allocator, 3000);
+            assert_eq!(bytes(&allocator, first, 3000), [value; 3], "{policy}{config}");
+            [0, 1500, 2999].into_iter().for_each(|at| device(&allocator).overwrite(first.offset(at), 7));
+            allocator.free(first).unwrap();
+            settle(&allocator);
+            let next = malloc(&allocator, 3000);
+            assert_eq!(bytes(&allocator, next, 3000), [value; 3], "{policy}{config}");
+        }
+    }
+}
+
+#[test]
+fn a_freed_block_is_cleared_when_no_stream_known_at_the_free_uses_it() {
+    let allocator = allocator("zero:on_free");
+    let block = malloc(&allocator, MIB);
+    allocator.record_stream(block, SIDE).unwrap();
+    device(&allocator).overwrite(block, 7);
+    allocator.free(block).unwrap();
+    device(&allocator).complete(STREAM);
+    allocator.process_events(DEVICE).unwrap();
+    assert_eq!(device(&allocator).byte(block), 7, "the side stream may still read it");
+    settle(&allocator);
+    assert_eq!(device(&allocator).byte(block), 0);
+    assert_eq!(malloc(&allocator, MIB), block);
+}
+
+#[test]
+fn a_block_whose_stream_is_captured_is_not_filled_by_the_graph() {
+    for (captured, left) in [(STREAM, 7), (SIDE, 0)] {
+        let allocator = allocator("zero:on_free");
+        let block = malloc(&allocator, MIB);
+        device(&allocator).overwrite(block, 7);
+        allocator.free(block).unwrap();
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        allocator.begin_capture(DEVICE, pool, Route::Stream(captured)).unwrap();
+        device(&allocator).complete(STREAM);
+        device(&allocator).set_capturing(captured, true);
+        allocator.process_events(DEVICE).unwrap();
+        assert_eq!(device(&allocator).byte(block), left, "{captured:?}");
+        device(&allocator).set_capturing(captured, false);
+        allocator.end_capture(DEVICE, pool).unwrap();
+        settle(&allocator);
+        assert_eq!(malloc(&allocator, MIB), block, "{captured:?}");
+    }
+}
+
+#[test]
+fn a_write_behind_the_requested_bytes_is_reported_with_its_address() {
+    for policy in ["", "guard:after,", "guard:before,", "policy:bfc,"] {
+        let allocator = allocator(&[policy, "canary:True"].concat());
+        let blocks: Vec<_> = (0..3).map(|_| malloc(&allocator, 1000)).collect();
+        device(&allocator).overwrite(blocks[1].offset(1003), 9);
+        device(&allocator).overwrite(blocks[1].offset(1010), 9);
+        device(&allocator).overwrite(blocks[2].offset(999), 9);
+        for block in &blocks {
+            allocator.free(*block).unwrap();
+            settle(&allocator);
+        }
+        assert_eq!(device(&allocator).take_damage(), [blocks[1].offset(1003)], "{policy}");
+    }
+}
+
+#[test]
+fn without_these_settings_no_byte_is_written() {
+    let allocator = allocator("");
+    let block = malloc(&allocator, 1000);
+    device(&allocator).overwrite(block, 7);
+    allocator.free(block).unwrap();
+    settle(&allocator);
+    assert_eq!((malloc(&allocator, 1000), device(&allocator).byte(block)), (block, 7));
+}
+
+#[test]
+fn a_watched_free_is_complete_once_the_own_stream_is_done() {
+    let allocator = allocator("");
+    allocator.watch_frees(DEVICE, true).unwrap();
+    let block = malloc(&allocator, 1000);
+    allocator.free(block).unwrap();
+    allocator.process_events(DEVICE).unwrap();
+    assert_ne!(malloc(&allocator, 1000), block, "the stream has not reached the free");
+    settle(&allocator);
+    assert_eq!(malloc(&allocator, 1000), block);
+    allocator.watch_frees(DEVICE, false).unwrap();
+    allocator.free(block).unwrap();
+}

@@ -1,0 +1,278 @@
+//! A memory checker that listens through the memory interface of NVTX, such as compute-sanitizer: it learns which part of
+//! a segment is a block.
+//!
+//! ```text
+//! heap     a segment        an access outside of its regions is an error
+//! region   a live block
+//! ```
+//!
+//! A tool announces itself by the variable `NVTX_INJECTION64_PATH`, the name of its library. The library fills a table of
+//! functions (`nvToolsExtMem.h`, NVTX 3). Nothing of NVTX is linked, and without the variable nothing is loaded.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use libloading::Library;
+use std::sync::OnceLock;
+
+/// The variable that names the library of a tool.
+const VARIABLE: &str = "NVTX_INJECTION64_PATH";
+
+/// The version of NVTX, and the version and the number of its memory interface.
+const VERSION: u16 = 3;
+const COMPATIBLE: u16 = 0x0102;
+const MODULE: u16 = 1;
+
+/// Number of functions in the table, which the tool fills as far as it has them.
+const FUNCTIONS: usize = 63;
+/// The places of the functions in the table.
+const HEAP_REGISTER: usize = 1;
+const HEAP_UNREGISTER: usize = 2;
+const REGIONS_REGISTER: usize = 4;
+const REGIONS_UNREGISTER: usize = 6;
+const REGIONS_NAME: usize = 7;
+
+/// A heap of which only the regions may be used; memory with an address; a reference by address; an ASCII text.
+const SUB_ALLOCATOR: u32 = 1;
+const VIRTUAL_ADDRESS: u32 = 1;
+const BY_POINTER: u32 = 1;
+const ASCII: u32 = 1;
+
+/// The table of functions, as the tool is given it.
+#[repr(C)]
+struct Segment {
+    id: usize,
+    count: usize,
+    functions: *mut usize,
+}
+
+/// The description of the interface for the tool.
+#[repr(C)]
+struct Module {
+    version: u16,
+    size: u16,
+    number: u16,
+    compatible: u16,
+    segment_count: usize,
+    segments: *mut Segment,
+    export: *const c_void,
+    extra: *const c_void,
+}
+
+/// Addresses.
+#[repr(C)]
+struct Span {
+    bytes: usize,
+    at: usize,
+}
+
+/// A heap to be registered.
+#[repr(C)]
+struct HeapDescription {
+    compatible: u16,
+    size: u16,
+    reserved: u32,
+    usage: u32,
+    kind: u32,
+    span_size: usize,
+    span: *const Span,
+    category: u32,
+    text_kind: u32,
+    text: *const c_char,
+}
+
+/// Regions to be registered.
+#[repr(C)]
+struct Registered {
+    compatible: u16,
+    size: u16,
+    kind: u32,
+    heap: usize,
+    count: usize,
+    element_size: usize,
+    elements: *const Span,
+    handles: *mut usize,
+}
+
+/// Regions to be unregistered.
+#[repr(C)]
+struct Unregistered {
+    compatible: u16,
+    size: u16,
+    kind: u32,
+    count: usize,
+    element_size: usize,
+    elements: *const usize,
+}
+
+/// The name of a region.
+#[repr(C)]
+struct Named {
+    kind: u32,
+    text_kind: u32,
+    at: usize,
+    text: *const c_char,
+    category: u32,
+    reserved: u32,
+}
+
+/// Regions to be named.
+#[repr(C)]
+struct NamedRegions {
+    compatible: u16,
+    size: u16,
+    reserved: u32,
+    count: usize,
+    element_size: usize,
+    elements: *const Named,
+    more: usize,
+}
+
+/// The functions of a tool.
+type Initialize = unsafe extern "C" fn(*mut Module) -> c_int;
+type RegisterHeap = unsafe extern "C" fn(*const c_void, *const HeapDescription) -> usize;
+type UnregisterHeap = unsafe extern "C" fn(*const c_void, usize);
+type RegisterRegions = unsafe extern "C" fn(*const c_void, *const Registered);
+type UnregisterRegions = unsafe extern "C" fn(*const c_void, *const Unregistered);
+type NameRegions = unsafe extern "C" fn(*const c_void, *const NamedRegions);
+
+/// The default domain of NVTX.
+const DOMAIN: *const c_void = core::ptr::null();
+
+/// A tool that listens.
+#[derive(Debug)]
+pub struct MemoryTool {
+    functions: [usize; FUNCTIONS],
+    /// Stays loaded.
+    _library: Library,
+}
+
+/// The tool's name of a heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ToolHeap(usize);
+
+impl MemoryTool {
+    /// Returns the tool of the process. Asked once; loads the library of the tool that the environment names.
+    pub fn of_process() -> Option<&'static Self> {
+        static TOOL: OnceLock<Option<MemoryTool>> = OnceLock::new();
+        TOOL.get_or_init(|| Self::load(&std::env::var_os(VARIABLE)?)).as_ref()
+    }
+
+    /// Loads the library of a tool. `None` if it has no memory interface.
+    fn load(path: &std::ffi::OsStr) -> Option<Self> {
+        // SAFETY: the user of the process has named the library, which NVTX's own loader would load, too.
+        let library = unsafe { Library::new(path) }.ok()?;
+        let mut functions = [0; FUNCTIONS];
+        let mut segment = Segment { id: 1, count: FUNCTIONS, functions: functions.as_mut_ptr() };
+        let mut module = Module {
+            version: VERSION,
+            size: size_of::<Module>() as u16,
+            number: MODULE,
+            compatible: COMPATIBLE,
+            segment_count: 1,
+            segments: &raw mut segment,
+            export: core::ptr::null(),
+            extra: core::ptr::null(),
+        };
+        // SAFETY: the symbol is NVTX's, with this signature.
+        let initialize = unsafe { library.get::<Initialize>(b"InitializeInjectionNvtxExtension\0") }.ok()?;
+        // SAFETY: the structures are complete, and outlive the call, which fills the table.
+        let listens = unsafe { initialize(&raw mut module) } != 0;
+        let complete = [HEAP_REGISTER, HEAP_UNREGISTER, REGIONS_REGISTER, REGIONS_UNREGISTER];
+        // 0 stands for a function that the tool does not have, and -1 for one that does nothing.
+        let has_all = complete.into_iter().all(|at| functions[at] != 0 && functions[at] != usize::MAX);
+        (listens && has_all).then_some(Self { functions, _library: library })
+    }
+
+    /// Registers a segment, of which only the regions may be used.
+    pub fn register_heap(&self, at: u64, bytes: u64, name: &CStr) -> ToolHeap {
+        let span = Span { bytes: bytes as usize, at: at as usize };
+        let description = HeapDescription {
+            compatible: COMPATIBLE,
+            size: size_of::<HeapDescription>() as u16,
+            reserved: 0,
+            usage: SUB_ALLOCATOR,
+            kind: VIRTUAL_ADDRESS,
+            span_size: size_of::<Span>(),
+            span: &raw const span,
+            category: 0,
+            text_kind: ASCII,
+            text: name.as_ptr(),
+        };
+        // SAFETY: the tool has filled the place with a function of this signature.
+        let register: RegisterHeap = unsafe { core::mem::transmute(self.functions[HEAP_REGISTER]) };
+        // SAFETY: the structures are complete, and outlive the call.
+        ToolHeap(unsafe { register(DOMAIN, &raw const description) })
+    }
+
+    /// Unregisters a segment, with its regions.
+    pub fn unregister_heap(&self, heap: ToolHeap) {
+        // SAFETY: the tool has filled the place with a function of this signature.
+        let unregister: UnregisterHeap = unsafe { core::mem::transmute(self.functions[HEAP_UNREGISTER]) };
+        // SAFETY: the tool has given the handle.
+        unsafe { unregister(DOMAIN, heap.0) };
+    }
+
+    /// Registers a block of a segment.
+    pub fn register_region(&self, heap: ToolHeap, at: u64, bytes: u64) {
+        let span = Span { bytes: bytes as usize, at: at as usize };
+        let batch = Registered {
+            compatible: COMPATIBLE,
+            size: size_of::<Registered>() as u16,
+            kind: VIRTUAL_ADDRESS,
+            heap: heap.0,
+            count: 1,
+            element_size: size_of::<Span>(),
+            elements: &raw const span,
+            handles: core::ptr::null_mut(),
+        };
+        // SAFETY: the tool has filled the place with a function of this signature.
+        let register: RegisterRegions = unsafe { core::mem::transmute(self.functions[REGIONS_REGISTER]) };
+        // SAFETY: the structures are complete, and outlive the call.
+        unsafe { register(DOMAIN, &raw const batch) };
+    }
+
+    /// Unregisters the block at an address.
+    pub fn unregister_region(&self, at: u64) {
+        let at = at as usize;
+        let batch = Unregistered {
+            compatible: COMPATIBLE,
+            size: size_of::<Unregistered>() as u16,
+            kind: BY_POINTER,
+            count: 1,
+            element_size: size_of::<usize>(),
+            elements: &raw const at,
+        };
+        // SAFETY: the tool has filled the place with a function of this signature.
+        let unregister: UnregisterRegions = unsafe { core::mem::transmute(self.functions[REGIONS_UNREGISTER]) };
+        // SAFETY: the structures are complete, and outlive the call.
+        unsafe { unregister(DOMAIN, &raw const batch) };
+    }
+
+    /// Names the block at an address, if the tool keeps names.
+    pub fn name_region(&self, at: u64, name: &CStr) {
+        let function = self.functions[REGIONS_NAME];
+        if function == 0 || function == usize::MAX {
+            return;
+        }
+        let element = Named {
+            kind: BY_POINTER,
+            text_kind: ASCII,
+            at: at as usize,
+            text: name.as_ptr(),
+            category: 0,
+            reserved: 0,
+        };
+        let batch = NamedRegions {
+            compatible: COMPATIBLE,
+            size: size_of::<NamedRegions>() as u16,
+            reserved: 0,
+            count: 1,
+            element_size: size_of::<Named>(),
+            elements: &raw const element,
+            more: 0,
+        };
+        // SAFETY: the tool has filled the place with a function of this signature.
+        let name: NameRegions = unsafe { core::mem::transmute(function) };
+        // SAFETY: the structures are complete, and outlive the call.
+        unsafe { name(DOMAIN, &raw const batch) };
+    }
+}

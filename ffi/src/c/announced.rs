@@ -1,0 +1,77 @@
+//! What a memory checker is told: each segment as a heap, each live block as a region.
+
+use crate::c::log;
+use crate::c::stacks::Stacks;
+use cachalot_core::config::{Guard, Policy};
+use cachalot_core::{Action, Config, TraceEntry};
+use cachalot_cuda::{MemoryTool, ToolHeap};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::sync::{Mutex, PoisonError};
+
+/// The segments that a memory checker knows.
+pub(crate) struct Announced {
+    tool: &'static MemoryTool,
+    /// By address: the length, and the checker's name. Locked under a heap's lock; nothing is locked under it.
+    heaps: Mutex<BTreeMap<u64, (u64, ToolHeap)>>,
+}
+
+impl Announced {
+    /// Returns what is announced, if a memory checker listens and the configuration allows it. Takes out of `config`
+    /// what would place blocks on pages, which checkers refuse, and says so.
+    pub(crate) fn begin(config: &mut Config) -> Option<Self> {
+        let tool = MemoryTool::of_process().filter(|_| config.nvtx())?;
+        let before = config.clone();
+        config.set_expandable_segments(false);
+        config.set_guard(Guard::Off);
+        if config.policy().traits().moves_pages {
+            config.set_policy(Policy::Caching);
+        }
+        if *config != before {
+            log::warning(
+                "a memory checker listens (NVTX_INJECTION64_PATH), which knows no block on pages: blocks lie in ordinary \
+                 segments; nvtx:off leaves the settings as they are",
+            );
+        }
+        Some(Self { tool, heaps: Mutex::default() })
+    }
+
+    /// Tells the checker of an event. Called under the lock of the event's heap.
+    pub(crate) fn event(&self, entry: &TraceEntry, stacks: &Stacks) {
+        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = entry.addr.0;
+        match entry.action {
+            Action::SegmentAlloc => {
+                let heap = self.tool.register_heap(at, entry.size, c"cachalot segment");
+                heaps.insert(at, (entry.size, heap));
+            }
+            Action::SegmentFree => {
+                if let Some((_, heap)) = heaps.remove(&at) {
+                    self.tool.unregister_heap(heap);
+                }
+            }
+            Action::Alloc => {
+                let segment = heaps.range(..=at).next_back().filter(|(base, (bytes, _))| at - **base < *bytes);
+                if let Some((_, (_, heap))) = segment {
+                    self.tool.register_region(*heap, at, entry.size);
+                    if let Some(name) = name(entry.site, stacks) {
+                        self.tool.name_region(at, &name);
+                    }
+                }
+            }
+            Action::FreeCompleted
+                if heaps.range(..=at).next_back().is_some_and(|(base, (bytes, _))| at - base < *bytes) =>
+            {
+                self.tool.unregister_region(at);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns the place of a request as a name.
+fn name(site: u32, stacks: &Stacks) -> Option<CString> {
+    let stack = stacks.get(site);
+    let frame = stack.frames().first()?;
+    CString::new(format!("{} ({}:{})", frame.name, frame.filename, frame.line)).ok()
+}

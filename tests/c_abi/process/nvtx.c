@@ -1,0 +1,99 @@
+/*
+ * What a memory checker is told through NVTX, compared with the blocks after every operation of a random program.
+ *
+ * nvtx SETTINGS SEED, with nvtx_tool.c as the checker that NVTX_INJECTION64_PATH names; without the variable, or with
+ * nvtx:off, nothing is told.
+ */
+#include "streams.h"
+
+enum { blocks = 64, operations = 3000 };
+
+typedef struct held {
+  void *at;
+  size_t bytes;
+} held;
+
+static size_t (*tool_heaps)(void);
+static size_t (*tool_regions)(void);
+static size_t (*tool_region)(uintptr_t);
+static unsigned (*tool_mistakes)(void);
+
+static uint64_t seed;
+
+/* A random number below `end`. */
+static size_t below(size_t end) {
+  seed = seed * 6364136223846793005u + 1442695040888963407u;
+  return (size_t)((seed >> 33) % end);
+}
+
+int main(int argc, char **argv) {
+  cachalot_options options = CACHALOT_OPTIONS_INIT;
+  cachalot_allocator *allocator = NULL;
+  cachalot_stream streams[2] = {NULL, NULL};
+  static held live[blocks];
+  size_t count = 0, step, at;
+  const char *path = getenv("NVTX_INJECTION64_PATH");
+  void *library;
+  int listens;
+  options.config = argc > 1 ? argv[1] : "";
+  seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+  NEEDED(cachalot_create(&options, &allocator));
+  library = path == NULL ? NULL : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+  listens = library != NULL && strstr(options.config, "nvtx:off") == NULL;
+  if (listens) {
+    *(void **)&tool_heaps = dlsym(library, "nvtx_tool_heaps");
+    *(void **)&tool_regions = dlsym(library, "nvtx_tool_regions");
+    *(void **)&tool_region = dlsym(library, "nvtx_tool_region");
+    *(void **)&tool_mistakes = dlsym(library, "nvtx_tool_mistakes");
+  }
+  enter_driver(0);
+  for (at = 0; at < 2; ++at) {
+    CHECK(cuda.stream_create(&streams[at], 1) == 0);
+  }
+  for (step = 0; step < operations && failures == 0; ++step) {
+    const size_t what = below(20);
+    if (what < 9 && count < blocks) {
+      const size_t bytes = 1 + below(below(4) == 0 ? 4u << 20 : 20000);
+      NEEDED(cachalot_malloc(allocator, 0, bytes, streams[below(2)], &live[count].at));
+      live[count++].bytes = bytes;
+    } else if (what < 16 && count > 0) {
+      at = below(count);
+      NEEDED(cachalot_free(allocator, live[at].at));
+      live[at] = live[--count];
+    } else if (what < 18 && count > 0) {
+      NEEDED(cachalot_record_stream(allocator, live[below(count)].at, streams[below(2)]));
+    } else if (what == 18) {
+      NEEDED(cachalot_process_events(allocator, 0));
+    } else if (below(20) == 0) {
+      NEEDED(cachalot_empty_cache(allocator, 0));
+    }
+    if (!listens) {
+      continue;
+    }
+    /* A freed block may be a region still, until the work known at its free is complete. */
+    for (at = 0; at < count; ++at) {
+      CHECK(tool_region((uintptr_t)live[at].at) == live[at].bytes);
+    }
+    CHECK(tool_mistakes() == 0 && tool_regions() >= count);
+  }
+  /* Frees that share an event record it at the first of two questions. */
+  for (at = 0; at < 4; ++at) {
+    CHECK(cuda.stream_synchronize(streams[at % 2]) == 0);
+    if (at % 2 == 1) {
+      NEEDED(cachalot_process_events(allocator, 0));
+    }
+  }
+  CHECK(!listens || tool_regions() == count);
+  while (count > 0) {
+    NEEDED(cachalot_free(allocator, live[--count].at));
+  }
+  NEEDED(cachalot_empty_cache(allocator, 0));
+  CHECK(!listens || (tool_regions() == 0 && tool_heaps() == 0 && tool_mistakes() == 0));
+  for (at = 0; at < 2; ++at) {
+    NEEDED(cachalot_stream_destroyed(allocator, 0, streams[at]));
+    CHECK(cuda.stream_destroy(streams[at]) == 0);
+  }
+  NEEDED(cachalot_destroy(allocator));
+  printf("nvtx: %s\n", listens ? "told" : "silent");
+  return failures != 0;
+}

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Runs every program with a planted memory error in every mode, and writes what was found. Takes a few minutes on a GPU.
+#
+#   OUT/run.sh RESULTS        OUT: the folder that build.sh has made
+#
+# RESULTS gets a file for each mode, with a line for each program, and machine.txt. JOBS programs run at a time (8). MODES
+# names some of the modes.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+results=${1:?usage: run.sh RESULTS}
+mkdir -p "$results"
+results=$(cd "$results" && pwd)
+[ -x "$here/defects" ] || chmod +x "$here/defects"
+[ ! -f "$here/defects.kernels.so" ] || export CACHALOT_HOST_KERNELS=$here/defects.kernels.so
+# Beside the programs, or the machine's own.
+sanitizer=$here/sanitizer/compute-sanitizer
+[ -f "$sanitizer" ] || sanitizer=$(command -v compute-sanitizer || echo "$sanitizer")
+export here results sanitizer
+
+# one MODE SETTINGS TOOL NAME: a line of the program, and the tool's count of errors and first address.
+one() {
+  local mode=$1 settings=$2 tool=$3 name=$4 log line errors address
+  log=$(mktemp)
+  if [ "$tool" = none ]; then
+    line=$(timeout 60 "$here/defects" "$name" "$settings" 2>"$log")
+    # A canary stops nothing: a line of the log names the first byte that was overwritten.
+    errors=$(grep -ac "memory was overwritten" "$log")
+    address=$(sed -n 's/.*memory was overwritten: \(0x[0-9a-f]*\) .*/\1/p' "$log" | head -n 1)
+    [ "$errors" != 0 ] || errors=-
+  else
+    # shellcheck disable=SC2086
+    timeout 120 "$sanitizer" $tool --log-file "$log" "$here/defects" "$name" "$settings" >"$log.out" 2>"$log.err"
+    line=$(grep -a "^$name" "$log.out")
+    errors=$(sed -n 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p' "$log" | tail -n 1)
+    address=$(sed -n 's/.*[Aa]ddress \(0x[0-9a-f]*\).*/\1/p' "$log" | head -n 1)
+    rm -f "$log.out" "$log.err"
+  fi
+  rm -f "$log"
+  printf '%s\t%s\t%s\n' "${line:-$name	broken	-	-	-	}" "${errors:--}" "${address:--}" >>"$results/$mode.txt"
+}
+export -f one
+
+modes=(
+  "nothing||none"
+  "all|guard:all|none"
+  "after|guard:after|none"
+  "before|guard:before|none"
+  "sampled|guard:sampled:1|none"
+  "canary|canary:True|none"
+  "memcheck|nvtx:off|--tool memcheck"
+  "nvtx|nvtx:auto|--tool memcheck"
+  "initcheck|nvtx:auto|--tool initcheck"
+)
+{
+  nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || echo "the emulated driver"
+  [ ! -x "$sanitizer" ] || "$sanitizer" --version | grep -i version | head -n 1
+  date -u +%Y-%m-%d
+} >"$results/machine.txt"
+for mode in "${modes[@]}"; do
+  IFS='|' read -r name settings tool <<<"$mode"
+  [ -z "${MODES:-}" ] || [[ " $MODES " == *" $name "* ]] || continue
+  if [ "$tool" != none ] && [ ! -f "$sanitizer" ]; then
+    echo "left out: $name (no compute-sanitizer beside the programs)" >&2
+    continue
+  fi
+  chmod +x "$sanitizer" "$here"/sanitizer/TreeLauncher* 2>/dev/null
+  : >"$results/$name.txt"
+  "$here/defects" list | xargs -P "${JOBS:-8}" -I{} bash -c 'one "$@"' _ "$name" "$settings" "$tool" {}
+done
+python3 "$here/table.py" "$results" >"$results/guards.md" 2>/dev/null || echo "no table: table.py needs Python" >&2
