@@ -49,7 +49,7 @@ fn splits_any(config: &Config) -> bool {
 }
 
 /// The notes, sorted by key. `tests/tests/settings_without_effect.rs` proves each by programs with and without the key.
-static NOTES: [Conditional; 14] = [
+static NOTES: [Conditional; 15] = [
     note("compact", "expandable segments have no budget", |config, _| {
         config.compact.is_some() && config.expandable_segments
     }),
