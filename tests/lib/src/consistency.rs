@@ -51,7 +51,12 @@ pub fn check<D: Simulated, R: Lock, S: Storage>(
     let simulated = allocator.device(device).ok_or("no such device")?.simulated();
     let leaked = allocator.leaked_bytes(device).map_err(|error| error.to_string())?;
     let pages = allocator.pages(device).and_then(|pages| pages.stats()).map_err(|error| error.to_string())?;
-    check_device(&segments, simulated, &pages, leaked)?;
+    let mut backed = segments.clone();
+    for segment in &mut backed {
+        // The segment of a guarded block lies on pages, like a part of an expandable segment.
+        segment.is_expandable |= allocator.explain(segment.address).is_ok_and(|block| block.guarded);
+    }
+    check_device(&backed, simulated, &pages, leaked)?;
     let stats = allocator.stats(device).map_err(|error| error.to_string())?;
     let mut told = BTreeMap::new();
     stats.for_each(|key, value| {
