@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from .. import _library
-from . import _handle
+from .. import _handle, _library
 
 
 def explain(address: int) -> str:
