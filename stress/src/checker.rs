@@ -189,8 +189,10 @@ fn describe(blocks: &[Row], found: Findings, row: usize, offset: u64) -> String 
     let Some((region, life)) = blocks.get(row) else {
         return format!("{found:?} in a launch of {} blocks", blocks.len());
     };
+    // Nearly all bytes: the launch is wrong as a whole. A part: the memory of some blocks.
+    let all: u64 = blocks.iter().map(|(region, _)| region.bytes()).sum();
     format!(
-        "{} wrong bytes in a launch of {} blocks; the first at offset {offset} of block {:#x} (generation {}), {} bytes at {}",
+        "{} wrong bytes of {all} in a launch of {} blocks; the first at offset {offset} of block {:#x} (generation {}), {} bytes at {}",
         found.wrong_bytes,
         blocks.len(),
         life.block,

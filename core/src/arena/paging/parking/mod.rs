@@ -76,8 +76,6 @@ pub enum ParkOrder {
     /// The work queued before the call on the streams of the parked blocks, and on streams
     /// recorded as users of blocks. If blocks wait for events, the events of the whole device.
     Streams,
-    /// As [`Streams`](Self::Streams), without the blocks of the small heaps: of requests up to 1 MiB by default.
-    LargeOfStreams,
 }
 
 /// Where the memory of a target is.
