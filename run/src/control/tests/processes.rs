@@ -167,6 +167,10 @@ fn a_stopped_process_is_told_and_holds_up_no_list() {
     let place = tempfile::tempdir().unwrap();
     let (stopped, running) = (Subject::start(place.path(), "stopped"), Subject::start(place.path(), "running"));
     signal(stopped.pid(), libc::SIGSTOP);
+    let mut status = 0;
+    // A signal arrives after the call that sends it. SAFETY: `status` outlives the call.
+    assert_eq!(unsafe { libc::waitpid(stopped.pid(), &raw mut status, libc::WUNTRACED) }, stopped.pid());
+    assert!(libc::WIFSTOPPED(status), "{status}");
     let sleepers = sleepers_in(place.path()).unwrap();
     let begun = Instant::now();
     let told = statuses(&sleepers);
