@@ -39,6 +39,7 @@ class _Block:
         self.address = self.source.malloc(size, self.device, self.stream)
 
     def __del__(self) -> None:
+        """Frees the block behind the work of the current stream."""
         if self.address:
             current = get_current_stream().ptr
             self.source.free(self.address, self.size, self.device, None if current == self.stream else current)
