@@ -121,7 +121,7 @@ fn read(path: &Path) -> Result<Table, Box<dyn Error>> {
         match (number, column.as_str()) {
             (0, "compiler") => table.compiler = value,
             (0, _) => {}
-            (_, "policy" | "configuration") => policy = value,
+            (_, "policy" | "configuration" | "size") => policy = value,
             _ => drop(table.counts.insert((policy.clone(), column), value.parse()?)),
         }
     }
