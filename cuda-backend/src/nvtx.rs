@@ -21,7 +21,7 @@ const VERSION: u16 = 3;
 const COMPATIBLE: u16 = 0x0102;
 const MODULE: u16 = 1;
 
-/// Number of functions in the table, which the tool fills as far as it has them.
+/// Number of functions in the table. The tool fills in the functions that the tool has, and leaves the others null.
 const FUNCTIONS: usize = 63;
 /// The places of the functions in the table.
 const HEAP_REGISTER: usize = 1;

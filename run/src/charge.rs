@@ -206,7 +206,7 @@ impl DeviceCharge {
         }
     }
 
-    /// Books what the device holds for the memory nodes of all graphs, where somebody wants full books. The memory changes at any
+    /// Books what the device holds for the memory nodes of all graphs, where the options ask for full books. The memory changes at any
     /// launch of a graph, and the booking replaces the one before.
     pub fn book_graph_memory(&self, real: &Real, device: CuDevice) {
         if !self.notes_figures {

@@ -17,7 +17,7 @@ pub enum Holder {
     Program,
     /// Work: the program has freed the block, and the work known at the free may go on.
     Work,
-    /// Nobody: the work known at the free is complete, and the addresses are unmapped.
+    /// No holder is left: the work known at the free is complete, and the addresses are unmapped.
     Nobody,
 }
 

@@ -24,7 +24,7 @@ pub(super) fn tell_first_launches() {
     WANTED.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether a function or a graph is launched for the first time, as far as known. Always false before
+/// Returns whether a function or a graph is launched for the first time since the books began. Always false before
 /// anybody wants full books.
 #[inline]
 pub fn is_first_launch(handle: usize) -> bool {

@@ -88,7 +88,7 @@ impl Process {
             let Some(turn) = turn.as_mut().filter(|_| matches!(last, Error::OutOfMemory(_))) else {
                 return Err(code_of(last));
             };
-            // The process may be parked meanwhile for a member that has waited for longer.
+            // Meanwhile the process may be parked for another member of the group, which began to wait earlier.
             drop(inside);
             if !turn.wait(|| self.needs_for(served.device().charge(), taken_by(bytes))) {
                 served.device().charge().tell_refusal(taken_by(bytes));

@@ -82,7 +82,7 @@ impl Process {
                 turn = self.begin_turn();
             }
             let Some(turn) = &mut turn else { return Err(code) };
-            // The process may be parked meanwhile for a member that has waited for longer.
+            // Meanwhile the process may be parked for another member of the group, which began to wait earlier.
             drop(inside);
             let charge = self.charge.of_device(self.real, recipe.device());
             if !turn.wait(|| self.needs_for(&charge, recipe.bytes)) {

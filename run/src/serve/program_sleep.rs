@@ -49,7 +49,7 @@ impl NotParked {
 }
 
 impl Process {
-    /// Parks the memory that the program maps by itself, as far as a context of the device is served.
+    /// Parks the memory that the program maps by itself on devices with a served context.
     ///
     /// # Errors
     /// The reason. Some of the memory may be parked then, and [`start_to_wake`](Self::start_to_wake) wakes the part.
