@@ -1,7 +1,7 @@
 //! What a memory checker is told: each segment as a heap, each live block as a region.
 
 use crate::c::log;
-use crate::c::stacks::Stacks;
+use crate::c::stacks::{Stacks, describe_frame};
 use cachalot_core::config::{Guard, Policy};
 use cachalot_core::{Action, Config, TraceEntry};
 use cachalot_cuda::{MemoryTool, ToolHeap};
@@ -51,27 +51,28 @@ impl Announced {
                 }
             }
             Action::Alloc => {
-                let segment = heaps.range(..=at).next_back().filter(|(base, (bytes, _))| at - **base < *bytes);
-                if let Some((_, (_, heap))) = segment {
-                    self.tool.register_region(*heap, at, entry.size);
+                if let Some(heap) = heap_around(&heaps, at) {
+                    self.tool.register_region(heap, at, entry.size);
                     if let Some(name) = name(entry.site, stacks) {
                         self.tool.name_region(at, &name);
                     }
                 }
             }
-            Action::FreeCompleted
-                if heaps.range(..=at).next_back().is_some_and(|(base, (bytes, _))| at - base < *bytes) =>
-            {
-                self.tool.unregister_region(at);
-            }
+            Action::FreeCompleted if heap_around(&heaps, at).is_some() => self.tool.unregister_region(at),
             _ => {}
         }
     }
+}
+
+/// Returns the checker's name of the segment with the address `at`.
+fn heap_around(heaps: &BTreeMap<u64, (u64, ToolHeap)>, at: u64) -> Option<ToolHeap> {
+    let (base, &(bytes, heap)) = heaps.range(..=at).next_back()?;
+    (at - base < bytes).then_some(heap)
 }
 
 /// Returns the place of a request as a name.
 fn name(site: u32, stacks: &Stacks) -> Option<CString> {
     let stack = stacks.get(site);
     let frame = stack.frames().first()?;
-    CString::new(format!("{} ({}:{})", frame.name, frame.filename, frame.line)).ok()
+    CString::new(describe_frame(frame)).ok()
 }

@@ -1,6 +1,6 @@
 //! An address explained in words, with the call stacks of the block.
 
-use crate::c::stacks::Stacks;
+use crate::c::stacks::{Stacks, describe_frame};
 use cachalot_core::Explanation;
 use core::fmt::Write as _;
 
@@ -13,7 +13,7 @@ pub(crate) fn describe(explanation: &Explanation, stacks: &Stacks) -> String {
             let _ = write!(text, "\n{what} at:");
         }
         for frame in stack.frames() {
-            let _ = write!(text, "\n  {} ({}:{})", frame.name, frame.filename, frame.line);
+            let _ = write!(text, "\n  {}", describe_frame(frame));
         }
     }
     text

@@ -60,6 +60,11 @@ impl Described {
     }
 }
 
+/// Returns a frame as a function with its file and line, in a line of text.
+pub(crate) fn describe_frame(frame: &Frame) -> String {
+    format!("{} ({}:{})", frame.name, frame.filename, frame.line)
+}
+
 /// The stacks of an allocator and the callback that describes them.
 #[derive(Default)]
 pub(crate) struct Stacks {
