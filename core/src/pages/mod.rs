@@ -164,6 +164,11 @@ pub(crate) struct Batch {
 impl Batch {
     /// The batch without a page.
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, count: 0, bytes: 0 };
+
+    /// Returns the batch of one page of `bytes`, which is in no list.
+    pub(crate) const fn of(page: u32, bytes: u64) -> Self {
+        Self { first: page, last: page, count: 1, bytes }
+    }
 }
 
 /// All pages of a device.

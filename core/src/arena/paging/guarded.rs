@@ -6,15 +6,18 @@
 //! ```
 
 use crate::arena::paging::mapper::{Charge, Mapper};
-use crate::arena::paging::mapping::Hand;
+use crate::arena::paging::mapping::{Hand, Row};
+use crate::arena::paging::undo::Undo;
 use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::Guard;
+use crate::device::ErrorKind;
 use crate::device::explanation::STREAMS;
-use crate::device::{DeviceResult, ErrorKind, Host};
 use crate::error::Error;
+use crate::pages::Batch;
 use crate::pages::guards::{GuardedBlock, GuardedPlace, Shelf};
 use crate::stats::MemoryCall;
 use crate::units::{DevicePtr, StreamId};
+use core::cell::Cell;
 
 /// Number of the addresses kept longest that are given back where addresses are short.
 const GIVEN_UP: u32 = 64;
@@ -31,33 +34,27 @@ impl<P: Platform> Mapper<'_, P> {
         self.device.paging.pool.lock().guards.make_room().map_err(|_| Error::TableFull("guarded blocks"))?;
         let granule = self.memory.granularity();
         let bytes = size.next_multiple_of(granule);
-        let Some(page) = self.page_for_guard(guard, size, bytes)? else { return Ok(None) };
-        let (page, offset) = page;
+        let Some((page, offset)) = self.page_for_guard(guard, size, bytes)? else { return Ok(None) };
+        let taken = Undo::by(|| self.end_guard(page, size, false));
         // One granule more than the page stays unmapped.
         let span = bytes + granule;
-        let undo = || self.end_guard(page, size, false);
-        let base = match self.reserve_guarded(span) {
-            Ok(Some(base)) => base,
-            none => {
-                undo();
-                return none.map(|_| None);
-            }
-        };
+        let Some(base) = self.reserve_guarded(span)? else { return Ok(None) };
+        let reserved = Undo::by(|| self.unreserve(Some((base, span))));
         let mapped = if guard == Guard::Before { base.offset(granule) } else { base };
-        if let Err(error) = self.map_page(page, mapped, bytes) {
-            undo();
-            self.unreserve(Some((base, span)));
-            return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
-        }
+        // A page with a lost mapping is stuck. The driver keeps the addresses of the mapping.
+        let lost = Cell::new(false);
+        let row = Row { at: mapped, lost: &lost };
+        let Some(mapping) = self.map(&Batch::of(page, bytes), row)? else { return Ok(None) };
         let place = GuardedPlace { at: mapped.offset(offset), size, base, span, mapped, page };
-        let mut pages = self.device.paging.pool.lock();
-        if pages.guards.make_room().is_err() {
-            // Another thread has filled the table since room was made.
-            drop(pages);
-            let _counted = self.remove_mapping(&place, bytes);
-            return Err(Error::TableFull("guarded blocks"));
+        {
+            let mut pages = self.device.paging.pool.lock();
+            // Another thread may have filled the table since room was made.
+            pages.guards.make_room().map_err(|_| Error::TableFull("guarded blocks"))?;
+            pages.guards.add(of(place));
         }
-        pages.guards.add(of(place));
+        mapping.keep();
+        reserved.keep();
+        taken.keep();
         Ok(Some(place.at))
     }
 
@@ -97,21 +94,6 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Maps a page at `at`, and tells the program. After a failure the page is not mapped there.
-    fn map_page(&self, page: u32, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        let handle = self.device.paging.pool.lock()[page].handle;
-        self.in_turn(|| {
-            self.call(MemoryCall::Map, |memory| memory.map(at, bytes, handle))?;
-            self.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes)).inspect_err(|_| {
-                if self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes)).is_err() {
-                    self.device.paging.pool.lock().mark_stuck(page);
-                }
-            })
-        })?;
-        self.device.driver.device().on_map(at, bytes);
-        Ok(())
-    }
-
     /// Unmaps the guarded block at `at`, which is in no heap and used by no work known to the allocator. The addresses
     /// serve no block for as many frees as the settings say. Returns false if no mapped block begins there.
     ///
@@ -124,18 +106,13 @@ impl<P: Platform> Mapper<'_, P> {
             place
         };
         let bytes = self.device.paging.pool.lock()[place.page].bytes;
-        let unmapped = self.remove_mapping(&place, bytes);
+        let unmapped = self.unmap(place.mapped, bytes);
+        self.end_guard(place.page, place.size, unmapped.is_err());
         self.device.paging.pool.lock().guards.keep_away(at);
         let keep = self.device.settings.config.lock().quarantine();
         while self.forget_oldest(keep) {}
-        unmapped.map(|()| true)
-    }
-
-    /// Removes the mapping of a guarded block, and lets the page go.
-    fn remove_mapping(&self, place: &GuardedPlace, bytes: u64) -> Result<(), Error> {
-        let removed = self.unmap(place.mapped, bytes);
-        self.end_guard(place.page, place.size, removed.is_err());
-        Ok(removed?)
+        unmapped?;
+        Ok(true)
     }
 
     /// Ends a mapping of a page under a guarded block of `size` bytes, which is unmapped or `stuck` for good.
