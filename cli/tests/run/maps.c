@@ -1,9 +1,8 @@
 // Creates and maps memory by itself, pauses, forks, and checks every byte: a program whose memory may be parked during the pause.
 //
 // usage: maps PAUSE_MS
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "driver.h"
+
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,21 +22,11 @@ static const struct {
   int location_kind, location, flags;
 } ACCESS = {1, 0, 3};
 
-static void *driver;
 static int (*reserve)(number *, size_t, size_t, number, number), (*unreserve)(number, size_t);
 static int (*create)(number *, size_t, const void *, number), (*release)(number);
 static int (*map)(number, size_t, size_t, number, number), (*unmap)(number, size_t);
 static int (*allow)(number, size_t, const void *, size_t);
 static int (*fill)(number, unsigned char, size_t), (*copy)(void *, number, size_t);
-
-static void *function(const char *name) {
-  void *found = dlsym(driver, name);
-  if (!found) {
-    printf("no %s\n", name);
-    exit(1);
-  }
-  return found;
-}
 
 static void check(int code, const char *what) {
   if (code) {

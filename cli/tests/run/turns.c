@@ -1,24 +1,12 @@
 // Holds blocks, and in each round fills them, pauses, and checks every byte: a program whose memory may sleep between the rounds.
 //
 // usage: turns VALUE ROUNDS PAUSE_MS
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "driver.h"
+
 #include <string.h>
 #include <unistd.h>
 
 enum { BLOCKS = 3, BYTES = 10 << 20 };
-
-static void *driver;
-
-static void *function(const char *name) {
-  void *found = dlsym(driver, name);
-  if (!found) {
-    printf("no %s\n", name);
-    exit(1);
-  }
-  return found;
-}
 
 static void check(int code, const char *what, int round) {
   if (code) {

@@ -88,13 +88,10 @@ impl Process {
             let Some(turn) = turn.as_mut().filter(|_| matches!(last, Error::OutOfMemory(_))) else {
                 return Err(code_of(last));
             };
-            // Meanwhile the process may be parked for another member of the group, which began to wait earlier.
-            drop(inside);
-            if !turn.wait(|| self.needs_for(served.device().charge(), taken_by(bytes))) {
-                served.device().charge().tell_refusal(taken_by(bytes));
+            let Some(entered) = self.wait_in_turn(turn, inside, served.device().charge(), taken_by(bytes))? else {
                 return Err(code_of(last));
-            }
-            inside = self.enter()?;
+            };
+            inside = entered;
         }
     }
 

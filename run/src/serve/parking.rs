@@ -55,6 +55,27 @@ impl Process {
         sleeping.options.yields.then(|| InTurn::new(sleeping.wake_patience()))
     }
 
+    /// Waits until the members of the group leave room for `bytes` more on the device of `charge`. The thread uses no memory while it
+    /// waits, and the process may be parked for another member, which began to wait earlier. Returns `None` when the patience is over:
+    /// the refusal is told then.
+    ///
+    /// # Errors
+    /// The code of memory that cannot wake after the wait.
+    pub(super) fn wait_in_turn(
+        &self,
+        turn: &mut InTurn,
+        inside: Entered,
+        charge: &Arc<DeviceCharge>,
+        bytes: u64,
+    ) -> Result<Option<Entered>, CuResult> {
+        drop(inside);
+        if turn.wait(|| self.needs_for(charge, bytes)) {
+            return self.enter().map(Some);
+        }
+        charge.tell_refusal(bytes);
+        Ok(None)
+    }
+
     /// Parks the memory if another member of the group needs it now. Tells the members about the sleep of the process.
     pub fn yield_to_group(&self) {
         let Some(sleeping) = self.sleeping.as_ref().filter(|sleeping| sleeping.options.yields) else { return };
@@ -184,31 +205,22 @@ impl Process {
 
     /// Returns the parked bytes by device.
     fn parked_needs(&self) -> Vec<(Arc<DeviceCharge>, u64)> {
-        let mut needs: Vec<(Arc<DeviceCharge>, u64)> = Vec::new();
-        let mut add =
-            |charge: Arc<DeviceCharge>, bytes| match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &charge)) {
-                Some((_, sum)) => *sum += bytes,
-                None => needs.push((charge, bytes)),
-            };
+        let mut needs = Vec::new();
         for served in self.contexts.all() {
             let bytes = report(&served).map_or(0, |report| report.parked);
-            let charge = Arc::clone(served.device().charge());
-            add(charge, bytes);
+            add_need(&mut needs, served.device().charge(), bytes);
         }
         for (device, bytes) in self.program.parked() {
-            add(self.charge.of_device(self.real, device), bytes);
+            add_need(&mut needs, &self.charge.of_device(self.real, device), bytes);
         }
         needs
     }
 
     /// Returns the bytes by device that a request needs: the parked bytes wake first. With the request's bytes alone two members that
     /// hold memory and want more would wake in turn, and none would get the rest.
-    pub(super) fn needs_for(&self, charge: &Arc<DeviceCharge>, bytes: u64) -> Vec<(Arc<DeviceCharge>, u64)> {
+    fn needs_for(&self, charge: &Arc<DeviceCharge>, bytes: u64) -> Vec<(Arc<DeviceCharge>, u64)> {
         let mut needs = self.parked_needs();
-        match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, charge)) {
-            Some((_, sum)) => *sum += bytes,
-            None => needs.push((Arc::clone(charge), bytes)),
-        }
+        add_need(&mut needs, charge, bytes);
         needs
     }
 
@@ -317,6 +329,14 @@ impl Memory<'_> {
         tell(format_args!("the memory does not wake: {text}"));
         sleeping.figures().failure = Some(text);
         Err(code)
+    }
+}
+
+/// Adds `bytes` to what is needed on the device of `charge`.
+fn add_need(needs: &mut Vec<(Arc<DeviceCharge>, u64)>, charge: &Arc<DeviceCharge>, bytes: u64) {
+    match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, charge)) {
+        Some((_, sum)) => *sum += bytes,
+        None => needs.push((Arc::clone(charge), bytes)),
     }
 }
 

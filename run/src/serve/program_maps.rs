@@ -82,14 +82,8 @@ impl Process {
                 turn = self.begin_turn();
             }
             let Some(turn) = &mut turn else { return Err(code) };
-            // Meanwhile the process may be parked for another member of the group, which began to wait earlier.
-            drop(inside);
             let charge = self.charge.of_device(self.real, recipe.device());
-            if !turn.wait(|| self.needs_for(&charge, recipe.bytes)) {
-                charge.tell_refusal(recipe.bytes);
-                return Err(code);
-            }
-            inside = self.enter()?;
+            inside = self.wait_in_turn(turn, inside, &charge, recipe.bytes)?.ok_or(code)?;
         }
     }
 
@@ -160,23 +154,21 @@ impl Process {
         handle: CuMemHandle,
         flags: u64,
     ) -> CuResult {
-        let _inside = match self.enter() {
-            Ok(inside) => inside,
-            Err(code) => return code,
-        };
-        if !ProgramMemory::is_token(handle) {
-            // SAFETY: the arguments are the caller's.
-            return unsafe { self.real.mem_map(address, bytes, offset, handle, flags) };
-        }
-        let Some(known) = self.program.begin_use(handle.0) else { return CuResult::INVALID_VALUE };
-        // SAFETY: the arguments are the caller's, and the handle is that of the token.
-        let code = unsafe { self.real.mem_map(address, bytes, offset, known, flags) };
-        if code.is_success() {
-            self.program.mapped(address, handle.0, bytes as u64, offset as u64);
-        } else if let Some(ended) = self.program.end_use(handle.0) {
-            let _ = self.end_memory(ended, false);
-        }
-        code
+        self.awake(|| {
+            if !ProgramMemory::is_token(handle) {
+                // SAFETY: the arguments are the caller's.
+                return unsafe { self.real.mem_map(address, bytes, offset, handle, flags) };
+            }
+            let Some(known) = self.program.begin_use(handle.0) else { return CuResult::INVALID_VALUE };
+            // SAFETY: the arguments are the caller's, and the handle is that of the token.
+            let code = unsafe { self.real.mem_map(address, bytes, offset, known, flags) };
+            if code.is_success() {
+                self.program.mapped(address, handle.0, bytes as u64, offset as u64);
+            } else if let Some(ended) = self.program.end_use(handle.0) {
+                let _ = self.end_memory(ended, false);
+            }
+            code
+        })
     }
 
     /// `cuMemUnmap`. Parked memory is unmapped without a wake.
@@ -251,19 +243,17 @@ impl Process {
         descriptors: *const CuMemAccessDesc,
         count: usize,
     ) -> CuResult {
-        let _inside = match self.enter() {
-            Ok(inside) => inside,
-            Err(code) => return code,
-        };
-        // SAFETY: the arguments are the caller's.
-        let code = unsafe { self.real.mem_set_access(address, bytes, descriptors, count) };
-        if code.is_success() && self.sleeping.is_some() && !descriptors.is_null() {
-            // SAFETY: the driver has read the entries, which the caller vouches for.
-            let given = unsafe { core::slice::from_raw_parts(descriptors, count) };
-            self.program.set_access(address, bytes as u64, given);
-            given.iter().for_each(|access| self.serve_device(CuDevice(access.location.id)));
-        }
-        code
+        self.awake(|| {
+            // SAFETY: the arguments are the caller's.
+            let code = unsafe { self.real.mem_set_access(address, bytes, descriptors, count) };
+            if code.is_success() && self.sleeping.is_some() && !descriptors.is_null() {
+                // SAFETY: the driver has read the entries, which the caller vouches for.
+                let given = unsafe { core::slice::from_raw_parts(descriptors, count) };
+                self.program.set_access(address, bytes as u64, given);
+                given.iter().for_each(|access| self.serve_device(CuDevice(access.location.id)));
+            }
+            code
+        })
     }
 
     /// `cuMemRetainAllocationHandle`.
@@ -271,19 +261,17 @@ impl Process {
     /// # Safety
     /// `handle` is null or writable.
     pub unsafe fn mem_retain_allocation_handle(&self, handle: *mut CuMemHandle, address: *mut c_void) -> CuResult {
-        let _inside = match self.enter() {
-            Ok(inside) => inside,
-            Err(code) => return code,
-        };
-        match self.program.retain(address as CuDevicePtr).filter(|_| !handle.is_null()) {
-            Some(token) => {
-                // SAFETY: `handle` is not null, and the caller vouches for it.
-                unsafe { handle.write(CuMemHandle(token)) };
-                CuResult::SUCCESS
+        self.awake(|| {
+            match self.program.retain(address as CuDevicePtr).filter(|_| !handle.is_null()) {
+                Some(token) => {
+                    // SAFETY: `handle` is not null, and the caller vouches for it.
+                    unsafe { handle.write(CuMemHandle(token)) };
+                    CuResult::SUCCESS
+                }
+                // SAFETY: the arguments are the caller's.
+                None => unsafe { self.real.mem_retain_allocation_handle(handle, address) },
             }
-            // SAFETY: the arguments are the caller's.
-            None => unsafe { self.real.mem_retain_allocation_handle(handle, address) },
-        }
+        })
     }
 
     /// `cuMemGetAllocationPropertiesFromHandle`. Wakes nothing.
@@ -349,16 +337,14 @@ impl Process {
         if !ProgramMemory::is_token(handle) {
             return call(handle);
         }
-        let _inside = match self.enter() {
-            Ok(inside) => inside,
-            Err(code) => return code,
-        };
-        let Some(known) = self.program.handle(handle.0) else { return CuResult::INVALID_VALUE };
-        let code = call(known);
-        if code.is_success() {
-            self.program.share(handle.0);
-        }
-        code
+        self.awake(|| {
+            let Some(known) = self.program.handle(handle.0) else { return CuResult::INVALID_VALUE };
+            let code = call(known);
+            if code.is_success() {
+                self.program.share(handle.0);
+            }
+            code
+        })
     }
 
     /// `cuMulticastBindAddr`. Bound memory stays on the device from then on.
@@ -399,14 +385,12 @@ impl Process {
 
     /// Makes a call that shares the memory of a range with further devices or processes.
     fn shared_range(&self, address: CuDevicePtr, bytes: usize, call: impl FnOnce() -> CuResult) -> CuResult {
-        let _inside = match self.enter() {
-            Ok(inside) => inside,
-            Err(code) => return code,
-        };
-        let code = call();
-        if code.is_success() {
-            self.program.share_range(address, bytes as u64);
-        }
-        code
+        self.awake(|| {
+            let code = call();
+            if code.is_success() {
+                self.program.share_range(address, bytes as u64);
+            }
+            code
+        })
     }
 }
