@@ -1,8 +1,9 @@
 //! The names of a device's driver calls: for counting calls, for their costs, and for making calls fail.
 
-/// Declares the calls once.
+/// Declares the calls once: the method, and the driver's call below. Calls of events of copies have names of their own, since
+/// their costs differ.
 macro_rules! calls {
-    ($($call:ident = $name:literal,)*) => {
+    ($($call:ident = $name:literal, $driver:literal;)*) => {
         /// The methods of [`Segments`](crate::Segments), [`StreamOrder`](crate::StreamOrder),
         /// [`VirtualMemory`](crate::VirtualMemory) and [`Contents`](crate::Contents) that reach a driver, and may fail.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -18,38 +19,43 @@ macro_rules! calls {
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$call => $name,)* }
             }
+
+            /// Returns the name of the CUDA driver's call, in tables of costs.
+            pub const fn driver_name(self) -> &'static str {
+                match self { $(Self::$call => $driver,)* }
+            }
         }
     };
 }
 
 calls! {
-    Obtain = "obtain",
-    Release = "release",
-    MemoryInfo = "memory_info",
-    CreateEvent = "create_event",
-    DestroyEvent = "destroy_event",
-    Record = "record",
-    IsComplete = "is_complete",
-    IsIdle = "is_idle",
-    Wait = "wait",
-    OrderBehind = "order_behind",
-    Synchronize = "synchronize",
-    IsCapturing = "is_capturing",
-    MarkCapture = "mark_capture",
-    IsBehind = "is_behind",
-    Reserve = "reserve",
-    Unreserve = "unreserve",
-    Create = "create",
-    Destroy = "destroy",
-    Map = "map",
-    SetAccess = "set_access",
-    Unmap = "unmap",
-    Export = "export",
-    SynchronizeAll = "synchronize_all",
-    Prepare = "prepare",
-    Save = "save",
-    Restore = "restore",
-    Zero = "zero",
-    Mark = "mark",
-    Finish = "finish",
+    Obtain = "obtain", "cuMemAlloc";
+    Release = "release", "cuMemFree";
+    MemoryInfo = "memory_info", "cuMemGetInfo";
+    CreateEvent = "create_event", "cuEventCreate";
+    DestroyEvent = "destroy_event", "cuEventDestroy";
+    Record = "record", "cuEventRecord";
+    IsComplete = "is_complete", "cuEventQuery";
+    IsIdle = "is_idle", "cuStreamQuery";
+    Wait = "wait", "cuEventSynchronize";
+    OrderBehind = "order_behind", "cuStreamWaitEvent";
+    Synchronize = "synchronize", "cuStreamSynchronize";
+    IsCapturing = "is_capturing", "cuStreamIsCapturing";
+    MarkCapture = "mark_capture", "cuStreamGetCaptureInfo";
+    IsBehind = "is_behind", "cuGraphNodeGetDependencies";
+    Reserve = "reserve", "cuMemAddressReserve";
+    Unreserve = "unreserve", "cuMemAddressFree";
+    Create = "create", "cuMemCreate";
+    Destroy = "destroy", "cuMemRelease";
+    Map = "map", "cuMemMap";
+    SetAccess = "set_access", "cuMemSetAccess";
+    Unmap = "unmap", "cuMemUnmap";
+    Export = "export", "cuMemExportToShareableHandle";
+    SynchronizeAll = "synchronize_all", "cuCtxSynchronize";
+    Prepare = "prepare", "cuMemHostRegister";
+    Save = "save", "cuMemcpyDtoHAsync";
+    Restore = "restore", "cuMemcpyHtoDAsync";
+    Zero = "zero", "cuMemsetD8Async";
+    Mark = "mark", "cuEventRecord_of_copies";
+    Finish = "finish", "cuEventSynchronize_of_copies";
 }

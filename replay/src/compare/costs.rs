@@ -7,43 +7,6 @@ use std::path::Path;
 /// The columns of a table.
 const COLUMNS: [&str; 3] = ["call", "bytes", "us"];
 
-/// Returns the driver's name of a call. A call without a name here has the name of its method.
-pub const fn driver_name(call: Call) -> &'static str {
-    match call {
-        Call::Obtain => "cuMemAlloc",
-        Call::Release => "cuMemFree",
-        Call::MemoryInfo => "cuMemGetInfo",
-        Call::CreateEvent => "cuEventCreate",
-        Call::DestroyEvent => "cuEventDestroy",
-        Call::Record => "cuEventRecord",
-        Call::IsComplete => "cuEventQuery",
-        Call::IsIdle => "cuStreamQuery",
-        Call::Wait => "cuEventSynchronize",
-        Call::OrderBehind => "cuStreamWaitEvent",
-        Call::Synchronize => "cuStreamSynchronize",
-        Call::IsCapturing => "cuStreamIsCapturing",
-        Call::MarkCapture => "cuStreamGetCaptureInfo",
-        Call::IsBehind => "cuGraphNodeGetDependencies",
-        Call::Reserve => "cuMemAddressReserve",
-        Call::Unreserve => "cuMemAddressFree",
-        Call::Create => "cuMemCreate",
-        Call::Destroy => "cuMemRelease",
-        Call::Map => "cuMemMap",
-        Call::SetAccess => "cuMemSetAccess",
-        Call::Unmap => "cuMemUnmap",
-        Call::Export => "cuMemExportToShareableHandle",
-        Call::SynchronizeAll => "cuCtxSynchronize",
-        Call::Prepare => "cuMemHostRegister",
-        Call::Save => "cuMemcpyDtoHAsync",
-        Call::Restore => "cuMemcpyHtoDAsync",
-        Call::Zero => "cuMemsetD8Async",
-        // A name of its own for each: those of events are taken.
-        Call::Mark => "cuEventRecord_of_copies",
-        Call::Finish => "cuEventSynchronize_of_copies",
-        other => other.name(),
-    }
-}
-
 /// Reads a table of costs from a file.
 ///
 /// # Errors
@@ -85,8 +48,8 @@ pub fn parse_costs(file: &Path, bytes: &[u8]) -> Result<DriverCosts, BadInput> {
 
 /// Adds a row of the table to the points of a call.
 fn add(points: &mut [Vec<CostPoint>; Call::ALL.len()], row: &csv::StringRecord) -> Result<(), String> {
-    let call = Call::ALL.into_iter().find(|&call| driver_name(call) == &row[0]).ok_or_else(|| {
-        let known = Call::ALL.map(driver_name).join(", ");
+    let call = Call::ALL.into_iter().find(|call| call.driver_name() == &row[0]).ok_or_else(|| {
+        let known = Call::ALL.map(Call::driver_name).join(", ");
         format!("unknown call `{}`: it must be one of {known}", &row[0])
     })?;
     let bytes = match &row[1] {

@@ -10,7 +10,7 @@ mod curve;
 mod measure;
 mod policy;
 
-pub use costs::{driver_name, load_costs, parse_costs};
+pub use costs::{load_costs, parse_costs};
 pub use curve::Curve;
 pub use measure::Figures;
 pub use policy::{Configuration, Contender, contenders, policy_named};

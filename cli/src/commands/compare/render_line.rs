@@ -4,7 +4,7 @@ use super::Compared;
 use crate::commands::answer::Told;
 use crate::commands::replay::PlannedFigures;
 use cachalot_core::simulated::Call;
-use cachalot_replay::compare::{Contender, Figures, driver_name};
+use cachalot_replay::compare::{Contender, Figures};
 use serde::{Serialize, Serializer};
 use std::io::{self, Write};
 
@@ -97,10 +97,10 @@ fn line<'a>(
 
 /// Counts as an object, by the driver's name of each call.
 fn by_name<S: Serializer>(calls: &[u64; Call::ALL.len()], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(Call::ALL.into_iter().zip(calls).map(|(call, count)| (driver_name(call), count)))
+    serializer.collect_map(Call::ALL.into_iter().zip(calls).map(|(call, count)| (call.driver_name(), count)))
 }
 
 /// Nanoseconds as an object of microseconds, by the driver's name of each call.
 fn us_by_name<S: Serializer>(ns: &[u64; Call::ALL.len()], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(Call::ALL.into_iter().zip(ns).map(|(call, &ns)| (driver_name(call), ns as f64 / 1000.0)))
+    serializer.collect_map(Call::ALL.into_iter().zip(ns).map(|(call, &ns)| (call.driver_name(), ns as f64 / 1000.0)))
 }
