@@ -47,8 +47,9 @@ impl<P: Platform> Arena<P> {
         }
     }
 
-    /// Orders later work on `stream` behind a departure, unless it is anyway. `orders` tells whether
-    /// the caller has permission to record and the stream does not capture.
+    /// Orders later work on `stream` behind a departure, unless it is anyway. `orders` tells whether the caller has
+    /// permission to record and the stream does not capture. The caller holds the piece, or the reference, that keeps the
+    /// departure.
     ///
     /// # Errors
     /// Those of the device; [`ErrorKind::NotPermittedInCapture`](crate::device::ErrorKind) if the order is needed and
@@ -58,6 +59,36 @@ impl<P: Platform> Arena<P> {
             return Ok(());
         }
         let entry = self.paging.pool.lock().departures.hold(departure);
+        self.order_behind_held(stream, (departure, entry), orders)
+    }
+
+    /// Orders later work on `stream` behind the departure of a page, as
+    /// [`order_behind_departure`](Self::order_behind_departure) does. Returns the departure; [`NONE`] if the page has none, and
+    /// `last` if the page has that one, behind which the stream is ordered.
+    ///
+    /// # Errors
+    /// As for `order_behind_departure`.
+    pub(super) fn order_behind_page(&self, stream: StreamId, page: u32, last: u32, orders: bool) -> Result<u32, Error> {
+        let held = {
+            let mut pages = self.paging.pool.lock();
+            let behind = pages[page].behind;
+            if behind == NONE || behind == last {
+                return Ok(behind);
+            }
+            // Held before the lock is dropped: another thread may remove the stale mapping that keeps the departure.
+            (behind, pages.departures.hold(behind))
+        };
+        self.order_behind_held(stream, held, orders)?;
+        Ok(held.0)
+    }
+
+    /// Orders later work on `stream` behind a departure, and gives up the caller's reference to it.
+    fn order_behind_held(
+        &self,
+        stream: StreamId,
+        (departure, entry): (u32, Departure),
+        orders: bool,
+    ) -> Result<(), Error> {
         let ordered = match (entry.fence.filter(|_| !entry.complete), entry.precedes(stream), orders) {
             (None, ..) | (Some(_), true, true) => Ok(()),
             (Some(fence), false, true) => self.call(|memory| memory.order_behind(stream, fence.event)),

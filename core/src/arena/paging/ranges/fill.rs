@@ -110,11 +110,7 @@ impl<P: Platform> Mapper<'_, P> {
     pub(in crate::arena) fn order_batch(&self, batch: &Batch, stream: StreamId, orders: bool) -> Result<(), Error> {
         let mut last = NONE;
         for page in self.numbers_of(batch) {
-            let behind = self.device.paging.pool.lock()[page].behind;
-            if behind != last {
-                self.device.order_behind_departure(stream, behind, orders)?;
-                last = behind;
-            }
+            last = self.device.order_behind_page(stream, page, last, orders)?;
         }
         Ok(())
     }
