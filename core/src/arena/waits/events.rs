@@ -214,7 +214,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     fn wait_for_queues(self) -> Result<(), Error> {
         loop {
             let recorded = self.record_deferred();
-            let gathered = self.record_open();
+            let gathered = self.record_all_open();
             let waiting = self.flags.waiting();
             let waited = self.poll_queues(waiting, None, true);
             let waited = gathered.and(waited).map(|_finished| ());

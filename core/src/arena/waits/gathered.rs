@@ -138,6 +138,37 @@ impl<P: Platform> OnDevice<'_, P> {
         self.record_queues(self.flags.waiting(), None)
     }
 
+    /// Records events for all blocks without one at the call, also where another thread is recording: its event may stand
+    /// before the latest of the blocks.
+    ///
+    /// # Errors
+    /// As for [`record_queues`](Self::record_queues).
+    pub(in crate::arena) fn record_all_open(self) -> Result<u32, Error> {
+        if !self.flags.has(flags::HAS_GATHERED) {
+            return Ok(0);
+        }
+        let (mut sum, mut result) = (0, Ok(()));
+        for group in self.flags.waiting().iter() {
+            let until = self.waits.queues.lock(group).gathered();
+            let mut from = 0;
+            loop {
+                let next = self.waits.queues.lock(group).next_open_before(until, from);
+                let Some((queue, is_recording)) = next else { break };
+                if is_recording {
+                    self.driver.give_way();
+                    continue;
+                }
+                from = queue + 1;
+                let Some(_permission) = self.driver.may_record(&self.flags) else { break };
+                match self.record_queue(group, queue, true) {
+                    Ok(ended) => sum += ended,
+                    Err(error) => result = result.and(Err(error)),
+                }
+            }
+        }
+        result.map(|()| sum)
+    }
+
     /// Records an event for the open blocks of queues in `groups` with blocks of the heap in `slot`; of any
     /// heap, if `slot` is `None`. Asks at once after an event that is the only one of its stream. Returns
     /// the number of waits that have ended.

@@ -66,12 +66,13 @@ impl<P: Platform> OnDevice<'_, P> {
                 if !wait || failed.is_some() {
                     break;
                 }
-                // The only queues left are busy: another thread is inside its device call.
+                // The only queues left are busy: another thread is inside its device call. Looked for first: the thread may
+                // have recorded an event, and left, since the last look.
                 let mut order = device.waits.queues.lock(group);
-                if !order.is_at_work() {
+                next = order.next_to_poll(0, slot);
+                if next.is_none() && !order.is_at_work() {
                     break;
                 }
-                next = order.next_to_poll(0, slot);
                 drop(order);
                 if next.is_none() {
                     device.driver.give_way();
