@@ -111,17 +111,17 @@ impl<D> Driver<D> {
     pub(super) fn begin_asking(&self) -> Option<Taken<'_>> {
         self.asking.try_take()
     }
+}
 
+impl<D: DeviceMemory> Driver<D> {
     /// Waits for the calls that record events. A graph is about to be captured, and [`flags::CAPTURE`] is set. An event that is
     /// recorded on a stream while the stream begins to capture would become part of the graph.
     pub(super) fn wait_for_recordings(&self) {
         while self.recording.load(Ordering::SeqCst) > 0 {
-            core::hint::spin_loop();
+            self.give_way();
         }
     }
-}
 
-impl<D: DeviceMemory> Driver<D> {
     /// Lets other threads go on, between two looks at what they change. The caller holds no lock: where
     /// threads run in turn, as under valgrind, a loop that only takes a lock again and again keeps the
     /// lock from a thread that sleeps for it.

@@ -86,9 +86,9 @@ impl<P: Platform> Heaps<P> {
                 // Drop order matters: `heap` unlocks before `found` leaves, since leaving may lock
                 // the registry and this heap.
             }
-            // The pair was vacated or assigned to another stream after the lookup. `vacate` is
-            // about to remove the stream from the map, so the loop ends soon.
-            core::hint::spin_loop();
+            // The pair was vacated or assigned to another stream after the lookup. `vacate` removes
+            // the stream from the map before it unlocks the registry.
+            drop(self.registry.lock());
         }
     }
 
@@ -267,7 +267,7 @@ impl<P: Platform> Heaps<P> {
                 self.slot(slot_of(pair, kind)).stream_state.store(LIVE, Ordering::Relaxed);
             }
         }
-        // `find_pair` spins on the stream between `close` and the removal.
+        // `find_pair` waits for the registry's lock between `close` and the removal.
         self.shared_pool(pool).streams.remove(stream.0);
         registry.remove_pair(pair);
         registry.remove_pool_if_empty(pool);
