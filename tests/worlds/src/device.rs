@@ -1,0 +1,137 @@
+//! A simulated device that offers the turn at each call, and fails by plan.
+
+use crate::turns;
+use cachalot_core::forward::{
+    ForwardContents, ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder,
+};
+use cachalot_core::simulated::{Failure, SimulatedDevice};
+use cachalot_core::{
+    Call, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Event, Host, PhysicalHandle, Segments, StreamId,
+    StreamOrder, VirtualMemory,
+};
+use cachalot_tests::consistency::Simulated;
+
+/// The code of an injected error.
+pub const INJECTED: u32 = 77;
+
+/// A planted mistake, which the worlds must find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    /// An event is complete as soon as it is asked after.
+    EarlyEvent,
+    /// Work on a stream does not wait for work on another.
+    NoOrder,
+    /// A wait for a stream returns at once.
+    NoWait,
+}
+
+/// The device of a world.
+pub struct Device {
+    /// The device that serves all calls.
+    pub inner: SimulatedDevice,
+    mistake: Option<Mistake>,
+}
+
+impl Device {
+    /// Creates a device of `capacity` bytes.
+    #[must_use]
+    pub fn new(capacity: u64, mistake: Option<Mistake>) -> Self {
+        Self { inner: SimulatedDevice::new(capacity), mistake }
+    }
+
+    /// Lets a later call fail: the `after`th from now on.
+    pub fn fail(&self, call: Call, after: u64) {
+        let kind = if matches!(call, Call::Obtain | Call::Create) { ErrorKind::OutOfMemory } else { ErrorKind::Other };
+        let (nth, error) = (self.inner.calls(call) + 1 + after, DeviceError::new(kind, INJECTED));
+        self.inner.fail(Failure { call, nth, persistent: false, error });
+    }
+
+    /// Orders later work of the program on `stream` behind the present work on `awaited`.
+    ///
+    /// # Errors
+    /// The error of the device.
+    pub fn order(&self, stream: StreamId, awaited: StreamId) -> DeviceResult<()> {
+        let event = self.inner.create_event()?;
+        let ordered = self.inner.record(event, awaited).and_then(|()| self.inner.order_behind(stream, event));
+        ordered.and(self.inner.destroy_event(event))
+    }
+
+    fn has(&self, mistake: Mistake) -> bool {
+        self.mistake == Some(mistake)
+    }
+}
+
+impl Simulated for Device {
+    fn simulated(&self) -> &SimulatedDevice {
+        &self.inner
+    }
+}
+
+impl Forwarder for Device {
+    type Inner = SimulatedDevice;
+
+    fn inner(&self) -> DeviceResult<&SimulatedDevice> {
+        Ok(&self.inner)
+    }
+
+    fn before(&self, method: &'static str, call: Option<Call>) {
+        // Methods without a kind may be called below a lock of the core.
+        if call.is_some() {
+            turns::offer();
+            turns::tell(|| format!("    device: {method}"));
+        }
+    }
+}
+
+impl ForwardSegments for Device {
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.inner.virtual_memory().map(|_| self as &dyn VirtualMemory)
+    }
+
+    fn contents(&self) -> Option<&dyn Contents> {
+        self.inner.contents().map(|_| self as &dyn Contents)
+    }
+}
+
+impl ForwardStreamOrder for Device {
+    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
+        if self.has(Mistake::EarlyEvent) { Ok(true) } else { self.inner.is_complete(event) }
+    }
+
+    fn wait(&self, event: Event) -> DeviceResult<()> {
+        if self.has(Mistake::NoWait) { Ok(()) } else { self.inner.wait(event) }
+    }
+
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        if self.has(Mistake::NoOrder) { Ok(()) } else { self.inner.order_behind(stream, event) }
+    }
+
+    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
+        if self.has(Mistake::NoWait) { Ok(()) } else { self.inner.synchronize(stream) }
+    }
+}
+
+impl ForwardVirtualMemory for Device {
+    fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
+        turns::tell(|| format!("    device: {bytes} bytes of {handle:?} at {at}"));
+        self.inner.map(at, bytes, handle)
+    }
+
+    fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let unmapped = self.inner.unmap(at, bytes);
+        turns::tell(|| format!("    device: {bytes} bytes at {at}: {unmapped:?}"));
+        unmapped
+    }
+}
+impl ForwardContents for Device {}
+
+impl ForwardHost for Device {
+    fn thread_id(&self) -> u64 {
+        turns::number().map_or(0, |number| u64::from(number) + 1)
+    }
+
+    fn pause(&self, us: u64) -> bool {
+        turns::pass();
+        self.inner.pause(us)
+    }
+}

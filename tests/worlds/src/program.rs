@@ -1,0 +1,443 @@
+//! The steps of a thread of a world.
+
+use crate::claims::Block;
+use crate::turns;
+use crate::world::{DEVICE, Shared};
+use cachalot_core::{
+    Call, Error, ParkMode, ParkOrder, ParkState, ParkTarget, PoolOptions, Reservation, Route, StreamId,
+};
+use fastrand::Rng;
+
+/// Blocks of a thread at most.
+const BLOCKS: usize = 48;
+/// Largest block, in bytes.
+const LARGEST: u64 = 48 << 20;
+/// Blocks on the way from thread to thread at most.
+const EXCHANGED: usize = 16;
+/// Pages of an elastic range, and bytes of a page.
+const RANGE_PAGES: u64 = 8;
+const PAGE: u64 = 2 << 20;
+/// Calls of which one can be made to fail.
+const FAILING: [Call; 12] = [
+    Call::Obtain,
+    Call::Release,
+    Call::CreateEvent,
+    Call::Record,
+    Call::IsComplete,
+    Call::OrderBehind,
+    Call::Reserve,
+    Call::Create,
+    Call::Map,
+    Call::SetAccess,
+    Call::Unmap,
+    Call::Save,
+];
+/// Settings that come and go.
+const SETTINGS: [&str; 4] = [
+    "max_split_size_mb:32",
+    "garbage_collection_threshold:0.5",
+    "roundup_power2_divisions:4",
+    "expandable_segments:True",
+];
+
+/// An elastic range of a thread.
+struct Elastic {
+    reservation: Reservation,
+    /// For each page, the stream of the commit.
+    committed: [Option<StreamId>; RANGE_PAGES as usize],
+}
+
+/// A thread's blocks, and the choice of the next step.
+pub(crate) struct Program {
+    number: u32,
+    rng: Rng,
+    blocks: Vec<Block>,
+    /// The mode in which the memory of the thread's own stream is parked.
+    asleep: Option<ParkMode>,
+    range: Option<Elastic>,
+}
+
+impl Program {
+    pub(crate) fn new(number: u32, seed: u64) -> Self {
+        Self { number, rng: Rng::with_seed(seed), blocks: Vec::new(), asleep: None, range: None }
+    }
+
+    /// Returns the blocks that have memory.
+    pub(crate) fn awake_blocks(&self) -> impl Iterator<Item = &Block> {
+        let sleeps = self.asleep.map(|_| Shared::sleeper(self.number));
+        self.blocks.iter().filter(move |block| Some(block.home) != sleeps)
+    }
+
+    /// Returns the bytes committed in the thread's range.
+    pub(crate) fn committed(&self) -> u64 {
+        self.range.iter().flat_map(|range| range.committed.iter().flatten()).count() as u64 * PAGE
+    }
+
+    /// Makes a random step.
+    pub(crate) fn step(&mut self, shared: &Shared) {
+        match self.rng.u32(0..100) {
+            0..40 => {
+                let stream = self.stream();
+                self.request(shared, stream);
+            }
+            40..66 => self.free_one(shared),
+            66..78 => self.share(shared),
+            78..86 => self.check_one(shared),
+            86..91 => self.exchange(shared),
+            91..93 => self.nap(shared),
+            93..95 => self.stretch(shared),
+            95 => self.use_pool(shared),
+            96 => self.end_stream(shared),
+            97 => self.fail(shared),
+            _ => self.disturb(shared),
+        }
+    }
+
+    /// Chooses a stream for a request.
+    fn stream(&mut self) -> StreamId {
+        match self.rng.u32(0..6) {
+            0 if self.asleep.is_none() => Shared::sleeper(self.number),
+            1 => Shared::passing(self.number),
+            _ => Shared::any_stream(&mut self.rng),
+        }
+    }
+
+    /// Draws a size: all octaves up to [`LARGEST`], small ones most often.
+    fn size(&mut self) -> u64 {
+        let octave = self.rng.u32(0..26).min(self.rng.u32(0..26)).max(self.rng.u32(0..12));
+        ((1 << octave) + self.rng.u64(0..1 << octave)).min(LARGEST)
+    }
+
+    fn request(&mut self, shared: &Shared, stream: StreamId) {
+        if self.blocks.len() >= BLOCKS {
+            return self.free_one(shared);
+        }
+        let bytes = self.size();
+        shared.operations.set(shared.operations.get() + 1);
+        let ptr = match shared.core.malloc(DEVICE, bytes, stream) {
+            Ok(ptr) => ptr,
+            Err(error) => {
+                shared.refused("a request", &error);
+                return (0..4).for_each(|_| self.free_one(shared));
+            }
+        };
+        shared.digest(ptr.0);
+        let number = shared.numbers.get() + 1;
+        turns::tell(|| format!("block {number}: {bytes} bytes at {ptr} of {stream:?}"));
+        shared.numbers.set(number);
+        let mut block = Block::new(number, ptr, bytes, stream);
+        let device = &shared.device().inner;
+        if let Err(what) = shared.claims.borrow_mut().claim(device, &block) {
+            return shared.find(what);
+        }
+        if let Err(what) = device.launch(stream, ptr, bytes) {
+            return shared.find(format!("the new block {number} ({bytes} bytes at {ptr} of {stream:?}): {what}"));
+        }
+        block.mark(device);
+        self.blocks.push(block);
+    }
+
+    /// Returns the place of a random block that has memory.
+    fn any_awake(&mut self) -> Option<usize> {
+        let sleeps = self.asleep.map(|_| Shared::sleeper(self.number));
+        let awake: Vec<usize> = (0..self.blocks.len()).filter(|&at| Some(self.blocks[at].home) != sleeps).collect();
+        (!awake.is_empty()).then(|| awake[self.rng.usize(0..awake.len())])
+    }
+
+    fn free_one(&mut self, shared: &Shared) {
+        if !self.blocks.is_empty() {
+            let at = self.rng.usize(0..self.blocks.len());
+            self.free(shared, at);
+        }
+    }
+
+    /// Frees a block, which may be parked.
+    fn free(&mut self, shared: &Shared, at: usize) {
+        let block = self.blocks.swap_remove(at);
+        shared.claims.borrow_mut().give_up(&block);
+        turns::tell(|| format!("free of block {} at {}", block.number, block.ptr));
+        shared.operations.set(shared.operations.get() + 1);
+        let freed =
+            if self.rng.bool() { shared.core.free_sized(block.ptr, block.bytes) } else { shared.core.free(block.ptr) };
+        if let Err(error) = freed {
+            shared.refused(&format!("the free of block {}", block.number), &error);
+            // The block is live. Its memory may be parked.
+            if shared.is_sleeper(block.home) {
+                return shared.exchange.borrow_mut().push(block);
+            }
+            if let Err(what) = shared.claims.borrow_mut().claim(&shared.device().inner, &block) {
+                shared.find(what);
+            }
+            self.blocks.push(block);
+        }
+    }
+
+    /// Uses a block on a stream behind its last use. Returns whether the work was queued.
+    fn use_on(shared: &Shared, block: &mut Block, stream: StreamId) -> bool {
+        let device = shared.device();
+        if block.last != stream && device.order(stream, block.last).is_err() {
+            return false;
+        }
+        if let Err(what) = device.inner.launch(stream, block.ptr, block.bytes) {
+            let Block { number, ptr, bytes, home, last, .. } = block;
+            shared.find(format!(
+                "block {number} ({bytes} bytes at {ptr} of {home:?}, last used on {last:?}) on {stream:?}: {what}"
+            ));
+        }
+        block.last = stream;
+        turns::tell(|| format!("block {} at {} is used on {stream:?}", block.number, block.ptr));
+        true
+    }
+
+    /// Uses a block on another stream, and tells the core.
+    fn share(&mut self, shared: &Shared) {
+        let Some(at) = self.any_awake() else { return };
+        let stream = Shared::any_stream(&mut self.rng);
+        let is_before = self.rng.bool();
+        let block = &mut self.blocks[at];
+        if stream == block.home {
+            Self::use_on(shared, block, stream);
+            return;
+        }
+        // The stream is announced before its work, or the work so far is.
+        if is_before {
+            match shared.core.record_stream(block.ptr, stream) {
+                Ok(()) => {
+                    Self::use_on(shared, block, stream);
+                }
+                Err(error) => shared.refused("record_stream", &error),
+            }
+        } else if Self::use_on(shared, block, stream)
+            && let Err(error) = shared.core.record_use(block.ptr, stream)
+        {
+            shared.refused("record_use", &error);
+            // The core knows nothing of the work: the program waits for it.
+            shared.device().inner.complete(stream);
+        }
+    }
+
+    /// Compares a block's memory with the memory that the block was served with.
+    fn check_one(&mut self, shared: &Shared) {
+        let Some(at) = self.any_awake() else { return };
+        let block = &self.blocks[at];
+        shared.checks.set(shared.checks.get() + 1);
+        if let Err(what) = shared.claims.borrow().check(&shared.device().inner, block) {
+            shared.find(what);
+        }
+    }
+
+    /// Gives a block to the other threads, or takes one.
+    fn exchange(&mut self, shared: &Shared) {
+        let mut exchange = shared.exchange.borrow_mut();
+        if self.rng.bool() {
+            if exchange.is_empty() {
+                return;
+            }
+            let at = self.rng.usize(0..exchange.len());
+            let block = exchange.swap_remove(at);
+            drop(exchange);
+            let is_loose = shared.is_sleeper(block.home) && block.home != Shared::sleeper(self.number);
+            self.blocks.push(block);
+            if is_loose {
+                self.free(shared, self.blocks.len() - 1);
+            }
+            return;
+        }
+        // The stream of a block may end by the word of its thread alone. A block of memory that its thread parks is freed by the
+        // thread that takes it, at any moment of the park, and not used.
+        let shares =
+            |block: &Block| block.home != Shared::passing(self.number) && block.last != Shared::passing(self.number);
+        if exchange.len() < EXCHANGED
+            && let Some(at) = self.blocks.iter().position(shares)
+        {
+            exchange.push(self.blocks.swap_remove(at));
+        }
+    }
+
+    /// Parks the memory of the thread's own stream, or wakes it.
+    fn nap(&mut self, shared: &Shared) {
+        let target = ParkTarget::Stream(Shared::sleeper(self.number));
+        if let Some(mode) = self.asleep {
+            return self.wake(shared, target, mode);
+        }
+        let Ok(parking) = shared.core.parking(DEVICE) else { return };
+        let mode = [ParkMode::Keep, ParkMode::Keep, ParkMode::Drop, ParkMode::Zero][self.rng.usize(0..4)];
+        let order = if self.rng.bool() { ParkOrder::Device } else { ParkOrder::Streams };
+        turns::tell(|| format!("park of {target:?}, {mode:?}, {order:?}"));
+        let home = Shared::sleeper(self.number);
+        for block in self.blocks.iter().chain(shared.exchange.borrow().iter()).filter(|block| block.home == home) {
+            shared.claims.borrow_mut().give_memory_up(block);
+        }
+        match parking.park(target, mode, order) {
+            // Another thread parks or wakes memory at the moment.
+            Ok(()) | Err(Error::ParkingRefused(_)) => {}
+            Err(error) => shared.refused("a park", &error),
+        }
+        let is_awake = parking.report(target).is_ok_and(|report| report.state == ParkState::Awake);
+        self.asleep = Some(mode);
+        if is_awake {
+            self.rise(shared, ParkMode::Keep);
+        }
+    }
+
+    fn wake(&mut self, shared: &Shared, target: ParkTarget, mode: ParkMode) {
+        turns::tell(|| format!("wake of {target:?}"));
+        let Ok(parking) = shared.core.parking(DEVICE) else { return };
+        match parking.wake(target) {
+            Ok(()) => self.rise(shared, mode),
+            // Another thread parks or wakes memory at the moment.
+            Err(Error::ParkingRefused(_)) => {}
+            Err(error) => {
+                shared.refused("a wake", &error);
+                if parking.report(target).is_ok_and(|report| report.state == ParkState::Awake) {
+                    self.rise(shared, mode);
+                }
+            }
+        }
+    }
+
+    /// Takes the memory of the woken blocks back.
+    fn rise(&mut self, shared: &Shared, mode: ParkMode) {
+        self.asleep = None;
+        let home = Shared::sleeper(self.number);
+        let device = &shared.device().inner;
+        let mut exchange = shared.exchange.borrow_mut();
+        for block in self.blocks.iter_mut().chain(exchange.iter_mut()).filter(|block| block.home == home) {
+            let claimed = shared.claims.borrow_mut().claim_memory(device, block);
+            let kept = if mode == ParkMode::Keep { block.check(device) } else { Ok(()) };
+            if let Err(what) = claimed.and(kept) {
+                shared.find(format!("after a park of {mode:?}: {what}"));
+            }
+            block.mark(device);
+            shared.checks.set(shared.checks.get() + 1);
+        }
+    }
+
+    /// Reserves, grows, shrinks or releases an elastic range.
+    fn stretch(&mut self, shared: &Shared) {
+        let core = &shared.core;
+        let Some(Elastic { reservation, committed }) = &mut self.range else {
+            match core.reserve_range(DEVICE, RANGE_PAGES * PAGE) {
+                Ok(reservation) => self.range = Some(Elastic { reservation, committed: [None; RANGE_PAGES as usize] }),
+                Err(error) => shared.refused("reserve_range", &error),
+            }
+            return;
+        };
+        let page = self.rng.usize(0..RANGE_PAGES as usize);
+        let (offset, stream) = (page as u64 * PAGE, Shared::any_stream(&mut self.rng));
+        if let Some(user) = committed[page] {
+            // The decommit takes effect behind the last work on the page.
+            if user != stream && shared.device().order(stream, user).is_err() {
+                return;
+            }
+            match core.decommit_range(DEVICE, reservation.range, offset, PAGE, stream) {
+                Ok(()) => committed[page] = None,
+                Err(error) => shared.refused("decommit_range", &error),
+            }
+            return;
+        }
+        match core.commit_range(DEVICE, reservation.range, offset, PAGE, stream) {
+            Ok(()) => {
+                committed[page] = Some(stream);
+                if let Err(what) = shared.device().inner.launch(stream, reservation.base.offset(offset), PAGE) {
+                    shared.find(format!("a committed page: {what}"));
+                }
+            }
+            Err(error) => shared.refused("commit_range", &error),
+        }
+    }
+
+    /// Requests some blocks from a private pool.
+    fn use_pool(&mut self, shared: &Shared) {
+        let core = &shared.core;
+        let options = PoolOptions { use_on_oom: self.rng.bool(), no_split: self.rng.u32(0..4) == 0 };
+        let pool = match core.create_pool(DEVICE, options) {
+            Ok(pool) => pool,
+            Err(error) => return shared.refused("create_pool", &error),
+        };
+        let begun = core.begin_allocate_to_pool(DEVICE, pool, Route::Thread(u64::from(self.number) + 1));
+        if begun.is_ok() {
+            for _ in 0..self.rng.u32(1..6) {
+                let stream = Shared::any_stream(&mut self.rng);
+                self.request(shared, stream);
+            }
+            let ended = core.end_allocate_to_pool(DEVICE, pool).and_then(|()| core.release_pool(DEVICE, pool));
+            if let Err(error) = ended {
+                shared.refused("the end of a pool's route", &error);
+            }
+        }
+        if let Err(error) = begun.and_then(|()| core.release_pool(DEVICE, pool)) {
+            shared.refused("release_pool", &error);
+        }
+    }
+
+    /// Ends the thread's passing stream, whose number is used again.
+    fn end_stream(&mut self, shared: &Shared) {
+        let stream = Shared::passing(self.number);
+        shared.device().inner.complete(stream);
+        if let Err(error) = shared.core.stream_destroyed(DEVICE, stream) {
+            shared.refused("stream_destroyed", &error);
+        }
+    }
+
+    /// Lets a later call to the device fail.
+    fn fail(&mut self, shared: &Shared) {
+        if shared.rules.faults {
+            let call = FAILING[self.rng.usize(0..FAILING.len())];
+            shared.device().fail(call, self.rng.u64(0..4));
+            shared.faults.set(shared.faults.get() + 1);
+        }
+    }
+
+    /// Makes a rare call of the core.
+    fn disturb(&mut self, shared: &Shared) {
+        let core = &shared.core;
+        let (what, done) = match self.rng.u32(0..7) {
+            0 => ("empty_cache", core.empty_cache(DEVICE)),
+            1 => ("trim", core.trim(DEVICE, self.rng.u64(0..256 << 20))),
+            2 => ("process_events", core.process_events(DEVICE)),
+            3 => ("maintain", core.pages(DEVICE).and_then(|pages| pages.maintain(2000)).map(drop)),
+            4 => {
+                let limit = self.rng.bool().then(|| self.rng.u64(128 << 20..512 << 20));
+                ("set_limit", core.set_limit(DEVICE, limit))
+            }
+            5 => {
+                let mut config = shared.config.clone();
+                // Some settings are incompatible with those of the world.
+                let setting = SETTINGS[self.rng.usize(0..SETTINGS.len())];
+                if self.rng.bool() && config.update(setting).is_err() {
+                    config = shared.config.clone();
+                }
+                core.configure(&config);
+                ("configure", Ok(()))
+            }
+            _ => ("destroy_idle_events", core.destroy_idle_events(DEVICE)),
+        };
+        if let Err(error) = done {
+            shared.refused(what, &error);
+        }
+    }
+
+    /// Checks and gives back all that the thread holds.
+    pub(crate) fn end(&mut self, shared: &Shared) {
+        shared.device().inner.clear_failures();
+        if let Err(error) = shared.core.set_limit(DEVICE, None) {
+            shared.refused("set_limit", &error);
+        }
+        let left = std::mem::take(&mut *shared.exchange.borrow_mut());
+        self.blocks.extend(left);
+        // Parked memory is freed asleep, or wakes beside the memory of the other threads.
+        while !self.blocks.is_empty() && !shared.has_finding() {
+            self.free_one(shared);
+        }
+        while let Some(mode) = self.asleep.filter(|_| !shared.has_finding()) {
+            self.wake(shared, ParkTarget::Stream(Shared::sleeper(self.number)), mode);
+            turns::pass();
+        }
+        if let Some(Elastic { reservation, .. }) = self.range.take()
+            && let Err(error) = shared.core.release_range(DEVICE, reservation.range)
+        {
+            shared.refused("release_range", &error);
+        }
+    }
+}

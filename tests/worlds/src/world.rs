@@ -1,0 +1,275 @@
+//! A world: the core on its device, what all threads share, and the checks at rest.
+
+use crate::claims::{Block, Claims};
+use crate::device::{Device, INJECTED, Mistake};
+use crate::latch::Latch;
+use crate::program::Program;
+use crate::turns::{self, Body};
+use cachalot_core::{Allocator, Config, DeviceIndex, Error, ErrorKind, Growable, StreamId};
+use cachalot_tests::consistency;
+use fastrand::Rng;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+/// The core under test.
+pub type Core = Allocator<Device, Latch, Growable>;
+
+/// The only device.
+pub const DEVICE: DeviceIndex = DeviceIndex(0);
+
+/// Bytes of the device: some hundred pages, so that worlds run short of memory.
+const CAPACITY: u64 = 640 << 20;
+
+/// Streams that all threads use. Each thread has two more of its own: one for parked memory, one that comes and goes.
+const SHARED_STREAMS: u64 = 4;
+
+/// Steps of a thread between two checks at rest.
+const ROUND: u32 = 200;
+
+/// What a world is, beside its seed.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// The configuration of the core.
+    pub config: String,
+    /// Number of threads.
+    pub threads: u32,
+    /// Rounds: all threads make their steps, and the world is checked at rest.
+    pub rounds: u32,
+    /// Whether calls to the device fail now and then.
+    pub faults: bool,
+    /// A planted mistake of the device.
+    pub mistake: Option<Mistake>,
+}
+
+/// The end of a world without a finding.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Outcome {
+    /// Requests and frees.
+    pub operations: u64,
+    /// Comparisons of a block's memory and contents.
+    pub checks: u64,
+    /// Calls that failed by plan.
+    pub faults: u64,
+    /// A number over all turns and answers.
+    pub digest: u64,
+}
+
+/// A finding, with the rules and the seed that repeat it.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The sentence.
+    pub what: String,
+    /// The seed.
+    pub seed: u64,
+    /// The rules.
+    pub rules: Rules,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rules { config, threads, rounds, faults, .. } = &self.rules;
+        let faults = if *faults { " --faults" } else { "" };
+        write!(
+            f,
+            "{}\nrepeat: cachalot-worlds --worlds 1 --seed {} --threads {threads} --rounds {rounds}{faults} --config '{config}'",
+            self.what, self.seed
+        )
+    }
+}
+
+/// What all threads of a world share. Nothing is borrowed across a call of the core, where other threads run.
+pub(crate) struct Shared {
+    pub core: Core,
+    pub claims: RefCell<Claims>,
+    /// Blocks on their way from thread to thread.
+    pub exchange: RefCell<Vec<Block>>,
+    pub finding: RefCell<Option<String>>,
+    pub rules: Rules,
+    pub config: Config,
+    pub numbers: Cell<u64>,
+    pub operations: Cell<u64>,
+    pub checks: Cell<u64>,
+    pub faults: Cell<u64>,
+    digest: Cell<u64>,
+}
+
+impl Shared {
+    pub(crate) fn device(&self) -> &Device {
+        self.core.device(DEVICE).expect("there is one device")
+    }
+
+    /// Returns a stream for all threads.
+    pub(crate) fn any_stream(rng: &mut Rng) -> StreamId {
+        StreamId(rng.u64(1..=SHARED_STREAMS))
+    }
+
+    /// Returns the stream of a thread whose memory is parked.
+    pub(crate) fn sleeper(thread: u32) -> StreamId {
+        StreamId(SHARED_STREAMS + 1 + 2 * u64::from(thread))
+    }
+
+    /// Returns whether a thread parks the memory of a stream.
+    pub(crate) fn is_sleeper(&self, stream: StreamId) -> bool {
+        (0..self.rules.threads).any(|thread| Self::sleeper(thread) == stream)
+    }
+
+    /// Returns the stream of a thread that comes and goes.
+    pub(crate) fn passing(thread: u32) -> StreamId {
+        StreamId(SHARED_STREAMS + 2 + 2 * u64::from(thread))
+    }
+
+    /// Reports a finding, the first of the world.
+    pub(crate) fn find(&self, what: impl Into<String>) {
+        self.finding.borrow_mut().get_or_insert(what.into());
+    }
+
+    pub(crate) fn has_finding(&self) -> bool {
+        self.finding.borrow().is_some()
+    }
+
+    /// Adds a number to the digest.
+    pub(crate) fn digest(&self, number: u64) {
+        self.digest.set((self.digest.get() ^ number).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29));
+    }
+
+    /// Judges an error of the core: a lack of memory and an injected failure are permitted.
+    pub(crate) fn refused(&self, what: &str, error: &Error) {
+        self.digest(0xe);
+        let permitted = match error {
+            Error::OutOfMemory(_) | Error::Rejected(_) | Error::Parked | Error::NoHostMemory => true,
+            Error::Device(error) => self.rules.faults && error.code == INJECTED || error.kind == ErrorKind::OutOfMemory,
+            _ => false,
+        };
+        if !permitted {
+            self.find(format!("{what}: {error}"));
+        }
+    }
+}
+
+/// Runs the world of a seed.
+///
+/// # Errors
+/// The first finding.
+///
+/// # Panics
+/// If the configuration is invalid.
+pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
+    let finding = |what: String| Box::new(Finding { what, seed, rules: rules.clone() });
+    let config = Config::parse(&rules.config).expect("a valid configuration");
+    let core = Core::new([Device::new(CAPACITY, rules.mistake)], &config).expect("one device fits");
+    let shared = Rc::new(Shared {
+        core,
+        claims: RefCell::default(),
+        exchange: RefCell::default(),
+        finding: RefCell::default(),
+        rules: rules.clone(),
+        config,
+        numbers: Cell::default(),
+        operations: Cell::default(),
+        checks: Cell::default(),
+        faults: Cell::default(),
+        digest: Cell::default(),
+    });
+    let mut rng = Rng::with_seed(seed);
+    // Some worlds change the thread at nearly each chance, some rarely: both meet states that the other does not.
+    let period = 1 << rng.u32(0..7);
+    let programs: Vec<_> =
+        (0..rules.threads).map(|number| Rc::new(RefCell::new(Program::new(number, rng.u64(..))))).collect();
+    for _ in 0..rules.rounds {
+        step(&shared, &programs, rng.u64(..), period, |program, shared| {
+            for _ in 0..ROUND {
+                if shared.has_finding() {
+                    return;
+                }
+                program.step(shared);
+            }
+        });
+        if let Some(what) = shared.finding.take() {
+            return Err(finding(what));
+        }
+        at_rest(&shared, &programs).map_err(finding)?;
+    }
+    step(&shared, &programs, rng.u64(..), period, |program, shared| program.end(shared));
+    if let Some(what) = shared.finding.take() {
+        return Err(finding(what));
+    }
+    ended(&shared).map_err(finding)?;
+    Ok(Outcome {
+        operations: shared.operations.get(),
+        checks: shared.checks.get(),
+        faults: shared.faults.get(),
+        digest: shared.digest.get(),
+    })
+}
+
+/// Lets all threads do `what` in turn, beside the device.
+fn step(
+    shared: &Rc<Shared>,
+    programs: &[Rc<RefCell<Program>>],
+    seed: u64,
+    period: u32,
+    what: impl Fn(&mut Program, &Shared) + Clone + 'static,
+) {
+    let threads = programs.iter().map(|program| -> Body {
+        let (shared, program, what) = (Rc::clone(shared), Rc::clone(program), what.clone());
+        Box::new(move || what(&mut program.borrow_mut(), &shared))
+    });
+    let device: Body = Box::new({
+        let (shared, mut rng) = (Rc::clone(shared), Rng::with_seed(!seed));
+        let streams = SHARED_STREAMS + 2 * u64::from(shared.rules.threads);
+        move || {
+            while !turns::is_ending() {
+                shared.device().inner.complete_one(StreamId(rng.u64(1..=streams)));
+                turns::pass();
+            }
+        }
+    });
+    match turns::run(seed, period, threads.collect(), vec![device]) {
+        Ok(turns) => shared.digest(turns),
+        Err(halt) => shared.find(halt.to_string()),
+    }
+}
+
+/// Checks the world while no thread runs.
+fn at_rest(shared: &Shared, programs: &[Rc<RefCell<Program>>]) -> Result<(), String> {
+    let (core, claims, device) = (&shared.core, shared.claims.borrow(), &shared.device().inner);
+    core.check_invariants().map_err(|violated| format!("invariant: {violated}"))?;
+    let programs: Vec<_> = programs.iter().map(|program| program.borrow()).collect();
+    let held: u64 = core.snapshot().iter().map(|segment| segment.total_size - segment.parked).sum();
+    let committed: u64 = programs.iter().map(|program| program.committed()).sum();
+    let spare = core.pages(DEVICE).and_then(|pages| pages.stats()).map_err(|error| error.to_string())?.spare;
+    let (leaked, used) = (core.leaked_bytes(DEVICE).map_err(|error| error.to_string())?, device.used());
+    if used != held + committed + spare + leaked {
+        return Err(format!(
+            "{used} bytes are in use: {held} of segments, {committed} of ranges, {spare} spare, {leaked} leaked"
+        ));
+    }
+    let exchange = shared.exchange.borrow();
+    for block in programs.iter().flat_map(|program| program.awake_blocks()).chain(exchange.iter()) {
+        claims.check(device, block)?;
+        shared.checks.set(shared.checks.get() + 1);
+    }
+    Ok(())
+}
+
+/// Gives everything back, and checks that nothing is left.
+fn ended(shared: &Shared) -> Result<(), String> {
+    let (core, device) = (&shared.core, shared.device());
+    device.inner.clear_failures();
+    (1..=SHARED_STREAMS + 2 * u64::from(shared.rules.threads))
+        .for_each(|stream| device.inner.complete(StreamId(stream)));
+    let given = core
+        .process_events(DEVICE)
+        .and_then(|()| core.empty_cache(DEVICE))
+        .and_then(|()| core.pages(DEVICE)?.maintain(u64::MAX))
+        .and_then(|_| core.empty_cache(DEVICE));
+    given.map_err(|error| format!("the end: {error}"))?;
+    consistency::check(core, DEVICE, None)?;
+    let leaked = core.leaked_bytes(DEVICE).map_err(|error| error.to_string())?;
+    let used = device.inner.used();
+    if used != leaked || leaked > 0 && !shared.rules.faults {
+        return Err(format!("{used} bytes stay with the device at the end, of which {leaked} are counted as leaked"));
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! Worlds repeat by their seeds, find planted mistakes, and find none in the core.
+
+use cachalot_core::{Config, Holder, StreamId};
+use cachalot_worlds::campaign::{CONFIGS, campaign};
+use cachalot_worlds::device::{Device, Mistake};
+use cachalot_worlds::turns::{self, Body};
+use cachalot_worlds::world::{Core, DEVICE, Rules, run};
+use std::rc::Rc;
+use std::time::Duration;
+
+fn rules(config: &str) -> Rules {
+    Rules { config: config.into(), threads: 3, rounds: 4, faults: false, mistake: None }
+}
+
+#[test]
+fn a_seed_repeats_every_call() {
+    for (seed, config) in (70..).zip(CONFIGS) {
+        for faults in [false, true] {
+            let rules = Rules { faults, ..rules(config) };
+            let (one, other) = (run(seed, &rules), run(seed, &rules));
+            assert_eq!(one.expect("no finding"), other.expect("no finding"), "{config}");
+        }
+    }
+}
+
+#[test]
+fn planted_mistakes_are_found() {
+    for (mistake, config) in [
+        (Mistake::EarlyEvent, "decisions:improved"),
+        (Mistake::EarlyEvent, ""),
+        (Mistake::NoOrder, "policy:stitched"),
+        (Mistake::NoWait, "expandable_segments:True"),
+    ] {
+        let rules = Rules { mistake: Some(mistake), ..rules(config) };
+        let finding = (0..64).find_map(|seed| run(seed, &rules).err());
+        let finding = finding.unwrap_or_else(|| panic!("{mistake:?} under `{config}` is not found"));
+        assert!(finding.to_string().contains(&format!("--seed {}", finding.seed)), "{finding}");
+    }
+}
+
+/// The seeds of findings: a departure that ended between a look at a page and the order behind it, and a park that unmapped memory
+/// under work, behind an event that another thread was recording.
+#[test]
+fn earlier_findings_stay_cured() {
+    for (seed, config) in [(1, "decisions:improved"), (6, ""), (19, "policy:stitched"), (1156, "policy:stitched")] {
+        let rules = Rules { threads: 4, rounds: 10, ..rules(config) };
+        if let Err(finding) = run(seed, &rules) {
+            panic!("{finding}");
+        }
+    }
+}
+
+#[test]
+fn a_hundred_worlds_have_no_finding() {
+    let configs = CONFIGS.map(String::from);
+    for faults in [false, true] {
+        let rules = Rules { faults, ..rules("") };
+        let (sum, finding) = campaign(1, 50, Duration::MAX, &rules, &configs);
+        if let Some(finding) = finding {
+            panic!("{finding}");
+        }
+        assert_eq!(sum.worlds, 50);
+        assert!(sum.of.operations > 50_000 && sum.of.checks > 20_000, "{sum:?}");
+        assert_eq!(sum.of.faults > 0, faults);
+    }
+}
+
+/// Two threads free blocks that a common stream uses, and one records events while the other waits for them.
+#[test]
+fn an_emptied_cache_has_waited_for_each_earlier_free() {
+    const COMMON: StreamId = StreamId(9);
+    let config = Config::parse("decisions:improved").expect("settings");
+    for seed in 0..400 {
+        let core = Rc::new(Core::new([Device::new(1 << 30, None)], &config).expect("one device fits"));
+        let free_behind = |core: &Core, own: StreamId| {
+            let block = core.malloc(DEVICE, 1000, own).expect("memory");
+            let device = core.device(DEVICE).expect("there is one device");
+            device.order(COMMON, own).expect("a healthy device");
+            core.record_stream(block, COMMON).expect("a live block");
+            device.inner.launch(COMMON, block, 1000).expect("ordered work");
+            core.free(block).expect("a live block");
+            block
+        };
+        let (waits, records) = (Rc::clone(&core), core);
+        let threads: Vec<Body> = vec![
+            Box::new(move || {
+                for _ in 0..4 {
+                    let freed = free_behind(&waits, StreamId(1));
+                    waits.empty_cache(DEVICE).expect("a healthy device");
+                    let holder = waits.explain(freed).map(|block| block.holder);
+                    assert_ne!(holder.ok(), Some(Holder::Work), "seed {seed}: {freed}");
+                }
+            }),
+            Box::new(move || {
+                for _ in 0..12 {
+                    free_behind(&records, StreamId(2));
+                    records.process_events(DEVICE).expect("a healthy device");
+                }
+            }),
+        ];
+        turns::run(seed, 2, threads, Vec::new()).unwrap_or_else(|halt| panic!("{halt}"));
+    }
+}
