@@ -4,9 +4,11 @@ use crate::claims::Block;
 use crate::turns;
 use crate::world::{DEVICE, Shared};
 use cachalot_core::{
-    Call, Error, ParkMode, ParkOrder, ParkState, ParkTarget, PoolOptions, Reservation, Route, StreamId,
+    Call, DevicePtr, Error, ParkMode, ParkOrder, ParkState, ParkTarget, PoolId, PoolOptions, Reservation, Route,
+    StreamId, Tag,
 };
 use fastrand::Rng;
+use std::rc::Rc;
 
 /// Blocks of a thread at most.
 const BLOCKS: usize = 48;
@@ -17,6 +19,8 @@ const EXCHANGED: usize = 16;
 /// Pages of an elastic range, and bytes of a page.
 const RANGE_PAGES: u64 = 8;
 const PAGE: u64 = 2 << 20;
+/// Unused blocks of a thread at most.
+const GUESTS: usize = 6;
 /// Calls of which one can be made to fail.
 const FAILING: [Call; 12] = [
     Call::Obtain,
@@ -52,14 +56,29 @@ pub(crate) struct Program {
     number: u32,
     rng: Rng,
     blocks: Vec<Block>,
-    /// The mode in which the memory of the thread's own stream is parked.
+    /// The memory that the thread parks: of its own stream, or of a pool with a tag, to which requests on that stream are routed.
+    target: ParkTarget,
+    /// The mode in which this memory is parked.
     asleep: Option<ParkMode>,
+    /// A further pool with the tag of each thread's memory: requested from at any moment of a park.
+    guests: Rc<Vec<(Tag, PoolId)>>,
     range: Option<Elastic>,
+    /// The blocks requested as a guest.
+    unused: Vec<DevicePtr>,
 }
 
 impl Program {
-    pub(crate) fn new(number: u32, seed: u64) -> Self {
-        Self { number, rng: Rng::with_seed(seed), blocks: Vec::new(), asleep: None, range: None }
+    pub(crate) fn new(number: u32, target: ParkTarget, guests: Rc<Vec<(Tag, PoolId)>>, seed: u64) -> Self {
+        Self {
+            number,
+            rng: Rng::with_seed(seed),
+            blocks: Vec::new(),
+            target,
+            asleep: None,
+            guests,
+            range: None,
+            unused: Vec::new(),
+        }
     }
 
     /// Returns the blocks that have memory.
@@ -86,6 +105,7 @@ impl Program {
             86..91 => self.exchange(shared),
             91..93 => self.nap(shared),
             93..95 => self.stretch(shared),
+            95 if self.rng.bool() && !self.guests.is_empty() => self.be_guest(shared),
             95 => self.use_pool(shared),
             96 => self.end_stream(shared),
             97 => self.fail(shared),
@@ -256,13 +276,23 @@ impl Program {
 
     /// Parks the memory of the thread's own stream, or wakes it.
     fn nap(&mut self, shared: &Shared) {
-        let target = ParkTarget::Stream(Shared::sleeper(self.number));
-        if let Some(mode) = self.asleep {
-            return self.wake(shared, target, mode);
-        }
+        let target = self.target;
         let Ok(parking) = shared.core.parking(DEVICE) else { return };
-        let mode = [ParkMode::Keep, ParkMode::Keep, ParkMode::Drop, ParkMode::Zero][self.rng.usize(0..4)];
         let order = if self.rng.bool() { ParkOrder::Device } else { ParkOrder::Streams };
+        if let Some(mode) = self.asleep {
+            // Parked memory may be parked again, for the pages that stayed, or begin to wake.
+            let begun = match self.rng.u32(0..4) {
+                0 => parking.park(target, mode, order),
+                1 => parking.wake_start(target),
+                _ => return self.wake(shared, mode),
+            };
+            match begun {
+                Ok(()) | Err(Error::ParkingRefused(_)) => {}
+                Err(error) => shared.refused("a step of a park", &error),
+            }
+            return;
+        }
+        let mode = [ParkMode::Keep, ParkMode::Keep, ParkMode::Drop, ParkMode::Zero][self.rng.usize(0..4)];
         turns::tell(|| format!("park of {target:?}, {mode:?}, {order:?}"));
         let home = Shared::sleeper(self.number);
         for block in self.blocks.iter().chain(shared.exchange.borrow().iter()).filter(|block| block.home == home) {
@@ -280,7 +310,8 @@ impl Program {
         }
     }
 
-    fn wake(&mut self, shared: &Shared, target: ParkTarget, mode: ParkMode) {
+    fn wake(&mut self, shared: &Shared, mode: ParkMode) {
+        let target = self.target;
         turns::tell(|| format!("wake of {target:?}"));
         let Ok(parking) = shared.core.parking(DEVICE) else { return };
         match parking.wake(target) {
@@ -371,9 +402,60 @@ impl Program {
         }
     }
 
-    /// Ends the thread's passing stream, whose number is used again.
+    /// Requests a block from a pool with the tag of any thread's memory, which may be parked. The block is not used, and is freed
+    /// by any thread.
+    fn be_guest(&mut self, shared: &Shared) {
+        let core = &shared.core;
+        let (tag, pool) = self.guests[self.rng.usize(0..self.guests.len())];
+        if let Err(error) = core.parking(DEVICE).and_then(|parking| parking.serve_elsewhere(tag, self.rng.bool())) {
+            shared.refused("serve_elsewhere", &error);
+        }
+        // One route at a time leads into the pool: the end of a route names the pool alone.
+        if !shared.visited.borrow_mut().insert(pool) {
+            return;
+        }
+        self.visit(shared, pool);
+        shared.visited.borrow_mut().remove(&pool);
+        if self.unused.len() > GUESTS {
+            self.free_unused(shared);
+        }
+    }
+
+    /// Requests a block from a pool to which no other route leads.
+    fn visit(&mut self, shared: &Shared, pool: PoolId) {
+        let core = &shared.core;
+        if let Err(error) = core.begin_allocate_to_pool(DEVICE, pool, Route::Thread(u64::from(self.number) + 1)) {
+            return shared.refused("a guest's route", &error);
+        }
+        let (bytes, stream) = (self.size(), Shared::any_stream(&mut self.rng));
+        match core.malloc(DEVICE, bytes, stream) {
+            Ok(ptr) => {
+                turns::tell(|| format!("{bytes} bytes at {ptr} of {stream:?} for a guest"));
+                self.unused.push(ptr);
+            }
+            Err(error) => shared.refused("a guest's request", &error),
+        }
+        let ended = core.end_allocate_to_pool(DEVICE, pool).and_then(|()| core.release_pool(DEVICE, pool));
+        if let Err(error) = ended {
+            shared.refused("the end of a guest's route", &error);
+        }
+    }
+
+    /// Frees the blocks requested as a guest.
+    fn free_unused(&mut self, shared: &Shared) {
+        for ptr in std::mem::take(&mut self.unused) {
+            if let Err(error) = shared.core.free(ptr) {
+                shared.refused("a guest's free", &error);
+                self.unused.push(ptr);
+            }
+        }
+    }
+
+    /// Ends a stream of the thread, whose number is used again. The memory of a stream is parked by the number.
     fn end_stream(&mut self, shared: &Shared) {
-        let stream = Shared::passing(self.number);
+        let has_tag = matches!(self.target, ParkTarget::Tag(_));
+        let stream =
+            if has_tag && self.rng.bool() { Shared::sleeper(self.number) } else { Shared::passing(self.number) };
         shared.device().inner.complete(stream);
         if let Err(error) = shared.core.stream_destroyed(DEVICE, stream) {
             shared.refused("stream_destroyed", &error);
@@ -430,8 +512,11 @@ impl Program {
         while !self.blocks.is_empty() && !shared.has_finding() {
             self.free_one(shared);
         }
+        while !self.unused.is_empty() && !shared.has_finding() {
+            self.free_unused(shared);
+        }
         while let Some(mode) = self.asleep.filter(|_| !shared.has_finding()) {
-            self.wake(shared, ParkTarget::Stream(Shared::sleeper(self.number)), mode);
+            self.wake(shared, mode);
             turns::pass();
         }
         if let Some(Elastic { reservation, .. }) = self.range.take()

@@ -5,11 +5,15 @@ use crate::device::{Device, INJECTED, Mistake};
 use crate::latch::Latch;
 use crate::program::Program;
 use crate::turns::{self, Body};
-use cachalot_core::{Allocator, Config, DeviceIndex, Error, ErrorKind, Growable, StreamId};
+use cachalot_core::{
+    Allocator, Config, DeviceIndex, Error, ErrorKind, Growable, ParkTarget, PoolId, PoolOptions, Route, StreamId, Tag,
+};
 use cachalot_tests::consistency;
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 
 /// The core under test.
@@ -84,6 +88,8 @@ pub(crate) struct Shared {
     pub claims: RefCell<Claims>,
     /// Blocks on their way from thread to thread.
     pub exchange: RefCell<Vec<Block>>,
+    /// The pools of guests to which a route leads at the moment.
+    pub visited: RefCell<BTreeSet<PoolId>>,
     pub finding: RefCell<Option<String>>,
     pub rules: Rules,
     pub config: Config,
@@ -162,6 +168,7 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
         core,
         claims: RefCell::default(),
         exchange: RefCell::default(),
+        visited: RefCell::default(),
         finding: RefCell::default(),
         rules: rules.clone(),
         config,
@@ -174,8 +181,13 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
     let mut rng = Rng::with_seed(seed);
     // Some worlds change the thread at nearly each chance, some rarely: both meet states that the other does not.
     let period = 1 << rng.u32(0..7);
-    let programs: Vec<_> =
-        (0..rules.threads).map(|number| Rc::new(RefCell::new(Program::new(number, rng.u64(..))))).collect();
+    let has_tags = rng.bool();
+    let targets: Vec<_> = (0..rules.threads).map(|thread| target(&shared.core, thread, has_tags)).collect();
+    let guests = targets.iter().filter_map(|&(target, _)| guests(&shared.core, target)).collect();
+    let guests: Rc<Vec<(Tag, PoolId)>> = Rc::new(guests);
+    let programs = (0..).zip(&targets);
+    let programs = programs.map(|(number, &(target, _))| Program::new(number, target, Rc::clone(&guests), rng.u64(..)));
+    let programs: Vec<_> = programs.map(|program| Rc::new(RefCell::new(program))).collect();
     for _ in 0..rules.rounds {
         step(&shared, &programs, rng.u64(..), period, |program, shared| {
             for _ in 0..ROUND {
@@ -194,6 +206,16 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
     if let Some(what) = shared.finding.take() {
         return Err(finding(what));
     }
+    for pool in targets.into_iter().filter_map(|(_, pool)| pool) {
+        let ended =
+            shared.core.end_allocate_to_pool(DEVICE, pool).and_then(|()| shared.core.release_pool(DEVICE, pool));
+        let ended = ended.and_then(|()| shared.core.release_pool(DEVICE, pool));
+        ended.map_err(|error| finding(format!("the end of a tagged pool: {error}")))?;
+    }
+    for &(_, pool) in guests.iter() {
+        let ended = shared.core.release_pool(DEVICE, pool);
+        ended.map_err(|error| finding(format!("the end of a pool of guests: {error}")))?;
+    }
     ended(&shared).map_err(finding)?;
     Ok(Outcome {
         operations: shared.operations.get(),
@@ -201,6 +223,30 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
         faults: shared.faults.get(),
         digest: shared.digest.get(),
     })
+}
+
+/// Returns the memory that a thread parks: that of its own stream, or that of a pool with a tag, to which all requests on the
+/// stream are routed.
+fn target(core: &Core, thread: u32, has_tag: bool) -> (ParkTarget, Option<PoolId>) {
+    let stream = Shared::sleeper(thread);
+    if !has_tag {
+        return (ParkTarget::Stream(stream), None);
+    }
+    let tag = Tag(NonZeroU64::MIN.saturating_add(thread.into()));
+    let pool = core.create_pool(DEVICE, PoolOptions::default()).expect("room for a pool");
+    let parking = core.parking(DEVICE).expect("there is one device");
+    parking.tag_pool(pool, Some(tag)).expect("an empty pool takes a tag");
+    core.begin_allocate_to_pool(DEVICE, pool, Route::Stream(stream)).expect("room for a route");
+    (ParkTarget::Tag(tag), Some(pool))
+}
+
+/// Returns a further pool with the tag of a target.
+fn guests(core: &Core, target: ParkTarget) -> Option<(Tag, PoolId)> {
+    let ParkTarget::Tag(tag) = target else { return None };
+    let pool = core.create_pool(DEVICE, PoolOptions::default()).expect("room for a pool");
+    let parking = core.parking(DEVICE).expect("there is one device");
+    parking.tag_pool(pool, Some(tag)).expect("an empty pool takes a tag");
+    Some((tag, pool))
 }
 
 /// Lets all threads do `what` in turn, beside the device.

@@ -149,6 +149,10 @@ impl Contents for SimulatedDevice {
         let mut state = self.0.lock();
         state.enter(Call::Save, bytes)?;
         let handle = state.mapped_whole(at.0, bytes)?;
+        // The copy could miss what the work writes.
+        if state.streams.uses(&(at.0..at.0 + bytes)) {
+            return Err(INVALID);
+        }
         let contents = state.contents_of(handle).map(|contents| *contents).ok_or(INVALID)?;
         let prepared = state.host.prepared.and_then(|prepared| prepared.checked_sub(bytes)).ok_or(NO_MEMORY)?;
         state.host.prepared = Some(prepared);

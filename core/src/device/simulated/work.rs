@@ -88,11 +88,14 @@ impl SimulatedDevice {
     /// then the memory cannot be unmapped.
     ///
     /// # Errors
-    /// A sentence with the mistake: part of the memory cannot be accessed, the stream is capturing, or unordered
-    /// earlier work uses common physical memory, at any address.
+    /// A sentence with the mistake: part of the memory cannot be accessed, or is being copied, the stream is capturing, or
+    /// unordered earlier work uses common physical memory, at any address.
     pub fn launch(&self, stream: StreamId, at: DevicePtr, bytes: u64) -> Result<(), &'static str> {
         let mut state = self.0.lock();
         let pieces = state.pieces(at.0..at.0 + bytes).ok_or("work uses memory that is not accessible")?;
+        if state.host.copies(&(at.0..at.0 + bytes)) {
+            return Err("work uses memory that is being copied");
+        }
         match state.streams.launch(stream, at.0..at.0 + bytes, pieces) {
             Ok(true) => Ok(()),
             Ok(false) => Err("work uses memory that other work uses, with no order between them"),
