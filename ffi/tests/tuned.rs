@@ -1,10 +1,7 @@
-//! `tune:auto` through the C interface, on simulated devices.
+//! `tune:auto` through the C interface, on simulated devices. The tests of the tuner have the searches in turn.
 
 use crate::common::subject::{MIB, Subject, ok};
-use cachalot::c::abi::{
-    CACHALOT_ROUTE_ALL, CACHALOT_TUNE_OFF, CACHALOT_TUNE_RECORDING, CACHALOT_TUNE_SEARCHING, CACHALOT_TUNE_TRIAL,
-    cachalot_tune_report,
-};
+use cachalot::c::abi::{CACHALOT_ROUTE_ALL, CACHALOT_TUNE_OFF, CACHALOT_TUNE_SEARCHING, cachalot_tune_report};
 use cachalot::c::capi::{
     cachalot_capture_begin, cachalot_capture_end, cachalot_destroy, cachalot_iteration, cachalot_maintain,
     cachalot_maintain_every, cachalot_pool_release, cachalot_simulate_progress, cachalot_tuned,
@@ -16,10 +13,6 @@ use std::time::{Duration, Instant};
 
 /// The longest wait for a search, which has the lowest priority.
 const LONGEST: Duration = Duration::from_secs(600);
-
-/// The longest time of a phase without a search in progress. A search that saw the end of the phase before finds no gain, and the phase
-/// is not searched again.
-const PHASE: Duration = Duration::from_secs(20);
 
 /// Returns an allocator over one device of 64 GiB.
 fn tuning(config: &CStr) -> Subject {
@@ -38,14 +31,6 @@ fn growing(subject: &Subject) {
     complete(subject);
 }
 
-/// Blocks of one size.
-fn steady(subject: &Subject) {
-    for _ in 0..260 {
-        subject.free(subject.malloc(20 * MIB, null_mut()));
-    }
-    complete(subject);
-}
-
 /// The device finishes all work.
 fn complete(subject: &Subject) {
     ok(cachalot_simulate_progress(subject.0, 0, null_mut()));
@@ -60,68 +45,14 @@ fn tuned(subject: &Subject) -> cachalot_tune_report {
     report
 }
 
-/// Announces iterations of `work` until the report is as wanted. Returns the last report as an error if no search does it.
-fn until(
-    subject: &Subject,
-    work: impl Fn(&Subject),
-    is_done: impl Fn(&cachalot_tune_report) -> bool,
-) -> Result<cachalot_tune_report, cachalot_tune_report> {
+/// Announces iterations until settings are put in force.
+fn until_switched(subject: &Subject) {
     let end = Instant::now() + LONGEST;
-    let mut searched = Instant::now();
-    loop {
-        // On a busy machine a search takes long. The window must not grow until the search has ended.
-        if tuned(subject).stage == CACHALOT_TUNE_SEARCHING {
-            searched = Instant::now();
-        } else {
-            work(subject);
-        }
+    while tuned(subject).switches == 0 {
         ok(cachalot_iteration(subject.0, 0));
-        let report = tuned(subject);
-        if is_done(&report) {
-            return Ok(report);
-        }
-        assert!(Instant::now() < end, "{report:?}");
-        if searched.elapsed() > PHASE {
-            return Err(report);
-        }
+        assert!(Instant::now() < end, "{:?}", tuned(subject));
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// Runs a phase without waste and a phase with waste. Returns the allocator and the last report, or the report of a phase that was not
-/// searched.
-fn two_phases() -> Result<(Subject, cachalot_tune_report), cachalot_tune_report> {
-    let subject = tuning(c"tune:auto,tune_budget_ms:1000000");
-    assert_eq!(tuned(&subject).stage, CACHALOT_TUNE_RECORDING);
-    // A phase without waste changes nothing.
-    let steady = until(&subject, steady, |report| report.searches > 0)?;
-    assert_eq!((steady.switches, steady.without_gain, steady.tuned), (0, 1, 0), "{steady:?}");
-    assert_eq!(subject.config(), "tune:auto,tune_budget_ms:1000000");
-
-    // A phase whose sizes differ does.
-    let switched = until(&subject, growing, |report| report.switches > 0)?;
-    assert_eq!((switched.tuned, switched.stage), (1, CACHALOT_TUNE_TRIAL), "{switched:?}");
-    assert!(switched.predicted_bytes < switched.before_bytes, "{switched:?}");
-    // Which settings depends on how much of the phase the window has seen.
-    assert!(subject.config().ends_with(",tune:auto,tune_budget_ms:1000000"), "{}", subject.config());
-    let held = until(&subject, growing, |report| report.held + report.taken_back > 0)?;
-    Ok((subject, held))
-}
-
-#[test]
-fn two_phases_are_tuned_in_the_background() {
-    // The moment at which a search sees the window is the system's choice.
-    let mut tries = (0..5).map(|_| two_phases());
-    let (subject, held) = tries.find_map(Result::ok).expect("a search of the second phase in five tries");
-    assert_eq!((held.held, held.taken_back), (1, 0), "{held:?}");
-    assert!(held.given_back_bytes > 0, "{held:?}");
-    let reserved = subject.stats().reserved_bytes.current;
-    assert!(reserved as u64 <= held.before_bytes / 2, "{reserved} of {held:?}");
-
-    // What the program sets ends what was found, and keeps what it set before.
-    ok(subject.configure(c"max_split_size_mb:256"));
-    assert_eq!(subject.config(), "max_split_size_mb:256,tune:auto,tune_budget_ms:1000000");
-    assert_eq!(tuned(&subject).tuned, 0);
 }
 
 #[test]
@@ -159,8 +90,12 @@ fn a_capture_keeps_its_settings() {
     }
     assert_eq!((tuned(&subject).switches, subject.config().as_str()), (0, "tune:auto,tune_budget_ms:1000000"));
     ok(cachalot_capture_end(subject.0, 0, pool));
-    until(&subject, |_| (), |report| report.switches > 0).expect("a search");
+    until_switched(&subject);
     ok(cachalot_pool_release(subject.0, 0, pool));
+    // A change by the program ends what was found.
+    ok(subject.configure(c"max_split_size_mb:256"));
+    assert_eq!(subject.config(), "max_split_size_mb:256,tune:auto,tune_budget_ms:1000000");
+    assert_eq!(tuned(&subject).tuned, 0);
 }
 
 #[test]
@@ -181,7 +116,7 @@ fn a_forked_child_is_refused_and_the_search_goes_on_in_its_parent() {
     // SAFETY: the variable outlives the call.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "the child was not refused");
-    until(&subject, |_| (), |report| report.switches > 0).expect("a search");
+    until_switched(&subject);
 }
 
 #[test]

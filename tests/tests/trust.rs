@@ -89,12 +89,16 @@ const CLAIMS: [Claim; 6] = [
 ];
 
 /// Kinds of the ledger, and the sentence that their runs show.
-const KINDS: [(&str, &str); 6] = [
+const KINDS: [(&str, &str); 7] = [
     (
         "stress on a GPU",
         "Kernels write every block and check every block before the free, beside parks, ranges, captures and streams that come and go",
     ),
     ("programs over the C interface", "Random programs over every function of `cachalot.h`, with every byte checked"),
+    (
+        "worlds of threads",
+        "Programs of 2 to 8 threads on the core, whose turns a seed decides and repeats: each use, park and wake checked (`tests/worlds`)",
+    ),
     ("every short program", "The search of `tests/exhaustive`, run again"),
     ("proofs of the arithmetic", "The proofs of `tests/arithmetic`, run again"),
     ("every size", "Every size below a bound, run again"),

@@ -212,7 +212,8 @@ impl Program {
     /// Uses a block on another stream, and tells the core.
     fn share(&mut self, shared: &Shared) {
         let Some(at) = self.any_awake() else { return };
-        let stream = Shared::any_stream(&mut self.rng);
+        let passes = self.rng.u32(0..4) == 0;
+        let stream = if passes { Shared::passing(self.number) } else { Shared::any_stream(&mut self.rng) };
         let is_before = self.rng.bool();
         let block = &mut self.blocks[at];
         if stream == block.home {
@@ -456,7 +457,11 @@ impl Program {
         let has_tag = matches!(self.target, ParkTarget::Tag(_));
         let stream =
             if has_tag && self.rng.bool() { Shared::sleeper(self.number) } else { Shared::passing(self.number) };
-        shared.device().inner.complete(stream);
+        // The work of an ended stream goes on.
+        if self.rng.bool() {
+            shared.device().inner.complete(stream);
+        }
+        turns::tell(|| format!("end of {stream:?}"));
         if let Err(error) = shared.core.stream_destroyed(DEVICE, stream) {
             shared.refused("stream_destroyed", &error);
         }

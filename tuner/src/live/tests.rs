@@ -101,6 +101,32 @@ fn better_settings_come_into_force_and_hold() {
 }
 
 #[test]
+fn a_phase_with_waste_is_tuned_after_one_without() {
+    let allocator = tuned("tune:auto", at_once());
+    let mut tuner = tuner();
+    for _ in 0..300 {
+        let block = allocator.malloc(DEVICE, 20 * MIB, STREAM).expect("memory");
+        allocator.free(block).expect("it is live");
+    }
+    assert_eq!(idle(&mut tuner, &allocator), 1);
+    let tuning = report(&allocator);
+    assert_eq!((tuning.without_gain, tuning.switches, in_force(&allocator).as_str()), (1, 0, ""), "{tuning:?}");
+    // A search that sees little of the new phase finds nothing, and a later one sees more.
+    let switched = (0..16).find(|_| {
+        iterate(&allocator);
+        idle(&mut tuner, &allocator);
+        report(&allocator).switches == 1
+    });
+    assert!(switched.is_some(), "{:?}", report(&allocator));
+    for _ in 0..4 {
+        iterate(&allocator);
+        idle(&mut tuner, &allocator);
+    }
+    let tuning = report(&allocator);
+    assert_eq!((tuning.held, tuning.taken_back), (1, 0), "{tuning:?}");
+}
+
+#[test]
 fn settings_that_do_not_hold_are_taken_back_and_not_found_again() {
     let allocator = tuned("tune:auto,max_split_size_mb:600", at_once());
     allocator.record_trace(DEVICE, 1 << 14).expect("a trace");
