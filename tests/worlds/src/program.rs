@@ -63,6 +63,8 @@ pub(crate) struct Program {
     /// A further pool with the tag of each thread's memory: requested from at any moment of a park.
     guests: Rc<Vec<(Tag, PoolId)>>,
     range: Option<Elastic>,
+    /// The pool of the graph that the thread's passing stream captures.
+    capture: Option<PoolId>,
     /// The blocks requested as a guest.
     unused: Vec<DevicePtr>,
 }
@@ -77,6 +79,7 @@ impl Program {
             asleep: None,
             guests,
             range: None,
+            capture: None,
             unused: Vec::new(),
         }
     }
@@ -108,6 +111,7 @@ impl Program {
             95 if self.rng.bool() && !self.guests.is_empty() => self.be_guest(shared),
             95 => self.use_pool(shared),
             96 => self.end_stream(shared),
+            97 if self.rng.bool() => self.capture(shared),
             97 => self.fail(shared),
             _ => self.disturb(shared),
         }
@@ -150,7 +154,8 @@ impl Program {
         if let Err(what) = shared.claims.borrow_mut().claim(device, &block) {
             return shared.find(what);
         }
-        if let Err(what) = device.launch(stream, ptr, bytes) {
+        let is_captured = self.capture.is_some() && stream == Shared::passing(self.number);
+        if !is_captured && let Err(what) = device.launch(stream, ptr, bytes) {
             return shared.find(format!("the new block {number} ({bytes} bytes at {ptr} of {stream:?}): {what}"));
         }
         block.mark(device);
@@ -160,7 +165,10 @@ impl Program {
     /// Returns the place of a random block that has memory.
     fn any_awake(&mut self) -> Option<usize> {
         let sleeps = self.asleep.map(|_| Shared::sleeper(self.number));
-        let awake: Vec<usize> = (0..self.blocks.len()).filter(|&at| Some(self.blocks[at].home) != sleeps).collect();
+        let captures = self.capture.map(|_| Shared::passing(self.number));
+        let is_out =
+            |block: &Block| [sleeps, captures].iter().flatten().any(|out| [block.home, block.last].contains(out));
+        let awake: Vec<usize> = (0..self.blocks.len()).filter(|&at| !is_out(&self.blocks[at])).collect();
         (!awake.is_empty()).then(|| awake[self.rng.usize(0..awake.len())])
     }
 
@@ -212,7 +220,7 @@ impl Program {
     /// Uses a block on another stream, and tells the core.
     fn share(&mut self, shared: &Shared) {
         let Some(at) = self.any_awake() else { return };
-        let passes = self.rng.u32(0..4) == 0;
+        let passes = self.rng.u32(0..4) == 0 && self.capture.is_none();
         let stream = if passes { Shared::passing(self.number) } else { Shared::any_stream(&mut self.rng) };
         let is_before = self.rng.bool();
         let block = &mut self.blocks[at];
@@ -454,6 +462,9 @@ impl Program {
 
     /// Ends a stream of the thread, whose number is used again. The memory of a stream is parked by the number.
     fn end_stream(&mut self, shared: &Shared) {
+        if self.capture.is_some() {
+            return;
+        }
         let has_tag = matches!(self.target, ParkTarget::Tag(_));
         let stream =
             if has_tag && self.rng.bool() { Shared::sleeper(self.number) } else { Shared::passing(self.number) };
@@ -464,6 +475,38 @@ impl Program {
         turns::tell(|| format!("end of {stream:?}"));
         if let Err(error) = shared.core.stream_destroyed(DEVICE, stream) {
             shared.refused("stream_destroyed", &error);
+        }
+    }
+
+    /// Begins the capture of a graph on the thread's passing stream, one at a time in the world, or ends it.
+    fn capture(&mut self, shared: &Shared) {
+        let (core, stream) = (&shared.core, Shared::passing(self.number));
+        if let Some(pool) = self.capture.take() {
+            turns::tell(|| format!("end of the capture on {stream:?}"));
+            shared.device().inner.set_capturing(stream, false);
+            let ended = core.end_capture(DEVICE, pool).and_then(|()| core.release_pool(DEVICE, pool));
+            if let Err(error) = ended.and_then(|()| core.release_pool(DEVICE, pool)) {
+                shared.refused("the end of a capture", &error);
+            }
+            return shared.captures.set(false);
+        }
+        if shared.captures.replace(true) {
+            return;
+        }
+        let begun = core.create_pool(DEVICE, PoolOptions::default()).and_then(|pool| {
+            core.begin_capture(DEVICE, pool, Route::Stream(stream))?;
+            Ok(pool)
+        });
+        match begun {
+            Ok(pool) => {
+                turns::tell(|| format!("capture on {stream:?}"));
+                shared.device().inner.set_capturing(stream, true);
+                self.capture = Some(pool);
+            }
+            Err(error) => {
+                shared.captures.set(false);
+                shared.refused("begin_capture", &error);
+            }
         }
     }
 
@@ -505,9 +548,16 @@ impl Program {
         }
     }
 
+    /// Ends the capture of the thread, if any. Much is refused while another thread captures.
+    pub(crate) fn end_capture(&mut self, shared: &Shared) {
+        shared.device().inner.clear_failures();
+        if self.capture.is_some() {
+            self.capture(shared);
+        }
+    }
+
     /// Checks and gives back all that the thread holds.
     pub(crate) fn end(&mut self, shared: &Shared) {
-        shared.device().inner.clear_failures();
         if let Err(error) = shared.core.set_limit(DEVICE, None) {
             shared.refused("set_limit", &error);
         }

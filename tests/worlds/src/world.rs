@@ -88,6 +88,8 @@ pub(crate) struct Shared {
     pub claims: RefCell<Claims>,
     /// Blocks on their way from thread to thread.
     pub exchange: RefCell<Vec<Block>>,
+    /// Whether a thread captures a graph.
+    pub captures: Cell<bool>,
     /// The pools of guests to which a route leads at the moment.
     pub visited: RefCell<BTreeSet<PoolId>>,
     pub finding: RefCell<Option<String>>,
@@ -144,6 +146,8 @@ impl Shared {
         self.digest(0xe);
         let permitted = match error {
             Error::OutOfMemory(_) | Error::Rejected(_) | Error::Parked | Error::NoHostMemory => true,
+            // A capture may have ended since the call.
+            Error::Device(error) if error.kind == ErrorKind::NotPermittedInCapture => true,
             Error::Device(error) => self.rules.faults && error.code == INJECTED || error.kind == ErrorKind::OutOfMemory,
             _ => false,
         };
@@ -168,6 +172,7 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
         core,
         claims: RefCell::default(),
         exchange: RefCell::default(),
+        captures: Cell::default(),
         visited: RefCell::default(),
         finding: RefCell::default(),
         rules: rules.clone(),
@@ -202,6 +207,7 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
         }
         at_rest(&shared, &programs).map_err(finding)?;
     }
+    step(&shared, &programs, rng.u64(..), period, |program, shared| program.end_capture(shared));
     step(&shared, &programs, rng.u64(..), period, |program, shared| program.end(shared));
     if let Some(what) = shared.finding.take() {
         return Err(finding(what));
