@@ -1,4 +1,4 @@
-//! Worlds in turn, with one configuration after the other, until a finding or the end of the time.
+//! Worlds in turn, with a list of configurations, until a finding or the end of the time.
 
 use crate::world::{Finding, Outcome, Rules, run};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub const CONFIGS: [&str; 8] = [
 pub struct Sum {
     /// Number of worlds.
     pub worlds: u64,
-    /// Sums over the worlds, and the digest of the last one.
+    /// Sums over the worlds, and the digest of the last world.
     pub of: Outcome,
 }
 

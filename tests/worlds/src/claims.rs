@@ -1,4 +1,4 @@
-//! Which addresses and which physical memory belong to a live block, and which marks must stay there.
+//! The addresses and the physical memory of each live block, and the marks to be found in the memory.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{DevicePtr, StreamId};
@@ -19,7 +19,7 @@ pub(crate) struct Block {
     pub home: StreamId,
     /// The stream of the last use.
     pub last: StreamId,
-    /// The contents at the first use, by address. A mapping of other memory has other contents.
+    /// The contents at the first use, by address. Each piece of physical memory has contents of its own.
     marks: Vec<(DevicePtr, u64)>,
 }
 
@@ -34,7 +34,7 @@ impl Block {
         self.marks = places.filter_map(|at| Some((at, device.read(at)?))).collect();
     }
 
-    /// Compares the contents with those at the first use.
+    /// Compares the contents with the marks.
     ///
     /// # Errors
     /// A sentence.
@@ -80,7 +80,7 @@ fn add(ranges: &mut Ranges, range: &Range<u64>, block: u64) -> Result<(), u64> {
 }
 
 impl Claims {
-    /// Claims the addresses and the physical memory of a block that was served.
+    /// Claims the addresses and the physical memory of a new block.
     ///
     /// # Errors
     /// A sentence.
@@ -110,7 +110,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Gives the physical memory of a block up, before it is parked.
+    /// Gives the physical memory of a block up, before the park.
     pub(crate) fn give_memory_up(&mut self, block: &Block) {
         for (handle, range) in self.pieces.remove(&block.number).into_iter().flatten() {
             let ranges = self.physical.entry(handle).or_default();
@@ -121,13 +121,13 @@ impl Claims {
         }
     }
 
-    /// Gives a block up, before it is freed.
+    /// Gives a block up, before the free.
     pub(crate) fn give_up(&mut self, block: &Block) {
         self.addresses.remove(&block.ptr.0);
         self.give_memory_up(block);
     }
 
-    /// Checks that a live block has the physical memory that it was served with.
+    /// Checks whether a live block still has its first physical memory.
     ///
     /// # Errors
     /// A sentence.

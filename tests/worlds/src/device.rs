@@ -1,4 +1,4 @@
-//! A simulated device that offers the turn at each call, and fails by plan.
+//! A simulated device. Each call offers the turn, and may fail by plan.
 
 use crate::turns;
 use cachalot_core::forward::{
@@ -17,7 +17,7 @@ pub const INJECTED: u32 = 77;
 /// A planted mistake, which the worlds must find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
-    /// An event is complete as soon as it is asked after.
+    /// An event is complete at the first question.
     EarlyEvent,
     /// Work on a stream does not wait for work on another.
     NoOrder,
@@ -27,7 +27,7 @@ pub enum Mistake {
 
 /// The device of a world.
 pub struct Device {
-    /// The device that serves all calls.
+    /// The device behind the calls.
     pub inner: SimulatedDevice,
     mistake: Option<Mistake>,
 }

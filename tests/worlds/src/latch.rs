@@ -1,10 +1,10 @@
-//! A lock that gives the turn up while another thread holds it.
+//! The lock of a world: a thread in front of a taken lock gives its turn up.
 
 use crate::turns;
 use lock_api::{GuardSend, RawMutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The lock of a world. Each call offers the turn, so that other threads meet every state between two locks.
+/// The lock of a world. Each call offers the turn, so threads meet in every state between two locks.
 #[derive(Debug)]
 pub struct Latch(AtomicBool);
 

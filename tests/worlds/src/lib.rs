@@ -1,4 +1,4 @@
-//! A seed is a world: a program of several threads on the core, with streams, faults and parks, repeated call by call by its seed.
+//! A seed is a world: a program of several threads on the core, with streams, faults and parks. Equal seeds repeat every call.
 //!
 //! All threads of a world are coroutines on one thread of the system. A thread gives its turn up only at a lock of the core or at
 //! a call to the device, and the seed chooses whose turn is next. The device is simulated: its streams advance in turns of their
@@ -6,11 +6,11 @@
 //!
 //! ```text
 //! campaign      worlds in turn, until a finding or the end of the time
-//! world         the core, its device, what all threads share, and the checks at rest
+//! world         the core, the device, the state shared by all threads, and the checks at rest
 //! program       the steps of a thread
-//! claims        which memory a live block has, and the marks that must stay there
-//! device        a simulated device that offers the turn at each call, and fails by the seed
-//! latch turns   a lock that gives the turn up · coroutines, and the choice of the next
+//! claims        the memory of each live block, and the marks in the memory
+//! device        a simulated device: each call offers the turn, and may fail
+//! latch turns   the lock of a world · coroutines, and the choice of the next
 //! ```
 
 pub mod campaign;

@@ -1,4 +1,4 @@
-//! Runs worlds, each with a seed of its own, and prints what was done.
+//! Runs worlds, each with a seed of its own, and prints the sums.
 
 use cachalot_worlds::campaign::{CONFIGS, campaign};
 use cachalot_worlds::world::Rules;
@@ -6,7 +6,7 @@ use clap::Parser;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Programs of several threads on the core, on a simulated device, in an order of turns that the seed decides.
+/// Programs of several threads on the core, on a simulated device, with turns decided by the seed.
 #[derive(Parser, Debug)]
 #[command(name = "cachalot-worlds", version)]
 struct Arguments {

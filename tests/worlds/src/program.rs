@@ -21,7 +21,7 @@ const RANGE_PAGES: u64 = 8;
 const PAGE: u64 = 2 << 20;
 /// Unused blocks of a thread at most.
 const GUESTS: usize = 6;
-/// Calls of which one can be made to fail.
+/// Calls for planned failures.
 const FAILING: [Call; 12] = [
     Call::Obtain,
     Call::Release,
@@ -56,14 +56,14 @@ pub(crate) struct Program {
     number: u32,
     rng: Rng,
     blocks: Vec<Block>,
-    /// The memory that the thread parks: of its own stream, or of a pool with a tag, to which requests on that stream are routed.
+    /// The memory parked by the thread: of the thread's own stream, or of a pool with a tag, with a route for the stream.
     target: ParkTarget,
-    /// The mode in which this memory is parked.
+    /// The mode of the park, while the memory is parked.
     asleep: Option<ParkMode>,
     /// A further pool with the tag of each thread's memory: requested from at any moment of a park.
     guests: Rc<Vec<(Tag, PoolId)>>,
     range: Option<Elastic>,
-    /// The pool of the graph that the thread's passing stream captures.
+    /// The pool of the graph under capture on the thread's passing stream.
     capture: Option<PoolId>,
     /// The blocks requested as a guest.
     unused: Vec<DevicePtr>,
@@ -84,7 +84,7 @@ impl Program {
         }
     }
 
-    /// Returns the blocks that have memory.
+    /// Returns the blocks with memory.
     pub(crate) fn awake_blocks(&self) -> impl Iterator<Item = &Block> {
         let sleeps = self.asleep.map(|_| Shared::sleeper(self.number));
         self.blocks.iter().filter(move |block| Some(block.home) != sleeps)
@@ -126,7 +126,7 @@ impl Program {
         }
     }
 
-    /// Draws a size: all octaves up to [`LARGEST`], small ones most often.
+    /// Draws a size: all octaves up to [`LARGEST`], small sizes most often.
     fn size(&mut self) -> u64 {
         let octave = self.rng.u32(0..26).min(self.rng.u32(0..26)).max(self.rng.u32(0..12));
         ((1 << octave) + self.rng.u64(0..1 << octave)).min(LARGEST)
@@ -162,7 +162,7 @@ impl Program {
         self.blocks.push(block);
     }
 
-    /// Returns the place of a random block that has memory.
+    /// Returns the place of a random block with memory.
     fn any_awake(&mut self) -> Option<usize> {
         let sleeps = self.asleep.map(|_| Shared::sleeper(self.number));
         let captures = self.capture.map(|_| Shared::passing(self.number));
@@ -245,7 +245,7 @@ impl Program {
         }
     }
 
-    /// Compares a block's memory with the memory that the block was served with.
+    /// Compares a block's memory with the block's first memory.
     fn check_one(&mut self, shared: &Shared) {
         let Some(at) = self.any_awake() else { return };
         let block = &self.blocks[at];
@@ -255,7 +255,7 @@ impl Program {
         }
     }
 
-    /// Gives a block to the other threads, or takes one.
+    /// Gives a block to all threads, or takes a given block.
     fn exchange(&mut self, shared: &Shared) {
         let mut exchange = shared.exchange.borrow_mut();
         if self.rng.bool() {
@@ -283,7 +283,7 @@ impl Program {
         }
     }
 
-    /// Parks the memory of the thread's own stream, or wakes it.
+    /// Parks the memory of the thread's own stream, or wakes the memory.
     fn nap(&mut self, shared: &Shared) {
         let target = self.target;
         let Ok(parking) = shared.core.parking(DEVICE) else { return };
@@ -430,7 +430,7 @@ impl Program {
         }
     }
 
-    /// Requests a block from a pool to which no other route leads.
+    /// Requests a block from a pool without another route.
     fn visit(&mut self, shared: &Shared, pool: PoolId) {
         let core = &shared.core;
         if let Err(error) = core.begin_allocate_to_pool(DEVICE, pool, Route::Thread(u64::from(self.number) + 1)) {
@@ -478,7 +478,7 @@ impl Program {
         }
     }
 
-    /// Begins the capture of a graph on the thread's passing stream, one at a time in the world, or ends it.
+    /// Begins the capture of a graph on the thread's passing stream, a single capture at a time in the world, or ends the capture.
     fn capture(&mut self, shared: &Shared) {
         let (core, stream) = (&shared.core, Shared::passing(self.number));
         if let Some(pool) = self.capture.take() {
@@ -556,7 +556,7 @@ impl Program {
         }
     }
 
-    /// Checks and gives back all that the thread holds.
+    /// Frees all blocks of the thread, and gives everything back.
     pub(crate) fn end(&mut self, shared: &Shared) {
         if let Err(error) = shared.core.set_limit(DEVICE, None) {
             shared.refused("set_limit", &error);

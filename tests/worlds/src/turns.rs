@@ -1,4 +1,4 @@
-//! Threads that run in turn: coroutines on one thread of the system. A seed chooses whose turn is next.
+//! Threads in turn: coroutines on one thread of the system. A seed chooses whose turn is next.
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -29,13 +29,13 @@ struct Running {
 /// The choice of turns.
 struct Choice {
     rng: Rng,
-    /// One offered turn in this many is passed.
+    /// The mean number of offers for a turn passed.
     period: u32,
     /// A number over all turns so far. Equal worlds have equal numbers.
     digest: u64,
-    /// The locks that were released since the last turn.
+    /// The locks released since the last turn.
     released: Vec<usize>,
-    /// Whether all threads but those of the background have returned.
+    /// Whether all threads except for the background have returned.
     is_ending: bool,
 }
 
@@ -88,13 +88,13 @@ pub(crate) fn tell(what: impl FnOnce() -> String) {
     }
 }
 
-/// Returns whether all threads have returned but those of the background, which then return too.
+/// Returns whether all threads except for the background have returned. The background then returns too.
 #[must_use]
 pub fn is_ending() -> bool {
     CHOICE.with_borrow(|choice| choice.as_ref().is_none_or(|choice| choice.is_ending))
 }
 
-/// Offers the turn to the other threads. The seed decides whether another thread goes on first.
+/// Offers the turn to all threads. The seed decides whether another thread goes on first.
 pub fn offer() {
     let passes =
         CHOICE.with_borrow_mut(|choice| choice.as_mut().is_some_and(|choice| choice.rng.u32(0..choice.period) == 0));
@@ -103,7 +103,7 @@ pub fn offer() {
     }
 }
 
-/// Gives the turn up. The seed may choose the same thread again.
+/// Gives the turn up. The seed may choose the thread again.
 pub fn pass() {
     stop(Stop::Passed);
 }
@@ -111,13 +111,13 @@ pub fn pass() {
 /// Gives the turn up until the lock at `address` is released.
 ///
 /// # Panics
-/// Outside of [`run`], where no other thread can release the lock.
+/// Outside of [`run`], where no thread can release the lock.
 pub(crate) fn wait_for(address: usize) {
     assert!(number().is_some(), "a lock is taken where no thread runs");
     stop(Stop::Waits(address));
 }
 
-/// Lets the threads that wait for the lock at `address` go on.
+/// Lets the threads in front of the lock at `address` go on.
 pub(crate) fn release(address: usize) {
     CHOICE.with_borrow_mut(|choice| choice.iter_mut().for_each(|choice| choice.released.push(address)));
 }
@@ -133,7 +133,7 @@ fn stop(why: Stop) {
 /// over all turns: equal seeds and threads have equal numbers.
 ///
 /// # Errors
-/// Why not all threads have returned. The stacks of these threads are left as they are, with what they hold.
+/// Why not all threads have returned. The stacks of such threads stay as they are, with all that lies on them.
 pub fn run(seed: u64, period: u32, threads: Vec<Body>, background: Vec<Body>) -> Result<u64, Halt> {
     let foreground = threads.len();
     let mut lines: Vec<Line> = threads.into_iter().chain(background).enumerate().map(Line::new).collect();

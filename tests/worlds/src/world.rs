@@ -1,4 +1,4 @@
-//! A world: the core on its device, what all threads share, and the checks at rest.
+//! A world: the core on its device, the state shared by all threads, and the checks at rest.
 
 use crate::claims::{Block, Claims};
 use crate::device::{Device, INJECTED, Mistake};
@@ -25,20 +25,20 @@ pub const DEVICE: DeviceIndex = DeviceIndex(0);
 /// Bytes of the device: some hundred pages, so that worlds run short of memory.
 const CAPACITY: u64 = 640 << 20;
 
-/// Streams that all threads use. Each thread has two more of its own: one for parked memory, one that comes and goes.
+/// Streams that all threads use. Each thread has two more of its own: a stream for parked memory, and a passing stream, which ends now and then.
 const SHARED_STREAMS: u64 = 4;
 
 /// Steps of a thread between two checks at rest.
 const ROUND: u32 = 200;
 
-/// What a world is, beside its seed.
+/// The rules of a world, beside the seed.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// The configuration of the core.
     pub config: String,
     /// Number of threads.
     pub threads: u32,
-    /// Rounds: all threads make their steps, and the world is checked at rest.
+    /// Rounds of steps of all threads, with a check at rest after each.
     pub rounds: u32,
     /// Whether calls to the device fail now and then.
     pub faults: bool,
@@ -53,13 +53,13 @@ pub struct Outcome {
     pub operations: u64,
     /// Comparisons of a block's memory and contents.
     pub checks: u64,
-    /// Calls that failed by plan.
+    /// Calls with a planned failure.
     pub faults: u64,
     /// A number over all turns and answers.
     pub digest: u64,
 }
 
-/// A finding, with the rules and the seed that repeat it.
+/// A finding, with the rules and the seed for a repetition.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The sentence.
@@ -82,7 +82,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What all threads of a world share. Nothing is borrowed across a call of the core, where other threads run.
+/// The state shared by all threads of a world. Nothing is borrowed across a call of the core, during which all threads run.
 pub(crate) struct Shared {
     pub core: Core,
     pub claims: RefCell<Claims>,
@@ -122,7 +122,7 @@ impl Shared {
         (0..self.rules.threads).any(|thread| Self::sleeper(thread) == stream)
     }
 
-    /// Returns the stream of a thread that comes and goes.
+    /// Returns the passing stream of a thread.
     pub(crate) fn passing(thread: u32) -> StreamId {
         StreamId(SHARED_STREAMS + 2 + 2 * u64::from(thread))
     }
@@ -231,8 +231,8 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
     })
 }
 
-/// Returns the memory that a thread parks: that of its own stream, or that of a pool with a tag, to which all requests on the
-/// stream are routed.
+/// Returns the memory parked by a thread: of the thread's own stream, or of a pool with a tag, with a route for all requests on
+/// the stream.
 fn target(core: &Core, thread: u32, has_tag: bool) -> (ParkTarget, Option<PoolId>) {
     let stream = Shared::sleeper(thread);
     if !has_tag {
@@ -305,7 +305,7 @@ fn at_rest(shared: &Shared, programs: &[Rc<RefCell<Program>>]) -> Result<(), Str
     Ok(())
 }
 
-/// Gives everything back, and checks that nothing is left.
+/// Gives everything back, and checks for leftovers.
 fn ended(shared: &Shared) -> Result<(), String> {
     let (core, device) = (&shared.core, shared.device());
     device.inner.clear_failures();

@@ -138,8 +138,8 @@ impl<P: Platform> OnDevice<'_, P> {
         self.record_queues(self.flags.waiting(), None)
     }
 
-    /// Records events for all blocks without one at the call, also where another thread is recording: its event may stand
-    /// before the latest of the blocks.
+    /// Records events for all blocks open at the call, also where another thread is recording: the thread's event may stand before
+    /// the latest blocks.
     ///
     /// # Errors
     /// As for [`record_queues`](Self::record_queues).
