@@ -20,7 +20,6 @@ impl Latch {
 
 // SAFETY: `take` answers true to one caller until `unlock`, and only then do `lock` and `try_lock` succeed.
 unsafe impl RawMutex for Latch {
-    #[expect(clippy::declare_interior_mutable_const, reason = "the trait wants a constant")]
     const INIT: Self = Self(AtomicBool::new(false));
 
     type GuardMarker = GuardSend;

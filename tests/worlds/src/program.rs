@@ -274,10 +274,10 @@ impl Program {
         }
         // The stream of a block may end by the word of its thread alone. A block of memory that its thread parks is freed by the
         // thread that takes it, at any moment of the park, and not used.
-        let shares =
+        let may_go =
             |block: &Block| block.home != Shared::passing(self.number) && block.last != Shared::passing(self.number);
         if exchange.len() < EXCHANGED
-            && let Some(at) = self.blocks.iter().position(shares)
+            && let Some(at) = self.blocks.iter().position(may_go)
         {
             exchange.push(self.blocks.swap_remove(at));
         }

@@ -207,8 +207,8 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
         }
         at_rest(&shared, &programs).map_err(finding)?;
     }
-    step(&shared, &programs, rng.u64(..), period, |program, shared| program.end_capture(shared));
-    step(&shared, &programs, rng.u64(..), period, |program, shared| program.end(shared));
+    step(&shared, &programs, rng.u64(..), period, Program::end_capture);
+    step(&shared, &programs, rng.u64(..), period, Program::end);
     if let Some(what) = shared.finding.take() {
         return Err(finding(what));
     }
