@@ -1,5 +1,5 @@
-//! Counts the instructions of a pair of `malloc` and `free`, and of a cycle of two streams, and compares the
-//! counts with `tests/results/instructions.md`. Also counts the instructions of an object among few objects
+//! Counts the instructions of a pair of `malloc` and `free`, through the Rust interface and through the C
+//! interface, and of a cycle of two streams, and compares the counts with `tests/results/instructions.md`. Also counts the instructions of an object among few objects
 //! and among many. Both counts must be about equal.
 //!
 //! ```text
@@ -12,6 +12,7 @@
 //! table, and still compares few objects with many.
 
 mod cycles;
+mod interfaces;
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, StreamId};
@@ -50,6 +51,11 @@ const MANY: u64 = 2_500;
 /// many objects. A walk over all objects costs ten times as much.
 const GROWTH: f64 = 1.5;
 
+/// The columns of the table of interfaces, and the names of the interfaces for the command line.
+const INTERFACES: [(&str, &str); 2] = [("Rust interface", "rust"), ("C interface", "c")];
+/// The column with the price of the C interface.
+const DIFFERENCE: &str = "difference";
+
 /// Counts the instructions of a pair of malloc and free.
 #[derive(Parser)]
 struct Arguments {
@@ -71,6 +77,8 @@ enum Job {
     Cycles { config: String, cycles: u64 },
     /// Makes requests for which no memory is cached: the program that is counted
     Cold { bytes: u64, requests: u64 },
+    /// Makes pairs through the Rust or the C interface: the program that is counted
+    Interface { interface: interfaces::Interface, pair: interfaces::Pair, pairs: u64 },
     /// Runs a program of `growth` with a number of objects: the program that is counted
     Growth { program: usize, count: u64 },
 }
@@ -121,7 +129,7 @@ fn read(path: &Path) -> Result<Table, Box<dyn Error>> {
         match (number, column.as_str()) {
             (0, "compiler") => table.compiler = value,
             (0, _) => {}
-            (_, "policy" | "configuration" | "size") => policy = value,
+            (_, "policy" | "configuration" | "size" | "calls") => policy = value,
             _ => drop(table.counts.insert((policy.clone(), column), value.parse()?)),
         }
     }
@@ -180,6 +188,29 @@ fn check() -> Result<bool, Box<dyn Error>> {
             is_within &= !is_comparable || allowed.is_some() && more <= TOLERANCE;
         }
     }
+    Ok(is_within & check_interfaces(&program, &table, is_comparable)?)
+}
+
+/// Counts the pairs through both interfaces. Returns whether each count is within the committed count, and the
+/// difference within the committed difference.
+fn check_interfaces(program: &Path, table: &Table, is_comparable: bool) -> Result<bool, Box<dyn Error>> {
+    let mut is_within = true;
+    for (pair, calls) in interfaces::PAIRS {
+        let mut counts = Vec::new();
+        for (column, interface) in INTERFACES {
+            let arguments = ["interface", interface, pair].map(str::to_owned);
+            let count = per_pair_of(program, &arguments, PAIRS).ok_or("valgrind could not count the instructions")?;
+            counts.push((column, count));
+        }
+        let (rust, c) = (counts[0].1, counts[1].1);
+        for (column, counted) in counts.into_iter().chain([(DIFFERENCE, c - rust)]) {
+            let allowed = table.counts.get(&(calls.to_owned(), column.to_owned())).copied();
+            // One percent of the pair also for the difference, which is a small part of the pair.
+            let more = allowed.map_or(0.0, |allowed| (counted - allowed) / c);
+            println!("{calls:80} {column:14} {counted:8.2} instructions ({:+.1} %)", more * 100.0);
+            is_within &= !is_comparable || allowed.is_some() && more <= TOLERANCE;
+        }
+    }
     Ok(is_within)
 }
 
@@ -215,6 +246,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         Some(Job::Pairs { policy, pairs, cached }) => make_pairs(&policy, cached, pairs)?,
         Some(Job::Cycles { config, cycles }) => println!("{} calls", cycles::make(&config, cycles)?),
         Some(Job::Cold { bytes, requests }) => cycles::request_cold(bytes, requests)?,
+        Some(Job::Interface { interface, pair, pairs }) => interfaces::make(interface, pair, pairs)?,
         Some(Job::Growth { program, count }) => {
             PROGRAMS.get(program).ok_or("there is no such program")?.run(count, || Duration::ZERO)?;
         }
