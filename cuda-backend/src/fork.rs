@@ -39,6 +39,18 @@ pub fn in_child() -> bool {
     }
 }
 
+/// Returns whether the process is certainly no forked child. Where the kernel refuses the mark, and before the first
+/// [`in_child`], the answer is false, and `in_child` tells.
+///
+/// Two loads. Makes no call, so a caller need not save its registers.
+#[inline]
+#[must_use]
+pub fn is_parent() -> bool {
+    // SAFETY: a published pointer points to an initialised word in a mapping that is never
+    // unmapped.
+    NonNull::new(MARK.load(Ordering::Acquire)).is_some_and(|word| unsafe { word.as_ref() }.load(Ordering::Relaxed) != 0)
+}
+
 /// Compares process ids, and tries to publish a marked page for later checks.
 #[cold]
 fn in_child_by_id() -> bool {
@@ -128,6 +140,15 @@ mod tests {
         assert!(!in_child());
         assert_eq!(in_forked_child(|| i32::from(in_child())), 1);
         assert!(!in_child());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri cannot fork")]
+    fn no_child_is_certain_to_be_a_parent() {
+        assert!(!in_child());
+        // Certain iff the kernel has marked the page.
+        assert_eq!(is_parent(), !MARK.load(Ordering::Relaxed).is_null());
+        assert_eq!(in_forked_child(|| i32::from(is_parent())), 0);
     }
 
     #[test]

@@ -29,16 +29,24 @@ impl CudaDevice {
     #[inline]
     pub fn stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
         if self.identity == StreamIdentity::Asked {
-            self.health()?;
-            // Querying the id of a capturing stream would invalidate the capture in every mode, and a capturing
-            // stream cannot be destroyed.
-            let handle = Handle::vouched(stream);
-            if Streams::is_created(stream)
-                && !self.is_created_capturing(&handle)?
-                && let Some(number) = self.driver_number(&handle)?
-            {
-                return Ok(number);
-            }
+            return self.asked_stream_id(stream);
+        }
+        self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
+    }
+
+    /// Returns the number of a stream, after asking the driver for the stream's own id.
+    // Out of line: the other identity, which asks nothing, would save registers for the calls.
+    #[inline(never)]
+    fn asked_stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
+        self.health()?;
+        // Querying the id of a capturing stream would invalidate the capture in every mode, and a capturing
+        // stream cannot be destroyed.
+        let handle = Handle::vouched(stream);
+        if Streams::is_created(stream)
+            && !self.is_created_capturing(&handle)?
+            && let Some(number) = self.driver_number(&handle)?
+        {
+            return Ok(number);
         }
         self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
     }

@@ -203,13 +203,28 @@ impl Streams {
     pub fn number(&self, stream: CuStream) -> Option<StreamId> {
         let handle = stream.0 as u64;
         if Self::is_created(stream) {
-            return Some(StreamId(self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire))));
+            // The first place decides for almost every handle. The walk over all places is out of line, since it
+            // needs every register.
+            let first = self.levels[0].get().and_then(|slots| places(slots, handle).next());
+            return match first.map_or(0, |slot| slot.number.load(Ordering::Acquire)) {
+                // No slot, or a free one: the handle is at generation 0.
+                0 => Some(StreamId(handle)),
+                number if number & HANDLE_MASK == handle => Some(StreamId(number)),
+                _ => Some(self.number_beyond(handle)),
+            };
         }
         match stream {
             CuStream::NULL | CuStream::LEGACY => Some(StreamId::DEFAULT),
             CuStream::PER_THREAD => Some(StreamId(PER_THREAD << HANDLE_BITS | this_thread())),
             _ => None,
         }
+    }
+
+    /// Returns the number of a created stream whose handle is not in its first place.
+    #[cold]
+    #[inline(never)]
+    fn number_beyond(&self, handle: u64) -> StreamId {
+        StreamId(self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire)))
     }
 
     /// Returns the calling thread's handle for the stream of a number. `None` if the stream was retired, or

@@ -15,15 +15,42 @@ pub(crate) fn with_instance(
     allocator: *const cachalot_allocator,
     body: impl FnOnce(&'static Instance) -> Outcome,
 ) -> cachalot_status {
+    guarded(allocator, || body(handle::instance(allocator)?))
+}
+
+/// Runs the body of a hot function on an allocator, like [`with_instance`]. Where the fast check of the handle fails,
+/// `$rare` runs a copy of the body.
+// Two copies: after a way back from the complete check, which makes calls, every argument would lie in a saved register.
+// And a macro: the compiler inlines one closure in neither of two places, which costs a pair 29 instructions.
+macro_rules! hot {
+    ($allocator:expr, $rare:path, |$instance:ident| $body:expr) => {
+        match $crate::c::handle::undoubted($allocator) {
+            Some($instance) => $crate::c::boundary::guarded($allocator, || $body),
+            None => $rare($allocator, move |$instance| $body),
+        }
+    };
+}
+pub(crate) use hot;
+
+/// Runs the body of a hot function if the complete check of the handle passes.
+#[cold]
+#[inline(never)]
+pub(crate) fn rare(
+    allocator: *const cachalot_allocator,
+    body: impl FnOnce(&'static Instance) -> Outcome,
+) -> cachalot_status {
+    with_instance(allocator, body)
+}
+
+/// Turns the outcome of a function on an allocator into a status. A panic poisons the allocator.
+#[inline(always)]
+pub(crate) fn guarded(allocator: *const cachalot_allocator, run: impl FnOnce() -> Outcome) -> cachalot_status {
     // A panic may leave the allocator half changed. The poison keeps all later calls out, so no
     // call observes such a state.
-    match catch_unwind(AssertUnwindSafe(|| body(handle::instance(allocator)?))) {
+    match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => CACHALOT_OK,
         Ok(Err(status)) => status.number(),
-        Err(payload) => {
-            handle::poison(allocator);
-            panicked(payload.as_ref())
-        }
+        Err(payload) => poisoned(allocator, payload),
     }
 }
 
@@ -41,6 +68,17 @@ pub(crate) fn without_instance(body: impl FnOnce() -> Outcome) -> cachalot_statu
 #[inline]
 pub(crate) fn infallible<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
+}
+
+/// Poisons the allocator, records the message of a panic as the last error, and returns the status.
+// Out of line with the end of the payload, so that no call keeps registers for a panic.
+#[cold]
+#[inline(never)]
+fn poisoned(allocator: *const cachalot_allocator, payload: Box<dyn Any + Send>) -> cachalot_status {
+    handle::poison(allocator);
+    let status = panicked(payload.as_ref());
+    drop(payload);
+    status
 }
 
 /// Records the message of a panic as the last error and returns the status.

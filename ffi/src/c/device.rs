@@ -74,6 +74,16 @@ impl Device {
         }
     }
 
+    /// Opens the device if necessary, and returns the allocator's number of a stream.
+    #[inline(always)]
+    pub(crate) fn stream_of_request(&self, stream: CuStream) -> Outcome<StreamId> {
+        // One look at the kind of the device for both.
+        match &self.backing {
+            Backing::Lazy(later) => later.open()?.stream_id(stream).map_err(|error| of_stream(stream, error)),
+            Backing::Cuda(_) | Backing::Host(_) | Backing::Simulated(_) => self.stream_id(stream),
+        }
+    }
+
     /// Returns the number of a stream that uses a block of another stream. An open device asks the
     /// driver.
     pub(crate) fn stream_in_use(&self, stream: CuStream) -> Outcome<StreamId> {

@@ -65,19 +65,32 @@ fn slot(handle: u64) -> &'static Slot {
 /// during a call.
 #[inline(always)]
 pub(crate) fn instance(handle: *const cachalot_allocator) -> Outcome<&'static Instance> {
+    match live(handle) {
+        // Last: the first question tells which process is the parent, and a NULL handle must not ask.
+        Some(instance) if !fork::in_child() => Ok(instance),
+        _ => Err(refuse(number(handle))),
+    }
+}
+
+/// Returns the allocator of a handle like [`instance`] in a process that is no forked child beyond doubt. Otherwise
+/// `instance` tells. Makes no call.
+#[inline(always)]
+pub(crate) fn undoubted(handle: *const cachalot_allocator) -> Option<&'static Instance> {
+    live(handle).filter(|_| fork::is_parent())
+}
+
+/// Returns the allocator of a handle, in a forked child as well.
+#[inline(always)]
+fn live(handle: *const cachalot_allocator) -> Option<&'static Instance> {
     let handle = number(handle);
     let slot = slot(handle);
     // Acquire: `insert` stores the instance before the word.
-    if slot.word.load(Ordering::Acquire) == handle
-        // SAFETY: the pointer is null or comes from the box that `insert` leaked. The interface
-        // forbids destruction during the call.
-        && let Some(instance) = unsafe { slot.instance.load(Ordering::Relaxed).as_ref() }
-        // Last: the first question tells which process is the parent, and a NULL handle must not ask.
-        && !fork::in_child()
-    {
-        return Ok(instance);
+    if slot.word.load(Ordering::Acquire) != handle {
+        return None;
     }
-    Err(refuse(handle))
+    // SAFETY: the pointer is null or comes from the box that `insert` leaked. The interface
+    // forbids destruction during the call.
+    unsafe { slot.instance.load(Ordering::Relaxed).as_ref() }
 }
 
 /// Returns the reason for refusing a handle.

@@ -20,7 +20,7 @@ use crate::c::{log, notes};
 use crate::open::host_config;
 use crate::planner::Planner;
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceIndex, DeviceResult, Growable, StreamId};
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, DeviceResult, Growable, StreamId};
 use cachalot_cuda::HeapLock;
 use cachalot_cuda::driver::types::{CuContext, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, HostDevice, StreamIdentity, Streams};
@@ -156,6 +156,24 @@ impl Instance {
             Some(device) => Ok((index, device)),
             None => Err(unknown_device(number)),
         }
+    }
+
+    /// Allocates a block of at least `bytes` bytes on the device with a number from C, usable at once on `stream`. Opens
+    /// the device first if necessary. `host` determines the words of a failure.
+    #[inline(always)]
+    pub(crate) fn malloc(
+        &self,
+        device: c_int,
+        bytes: usize,
+        stream: cachalot_stream,
+        host: Host,
+    ) -> Outcome<DevicePtr> {
+        let (index, device) = self.device(device)?;
+        let stream = device.stream_of_request(CuStream(stream.addr()))?;
+        self.allocator.malloc(index, bytes as u64, stream).map_err(|error| match host {
+            Host::Program => error.into(),
+            Host::PyTorch => Status::in_words_of_pytorch(error),
+        })
     }
 
     /// Returns the number of a stream that uses a block of another stream, on any device.

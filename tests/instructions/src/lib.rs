@@ -4,7 +4,10 @@
 //! difference belongs to the pairs.
 
 pub mod growth;
+// Not in the program: another user of the core there would change what the compiler inlines for the other counts.
+pub mod interfaces;
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
@@ -25,10 +28,15 @@ pub fn per_pair(program: &Path, arguments: &[String]) -> Option<f64> {
 /// Returns the instructions of a pair, from runs with `pairs` pairs. A larger number reduces the share of
 /// work whose duration depends on the clock.
 pub fn per_pair_of(program: &Path, arguments: &[String], pairs: u64) -> Option<f64> {
+    per_pair_under(&[], program, arguments, pairs)
+}
+
+/// Returns the instructions of a pair as [`per_pair_of`] does, from runs with environment variables.
+pub fn per_pair_under(variables: &[(&str, &OsStr)], program: &Path, arguments: &[String], pairs: u64) -> Option<f64> {
     // Both at once: a count is the same beside the other.
     let (once, twice) = std::thread::scope(|scope| {
-        let once = scope.spawn(|| count(program, arguments, pairs));
-        let twice = count(program, arguments, pairs * 2);
+        let once = scope.spawn(|| count(variables, program, arguments, pairs));
+        let twice = count(variables, program, arguments, pairs * 2);
         (once.join().ok().flatten(), twice)
     });
     let (once, twice) = (once?, twice?);
@@ -36,12 +44,13 @@ pub fn per_pair_of(program: &Path, arguments: &[String], pairs: u64) -> Option<f
 }
 
 /// Counts the instructions of a whole run.
-fn count(program: &Path, arguments: &[String], pairs: u64) -> Option<u64> {
+fn count(variables: &[(&str, &OsStr)], program: &Path, arguments: &[String], pairs: u64) -> Option<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(program)
         .args(arguments)
         .arg(pairs.to_string())
+        .envs(variables.iter().copied())
         .output()
         .ok()?;
     if !output.status.success() {

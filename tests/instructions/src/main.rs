@@ -1,6 +1,6 @@
-//! Counts the instructions of a pair of `malloc` and `free`, and of a cycle of two streams, and compares the
-//! counts with `tests/results/instructions.md`. Also counts the instructions of an object among few objects
-//! and among many. Both counts must be about equal.
+//! Counts the instructions of a pair of `malloc` and `free`, through the Rust interface and through the C
+//! interface, and of a cycle of two streams, and compares the counts with `tests/results/instructions.md`. Also
+//! counts the instructions of an object among few objects and among many. Both counts must be about equal.
 //!
 //! ```text
 //! check ─▶ valgrind runs `pairs` twice, with different numbers of pairs ─▶ difference per pair ─▶ table ± 1 %
@@ -13,13 +13,17 @@
 
 mod cycles;
 
+use cachalot::cuda::driver::LIBRARY_VARIABLE;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, StreamId};
+use cachalot_emulated_driver::install::built_library;
 use cachalot_instructions::growth::PROGRAMS;
-use cachalot_instructions::{available, per_pair_of};
+use cachalot_instructions::interfaces::{self, Interface, Pair};
+use cachalot_instructions::{available, per_pair_of, per_pair_under};
 use clap::{Parser, Subcommand};
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -50,6 +54,12 @@ const MANY: u64 = 2_500;
 /// many objects. A walk over all objects costs ten times as much.
 const GROWTH: f64 = 1.5;
 
+/// The columns of the table of interfaces.
+const RUST: &str = "Rust interface";
+const C: &str = "C interface";
+/// The column with the price of the C interface.
+const DIFFERENCE: &str = "difference";
+
 /// Counts the instructions of a pair of malloc and free.
 #[derive(Parser)]
 struct Arguments {
@@ -71,6 +81,8 @@ enum Job {
     Cycles { config: String, cycles: u64 },
     /// Makes requests for which no memory is cached: the program that is counted
     Cold { bytes: u64, requests: u64 },
+    /// Makes pairs through the Rust or the C interface: the program that is counted
+    Interface { interface: Interface, pair: Pair, pairs: u64 },
     /// Runs a program of `growth` with a number of objects: the program that is counted
     Growth { program: usize, count: u64 },
 }
@@ -121,7 +133,7 @@ fn read(path: &Path) -> Result<Table, Box<dyn Error>> {
         match (number, column.as_str()) {
             (0, "compiler") => table.compiler = value,
             (0, _) => {}
-            (_, "policy" | "configuration" | "size") => policy = value,
+            (_, "policy" | "configuration" | "size" | "pair") => policy = value,
             _ => drop(table.counts.insert((policy.clone(), column), value.parse()?)),
         }
     }
@@ -180,6 +192,31 @@ fn check() -> Result<bool, Box<dyn Error>> {
             is_within &= !is_comparable || allowed.is_some() && more <= TOLERANCE;
         }
     }
+    Ok(is_within & check_interfaces(&program, &table, is_comparable)?)
+}
+
+/// Counts the pairs through both interfaces. Returns whether each count is within the committed count, and each
+/// difference within the committed difference.
+fn check_interfaces(program: &Path, table: &Table, is_comparable: bool) -> Result<bool, Box<dyn Error>> {
+    let library = built_library()?;
+    // The allocator for PyTorch reads settings of the environment, unless this variable is set.
+    let variables = [(LIBRARY_VARIABLE, library.as_os_str()), ("CACHALOT_CONF", OsStr::new(""))];
+    let mut is_within = true;
+    for row in interfaces::ROWS {
+        let count = |interface: &str| {
+            let arguments = ["interface", interface, row.pair].map(str::to_owned);
+            let count = per_pair_under(&variables, program, &arguments, PAIRS);
+            count.ok_or("valgrind could not count the instructions")
+        };
+        let (rust, c) = (count(row.interfaces[0])?, count(row.interfaces[1])?);
+        for (column, counted) in [(RUST, rust), (C, c), (DIFFERENCE, c - rust)] {
+            let allowed = table.counts.get(&(row.name.to_owned(), column.to_owned())).copied();
+            // The share of the pair: a difference is a small part of it.
+            let more = allowed.map_or(0.0, |allowed| (counted - allowed) / c);
+            println!("{:45} {column:14} {counted:8.2} instructions ({:+.1} %)", row.name, more * 100.0);
+            is_within &= !is_comparable || allowed.is_some() && more <= TOLERANCE;
+        }
+    }
     Ok(is_within)
 }
 
@@ -215,6 +252,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         Some(Job::Pairs { policy, pairs, cached }) => make_pairs(&policy, cached, pairs)?,
         Some(Job::Cycles { config, cycles }) => println!("{} calls", cycles::make(&config, cycles)?),
         Some(Job::Cold { bytes, requests }) => cycles::request_cold(bytes, requests)?,
+        Some(Job::Interface { interface, pair, pairs }) => interfaces::make(interface, pair, pairs)?,
         Some(Job::Growth { program, count }) => {
             PROGRAMS.get(program).ok_or("there is no such program")?.run(count, || Duration::ZERO)?;
         }

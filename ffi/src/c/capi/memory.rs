@@ -9,7 +9,7 @@ use crate::c::boundary;
 use crate::c::device::{of_stream, refuse};
 use crate::c::explanation;
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
-use crate::c::status::Status;
+use crate::c::status::{Host, Status};
 use cachalot_core::{Bound, DevicePtr, Forecast, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_char, c_int, c_void};
@@ -55,13 +55,10 @@ pub unsafe extern "C" fn cachalot_malloc(
     stream: cachalot_stream,
     out: *mut *mut c_void,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
+    boundary::hot!(allocator, boundary::rare, |instance| {
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
-        let (index, device) = instance.device(device)?;
-        device.open()?;
-        let stream = device.stream_id(CuStream(stream.addr()))?;
-        out.write(pointer(instance.allocator.malloc(index, bytes as u64, stream)?));
+        out.write(pointer(instance.malloc(device, bytes, stream, Host::Program)?));
         Ok(())
     })
 }
@@ -69,7 +66,7 @@ pub unsafe extern "C" fn cachalot_malloc(
 /// Frees a block, in the order of its own stream and of all recorded streams.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_free(allocator: *const cachalot_allocator, block: *mut c_void) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| Ok(instance.allocator.free(address(block))?))
+    boundary::hot!(allocator, boundary::rare, |instance| Ok(instance.allocator.free(address(block))?))
 }
 
 /// Frees a block after checking that it was requested with exactly `bytes`.
@@ -79,7 +76,9 @@ pub extern "C" fn cachalot_free_sized(
     block: *mut c_void,
     bytes: usize,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| Ok(instance.allocator.free_sized(address(block), bytes as u64)?))
+    boundary::hot!(allocator, boundary::rare, |instance| {
+        Ok(instance.allocator.free_sized(address(block), bytes as u64)?)
+    })
 }
 
 /// Records the use of a block on another stream.

@@ -14,9 +14,19 @@ static REPORTED: Mutex<BTreeSet<(&str, cachalot_status)>> = Mutex::new(BTreeSet:
 /// pair of operation and status once.
 ///
 /// Stays silent in a forked child and after the driver has shut down, where every call fails.
+#[inline(always)]
 pub(super) fn report_once(what: &'static str, status: cachalot_status) {
+    // Every free comes by here.
+    if status != CACHALOT_OK {
+        report_failure(what, status);
+    }
+}
+
+/// Reports a failure, as [`report_once`] says.
+#[cold]
+fn report_failure(what: &'static str, status: cachalot_status) {
     // In a forked child the lock may be locked by a thread that no longer exists.
-    if matches!(status, CACHALOT_OK | CACHALOT_ERROR_FORKED | CACHALOT_ERROR_SHUTDOWN) || handle::in_child() {
+    if matches!(status, CACHALOT_ERROR_FORKED | CACHALOT_ERROR_SHUTDOWN) || handle::in_child() {
         return;
     }
     if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert((what, status)) {

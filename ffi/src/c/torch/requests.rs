@@ -2,25 +2,22 @@
 
 use super::{diagnostics, plugin};
 use crate::c::abi::{cachalot_status, cachalot_stream};
-use crate::c::boundary;
 use crate::c::instance::Instance;
 use crate::c::marshal::Out;
-use crate::c::status::{CACHALOT_ERROR_INVALID_POINTER, Outcome, Status};
+use crate::c::status::{CACHALOT_ERROR_INVALID_POINTER, Host, Outcome, Status};
+use crate::c::{boundary, handle};
 use cachalot_core::DevicePtr;
-use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null_mut, without_provenance_mut};
 
 /// Allocates a block on a device. For 0 bytes returns NULL without opening the device.
-#[inline]
+#[inline(always)]
 fn serve(instance: &Instance, bytes: usize, device: c_int, stream: cachalot_stream) -> Outcome<*mut c_void> {
-    let (index, device) = instance.device(device)?;
     if bytes == 0 {
+        instance.device(device)?;
         return Ok(null_mut());
     }
-    device.open()?;
-    let stream = device.stream_id(CuStream(stream.addr()))?;
-    let block = instance.allocator.malloc(index, bytes as u64, stream).map_err(Status::in_words_of_pytorch)?;
+    let block = instance.malloc(device, bytes, stream, Host::PyTorch)?;
     Ok(without_provenance_mut(block.0 as usize))
 }
 
@@ -29,9 +26,11 @@ fn serve(instance: &Instance, bytes: usize, device: c_int, stream: cachalot_stre
 pub extern "C" fn cachalot_torch_malloc(bytes: usize, device: c_int, stream: cachalot_stream) -> *mut c_void {
     boundary::infallible(null_mut(), || {
         let mut block = null_mut();
+        let out = &mut block;
+        let allocator = plugin::present();
         // A failure is recorded as the thread's last error.
-        let _ = plugin::with_allocator(|instance| {
-            block = serve(instance, bytes, device, stream)?;
+        let _ = boundary::hot!(allocator, plugin::rare, |instance| {
+            *out = serve(instance, bytes, device, stream)?;
             Ok(())
         });
         block
@@ -49,7 +48,8 @@ pub unsafe extern "C" fn cachalot_torch_allocate(
     stream: cachalot_stream,
     out: *mut *mut c_void,
 ) -> cachalot_status {
-    plugin::with_allocator(|instance| {
+    let allocator = plugin::present();
+    boundary::hot!(allocator, plugin::rare, |instance| {
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         out.write(serve(instance, bytes, device, stream)?);
@@ -66,15 +66,28 @@ pub extern "C" fn cachalot_torch_free(block: *mut c_void, bytes: usize, device: 
         if block.is_null() {
             return;
         }
-        let freed = match plugin::present() {
-            none if none.is_null() => {
-                let text = format!("{:#x} is no block of the allocator, which does not exist yet", block.addr());
-                Status::new(CACHALOT_ERROR_INVALID_POINTER, text).number()
-            }
-            allocator => boundary::with_instance(allocator, |instance| {
-                Ok(instance.allocator.free(DevicePtr(block.addr() as u64))?)
-            }),
+        let allocator = plugin::present();
+        let freed = match handle::undoubted(allocator) {
+            Some(instance) => boundary::guarded(allocator, || Ok(instance.allocator.free(address(block))?)),
+            None => free_in_doubt(block),
         };
         diagnostics::report_once("a block cannot be freed", freed);
     });
+}
+
+/// Frees a block if the allocator exists, and if the complete check of its handle passes.
+#[cold]
+#[inline(never)]
+fn free_in_doubt(block: *mut c_void) -> cachalot_status {
+    let allocator = plugin::present();
+    if allocator.is_null() {
+        let text = format!("{:#x} is no block of the allocator, which does not exist yet", block.addr());
+        return Status::new(CACHALOT_ERROR_INVALID_POINTER, text).number();
+    }
+    boundary::with_instance(allocator, |instance| Ok(instance.allocator.free(address(block))?))
+}
+
+/// Converts a device address from C.
+fn address(block: *mut c_void) -> DevicePtr {
+    DevicePtr(block.addr() as u64)
 }
