@@ -4,7 +4,7 @@ use crate::world::{Finding, Outcome, Rules, run};
 use std::time::{Duration, Instant};
 
 /// The configurations in turn.
-pub const CONFIGS: [&str; 8] = [
+pub const CONFIGS: [&str; 12] = [
     "",
     "decisions:improved",
     "expandable_segments:True",
@@ -13,6 +13,10 @@ pub const CONFIGS: [&str; 8] = [
     "policy:stitched,slack:0",
     "reclaim:auto,decisions:improved",
     "garbage_collection_threshold:0.6,max_split_size_mb:64",
+    "policy:stitched,completed_pages_only:True",
+    "policy:planned",
+    "guard:all",
+    "guard:sampled:7,zero:on_free",
 ];
 
 /// What a campaign has done.
