@@ -6,7 +6,7 @@
 //! own: the page keeps the mark until the park has ended, whether the block lives or not.
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockEntry, Blocks, HeapSegments, Segment, State};
+use crate::heap::block::{BlockEntry, Blocks, FRONTIER_BIT, HeapSegments, Segment, State};
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::uses::{self, StreamUse};
 use crate::tables::Storage;
@@ -27,11 +27,11 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Marks the pages under the blocks still pending after the park has waited. Such a block waits for the safe frontier, since
-    /// the program numbers its work, and no wait of the park ends this work. Or another thread is in the middle of the block's
-    /// free, and has not queued the block's waits yet. The work on a block freed later was announced before the park waited.
-    pub(crate) fn keep_pages_of_pending_blocks(&mut self) {
-        self.keep_pages_under(|block, _| block.state == State::Pending);
+    /// Marks the pages under pending blocks waiting for the safe frontier: the program numbers the work on the
+    /// blocks, and no wait of the park ends this work. The work of all remaining pending blocks was announced before
+    /// the park waited.
+    pub(crate) fn keep_pages_of_numbered_work(&mut self) {
+        self.keep_pages_under(|block, _| block.state == State::Pending && block.events & FRONTIER_BIT != 0);
     }
 
     /// Marks the pages under blocks for which `stays` returns true.

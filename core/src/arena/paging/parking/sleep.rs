@@ -98,7 +98,7 @@ impl<P: Platform> Parker<'_, P> {
         self.in_each_heap(Heap::keep_pinned_pages);
         self.wait_for_work(order)?;
         device.process_events()?;
-        self.in_each_heap(Heap::keep_pages_of_pending_blocks);
+        self.in_each_heap(Heap::keep_pages_of_numbered_work);
         // A page with a second mapping, at the place that it left, cannot go back to the device.
         device.wait_for_departures()?;
         device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
