@@ -2,9 +2,9 @@
 //!
 //! `cargo run -p cachalot-core --no-default-features --example no_heap`
 //!
-//! A program for a bare machine has a lock and a device of its own in place of the ones here. While the
-//! allocator is made, the stack must have room for 16 times the allocator's size, and for 8 times in an optimised build
-//! (measured with `Fixed<1, 2, 64, 64>`), since every layer moves the tables of the layer below. The library is `no_std`; only `main` and `println!` use the standard library.
+//! A program for a bare machine has a lock and a device of its own in place of the ones here. The allocator lies in a static, which
+//! the compiler makes, so no table passes over the stack. The library is `no_std`; only `main` and `println!` use the standard
+//! library.
 
 use cachalot_core::{
     Allocator, BasicDevice, Config, DeviceError, DeviceIndex, DevicePtr, DeviceResult, Error, ErrorKind, Event, Fixed,
@@ -15,6 +15,9 @@ use spin::Mutex;
 /// One device; 2 heaps, for the small and the large blocks of one stream; 16 blocks in a heap; 64 pages of 2 MiB.
 type Small = Allocator<Bump, spin::mutex::SpinMutex<()>, Fixed<1, 2, 16, 64>>;
 
+/// The allocator, which `main` starts.
+static ALLOCATOR: Small = Allocator::empty();
+
 /// The bytes that this program spends on the allocator. Larger tables fail the build here.
 const BYTES: usize = 140 << 10;
 const _: () = assert!(cfg!(any(feature = "alloc", feature = "paranoid")) || size_of::<Small>() <= BYTES);
@@ -24,13 +27,13 @@ const STREAM: StreamId = StreamId(1);
 
 fn main() -> Result<(), Error> {
     sizes();
-    let allocator = Small::new([Bump::new(64 << 20)], &Config::new())?;
-    let block = allocator.block(DEVICE, 1 << 20, STREAM)?;
+    ALLOCATOR.start([Bump::new(64 << 20)], &Config::new())?;
+    let block = ALLOCATOR.block(DEVICE, 1 << 20, STREAM)?;
     println!("a block of {} bytes at {}", block.bytes(), block.ptr());
     drop(block);
     // Free memory between blocks has entries as well. A full table is an error, and changes nothing.
     let mut blocks: [Option<_>; 16] = [const { None }; 16];
-    let full = blocks.iter_mut().find_map(|place| match allocator.block(DEVICE, 512, STREAM) {
+    let full = blocks.iter_mut().find_map(|place| match ALLOCATOR.block(DEVICE, 512, STREAM) {
         Ok(block) => {
             *place = Some(block);
             None

@@ -37,6 +37,7 @@ mod pools;
 mod ranges;
 #[cfg(feature = "alloc")]
 mod restore;
+mod start;
 mod statistics;
 mod tuning;
 mod uses;
@@ -63,17 +64,18 @@ use crate::arena::{Arena, Built, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::error::{Error, PointerFault};
-use crate::page_map::{HeapRef, LaneRef, MAX_DEVICES, Owner, OwnerWord, PageMap};
+use crate::page_map::{HeapRef, LaneRef, Owner, OwnerWord, PageMap};
 #[cfg(feature = "alloc")]
 use crate::planned::Observed;
 use crate::stats::{PlannedReport, Stats};
 use crate::sync::Lock;
-use crate::tables::{Storage, Table};
+use crate::tables::{Devices, Storage};
 use crate::trace::TraceEntry;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 #[cfg(feature = "alloc")]
 use cachalot_planner::Plan;
 use core::borrow::Borrow;
+use spin::Once;
 
 /// A device as the allocator calls it.
 #[cfg(not(feature = "paranoid"))]
@@ -125,6 +127,8 @@ pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
     pages: PageMap<R, S>,
     /// Told of blocks that could not be freed on drop.
     failed_drop: lock_api::Mutex<R, Option<fn(&FailedDrop)>>,
+    /// Initialized ⟺ the allocator has its devices.
+    started: Once<()>,
 }
 
 /// A device on which an operation has begun, until the value is dropped.
@@ -143,33 +147,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> core::ops::Deref for Begun<'a, D,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Makes an allocator over `devices`, numbered from 0 in the given order, all configured by
-    /// `config`. Obtains no memory.
-    ///
-    /// Device: asked for the size of its memory if `config` limits the allocator to a fraction.
-    ///
-    /// # Errors
-    /// * [`Error::PolicyUnavailable`]: the policy needs the feature `alloc`.
-    /// * [`Error::TableFull`]: more than 127 devices, or more than `S` has room for.
-    /// * [`Error::Device`].
-    pub fn new(devices: impl IntoIterator<Item = D>, config: &Config) -> Result<Self, Error> {
-        if !config.policy().is_available() || config.planned().is_some() && !cfg!(feature = "alloc") {
-            return Err(Error::PolicyUnavailable(config.policy_name()));
-        }
-        let mut arenas = S::Devices::<Arena<On<D, R, S>>>::default();
-        for (number, device) in devices.into_iter().enumerate() {
-            if number >= MAX_DEVICES || !arenas.make_room(1) {
-                return Err(Error::TableFull("devices"));
-            }
-            let arena = Arena::new(Called::<D>::from(device), number as u32, config);
-            if config.per_process_memory_fraction() < 1.0 {
-                arena.set_fraction(config.per_process_memory_fraction())?;
-            }
-            arenas.add(arena);
-        }
-        Ok(Self { arenas, pages: PageMap::default(), failed_drop: lock_api::Mutex::new(None) })
-    }
-
     /// Returns the device with this number, for operations that change the page map.
     #[inline]
     fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, On<D, R, S>>, Error> {
@@ -179,7 +156,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Returns the device of an owner found in the page map. The map names only devices that exist.
     #[inline(always)]
     fn on_owner(&self, device: u32) -> OnDevice<'_, On<D, R, S>> {
-        OnDevice { arena: &self.arenas[device as usize], pages: &self.pages }
+        OnDevice { arena: &self.arenas.published()[device as usize], pages: &self.pages }
     }
 
     /// Returns the state of the device with this number.
@@ -192,7 +169,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// checked here, and again when the returned value is dropped.
     #[inline(always)]
     fn checked(&self, operation: &'static str, device: impl Into<Option<DeviceIndex>>) -> Checked<'_, On<D, R, S>> {
-        Checked::begin(operation, &self.arenas, || device.into())
+        Checked::begin(operation, || self.arenas.published(), || device.into())
     }
 
     /// Begins an operation on one device, as [`checked`](Self::checked) does, and returns the device.
@@ -206,10 +183,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// know the owner.
     #[inline(always)]
     fn checked_at(&self, operation: &'static str, ptr: DevicePtr) -> Checked<'_, On<D, R, S>> {
-        Checked::begin(operation, &self.arenas, || match self.pages.owner(ptr) {
-            Owner::Heap(HeapRef { device, .. }) | Owner::Lane(LaneRef { device, .. }) => Some(DeviceIndex(device)),
-            Owner::Shared | Owner::None => None,
-        })
+        Checked::begin(
+            operation,
+            || self.arenas.published(),
+            || match self.pages.owner(ptr) {
+                Owner::Heap(HeapRef { device, .. }) | Owner::Lane(LaneRef { device, .. }) => Some(DeviceIndex(device)),
+                Owner::Shared | Owner::None => None,
+            },
+        )
     }
 
     /// Returns the device with this number, `None` if there is none.
@@ -219,7 +200,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 
     /// Returns the number of devices.
     pub fn device_count(&self) -> u32 {
-        self.arenas.len() as u32
+        self.arenas.published().len() as u32
     }
 
     /// Allocates a block of at least `bytes` bytes on `device`, and returns the address of the
@@ -462,7 +443,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`set_memory_fraction`](Self::set_memory_fraction).
     pub fn configure(&self, config: &Config) {
         let _checked = self.checked("configure", None);
-        for arena in self.arenas.iter() {
+        for arena in self.arenas.published() {
             arena.replace_config(config);
         }
     }
@@ -656,7 +637,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn snapshot(&self) -> alloc::vec::Vec<crate::snapshot::SnapshotSegment> {
         let _checked = self.checked("snapshot", None);
         let mut segments = alloc::vec::Vec::new();
-        for arena in self.arenas.iter() {
+        for arena in self.arenas.published() {
             arena.delegate_lanes();
             arena.snapshot(&mut segments);
         }
@@ -669,7 +650,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// A description of the first invariant that does not hold.
     pub fn check_invariants(&self) -> Result<(), &'static str> {
-        for arena in self.arenas.iter() {
+        for arena in self.arenas.published() {
             arena.check_invariants(true)?;
         }
         Ok(())
@@ -682,7 +663,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         ptr: DevicePtr,
         act: &impl Fn(OnDevice<'_, On<D, R, S>>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        for arena in self.arenas.iter() {
+        for arena in self.arenas.published() {
             // Delegate the blocks of lanes first: a walk over heaps finds only blocks with an entry
             // there.
             arena.delegate_lanes();

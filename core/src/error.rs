@@ -83,6 +83,8 @@ pub enum Error {
     InvalidFraction(f64),
     /// The stream number `u64::MAX` is reserved. The caller numbers the stream differently.
     InvalidStream,
+    /// The allocator has its devices. Returned by a second [`Allocator::start`](crate::Allocator::start).
+    AlreadyStarted,
     /// The policy of this name keeps tables on the host's heap, and this build has none. Returned
     /// on creation; build with the feature `alloc`, or choose another policy.
     PolicyUnavailable(&'static str),
@@ -221,6 +223,7 @@ impl fmt::Display for Error {
                 write!(f, "per_process_memory_fraction is invalid: {fraction} is not in [0.0, 1.0]")
             }
             Self::InvalidStream => f.write_str("the stream number 0xffffffffffffffff is reserved"),
+            Self::AlreadyStarted => f.write_str("the allocator has its devices, and is started once"),
             Self::PolicyUnavailable(policy) => write!(f, "policy `{policy}` needs the feature `alloc`"),
             Self::PlanRefused(why) => write!(f, "the plan is refused: {why}"),
             Self::SnapshotRefused(why) => write!(f, "the snapshot is refused: {why}"),

@@ -112,7 +112,14 @@ pub(crate) struct PageMap<R: Lock, S: Storage> {
 
 impl<R: Lock, S: Storage> Default for PageMap<R, S> {
     fn default() -> Self {
-        Self { pages: S::Pages::default(), writer: Ranked::new(Rank::PageMapWriter, ()) }
+        Self::with(S::Pages::default())
+    }
+}
+
+impl<R: Lock, S: Storage> PageMap<R, S> {
+    /// Returns a map over an empty table.
+    pub(crate) const fn with(pages: S::Pages) -> Self {
+        Self { pages, writer: Ranked::new(Rank::PageMapWriter, ()) }
     }
 }
 

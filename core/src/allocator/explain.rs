@@ -6,7 +6,7 @@ use crate::device::DeviceMemory;
 use crate::device::{Explanation, Holder};
 use crate::error::Error;
 use crate::sync::Lock;
-use crate::tables::Storage;
+use crate::tables::{Devices, Storage};
 use crate::units::{DeviceIndex, DevicePtr};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
@@ -23,7 +23,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::InvalidPointer`]: nothing is known of the address.
     pub fn explain(&self, address: DevicePtr) -> Result<Explanation, Error> {
         let _checked = self.checked_at("explain", address);
-        let guarded = self.arenas.iter().find_map(|arena| arena.explain_guarded(address));
+        let guarded = self.arenas.published().iter().find_map(|arena| arena.explain_guarded(address));
         if let Some(explanation) = guarded {
             if explanation.holder != Holder::Program {
                 return Ok(explanation);

@@ -7,8 +7,9 @@ use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceMemory, MemoryInfo};
 use crate::error::Error;
 use crate::sync::Lock;
-use crate::tables::{Storage, Table};
+use crate::tables::{Devices, Storage};
 use crate::units::{DeviceIndex, StreamId};
+use spin::Once;
 
 /// The reason why a request would fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,12 +138,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
 
     /// Returns an allocator over `onto` with the state of a single device, which becomes device 0.
     fn copy_onto<T: DeviceMemory>(&self, onto: T) -> Result<Allocator<T, R, S>, Error> {
-        let mut arenas = S::Devices::<_>::default();
-        if !arenas.make_room(1) {
-            return Err(Error::TableFull("devices"));
-        }
+        let mut arenas = S::Devices::with_places(1).ok_or(Error::TableFull("devices"))?;
         let (arena, pages) = copy_onto(self.allocator.on(self.device)?, Called::<T>::from(onto))?;
-        arenas.add(arena);
-        Ok(Allocator { arenas, pages, failed_drop: lock_api::Mutex::new(None) })
+        arenas.places_mut()[0] = arena;
+        arenas.publish(1);
+        Ok(Allocator::over(arenas, pages, Once::initialized(())))
     }
 }

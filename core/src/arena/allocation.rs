@@ -42,7 +42,7 @@ impl<P: Platform> Arena<P> {
             size,
             requested,
             stream,
-            device: DeviceIndex(self.number),
+            device: DeviceIndex(self.number()),
             segment: DevicePtr(segment.base),
             segment_bytes: segment.bytes,
         })

@@ -4,7 +4,7 @@
 //! which no part is held for a mapping or a release, hold under their locks. The check is then limited to them.
 
 use crate::arena::{Arena, Platform};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, impl_empty};
 use crate::units::DeviceIndex;
 
 /// How many blocks each beginning and each end of an operation pays for. A check that visited more delays the next one until
@@ -16,13 +16,14 @@ const VISITS_PAID: u64 = 64;
 const EXCLUSIVE: u32 = u32::MAX;
 
 /// When a device is checked next, and how thoroughly.
-#[derive(Default)]
 pub(crate) struct Schedule {
     /// The number of running operations, or [`EXCLUSIVE`].
     running: AtomicU32,
     /// Visits of the last check that no operation has paid for.
     unpaid: AtomicU64,
 }
+
+impl_empty! { Schedule { running, unpaid } }
 
 impl Schedule {
     /// Returns the schedule of a copy of the device, made by a running operation. An operation beside it never ends in the
@@ -73,18 +74,18 @@ pub(crate) struct Checked<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Checked<'a, P> {
-    /// Begins an operation on the device that `device` names, or on all.
+    /// Begins an operation on the device of `arenas` that `device` names, or on all.
     ///
     /// # Panics
     /// If an invariant does not hold.
     pub(crate) fn begin(
         operation: &'static str,
-        arenas: &'a [Arena<P>],
+        arenas: impl FnOnce() -> &'a [Arena<P>],
         device: impl FnOnce() -> Option<DeviceIndex>,
     ) -> Self {
         let arenas = match device() {
-            Some(DeviceIndex(number)) => arenas.get(number as usize).map_or(&[][..], core::slice::from_ref),
-            None => arenas,
+            Some(DeviceIndex(number)) => arenas().get(number as usize).map_or(&[][..], core::slice::from_ref),
+            None => arenas(),
         };
         for arena in arenas {
             arena.check_if_due(operation, "before");
@@ -120,7 +121,7 @@ impl<P: Platform> Arena<P> {
         drop(exclusive);
         match checked {
             Ok(visits) => self.schedule.unpaid.store(visits, Ordering::Relaxed),
-            Err(invariant) => panic!("{when} `{operation}` on device {}: {invariant}", self.number),
+            Err(invariant) => panic!("{when} `{operation}` on device {}: {invariant}", self.number()),
         }
     }
 }

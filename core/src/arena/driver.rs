@@ -5,9 +5,10 @@ use crate::arena::{Arena, Platform, flags};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, MemoryInfo, Segments};
 use crate::heap::Heap;
 use crate::stats::{MemoryCallCounters, MemoryCalls};
-use crate::sync::{AtomicU32, AtomicU64, CachePadded, Ordering, Taken, Turn};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Ordering, Taken, Turn, impl_empty};
 use crate::tables::Storage;
 use crate::units::{NO_STREAM, StreamId};
+use spin::Once;
 
 /// No context was lost. Codes of errors have 32 bits.
 const HEALTHY: u64 = u64::MAX;
@@ -21,7 +22,8 @@ const MISSING: u32 = 2;
 
 /// The device of an arena, and whether the context is lost.
 pub(crate) struct Driver<D> {
-    device: D,
+    /// Set by the start. No call reaches an arena before.
+    device: Once<D>,
     /// The code of the first error that lost the context, or [`HEALTHY`].
     lost: AtomicU64,
     /// How many calls record events at this moment: each found that no graph is being captured. On a
@@ -37,6 +39,18 @@ pub(crate) struct Driver<D> {
     total: AtomicU64,
 }
 
+impl_empty! {
+    [D] Driver<D> {
+        device: Once::new(),
+        lost: AtomicU64::new(HEALTHY),
+        recording,
+        asking,
+        virtual_memory,
+        room,
+        total,
+    }
+}
+
 /// Pause of a thread waiting for a step of another thread, in microseconds.
 const GIVEN_WAY_US: u64 = 20;
 
@@ -50,21 +64,15 @@ impl Drop for RecordPermission<'_> {
 }
 
 impl<D> Driver<D> {
-    pub(super) fn new(device: D) -> Self {
-        Self {
-            device,
-            lost: AtomicU64::new(HEALTHY),
-            recording: CachePadded(AtomicU32::new(0)),
-            asking: CachePadded(Turn::default()),
-            virtual_memory: AtomicU32::new(UNASKED),
-            room: AtomicU64::new(0),
-            total: AtomicU64::new(0),
-        }
+    /// Sets the device, once.
+    pub(super) fn start(&self, device: D) {
+        self.device.call_once(|| device);
     }
 
     /// Returns the driver of `device`, with the answer about virtual memory of this one.
     pub(super) fn for_device<T>(&self, device: T) -> Driver<T> {
-        let driver = Driver::new(device);
+        let driver = Driver::default();
+        driver.start(device);
         driver.virtual_memory.store(self.virtual_memory.load(Ordering::Relaxed), Ordering::Relaxed);
         driver
     }
@@ -86,7 +94,7 @@ impl<D> Driver<D> {
     /// The device. Calls that fail when the context is lost are made through [`Arena::call`] instead.
     #[inline]
     pub(crate) fn device(&self) -> &D {
-        &self.device
+        self.device.get().expect("the device is set when the arena starts")
     }
 
     /// The error that lost the context, if any did.
@@ -126,7 +134,7 @@ impl<D: DeviceMemory> Driver<D> {
     /// threads run in turn, as under valgrind, a loop that only takes a lock again and again keeps the
     /// lock from a thread that sleeps for it.
     pub(super) fn give_way(&self) {
-        if !self.device.pause(GIVEN_WAY_US) {
+        if !self.device().pause(GIVEN_WAY_US) {
             core::hint::spin_loop();
         }
     }
@@ -134,21 +142,21 @@ impl<D: DeviceMemory> Driver<D> {
     /// Returns the result of `call`, and how many ticks of the device's clock the call took; 0 without a
     /// clock.
     pub(super) fn timed<T>(&self, call: impl FnOnce() -> T) -> (T, u64) {
-        let began = self.device.ticks();
+        let began = self.device().ticks();
         let result = call();
-        (result, self.device.ticks().saturating_sub(began))
+        (result, self.device().ticks().saturating_sub(began))
     }
 
     /// Converts a number of ticks to microseconds; 0 without a clock.
     pub(crate) fn ticks_to_us(&self, ticks: u64) -> u64 {
         // The device converts points in time only, not differences.
-        let now = self.device.ticks();
-        self.device.time_us(now.saturating_add(ticks)).saturating_sub(self.device.time_us(now))
+        let now = self.device().ticks();
+        self.device().time_us(now.saturating_add(ticks)).saturating_sub(self.device().time_us(now))
     }
 
     /// Returns the calls that `counters` have counted, with times in microseconds.
     pub(crate) fn in_us(&self, counters: &MemoryCallCounters) -> MemoryCalls {
-        counters.calls(self.device.ticks(), |ticks| self.device.time_us(ticks))
+        counters.calls(self.device().ticks(), |ticks| self.device().time_us(ticks))
     }
 
     /// Returns whether the device has answered that it has virtual memory.
@@ -162,7 +170,7 @@ impl<D: DeviceMemory> Driver<D> {
     /// Only this answer is kept: a device opened by the question may fail to open now, and
     /// succeed later.
     pub(super) fn finds_virtual_memory(&self) -> bool {
-        self.device.virtual_memory().is_some() && self.virtual_memory.swap(FOUND, Ordering::Relaxed) != FOUND
+        self.device().virtual_memory().is_some() && self.virtual_memory.swap(FOUND, Ordering::Relaxed) != FOUND
     }
 
     /// Notes a device without virtual memory. Returns true for the first thread to note it.
@@ -175,7 +183,7 @@ impl<D: DeviceMemory> Driver<D> {
     /// would have reported the stream's end ([`reports_end`](crate::device::StreamOrder::reports_end)). `named` is the stream
     /// that the call names, or [`NO_STREAM`].
     pub(super) fn may_use(&self, stream: StreamId, named: StreamId) -> bool {
-        stream == named || self.device.reports_end(stream)
+        stream == named || self.device().reports_end(stream)
     }
 
     /// Returns whether a call may use the handle of a heap's stream, as [`may_use`](Self::may_use) does: not if the

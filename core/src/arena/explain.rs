@@ -17,7 +17,7 @@ impl<P: Platform> Arena<P> {
             requested: block.requested,
             size: block.place.size,
             stream: block.stream,
-            device: DeviceIndex(self.number),
+            device: DeviceIndex(self.number()),
             holder: match block.stage {
                 GuardStage::Held => Holder::Program,
                 GuardStage::Freed => Holder::Work,
@@ -50,7 +50,7 @@ impl<P: Platform> Arena<P> {
             requested: entry.requested,
             size: entry.size,
             stream,
-            device: DeviceIndex(self.number),
+            device: DeviceIndex(self.number()),
             holder,
             guarded: false,
             allocated_at: self.history.sites.block(DevicePtr(entry.addr)),

@@ -32,7 +32,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// # Errors
     /// The error of the device. The block is freed then.
     pub(super) fn fill_new(self, ptr: DevicePtr, requested: u64, stream: StreamId) -> Result<(), Error> {
-        let Filling { on_alloc, canary, .. } = self.guarding.filling;
+        let Filling { on_alloc, canary, .. } = self.guarding.filling();
         let (Owner::Heap(owner), true) = (self.pages.owner(ptr), on_alloc.is_some() || canary) else { return Ok(()) };
         let Some(contents) = self.driver.device().contents() else { return Ok(()) };
         let size = {
@@ -54,7 +54,7 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Returns whether something is to be done with the contents of a pending block before the block becomes free.
     pub(super) fn has_end(self, pool: u32) -> bool {
-        self.flags.has(flags::WATCHED) && self.guarding.filling.ends_frees() && pool == 0
+        self.flags.has(flags::WATCHED) && self.guarding.filling().ends_frees() && pool == 0
     }
 
     /// Checks and fills a pending block of the heap in `slot` for which no work is waited for any longer. No other call
@@ -67,13 +67,13 @@ impl<P: Platform> OnDevice<'_, P> {
         };
         let at = DevicePtr(addr);
         // A copy to the host would break a capture.
-        if self.guarding.filling.canary && !self.flags.has(flags::CAPTURE) {
+        if self.guarding.filling().canary && !self.flags.has(flags::CAPTURE) {
             self.check_canary(slot, contents, at.offset(requested), checked_bytes(size, requested));
         }
         // On a stream that is captured, the graph would fill the block again at each replay.
         let may_capture = self.flags.has(flags::CAPTURE) && !ended;
         let captured = may_capture && self.call(|device| device.is_capturing(stream)) != Ok(false);
-        if let Some(value) = self.guarding.filling.on_free.filter(|_| !captured) {
+        if let Some(value) = self.guarding.filling().on_free.filter(|_| !captured) {
             let filled = self.call(|_| contents.fill(stream, at, size, value));
             // The pages of a guarded block go to other streams.
             if filled.is_ok() && self.is_guarded(at) {
@@ -102,6 +102,6 @@ impl<P: Platform> OnDevice<'_, P> {
 impl<P: Platform> Arena<P> {
     /// Sets whether the own stream of each block counts as a use. It always does where blocks are filled.
     pub(crate) fn watch_frees(&self, on: bool) {
-        self.flags.set(flags::WATCHED, on || self.guarding.filling != Filling::NOTHING);
+        self.flags.set(flags::WATCHED, on || self.guarding.filling() != Filling::NOTHING);
     }
 }

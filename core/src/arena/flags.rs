@@ -5,7 +5,7 @@
 use crate::streams::event_queue::EventQueues;
 use crate::streams::groups::{GROUPS, GroupSet};
 use crate::streams::kept::KeptBlocks;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, empty, empty_by};
 use crate::tables::Storage;
 
 /// The word of flags.
@@ -62,11 +62,9 @@ pub(crate) const FAST_PATH_FLAGS: FlagWord =
 #[derive(Debug)]
 pub(crate) struct Flags(AtomicU64);
 
-impl Flags {
-    pub(super) fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
+empty_by!(Flags = Self(empty!()));
 
+impl Flags {
     /// Returns a copy of the flags, less `without`.
     pub(super) fn copy(&self, without: FlagWord) -> Self {
         Self(AtomicU64::new(self.load() & !without))

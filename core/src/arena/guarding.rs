@@ -19,41 +19,50 @@ use crate::heap::Heap;
 use crate::page_map::Owner;
 use crate::pages::guards::GuardedBlock;
 use crate::stats::Occurrence;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, impl_empty};
 use crate::trace::{Action, CallSite};
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId};
+use spin::Once;
 
 /// Which requests get a guarded block.
 #[derive(Debug)]
 pub(crate) struct Guarding {
-    /// The setting, which never changes.
-    guard: Guard,
-    /// What is written to blocks, which never changes.
-    pub filling: Filling,
-    /// How many requests come to one guarded block; 0 without guards.
-    interval: u32,
+    /// The setting, and what is written to blocks. Set by the start, and never changed.
+    set: Once<(Guard, Filling)>,
     /// Number of requests since the last guarded block.
     since: AtomicU32,
 }
 
+impl_empty! { Guarding { set: Once::new(), since } }
+
 impl Guarding {
-    pub(super) fn new(config: &Config) -> Self {
-        let (guard, filling) = (config.guard(), config.filling());
-        Self { guard, filling, interval: guard.interval(), since: AtomicU32::new(0) }
+    /// Sets which requests get a guarded block.
+    pub(super) fn start(&self, config: &Config) {
+        self.set.call_once(|| (config.guard(), config.filling()));
+    }
+
+    /// Returns the setting.
+    fn guard(&self) -> Guard {
+        self.set.get().map_or(Guard::Off, |&(guard, _)| guard)
+    }
+
+    /// Returns what is written to blocks.
+    pub(super) fn filling(&self) -> Filling {
+        self.set.get().map_or(Filling::NOTHING, |&(_, filling)| filling)
     }
 
     /// Returns a copy for another device.
     #[cfg(feature = "alloc")]
     pub(super) fn copy(&self) -> Self {
-        let since = AtomicU32::new(self.since.load(Ordering::Relaxed));
-        Self { guard: self.guard, filling: self.filling, interval: self.interval, since }
+        let set = Once::initialized((self.guard(), self.filling()));
+        Self { set, since: AtomicU32::new(self.since.load(Ordering::Relaxed)) }
     }
 
     /// Counts a request. Returns whether the request is to get a guarded block.
     fn is_due(&self) -> bool {
         let since = self.since.fetch_add(1, Ordering::Relaxed) + 1;
         // Of threads that count at once, each may find the interval exceeded. The last one starts again from 0.
-        let due = since >= self.interval;
+        let due = since >= self.guard().interval();
         if due {
             self.since.store(0, Ordering::Relaxed);
         }
@@ -120,11 +129,11 @@ impl<P: Platform> OnDevice<'_, P> {
             self.process_events()?;
         }
         let of = |place| GuardedBlock::held(place, request.bytes, request.stream, request.site);
-        let mut at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard, request.size, of)?;
+        let mut at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard(), request.size, of)?;
         if at.is_none() && self.flags.has(flags::PENDING | flags::ORDERED) {
             // Pages of blocks that are pending now.
             self.wait_for_events()?;
-            at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard, request.size, of)?;
+            at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard(), request.size, of)?;
         }
         let Some(at) = at else { return Ok(None) };
         let published = self.publish_guarded(request, at);

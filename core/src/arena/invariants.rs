@@ -60,7 +60,7 @@ impl<P: Platform> Arena<P> {
             if heap.tight != slot.loose.is_tight() || heap.tight && !slot.counters.is_tight() {
                 return Err("a lease of a tight heap is not the present value");
             }
-            let is_listed = || self.heaps.loose_slots().any(|loose| loose.number == slot.number);
+            let is_listed = || self.heaps.loose_slots().any(|loose| loose.number() == slot.number());
             if heap.tight == self.with_device_peaks(|_| is_listed()) {
                 return Err("the list of the loose heaps does not hold exactly those");
             }

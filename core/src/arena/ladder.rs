@@ -225,7 +225,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// Releases every free segment, and serves the request from new memory, if the policy releases the cache.
     fn release_all(&self) -> Effect {
         let device = self.device;
-        if !device.settings.policy.releases_cache() {
+        if !device.settings.policy().releases_cache() {
             // No segment goes back, but pages do that the wait has made spare, or will make spare.
             let pages = device.paging.bytes();
             return if pages.spare + pages.departed > 0 { self.grow(true) } else { Ok(None) };

@@ -3,7 +3,7 @@
 use crate::arena::{Arena, Platform};
 use crate::device::Segments;
 use crate::error::Error;
-use crate::sync::{AtomicU64, CachePadded, Ordering};
+use crate::sync::{AtomicU64, CachePadded, Ordering, impl_empty};
 use crate::units::DevicePtr;
 
 /// Counts of the bytes held from one device. All accesses are relaxed: no other memory depends on
@@ -21,15 +21,12 @@ pub(crate) struct Ledger {
     leaked: AtomicU64,
 }
 
-impl Ledger {
-    /// Makes a ledger with nothing held and no limit.
-    pub(super) fn new() -> Self {
-        Self { reserved: CachePadded(AtomicU64::new(0)), limit: AtomicU64::new(u64::MAX), leaked: AtomicU64::new(0) }
-    }
+impl_empty! { Ledger { reserved, limit: AtomicU64::new(u64::MAX), leaked } }
 
+impl Ledger {
     /// Returns a ledger with equal bytes and an equal limit.
     pub(super) fn copy(&self) -> Self {
-        let copy = Self::new();
+        let copy = Self::default();
         copy.add(self.reserved());
         copy.set_limit(self.limit());
         copy.leak(self.leaked());

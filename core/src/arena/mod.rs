@@ -66,14 +66,14 @@ use crate::arena::ledger::Ledger;
 use crate::arena::paging::Paging;
 use crate::arena::peaks::Peaks;
 use crate::arena::plans::Plans;
-use crate::arena::settings::Settings;
+use crate::arena::settings::{Settings, fraction_of};
 use crate::arena::tracing::History;
 use crate::arena::tuning::TuningState;
 use crate::arena::waits::Waits;
 use crate::config::{Config, Filling};
-use crate::device::DeviceMemory;
+use crate::device::{DeviceMemory, MemoryInfo};
 use crate::page_map::PageMap;
-use crate::sync::{CachePadded, Lock, Rank, Ranked};
+use crate::sync::{CachePadded, Lock, Rank, Ranked, empty, empty_by};
 use crate::tables::Storage;
 use core::marker::PhantomData;
 
@@ -103,8 +103,6 @@ pub(crate) type OwnerMap<P> = PageMap<<P as Platform>::Lock, <P as Platform>::St
 /// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods may be called from any thread.
 pub(crate) struct Arena<P: Platform> {
     pub driver: Driver<P::Device>,
-    /// The number of the device in the allocator.
-    pub number: u32,
     /// The policy and the configuration in force.
     pub settings: Settings<P::Lock>,
     /// Conditions that keep requests off the fast path.
@@ -150,30 +148,48 @@ impl<P: Platform> core::ops::Deref for OnDevice<'_, P> {
     }
 }
 
+empty_by! {
+    [P: Platform] Arena<P> = Self {
+        driver: empty!(),
+        settings: empty!(),
+        flags: empty!(),
+        heaps: empty!(),
+        plans: empty!(),
+        paging: empty!(),
+        guarding: empty!(),
+        waits: empty!(),
+        idle: Ranked::new(Rank::Idle, empty!()),
+        peaks: empty!(),
+        ledger: empty!(),
+        tuning: Ranked::new(Rank::Tuning, empty!()),
+        history: empty!(),
+        #[cfg(feature = "paranoid")]
+        schedule: empty!(),
+    }
+}
+
 impl<P: Platform> Arena<P> {
-    pub(crate) fn new(device: P::Device, number: u32, config: &Config) -> Self {
-        let arena = Self {
-            driver: Driver::new(device),
-            number,
-            settings: Settings::new(config),
-            flags: CachePadded(Flags::new()),
-            heaps: Heaps::new(number, config.policy()),
-            plans: Plans::new(config),
-            paging: Paging::new(),
-            guarding: Guarding::new(config),
-            waits: Waits::new(),
-            idle: Ranked::new(Rank::Idle, IdleMemory::new()),
-            peaks: Peaks::new(config.max_split_size()),
-            ledger: Ledger::new(),
-            tuning: Ranked::new(Rank::Tuning, TuningState::default()),
-            history: History::new(),
-            #[cfg(feature = "paranoid")]
-            schedule: checks::Schedule::default(),
-        };
-        arena.flags.set(flags::DIRECT, !config.policy().traits().caches);
-        arena.flags.set(flags::WATCHED, config.filling() != Filling::NOTHING);
-        arena.apply_config();
-        arena.follow_tuning();
-        arena
+    /// Makes the empty arena that of a device, before any other thread finds it. `memory` is that of the device, if `config`
+    /// limits the allocator to a fraction. Of the device, at most the clock is read.
+    pub(crate) fn start(&self, device: P::Device, number: u32, config: &Config, memory: Option<MemoryInfo>) {
+        self.driver.start(device);
+        self.settings.start(config);
+        self.heaps.start(number, config.policy());
+        self.plans.start(config);
+        self.guarding.start(config);
+        self.peaks.device.start(config.max_split_size());
+        self.flags.set(flags::DIRECT, !config.policy().traits().caches);
+        self.flags.set(flags::WATCHED, config.filling() != Filling::NOTHING);
+        if let Some(memory) = memory {
+            self.driver.note_memory(memory, 0);
+            self.ledger.set_limit(fraction_of(config.per_process_memory_fraction(), memory.total));
+        }
+        self.apply_config();
+        self.follow_tuning();
+    }
+
+    /// Returns the number of the device in the allocator.
+    pub(crate) fn number(&self) -> u32 {
+        self.heaps.device()
     }
 }

@@ -11,7 +11,7 @@ impl<'a, P: Platform> Checked<'a, P> {
     #[inline(always)]
     pub(crate) fn begin(
         _operation: &'static str,
-        _arenas: &'a [Arena<P>],
+        _arenas: impl FnOnce() -> &'a [Arena<P>],
         _device: impl FnOnce() -> Option<DeviceIndex>,
     ) -> Self {
         Self(PhantomData)

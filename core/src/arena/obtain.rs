@@ -131,7 +131,7 @@ impl<P: Platform> OnDevice<'_, P> {
         self.peaks.device.count(Occurrence::DeviceAlloc);
         self.trace(|recorder| recorder.segment(&mut heap, Action::SegmentAlloc, request.site, base, bytes));
         let segment = heap.add_segment(base, bytes, request.size, &slot.counters);
-        if self.settings.policy.traits().grows_regions && !self.flags.has(flags::DIRECT) {
+        if self.settings.policy().traits().grows_regions && !self.flags.has(flags::DIRECT) {
             heap.region = next_region(heap.region, request.size);
         }
         // Served under the lock that added the segment: no other request can take the block first.
@@ -155,7 +155,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.paging.bytes().spare > 0 {
             self.destroy_spares()?;
         }
-        if bytes > self.settings.policy.max_segment_bytes() {
+        if bytes > self.settings.policy().max_segment_bytes() {
             return Ok(None);
         }
         // Some policies accept a smaller segment than the preferred size: try each size in turn.
@@ -165,7 +165,7 @@ impl<P: Platform> OnDevice<'_, P> {
             if served.is_some() {
                 return Ok(served);
             }
-            match self.settings.policy.smaller_segment(bytes, request.size) {
+            match self.settings.policy().smaller_segment(bytes, request.size) {
                 Some(smaller) => bytes = smaller,
                 None => return Ok(None),
             }
@@ -186,7 +186,7 @@ impl<P: Platform> Arena<P> {
         if self.flags.has(flags::DIRECT) {
             return request.size;
         }
-        match self.settings.policy {
+        match self.settings.policy() {
             Policy::Bfc(bfc) => self.region_bytes(&bfc, request),
             policy => {
                 // The heap's lock ends with this statement, before `config` is locked.
@@ -203,7 +203,7 @@ impl<P: Platform> Arena<P> {
     fn shrink_to_available(&self, mut bytes: u64, needed: u64) -> u64 {
         let available = self.available_bytes();
         while bytes > available
-            && let Some(smaller) = self.settings.policy.smaller_segment(bytes, needed)
+            && let Some(smaller) = self.settings.policy().smaller_segment(bytes, needed)
         {
             bytes = smaller;
         }

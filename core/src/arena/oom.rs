@@ -11,7 +11,7 @@ use crate::units::DeviceIndex;
 impl<P: Platform> Arena<P> {
     /// Returns whether the setting `expandable_segments` has an effect on this device.
     fn may_expand(&self) -> bool {
-        let has_key = self.settings.policy.traits().expands;
+        let has_key = self.settings.policy().traits().expands;
         has_key && !self.flags.has(flags::DIRECT) && self.driver.device().virtual_memory().is_some()
     }
 
@@ -39,7 +39,7 @@ impl<P: Platform> Arena<P> {
         let pages = self.paging.bytes();
         let of_ranges = |stat| self.paging.range_counters().current(stat) as u64;
         let mut report = OutOfMemory {
-            device: DeviceIndex(self.number),
+            device: DeviceIndex(self.number()),
             memory,
             process: self.driver.device().process_use(),
             limit: self.ledger.limit_if_set(),

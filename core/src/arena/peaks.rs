@@ -11,7 +11,7 @@ use crate::arena::{Arena, Platform};
 use crate::config::rounding::PoolKind;
 use crate::heap::Outcome;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
-use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked, fence};
+use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked, fence, impl_empty};
 use crate::tables::OnceTable;
 
 /// Number of heaps to take lease from before all loose heaps are visited.
@@ -31,17 +31,9 @@ pub(crate) struct Peaks<R: Lock> {
     pub most_awake: AtomicU64,
 }
 
-impl<R: Lock> Peaks<R> {
-    /// Returns the peaks of a device without memory. `oversize` is the size from which blocks count as oversize; `None`: none
-    /// does.
-    pub(super) fn new(oversize: Option<u64>) -> Self {
-        Self {
-            turn: CachePadded(Ranked::new(Rank::Peaks, 0)),
-            device: CachePadded(DevicePeaks::new(oversize)),
-            most_awake: AtomicU64::new(0),
-        }
-    }
+impl_empty! { [R: Lock] Peaks<R> { turn: CachePadded(Ranked::new(Rank::Peaks, 0)), device, most_awake } }
 
+impl<R: Lock> Peaks<R> {
     /// Returns a copy. `last` is the slot for which peaks were reconciled last.
     pub(super) fn copy(&self, last: u32) -> Self {
         Self {
@@ -77,7 +69,7 @@ impl<P: Platform> Arena<P> {
         if slot.loose.is_tight() {
             self.heaps.loosen(slot, &mut slot.heap.lock());
         }
-        self.reconcile_peaks_of((slot.kind(), &slot.counters), Some(slot.number));
+        self.reconcile_peaks_of((slot.kind(), &slot.counters), Some(slot.number()));
     }
 
     /// Reconciles the peaks for the counters `rising`. `number` is the slot of their heap, `None`

@@ -10,6 +10,23 @@ use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
 use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
 
+/// A rule for sizes that are not rounded to a unit. A word of its own for the fast path, which does not look at the policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Rounding {
+    /// By `roundup_power2_divisions`, if there are any.
+    Divided,
+    /// By the orders of the buddy policy.
+    Buddy,
+    /// By the classes of the slab policy; sizes above the largest are rounded to the unit.
+    Slab,
+}
+
+impl Rounding {
+    pub(super) const BUDDY: u32 = Self::Buddy as u32;
+    pub(super) const SLAB: u32 = Self::Slab as u32;
+}
+
 impl Policy {
     /// Returns the unit of sizes in bytes: a power of two that divides every block size.
     pub(crate) fn unit(self) -> u64 {
@@ -20,20 +37,12 @@ impl Policy {
         }
     }
 
-    /// Returns whether the policy rounds requests by a rule of its own, and not to the
-    /// [`unit`](Self::unit).
-    pub(crate) fn rounds_otherwise(self) -> bool {
-        matches!(self, Self::Buddy(_) | Self::Slab(_))
-    }
-
-    /// Rounds a request of `bytes > 0` up to a block size. `small_max` is the value of
-    /// [`small_max`](Self::small_max), which the arena computes once.
-    #[inline(always)]
-    pub(crate) fn round(self, bytes: u64, small_max: u64) -> u64 {
+    /// Returns how requests are rounded where they are not rounded to the [`unit`](Self::unit).
+    pub(super) fn rounding(self) -> Rounding {
         match self {
-            Self::Buddy(_) => buddy::round(bytes),
-            Self::Slab(_) if bytes <= small_max => slab::round(bytes),
-            _ => bytes.next_multiple_of(self.unit()),
+            Self::Buddy(_) => Rounding::Buddy,
+            Self::Slab(_) => Rounding::Slab,
+            _ => Rounding::Divided,
         }
     }
 

@@ -21,7 +21,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// host refuses to pause. The first pause is [`FIRST_PAUSE_US`]; each further pause is twice as
     /// long, up to [`LONGEST_PAUSE_US`].
     pub(super) fn retry_with_pauses(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let Policy::Bfc(Bfc { retry_ms, .. }) = self.settings.policy else { return Ok(None) };
+        let Policy::Bfc(Bfc { retry_ms, .. }) = self.settings.policy() else { return Ok(None) };
         // Saturates, so that a huge retry time means a long wait and not a short one.
         let (mut left, mut pause) = (retry_ms.saturating_mul(1000), FIRST_PAUSE_US);
         while left > 0 && self.driver.device().pause(pause.min(left)) {
@@ -31,7 +31,7 @@ impl<P: Platform> OnDevice<'_, P> {
             if let Some(ptr) = self.search(request)? {
                 return Ok(Some(ptr));
             }
-            if self.settings.policy.releases_cache() {
+            if self.settings.policy().releases_cache() {
                 self.release_cached(None)?;
             }
             // Memory is short: ask for the request's own size instead of a full region.

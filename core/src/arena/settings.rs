@@ -1,23 +1,29 @@
 //! Policy, configuration and memory limit of one device: how requests are rounded, and which rules
 //! the heaps obey.
 
+use crate::arena::policy::Rounding;
 use crate::arena::{Arena, Platform, flags};
 use crate::config::rounding::{INTERVALS, PoolKind, divide};
 use crate::config::{Config, Guard, Policy};
 use crate::device::Host;
 use crate::error::Error;
 use crate::heap::split_rules::{PoolMemory, Rules, Source};
-use crate::sync::{AtomicU32, Lock, Ordering, Rank, Ranked};
+use crate::heap::suballoc::{buddy, slab};
+use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, Rank, Ranked, impl_empty};
+use spin::Once;
 
 /// The policy and the configuration of one device, and what rounding derives from both.
 pub(crate) struct Settings<R: Lock> {
-    /// The policy, which never changes: [`Allocator::configure`](crate::Allocator::configure) leaves
+    /// The policy, which never changes after the start: [`Allocator::configure`](crate::Allocator::configure) leaves
     /// the policy as it is.
-    pub policy: Policy,
-    /// Sizes are multiples of this many bytes, a power of two.
-    unit: u64,
-    /// The largest size of the small pool, in bytes; 0 if there is none.
-    small_max: u64,
+    policy: Once<Policy>,
+    /// Sizes are multiples of a power of two bytes; this is one less: the bits that a size has clear. A word of its own, as the
+    /// fast path reads it.
+    below_unit: AtomicU64,
+    /// The largest size of the small pool, in bytes; 0 if there is none. A word of its own, as the fast path reads it.
+    small_max: AtomicU64,
+    /// The [`Rounding`] of the policy. Read while [`flags::ROUNDING`] is set.
+    rounding: AtomicU32,
     /// `roundup_power2_divisions`, one word for each interval. Read while [`flags::ROUNDING`] is set.
     divisions: [AtomicU32; INTERVALS],
     /// The configuration in force.
@@ -26,31 +32,49 @@ pub(crate) struct Settings<R: Lock> {
     pub single_search: AtomicU32,
 }
 
+impl_empty! {
+    [R: Lock] Settings<R> {
+        policy: Once::new(),
+        below_unit,
+        small_max,
+        rounding,
+        divisions,
+        config: Ranked::new(Rank::Config, Config::new()),
+        single_search,
+    }
+}
+
 impl<R: Lock> Settings<R> {
-    /// Creates the settings of a device with `config`, which
+    /// Sets the policy and the configuration, which
     /// [`apply_config`](Arena::apply_config) puts in force.
-    pub(super) fn new(config: &Config) -> Self {
-        let policy = config.policy();
-        Self {
-            policy,
-            unit: policy.unit(),
-            small_max: policy.small_max(),
-            divisions: core::array::from_fn(|_| AtomicU32::new(0)),
-            config: Ranked::new(Rank::Config, config.clone()),
-            single_search: AtomicU32::new(0),
-        }
+    pub(super) fn start(&self, config: &Config) {
+        self.set_policy(config.policy());
+        self.config.lock().clone_from(config);
+    }
+
+    fn set_policy(&self, policy: Policy) {
+        self.policy.call_once(|| policy);
+        self.below_unit.store(policy.unit() - 1, Ordering::Relaxed);
+        self.small_max.store(policy.small_max(), Ordering::Relaxed);
+        self.rounding.store(policy.rounding() as u32, Ordering::Relaxed);
+    }
+
+    /// Returns the policy.
+    #[inline]
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy.get().copied().unwrap_or_default()
     }
 
     /// Returns a copy of the settings, with `config` in force, for a further device.
     pub(super) fn duplicate(&self, config: Config) -> Self {
-        Self {
-            policy: self.policy,
-            unit: self.unit,
-            small_max: self.small_max,
+        let copy = Self {
             divisions: core::array::from_fn(|at| AtomicU32::new(self.divisions[at].load(Ordering::Relaxed))),
             config: Ranked::new(Rank::Config, config),
             single_search: AtomicU32::new(self.single_search.load(Ordering::Relaxed)),
-        }
+            ..Self::default()
+        };
+        copy.set_policy(self.policy());
+        copy
     }
 
     /// Returns a copy of the configuration in force.
@@ -60,7 +84,7 @@ impl<R: Lock> Settings<R> {
 
     /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual memory.
     pub(super) fn uses_pages(&self, memory: PoolMemory) -> bool {
-        self.policy.uses_pages(&self.config.lock(), memory)
+        self.policy().uses_pages(&self.config.lock(), memory)
     }
 
     /// Returns the size of the block for a request of `bytes`, which is positive and below
@@ -71,10 +95,13 @@ impl<R: Lock> Settings<R> {
         // Nearly every configuration rounds to the unit alone, so the fast path asks for that with one bit.
         if word & flags::ROUNDING == 0 {
             self.round_to_unit(bytes)
-        } else if self.policy.rounds_otherwise() {
-            self.policy.round(bytes, self.small_max)
         } else {
-            self.divide(bytes)
+            match self.rounding.load(Ordering::Relaxed) {
+                Rounding::BUDDY => buddy::round(bytes),
+                Rounding::SLAB if bytes <= self.small_max.load(Ordering::Relaxed) => slab::round(bytes),
+                Rounding::SLAB => self.round_to_unit(bytes),
+                _ => self.divide(bytes),
+            }
         }
     }
 
@@ -87,13 +114,14 @@ impl<R: Lock> Settings<R> {
     /// Rounds up to a multiple of the policy's unit, a power of two.
     #[inline(always)]
     fn round_to_unit(&self, bytes: u64) -> u64 {
-        (bytes + (self.unit - 1)) & !(self.unit - 1)
+        let below = self.below_unit.load(Ordering::Relaxed);
+        (bytes + below) & !below
     }
 
     /// Returns the kind of heap for blocks of `size` bytes.
     #[inline(always)]
     pub(super) fn kind_of(&self, size: u64) -> PoolKind {
-        if size <= self.small_max { PoolKind::Small } else { PoolKind::Large }
+        if size <= self.small_max.load(Ordering::Relaxed) { PoolKind::Small } else { PoolKind::Large }
     }
 }
 
@@ -105,7 +133,7 @@ impl<P: Platform> Arena<P> {
         let mut registry = self.heaps.registry.lock();
         let mut config = self.settings.config.lock();
         // The policy and the plans are fixed when the arena is made.
-        config.set_policy(self.settings.policy);
+        config.set_policy(self.settings.policy());
         self.plans.pin(&mut config);
         let mut config = config.clone();
         let divisions = config.roundup_power2_divisions().intervals();
@@ -113,11 +141,12 @@ impl<P: Platform> Arena<P> {
             word.store(divisions, Ordering::Relaxed);
         }
         let divided = divisions.iter().any(|&divisions| divisions > 1);
-        self.flags.set(flags::ROUNDING, divided || self.settings.policy.rounds_otherwise());
+        let otherwise = self.settings.policy().rounding() != Rounding::Divided;
+        self.flags.set(flags::ROUNDING, divided || otherwise);
         // A fence right at the free of a guarded block: a later one would cover work that the free does not know.
         let is_guarded = config.guard() != Guard::Off;
         self.flags.set(flags::GUARDED, is_guarded);
-        let gathers = (!self.settings.policy.traits().follows_pytorch || !config.parity()) && !is_guarded;
+        let gathers = (!self.settings.policy().traits().follows_pytorch || !config.parity()) && !is_guarded;
         self.flags.set(flags::GATHERS, gathers);
         self.flags.set(flags::HAS_GATHERED, gathers || self.flags.has(flags::HAS_GATHERED));
         self.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
@@ -131,7 +160,7 @@ impl<P: Platform> Arena<P> {
         config.set_expandable_segments(virtual_memory && config.expandable_segments());
         registry.rules = PoolMemory::ALL.map(|memory| {
             [PoolKind::Small, PoolKind::Large].map(|kind| {
-                let source = self.settings.policy.source(kind, &config, virtual_memory, memory);
+                let source = self.settings.policy().source(kind, &config, virtual_memory, memory);
                 Rules::new(&config, kind, ages, source)
             })
         });
@@ -152,7 +181,7 @@ impl<P: Platform> Arena<P> {
         }
         if self.driver.finds_virtual_memory() {
             self.apply_config();
-        } else if self.settings.policy.traits().moves_pages && self.driver.misses_virtual_memory() {
+        } else if self.settings.policy().traits().moves_pages && self.driver.misses_virtual_memory() {
             self.driver.device().on_missing_virtual_memory();
         }
     }

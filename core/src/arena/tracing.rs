@@ -15,7 +15,7 @@ use crate::device::Host;
 use crate::device::oom::OutOfMemory;
 use crate::heap::Heap;
 use crate::pool::PoolId;
-use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::sync::{AtomicU32, Lock, Ordering, impl_empty};
 use crate::tables::Lazy;
 use crate::trace::call_sites::CallSites;
 use crate::trace::ring::{Record, What};
@@ -87,12 +87,7 @@ pub(crate) struct History<R: Lock> {
     reports: AtomicU32,
 }
 
-impl<R: Lock> History<R> {
-    /// Returns an empty history, of which the host is told nothing.
-    pub(super) fn new() -> Self {
-        Self { sites: CallSites::default(), reports: AtomicU32::new(0) }
-    }
-}
+impl_empty! { [R: Lock] History<R> { sites, reports } }
 
 /// Writes events of one device to the trace. The heap of an event is locked by the caller.
 pub(crate) struct Recorder<'a, P: Platform> {

@@ -6,6 +6,7 @@
 
 use crate::arena::{Arena, Platform, flags};
 use crate::config::{Config, Policy};
+use crate::sync::impl_empty;
 use crate::trace::Action;
 
 /// The stage of `tune:auto` on a device.
@@ -24,7 +25,7 @@ pub enum TuneStage {
 }
 
 /// What `tune:auto` has done on a device. Bytes are of the default pool.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TuneReport {
     /// The present stage.
     pub stage: TuneStage,
@@ -59,8 +60,28 @@ pub struct TuneReport {
     pub retired_bytes: u64,
 }
 
+impl_empty! {
+    TuneReport {
+        stage: TuneStage::Off,
+        is_tuned,
+        windows,
+        searches,
+        candidates,
+        without_gain,
+        switches,
+        held,
+        taken_back,
+        search_us,
+        before_bytes,
+        predicted_bytes,
+        after_bytes,
+        given_back_bytes,
+        retired_bytes,
+    }
+}
+
 /// What `tune:auto` keeps for a device.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct TuningState {
     /// The program's own configuration, while other settings are in force.
     pub own: Option<Config>,
@@ -71,6 +92,8 @@ pub(crate) struct TuningState {
     /// The figures.
     pub report: TuneReport,
 }
+
+impl_empty! { TuningState { own, serial, has_leftovers, report } }
 
 impl<P: Platform> Arena<P> {
     /// Begins or ends the recording of the window, as the configuration says.
@@ -110,7 +133,7 @@ impl<P: Platform> Arena<P> {
     /// Returns whether settings can adjust themselves at this moment: the setting is on, memory is
     /// cached, and no graph is being captured.
     pub(crate) fn may_tune(&self) -> bool {
-        self.settings.policy == Policy::Caching
+        self.settings.policy() == Policy::Caching
             && !self.flags.has(flags::DIRECT | flags::CAPTURE | flags::LOST)
             && self.settings.config.lock().tunes()
     }

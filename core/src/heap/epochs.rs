@@ -13,17 +13,21 @@
 //!
 //! The fences wait among the [departures](crate::pages::departures) of the device. The heap only counts the epochs.
 
+use crate::sync::impl_empty;
+
 /// The number of epochs of one heap that may be unfinished at one time.
 pub(crate) const MAX_UNFINISHED: u32 = 4;
 
 /// The unfinished epochs of the heap in a slot. The heap may have had another stream and pool when they began.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Epochs {
     /// Epochs with a fence not known to be complete. At most [`MAX_UNFINISHED`].
     unfinished: u32,
     /// The stamp of the epoch that began last.
     last: u64,
 }
+
+impl_empty! { Epochs { unfinished, last } }
 
 impl Epochs {
     /// Returns whether a further epoch may begin.

@@ -13,6 +13,7 @@
 
 use crate::heap::bins::{BINS, WORDS, bin_of};
 use crate::heap::block::BlockEntry;
+use crate::sync::impl_empty;
 use crate::tables::Storage;
 use crate::tables::indexed_list::{Linked, List, Lists};
 use crate::tables::radix_tree::Key;
@@ -68,12 +69,11 @@ pub(crate) struct FreeIndex<S: Storage> {
     lists: Lists<S>,
 }
 
-impl<S: Storage> Default for FreeIndex<S> {
-    #[expect(clippy::large_stack_arrays, reason = "33 KiB on the stack while a heap is made, once a stream and pool")]
-    fn default() -> Self {
-        Self { summary: 0, words: [0; WORDS], bins: [List::EMPTY; BINS], lists: Lists::default() }
-    }
-}
+/// Empty bins: 32 KiB, and a constant under loom, too.
+#[expect(clippy::large_const_arrays, reason = "each use is a value of its own")]
+const NO_BLOCKS: [List; BINS] = [List::EMPTY; BINS];
+
+impl_empty! { [S: Storage] FreeIndex<S> { summary, words, bins: NO_BLOCKS, lists } }
 
 impl<S: Storage> FreeIndex<S> {
     /// Makes room for all blocks with numbers below `count`. Returns false if the table is full.

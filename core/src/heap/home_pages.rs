@@ -11,6 +11,7 @@
 
 use crate::heap::age::Idle;
 use crate::heap::block::{BlockEntry, Blocks, State};
+use crate::sync::impl_empty;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
@@ -91,7 +92,7 @@ impl Vacant for HomePage {
 }
 
 /// The pages at home in a heap, ordered by address.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct HomePages<S: Storage> {
     entries: SlotTable<HomePage, S>,
     /// Root of the set of entries.
@@ -99,6 +100,8 @@ pub(crate) struct HomePages<S: Storage> {
     /// The nodes of the set.
     by_address: RadixTree<S>,
 }
+
+impl_empty! { [S: Storage] HomePages<S> { entries, root, by_address } }
 
 /// Returns the order of entries by address.
 fn by_address<S: Storage>(entries: &SlotTable<HomePage, S>) -> impl Fn(u32) -> Key {
@@ -237,11 +240,7 @@ pub(crate) struct StaleList {
     pub bytes: u64,
 }
 
-impl Default for StaleList {
-    fn default() -> Self {
-        Self { first: NONE, last: NONE, count: 0, bytes: 0 }
-    }
-}
+impl_empty! { StaleList { first: NONE, last: NONE, count, bytes } }
 
 impl StaleList {
     /// Marks a detached block as stale since `stamp`, the old mapping of `page`, and appends the block.

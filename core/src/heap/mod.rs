@@ -20,8 +20,9 @@ use crate::heap::split_merge::{Coalesced, Parts};
 use crate::heap::split_rules::{Compacting, Rules, Source};
 use crate::heap::suballoc::AnySubAllocator;
 use crate::stats::{HeapCounters, Stat};
+use crate::sync::impl_empty;
 use crate::tables::hash_index::HashIndex;
-use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::slot_table::{NONE, Vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
@@ -129,33 +130,32 @@ pub(crate) struct Heap<S: Storage> {
     pub epochs: Epochs,
 }
 
-impl<S: Storage> Heap<S> {
-    /// Creates a heap without a stream.
-    pub(crate) fn vacant(kind: PoolKind) -> Self {
-        Self {
-            stream: NO_STREAM,
-            serves: NO_STREAM,
-            pool: 0,
-            rules: Rules::unset(kind),
-            retained: false,
-            parkable: false,
-            asleep: false,
-            ended: false,
-            tight: true,
-            tells: true,
-            suballocator: None,
-            clock: 0,
-            region: 0,
-            blocks: SlotTable::default(),
-            live: HashIndex::default(),
-            segments: SlotTable::default(),
-            newest: NONE,
-            sets: S::Lazy::default(),
-            high: 0,
-            epochs: Epochs::default(),
-        }
+impl_empty! {
+    [S: Storage] Heap<S> {
+        stream: NO_STREAM,
+        serves: NO_STREAM,
+        pool,
+        rules: Rules::unset(PoolKind::Small),
+        retained,
+        parkable,
+        asleep,
+        ended,
+        tight: true,
+        tells: true,
+        suballocator,
+        clock,
+        region,
+        blocks,
+        live,
+        segments,
+        newest: NONE,
+        sets,
+        high,
+        epochs,
     }
+}
 
+impl<S: Storage> Heap<S> {
     /// Assigns an empty heap to a stream and a pool.
     pub(crate) fn begin(
         &mut self,

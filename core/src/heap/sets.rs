@@ -5,13 +5,14 @@ use crate::heap::block::{BlockEntry, Blocks, State};
 use crate::heap::free_index::FreeIndex;
 use crate::heap::home_pages::{HomePages, StaleList};
 use crate::heap::uses::{EventWaits, StreamUse};
+use crate::sync::impl_empty;
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::SlotTable;
 use crate::trace::ring::EventBuffer;
 
 /// The large tables of a heap, allocated with the heap's first block.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Sets<S: Storage> {
     /// Holds exactly the [`State::Free`] blocks.
     pub free: FreeIndex<S>,
@@ -38,6 +39,22 @@ pub(crate) struct Sets<S: Storage> {
     pub mark: u64,
     /// The latest events of the heap. Empty while events are not recorded.
     pub trace: EventBuffer<S>,
+}
+
+impl_empty! {
+    [S: Storage] Sets<S> {
+        free,
+        waits,
+        uses,
+        unmapped,
+        by_address,
+        pages,
+        copied: CopyMark(0),
+        stale,
+        quiet,
+        mark,
+        trace,
+    }
 }
 
 /// Returns the order of blocks by address.

@@ -1,6 +1,6 @@
 //! The placement rules of a heap: which free block may serve a request, and whether to split the block.
 
-use crate::config::rounding::{PoolKind, SMALL_MAX};
+use crate::config::rounding::{LARGE_SEGMENT, PoolKind, SMALL_MAX};
 use crate::config::{Config, Policy};
 use crate::heap::block::BlockEntry;
 use crate::pool::PoolOptions;
@@ -98,8 +98,23 @@ impl Compacting {
 
 impl Rules {
     /// Returns the rules of the caching policy with default settings, for a heap without a stream.
-    pub(crate) fn unset(kind: PoolKind) -> Self {
-        Self::new(&Config::default(), kind, false, Source::Device)
+    pub(crate) const fn unset(kind: PoolKind) -> Self {
+        let min_rest = match kind {
+            PoolKind::Small => UNIT,
+            PoolKind::Large => SMALL_MAX + 1,
+        };
+        Self {
+            kind,
+            max_split: u64::MAX,
+            max_non_split_rounding: LARGE_SEGMENT,
+            refuse_from: u64::MAX,
+            min_rest: min_rest as u32,
+            ample_rest: 0,
+            whole_from: u64::MAX,
+            source: Source::Device,
+            ages: false,
+            compact: Compacting::No,
+        }
     }
 
     /// Derives the rules of a heap from the configuration, for a pool with the default options.

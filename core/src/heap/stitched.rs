@@ -433,8 +433,8 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            let mut heap = Heap::vacant(PoolKind::Large);
-            heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
+            let rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
+            let heap = Heap { rules, ..Heap::default() };
             Self { heap, counters: HeapCounters::default() }
         }
 

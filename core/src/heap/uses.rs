@@ -9,6 +9,7 @@ use crate::heap::block::{BlockEntry, Blocks, FRONTIER_BIT};
 use crate::streams::fences::Fence;
 use crate::streams::groups::GroupSet;
 use crate::streams::kept::UseFence;
+use crate::sync::impl_empty;
 use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::{DevicePtr, StreamId};
@@ -64,13 +65,15 @@ pub(crate) enum Events {
 }
 
 /// How many events the pending blocks of a heap wait for, and where.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EventWaits {
     /// The sum of the blocks' numbers of events.
     pub count: u32,
     /// The groups of the streams of the events, and possibly more groups. Empty ⟸ `count` is 0.
     pub groups: GroupSet,
 }
+
+impl_empty! { EventWaits { count, groups: GroupSet(0) } }
 
 /// The uses of the blocks of one heap.
 pub(crate) struct Uses<'a, S: Storage> {

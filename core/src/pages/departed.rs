@@ -10,6 +10,7 @@
 //! A commit takes the usable page with the earliest departure among all fitting lengths: a look-up for each length.
 
 use super::{Page, PagePool, Place};
+use crate::sync::impl_empty;
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable};
@@ -30,7 +31,7 @@ pub(crate) enum Behind {
 }
 
 /// The sets of the departed pages not stuck.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Departed<S: Storage> {
     /// Root of the set by group, length and order.
     by_group: Link,
@@ -41,6 +42,8 @@ pub(super) struct Departed<S: Storage> {
     /// The number of departures of pages so far.
     count: u64,
 }
+
+impl_empty! { [S: Storage] Departed<S> { by_group, by_length, nodes, count } }
 
 /// Returns the first word of the keys of pages of `bytes` in a group.
 fn word_of(group: u32, bytes: u64) -> u64 {

@@ -14,6 +14,7 @@
 //! departure of an epoch has the reference of the epoch.
 
 use crate::streams::fences::Fence;
+use crate::sync::impl_empty;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 use crate::tables::{CapacityError, Storage};
@@ -99,7 +100,7 @@ struct DepartureQueue {
 vacant!(DepartureQueue, next, |next| Self { stream: NO_STREAM, count: 0, next });
 
 /// The departures of a device.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Departures<S: Storage> {
     table: SlotTable<Departure, S>,
     queues: SlotTable<DepartureQueue, S>,
@@ -117,6 +118,20 @@ pub(crate) struct Departures<S: Storage> {
     pub segment_bytes: u64,
     /// The number of departures ever added.
     added: u64,
+}
+
+impl_empty! {
+    [S: Storage] Departures<S> {
+        table,
+        queues,
+        incomplete,
+        by_stream,
+        completed,
+        nodes,
+        of_pages,
+        segment_bytes,
+        added,
+    }
 }
 
 impl<S: Storage> core::ops::Index<u32> for Departures<S> {

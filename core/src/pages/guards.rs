@@ -12,6 +12,7 @@
 //! blocks is left.
 
 use crate::device::explanation::UsedOn;
+use crate::sync::impl_empty;
 use crate::tables::hash_index::{HashIndex, Indexed};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
@@ -136,19 +137,7 @@ pub(crate) struct Guards<S: Storage> {
     pub shelf: Option<Shelf>,
 }
 
-impl<S: Storage> Default for Guards<S> {
-    fn default() -> Self {
-        Self {
-            table: SlotTable::default(),
-            index: HashIndex::default(),
-            oldest: NONE,
-            youngest: NONE,
-            unmapped: 0,
-            frees: 0,
-            shelf: None,
-        }
-    }
-}
+impl_empty! { [S: Storage] Guards<S> { table, index, oldest: NONE, youngest: NONE, unmapped, frees, shelf } }
 
 impl<S: Storage> Guards<S> {
     /// Makes room for a further block.

@@ -27,6 +27,7 @@ use crate::pages::departures::Departures;
 use crate::pages::guards::{Guards, Shelf};
 use crate::pages::pins::Pins;
 use crate::streams::fences::Fence;
+use crate::sync::impl_empty;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 use crate::tables::{CapacityError, Storage};
 
@@ -127,7 +128,7 @@ vacant!(Page, next, keeps, |next| Self {
 });
 
 /// Bytes of the pages, by place. The sum of all but `asleep` and `guarded_blocks` is the sum of all handles.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PageBytes {
     /// Bytes of the pages at home.
     pub home: u64,
@@ -148,6 +149,8 @@ pub(crate) struct PageBytes {
     /// Bytes of the lost pages with old mappings left.
     lost: u64,
 }
+
+impl_empty! { PageBytes { home, spare, departed, guarded, guarded_blocks, moving, asleep, waking, lost } }
 
 /// Moving pages, in the order in which they are mapped: a list through [`Page`]s.
 #[derive(Clone, Copy, Debug)]
@@ -191,20 +194,7 @@ pub(crate) struct PagePool<S: Storage> {
     pub largest: u64,
 }
 
-impl<S: Storage> Default for PagePool<S> {
-    fn default() -> Self {
-        Self {
-            table: SlotTable::default(),
-            spare: NONE,
-            departed: Departed::default(),
-            departures: Departures::default(),
-            pins: Pins::default(),
-            guards: Guards::default(),
-            bytes: PageBytes::default(),
-            largest: 0,
-        }
-    }
-}
+impl_empty! { [S: Storage] PagePool<S> { table, spare: NONE, departed, departures, pins, guards, bytes, largest } }
 
 impl<S: Storage> core::ops::Index<u32> for PagePool<S> {
     type Output = Page;

@@ -3,6 +3,7 @@
 //! A pin outlives the pinned block, so the pin keeps the length, and parts may overlap. The pages and segments count
 //! their pins themselves.
 
+use crate::sync::impl_empty;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Storage};
@@ -32,7 +33,7 @@ impl Pin {
 vacant!(Pin, segment, |next| Self::new(0, 0, NONE, next));
 
 /// The pins of a device.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Pins<S: Storage> {
     table: SlotTable<Pin, S>,
     /// Root of the set of the pins, by address and then by length.
@@ -42,6 +43,8 @@ pub(crate) struct Pins<S: Storage> {
     /// No part is longer, in bytes.
     longest: u64,
 }
+
+impl_empty! { [S: Storage] Pins<S> { table, by_address, nodes, longest } }
 
 /// Returns the order of pins by address and length. No two entries pin equal parts.
 fn by_address<S: Storage>(table: &SlotTable<Pin, S>) -> impl Fn(u32) -> Key {

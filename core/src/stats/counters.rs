@@ -2,7 +2,7 @@
 
 use super::{STATS, Stat};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{AtomicI64, AtomicU64};
+use crate::sync::{AtomicI64, AtomicU64, impl_empty};
 
 /// The counters of a heap. Written only under the heap's lock, except `threshold`. Read by any
 /// thread.
@@ -10,7 +10,7 @@ use crate::sync::{AtomicI64, AtomicU64};
 /// A pending block is active, and is not allocated. The rows of [`Stat::Active`] and
 /// [`Stat::ActiveBytes`] count pending blocks only; [`HeapCounters::current`] adds the allocated
 /// blocks. So a malloc and a free change two rows less.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct HeapCounters {
     /// The total ever added, by [`Stat`].
     added: [AtomicU64; STATS],
@@ -24,6 +24,8 @@ pub(crate) struct HeapCounters {
     /// The leases of the first two rows, [`Stat::Allocation`] and [`Stat::AllocatedBytes`].
     allocated_lease: [AtomicI64; 2],
 }
+
+impl_empty! { HeapCounters { added, removed, threshold, allocated_lease } }
 
 /// Returns the row whose blocks count in row `stat` as well: allocated blocks are active.
 pub(super) const fn included(stat: usize) -> Option<usize> {
@@ -50,12 +52,18 @@ const fn active_of(row: usize) -> Option<usize> {
 impl HeapCounters {
     /// Returns counters with the same values. The caller holds the heap's lock.
     pub(crate) fn copy(&self) -> Self {
-        Self {
-            added: copy_of(&self.added),
-            removed: copy_of(&self.removed),
-            threshold: core::array::from_fn(|row| AtomicI64::new(self.threshold[row].load(Relaxed))),
-            allocated_lease: core::array::from_fn(|row| AtomicI64::new(self.allocated_lease[row].load(Relaxed))),
-        }
+        let copy = Self::default();
+        copy.take_over(self);
+        copy
+    }
+
+    /// Takes over the values of other counters. The caller holds the lock of their heap.
+    pub(crate) fn take_over(&self, from: &Self) {
+        let sums = self.added.iter().zip(&from.added).chain(self.removed.iter().zip(&from.removed));
+        sums.for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        let leases = self.allocated_lease.iter().zip(&from.allocated_lease);
+        let leases = leases.chain(self.threshold.iter().zip(&from.threshold));
+        leases.for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
     }
 }
 

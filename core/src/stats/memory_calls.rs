@@ -1,6 +1,6 @@
 //! Counts and times of a device's calls of virtual memory, by kind, and of requests held up by calls.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, impl_empty};
 
 /// Calls of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -60,14 +60,16 @@ memory_calls! {
 
 /// Counter of a kind of calls. The time is in ticks of the device's clock: a call may take
 /// less than a microsecond.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 struct CallCounter {
     calls: AtomicU64,
     ticks: AtomicU64,
 }
 
+impl_empty! { CallCounter { calls, ticks } }
+
 /// The counters of a device. Any thread counts without a lock.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(crate) struct MemoryCallCounters {
     kinds: [CallCounter; KINDS],
     /// The clock's reading from which sums of ticks are converted, once there is one.
@@ -77,6 +79,8 @@ pub(crate) struct MemoryCallCounters {
     /// The longest time of mapping for a request, in microseconds.
     longest_us: AtomicU64,
 }
+
+impl_empty! { MemoryCallCounters { kinds, origin, stalls, longest_us } }
 
 impl MemoryCallCounters {
     /// Counts a call of `ticks`.

@@ -4,10 +4,10 @@ use super::counters::{HeapCounters, copy_of, included};
 use super::{ALL, Counter, EVENTS, Occurrence, STATS, Stat, Stats, column};
 use crate::config::rounding::PoolKind;
 use crate::sync::Ordering::{Relaxed, SeqCst};
-use crate::sync::{AtomicI64, AtomicU64, fence};
+use crate::sync::{AtomicI64, AtomicU64, fence, impl_empty};
 
 /// The peaks and event counts of a device, and the totals at the last resets.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(crate) struct DevicePeaks {
     /// The recorded peaks, by column ([`ALL`], small, large) and statistic.
     peak: [[AtomicI64; STATS]; 3],
@@ -23,13 +23,15 @@ pub(crate) struct DevicePeaks {
     /// The counts of [`Occurrence`]s since the accumulated statistics were last reset.
     events: [AtomicU64; EVENTS],
     /// The setting `max_split_size` at creation, as PyTorch reports it: −1 for no limit.
-    max_split_size: i64,
+    max_split_size: AtomicI64,
 }
 
+impl_empty! { DevicePeaks { peak, highest_before, leased, allocated_before, freed_before, events, max_split_size } }
+
 impl DevicePeaks {
-    /// Creates the peaks of a device without heaps.
-    pub(crate) fn new(max_split_size: Option<u64>) -> Self {
-        Self { max_split_size: max_split_size.map_or(-1, |bytes| bytes as i64), ..Self::default() }
+    /// Notes the setting `max_split_size`.
+    pub(crate) fn start(&self, max_split_size: Option<u64>) {
+        self.max_split_size.store(max_split_size.map_or(-1, |bytes| bytes as i64), Relaxed);
     }
 
     /// Returns peaks with the same values.
@@ -44,7 +46,7 @@ impl DevicePeaks {
             allocated_before: core::array::from_fn(|column| copy_of(&self.allocated_before[column])),
             freed_before: core::array::from_fn(|column| copy_of(&self.freed_before[column])),
             events: copy_of(&self.events),
-            max_split_size: self.max_split_size,
+            max_split_size: AtomicI64::new(self.max_split_size.load(Relaxed)),
         }
     }
 
@@ -218,7 +220,7 @@ impl DevicePeaks {
         Stats {
             counters: self.sums(heaps),
             events: core::array::from_fn(|event| self.events[event].load(Relaxed)),
-            max_split_size: self.max_split_size,
+            max_split_size: self.max_split_size.load(Relaxed),
         }
     }
 

@@ -1,10 +1,12 @@
 //! Figures of `reclaim:auto`: memory given back to the device, and memory kept.
 
+use crate::sync::impl_empty;
+
 /// Memory given back by [`maintain`](crate::Pages::maintain) under `reclaim:auto` since the allocator was
 /// created, and obtained again. The last six figures are of the latest look at the heaps.
 ///
 /// A *unit* is a wholly free segment, or a page of an expandable segment.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReclaimStats {
     /// Looks at the heaps.
     pub looks: u64,
@@ -37,4 +39,23 @@ pub struct ReclaimStats {
     /// The factor of the worthwhile time, as a power of two. Rises with units
     /// obtained too early, and falls with units left away.
     pub caution: u32,
+}
+
+impl_empty! {
+    ReclaimStats {
+        looks,
+        given_back,
+        given_back_units,
+        obtained_again,
+        obtained_again_units,
+        too_early_units,
+        driver_us,
+        observed_units,
+        idle,
+        needed_soon,
+        busy,
+        unpaid,
+        budget_us,
+        caution,
+    }
 }

@@ -15,6 +15,7 @@
 
 use crate::device::Event;
 use crate::streams::fences::{Fence, IdleEvents};
+use crate::sync::impl_empty;
 use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
@@ -113,7 +114,7 @@ pub(crate) struct DueRecording {
 }
 
 /// The pending events of a group of streams: a queue for each stream, and the idle events.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct EventQueues<S: Storage> {
     /// The entries of all queues.
     waits: SlotTable<QueuedBlock, S>,
@@ -124,6 +125,8 @@ pub(crate) struct EventQueues<S: Storage> {
     /// The number of blocks ever gathered.
     gathered: u64,
 }
+
+impl_empty! { [S: Storage] EventQueues<S> { waits, queues, events, gathered } }
 
 impl<S: Storage> EventQueues<S> {
     /// Makes room for a further block of a stream; `known` is the stream's queue, if blocks wait for the stream.

@@ -11,6 +11,7 @@
 //! ```
 
 use crate::device::Event;
+use crate::sync::impl_empty;
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
@@ -27,7 +28,7 @@ pub(crate) struct Fence {
 }
 
 /// The events of a group of streams that are recorded again.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct IdleEvents<S: Storage> {
     /// Events of no fence. Has room for every event on loan.
     idle: S::Table<Event>,
@@ -36,6 +37,8 @@ pub(crate) struct IdleEvents<S: Storage> {
     /// The number of loans so far.
     loans: u64,
 }
+
+impl_empty! { [S: Storage] IdleEvents<S> { idle, lent, loans } }
 
 impl<S: Storage> IdleEvents<S> {
     /// Lends an event. Returns the number of the loan, and the event; `None` if the caller must create one. The loan

@@ -5,7 +5,7 @@
 //! of the time for the lock.
 
 use crate::streams::event_queue::EventQueues;
-use crate::sync::{CachePadded, Lock, MutexGuard, Rank, Ranked};
+use crate::sync::{CachePadded, Lock, MutexGuard, Rank, Ranked, empty, empty_by};
 use crate::tables::Storage;
 use crate::units::StreamId;
 
@@ -13,34 +13,33 @@ use crate::units::StreamId;
 pub(crate) const GROUPS: u32 = 16;
 
 /// A group of streams.
-type LockedGroup<R, S> = CachePadded<Ranked<R, EventQueues<S>>>;
+pub(crate) struct Group<R: Lock, S: Storage>(CachePadded<Ranked<R, EventQueues<S>>>);
+
+empty_by!([R: Lock, S: Storage] Group<R, S> = Self(CachePadded(Ranked::new(Rank::EventQueue, empty!()))));
 
 /// The event queues of a device.
-pub(crate) struct Groups<R: Lock, S: Storage>(S::Groups<LockedGroup<R, S>>);
+pub(crate) struct Groups<R: Lock, S: Storage>(S::Groups<Group<R, S>>);
+
+empty_by!([R: Lock, S: Storage] Groups<R, S> = Self(empty!()));
 
 impl<R: Lock, S: Storage> Groups<R, S> {
-    /// Creates empty queues.
-    pub(crate) fn new() -> Self {
-        let groups = S::make_groups(|| CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())));
-        debug_assert!(groups.as_ref().len() <= GROUPS as usize, "each group has a flag");
-        Self(groups)
-    }
-
     /// Locks the queues of all groups, for a caller that holds all locks of a device.
     #[cfg(feature = "alloc")]
     pub(crate) fn lock_all(&self) -> alloc::vec::Vec<MutexGuard<'_, R, EventQueues<S>>> {
-        self.0.as_ref().iter().map(|group| group.lock_beside()).collect()
+        self.0.as_ref().iter().map(|group| group.0.lock_beside()).collect()
     }
 
     /// Returns queues with the entries of `groups`, on which no thread works.
     #[cfg(feature = "alloc")]
     pub(crate) fn copy_of(groups: &[MutexGuard<'_, R, EventQueues<S>>]) -> Self {
-        let mut groups = groups.iter();
-        Self(S::make_groups(|| {
-            let mut queues = groups.next().map_or_else(EventQueues::default, |queues| (**queues).clone());
-            queues.forget_threads();
-            CachePadded(Ranked::new(Rank::EventQueue, queues))
-        }))
+        let copy: Self = empty!();
+        for (to, from) in copy.0.as_ref().iter().zip(groups) {
+            to.0.start(Rank::EventQueue, |queues| {
+                *queues = (**from).clone();
+                queues.forget_threads();
+            });
+        }
+        copy
     }
 
     /// Returns the number of the group of a stream.
@@ -52,12 +51,14 @@ impl<R: Lock, S: Storage> Groups<R, S> {
 
     /// Returns the number of groups.
     pub(crate) fn count(&self) -> u32 {
-        self.0.as_ref().len() as u32
+        let count = self.0.as_ref().len() as u32;
+        debug_assert!(count == S::GROUPS && count <= GROUPS, "each group has a flag");
+        count
     }
 
     /// Locks the queues of a group. No thread holds two of these locks.
     pub(crate) fn lock(&self, group: u32) -> MutexGuard<'_, R, EventQueues<S>> {
-        self.0.as_ref()[group as usize].lock()
+        self.0.as_ref()[group as usize].0.lock()
     }
 
     /// Locks the queues of a stream's group.

@@ -33,6 +33,7 @@
 
 use crate::device::CaptureMark;
 use crate::streams::fences::Fence;
+use crate::sync::impl_empty;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 use crate::tables::{CapacityError, Storage};
@@ -143,7 +144,7 @@ struct BlockQueue {
 vacant!(BlockQueue, slot, |next| Self { slot: next, oldest: 0, by_age: Link::EMPTY, by_use: Link::EMPTY });
 
 /// The freed blocks of a device that wait here.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct KeptBlocks<S: Storage> {
     blocks: SlotTable<KeptBlock, S>,
     queues: SlotTable<BlockQueue, S>,
@@ -160,6 +161,8 @@ pub(crate) struct KeptBlocks<S: Storage> {
     /// Number of busy blocks.
     busy: u32,
 }
+
+impl_empty! { [S: Storage] KeptBlocks<S> { blocks, queues, by_slot, oldest, nodes, ages, reached, busy } }
 
 /// The most nodes that a further block adds: one in each of the four sets.
 const NODES_OF_BLOCK: u32 = 4;

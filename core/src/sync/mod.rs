@@ -1,8 +1,12 @@
 //! Primitives shared between threads: the atomics (the model checker's under `--cfg loom`), ranked locks, turns of a
-//! single thread, and cache-line padding.
+//! single thread, cache-line padding, and constant empty values.
 
+mod empty;
 mod ranked;
 mod turn;
+
+pub(crate) use empty::Empty;
+pub(crate) use empty::{empty, empty_by, impl_empty};
 
 #[cfg(feature = "paranoid")]
 pub(crate) use ranked::assert_no_lock_held;
@@ -22,9 +26,11 @@ impl<R: lock_api::RawMutex + Send + Sync + 'static> Lock for R {}
 
 /// A value on cache lines of its own, for a field written by some threads while further threads read the field's
 /// neighbours. 128 bytes, because processors fetch cache lines in pairs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub T);
+
+empty_by!([T: Empty] CachePadded<T> = Self(empty!()));
 
 impl<T> core::ops::Deref for CachePadded<T> {
     type Target = T;

@@ -49,6 +49,9 @@ pub(crate) enum Rank {
 pub(crate) struct Ranked<R: Lock, T> {
     #[cfg(feature = "paranoid")]
     rank: Rank,
+    /// The rank that [`start`](Self::start) has set, in place of `rank`.
+    #[cfg(feature = "paranoid")]
+    started_as: spin::Once<Rank>,
     mutex: Mutex<R, T>,
 }
 
@@ -59,7 +62,7 @@ pub(crate) use paranoid::{MutexGuard, assert_no_lock_held};
 
 #[cfg(not(feature = "paranoid"))]
 impl<R: Lock, T> Ranked<R, T> {
-    pub(crate) fn new(_rank: Rank, value: T) -> Self {
+    pub(crate) const fn new(_rank: Rank, value: T) -> Self {
         Self { mutex: Mutex::new(value) }
     }
 
@@ -83,6 +86,14 @@ impl<R: Lock, T> Ranked<R, T> {
 }
 
 impl<R: Lock, T> Ranked<R, T> {
+    /// Changes the rank, and the value by `set`, before any other thread knows the lock. Other locks may be held.
+    #[cfg_attr(not(feature = "paranoid"), expect(unused_variables, reason = "no rank is stored"))]
+    pub(crate) fn start(&self, rank: Rank, set: impl FnOnce(&mut T)) {
+        #[cfg(feature = "paranoid")]
+        self.started_as.call_once(|| rank);
+        set(&mut self.mutex.lock());
+    }
+
     /// Whether any thread holds the lock.
     #[inline(always)]
     pub(crate) fn is_locked(&self) -> bool {
@@ -199,23 +210,27 @@ mod paranoid {
     }
 
     impl<R: Lock, T> Ranked<R, T> {
-        pub(crate) fn new(rank: Rank, value: T) -> Self {
-            Self { rank, mutex: Mutex::new(value) }
+        pub(crate) const fn new(rank: Rank, value: T) -> Self {
+            Self { rank, started_as: spin::Once::new(), mutex: Mutex::new(value) }
+        }
+
+        fn rank(&self) -> Rank {
+            self.started_as.get().copied().unwrap_or(self.rank)
         }
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, R, T> {
-            let held = HeldRank::add(self.rank);
+            let held = HeldRank::add(self.rank());
             MutexGuard { guard: self.mutex.lock(), _held: held }
         }
 
         pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, R, T>> {
-            let held = HeldRank::add(self.rank);
+            let held = HeldRank::add(self.rank());
             self.mutex.try_lock().map(|guard| MutexGuard { guard, _held: held })
         }
 
         /// Locks beside locks of the same tier; see the namesake without the feature.
         pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
-            let held = HeldRank::add_beside(self.rank);
+            let held = HeldRank::add_beside(self.rank());
             MutexGuard { guard: self.mutex.lock(), _held: held }
         }
     }

@@ -1,13 +1,14 @@
 //! A turn of at most a single thread.
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, impl_empty};
 
 /// A turn. A thread is refused a taken turn, and does not wait.
-#[derive(Default)]
 pub(crate) struct Turn {
     /// 1 ⟺ a [`Taken`] of the turn lives.
     taken: AtomicU32,
 }
+
+impl_empty! { Turn { taken } }
 
 impl Turn {
     /// Takes the turn until the returned value is dropped. `None` if the turn is taken.

@@ -11,10 +11,10 @@
 //! A reader racing with a removal may get the value of the next key in the cell. Callers therefore
 //! verify the answer under the lock of the heap that it names.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Empty, Ordering, empty, empty_by, impl_empty};
 
 /// A key and its value.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Cell {
     /// Key + 1. 0 ⟺ the cell is empty, which ends every probe.
     key: AtomicU64,
@@ -22,8 +22,10 @@ pub struct Cell {
     value: AtomicU32,
 }
 
+impl_empty! { Cell { key, value } }
+
 /// Storage for the cells. Many threads read at the same time; one writes.
-pub trait Cells: Default {
+pub trait Cells: Empty {
     /// Calls `at` with the published cells.
     fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T;
 
@@ -44,11 +46,7 @@ pub trait Cells: Default {
 #[derive(Debug)]
 pub struct FixedCells<const N: usize>([Cell; N]);
 
-impl<const N: usize> Default for FixedCells<N> {
-    fn default() -> Self {
-        Self(core::array::from_fn(|_| Cell::default()))
-    }
-}
+empty_by!([const N: usize] FixedCells<N> = Self(empty!()));
 
 impl<const N: usize> FixedCells<N> {
     /// Rejects other capacities at compile time: [`start`] masks the hash with `N − 1`.
@@ -71,7 +69,7 @@ impl<const N: usize> Cells for FixedCells<N> {
 
 #[cfg(feature = "alloc")]
 mod growing {
-    use super::{AtomicU32, Cell, Cells, Ordering};
+    use super::{AtomicU32, Cell, Cells, Ordering, empty, empty_by};
     use alloc::boxed::Box;
     use spin::Once;
 
@@ -92,14 +90,9 @@ mod growing {
         newest: AtomicU32,
     }
 
-    impl Default for GrowingCells {
-        fn default() -> Self {
-            Self {
-                first: core::array::from_fn(|_| Cell::default()),
-                tables: [const { Once::new() }; TABLES],
-                newest: AtomicU32::new(0),
-            }
-        }
+    empty_by! {
+        GrowingCells =
+            Self { first: empty!(), tables: [const { Once::new() }; TABLES], newest: AtomicU32::new(0) }
     }
 
     impl Cells for GrowingCells {
@@ -133,7 +126,7 @@ mod growing {
 pub(crate) use growing::GrowingCells;
 
 /// A map read without a lock. Keys are below `u64::MAX`, values below `u32::MAX`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct AtomicMap<C> {
     /// The published cells, and room for larger ones.
     cells: C,
@@ -142,6 +135,8 @@ pub struct AtomicMap<C> {
     /// The keys in the map. Only the writer loads and stores the count.
     live: AtomicU32,
 }
+
+impl_empty! { [C: Cells] AtomicMap<C> { cells, used, live } }
 
 /// Returns the index at which the probe for `key` starts, among `len` cells, a power of two below
 /// 2^32.

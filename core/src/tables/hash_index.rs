@@ -1,6 +1,7 @@
 //! A hash index over the entries of a table. Collisions are chained through the entries themselves,
 //! so the index allocates only the heads of the chains.
 
+use crate::sync::impl_empty;
 use crate::tables::atomic_map::start;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
@@ -17,11 +18,13 @@ pub(crate) trait Indexed {
 
 /// A hash index: the heads of the chains. The entries belong to the caller, who passes them to
 /// every operation.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct HashIndex<S: Storage> {
     /// The first entry of each chain, or [`NONE`]. The length is 0 or a power of two.
     buckets: S::Table<u32>,
 }
+
+impl_empty! { [S: Storage] HashIndex<S> { buckets } }
 
 impl<S: Storage> HashIndex<S> {
     /// Makes sure that entries can be added. Adds buckets until there is one for each entry, or the

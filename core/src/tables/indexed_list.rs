@@ -12,6 +12,7 @@
 //!
 //! The items belong to the caller, who passes the table of all items to every operation.
 
+use crate::sync::impl_empty;
 use crate::tables::radix_tree::{Key, Link, MAX_ITEM, RadixTree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
@@ -77,13 +78,15 @@ fn key<T: Linked>(items: &[T]) -> impl Fn(u32) -> Key {
 }
 
 /// The skip pointers of any number of lists. An item is in at most one list.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Lists<S: Storage> {
     /// The nodes of all lists' trees of skip pointers.
     tree: RadixTree<S>,
     /// Whether an item has a skip pointer, by item. Spares a search of the tree in every removal.
     is_skip: S::Table<bool>,
 }
+
+impl_empty! { [S: Storage] Lists<S> { tree, is_skip } }
 
 impl<S: Storage> Lists<S> {
     /// Makes room for the items 0 to `count − 1`. Returns false if they do not fit.

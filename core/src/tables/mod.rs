@@ -1,8 +1,8 @@
 //! Tables for the allocator's own records: growing on the host's heap ([`Growable`]), or in arrays
 //! of fixed capacity ([`Fixed`]).
 //!
-//! The rest of the crate is written once, over the traits [`Storage`], [`Table`], [`Lazy`] and
-//! [`OnceTable`]. An operation that needs a new entry makes room first and changes nothing before,
+//! The rest of the crate is written once, over the traits [`Storage`], [`Table`], [`Lazy`],
+//! [`OnceTable`] and [`Devices`]. An operation that needs a new entry makes room first and changes nothing before,
 //! so a full table is an error of that operation and leaves the allocator as it was.
 
 pub(crate) mod atomic_map;
@@ -12,6 +12,7 @@ pub(crate) mod page_table;
 pub(crate) mod radix_tree;
 pub(crate) mod slot_table;
 
+use crate::sync::{AtomicU32, Empty, Ordering, empty, empty_by, impl_empty};
 use atomic_map::{AtomicMap, Cells, FixedCells};
 use core::ops::{Deref, DerefMut};
 use page_table::PageTable;
@@ -22,7 +23,7 @@ use spin::Once;
 pub(crate) struct CapacityError;
 
 /// A growable table. An index stays valid until its entry is popped.
-pub trait Table<T>: Default + DerefMut<Target = [T]> {
+pub trait Table<T>: Empty + DerefMut<Target = [T]> {
     /// Makes room for `extra` further entries. Returns false, and changes nothing, if they do not
     /// fit.
     fn make_room(&mut self, extra: usize) -> bool;
@@ -44,25 +45,46 @@ pub trait Table<T>: Default + DerefMut<Target = [T]> {
 }
 
 /// A value created on first use. Dereferencing panics before the value was created.
-pub trait Lazy<T>: Default + DerefMut<Target = T> {
+pub trait Lazy<T>: Empty + DerefMut<Target = T> {
     /// Returns whether the value was created.
     fn is_made(&self) -> bool;
 
-    /// Returns the value, and creates a default one if there is none yet.
+    /// Returns the value, and creates an empty one if there is none yet.
     fn get_or_make(&mut self) -> &mut T;
 
     /// Drops a value on the host's heap. A value stored in place stays unchanged.
     fn drop_value(&mut self);
 }
 
-/// A table shared between threads. Entries are written once and never move.
-pub trait OnceTable<T>: Default {
+/// A table shared between threads. Entries are set once and never move.
+pub trait OnceTable<T>: Empty {
     /// Returns the entry at `index`, or `None` if it has not been set.
     fn get(&self, index: u32) -> Option<&T>;
 
-    /// Returns the entry at `index`, and sets it to `make()` if it is empty. `None` if `index` is
-    /// beyond the table's capacity.
-    fn get_or_set(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T>;
+    /// Returns the entry at `index`. If it has not been set, it is an empty value, which `set` changes before any thread
+    /// gets it. `None` if `index` is beyond the table's capacity.
+    fn get_or_set(&self, index: u32, set: impl FnOnce(&T)) -> Option<&T>;
+}
+
+/// The devices of an allocator: places made empty, and published once each has its device.
+pub trait Devices<T>: Sized {
+    /// Makes `count` empty places. `None` if there is no room for them.
+    fn with_places(count: usize) -> Option<Self>;
+
+    /// Returns all places.
+    fn places(&self) -> &[T];
+
+    /// Returns all places, for changes.
+    fn places_mut(&mut self) -> &mut [T];
+
+    /// Publishes the first `count` places.
+    fn publish(&self, count: usize);
+
+    /// Returns the published places.
+    fn published(&self) -> &[T];
+
+    /// Returns the published place at `index`.
+    fn get(&self, index: usize) -> Option<&T>;
 }
 
 mod sealed {
@@ -76,21 +98,22 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
     /// Tables inside a heap: blocks, index nodes, segments.
     type Table<T: Clone + Send + 'static>: Table<T> + Clone + Send;
     /// Large values inside a heap that an empty heap does not need.
-    type Lazy<T: Clone + Default + Send + 'static>: Lazy<T> + Clone + Send;
+    type Lazy<T: Clone + Empty + Send + 'static>: Lazy<T> + Clone + Send;
+    /// Values for the devices of an allocator, one each.
+    type ForDevices<T>: Table<T>;
     /// The devices of an allocator.
-    type Devices<T: 'static>: Table<T>;
+    type Devices<T: Empty + 'static>: Devices<T>;
     /// Heaps and pools. Threads share references into this table, so no entry moves.
-    type OnceTable<T: 'static>: OnceTable<T>;
+    type OnceTable<T: Empty + 'static>: OnceTable<T>;
     /// The cells of the index of streams, which is read without a lock.
     type Cells: Cells;
     /// The table of the page map, which is read without a lock.
     type Pages: PageTable;
-    /// The event queues of the groups of streams: one group in fixed tables, where each takes as much
+    /// Number of groups of streams, each with event queues of its own: one in fixed tables, where each takes as much
     /// room as all, else 16.
-    type Groups<T: Send + Sync + 'static>: AsRef<[T]> + Send + Sync;
-
-    /// Makes the groups.
-    fn make_groups<T: Send + Sync + 'static>(make: impl FnMut() -> T) -> Self::Groups<T>;
+    const GROUPS: u32;
+    /// The event queues of the groups.
+    type Groups<T: Empty + Send + Sync + 'static>: AsRef<[T]> + Empty + Send + Sync;
 }
 
 /// Tables of fixed capacity, for hosts without a heap.
@@ -121,6 +144,13 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
 ///
 /// `size_of` tells the size of any other choice at compile time. The example
 /// `core/examples/no_heap.rs` is a whole program without a heap, with the device that it needs.
+///
+/// # Stack
+/// An allocator in a static, [`Allocator::empty`](crate::Allocator::empty), is made by the compiler, and
+/// [`start`](crate::Allocator::start) sets it up in place. The stack then has to hold no table. An unoptimised build of
+/// `Fixed<1, 2, 64, 64>` takes 11 KiB of stack for the start, 26 KiB for the first request of a stream, and 34 KiB for a
+/// request that finds no memory. [`Allocator::new`](crate::Allocator::new) returns the allocator by value, and
+/// takes 11 times its size.
 #[derive(Clone, Default, Debug)]
 pub struct Fixed<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize>;
 
@@ -133,17 +163,17 @@ impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES:
     for Fixed<DEVICES, HEAPS, BLOCKS, PAGES>
 {
     type Table<T: Clone + Send + 'static> = heapless::Vec<T, BLOCKS>;
-    type Lazy<T: Clone + Default + Send + 'static> = InPlace<T>;
-    type Devices<T: 'static> = heapless::Vec<T, DEVICES>;
-    type OnceTable<T: 'static> = FixedOnceTable<T, HEAPS>;
+    type Lazy<T: Clone + Empty + Send + 'static> = InPlace<T>;
+    type ForDevices<T> = heapless::Vec<T, DEVICES>;
+    type Devices<T: Empty + 'static> = FixedDevices<T, DEVICES>;
+    type OnceTable<T: Empty + 'static> = FixedOnceTable<T, HEAPS>;
     type Cells = FixedCells<PAGES>;
     type Pages = AtomicMap<FixedCells<PAGES>>;
-    type Groups<T: Send + Sync + 'static> = [T; 1];
-
-    fn make_groups<T: Send + Sync + 'static>(mut make: impl FnMut() -> T) -> [T; 1] {
-        [make()]
-    }
+    const GROUPS: u32 = 1;
+    type Groups<T: Empty + Send + Sync + 'static> = [T; 1];
 }
+
+empty_by!([T, const N: usize] heapless::Vec<T, N> = Self::new());
 
 impl<T, const N: usize> Table<T> for heapless::Vec<T, N> {
     fn make_room(&mut self, extra: usize) -> bool {
@@ -164,8 +194,10 @@ impl<T, const N: usize> Table<T> for heapless::Vec<T, N> {
 }
 
 /// The [`Lazy`] of [`Fixed`]: the value itself, created with the table.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Debug)]
 pub struct InPlace<T>(T);
+
+empty_by!([T: Empty] InPlace<T> = Self(empty!()));
 
 impl<T> Deref for InPlace<T> {
     type Target = T;
@@ -183,7 +215,7 @@ impl<T> DerefMut for InPlace<T> {
     }
 }
 
-impl<T: Default> Lazy<T> for InPlace<T> {
+impl<T: Empty> Lazy<T> for InPlace<T> {
     #[inline(always)]
     fn is_made(&self) -> bool {
         true
@@ -199,21 +231,69 @@ impl<T: Default> Lazy<T> for InPlace<T> {
 
 /// The [`OnceTable`] of [`Fixed`]: an array of `N` entries.
 #[derive(Debug)]
-pub struct FixedOnceTable<T, const N: usize>([Once<T>; N]);
+pub struct FixedOnceTable<T, const N: usize>([OnceEntry<T>; N]);
 
-impl<T, const N: usize> Default for FixedOnceTable<T, N> {
-    fn default() -> Self {
-        Self([const { Once::new() }; N])
+/// An entry of a [`FixedOnceTable`]. The value lies in the table from the beginning, so it passes over no stack.
+#[derive(Debug)]
+struct OnceEntry<T> {
+    /// Initialized ⟺ the value has been set.
+    is_set: Once<()>,
+    value: T,
+}
+
+impl_empty! { [T: Empty] OnceEntry<T> { is_set: Once::new(), value } }
+
+empty_by!([T: Empty, const N: usize] FixedOnceTable<T, N> = Self(empty!()));
+
+impl<T: Empty, const N: usize> OnceTable<T> for FixedOnceTable<T, N> {
+    fn get(&self, index: u32) -> Option<&T> {
+        let entry = self.0.get(index as usize)?;
+        entry.is_set.is_completed().then_some(&entry.value)
+    }
+
+    fn get_or_set(&self, index: u32, set: impl FnOnce(&T)) -> Option<&T> {
+        let entry = self.0.get(index as usize)?;
+        entry.is_set.call_once(|| set(&entry.value));
+        Some(&entry.value)
     }
 }
 
-impl<T, const N: usize> OnceTable<T> for FixedOnceTable<T, N> {
-    fn get(&self, index: u32) -> Option<&T> {
-        self.0.get(index as usize)?.get()
+/// The [`Devices`] of [`Fixed`]: `N` places, the first of which are published.
+#[derive(Debug)]
+pub struct FixedDevices<T, const N: usize> {
+    places: [T; N],
+    /// The number of published places; at most `N`.
+    published: AtomicU32,
+}
+
+impl_empty! { [T: Empty, const N: usize] FixedDevices<T, N> { places, published } }
+
+impl<T: Empty, const N: usize> Devices<T> for FixedDevices<T, N> {
+    fn with_places(count: usize) -> Option<Self> {
+        if count <= N { Some(empty!()) } else { None }
     }
 
-    fn get_or_set(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T> {
-        Some(self.0.get(index as usize)?.call_once(make))
+    fn places(&self) -> &[T] {
+        &self.places
+    }
+
+    fn places_mut(&mut self) -> &mut [T] {
+        &mut self.places
+    }
+
+    fn publish(&self, count: usize) {
+        // `Release` pairs with `Acquire`: who finds a place published finds its device.
+        self.published.store(count as u32, Ordering::Release);
+    }
+
+    fn published(&self) -> &[T] {
+        &self.places[..self.published.load(Ordering::Acquire) as usize]
+    }
+
+    #[inline(always)]
+    fn get(&self, index: usize) -> Option<&T> {
+        // A published place is below `N`, so the remainder changes nothing; it spares a second bounds check.
+        (index < self.published.load(Ordering::Acquire) as usize).then(|| &self.places[index % N])
     }
 }
 
@@ -221,7 +301,8 @@ impl<T, const N: usize> OnceTable<T> for FixedOnceTable<T, N> {
 mod growable {
     use super::atomic_map::GrowingCells;
     use super::page_table::RadixPages;
-    use super::{Lazy, OnceTable, Storage, Table};
+    use super::{Devices, Lazy, OnceTable, Storage, Table};
+    use crate::sync::{Empty, empty, empty_by, impl_empty};
     use alloc::boxed::Box;
     use alloc::vec::Vec;
     use core::ops::{Deref, DerefMut};
@@ -235,17 +316,17 @@ mod growable {
 
     impl Storage for Growable {
         type Table<T: Clone + Send + 'static> = Vec<T>;
-        type Lazy<T: Clone + Default + Send + 'static> = WhenNeeded<T>;
-        type Devices<T: 'static> = Vec<T>;
-        type OnceTable<T: 'static> = GrowingOnceTable<T>;
+        type Lazy<T: Clone + Empty + Send + 'static> = WhenNeeded<T>;
+        type ForDevices<T> = Vec<T>;
+        type Devices<T: Empty + 'static> = Vec<T>;
+        type OnceTable<T: Empty + 'static> = GrowingOnceTable<T>;
         type Cells = GrowingCells;
         type Pages = RadixPages;
-        type Groups<T: Send + Sync + 'static> = [T; 16];
-
-        fn make_groups<T: Send + Sync + 'static>(mut make: impl FnMut() -> T) -> [T; 16] {
-            core::array::from_fn(|_| make())
-        }
+        const GROUPS: u32 = 16;
+        type Groups<T: Empty + Send + Sync + 'static> = [T; 16];
     }
+
+    empty_by!([T] Vec<T> = Self::new());
 
     impl<T> Table<T> for Vec<T> {
         fn make_room(&mut self, extra: usize) -> bool {
@@ -267,6 +348,36 @@ mod growable {
         }
     }
 
+    impl<T: Empty> Devices<T> for Vec<T> {
+        fn with_places(count: usize) -> Option<Self> {
+            let mut places = Self::new();
+            places.try_reserve_exact(count).ok()?;
+            places.resize_with(count, || empty!());
+            Some(places)
+        }
+
+        fn places(&self) -> &[T] {
+            self
+        }
+
+        fn places_mut(&mut self) -> &mut [T] {
+            self
+        }
+
+        fn publish(&self, count: usize) {
+            debug_assert_eq!(count, self.len(), "each place gets its device before the allocator is there");
+        }
+
+        fn published(&self) -> &[T] {
+            self
+        }
+
+        #[inline(always)]
+        fn get(&self, index: usize) -> Option<&T> {
+            self.as_slice().get(index)
+        }
+    }
+
     /// The [`Lazy`] of [`Growable`]: a value on the host's heap, allocated on first use.
     #[derive(Clone, Debug)]
     pub struct WhenNeeded<T>(Option<Box<T>>);
@@ -274,11 +385,7 @@ mod growable {
     /// The panic message for a value used before its creation.
     const NOT_MADE: &str = "a value is made before it is used";
 
-    impl<T> Default for WhenNeeded<T> {
-        fn default() -> Self {
-            Self(None)
-        }
-    }
+    empty_by!([T] WhenNeeded<T> = Self(None));
 
     impl<T> Deref for WhenNeeded<T> {
         type Target = T;
@@ -296,7 +403,7 @@ mod growable {
         }
     }
 
-    impl<T: Default> Lazy<T> for WhenNeeded<T> {
+    impl<T: Empty> Lazy<T> for WhenNeeded<T> {
         #[inline(always)]
         fn is_made(&self) -> bool {
             self.0.is_some()
@@ -304,7 +411,7 @@ mod growable {
 
         #[inline(always)]
         fn get_or_make(&mut self) -> &mut T {
-            self.0.get_or_insert_with(Box::default)
+            self.0.get_or_insert_with(|| Box::write(Box::new_uninit(), empty!()))
         }
 
         fn drop_value(&mut self) {
@@ -322,6 +429,9 @@ mod growable {
     /// Entries allocated together.
     type TableChunk<T> = [OnceBox<T>; CHUNK];
 
+    /// All chunks of a table, allocated with the first.
+    type Chunks<T> = OnceBox<[OnceBox<TableChunk<T>>; CHUNKS]>;
+
     /// The [`OnceTable`] of [`Growable`]: [`FIRST`] entries in place, and chunks of further
     /// entries, each allocated when its first entry is set.
     #[derive(Debug)]
@@ -329,51 +439,72 @@ mod growable {
         /// Entries 0 to `FIRST − 1`. `malloc` and `free` of most programs touch no other.
         first: [OnceBox<T>; FIRST],
         /// Chunk `n` has the entries from `FIRST + n * CHUNK` on.
-        further: Box<[OnceBox<TableChunk<T>>]>,
+        further: Chunks<T>,
     }
 
-    impl<T> Default for GrowingOnceTable<T> {
-        fn default() -> Self {
-            Self { first: [const { OnceBox::new() }; FIRST], further: (0..CHUNKS).map(|_| OnceBox::new()).collect() }
-        }
+    impl_empty! {
+        [T] GrowingOnceTable<T> { first: [const { OnceBox::new() }; FIRST], further: OnceBox::new() }
+    }
+
+    /// Makes an array on the heap. No copy of the array passes over the stack.
+    #[expect(
+        clippy::unnecessary_box_returns,
+        reason = "the tables own boxes, and an array by value would pass over the stack"
+    )]
+    pub(crate) fn filled<T, const N: usize>(make: impl Fn() -> T) -> Box<[T; N]> {
+        let array = (0..N).map(|_| make()).collect::<Box<[T]>>().try_into();
+        let Ok(array) = array else { unreachable!("the slice has N entries") };
+        array
     }
 
     impl<T> GrowingOnceTable<T> {
-        /// Returns the chunk of the entry `index ≥ FIRST`, and the entry's place in the chunk.
-        fn chunk_of(&self, index: usize) -> Option<(&OnceBox<TableChunk<T>>, usize)> {
+        /// Returns the numbers of the chunk of the entry `index ≥ FIRST`, and of the entry in the chunk.
+        fn place_of(index: usize) -> (usize, usize) {
             // Both callers have compared `index` with `FIRST`, so the difference does not wrap.
             let index = index - FIRST;
-            Some((self.further.get(index / CHUNK)?, index % CHUNK))
+            (index / CHUNK, index % CHUNK)
         }
 
         /// Looks an entry up in the chunks. Kept out of line so `get` stays a few
         /// instructions.
         #[inline(never)]
-        fn get_further(&self, index: usize) -> Option<&T> {
-            let (chunk, at) = self.chunk_of(index)?;
-            chunk.get()?[at].get()
+        fn get_further(further: &Chunks<T>, index: usize) -> Option<&T> {
+            let (chunk, at) = Self::place_of(index);
+            further.get()?.get(chunk)?.get()?[at].get()
+        }
+
+        /// Returns the entry at `index`, and sets it to `make()` if it has not been set. `None` if `index` is beyond the
+        /// table's capacity.
+        pub(super) fn get_or_make(&self, index: u32, make: impl FnOnce() -> Box<T>) -> Option<&T> {
+            let index = index as usize;
+            let entry = if index < FIRST {
+                &self.first[index]
+            } else {
+                let (chunk, at) = Self::place_of(index);
+                let chunk = self.further.get_or_init(|| filled(OnceBox::new)).get(chunk)?;
+                &chunk.get_or_init(|| Box::new([const { OnceBox::new() }; CHUNK]))[at]
+            };
+            Some(entry.get_or_init(make))
         }
     }
 
-    impl<T> OnceTable<T> for GrowingOnceTable<T> {
+    impl<T: Empty> OnceTable<T> for GrowingOnceTable<T> {
         #[inline(always)]
         fn get(&self, index: u32) -> Option<&T> {
             let index = index as usize;
             match self.first.get(index) {
                 Some(entry) => entry.get(),
-                None => self.get_further(index),
+                // Of the table, the chunks alone: their address is computed in this arm only, one instruction less for the other.
+                None => Self::get_further(&self.further, index),
             }
         }
 
-        fn get_or_set(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T> {
-            let index = index as usize;
-            let entry = if index < FIRST {
-                &self.first[index]
-            } else {
-                let (chunk, at) = self.chunk_of(index)?;
-                &chunk.get_or_init(|| Box::new([const { OnceBox::new() }; CHUNK]))[at]
-            };
-            Some(entry.get_or_init(|| Box::new(make())))
+        fn get_or_set(&self, index: u32, set: impl FnOnce(&T)) -> Option<&T> {
+            self.get_or_make(index, || {
+                let entry = Box::new(empty!());
+                set(&entry);
+                entry
+            })
         }
     }
 
@@ -385,11 +516,11 @@ mod growable {
         fn entries_are_set_once_and_stay() {
             let table = GrowingOnceTable::<u32>::default();
             assert_eq!(table.get(1000), None);
-            assert_eq!(table.get_or_set(1000, || 7), Some(&7));
-            assert_eq!(table.get_or_set(1000, || 8), Some(&7));
+            assert_eq!(table.get_or_make(1000, || Box::new(7)), Some(&7));
+            assert_eq!(table.get_or_set(1000, |_| unreachable!("it is set")), Some(&7));
             assert_eq!(table.get(1000), Some(&7));
             assert_eq!(table.get(999), None);
-            assert_eq!(table.get_or_set((FIRST + CHUNK * CHUNKS) as u32, || 7), None);
+            assert_eq!(table.get_or_set((FIRST + CHUNK * CHUNKS) as u32, |_| ()), None);
         }
     }
 }
@@ -397,4 +528,4 @@ mod growable {
 #[cfg(feature = "alloc")]
 pub use growable::Growable;
 #[cfg(feature = "alloc")]
-pub(crate) use growable::GrowingOnceTable;
+pub(crate) use growable::{GrowingOnceTable, filled};

@@ -59,7 +59,7 @@ mod radix {
     use super::{AtomicMap, PageTable, RangeInclusive, VACANT};
     use crate::sync::{AtomicU32, Ordering};
     use crate::tables::atomic_map::GrowingCells;
-    use crate::tables::{GrowingOnceTable, OnceTable};
+    use crate::tables::{GrowingOnceTable, OnceTable, filled};
     use alloc::boxed::Box;
     use core::ops::Range;
     use once_cell::race::OnceBox;
@@ -93,17 +93,6 @@ mod radix {
         count: AtomicU32,
     }
 
-    /// Makes an array on the heap. No copy of the array passes over the stack.
-    #[expect(
-        clippy::unnecessary_box_returns,
-        reason = "the tables own boxes, and an array by value would pass over the stack"
-    )]
-    fn filled<T, const N: usize>(make: impl Fn() -> T) -> Box<[T; N]> {
-        let array = (0..N).map(|_| make()).collect::<Box<[T]>>().try_into();
-        let Ok(array) = array else { unreachable!("the slice has N entries") };
-        array
-    }
-
     fn vacant() -> AtomicU32 {
         AtomicU32::new(VACANT)
     }
@@ -129,8 +118,7 @@ mod radix {
                 return true;
             }
             let index = self.count.load(Ordering::Relaxed);
-            let has_room = self.numbers.make_room(1)
-                && self.leaves.get_or_set(index, || core::array::from_fn(|_| vacant())).is_some();
+            let has_room = self.numbers.make_room(1) && self.leaves.get_or_make(index, || filled(vacant)).is_some();
             if has_room {
                 self.count.store(index + 1, Ordering::Relaxed);
                 // A reader that finds the number finds the leaf: the map publishes after the leaf was set.

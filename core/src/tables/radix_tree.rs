@@ -14,6 +14,7 @@
 //! caller, who tells every operation how to read a key. An operation reads at most one key beside
 //! that of its own item.
 
+use crate::sync::{empty_by, impl_empty};
 use crate::tables::Storage;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
@@ -71,11 +72,7 @@ const NODE: u32 = 1 << 31;
 /// The highest number of an item.
 pub(crate) const MAX_ITEM: u32 = NODE - 1;
 
-impl Default for Link {
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
+empty_by!(Link = Self::EMPTY);
 
 impl Link {
     /// The set without items.
@@ -160,10 +157,12 @@ impl Node {
 }
 
 /// The nodes of any number of sets. Each set is a [`Link`] that the caller stores.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct RadixTree<S: Storage> {
     nodes: SlotTable<Node, S>,
 }
+
+impl_empty! { [S: Storage] RadixTree<S> { nodes } }
 
 impl<S: Storage> RadixTree<S> {
     /// Makes room for `items` items in all sets together. Returns false if they do not fit.

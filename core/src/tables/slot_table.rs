@@ -1,6 +1,7 @@
 //! A table whose entries are reused: vacant entries form a list that runs through the entries
 //! themselves.
 
+use crate::sync::impl_empty;
 use crate::tables::{Storage, Table};
 use core::ops::{Index, IndexMut};
 
@@ -53,6 +54,8 @@ pub(crate) struct SlotTable<T: Vacant, S: Storage> {
     vacancies: Vacancies,
 }
 
+impl_empty! { [T: Vacant, S: Storage] SlotTable<T, S> { table, vacancies: Vacancies { first: NONE, count: 0 } } }
+
 /// The list of the vacant entries of a table.
 #[derive(Clone)]
 pub(crate) struct Vacancies {
@@ -81,12 +84,6 @@ impl Vacancies {
         entries[index as usize].vacate(self.first);
         self.first = index;
         self.count += 1;
-    }
-}
-
-impl<T: Vacant, S: Storage> Default for SlotTable<T, S> {
-    fn default() -> Self {
-        Self { table: S::Table::<T>::default(), vacancies: Vacancies { first: NONE, count: 0 } }
     }
 }
 

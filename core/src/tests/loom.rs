@@ -4,7 +4,9 @@
 use crate::arena::heaps::pair_state::PairState;
 use crate::config::rounding::PoolKind;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
+use crate::sync::{AtomicU32, empty};
 use crate::tables::atomic_map::{AtomicMap, Cells, FixedCells, GrowingCells};
+use crate::tables::{Devices, FixedDevices};
 use loom::sync::atomic::Ordering::{self, Acquire, Release};
 use loom::sync::atomic::{AtomicBool, fence};
 use loom::sync::{Arc, Mutex};
@@ -24,6 +26,25 @@ fn map<C: Cells + 'static>(pairs: &[(u64, u32)]) -> Arc<AtomicMap<C>> {
         map.insert(key, value);
     }
     Arc::new(map)
+}
+
+/// `Allocator::start` while another thread calls the allocator.
+#[test]
+fn loom_a_device_is_found_once_it_is_started() {
+    explore(|| {
+        let devices: Arc<FixedDevices<AtomicU32, 2>> = Arc::new(empty!());
+        let starter = devices.clone();
+        let starts = thread::spawn(move || {
+            starter.places().iter().for_each(|device| device.store(7, Ordering::Relaxed));
+            starter.publish(2);
+        });
+        for index in [1, 0] {
+            assert!(devices.get(index).is_none_or(|device| device.load(Ordering::Relaxed) == 7));
+        }
+        assert!(devices.published().iter().all(|device| device.load(Ordering::Relaxed) == 7));
+        starts.join().unwrap();
+        assert_eq!((devices.published().len(), devices.get(2).is_some()), (2, false));
+    });
 }
 
 /// A map with a single writer, in a thread of the writer's own; the reader is the caller.
@@ -117,7 +138,7 @@ impl Heaps {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             all_counters: Default::default(),
-            peaks: DevicePeaks::new(None),
+            peaks: DevicePeaks::default(),
             locked: AtomicBool::new(false),
         })
     }
@@ -277,7 +298,7 @@ impl Pairs {
         Arc::new(Self {
             streams: AtomicMap::default(),
             registry: Mutex::new(()),
-            pairs: Default::default(),
+            pairs: empty!(),
             heaps: [Mutex::new((NO_STREAM, 0)), Mutex::new((NO_STREAM, 0))],
         })
     }

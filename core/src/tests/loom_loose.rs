@@ -5,6 +5,7 @@ use super::loom::explore;
 use crate::arena::heaps::loose::{LooseLink, LooseList};
 use crate::config::rounding::PoolKind;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
+use crate::sync::empty;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
@@ -23,9 +24,9 @@ impl Heaps {
         Arc::new(Self {
             heaps: [Mutex::new(true), Mutex::new(true)],
             counters: Default::default(),
-            links: Default::default(),
+            links: empty!(),
             loose: LooseList::default(),
-            peaks: Mutex::new(DevicePeaks::new(None)),
+            peaks: Mutex::new(DevicePeaks::default()),
         })
     }
 

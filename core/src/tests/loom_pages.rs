@@ -32,8 +32,9 @@ struct Device {
 impl Device {
     fn new() -> Arc<Self> {
         let heap = |base: u64| {
-            let mut heap = Heap::vacant(PoolKind::Large);
-            heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
+            let rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
+            let mut heap = Heap::default();
+            heap.rules = rules;
             heap.make_room().unwrap();
             assert!(heap.make_room_for_range());
             heap.add_range(DevicePtr(base), 32 * STEP, STEP, Backing::Stitched);

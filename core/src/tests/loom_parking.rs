@@ -14,6 +14,7 @@ use crate::heap::stitched::PagedHeap;
 use crate::heap::{FreeOutcome, Heap};
 use crate::pages::PagePool;
 use crate::stats::{HeapCounters, Stat};
+use crate::sync::empty;
 use crate::tables::Growable;
 use crate::units::{DevicePtr, MIB};
 use loom::sync::{Arc, Mutex};
@@ -36,8 +37,9 @@ impl Parkable {
     fn new() -> Arc<Self> {
         let counters = HeapCounters::default();
         let mut pages = PagePool::default();
-        let mut heap: Heap<Growable> = Heap::vacant(PoolKind::Large);
-        heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
+        let rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
+        let mut heap = Heap::<Growable>::default();
+        heap.rules = rules;
         heap.make_room().unwrap();
         assert!(heap.make_room_for_range());
         heap.add_range(DevicePtr(BASE), 8 * STEP, STEP, Backing::Stitched);
@@ -52,7 +54,7 @@ impl Parkable {
         let _free = PagedHeap(&mut heap).extend(held, 2 * STEP, &counters);
         let live = heap.malloc(STEP, STEP, &counters).unwrap().unwrap();
         assert_eq!(live.value, DevicePtr(BASE));
-        let state = PairState::default();
+        let state: PairState = empty!();
         state.open();
         state.leave();
         Arc::new(Self { heap: Mutex::new(heap), counters, pages: Mutex::new(pages), state })

@@ -40,3 +40,5 @@ mod planned;
 mod restore;
 #[cfg(not(loom))]
 mod sizes;
+#[cfg(not(loom))]
+mod start;

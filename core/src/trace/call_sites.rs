@@ -5,7 +5,7 @@
 //! program without stacks pays nothing. The table lives on the host's heap; a build without `alloc`
 //! stores no call sites.
 
-use crate::sync::{AtomicU32, Lock, Ordering, Rank, Ranked};
+use crate::sync::{AtomicU32, Lock, Ordering, Rank, Ranked, empty, empty_by, impl_empty};
 use crate::units::DevicePtr;
 #[cfg(feature = "alloc")]
 use alloc::collections::BTreeMap;
@@ -18,8 +18,9 @@ pub(crate) struct CallSites<R: Lock> {
     any: AtomicU32,
 }
 
+impl_empty! { [R: Lock] CallSites<R> { tables: Ranked::new(Rank::CallSites, empty!()), any } }
+
 /// The call sites by address.
-#[derive(Default)]
 struct Tables {
     /// Address of a live or pending block → its call site.
     #[cfg(feature = "alloc")]
@@ -29,9 +30,12 @@ struct Tables {
     segments: BTreeMap<DevicePtr, (u64, u32)>,
 }
 
-impl<R: Lock> Default for CallSites<R> {
-    fn default() -> Self {
-        Self { tables: Ranked::new(Rank::CallSites, Tables::default()), any: AtomicU32::new(0) }
+empty_by! {
+    Tables = Self {
+        #[cfg(feature = "alloc")]
+        blocks: BTreeMap::new(),
+        #[cfg(feature = "alloc")]
+        segments: BTreeMap::new(),
     }
 }
 
@@ -39,7 +43,7 @@ impl<R: Lock> CallSites<R> {
     /// Removes all call sites.
     pub(crate) fn clear(&self) {
         let mut tables = self.tables.lock();
-        *tables = Tables::default();
+        *tables = empty!();
         self.any.store(0, Ordering::Relaxed);
     }
 }

@@ -1,7 +1,7 @@
 //! Storage for trace events: a buffer in each heap, and a ring of bounded size for each device.
 
 use super::{Action, TraceEntry};
-use crate::sync::{AtomicU64, Lock, Ordering, Rank, Ranked};
+use crate::sync::{AtomicU64, Lock, Ordering, Rank, Ranked, empty, impl_empty};
 use crate::tables::{Lazy, Storage, Table};
 use crate::units::{DevicePtr, StreamId};
 
@@ -71,7 +71,7 @@ const BUFFERED: usize = 32;
 const SLACK: usize = 32 * BUFFERED;
 
 /// The latest events of a heap, under the heap's lock.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct EventBuffer<S: Storage> {
     /// The records. Allocated with the first recorded event.
     entries: S::Lazy<heapless::Vec<Record, BUFFERED>>,
@@ -80,6 +80,8 @@ pub(crate) struct EventBuffer<S: Storage> {
     latest: u64,
 }
 
+impl_empty! { [S: Storage] EventBuffer<S> { entries, latest } }
+
 /// The trace of a device.
 pub(crate) struct Trace<R: Lock, S: Storage> {
     /// The ring, locked when a full buffer is moved into it.
@@ -87,6 +89,8 @@ pub(crate) struct Trace<R: Lock, S: Storage> {
     /// Counts events where the device has no clock.
     events: AtomicU64,
 }
+
+impl_empty! { [R: Lock, S: Storage] Trace<R, S> { ring: Ranked::new(Rank::TraceRing, empty!()), events } }
 
 /// A ring of records.
 struct Ring<S: Storage> {
@@ -105,12 +109,7 @@ struct Ring<S: Storage> {
     lost: u64,
 }
 
-impl<R: Lock, S: Storage> Default for Trace<R, S> {
-    fn default() -> Self {
-        let ring = Ring::with(S::Table::default(), [0, 0], 0);
-        Self { ring: Ranked::new(Rank::TraceRing, ring), events: AtomicU64::new(0) }
-    }
-}
+impl_empty! { [S: Storage] Ring<S> { entries, recorded, capacity, window, lost } }
 
 impl<S: Storage> Ring<S> {
     /// Creates a ring with these entries.
@@ -190,7 +189,7 @@ impl<R: Lock, S: Storage> Trace<R, S> {
     /// Empties the ring, and gives it room for `capacity` events of a reader, and for a window of
     /// `window` events. Returns false if the memory is exhausted.
     pub(crate) fn start(&self, capacity: usize, window: usize, now: u64) -> bool {
-        let mut entries = S::Table::<Record>::default();
+        let mut entries: S::Table<Record> = empty!();
         let most = capacity.max(window);
         if most > 0 {
             // Try without the slack before giving up.

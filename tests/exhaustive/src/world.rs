@@ -142,7 +142,7 @@ impl World {
         let range = alphabet.ranges.then(|| core.reserve_range(DEVICE, bytes).expect("a range fits"));
         let model = setting.has_model.then(|| {
             let device = cachalot_core::simulated::SimulatedDevice::new(setting.capacity);
-            let mut model = Model::new(device, 0, Growable::make_groups(|| ()).as_ref().len() as u64, &config);
+            let mut model = Model::new(device, 0, u64::from(Growable::GROUPS), &config);
             pool.into_iter().for_each(|pool| model.create_pool(pool, PoolOptions::default()).expect("a pool fits"));
             model
         });

@@ -98,8 +98,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     fn on(device: impl Fn(u32) -> SimulatedDevice, config: &Config) -> Self {
         let devices = [0, 1].map(&device);
         let real = Allocator::new(devices, config).expect("two devices fit");
-        let groups = S::make_groups(|| ()).as_ref().len() as u64;
-        let model = Model::new(device(1), 1, groups, config);
+        let model = Model::new(device(1), 1, u64::from(S::GROUPS), config);
         Self {
             real,
             model,

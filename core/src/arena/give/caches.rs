@@ -49,7 +49,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_stale_of(slot));
         let emptied = unmapped.and(self.empty_heap(slot));
         // Under the stitched policy, spare pages serve other heaps within the same budget.
-        if self.settings.policy.traits().moves_pages { emptied } else { emptied.and(self.destroy_spares()) }
+        if self.settings.policy().traits().moves_pages { emptied } else { emptied.and(self.destroy_spares()) }
     }
 
     /// Releases every wholly free segment of the heap in `slot`. Pages of virtual memory become spare.

@@ -2,13 +2,11 @@
 
 use crate::arena::Platform;
 use crate::arena::heaps::ended::EndedHeaps;
-use crate::arena::heaps::loose::LooseLink;
-use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::registry::Registry;
-use crate::arena::heaps::{HeapGuard, Heaps, Slot, rank_of};
+use crate::arena::heaps::{HeapGuard, Heaps, Slot};
 use crate::error::Error;
-use crate::sync::{AtomicU32, MutexGuard, Ordering, Rank, Ranked};
+use crate::sync::{MutexGuard, Ordering, Rank, Ranked};
 use crate::tables::OnceTable;
 use alloc::vec::Vec;
 
@@ -47,29 +45,26 @@ impl<P: Platform> Heaps<P> {
         ended: &EndedHeaps<P::Storage>,
     ) -> Result<Heaps<Q>, Error> {
         let registry = &locked.registry;
-        let copy = Heaps::<Q>::new(0, self.policy);
+        let copy = Heaps::<Q>::default();
         for pool in 0..registry.pools.len() as u32 {
             let from = if pool == 0 { Some(&self.default_pool) } else { self.pools.get(pool) };
             let Some(from) = from else { continue };
             if pool == 0 {
                 copy.default_pool.take_over(from);
             } else {
-                copy.pools.get_or_set(pool, Default::default).ok_or(Error::TableFull("pools"))?.take_over(from);
+                copy.pools.get_or_set(pool, |_| ()).ok_or(Error::TableFull("pools"))?.take_over(from);
             }
         }
         for (number, heap) in (0..).zip(&locked.heaps) {
             let from = self.slot(number);
-            let make = || Slot {
-                number,
-                state: PairState::copy(&from.state),
-                stream_state: AtomicU32::new(from.stream_state.load(Ordering::Relaxed)),
+            let set = |slot: &Slot<Q>| {
+                slot.start(number, |to| *to = (**heap).clone());
+                slot.state.take_over(&from.state);
+                slot.stream_state.store(from.stream_state.load(Ordering::Relaxed), Ordering::Relaxed);
                 // What other threads are adding is charged, and in no heap yet.
-                pending_segments: AtomicU32::new(0),
-                loose: LooseLink::default(),
-                counters: from.counters.copy(),
-                heap: Ranked::new(rank_of(from.kind()), (**heap).clone()),
+                slot.counters.take_over(&from.counters);
             };
-            copy.slots.get_or_set(number, make).ok_or(Error::TableFull(HEAPS))?;
+            copy.slots.get_or_set(number, set).ok_or(Error::TableFull(HEAPS))?;
         }
         for (pair, entry) in (0..).zip(registry.pairs.iter()).filter(|(_, entry)| entry.exists) {
             let streams = &copy.shared_pool(entry.pool).streams;

@@ -2,16 +2,18 @@
 
 use crate::arena::Platform;
 use crate::arena::heaps::{ENDED, Heaps, QUEUED, Slot};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, impl_empty};
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 
 /// The set of the marked heaps, by slot.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct EndedHeaps<S: Storage> {
     root: Link,
     nodes: RadixTree<S>,
 }
+
+impl_empty! { [S: Storage] EndedHeaps<S> { root, nodes } }
 
 /// Returns the key of a slot.
 fn key_of(slot: u32) -> Key {
@@ -40,8 +42,8 @@ impl<P: Platform> Heaps<P> {
         let mark = || slot.stream_state.compare_exchange(ENDED, QUEUED, Ordering::Relaxed, Ordering::Relaxed);
         if nodes.make_room(1) && mark().is_ok() {
             // A heap stays in the set when its stream goes on, and may end again.
-            if nodes.at_least(*root, key_of(slot.number), key_of) != Some(slot.number) {
-                *root = nodes.insert(*root, slot.number, key_of);
+            if nodes.at_least(*root, key_of(slot.number()), key_of) != Some(slot.number()) {
+                *root = nodes.insert(*root, slot.number(), key_of);
                 self.ended_count.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -14,7 +14,7 @@
 use crate::arena::Platform;
 use crate::arena::heaps::{Heaps, Slot};
 use crate::heap::Heap;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, empty_by, impl_empty};
 use crate::tables::slot_table::NONE;
 
 /// The link of a tight heap, which is in no list. No heap has this number.
@@ -24,11 +24,7 @@ const TIGHT: u32 = NONE - 1;
 /// lock of the heap.
 pub(crate) struct LooseLink(AtomicU32);
 
-impl Default for LooseLink {
-    fn default() -> Self {
-        Self(AtomicU32::new(TIGHT))
-    }
-}
+empty_by!(LooseLink = Self(AtomicU32::new(TIGHT)));
 
 impl LooseLink {
     /// Returns whether the heap is tight. Exact under the heap's lock.
@@ -59,11 +55,7 @@ pub(crate) struct LooseList {
     count: AtomicU32,
 }
 
-impl Default for LooseList {
-    fn default() -> Self {
-        Self { first: AtomicU32::new(NONE), count: AtomicU32::new(0) }
-    }
-}
+impl_empty! { LooseList { first: AtomicU32::new(NONE), count } }
 
 impl LooseList {
     /// Adds the tight heap with a number. The heap's lock is held.
@@ -109,14 +101,14 @@ impl<P: Platform> Heaps<P> {
     pub(crate) fn loosen(&self, slot: &Slot<P>, heap: &mut Heap<P::Storage>) {
         if heap.tight {
             heap.set_tight(false);
-            self.loose.add(slot.number, &slot.loose);
+            self.loose.add(slot.number(), &slot.loose);
         }
     }
 
     /// Makes a loose heap tight, whose lock the caller holds, and whose leases are the present values. The lock of the peaks is
     /// held.
     pub(crate) fn tighten(&self, slot: &Slot<P>, heap: &mut Heap<P::Storage>) {
-        self.loose.remove(slot.number, |number| &self.slot(number).loose);
+        self.loose.remove(slot.number(), |number| &self.slot(number).loose);
         heap.set_tight(true);
     }
 

@@ -36,7 +36,7 @@ use crate::config::rounding::PoolKind;
 use crate::heap::Heap;
 use crate::page_map::HeapRef;
 use crate::stats::HeapCounters;
-use crate::sync::{AtomicU32, AtomicU64, CachePadded, MutexGuard, Ordering, Rank, Ranked};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, MutexGuard, Ordering, Rank, Ranked, empty, impl_empty};
 use crate::tables::{Lazy, OnceTable, Storage};
 use crate::trace::ring::Trace;
 
@@ -53,7 +53,7 @@ const QUEUED: u32 = 2;
 #[repr(align(128))]
 pub(crate) struct Slot<P: Platform> {
     /// Number of the slot: `2 · pair` for the small heap, `2 · pair + 1` for the large heap.
-    pub number: u32,
+    number: AtomicU32,
     /// Count of the calls that use the pair. Valid in the slot of the small heap; unused in the
     /// slot of the large heap.
     state: PairState,
@@ -71,10 +71,34 @@ pub(crate) struct Slot<P: Platform> {
     pub heap: Ranked<P::Lock, Heap<P::Storage>>,
 }
 
+impl_empty! {
+    [P: Platform] Slot<P> {
+        number,
+        state,
+        stream_state,
+        pending_segments,
+        loose,
+        counters,
+        heap: Ranked::new(Rank::SmallHeap, empty!()),
+    }
+}
+
 impl<P: Platform> Slot<P> {
     /// Returns the kind of the heap: small for an even slot number, large for an odd number.
     pub(crate) fn kind(&self) -> PoolKind {
-        if self.number.is_multiple_of(2) { PoolKind::Small } else { PoolKind::Large }
+        if self.number().is_multiple_of(2) { PoolKind::Small } else { PoolKind::Large }
+    }
+
+    /// Returns the number of the slot.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// Gives the slot its number, and changes its heap by `set`, before any other thread finds the slot.
+    pub(super) fn start(&self, number: u32, set: impl FnOnce(&mut Heap<P::Storage>)) {
+        self.number.store(number, Ordering::Relaxed);
+        self.heap.start(rank_of(self.kind()), set);
     }
 }
 
@@ -84,9 +108,7 @@ pub(crate) type HeapGuard<'a, P> = MutexGuard<'a, <P as Platform>::Lock, Heap<<P
 /// The heaps of one device, with the pairs and pools that the heaps belong to.
 pub(crate) struct Heaps<P: Platform> {
     /// The number of the device in the allocator.
-    device: u32,
-    /// The policy, which decides the sub-allocator of a new heap.
-    policy: Policy,
+    device: AtomicU32,
     /// The default pool. In place, so the fast path reaches its streams with no lookup of the
     /// pool.
     pub default_pool: SharedPool<P::Storage>,
@@ -109,22 +131,31 @@ pub(crate) struct Heaps<P: Platform> {
     pub trace: CachePadded<Trace<P::Lock, P::Storage>>,
 }
 
+impl_empty! {
+    [P: Platform] Heaps<P> {
+        device,
+        default_pool,
+        pools,
+        slots,
+        registry: Ranked::new(Rank::Registry, empty!()),
+        ended: Ranked::new(Rank::Ended, empty!()),
+        ended_count,
+        loose,
+        idle_due,
+        trace,
+    }
+}
+
 impl<P: Platform> Heaps<P> {
-    /// Creates the heaps of the device with number `device`: no pair, and the default pool.
-    pub(crate) fn new(device: u32, policy: Policy) -> Self {
-        Self {
-            device,
-            policy,
-            default_pool: SharedPool::default(),
-            pools: Default::default(),
-            slots: Default::default(),
-            registry: Ranked::new(Rank::Registry, Registry::default()),
-            ended: Ranked::new(Rank::Ended, EndedHeaps::default()),
-            ended_count: AtomicU32::new(0),
-            loose: LooseList::default(),
-            idle_due: AtomicU32::new(0),
-            trace: CachePadded::default(),
-        }
+    /// Makes the heaps those of the device with number `device`, with the default pool.
+    pub(crate) fn start(&self, device: u32, policy: Policy) {
+        self.device.store(device, Ordering::Relaxed);
+        self.registry.lock().start(policy);
+    }
+
+    /// Returns the number of the device in the allocator.
+    pub(crate) fn device(&self) -> u32 {
+        self.device.load(Ordering::Relaxed)
     }
 
     /// Locks the heap in `slot` for any work, and sets the heap's clock.
@@ -174,7 +205,7 @@ impl<P: Platform> Heaps<P> {
 
     /// Returns the reference under which the page map lists the segments of the heap in `slot`.
     pub(crate) fn heap_ref(&self, slot: u32) -> HeapRef {
-        HeapRef { device: self.device, heap: slot }
+        HeapRef { device: self.device(), heap: slot }
     }
 
     /// Drops the tables of a heap without segments, after writing the heap's events to the trace.

@@ -14,7 +14,7 @@
 //! state is one atomic word, so each transition has one owner: of a call that enters and a call
 //! that closes at the same time, exactly one succeeds.
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, empty_by};
 
 /// Mark of a vacant pair, which belongs to no stream.
 const VACANT: u32 = 1 << 31;
@@ -29,16 +29,12 @@ const USERS: u32 = LEAVING - 1;
 #[derive(Debug)]
 pub(crate) struct PairState(AtomicU32);
 
-impl Default for PairState {
-    fn default() -> Self {
-        Self(AtomicU32::new(VACANT))
-    }
-}
+empty_by!(PairState = Self(AtomicU32::new(VACANT)));
 
 impl PairState {
-    /// Returns the state of a pair with the same marks, which no call uses.
-    pub(crate) fn copy(&self) -> Self {
-        Self(AtomicU32::new(self.0.load(Ordering::Acquire) & !USERS))
+    /// Takes over the marks of another pair. No call uses this one.
+    pub(crate) fn take_over(&self, from: &Self) {
+        self.0.store(from.0.load(Ordering::Acquire) & !USERS, Ordering::Relaxed);
     }
 
     /// Counts the caller as a user. Returns false if the pair is vacant. The caller must call

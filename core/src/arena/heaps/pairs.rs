@@ -1,15 +1,14 @@
 //! Pairs of heaps: found, made, used, and made vacant.
 
 use crate::arena::Platform;
-use crate::arena::heaps::loose::LooseLink;
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::registry::{Pair, Registry};
-use crate::arena::heaps::{ENDED, Heaps, LIVE, Slot, rank_of, slot_of};
+use crate::arena::heaps::{ENDED, Heaps, LIVE, Slot, slot_of};
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
-use crate::heap::Heap;
-use crate::stats::{HeapCounters, Stat};
-use crate::sync::{AtomicU32, Ordering, Ranked};
+use crate::heap::split_rules::Rules;
+use crate::stats::Stat;
+use crate::sync::Ordering;
 use crate::tables::OnceTable;
 use crate::units::{NO_STREAM, StreamId};
 
@@ -171,16 +170,9 @@ impl<P: Platform> Heaps<P> {
     fn room_for_pair(&self, registry: &mut Registry<P::Storage>) -> Result<u32, Error> {
         let pair = registry.room_for_pair().ok_or(Error::TableFull(STREAMS))?;
         for kind in [PoolKind::Small, PoolKind::Large] {
-            let make = || Slot {
-                number: slot_of(pair, kind),
-                state: PairState::default(),
-                stream_state: AtomicU32::new(LIVE),
-                pending_segments: AtomicU32::new(0),
-                loose: LooseLink::default(),
-                counters: HeapCounters::default(),
-                heap: Ranked::new(rank_of(kind), Heap::vacant(kind)),
-            };
-            self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull(HEAPS))?;
+            let number = slot_of(pair, kind);
+            let set = |slot: &Slot<P>| slot.start(number, |heap| heap.rules = Rules::unset(kind));
+            self.slots.get_or_set(number, set).ok_or(Error::TableFull(HEAPS))?;
         }
         Ok(pair)
     }
@@ -191,12 +183,12 @@ impl<P: Platform> Heaps<P> {
         for kind in [PoolKind::Small, PoolKind::Large] {
             let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
             debug_assert!(heap.is_empty(), "a vacant pair has no segment");
-            heap.begin(stream, pool, registry.rules_of(pool, kind, supplied), self.policy.suballocator(kind));
+            heap.begin(stream, pool, registry.rules_of(pool, kind, supplied), registry.policy.suballocator(kind));
             heap.parkable = registry.pools[pool as usize].tag.is_some();
             heap.mark(false, registry.pools[pool as usize].asleep);
             heap.retained = pool != 0 && !registry.is_unused(pool);
             heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);
-            heap.region = self.policy.first_region();
+            heap.region = registry.policy.first_region();
         }
     }
 

@@ -6,7 +6,7 @@
 
 use crate::arena::Platform;
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::heaps::registry::{Registry, SharedPool};
+use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
@@ -37,7 +37,7 @@ impl<P: Platform> Heaps<P> {
         }
         let pool = registry.add_pool(id, options).ok_or(Error::TableFull("pools"))?;
         // The shared part of a removed pool is used again: its map of streams is empty.
-        let Some(shared) = self.pools.get_or_set(pool, SharedPool::default) else {
+        let Some(shared) = self.pools.get_or_set(pool, |_| ()) else {
             registry.remove_pool(pool);
             return Err(Error::TableFull("pools"));
         };

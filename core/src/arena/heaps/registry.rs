@@ -7,11 +7,12 @@
 //! released with the rest of the cache. A pool without users and segments is removed, and its
 //! number becomes vacant.
 
+use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::heap::split_rules::{PoolMemory, Rules};
 use crate::pool::{PoolId, PoolOptions, Route, Tag};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, impl_empty};
 use crate::tables::atomic_map::AtomicMap;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::NONE;
@@ -30,7 +31,6 @@ pub(crate) enum Purpose {
 }
 
 /// Part of a pool that calls read without the registry's lock.
-#[derive(Default)]
 pub(crate) struct SharedPool<S: Storage> {
     /// Map from stream to the number of the stream's pair. Written under the registry's lock.
     pub streams: AtomicMap<S::Cells>,
@@ -44,6 +44,8 @@ pub(crate) struct SharedPool<S: Storage> {
     /// Not 0 ⟺ the host supplies the segments of the pool. Written under the registry's lock.
     supplied: AtomicU32,
 }
+
+impl_empty! { [S: Storage] SharedPool<S> { streams, searches, id, supplied } }
 
 impl<S: Storage> SharedPool<S> {
     /// Sets the name of a pool with no heap yet. The device allocates the segments of the pool until
@@ -197,32 +199,29 @@ pub(crate) struct Registry<S: Storage> {
     /// The rules of heaps for pools with the default options: by what the memory of the pool is for, and
     /// by kind.
     pub rules: [[Rules; 2]; PoolMemory::COUNT],
+    /// The policy, which decides the sub-allocator of a new heap. Never changes after the start.
+    pub policy: Policy,
 }
 
-impl<S: Storage> Default for Registry<S> {
-    fn default() -> Self {
-        let mut registry = Self {
-            pools: S::Table::<PoolEntry>::default(),
-            named: Link::EMPTY,
-            vacant_pools: Link::EMPTY,
-            tagged: Link::EMPTY,
-            tagged_count: 0,
-            pool_nodes: RadixTree::default(),
-            routes: S::Table::<RouteEntry>::default(),
-            routes_len: 0,
-            pairs: S::Table::<Pair>::default(),
-            by_stream: Link::EMPTY,
-            pair_nodes: RadixTree::default(),
-            vacant_pair: NONE,
-            pair_count: 0,
-            sweep_at: FIRST_SWEEP,
-            pools_made: 0,
-            rules: [[Rules::unset(PoolKind::Small), Rules::unset(PoolKind::Large)]; PoolMemory::COUNT],
-        };
-        // The first pool gets number 0. A table without room for the default pool has room for no
-        // other pool either.
-        let _default = registry.add_pool(PoolId::DEFAULT, PoolOptions::default());
-        registry
+impl_empty! {
+    [S: Storage] Registry<S> {
+        pools,
+        named,
+        vacant_pools,
+        tagged,
+        tagged_count,
+        pool_nodes,
+        routes,
+        routes_len,
+        pairs,
+        by_stream,
+        pair_nodes,
+        vacant_pair: NONE,
+        pair_count,
+        sweep_at: FIRST_SWEEP,
+        pools_made,
+        rules: [[Rules::unset(PoolKind::Small), Rules::unset(PoolKind::Large)]; PoolMemory::COUNT],
+        policy: Policy::Caching,
     }
 }
 
@@ -357,6 +356,12 @@ impl<S: Storage> Registry<S> {
     /// nodes suffice for both sets.
     fn make_room_for(&mut self, pools: u32, tagged: u32) -> bool {
         self.pool_nodes.make_room_for(pools.saturating_add(tagged))
+    }
+
+    /// Adds the default pool, under number 0. A table without room for it has room for no other pool either.
+    pub(super) fn start(&mut self, policy: Policy) {
+        self.policy = policy;
+        let _default = self.add_pool(PoolId::DEFAULT, PoolOptions::default());
     }
 
     /// Adds a pool with one user, and returns the number: the lowest vacant number, or a new

@@ -29,11 +29,10 @@ pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
     let arena = device.arena;
     arena.health()?;
     let held = Standstill::of(device);
-    let pages = device.pages.copy_of(arena.number, &held.page_map)?;
+    let pages = device.pages.copy_of(arena.number(), &held.page_map)?;
     let plans = arena.plans.server().zip(held.planner.as_ref());
     let copy = Arena {
         driver: arena.driver.for_device(onto),
-        number: 0,
         settings: arena.settings.duplicate(held.config.clone()),
         flags: CachePadded(arena.flags.copy(flags::TRACE)),
         heaps: arena.heaps.copy_of(&held.heaps, &held.ended)?,
@@ -41,11 +40,11 @@ pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
         paging: held.paging.copy(),
         guarding: arena.guarding.copy(),
         waits: held.waits.copy(),
-        idle: Ranked::new(Rank::Idle, IdleMemory::new()),
+        idle: Ranked::new(Rank::Idle, IdleMemory::default()),
         peaks: arena.peaks.copy(*held.peaks),
         ledger: arena.ledger.copy(),
         tuning: Ranked::new(Rank::Tuning, held.tuning.clone()),
-        history: History::new(),
+        history: History::default(),
         #[cfg(feature = "paranoid")]
         schedule: arena.schedule.of_copy(),
     };

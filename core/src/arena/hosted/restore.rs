@@ -46,14 +46,14 @@ impl<P: Platform> OnDevice<'_, P> {
     /// policy. Any error after that leaves the segments before the failing one.
     pub(crate) fn restore(self, segments: &[SnapshotSegment]) -> Result<(), Error> {
         let divides =
-            [PoolKind::Small, PoolKind::Large].into_iter().any(|kind| self.settings.policy.suballocates(kind));
+            [PoolKind::Small, PoolKind::Large].into_iter().any(|kind| self.settings.policy().suballocates(kind));
         require(!divides, "the policy divides segments by rules of its own")?;
         require(!self.flags.has(flags::DIRECT), "the cache is turned off")?;
         require(self.ledger.reserved() == 0, "the device's allocator holds memory already")?;
         let mut end = 0;
         for segment in segments {
             require(end <= segment.address.0, "two segments overlap, or are not in the order of their addresses")?;
-            check(segment, self.settings.policy.unit())?;
+            check(segment, self.settings.policy().unit())?;
             end = segment.address.0 + segment.total_size;
         }
         segments.iter().try_for_each(|segment| self.restore_segment(segment))
@@ -63,7 +63,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// are free. `sizes` are the bytes of the block and the bytes of the request.
     pub(crate) fn malloc_at(self, slot: u32, pool: PoolId, ptr: DevicePtr, sizes: (u64, u64)) -> Result<(), Error> {
         let (bytes, requested) = sizes;
-        let unit = self.settings.policy.unit();
+        let unit = self.settings.policy().unit();
         let whole = ptr.0.is_multiple_of(unit) && bytes.is_multiple_of(unit);
         require(
             whole && 0 < bytes && requested <= bytes,

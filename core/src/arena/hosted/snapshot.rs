@@ -17,7 +17,7 @@ impl<P: Platform> Arena<P> {
     pub(crate) fn snapshot(&self, segments: &mut Vec<SnapshotSegment>) {
         for slot in self.heaps.slot_numbers() {
             let mut copied =
-                Copied { device: DeviceIndex(self.number), sites: &self.history.sites, segments: &mut *segments };
+                Copied { device: DeviceIndex(self.number()), sites: &self.history.sites, segments: &mut *segments };
             let heap = self.heaps.lock(slot);
             let sub_blocks = copied.sub_blocks(&heap);
             for (number, segment) in heap.segments() {

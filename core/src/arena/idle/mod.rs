@@ -30,7 +30,7 @@ use crate::device::Host;
 use crate::error::Error;
 use crate::heap::age::{Found, Moment};
 use crate::stats::{ReclaimStats, Stat};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, impl_empty};
 use core::cell::Cell;
 
 /// Experience and budget of `reclaim:auto` on a device.
@@ -45,17 +45,9 @@ pub(crate) struct IdleMemory {
     stats: ReclaimStats,
 }
 
-impl IdleMemory {
-    pub(crate) fn new() -> Self {
-        Self {
-            predictor: Predictor::new(),
-            budget: Budget::new(),
-            last_us: 0,
-            before: [0; 2],
-            stats: ReclaimStats::default(),
-        }
-    }
+impl_empty! { IdleMemory { predictor: Predictor::new(), budget: Budget::new(), last_us, before, stats } }
 
+impl IdleMemory {
     /// Returns the figures so far.
     pub(crate) fn stats(&self) -> ReclaimStats {
         ReclaimStats { budget_us: self.budget.left() / 1000, caution: self.predictor.caution(), ..self.stats }

@@ -28,7 +28,7 @@ use crate::arena::Platform;
 use crate::arena::paging::ranges::table::RangeTable;
 use crate::pages::{PageBytes, PagePool};
 use crate::stats::{HeapCounters, MemoryCallCounters};
-use crate::sync::{AtomicU32, AtomicU64, MutexGuard, Ordering, Rank, Ranked, Turn};
+use crate::sync::{AtomicU32, AtomicU64, MutexGuard, Ordering, Rank, Ranked, Turn, empty, impl_empty};
 
 /// The pages of one device.
 pub(crate) struct Paging<P: Platform> {
@@ -52,22 +52,21 @@ pub(crate) struct Paging<P: Platform> {
     parking: Turn,
 }
 
-impl<P: Platform> Paging<P> {
-    /// Returns a device without pages.
-    pub(in crate::arena) fn new() -> Self {
-        Self {
-            pool: Ranked::new(Rank::Pages, PagePool::default()),
-            ranges: Ranked::new(Rank::Ranges, RangeTable::default()),
-            range_counters: HeapCounters::default(),
-            calls: MemoryCallCounters::default(),
-            moved_bytes: AtomicU64::new(0),
-            stale_mappings: AtomicU32::new(0),
-            consolidated_bytes: AtomicU64::new(0),
-            most_pending: AtomicU64::new(0),
-            parking: Turn::default(),
-        }
+impl_empty! {
+    [P: Platform] Paging<P> {
+        pool: Ranked::new(Rank::Pages, empty!()),
+        ranges: Ranked::new(Rank::Ranges, empty!()),
+        range_counters,
+        calls,
+        moved_bytes,
+        stale_mappings,
+        consolidated_bytes,
+        most_pending,
+        parking,
     }
+}
 
+impl<P: Platform> Paging<P> {
     /// Returns the bytes of all pages, by their places.
     pub(crate) fn bytes(&self) -> PageBytes {
         self.pool.lock().bytes

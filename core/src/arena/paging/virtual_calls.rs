@@ -46,7 +46,7 @@ impl MappingTime {
     pub(in crate::arena) fn count<P: Platform>(&self, arena: &Arena<P>) {
         let ticks = self.0.get();
         if ticks > 0 {
-            let bound = arena.settings.policy.max_stall_us();
+            let bound = arena.settings.policy().max_stall_us();
             arena.paging.calls.count_request(arena.driver.ticks_to_us(ticks), bound);
         }
     }

@@ -21,34 +21,39 @@ use crate::planned::recorder::{Log, Observed};
 use crate::planned::sequence::Placement;
 use crate::planned::state::{Phase, Prepared};
 use crate::stats::{KindCounters, PlannedReport, Stat};
-use crate::sync::Lock;
+use crate::sync::{Lock, empty_by};
 use crate::units::{DeviceIndex, DevicePtr, MAX_REQUEST, StreamId};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use cachalot_planner::{Plan, lower_bound, verify};
+use once_cell::race::OnceBox;
 
 /// Requests per tolerated deviation: an iteration is bad if more than a quarter of the requests
 /// deviate from the plan.
 const REQUESTS_PER_DEVIATION: u64 = 4;
 
 /// The planned policy of one device, if the configuration has it.
-pub(crate) struct Plans<R: Lock>(Option<Box<PlanServer<R>>>);
+pub(crate) struct Plans<R: Lock>(OnceBox<PlanServer<R>>);
+
+empty_by!([R: Lock] Plans<R> = Self(OnceBox::new()));
 
 impl<R: Lock> Plans<R> {
     /// Creates the planned policy's state, if `config` has the policy.
-    pub(in crate::arena) fn new(config: &Config) -> Self {
-        Self(config.planned().map(|options| Box::new(PlanServer::new(options))))
+    pub(in crate::arena) fn start(&self, config: &Config) {
+        if let Some(options) = config.planned() {
+            self.0.get_or_init(|| Box::new(PlanServer::new(options)));
+        }
     }
 
     /// Returns the plans of a device in the state that `server` is a copy of.
     pub(in crate::arena) fn of(server: Option<PlanServer<R>>) -> Self {
-        Self(server.map(Box::new))
+        Self(server.map_or_else(OnceBox::new, |server| OnceBox::with_value(Box::new(server))))
     }
 
     /// Returns the planned policy's state, if the configuration has the policy.
     #[inline(always)]
     pub(in crate::arena) fn server(&self) -> Option<&PlanServer<R>> {
-        self.0.as_deref()
+        self.0.get()
     }
 
     /// Takes the finished observation out, to be planned. Returns `None` in any other phase.
@@ -145,7 +150,7 @@ impl<R: Lock> Plans<R> {
 
     /// Iterates over the counters of all lanes. Blocks of lanes count as large.
     pub(in crate::arena) fn lane_counters(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
-        self.0.iter().flat_map(|server| server.all_counters()).map(|counters| (PoolKind::Large, counters))
+        self.server().into_iter().flat_map(PlanServer::all_counters).map(|counters| (PoolKind::Large, counters))
     }
 
     /// Sets the planned policy's settings in `config` to the settings the allocator was made with.

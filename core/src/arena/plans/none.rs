@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::page_map::{HeapRef, LaneRef};
 use crate::stats::{KindCounters, PlannedReport};
-use crate::sync::Lock;
+use crate::sync::{Lock, empty_by};
 use crate::units::{DevicePtr, StreamId};
 use core::marker::PhantomData;
 
@@ -72,11 +72,11 @@ impl<P: Platform> Arena<P> {
 /// The planned policy of a build that has none.
 pub(crate) struct Plans<R: Lock>(PhantomData<R>);
 
+empty_by!([R: Lock] Plans<R> = Self(PhantomData));
+
 impl<R: Lock> Plans<R> {
     /// Creates nothing.
-    pub(in crate::arena) fn new(_: &Config) -> Self {
-        Self(PhantomData)
-    }
+    pub(in crate::arena) fn start(&self, _: &Config) {}
 
     /// Returns figures of 0.
     pub(crate) fn report(&self) -> PlannedReport {

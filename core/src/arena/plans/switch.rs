@@ -79,7 +79,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
             return Ok(false);
         }
         // From now on frees find the lane by address, although the program holds no address yet.
-        let owner = Owner::Lane(LaneRef { device: self.device.number, lane: number as u32 });
+        let owner = Owner::Lane(LaneRef { device: self.device.number(), lane: number as u32 });
         let Some(base) = self.device.allocate_charged(bytes, None, owner)? else { return Ok(false) };
         let slot = self.device.heaps.slot(home);
         let mut heap = self.device.heaps.lock(home);

@@ -28,7 +28,7 @@ use crate::arena::Platform;
 use crate::arena::flags::Flags;
 use crate::streams::groups::Groups;
 use crate::streams::kept::KeptBlocks;
-use crate::sync::{Rank, Ranked};
+use crate::sync::{Rank, Ranked, empty, impl_empty};
 #[cfg(feature = "alloc")]
 use crate::{streams::event_queue::EventQueues, sync::MutexGuard};
 #[cfg(feature = "alloc")]
@@ -42,12 +42,9 @@ pub(crate) struct Waits<P: Platform> {
     kept: Ranked<P::Lock, KeptBlocks<P::Storage>>,
 }
 
-impl<P: Platform> Waits<P> {
-    /// Returns a device for which nothing waits.
-    pub(in crate::arena) fn new() -> Self {
-        Self { queues: Groups::new(), kept: Ranked::new(Rank::Kept, KeptBlocks::default()) }
-    }
+impl_empty! { [P: Platform] Waits<P> { queues, kept: Ranked::new(Rank::Kept, empty!()) } }
 
+impl<P: Platform> Waits<P> {
     /// Sets the flags of what waits now.
     pub(in crate::arena) fn set_flags(&self, flags: &Flags) {
         for group in 0..self.queues.count() {

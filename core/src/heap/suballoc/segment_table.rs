@@ -1,5 +1,6 @@
 //! A table with an entry for each segment of a sub-allocator, indexed by the segment's number in the heap.
 
+use crate::sync::impl_empty;
 use crate::tables::{Storage, Table};
 use core::ops::{Index, IndexMut};
 
@@ -20,11 +21,7 @@ pub(crate) struct SegmentTable<T: SegmentEntry, S: Storage> {
     ready: bool,
 }
 
-impl<T: SegmentEntry, S: Storage> Default for SegmentTable<T, S> {
-    fn default() -> Self {
-        Self { table: S::Table::<T>::default(), count: 0, ready: false }
-    }
-}
+impl_empty! { [T: SegmentEntry, S: Storage] SegmentTable<T, S> { table, count, ready } }
 
 impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
     /// Whether a further segment fits without growing the table.

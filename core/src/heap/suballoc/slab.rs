@@ -14,6 +14,7 @@
 //! is in no group. No cost depends on the number of slabs or free objects.
 
 use super::segment_table::{SegmentEntry, SegmentTable};
+use crate::sync::impl_empty;
 
 pub(crate) use super::geometric_classes::round_up as round;
 use super::geometric_classes::{class_of, divide, round_down};
@@ -180,16 +181,7 @@ pub(crate) struct Slabs<S: Storage> {
     serving: [u32; CLASSES],
 }
 
-impl<S: Storage> Default for Slabs<S> {
-    fn default() -> Self {
-        Self {
-            entries: SegmentTable::default(),
-            groups: [0; CLASSES],
-            first: [[NONE; GROUPS]; CLASSES],
-            serving: [NONE; CLASSES],
-        }
-    }
-}
+impl_empty! { [S: Storage] Slabs<S> { entries, groups, first: [[NONE; GROUPS]; CLASSES], serving: [NONE; CLASSES] } }
 
 impl<S: Storage> Slabs<S> {
     /// Moves a slab to the group of its present number of live objects, which was `before`.

@@ -7,6 +7,7 @@
 //!
 //! A sub-block keeps its entry while allocated, so a free never needs a new entry.
 
+use crate::sync::impl_empty;
 use crate::tables::Storage;
 use crate::tables::hash_index::{HashIndex, Indexed};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
@@ -75,12 +76,14 @@ impl Indexed for Class {
 }
 
 /// All sub-blocks of a heap, and their classes.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct SubBlocks<S: Storage> {
     table: SlotTable<SubBlockEntry, S>,
     classes: SlotTable<Class, S>,
     by_size: HashIndex<S>,
 }
+
+impl_empty! { [S: Storage] SubBlocks<S> { table, classes, by_size } }
 
 impl<S: Storage> SubBlocks<S> {
     /// Makes room for a further sub-block of any size. Returns false if a table is full.

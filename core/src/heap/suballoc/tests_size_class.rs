@@ -19,7 +19,7 @@ fn of_chunks<S: Storage>(chunk_bytes: u64) -> SizeClasses<S> {
 }
 
 fn round(bytes: u64) -> u64 {
-    Policy::SizeClass(config::SizeClass::DEFAULT).round(bytes, 0)
+    bytes.next_multiple_of(Policy::SizeClass(config::SizeClass::DEFAULT).unit())
 }
 
 fn add<S: Storage>(classes: &mut SizeClasses<S>, segment: u32, size: u64) {

@@ -189,7 +189,7 @@ impl<P: Platform> Parker<'_, P> {
     fn finish_waking(&self, slot: u32, home: HomePage) {
         let device = self.device();
         let slot = device.heaps.slot(slot);
-        let mut heap = device.heaps.lock(slot.number);
+        let mut heap = device.heaps.lock(slot.number());
         let (page, kept) = device.paging.pool.lock().wake(home.page);
         heap.sets.pages.change(home.at, |home| (home.asleep, home.page) = (false, page));
         let peaks_stale = slot.counters.up(Stat::ReservedBytes, home.bytes);

@@ -65,7 +65,7 @@ impl<P: Platform> Mapper<'_, P> {
         if !capturing {
             device.wait_for_events()?;
             self.wait_for_departures()?;
-            let releases = device.settings.policy.releases_cache();
+            let releases = device.settings.policy().releases_cache();
             let again = || Ok(attempt()?.then_some(()));
             let committed = if releases { device.release_and_retry(again) } else { again() };
             if committed?.is_some() {

@@ -93,7 +93,7 @@ impl<P: Platform> Mapper<'_, P> {
         device.poll_departures();
         device.health()?;
         let completed_only =
-            matches!(device.settings.policy, Policy::Stitched(options) if options.completed_pages_only);
+            matches!(device.settings.policy(), Policy::Stitched(options) if options.completed_pages_only);
         let longest = MOST_STEPS * self.range_step();
         let mut pages = device.paging.pool.lock();
         let scopes = if completed_only { [Behind::Complete; 2] } else { [Behind::Stream(stream), Behind::Any] };

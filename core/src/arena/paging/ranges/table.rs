@@ -14,6 +14,7 @@
 
 use crate::device::{DeviceError, ErrorKind};
 use crate::stats::{HeapCounters, Stat};
+use crate::sync::impl_empty;
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
@@ -183,7 +184,7 @@ struct Use {
 vacant!(Use, next, |next| Self { range: NONE, stream: NO_STREAM, next });
 
 /// The sets of stale pieces.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct StaleSets<S: Storage> {
     /// Root of the set of the pieces whose departure is not known to be complete, by departure and address.
     waiting: Link,
@@ -192,6 +193,8 @@ struct StaleSets<S: Storage> {
     /// The nodes of both sets. Has room for every piece.
     nodes: RadixTree<S>,
 }
+
+impl_empty! { [S: Storage] StaleSets<S> { waiting, removable, nodes } }
 
 impl<S: Storage> StaleSets<S> {
     /// Adds a piece, if it is stale.
@@ -218,7 +221,7 @@ fn by_stale_key<S: Storage>(pieces: &SlotTable<Piece, S>) -> impl Fn(u32) -> Key
 }
 
 /// The elastic ranges of a device.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct RangeTable<S: Storage> {
     ranges: SlotTable<RangeEntry, S>,
     pieces: SlotTable<Piece, S>,
@@ -236,6 +239,21 @@ pub(crate) struct RangeTable<S: Storage> {
     step: u64,
     /// Pieces for which commits under way have room.
     promised: u32,
+}
+
+impl_empty! {
+    [S: Storage] RangeTable<S> {
+        ranges,
+        pieces,
+        root,
+        by_address,
+        stale,
+        uses,
+        by_stream,
+        use_nodes,
+        step,
+        promised,
+    }
 }
 
 /// Returns a function that orders pieces by address.

@@ -60,7 +60,7 @@ pub(crate) struct Stitcher<'a, P: Platform> {
 impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the operations of the stitched policy, if the policy is in force and the device has virtual memory.
     pub(crate) fn stitcher(self) -> Option<Stitcher<'a, P>> {
-        let Policy::Stitched(options) = self.settings.policy else { return None };
+        let Policy::Stitched(options) = self.settings.policy() else { return None };
         // Asking a device that no request has reached yet may open the device.
         if !self.driver.has_virtual_memory() {
             return None;

@@ -8,6 +8,7 @@ use super::MIN_BLOCK;
 use super::order_bitmap::{ORDERS, OrderBitmap};
 use super::tree::{MAX_ORDER, Tree};
 use crate::heap::suballoc::segment_table::{SegmentEntry, SegmentTable};
+use crate::sync::impl_empty;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 use core::mem;
@@ -84,16 +85,14 @@ pub(super) struct FreeTrees<S: Storage> {
     vacant: [u32; ORDERS],
 }
 
-impl<S: Storage> Default for FreeTrees<S> {
-    fn default() -> Self {
-        Self {
-            arenas_by_order: OrderBitmap::default(),
-            firsts: [BlockRef::NONE; 64],
-            unplanted: 0,
-            arenas: SegmentTable::default(),
-            words: Default::default(),
-            vacant: [NONE; ORDERS],
-        }
+impl_empty! {
+    [S: Storage] FreeTrees<S> {
+        arenas_by_order,
+        firsts: [BlockRef::NONE; 64],
+        unplanted,
+        arenas,
+        words,
+        vacant: [NONE; ORDERS],
     }
 }
 

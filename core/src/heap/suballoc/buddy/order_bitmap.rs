@@ -8,6 +8,7 @@
 //! ```
 
 use super::tree::MAX_ORDER;
+use crate::sync::impl_empty;
 use crate::tables::{Storage, Table};
 
 /// Number of orders.
@@ -27,11 +28,7 @@ pub(super) struct OrderBitmap<S: Storage> {
     height: usize,
 }
 
-impl<S: Storage> Default for OrderBitmap<S> {
-    fn default() -> Self {
-        Self { orders: 0, top: [0; ORDERS], below: Default::default(), height: 0 }
-    }
-}
+impl_empty! { [S: Storage] OrderBitmap<S> { orders, top, below, height } }
 
 impl<S: Storage> OrderBitmap<S> {
     /// Makes room for arenas with numbers below `count`, at most 262,144. Returns false if a table
