@@ -534,6 +534,7 @@ fn every_exported_function_is_one_call_of_the_boundary() {
                 function.block.stmts.iter().filter(|statement| !matches!(statement, syn::Stmt::Item(_))).count();
             let boundaries = [
                 "boundary :: with_instance (",
+                "boundary :: hot ! (",
                 "boundary :: without_instance (",
                 "boundary :: infallible (",
                 "plugin :: with_allocator (",

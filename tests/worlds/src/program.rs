@@ -99,7 +99,7 @@ impl Program {
     pub(crate) fn step(&mut self, shared: &Shared) {
         match self.rng.u32(0..100) {
             0..40 => {
-                let stream = self.stream();
+                let stream = self.stream(shared);
                 self.request(shared, stream);
             }
             40..66 => self.free_one(shared),
@@ -118,10 +118,10 @@ impl Program {
     }
 
     /// Chooses a stream for a request.
-    fn stream(&mut self) -> StreamId {
+    fn stream(&mut self, shared: &Shared) -> StreamId {
         match self.rng.u32(0..6) {
             0 if self.asleep.is_none() => Shared::sleeper(self.number),
-            1 => Shared::passing(self.number),
+            1 => shared.passing(self.number),
             _ => Shared::any_stream(&mut self.rng),
         }
     }
@@ -154,7 +154,7 @@ impl Program {
         if let Err(what) = shared.claims.borrow_mut().claim(device, &block) {
             return shared.find(what);
         }
-        let is_captured = self.capture.is_some() && stream == Shared::passing(self.number);
+        let is_captured = self.capture.is_some() && stream == shared.passing(self.number);
         if !is_captured && let Err(what) = device.launch(stream, ptr, bytes) {
             return shared.find(format!("the new block {number} ({bytes} bytes at {ptr} of {stream:?}): {what}"));
         }
@@ -163,9 +163,9 @@ impl Program {
     }
 
     /// Returns the place of a random block with memory.
-    fn any_awake(&mut self) -> Option<usize> {
+    fn any_awake(&mut self, shared: &Shared) -> Option<usize> {
         let sleeps = self.asleep.map(|_| Shared::sleeper(self.number));
-        let captures = self.capture.map(|_| Shared::passing(self.number));
+        let captures = self.capture.map(|_| shared.passing(self.number));
         let is_out =
             |block: &Block| [sleeps, captures].iter().flatten().any(|out| [block.home, block.last].contains(out));
         let awake: Vec<usize> = (0..self.blocks.len()).filter(|&at| !is_out(&self.blocks[at])).collect();
@@ -219,9 +219,9 @@ impl Program {
 
     /// Uses a block on another stream, and tells the core.
     fn share(&mut self, shared: &Shared) {
-        let Some(at) = self.any_awake() else { return };
+        let Some(at) = self.any_awake(shared) else { return };
         let passes = self.rng.u32(0..4) == 0 && self.capture.is_none();
-        let stream = if passes { Shared::passing(self.number) } else { Shared::any_stream(&mut self.rng) };
+        let stream = if passes { shared.passing(self.number) } else { Shared::any_stream(&mut self.rng) };
         let is_before = self.rng.bool();
         let block = &mut self.blocks[at];
         if stream == block.home {
@@ -247,7 +247,7 @@ impl Program {
 
     /// Compares a block's memory with the block's first memory.
     fn check_one(&mut self, shared: &Shared) {
-        let Some(at) = self.any_awake() else { return };
+        let Some(at) = self.any_awake(shared) else { return };
         let block = &self.blocks[at];
         shared.checks.set(shared.checks.get() + 1);
         if let Err(what) = shared.claims.borrow().check(&shared.device().inner, block) {
@@ -275,7 +275,7 @@ impl Program {
         // The stream of a block may end by the word of its thread alone. A block of memory that its thread parks is freed by the
         // thread that takes it, at any moment of the park, and not used.
         let may_go =
-            |block: &Block| block.home != Shared::passing(self.number) && block.last != Shared::passing(self.number);
+            |block: &Block| block.home != shared.passing(self.number) && block.last != shared.passing(self.number);
         if exchange.len() < EXCHANGED
             && let Some(at) = self.blocks.iter().position(may_go)
         {
@@ -460,27 +460,27 @@ impl Program {
         }
     }
 
-    /// Ends a stream of the thread, whose number is used again. The memory of a stream is parked by the number.
+    /// Ends the passing stream of the thread. The work of the stream goes on.
     fn end_stream(&mut self, shared: &Shared) {
         if self.capture.is_some() {
             return;
         }
-        let has_tag = matches!(self.target, ParkTarget::Tag(_));
-        let stream =
-            if has_tag && self.rng.bool() { Shared::sleeper(self.number) } else { Shared::passing(self.number) };
-        // The work of an ended stream goes on.
-        if self.rng.bool() {
-            shared.device().inner.complete(stream);
+        let (ended, next) = (shared.passing(self.number), Shared::any_stream(&mut self.rng));
+        // The later work on the blocks comes behind the work of the stream.
+        if shared.device().order(next, ended).is_err() {
+            return;
         }
-        turns::tell(|| format!("end of {stream:?}"));
-        if let Err(error) = shared.core.stream_destroyed(DEVICE, stream) {
-            shared.refused("stream_destroyed", &error);
+        self.blocks.iter_mut().filter(|block| block.last == ended).for_each(|block| block.last = next);
+        turns::tell(|| format!("end of {ended:?}"));
+        match shared.core.stream_destroyed(DEVICE, ended) {
+            Ok(()) => shared.pass_on(self.number),
+            Err(error) => shared.refused("stream_destroyed", &error),
         }
     }
 
     /// Begins the capture of a graph on the thread's passing stream, a single capture at a time in the world, or ends the capture.
     fn capture(&mut self, shared: &Shared) {
-        let (core, stream) = (&shared.core, Shared::passing(self.number));
+        let (core, stream) = (&shared.core, shared.passing(self.number));
         if let Some(pool) = self.capture.take() {
             turns::tell(|| format!("end of the capture on {stream:?}"));
             shared.device().inner.set_capturing(stream, false);

@@ -28,6 +28,9 @@ const CAPACITY: u64 = 640 << 20;
 /// Streams that all threads use. Each thread has two more of its own: a stream for parked memory, and a passing stream, which ends now and then.
 const SHARED_STREAMS: u64 = 4;
 
+/// Number of the first passing stream. Each has a number of its own.
+const PASSING: u64 = 1000;
+
 /// Steps of a thread between two checks at rest.
 const ROUND: u32 = 200;
 
@@ -88,6 +91,10 @@ pub(crate) struct Shared {
     pub claims: RefCell<Claims>,
     /// Blocks on their way from thread to thread.
     pub exchange: RefCell<Vec<Block>>,
+    /// The passing streams that have ended since the last rest. A call in the middle of its work may still name them.
+    ended: RefCell<Vec<StreamId>>,
+    /// For each thread, how many passing streams have ended.
+    ends: RefCell<Vec<u64>>,
     /// Whether a thread captures a graph.
     pub captures: Cell<bool>,
     /// The pools of guests to which a route leads at the moment.
@@ -114,7 +121,7 @@ impl Shared {
 
     /// Returns the stream of a thread whose memory is parked.
     pub(crate) fn sleeper(thread: u32) -> StreamId {
-        StreamId(SHARED_STREAMS + 1 + 2 * u64::from(thread))
+        StreamId(SHARED_STREAMS + 1 + u64::from(thread))
     }
 
     /// Returns whether a thread parks the memory of a stream.
@@ -122,9 +129,22 @@ impl Shared {
         (0..self.rules.threads).any(|thread| Self::sleeper(thread) == stream)
     }
 
-    /// Returns the passing stream of a thread.
-    pub(crate) fn passing(thread: u32) -> StreamId {
-        StreamId(SHARED_STREAMS + 2 + 2 * u64::from(thread))
+    /// Returns the present passing stream of a thread.
+    pub(crate) fn passing(&self, thread: u32) -> StreamId {
+        StreamId(PASSING + u64::from(thread) + u64::from(self.rules.threads) * self.ends.borrow()[thread as usize])
+    }
+
+    /// Replaces the passing stream of a thread, which has ended.
+    pub(crate) fn pass_on(&self, thread: u32) {
+        self.ended.borrow_mut().push(self.passing(thread));
+        self.ends.borrow_mut()[thread as usize] += 1;
+    }
+
+    /// Returns all streams so far.
+    fn streams(&self) -> impl Iterator<Item = StreamId> {
+        let threads = u64::from(self.rules.threads);
+        let most = self.ends.borrow().iter().max().map_or(0, |ends| ends + 1);
+        (1..=SHARED_STREAMS + threads).chain(PASSING..PASSING + threads * most).map(StreamId)
     }
 
     /// Reports a finding, the first of the world.
@@ -172,6 +192,8 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
         core,
         claims: RefCell::default(),
         exchange: RefCell::default(),
+        ended: RefCell::default(),
+        ends: RefCell::new(vec![0; rules.threads as usize]),
         captures: Cell::default(),
         visited: RefCell::default(),
         finding: RefCell::default(),
@@ -269,10 +291,10 @@ fn step(
     });
     let device: Body = Box::new({
         let (shared, mut rng) = (Rc::clone(shared), Rng::with_seed(!seed));
-        let streams = SHARED_STREAMS + 2 * u64::from(shared.rules.threads);
         move || {
             while !turns::is_ending() {
-                shared.device().inner.complete_one(StreamId(rng.u64(1..=streams)));
+                let stream = rng.choice(shared.streams().collect::<Vec<_>>());
+                stream.into_iter().for_each(|stream| shared.device().inner.complete_one(stream));
                 turns::pass();
             }
         }
@@ -286,6 +308,8 @@ fn step(
 /// Checks the world while no thread runs.
 fn at_rest(shared: &Shared, programs: &[Rc<RefCell<Program>>]) -> Result<(), String> {
     let (core, claims, device) = (&shared.core, shared.claims.borrow(), &shared.device().inner);
+    // A call with one of the streams is a finding from now on.
+    shared.ended.take().into_iter().for_each(|stream| device.let_go(stream));
     core.check_invariants().map_err(|violated| format!("invariant: {violated}"))?;
     let programs: Vec<_> = programs.iter().map(|program| program.borrow()).collect();
     let held: u64 = core.snapshot().iter().map(|segment| segment.total_size - segment.parked).sum();
@@ -309,8 +333,7 @@ fn at_rest(shared: &Shared, programs: &[Rc<RefCell<Program>>]) -> Result<(), Str
 fn ended(shared: &Shared) -> Result<(), String> {
     let (core, device) = (&shared.core, shared.device());
     device.inner.clear_failures();
-    (1..=SHARED_STREAMS + 2 * u64::from(shared.rules.threads))
-        .for_each(|stream| device.inner.complete(StreamId(stream)));
+    shared.streams().for_each(|stream| device.inner.complete(stream));
     let given = core
         .process_events(DEVICE)
         .and_then(|()| core.empty_cache(DEVICE))
