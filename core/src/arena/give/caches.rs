@@ -154,12 +154,11 @@ impl<P: Platform> Arena<P> {
     /// Returns the address of the first segment or range in the way of [`OnDevice::release_heap`].
     pub(in crate::arena) fn first_of_heap(&self, slot: u32) -> Option<DevicePtr> {
         let goes = |unit: &Unit| {
-            let (stream, may_use) = {
-                let heap = self.heaps.lock(slot);
-                (heap.stream, self.driver.may_use_stream_of(&heap, NO_STREAM))
-            };
+            let stream = self.heaps.lock(slot).stream;
             // The pages of a capturing stream stay mapped.
-            unit.kind == UnitKind::Segment || !may_use || self.call(|memory| memory.is_capturing(stream)) != Ok(true)
+            unit.kind == UnitKind::Segment
+                || !self.driver.may_use(stream, NO_STREAM)
+                || self.call(|memory| memory.is_capturing(stream)) != Ok(true)
         };
         self.heaps.units_of(slot).find(goes).map(|unit| unit.ptr())
     }
