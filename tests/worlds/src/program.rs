@@ -19,6 +19,8 @@ const EXCHANGED: usize = 16;
 /// Pages of an elastic range, and bytes of a page.
 const RANGE_PAGES: u64 = 8;
 const PAGE: u64 = 2 << 20;
+/// Calls to wake the memory of a thread at the end, at most: other threads park, wake and free beside.
+const WAKES: u32 = 10_000;
 /// Unused blocks of a thread at most.
 const GUESTS: usize = 6;
 /// Calls for planned failures.
@@ -570,9 +572,17 @@ impl Program {
         while !self.unused.is_empty() && !shared.has_finding() {
             self.free_unused(shared);
         }
-        while let Some(mode) = self.asleep.filter(|_| !shared.has_finding()) {
+        for _ in 0..WAKES {
+            let Some(mode) = self.asleep.filter(|_| !shared.has_finding()) else { break };
             self.wake(shared, mode);
+            // A wake that lacks memory does not ask which frees are complete.
+            if let Err(error) = shared.core.process_events(DEVICE) {
+                shared.refused("process_events", &error);
+            }
             turns::pass();
+        }
+        if self.asleep.is_some() {
+            shared.find("parked memory does not wake beside nothing else");
         }
         if let Some(Elastic { reservation, .. }) = self.range.take()
             && let Err(error) = shared.core.release_range(DEVICE, reservation.range)
