@@ -530,8 +530,12 @@ fn every_exported_function_is_one_call_of_the_boundary() {
             }
             let body = function.block.stmts.iter().rfind(|statement| !matches!(statement, syn::Stmt::Item(_)));
             let body = body.to_token_stream().to_string();
-            let statements =
-                function.block.stmts.iter().filter(|statement| !matches!(statement, syn::Stmt::Item(_))).count();
+            // A macro of the boundary names its allocator several times, so a function may have a name for it.
+            let is_code = |statement: &&syn::Stmt| {
+                !matches!(statement, syn::Stmt::Item(_))
+                    && statement.to_token_stream().to_string() != "let allocator = plugin :: present () ;"
+            };
+            let statements = function.block.stmts.iter().filter(is_code).count();
             let boundaries = [
                 "boundary :: with_instance (",
                 "boundary :: hot ! (",

@@ -57,11 +57,6 @@ struct StreamQueue {
     heap: u32,
     /// The number of blocks at the end of the queue that no event covers.
     open: u32,
-    /// The number of blocks that the group had gathered before the first open block, or fewer. Meaningful only while a block is
-    /// open.
-    open_since: u64,
-    /// As `open_since` for the blocks behind `recording`. Meaningful only while `recording` is not `NONE`.
-    recording_until: u64,
     /// The number of events in the queue.
     events: u32,
     /// The last block with an event that a thread is recording; `NONE` if there is none. Not `NONE` ⟹
@@ -88,8 +83,6 @@ impl StreamQueue {
             tail: NONE,
             heap: NONE,
             open: 0,
-            open_since: 0,
-            recording_until: 0,
             events: 0,
             recording: NONE,
             busy: false,
@@ -122,11 +115,9 @@ pub(crate) struct EventQueues<S: Storage> {
     queues: S::Table<StreamQueue>,
     /// The events of the group's streams. Those of the queues are on loan.
     pub events: IdleEvents<S>,
-    /// The number of blocks ever gathered.
-    gathered: u64,
 }
 
-impl_empty! { [S: Storage] EventQueues<S> { waits, queues, events, gathered } }
+impl_empty! { [S: Storage] EventQueues<S> { waits, queues, events } }
 
 impl<S: Storage> EventQueues<S> {
     /// Makes room for a further block of a stream; `known` is the stream's queue, if blocks wait for the stream.
@@ -163,11 +154,7 @@ impl<S: Storage> EventQueues<S> {
         self.make_room(known)?;
         let queue = self.append(stream, known, QueuedBlock { event: None, heap, block, next: NONE });
         let entry = &mut self.queues[queue];
-        if entry.open == 0 {
-            entry.open_since = self.gathered;
-        }
         entry.open += 1;
-        self.gathered += 1;
         let is_first = entry.events == 0 && !entry.quick;
         let is_due = entry.recording == NONE && (is_first || entry.open >= GATHER);
         Ok(is_due.then_some(queue))
@@ -221,20 +208,9 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Returns the number of blocks ever gathered.
-    pub(crate) fn gathered(&self) -> u64 {
-        self.gathered
-    }
-
-    /// Returns the first queue at or after `from` with an open block of the first `until` gathered ones, and whether a thread is
-    /// recording on its stream.
-    pub(crate) fn next_open_before(&self, until: u64, from: usize) -> Option<(usize, bool)> {
-        let is_old = |&queue: &usize| {
-            let queue = &self.queues[queue];
-            queue.head != NONE && queue.open > 0 && queue.open_since < until
-        };
-        let queue = (from..self.queues.len()).find(is_old)?;
-        Some((queue, self.queues[queue].recording != NONE))
+    /// Returns whether a thread records an event behind a queue, or asks whether the queue's stream is idle.
+    pub(crate) fn is_recording(&self, queue: usize) -> bool {
+        self.queues[queue].recording != NONE
     }
 
     /// Begins the recording of an event for the open blocks of a queue. Returns `None` if no block is
@@ -242,7 +218,7 @@ impl<S: Storage> EventQueues<S> {
     /// lock held, and then calls [`finish_recording`](Self::finish_recording).
     pub(crate) fn begin_recording(&mut self, queue: usize) -> Option<DueRecording> {
         let entry = self.queues.get_mut(queue).filter(|entry| entry.open > 0 && entry.recording == NONE)?;
-        (entry.recording, entry.recording_until) = (entry.tail, self.gathered);
+        entry.recording = entry.tail;
         Some(DueRecording { stream: entry.stream, is_first: entry.events == 0 })
     }
 
@@ -255,15 +231,8 @@ impl<S: Storage> EventQueues<S> {
             debug_assert_eq!(fence.stream, self.queues[queue].stream, "the queue's stream has the fence");
             self.waits[last].event = Some(fence.event);
             self.queues[queue].events += 1;
-            self.leave_open(queue, self.waits[last].next);
+            self.queues[queue].open = self.open_from(self.waits[last].next);
         }
-    }
-
-    /// Notes that the blocks behind the end of the recording, from `first` on, are the open ones.
-    fn leave_open(&mut self, queue: usize, first: u32) {
-        let open = self.open_from(first);
-        let entry = &mut self.queues[queue];
-        (entry.open, entry.open_since) = (open, entry.recording_until);
     }
 
     /// Begins the question whether the stream of a queue is idle, which would free all blocks waiting for the stream now.
@@ -275,7 +244,7 @@ impl<S: Storage> EventQueues<S> {
         if entry.events > 0 || entry.busy || entry.recording != NONE {
             return None;
         }
-        (entry.recording, entry.recording_until) = (entry.tail, self.gathered);
+        entry.recording = entry.tail;
         entry.busy = true;
         Some(entry.stream)
     }
@@ -304,7 +273,7 @@ impl<S: Storage> EventQueues<S> {
             }
             at = self.waits[at].next;
         }
-        self.leave_open(queue, next);
+        self.queues[queue].open = self.open_from(next);
         first
     }
 

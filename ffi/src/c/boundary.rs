@@ -24,11 +24,9 @@ pub(crate) fn with_instance(
 // And a macro: the compiler inlines one closure in neither of two places, which costs a pair 29 instructions.
 macro_rules! hot {
     ($allocator:expr, $rare:path, |$instance:ident| $body:expr) => {
-        match $allocator {
-            allocator => match $crate::c::handle::undoubted(allocator) {
-                Some($instance) => $crate::c::boundary::guarded(allocator, || $body),
-                None => $rare(allocator, move |$instance| $body),
-            },
+        match $crate::c::handle::undoubted($allocator) {
+            Some($instance) => $crate::c::boundary::guarded($allocator, || $body),
+            None => $rare($allocator, move |$instance| $body),
         }
     };
 }

@@ -149,10 +149,12 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         let (mut sum, mut result) = (0, Ok(()));
         for group in self.flags.waiting().iter() {
-            let until = self.waits.queues.lock(group).gathered();
             let mut from = 0;
             loop {
-                let next = self.waits.queues.lock(group).next_open_before(until, from);
+                let next = {
+                    let order = self.waits.queues.lock(group);
+                    order.next_open(from, None).map(|queue| (queue, order.is_recording(queue)))
+                };
                 let Some((queue, is_recording)) = next else { break };
                 if is_recording {
                     self.driver.give_way();

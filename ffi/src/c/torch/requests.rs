@@ -48,7 +48,8 @@ pub unsafe extern "C" fn cachalot_torch_allocate(
     stream: cachalot_stream,
     out: *mut *mut c_void,
 ) -> cachalot_status {
-    boundary::hot!(plugin::present(), plugin::rare, |instance| {
+    let allocator = plugin::present();
+    boundary::hot!(allocator, plugin::rare, |instance| {
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         out.write(serve(instance, bytes, device, stream)?);
