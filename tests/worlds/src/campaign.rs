@@ -28,10 +28,8 @@ pub struct Sum {
     pub of: Outcome,
 }
 
-/// Runs the worlds from `seed` on until `worlds` have ended or `time` is over.
-///
-/// # Errors
-/// The first finding, after what was done until then.
+/// Runs the worlds from `seed` on until `worlds` have ended, `time` is over, or a world has a finding. Returns the sums until then,
+/// and the finding.
 pub fn campaign(
     seed: u64,
     worlds: u64,

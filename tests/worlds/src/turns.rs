@@ -42,6 +42,7 @@ struct Choice {
 thread_local! {
     static RUNNING: Cell<Option<Running>> = const { Cell::new(None) };
     static CHOICE: RefCell<Option<Choice>> = const { RefCell::new(None) };
+    static IS_TOLD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The end of a run in which not all threads have returned.
@@ -69,10 +70,6 @@ pub type Body = Box<dyn FnOnce()>;
 #[must_use]
 pub fn number() -> Option<u32> {
     RUNNING.get().map(|running| running.number)
-}
-
-thread_local! {
-    static IS_TOLD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sets whether the calls of the worlds are written to the standard error.

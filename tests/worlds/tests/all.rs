@@ -38,8 +38,8 @@ fn planted_mistakes_are_found() {
     }
 }
 
-/// The seeds of findings: a departure that ended between a look at a page and the order behind it, and a park that unmapped memory
-/// under work, behind an event that another thread was recording.
+/// The seeds at which a departure ended between a look at a page and the order behind it, and at which a park unmapped memory under
+/// work, in the worlds of that time: a change of the steps gives a seed another world.
 #[test]
 fn earlier_findings_stay_cured() {
     for (seed, config) in [(1, "decisions:improved"), (6, ""), (19, "policy:stitched"), (1156, "policy:stitched")] {
