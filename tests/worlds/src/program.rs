@@ -575,10 +575,6 @@ impl Program {
         for _ in 0..WAKES {
             let Some(mode) = self.asleep.filter(|_| !shared.has_finding()) else { break };
             self.wake(shared, mode);
-            // A wake that lacks memory does not ask which frees are complete.
-            if let Err(error) = shared.core.process_events(DEVICE) {
-                shared.refused("process_events", &error);
-            }
             turns::pass();
         }
         if self.asleep.is_some() {

@@ -144,11 +144,10 @@ impl<P: Platform> Parker<'_, P> {
         // Kept during the wait: no capture begins, which the wait would make invalid.
         let _permission = self.mapper.may_record().ok_or(in_capture)?;
         for used in self.pairs() {
-            let (stream, may_use) = {
-                let heap = device.heaps.lock(used.slot(PoolKind::Small));
-                (heap.stream, device.driver.may_use_stream_of(&heap, NO_STREAM))
-            };
-            if may_use && device.call(|memory| memory.is_capturing(stream))? {
+            let stream = device.driver.usable_stream(&device.heaps.lock(used.slot(PoolKind::Small)), NO_STREAM);
+            if let Some(stream) = stream
+                && device.call(|memory| memory.is_capturing(stream))?
+            {
                 return Err(in_capture.into());
             }
         }

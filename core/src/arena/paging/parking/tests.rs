@@ -540,6 +540,24 @@ fn waking_takes_cached_memory_and_fails_whole_where_that_is_not_enough() {
 }
 
 #[test]
+fn waking_waits_for_frees_behind_work_of_other_streams() {
+    for policy in POLICIES {
+        let allocator = allocator(policy);
+        let pool = tagged(&allocator);
+        let block = malloc_in(&allocator, pool, 300, ONE).unwrap();
+        device(&allocator).write(block, 9);
+        park(&allocator, ParkMode::Keep).unwrap();
+        let pending = allocator.malloc(DEVICE, 300 * MIB, ONE).unwrap();
+        allocator.record_stream(pending, TWO).unwrap();
+        device(&allocator).launch(TWO, pending, MIB).unwrap();
+        allocator.free(pending).unwrap();
+        wake(&allocator).unwrap();
+        assert_eq!(device(&allocator).read(block), Some(9), "`{policy}`");
+        assert_eq!(report(&allocator).state, ParkState::Awake);
+    }
+}
+
+#[test]
 fn a_device_without_pages_or_without_host_memory_is_told() {
     let parked = |device: SimulatedDevice, mode| {
         let allocator = Simulated::new([device], &Config::default()).unwrap();

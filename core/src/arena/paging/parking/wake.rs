@@ -147,13 +147,18 @@ impl<P: Platform> Parker<'_, P> {
         result
     }
 
-    /// Provides a page of `bytes`, and releases cached memory elsewhere if the limit or the device does
-    /// not allow the bytes. Returns false if even so the memory does not suffice.
+    /// Provides a page of `bytes`. If the limit or the device does not allow the bytes, waits for pending frees, and
+    /// releases cached memory elsewhere. Returns false if even so the memory does not suffice.
     fn provide(&self, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
+        let device = self.device();
         if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
             return Ok(true);
         }
-        self.device().release_cached(None)?;
+        // Kept during the wait: no capture begins, which the wait would make invalid.
+        if let Some(_permission) = self.mapper.may_record() {
+            device.wait_for_events()?;
+        }
+        device.release_cached(None)?;
         self.mapper.new_page(bytes, Charge::WithinLimit, batch)
     }
 
