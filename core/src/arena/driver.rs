@@ -186,10 +186,11 @@ impl<D: DeviceMemory> Driver<D> {
         stream == named || self.device().reports_end(stream)
     }
 
-    /// Returns whether a call may use the handle of a heap's stream, as [`may_use`](Self::may_use) does: not if the
-    /// stream has ended, nor if the heap has none.
-    pub(super) fn may_use_stream_of<S: Storage>(&self, heap: &Heap<S>, named: StreamId) -> bool {
-        heap.stream != NO_STREAM && !heap.ended && self.may_use(heap.stream, named)
+    /// Returns the stream of a heap, if a call may use its handle, as [`may_use`](Self::may_use) says. `None` if the
+    /// stream has ended, or if the heap has none.
+    pub(super) fn usable_stream<S: Storage>(&self, heap: &Heap<S>, named: StreamId) -> Option<StreamId> {
+        let exists = heap.stream != NO_STREAM && !heap.ended && self.may_use(heap.stream, named);
+        exists.then_some(heap.stream)
     }
 }
 

@@ -62,7 +62,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let Some(_permission) = self.driver.may_record(&self.flags) else { return };
         let stream = {
             let heap = self.heaps.lock(slot);
-            if !self.driver.may_use_stream_of(&heap, NO_STREAM) {
+            if self.driver.usable_stream(&heap, NO_STREAM).is_none() {
                 return;
             }
             heap.stream

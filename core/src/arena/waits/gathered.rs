@@ -130,23 +130,12 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Records events for the blocks with an event not recorded yet.
-    pub(in crate::arena) fn record_open(self) -> Result<u32, Error> {
-        if !self.flags.has(flags::HAS_GATHERED) {
-            return Ok(0);
-        }
-        self.record_queues(self.flags.waiting(), None)
-    }
-
     /// Records events for all blocks open at the call, also where another thread is recording: the thread's event may stand before
     /// the latest blocks.
     ///
     /// # Errors
     /// As for [`record_queues`](Self::record_queues).
     pub(in crate::arena) fn record_all_open(self) -> Result<u32, Error> {
-        if !self.flags.has(flags::HAS_GATHERED) {
-            return Ok(0);
-        }
         let (mut sum, mut result) = (0, Ok(()));
         for group in self.flags.waiting().iter() {
             let mut from = 0;

@@ -180,12 +180,12 @@ impl<P: Platform> OnDevice<'_, P> {
         named: StreamId,
         private: bool,
     ) -> Result<Option<StreamId>, Error> {
-        let (own, may) = {
+        let own = {
             let heap = self.heaps.lock(slot);
-            (heap.stream, self.driver.may_use_stream_of(&heap, named) && (private || heap.pool == 0))
+            self.driver.usable_stream(&heap, named).filter(|_| private || heap.pool == 0)
         };
-        let may = may && self.driver.device().can_order(own) && !self.call(|memory| memory.is_capturing(own))?;
-        Ok(may.then_some(own))
+        let Some(own) = own.filter(|&own| self.driver.device().can_order(own)) else { return Ok(None) };
+        Ok((!self.call(|memory| memory.is_capturing(own))?).then_some(own))
     }
 
     /// Frees the blocks of all heaps whose uses are complete, without a wait. Returns the number of blocks whose waits for

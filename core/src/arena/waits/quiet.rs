@@ -22,7 +22,8 @@ impl<P: Platform> Arena<P> {
         let Some(_permission) = self.driver.may_record(&self.flags) else { return false };
         let (stream, pool, stamp) = {
             let mut heap = self.heaps.lock(slot);
-            if !heap.epochs.has_room() || !self.driver.may_use_stream_of(&heap, named) {
+            let Some(stream) = self.driver.usable_stream(&heap, named) else { return false };
+            if !heap.epochs.has_room() {
                 return false;
             }
             // The count of the pool never decreases and is the clock of a heap that changes hands,
@@ -30,7 +31,7 @@ impl<P: Platform> Arena<P> {
             heap.clock = self.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
             let stamp = heap.clock;
             heap.epochs.begin(stamp);
-            (heap.stream, heap.pool, stamp)
+            (stream, heap.pool, stamp)
         };
         let begun = self.begin_departure(Some(stream), Departing::Blocks { slot, pool, stamp });
         if begun.is_err() {

@@ -74,13 +74,14 @@ impl<P: Platform> Stitcher<'_, P> {
         let device = self.device();
         let mut counts = PageCounts::new(self.step());
         for pair in device.arena.heaps.pairs_of(0) {
-            let (stream, may_use) = {
-                let heap = device.arena.heaps.lock(super::gather::slots_of(pair.pair)[0]);
-                (heap.stream, device.driver.may_use_stream_of(&heap, request.stream))
-            };
-            // Another stream that captures can neither be ordered before the request nor waited for.
-            if pair.pair != request.slot / 2 && (!may_use || device.call(|memory| memory.is_capturing(stream))?) {
-                continue;
+            if pair.pair != request.slot / 2 {
+                let slot = super::gather::slots_of(pair.pair)[0];
+                let stream = device.driver.usable_stream(&device.arena.heaps.lock(slot), request.stream);
+                let Some(stream) = stream else { continue };
+                // Another stream that captures can neither be ordered before the request nor waited for.
+                if device.call(|memory| memory.is_capturing(stream))? {
+                    continue;
+                }
             }
             self.count_free(Wanted::Free, pair.pair, &mut counts);
         }

@@ -105,7 +105,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let device = self.device();
-        if !device.driver.may_use_stream_of(&device.arena.heaps.lock(slots_of(pair)[0]), taker.stream) {
+        if device.driver.usable_stream(&device.arena.heaps.lock(slots_of(pair)[0]), taker.stream).is_none() {
             return Ok(());
         }
         // Taken before the event is recorded: a page that is freed later may have later work.

@@ -86,13 +86,15 @@ impl<P: Platform> Stitcher<'_, P> {
         let mut best: Option<(u64, u32)> = None;
         for other in self.others(request.into()) {
             for slot in slots_of(other.pair) {
-                let (stream, may_use, fit) = {
+                let (stream, fit) = {
                     let mut heap = device.arena.heaps.lock(slot);
-                    let may_use = device.driver.may_use_stream_of(&heap, request.stream);
-                    (heap.stream, may_use, PagedHeap(&mut heap).lendable(request.size))
+                    let stream = device.driver.usable_stream(&heap, request.stream);
+                    (stream, PagedHeap(&mut heap).lendable(request.size))
                 };
                 let Some(bytes) = fit.filter(|&bytes| best.is_none_or(|(least, _)| bytes < least)) else { continue };
-                if may_use && !device.call(|memory| memory.is_capturing(stream))? {
+                if let Some(stream) = stream
+                    && !device.call(|memory| memory.is_capturing(stream))?
+                {
                     best = Some((bytes, slot));
                 }
             }
