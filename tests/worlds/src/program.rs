@@ -19,8 +19,8 @@ const EXCHANGED: usize = 16;
 /// Pages of an elastic range, and bytes of a page.
 const RANGE_PAGES: u64 = 8;
 const PAGE: u64 = 2 << 20;
-/// Calls to wake the memory of a thread at the end, at most: other threads park, wake and free beside.
-const WAKES: u32 = 10_000;
+/// Calls to wake the memory of a thread at the end, at most: each is refused while another thread parks or wakes.
+const WAKES: u32 = 1_000_000;
 /// Unused blocks of a thread at most.
 const GUESTS: usize = 6;
 /// Calls for planned failures.
