@@ -29,6 +29,14 @@ pub(crate) fn of_driver(index: usize) -> Option<NonNull<c_void>> {
     NonNull::new(ADDRESSES[index].load(Ordering::Relaxed))
 }
 
+/// Returns the driver's function with the name `NAMES[index]`, or `None` if the driver lacks the function or nobody has asked
+/// for a function yet.
+#[inline]
+pub(crate) fn known(index: usize) -> Option<NonNull<c_void>> {
+    // Relaxed: what is behind the address was there before the program.
+    NonNull::new(ADDRESSES[index].load(Ordering::Relaxed))
+}
+
 /// Returns the index of the first name whose function of the driver is at `address`.
 pub(crate) fn index_of(address: NonNull<c_void>) -> Option<usize> {
     if !FILLED.load(Ordering::Acquire) {

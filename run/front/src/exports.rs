@@ -14,7 +14,7 @@
 //! the rows with `cuda.h`. A program finds a function by the driver's address, and the first row with the address is the
 //! program's function. So the newest version of a name comes first, whose addresses are the widest.
 
-use crate::call::{call, launched, measured, per_thread, touching};
+use crate::call::{call, launched, measured, per_thread, straight, straight_launch, touching};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
     CuContext, CuDevice, CuDevicePtr, CuFunction, CuGraph, CuGraphEdgeData, CuGraphExec, CuGraphNode, CuMemAccessDesc,
@@ -54,6 +54,19 @@ macro_rules! answer {
     (touching, $at:ident, $real:ident) => { touching($at, $real) };
 }
 
+/// The driver's function, where a call of the row's group needs nothing else.
+macro_rules! straight {
+    (launched, $at:ident) => {
+        straight_launch($at)
+    };
+    (touching, $at:ident) => {
+        straight($at)
+    };
+    ($group:ident, $at:ident) => {
+        None
+    };
+}
+
 /// Declares the functions, the table of their names and the table of their addresses.
 macro_rules! exports {
     ($($group:ident {
@@ -76,16 +89,24 @@ macro_rules! exports {
         $($(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),*) -> CuResult {
-                let at = const { index(stringify!($name)) };
-                let real = |address: NonNull<c_void>| {
-                    // SAFETY: the address is the driver's function of this name, with this signature.
-                    let real = unsafe {
-                        core::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($type),*) -> CuResult>(address)
+                type Function = unsafe extern "C" fn($($type),*) -> CuResult;
+                unsafe extern "C" fn answer($($argument: $type),*) -> CuResult {
+                    let at = const { index(stringify!($name)) };
+                    let real = move |address: NonNull<c_void>| {
+                        // SAFETY: the address is the driver's function of this name, with this signature.
+                        let real = unsafe { core::mem::transmute::<NonNull<c_void>, Function>(address) };
+                        // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
+                        unsafe { real($($argument),*) }
                     };
-                    // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
-                    unsafe { real($($argument),*) }
-                };
-                answer!($group, at, real $(, $answer $(($($given),*))?)?)
+                    answer!($group, at, real $(, $answer $(($($given),*))?)?)
+                }
+                let _at = const { index(stringify!($name)) };
+                let straight: Option<NonNull<c_void>> = straight!($group, _at);
+                // SAFETY: the address is the driver's function of this name, with this signature.
+                let straight = straight.map(|at| unsafe { core::mem::transmute::<NonNull<c_void>, Function>(at) });
+                // A jump, with the arguments where they are: a launch has eleven, and to write them again costs some nanoseconds.
+                // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
+                unsafe { straight.unwrap_or(answer)($($argument),*) }
             }
         )*)*
     };

@@ -24,11 +24,17 @@ pub(super) fn tell_first_launches() {
     WANTED.store(true, Ordering::Relaxed);
 }
 
+/// Returns whether first launches are told apart: once anybody wants full books.
+#[inline]
+pub fn tells_first_launches() -> bool {
+    WANTED.load(Ordering::Relaxed)
+}
+
 /// Returns whether a function or a graph is launched for the first time since the books began. Always false before
-/// anybody wants full books.
+/// first launches are told apart.
 #[inline]
 pub fn is_first_launch(handle: usize) -> bool {
-    WANTED.load(Ordering::Relaxed) && note(&LAUNCHED, handle)
+    tells_first_launches() && note(&LAUNCHED, handle)
 }
 
 /// Notes a handle in a table. Returns whether the table had room and did not have the handle.

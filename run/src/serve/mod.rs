@@ -61,6 +61,6 @@ mod served;
 mod sleeping;
 mod turns;
 
-pub use launches::is_first_launch;
+pub use launches::{is_first_launch, tells_first_launches};
 pub use process::{Counts, Process, enter, may_sleep, process};
 pub use sleeping::SleepFigures;

@@ -49,6 +49,18 @@ impl Process {
         }
     }
 
+    /// Begins a call that may use memory, as [`enter`](Self::enter) does, unless the thread is inside a served call.
+    ///
+    /// # Errors
+    /// As for [`enter`](Self::enter).
+    #[inline]
+    pub(super) fn enter_outside(&self) -> Result<Entered, CuResult> {
+        match &self.sleeping {
+            None => Ok(Entered::freely()),
+            Some(sleeping) => sleeping.sleeper.enter_outside(&self.memory()),
+        }
+    }
+
     /// Returns a wait for memory of the group. `None`: the process is in no group whose members are parked for each other.
     pub(super) fn begin_turn(&self) -> Option<InTurn> {
         let sleeping = self.sleeping.as_ref()?;

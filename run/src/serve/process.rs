@@ -334,14 +334,17 @@ pub fn may_sleep() -> bool {
     SLEEPS.load(Ordering::Relaxed)
 }
 
-/// Begins a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. Costs a load
-/// where nothing sleeps.
+/// Begins a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. Inside a served
+/// call nothing is begun: the served call's own way keeps the memory that it uses.
 ///
 /// # Errors
 /// The code for the caller, where the memory cannot wake.
 #[inline]
 pub fn enter() -> Result<Entered, CuResult> {
-    process().map_or(Ok(Entered::freely()), Process::enter)
+    match process() {
+        Some(process) => process.enter_outside(),
+        None => Ok(Entered::freely()),
+    }
 }
 
 /// Makes the state of the calling process.

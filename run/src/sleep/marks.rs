@@ -1,4 +1,4 @@
-//! The marks of the process's threads.
+//! What each thread of the process has: a mark, and whether it is inside a served call.
 //!
 //! A thread takes a mark at its first call, and another thread takes the mark over when the thread has ended. Marks live as long
 //! as the process: the closer of a gate may read any of them at any time.
@@ -16,10 +16,37 @@ struct Marks {
 
 static MARKS: Mutex<Marks> = Mutex::new(Marks { all: Vec::new(), spare: Vec::new() });
 
+/// What a thread has. In one place: a library finds the data of a thread by a call of the loader's, which a launch makes once.
+struct Own {
+    mark: Cell<Option<&'static Mark>>,
+    /// Whether the thread is inside a served call.
+    serving: Cell<bool>,
+}
+
 thread_local! {
-    /// The thread's mark. Constant and without a destructor, so an ending thread may still call.
-    static OWN: Cell<Option<&'static Mark>> = const { Cell::new(None) };
+    /// Constant and without a destructor, so an ending thread may still call.
+    static OWN: Own = const { Own { mark: Cell::new(None), serving: Cell::new(false) } };
     static RETURNED: Returned = const { Returned };
+}
+
+/// The time of a thread in a served call.
+#[derive(Debug)]
+pub struct Serving(());
+
+impl Serving {
+    /// Begins a call. `None` inside a served call: the driver may call functions by name, and finds the library's.
+    #[inline]
+    pub fn enter() -> Option<Self> {
+        // Only then is there a value, whose end is the end of the call.
+        (!OWN.with(|own| own.serving.replace(true))).then(|| Self(()))
+    }
+}
+
+impl Drop for Serving {
+    #[inline]
+    fn drop(&mut self) {
+        OWN.with(|own| own.serving.set(false));
+    }
 }
 
 /// Returns the thread's mark when the thread ends.
@@ -28,7 +55,7 @@ struct Returned;
 impl Drop for Returned {
     fn drop(&mut self) {
         // A call of a later destructor takes a further mark, which nobody returns.
-        if let Some(mark) = OWN.take()
+        if let Some(mark) = OWN.with(|own| own.mark.take())
             && !mark.is_inside()
         {
             lock().spare.push(mark);
@@ -39,7 +66,13 @@ impl Drop for Returned {
 /// Returns the calling thread's mark.
 #[inline]
 pub(super) fn own() -> &'static Mark {
-    OWN.get().unwrap_or_else(|| take())
+    OWN.with(|own| own.mark.get()).unwrap_or_else(|| take())
+}
+
+/// Returns the calling thread's mark, or `None` inside a served call.
+#[inline]
+pub(super) fn own_outside() -> Option<&'static Mark> {
+    OWN.with(|own| (!own.serving.get()).then(|| own.mark.get().unwrap_or_else(|| take())))
 }
 
 /// Takes a mark for the calling thread.
@@ -52,7 +85,7 @@ fn take() -> &'static Mark {
         mark
     });
     drop(marks);
-    OWN.set(Some(mark));
+    OWN.with(|own| own.mark.set(Some(mark)));
     let _ = RETURNED.try_with(|_| ());
     mark
 }
@@ -69,7 +102,19 @@ fn lock() -> MutexGuard<'static, Marks> {
 
 #[cfg(test)]
 mod tests {
-    use super::own;
+    use super::{Serving, own, own_outside};
+
+    #[test]
+    fn a_call_inside_a_call_is_the_drivers_until_the_outer_one_ends() {
+        let outer = Serving::enter().expect("the first call");
+        assert!(Serving::enter().is_none());
+        // The refusal has not ended the outer call.
+        assert!(Serving::enter().is_none());
+        assert!(own_outside().is_none());
+        drop(outer);
+        assert!(own_outside().is_some_and(|mark| core::ptr::eq(mark, own())));
+        assert!(Serving::enter().is_some());
+    }
 
     #[test]
     fn a_threads_mark_serves_a_later_thread() {

@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! sleeper    the states, and the changes
-//! marks      the marks of the process's threads
+//! marks      what each thread has: a mark, and whether it is inside a served call
 //! idle       since when a program is idle
 //! ```
 
@@ -19,5 +19,5 @@ mod marks;
 mod sleeper;
 
 pub use idle::Idle;
-pub use marks::other_threads;
+pub use marks::{Serving, other_threads};
 pub use sleeper::{Body, Change, Entered, MemorySleep, Stay};
