@@ -327,9 +327,10 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * default `native`.
  *     No effect. The key is accepted for existing strings.
  * canary (`caching` and `bfc`): `True` or `False`; default `False`.
- *     The bytes between the end of a request and the end of its block, 512 at most, get a value
- *     that is checked once the work known at the free is complete. A line in the log names a block
- *     whose value has changed. A free takes a call of the driver more.
+ *     Each block is at least 512 bytes larger than its request. The bytes behind the request, 1,024
+ *     at most, get a value that is checked once the work known at the free is complete. A line in
+ *     the log names a block whose value has changed. Under `guard:after`, only the bytes to the end
+ *     of the last 512 are checked. A free takes a call of the driver more.
  * chunk_mb (`size_class`): a whole number of MiB from 2 to 1099511627776; default `1024`.
  *     The size of a segment from which blocks are cut. A larger request gets a larger segment.
  * compact (`caching`): a number from 0 to 1; default off.

@@ -237,6 +237,22 @@ fn the_log_tells_of_allocators_and_of_requests_that_fail() {
     assert_eq!(mistake.as_deref(), Some(expected));
 }
 
+/// Nothing else tells the program, so the lines come without the variable, too.
+#[test]
+fn the_log_names_each_overwritten_canary() {
+    let Some(program) = program_with_driver("canary") else { return };
+    let output = output(emulated(&program).env_remove("CACHALOT_LOG")).expect("it was just built");
+    assert!(output.status.success(), "{}\n{}", output.status, printed(&output));
+    let (addresses, lines) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let lies =
+        [" lies 0 bytes behind the end of the block of 4096 bytes at ", " lies 511 bytes behind the end of the block"];
+    for (line, (address, lies)) in lines.lines().zip(addresses.split_whitespace().zip(lies)) {
+        let expected = format!("cachalot: device 0: memory was overwritten: {address}{lies}");
+        assert!(line.starts_with(&expected), "{lines}");
+    }
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+}
+
 #[test]
 fn the_log_tells_of_parked_memory_and_of_plans() {
     let (Some(park), Some(planned)) = (program_with_driver("park"), program("planned")) else { return };

@@ -3,9 +3,11 @@
 //
 //   defects list                     the names of the programs
 //   defects NAME [SETTINGS]          runs one, on an allocator with the settings (cachalot.h)
+//   defects NAME async               runs one on cudaMallocAsync and cudaFreeAsync, without the library: for a comparison
 //
 // The output is a line: NAME, found or missed or clean or false, the right block or not, the device's code, the first wrong
-// address, and the first line of the explanation. The file is compiled by nvcc for a GPU. Without one it is compiled twice, see
+// address, the first line of the explanation, and the milliseconds of the longest free. DEFECTS_GATE_MS limits how long work is
+// held back (10,000): a tool may let a launch wait for its kernel. The file is compiled by nvcc for a GPU. Without one it is compiled twice, see
 // emulated-runtime/README.md.
 #include <cachalot_host_kernels.h>
 
@@ -28,6 +30,8 @@ CACHALOT_HOST_KERNEL(look);
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,14 +46,20 @@ void require(cudaError_t code, const char* what) {
   std::exit(2);
 }
 
-// A gate in a stream: the work behind it waits until the gate opens, ten seconds at most.
+double now_ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A gate in a stream: the work behind it waits until the gate opens, or for the longest time.
 struct gate {
   std::atomic<bool> open{false};
 
   explicit gate(cudaStream_t stream) { require(cudaLaunchHostFunc(stream, wait, this), "a gate"); }
 
   static void CUDART_CB wait(void* self) {
-    for (int waits = 0; waits < 200000 && !static_cast<gate*>(self)->open; ++waits) {
+    const char* const limit = std::getenv("DEFECTS_GATE_MS");
+    const double end = now_ms() + (limit != nullptr ? std::atof(limit) : 10000);
+    while (!static_cast<gate*>(self)->open && now_ms() < end) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
@@ -58,32 +68,95 @@ struct gate {
 // What all programs use: an allocator, two streams, memory for results, and what the program's kernel is about to touch.
 struct scene {
   cachalot::allocator allocator;
+  const bool is_async;  // blocks are the runtime's, by cudaMallocAsync, and the library serves none
   cudaStream_t own, other;
   unsigned char* result;
   unsigned char* block = nullptr;    // the block that the report must name
   unsigned char* touched = nullptr;  // the first wrong address
+  std::mutex guards;                 // what follows
+  double longest_free = 0;
+  // By cudaMallocAsync: the streams, and the events of uses, that a block's free must wait for.
+  std::map<void*, std::vector<cudaStream_t>> streams;
+  std::map<void*, std::vector<cudaEvent_t>> uses;
 
-  explicit scene(const char* settings) : allocator(options(settings)) {
+  explicit scene(const char* settings) : allocator(options(settings)), is_async(asks_async(settings)) {
     require(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "a stream");
     require(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "a stream");
     require(cudaMalloc(reinterpret_cast<void**>(&result), 4096), "memory for results");
+    // The kernels are loaded now, and not by a launch that a program captures or holds back.
+    write(result, own);
+    read(result, own);
+    require(cudaStreamSynchronize(own), "the first kernels");
   }
+
+  static bool asks_async(const char* settings) { return std::strcmp(settings, "async") == 0; }
 
   static cachalot::options options(const char* settings) {
     cachalot::options made;
-    made.config = settings;
+    made.config = asks_async(settings) ? "" : settings;
     return made;
   }
 
   unsigned char* get(std::size_t bytes, cudaStream_t stream) {
-    return static_cast<unsigned char*>(allocator.malloc(bytes, stream));
+    if (!is_async) return static_cast<unsigned char*>(allocator.malloc(bytes, stream));
+    void* made = nullptr;
+    require(cudaMallocAsync(&made, bytes, stream), "memory");
+    return static_cast<unsigned char*>(made);
+  }
+  // Frees a block in the order of its own stream.
+  void drop(void* at) {
+    const double begin = now_ms();
+    if (!is_async) {
+      allocator.free(at);
+    } else {
+      const std::lock_guard<std::mutex> held(guards);
+      for (cudaStream_t stream : streams[at]) uses[at].push_back(mark(stream));
+      for (cudaEvent_t use : uses[at]) require(cudaStreamWaitEvent(own, use, 0), "a wait");
+      streams.erase(at);
+      uses.erase(at);
+      require(cudaFreeAsync(at, own), "a free");
+    }
+    note(begin);
   }
   // Frees a block, and lets the allocator find out what is complete.
   void free(void* at) {
-    allocator.free(at);
-    require(cudaStreamSynchronize(own), "the block's stream");
-    allocator.process_events();
+    drop(at);
+    settle();
   }
+  // Waits for the own stream, and lets the allocator find out what is complete.
+  void settle() {
+    require(cudaStreamSynchronize(own), "the block's stream");
+    const double begin = now_ms();
+    allocator.process_events();
+    note(begin);
+  }
+  void note(double begin) {
+    const double spent = now_ms() - begin;
+    const std::lock_guard<std::mutex> held(guards);
+    if (spent > longest_free) longest_free = spent;
+  }
+  void empty_cache() {
+    allocator.empty_cache();
+    cudaMemPool_t pool;
+    if (!is_async) return;
+    require(cudaDeviceGetDefaultMemPool(&pool, 0), "the pool");
+    require(cudaMemPoolTrimTo(pool, 0), "a trim");
+  }
+  void record_stream(void* at, cudaStream_t stream) {
+    if (is_async) streams[at].push_back(stream); else allocator.record_stream(at, stream);
+  }
+  void record_use(void* at, cudaStream_t stream) {
+    if (is_async) uses[at].push_back(mark(stream)); else allocator.record_use(at, stream);
+  }
+  // Returns an event behind the work of a stream.
+  static cudaEvent_t mark(cudaStream_t stream) {
+    cudaEvent_t event;
+    require(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event");
+    require(cudaEventRecord(event, stream), "an event");
+    return event;
+  }
+  // Orders a stream behind the own one, as every program must before it uses a new block there.
+  void follow(cudaStream_t stream) { require(cudaStreamWaitEvent(stream, mark(own), 0), "a wait"); }
   void write(unsigned char* at, cudaStream_t stream, unsigned count = 1, unsigned stride = 1) {
     touch<<<1, 1, 0, stream>>>(at, count, stride);
   }
@@ -168,16 +241,15 @@ void after_a_growth(scene& it) {
 
 void after_a_free_by_a_thread(scene& it) {
   unsigned char* block = it.get(256 * kib, it.own);
-  std::thread([&] { it.allocator.free(block); }).join();
-  require(cudaStreamSynchronize(it.own), "the block's stream");
-  it.allocator.process_events();
+  std::thread([&] { it.drop(block); }).join();
+  it.settle();
   it.write(it.wrong(block), it.own);
 }
 
 void after_empty_cache(scene& it) {
   unsigned char* block = it.get(5 * mib, it.own);
   it.free(block);
-  it.allocator.empty_cache();
+  it.empty_cache();
   it.read(it.wrong(block, 3 * mib), it.own);
 }
 
@@ -208,6 +280,7 @@ void in_a_graph_replayed_later(scene& it) {
 template <std::size_t bytes, bool writes>
 void not_recorded(scene& it) {
   unsigned char* block = it.get(bytes, it.own);
+  it.follow(it.other);
   gate behind(it.other);
   unsigned char* at = it.wrong(block);
   if (writes) it.write(at, it.other); else it.read(at, it.other);
@@ -219,6 +292,7 @@ void not_recorded(scene& it) {
 template <std::size_t bytes>
 void not_recorded_and_reused(scene& it) {
   unsigned char* block = it.get(bytes, it.own);
+  it.follow(it.other);
   gate behind(it.other);
   it.write(it.wrong(block), it.other);
   it.free(block);
@@ -230,8 +304,9 @@ void not_recorded_and_reused(scene& it) {
 // The use was recorded up to a moment before the last one.
 void recorded_too_early(scene& it) {
   unsigned char* block = it.get(1 * mib, it.own);
+  it.follow(it.other);
   it.write(block, it.other);
-  it.allocator.record_use(block, it.other);
+  it.record_use(block, it.other);
   require(cudaStreamSynchronize(it.other), "the first use");
   gate behind(it.other);
   it.write(it.wrong(block), it.other);
@@ -244,7 +319,8 @@ void another_stream_recorded(scene& it) {
   cudaStream_t third;
   require(cudaStreamCreateWithFlags(&third, cudaStreamNonBlocking), "a stream");
   unsigned char* block = it.get(300 * kib, it.own);
-  it.allocator.record_stream(block, third);
+  it.record_stream(block, third);
+  it.follow(it.other);
   gate behind(it.other);
   it.read(it.wrong(block, 1000), it.other);
   it.free(block);
@@ -255,7 +331,8 @@ void another_stream_recorded(scene& it) {
 void recorded_for_another_block(scene& it) {
   unsigned char* block = it.get(300 * kib, it.own);
   unsigned char* neighbour = it.get(300 * kib, it.own);
-  it.allocator.record_stream(neighbour, it.other);
+  it.record_stream(neighbour, it.other);
+  it.follow(it.other);
   gate behind(it.other);
   it.read(it.wrong(block), it.other);
   it.free(block);
@@ -266,6 +343,7 @@ void recorded_for_another_block(scene& it) {
 // The copy to the host comes late.
 void copied_late(scene& it) {
   unsigned char* block = it.get(4 * mib, it.own);
+  it.follow(it.other);
   gate behind(it.other);
   it.read(it.wrong(block, 4 * mib - 1), it.other);
   it.free(block);
@@ -284,6 +362,7 @@ void waited_for_the_wrong_event(scene& it) {
   require(cudaEventCreateWithFlags(&early, cudaEventDisableTiming), "an event");
   unsigned char* block = it.get(2 * mib, it.own);
   require(cudaEventRecord(early, it.other), "an event");
+  it.follow(it.other);
   gate behind(it.other);
   it.write(it.wrong(block), it.other);
   // The own stream waits for work before the use.
@@ -295,9 +374,10 @@ void waited_for_the_wrong_event(scene& it) {
 
 void a_use_for_each_round(scene& it) {
   unsigned char* block = it.get(1 * mib, it.own);
+  it.follow(it.other);
   for (int round = 0; round < 3; ++round) {
     it.write(block, it.other);
-    it.allocator.record_use(block, it.other);
+    it.record_use(block, it.other);
   }
   require(cudaStreamSynchronize(it.other), "the rounds");
   gate behind(it.other);
@@ -315,6 +395,7 @@ void a_graph_on_another_stream(scene& it) {
   it.write(block, it.other);
   require(cudaStreamEndCapture(it.other, &graph), "the end of a capture");
   require(cudaGraphInstantiate(&executable, graph, 0), "a graph");
+  it.follow(it.other);
   gate behind(it.other);
   it.wrong(block);
   require(cudaGraphLaunch(executable, it.other), "a replay");
@@ -331,7 +412,7 @@ void clean_stream(scene& it) {
     unsigned char* block = it.get(bytes, it.own);
     it.write(block, it.own, 16, bytes / 16);
     it.read(block + bytes - 1, it.own);
-    it.allocator.free(block);
+    it.drop(block);
   }
 }
 
@@ -339,26 +420,24 @@ template <std::size_t bytes>
 void clean_streams(scene& it) {
   for (int round = 0; round < 5; ++round) {
     unsigned char* block = it.get(bytes, it.own);
-    cudaEvent_t made;
-    require(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "an event");
     it.write(block, it.own, 16, bytes / 16);
-    require(cudaEventRecord(made, it.own), "an event");
-    require(cudaStreamWaitEvent(it.other, made, 0), "a wait");
+    it.follow(it.other);
     gate behind(it.other);
     it.write(block + bytes - 1, it.other);
-    it.allocator.record_stream(block, it.other);
+    it.record_stream(block, it.other);
     it.free(block);
     behind.open = true;
     require(cudaStreamSynchronize(it.other), "the other stream");
-    it.allocator.process_events();
+    it.settle();
   }
 }
 
 void clean_uses_so_far(scene& it) {
   for (int round = 0; round < 5; ++round) {
     unsigned char* block = it.get(700 * kib, it.own);
+    it.follow(it.other);
     it.write(block, it.other);
-    it.allocator.record_use(block, it.other);
+    it.record_use(block, it.other);
     it.free(block);
   }
 }
@@ -383,7 +462,7 @@ void clean_threads(scene& it) {
       for (int round = 0; round < 20; ++round) {
         unsigned char* block = it.get(300 * kib, it.own);
         it.write(block, it.own);
-        it.allocator.free(block);
+        it.drop(block);
       }
     });
   }
@@ -472,12 +551,12 @@ int run(const program& of, const char* settings) {
   of.run(it);
   const cudaError_t code = cudaDeviceSynchronize();
   // Canaries are checked at the free. Programs that have freed the block get an error, which changes nothing.
-  if (code == cudaSuccess && it.block != nullptr && cachalot_free(it.allocator.get(), it.block) == CACHALOT_OK) {
-    cudaStreamSynchronize(it.own);
-    it.allocator.process_events();
+  if (code == cudaSuccess && !it.is_async && it.block != nullptr &&
+      cachalot_free(it.allocator.get(), it.block) == CACHALOT_OK) {
+    it.settle();
   }
   std::string said;
-  if (it.touched != nullptr) {
+  if (it.touched != nullptr && !it.is_async) {
     char text[4096] = "";
     if (cachalot_explain_address(it.allocator.get(), it.touched, text, sizeof text, nullptr) != CACHALOT_OK) {
       std::snprintf(text, sizeof text, "%s", cachalot_last_error());
@@ -489,8 +568,8 @@ int run(const program& of, const char* settings) {
   const bool right = said.find(std::string(" at ") + named + ",") != std::string::npos;
   const bool planted = it.touched != nullptr;
   const char* verdict = planted ? (code == cudaSuccess ? "missed" : "found") : (code == cudaSuccess ? "clean" : "false");
-  std::printf("%s\t%s\t%s\t%d\t%p\t%s\n", of.name, verdict, right ? "right" : "-", int(code),
-              static_cast<void*>(it.touched), said.substr(0, said.find('\n')).c_str());
+  std::printf("%s\t%s\t%s\t%d\t%p\t%s\t%.1f\n", of.name, verdict, right ? "right" : "-", int(code),
+              static_cast<void*>(it.touched), said.substr(0, said.find('\n')).c_str(), it.longest_free);
   std::fflush(stdout);
   // Blocks are left, and the context may be broken.
   std::_Exit(0);

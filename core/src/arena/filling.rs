@@ -1,25 +1,27 @@
 //! What is written to blocks: cleared or filled when new or freed, and a canary behind the requested bytes.
 //!
 //! ```text
-//! block   | requested bytes | canary, 512 bytes at most |
+//! block   | requested bytes | canary, 512 to 1,023 bytes |
 //! free ─ the work known at the free is complete ─▶ canary read ─▶ block filled ─▶ free for further requests
 //! ```
 //!
 //! The own stream of each block counts as a use (`WATCHED`), so every free comes to the end of its waits.
 
 use crate::arena::{Arena, OnDevice, Platform, flags};
-use crate::config::Filling;
+use crate::config::{CANARY_MARGIN, Filling};
 use crate::device::{Contents, Host, Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::block::BlockEntry;
 use crate::page_map::Owner;
-use crate::units::{DevicePtr, StreamId};
+use crate::units::{DevicePtr, StreamId, UNIT};
 
 /// The value of the bytes behind the requested ones.
 const CANARY: u8 = 0xCB;
 
-/// The greatest number of bytes behind the requested ones that are checked.
-const CHECKED: usize = 512;
+/// The greatest number of bytes behind the requested ones that are checked: the margin, and what a unit is rounded up by.
+const CHECKED: usize = 1024;
+
+const _: () = assert!(CHECKED as u64 >= CANARY_MARGIN + UNIT);
 
 /// Returns how many bytes behind the requested ones of a block are checked.
 fn checked_bytes(size: u64, requested: u64) -> usize {

@@ -24,6 +24,8 @@ pub(crate) struct Settings<R: Lock> {
     small_max: AtomicU64,
     /// The [`Rounding`] of the policy. Read while [`flags::ROUNDING`] is set.
     rounding: AtomicU32,
+    /// Bytes that a block has beyond its request, before it is rounded (`canary`). Read while [`flags::ROUNDING`] is set.
+    margin: AtomicU64,
     /// `roundup_power2_divisions`, one word for each interval. Read while [`flags::ROUNDING`] is set.
     divisions: [AtomicU32; INTERVALS],
     /// The configuration in force.
@@ -38,6 +40,7 @@ impl_empty! {
         below_unit,
         small_max,
         rounding,
+        margin,
         divisions,
         config: Ranked::new(Rank::Config, Config::new()),
         single_search,
@@ -71,6 +74,7 @@ impl<R: Lock> Settings<R> {
             divisions: core::array::from_fn(|at| AtomicU32::new(self.divisions[at].load(Ordering::Relaxed))),
             config: Ranked::new(Rank::Config, config),
             single_search: AtomicU32::new(self.single_search.load(Ordering::Relaxed)),
+            margin: AtomicU64::new(self.margin.load(Ordering::Relaxed)),
             ..Self::default()
         };
         copy.set_policy(self.policy());
@@ -96,6 +100,7 @@ impl<R: Lock> Settings<R> {
         if word & flags::ROUNDING == 0 {
             self.round_to_unit(bytes)
         } else {
+            let bytes = bytes + self.margin.load(Ordering::Relaxed);
             match self.rounding.load(Ordering::Relaxed) {
                 Rounding::BUDDY => buddy::round(bytes),
                 Rounding::SLAB if bytes <= self.small_max.load(Ordering::Relaxed) => slab::round(bytes),
@@ -142,7 +147,9 @@ impl<P: Platform> Arena<P> {
         }
         let divided = divisions.iter().any(|&divisions| divisions > 1);
         let otherwise = self.settings.policy().rounding() != Rounding::Divided;
-        self.flags.set(flags::ROUNDING, divided || otherwise);
+        let margin = config.canary_margin();
+        self.settings.margin.store(margin, Ordering::Relaxed);
+        self.flags.set(flags::ROUNDING, divided || otherwise || margin != 0);
         // A fence right at the free of a guarded block: a later one would cover work that the free does not know.
         let is_guarded = config.guard() != Guard::Off;
         self.flags.set(flags::GUARDED, is_guarded);

@@ -32,7 +32,7 @@ pub struct Filling {
     pub on_alloc: Option<u8>,
     /// Each byte of a freed block gets this value, once the work known at the free is complete.
     pub on_free: Option<u8>,
-    /// The bytes behind the requested ones get a value that is checked once the work known at the free is complete.
+    /// Each block has bytes behind the requested ones, which get a value that is checked once the work known at the free is complete.
     pub canary: bool,
 }
 
@@ -45,6 +45,10 @@ impl Filling {
         self.on_free.is_some() || self.canary
     }
 }
+
+/// Bytes of a block beyond its request that are a canary at least, where blocks have a margin for it. Requests are mostly a whole
+/// number of units, so without a margin most blocks would have no canary.
+pub(crate) const CANARY_MARGIN: u64 = 512;
 
 /// When blocks are cleared (`zero`).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -20,6 +20,7 @@ mod settings;
 mod tests;
 
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
+pub(crate) use guard::CANARY_MARGIN;
 pub use guard::{Filling, Guard, Zero};
 pub use notes::Note;
 pub use policy::*;
@@ -383,6 +384,12 @@ impl Config {
             on_free: if matches!(self.zero, Zero::OnFree) { Some(0) } else { self.pattern },
             canary: self.canary,
         }
+    }
+
+    /// Returns the bytes that each block has beyond its request for a canary, before it is rounded. None under `guard:after`,
+    /// whose blocks end with their pages.
+    pub(crate) const fn canary_margin(&self) -> u64 {
+        if self.canary && !matches!(self.guard, Guard::After) { CANARY_MARGIN } else { 0 }
     }
 
     /// Returns the part of the time that the driver may take for giving idle memory back and obtaining it

@@ -68,9 +68,10 @@ pub static REFERENCE: [SettingReference; 52] = [
         })
         .writes(|config, out| out.some(config.canary.then_some("True")))
         .effect(
-            "The bytes between the end of a request and the end of its block, 512 at most, get a value that is \
-             checked once the work known at the free is complete. A line in the log names a block whose value has \
-             changed. A free takes a call of the driver more.",
+            "Each block is at least 512 bytes larger than its request. The bytes behind the request, 1,024 at most, \
+             get a value that is checked once the work known at the free is complete. A line in the log names a \
+             block whose value has changed. Under `guard:after`, only the bytes to the end of the last 512 are \
+             checked. A free takes a call of the driver more.",
         ),
     mebibytes(9, "chunk_mb", Value("1024"), "5120", 2, |config| &mut config.size_class().chunk)
         .of(&["size_class"])

@@ -105,6 +105,26 @@ fn a_write_behind_the_requested_bytes_is_reported_with_its_address() {
 }
 
 #[test]
+fn a_canary_lies_behind_requests_of_whole_units_too() {
+    for (policy, margin) in [("", 512), ("policy:bfc,", 512), ("guard:all,", 512), ("guard:after,", 0)] {
+        let allocator = allocator(&[policy, "canary:True"].concat());
+        let blocks: Vec<_> = (0..3).map(|_| malloc(&allocator, 4096)).collect();
+        let apart = blocks[2].0 - blocks[1].0;
+        assert!(policy.starts_with("guard") || apart == 4096 + margin, "{policy}{apart}");
+        // The first byte behind a block, and the last one before the next block.
+        device(&allocator).overwrite(blocks[1].offset(4096), 9);
+        device(&allocator).overwrite(blocks[1].offset(4096 + 511), 9);
+        device(&allocator).overwrite(blocks[0].offset(4096 + 511), 9);
+        for &block in &blocks {
+            allocator.free(block).unwrap();
+            settle(&allocator);
+        }
+        let found = [blocks[0].offset(4096 + 511), blocks[1].offset(4096)];
+        assert_eq!(device(&allocator).take_damage(), found[..if margin > 0 { 2 } else { 0 }], "{policy}");
+    }
+}
+
+#[test]
 fn without_these_settings_no_byte_is_written() {
     let allocator = allocator("");
     let block = malloc(&allocator, 1000);

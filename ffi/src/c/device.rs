@@ -288,7 +288,8 @@ impl Host for Device {
 
     fn on_damage(&self, block: &Explanation) {
         let text = explanation::describe(block, &self.stacks);
-        log::error(format_args!("device {}: memory was overwritten: {text}", self.number));
+        // No status tells the program of it, so the line is written without `CACHALOT_LOG`, too.
+        log::warning(format_args!("device {}: memory was overwritten: {text}", self.number));
     }
 
     #[inline]

@@ -5,7 +5,7 @@
 //! ```text
 //! off       nothing
 //! error     requests that fail for lack of memory
-//! warning   settings without effect, fallbacks, failed operations without a status
+//! warning   settings without effect, fallbacks, failed operations without a status, overwritten canaries
 //! info      allocators, parked memory, plans, settings found by `tune:auto`
 //! ```
 //!

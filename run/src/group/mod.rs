@@ -24,6 +24,8 @@ mod lock;
 mod processes;
 mod shares;
 #[cfg(test)]
+mod tenants;
+#[cfg(test)]
 mod tests;
 mod turns;
 pub mod watch;
