@@ -1,7 +1,7 @@
 //! Device memory of [cachalot](cachalot) for programs over [cudarc](cudarc).
 //!
-//! A [`Pool`] serves the requests of one context of cudarc. A [`CachalotSlice`] stands where cudarc takes its own
-//! [`CudaSlice`](cudarc::driver::CudaSlice): in copies, in launches, in views.
+//! A [`Pool`] serves the requests of one context of cudarc. Copies, launches and views take a [`CachalotSlice`] in place
+//! of a [`CudaSlice`](cudarc::driver::CudaSlice).
 //!
 //! ```no_run
 //! use cachalot_cudarc::{Config, Pool};
@@ -17,8 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A slice belongs to the stream of its request. cudarc orders the work of several streams on a slice with two events
-//! of the slice, and the drop of a slice orders its stream behind them. After
+//! A slice belongs to the stream of the request. cudarc orders the work of several streams on a slice with two events
+//! of the slice, and the drop of a slice orders the slice's stream behind both events. After
 //! [`disable_event_tracking`](cudarc::driver::CudaContext::disable_event_tracking) there are no events, and a program
 //! announces the uses of other streams with [`CachalotSlice::record_stream`].
 

@@ -1,10 +1,9 @@
 //! A pool: an allocator of cachalot in a context of cudarc.
 
-use crate::slice::CachalotSlice;
 use cachalot::cuda::driver::types::CuStream;
 use cachalot::cuda::{DeviceOptions, StreamIdentity};
-use cachalot::{Buffer, Config, CudaAllocator, CudaDevice, DeviceIndex, Driver, Error, OpenError, StreamId};
-use cudarc::driver::{CudaContext, CudaStream, DeviceRepr, DriverError, HostSlice, ValidAsZeroBits};
+use cachalot::{Config, CudaAllocator, CudaDevice, DeviceIndex, Driver, Error, OpenError, StreamId};
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -35,7 +34,6 @@ impl Drop for Shared {
     }
 }
 
-/// Slices own a share of the pool.
 impl Deref for Pool {
     type Target = CudaAllocator;
 
@@ -46,13 +44,13 @@ impl Deref for Pool {
 }
 
 impl Pool {
-    /// Makes a pool with settings of cachalot in a primary context, which is what [`CudaContext::new`] makes.
+    /// Makes a pool with settings of cachalot in a primary context, as made by [`CudaContext::new`].
     ///
     /// Device: opened; no memory is taken before the first request. With a driver older than CUDA 12.0, a program
     /// calls [`stream_ended`](Self::stream_ended) before it drops the last handle of a stream.
     ///
     /// # Errors
-    /// [`RequestError::OtherContext`]: the context is not a primary one. [`RequestError::Open`].
+    /// [`RequestError::OtherContext`] for a context that is not primary; [`RequestError::Open`].
     pub fn new(context: &Arc<CudaContext>, config: &Config) -> Result<Self, RequestError> {
         if !context.is_primary() {
             return Err(RequestError::OtherContext);
@@ -70,63 +68,6 @@ impl Pool {
     /// The context whose streams the pool serves.
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.0.context
-    }
-
-    /// Allocates `len` values on a stream, usable there at once.
-    ///
-    /// Device: called if no cached block fits.
-    ///
-    /// # Errors
-    /// [`RequestError`], with the allocator's report if memory ran out.
-    ///
-    /// # Safety
-    /// The values are unset: they are written before they are read, or every bit pattern is a `T`.
-    pub unsafe fn alloc<T: DeviceRepr>(
-        &self,
-        stream: &Arc<CudaStream>,
-        len: usize,
-    ) -> Result<CachalotSlice<T>, RequestError> {
-        let number = self.number(stream, CudaDevice::stream_id)?;
-        let memory = Buffer::new(self.clone(), DEVICE, len, number)?;
-        Ok(CachalotSlice::new(memory, stream))
-    }
-
-    /// Allocates `len` values on a stream, and sets them to zero there.
-    ///
-    /// Device: called for the zeros, and if no cached block fits.
-    ///
-    /// # Errors
-    /// [`RequestError`], with the allocator's report if memory ran out.
-    pub fn alloc_zeros<T: DeviceRepr + ValidAsZeroBits>(
-        &self,
-        stream: &Arc<CudaStream>,
-        len: usize,
-    ) -> Result<CachalotSlice<T>, RequestError> {
-        // SAFETY: the values are set to zero, which is a `T`, before anyone has the slice.
-        let mut slice = unsafe { self.alloc(stream, len) }?;
-        if len > 0 {
-            stream.memset_zeros(&mut slice)?;
-        }
-        Ok(slice)
-    }
-
-    /// Allocates a copy of values of the host on a stream.
-    ///
-    /// Device: called for the copy, and if no cached block fits.
-    ///
-    /// # Errors
-    /// [`RequestError`], with the allocator's report if memory ran out.
-    pub fn clone_htod<T: DeviceRepr, Source: HostSlice<T> + ?Sized>(
-        &self,
-        stream: &Arc<CudaStream>,
-        source: &Source,
-    ) -> Result<CachalotSlice<T>, RequestError> {
-        // SAFETY: the values are copied, before anyone has the slice.
-        let mut slice = unsafe { self.alloc(stream, source.len()) }?;
-        if !source.is_empty() {
-            stream.memcpy_htod(source, &mut slice)?;
-        }
-        Ok(slice)
     }
 
     /// Returns the memory cached for a stream to the driver, before the program drops the stream's last handle. Needed
@@ -165,18 +106,18 @@ impl fmt::Debug for Pool {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// The allocator refuses: out of memory, with its report, or a limit of its tables.
+    /// The allocator refuses the request: out of memory, with a report, or a full table.
     Cachalot(Error),
     /// cudarc's call of the driver failed.
     Driver(DriverError),
-    /// The stream is of another context than the pool, or the context is not a primary one.
+    /// The stream belongs to another context than the pool, or the context is not primary.
     OtherContext,
     /// The device or the settings were refused.
     Open(OpenError),
 }
 
 impl RequestError {
-    /// Whether memory ran out: a smaller request may succeed, or the same one after a free.
+    /// Whether memory ran out: a smaller request may succeed, or the same request after a free.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Cachalot(Error::OutOfMemory(_)))
     }
@@ -205,7 +146,7 @@ impl fmt::Display for RequestError {
         match self {
             Self::Cachalot(error) => error.fmt(f),
             Self::Driver(error) => error.fmt(f),
-            Self::OtherContext => f.write_str("a pool serves the streams of its own context, a primary one"),
+            Self::OtherContext => f.write_str("a pool serves the streams of one primary context"),
             Self::Open(error) => error.fmt(f),
         }
     }

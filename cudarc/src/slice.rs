@@ -1,32 +1,92 @@
-//! A slice: values in memory of a pool, which cudarc takes like its own.
+//! A slice: values in memory of a pool, taken by cudarc like a `CudaSlice`, and the requests for slices.
 
-use crate::pool::{Pool, RequestError};
+use crate::pool::{DEVICE, Pool, RequestError};
 use cachalot::{Buffer, CudaDevice};
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{
-    CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg, SyncOnDrop,
+    CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice, HostSlice, LaunchArgs,
+    PushKernelArg, SyncOnDrop, ValidAsZeroBits,
 };
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, RangeBounds};
 use std::sync::Arc;
 
-/// Values of type `T` in memory of a [`Pool`], with what cudarc does with a [`CudaSlice`]: copies, launches, views.
+/// Values of type `T` in memory of a [`Pool`], for cudarc's copies, launches and views.
 ///
-/// Dereferences to a `CudaSlice` for reading. A copy by [`CudaSlice::try_clone`] is cudarc's own memory.
+/// Dereferences to a [`CudaSlice`] for reading. A copy by [`CudaSlice::try_clone`] is memory of cudarc.
 ///
-/// The drop frees the memory in the order of the slice's stream, which comes behind the work of other streams that
-/// cudarc knows of. The drop waits for nothing. Its failures are kept by the context
+/// The drop frees the memory in the order of the slice's stream, behind all work of other streams known to cudarc.
+/// The drop never waits. Failures are kept by the context
 /// ([`check_err`](cudarc::driver::CudaContext::check_err)) and told by
 /// [`on_failed_drop`](cachalot::Allocator::on_failed_drop).
 pub struct CachalotSlice<T> {
-    /// cudarc's view of the memory, with its events. Never dropped as it is: cudarc would free memory that is not
-    /// its own.
+    /// cudarc's slice with events over the memory. Never dropped, but leaked: cudarc would free the pool's memory.
     slice: ManuallyDrop<CudaSlice<T>>,
     /// Freed behind `slice`'s last work.
     memory: Buffer<T, Pool>,
     /// Held until the memory is free.
     _stream: Arc<CudaStream>,
+}
+
+/// Requests.
+impl Pool {
+    /// Allocates `len` values on a stream, usable there at once.
+    ///
+    /// Device: called if no cached block fits.
+    ///
+    /// # Errors
+    /// [`RequestError`], with the allocator's report if memory ran out.
+    ///
+    /// # Safety
+    /// The values are unset. Every bit pattern is a `T`, or the program writes the values before reading.
+    pub unsafe fn alloc<T: DeviceRepr>(
+        &self,
+        stream: &Arc<CudaStream>,
+        len: usize,
+    ) -> Result<CachalotSlice<T>, RequestError> {
+        let number = self.number(stream, CudaDevice::stream_id)?;
+        let memory = Buffer::new(self.clone(), DEVICE, len, number)?;
+        Ok(CachalotSlice::new(memory, stream))
+    }
+
+    /// Allocates `len` values on a stream, and sets them to zero there.
+    ///
+    /// Device: called for the zeros, and if no cached block fits.
+    ///
+    /// # Errors
+    /// [`RequestError`], with the allocator's report if memory ran out.
+    pub fn alloc_zeros<T: DeviceRepr + ValidAsZeroBits>(
+        &self,
+        stream: &Arc<CudaStream>,
+        len: usize,
+    ) -> Result<CachalotSlice<T>, RequestError> {
+        // SAFETY: the values are set to zero, which is a `T`, before anyone has the slice.
+        let mut slice = unsafe { self.alloc(stream, len) }?;
+        if len > 0 {
+            stream.memset_zeros(&mut slice)?;
+        }
+        Ok(slice)
+    }
+
+    /// Allocates a copy of values of the host on a stream.
+    ///
+    /// Device: called for the copy, and if no cached block fits.
+    ///
+    /// # Errors
+    /// [`RequestError`], with the allocator's report if memory ran out.
+    pub fn clone_htod<T: DeviceRepr, Source: HostSlice<T> + ?Sized>(
+        &self,
+        stream: &Arc<CudaStream>,
+        source: &Source,
+    ) -> Result<CachalotSlice<T>, RequestError> {
+        // SAFETY: the values are copied, before anyone has the slice.
+        let mut slice = unsafe { self.alloc(stream, source.len()) }?;
+        if !source.is_empty() {
+            stream.memcpy_htod(source, &mut slice)?;
+        }
+        Ok(slice)
+    }
 }
 
 impl<T> CachalotSlice<T> {
@@ -42,8 +102,8 @@ impl<T> CachalotSlice<T> {
         self.memory.block().allocator()
     }
 
-    /// Announces that work queued on `stream` uses the values: after the drop, the memory is not used again before the
-    /// work is done. Needed for work that cudarc does not track.
+    /// Announces work queued on `stream` as a use of the values: after the drop, the memory is reused behind the
+    /// work. Needed for work untracked by cudarc.
     ///
     /// Device: called, to record an event.
     ///
@@ -54,7 +114,7 @@ impl<T> CachalotSlice<T> {
         Ok(self.memory.record_stream(number)?)
     }
 
-    /// All values, as cudarc's view for writing. [`CudaSlice::as_view`] is the one for reading.
+    /// All values, as cudarc's view for writing; [`CudaSlice::as_view`] is for reading.
     pub fn as_view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.slice.as_view_mut()
     }

@@ -1,8 +1,8 @@
 /*
  * What cachalot_ort.h and its tests use of ONNX Runtime's C interface, in the layout of the version that
- * ORT_API_VERSION names. It is not ONNX Runtime's header, which no index of packages has. New functions come behind the old ones, so a
- * gap stands for the functions between. `requests.c` and the example run over the real library, where there is one:
- * a wrong layout fails there.
+ * ORT_API_VERSION names. It is not ONNX Runtime's header, which no index of packages has. New functions come behind
+ * the old ones, so a gap stands for the functions between. `requests.c` and the example run over the real library,
+ * where there is one: a wrong layout fails there.
  */
 #ifndef ONNXRUNTIME_C_API_H
 #define ONNXRUNTIME_C_API_H
