@@ -1,4 +1,4 @@
-//! Device memory of [cachalot](cachalot) for programs over [cudarc](cudarc).
+//! Device memory of [cachalot] for programs over [cudarc].
 //!
 //! A [`Pool`] serves the requests of one context of cudarc. Copies, launches and views take a [`CachalotSlice`] in place
 //! of a [`CudaSlice`](cudarc::driver::CudaSlice).

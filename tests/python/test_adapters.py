@@ -456,7 +456,9 @@ buffer = device.allocate(8 << 20, stream=legacy)
 assert int(buffer.handle) == address, "memory that Numba has freed serves cuda.core"
 print({name: devices[0].bytes for name, devices in cachalot_gpu.usage().items()})
 """
-        self.assertEqual(with_libraries(program), "('rmm', 'numba', 'cuda_core')\n{'cuda_core': 8388608, 'numba': 0, 'rmm': 0}\n")
+        self.assertEqual(
+            with_libraries(program), "('rmm', 'numba', 'cuda_core')\n{'cuda_core': 8388608, 'numba': 0, 'rmm': 0}\n"
+        )
 
 
 if __name__ == "__main__":
