@@ -9,9 +9,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # In the order of their dependencies, as they are published. Every other crate says `publish = false`.
-published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-snapshot cachalot-cuda cachalot-tuner cachalot
+published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-snapshot cachalot-cuda cachalot-tuner cachalot cachalot-cudarc
   cachalot-replay cachalot-auditor cachalot-gate cachalot-run cachalot-cli)
-headers=(cachalot.h cachalot.hpp cachalot_cub.hpp cachalot_cuda_mr.hpp cachalot_torch.h)
+headers=(cachalot.h cachalot.hpp cachalot_cub.hpp cachalot_cuda_mr.hpp cachalot_ort.h cachalot_torch.h)
 
 fail() {
   echo "tests/packages.sh: $1" >&2

@@ -10,6 +10,7 @@ mod interface;
 mod memory_viz;
 mod metrics;
 mod misuse;
+mod onnxruntime;
 mod packaging;
 mod planned;
 mod processes;

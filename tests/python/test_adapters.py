@@ -1,7 +1,7 @@
 """The adapters for other libraries, on the emulated driver.
 
-cuda.core and Numba are the real ones, from `scripts/setup/adapters.sh`. `gpu/adapters.py` tests CuPy and RMM, whose
-runtime needs a GPU.
+cuda.core, Numba and RMM are the real ones, from `scripts/setup/adapters.sh`. `gpu/adapters.py` tests CuPy and RMM's
+buffers, whose runtime needs a GPU.
 """
 
 from __future__ import annotations
@@ -257,6 +257,91 @@ print(wrong)
 
 
 @unittest.skipUnless(LIBRARIES, "CACHALOT_ADAPTERS is not set: scripts/setup/adapters.sh")
+class Rmm(unittest.TestCase):
+    """RMM's memory resources, as installed."""
+
+    def test_requests_and_frees(self) -> None:
+        program = """
+import cachalot_gpu, cachalot_gpu.rmm, rmm
+from rmm.pylibrmm.stream import Stream
+assert cachalot_gpu.rmm.enable()
+resource = rmm.mr.get_per_device_resource(0)
+assert isinstance(resource, rmm.mr.CallbackMemoryResource)
+held = lambda device: cachalot_gpu.usage()["rmm"][device]
+stream = Stream(type("Other", (), {"__cuda_stream__": lambda _: (0, 2)})())
+first = resource.allocate(1 << 20, stream)
+assert held(0).blocks == 1 and held(0).bytes >= 1 << 20
+resource.deallocate(first, 1 << 20, stream)
+assert resource.allocate(1 << 20, stream) == first, "behind the work of the stream"
+resource.deallocate(first, 1 << 20, stream)
+assert resource.allocate(1 << 20) not in (0, first), "another stream"
+second = rmm.mr.get_per_device_resource(1).allocate(1000)
+assert held(1).blocks == 1
+rmm.mr.get_per_device_resource(1).deallocate(second, 1000)
+print(held(0).blocks, held(1).blocks)
+"""
+        self.assertEqual(with_libraries(program), "1 0\n")
+
+    def test_failures_are_errors_of_rmm(self) -> None:
+        program = """
+import cachalot_gpu, cachalot_gpu.rmm, rmm
+cachalot_gpu.rmm.enable()
+resource = rmm.mr.get_per_device_resource(0)
+try:
+    resource.allocate(1 << 45)
+except MemoryError as error:
+    print(str(error).split(". ")[0])
+block = resource.allocate(1000)
+resource.deallocate(block, 1000)
+resource.deallocate(block, 1000)   # RMM's deallocation cannot fail: a warning
+print(cachalot_gpu.usage()["rmm"][0].blocks)
+"""
+        printed = with_libraries(program)
+        self.assertIn("out_of_memory: Device out of memory", printed)
+        self.assertIn("cachalot: RMM frees 0x", printed)
+        self.assertIn("\n0\n", printed)
+
+    def test_adaptors_stand_over_the_resource(self) -> None:
+        program = """
+import cachalot_gpu, cachalot_gpu.rmm, rmm
+resource = cachalot_gpu.rmm.resource(0)
+counted = rmm.mr.StatisticsResourceAdaptor(rmm.mr.LimitingResourceAdaptor(resource, 1 << 20))
+block = counted.allocate(1000)
+try:
+    counted.allocate(2 << 20)
+except MemoryError:
+    print("limited")
+print(counted.allocation_counts.current_count, cachalot_gpu.usage()["rmm"][0].blocks)
+counted.deallocate(block, 1000)
+print(counted.allocation_counts.current_count, cachalot_gpu.usage()["rmm"][0].blocks)
+"""
+        self.assertEqual(with_libraries(program), "limited\n1 1\n0 0\n")
+
+    def test_threads_allocate_and_free(self) -> None:
+        program = """
+import threading, cachalot_gpu, cachalot_gpu.rmm, rmm
+cachalot_gpu.rmm.enable()
+resource = rmm.mr.get_per_device_resource(0)
+
+def work(seed):
+    held = []
+    for step in range(200):
+        size = 512 + (seed * 7919 + step * 104729) % 100000
+        held.append((resource.allocate(size), size))
+        if step % 3:
+            resource.deallocate(*held.pop(step % len(held)))
+    for block in held:
+        resource.deallocate(*block)
+
+threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(cachalot_gpu.usage()["rmm"][0].blocks)
+"""
+        self.assertEqual(with_libraries(program), "0\n")
+
+
+@unittest.skipUnless(LIBRARIES, "CACHALOT_ADAPTERS is not set: scripts/setup/adapters.sh")
 @unittest.skipUnless(RUNTIME.is_file(), f"no {RUNTIME}: emulated-runtime install")
 class Numba(unittest.TestCase):
     """Numba, as installed."""
@@ -359,6 +444,8 @@ import numpy, cachalot_gpu
 from cuda.core import Device
 print(cachalot_gpu.enable_all("policy:stitched"))
 from numba import cuda
+import rmm
+rmm.mr.get_per_device_resource(0).deallocate(rmm.mr.get_per_device_resource(0).allocate(8 << 20), 8 << 20)
 array = cuda.to_device(numpy.zeros(1 << 20))
 device = Device(0)
 device.set_current()
@@ -369,7 +456,9 @@ buffer = device.allocate(8 << 20, stream=legacy)
 assert int(buffer.handle) == address, "memory that Numba has freed serves cuda.core"
 print({name: devices[0].bytes for name, devices in cachalot_gpu.usage().items()})
 """
-        self.assertEqual(with_libraries(program), "('numba', 'cuda_core')\n{'cuda_core': 8388608, 'numba': 0}\n")
+        self.assertEqual(
+            with_libraries(program), "('rmm', 'numba', 'cuda_core')\n{'cuda_core': 8388608, 'numba': 0, 'rmm': 0}\n"
+        )
 
 
 if __name__ == "__main__":

@@ -22,6 +22,13 @@ MIB = 1 << 20
 ROUNDS = 11
 PAIRS = 2000
 
+SPIN = (
+    r'extern "C" __global__ void spin(unsigned char* to, long long n, unsigned char value) {'
+    r" long long begin = clock64(); while (clock64() - begin < 20000000) {}"
+    r" for (long long i = threadIdx.x; i < n; i += blockDim.x) to[i] = value; }"
+)
+"""A kernel that waits some milliseconds, and then writes a value to each byte."""
+
 NEEDS = {
     "torch": "torch",
     "cupy": "cupy",
@@ -95,12 +102,7 @@ def cupy() -> None:
 
     # Freed while another stream is current, which still writes: the memory must not serve the first stream before.
     one, other = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
-    spin = cupy.RawKernel(
-        r'extern "C" __global__ void spin(unsigned char* to, long long n, unsigned char value) {'
-        r" long long begin = clock64(); while (clock64() - begin < 20000000) {}"
-        r" for (long long i = threadIdx.x; i < n; i += blockDim.x) to[i] = value; }",
-        "spin",
-    )
+    spin = cupy.RawKernel(SPIN, "spin")
     wrong = same = 0
     for _ in range(50):
         with one:
@@ -164,6 +166,31 @@ def rmm() -> None:
     buffer = rmm.DeviceBuffer(size=1000)
     assert held().blocks == 1 and counted.allocation_counts.current_count == 1
     del buffer
+    if installed("cupy"):
+        rmm_order(cachalot_gpu.rmm.resource(0))
+
+
+def rmm_order(resource: object) -> None:
+    """Deallocations on a stream other than that of the allocation, which still writes."""
+    import cupy
+    from rmm.pylibrmm.stream import Stream
+
+    size, wrong = 4 * MIB, 0
+    one, other = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+    spin = cupy.RawKernel(SPIN, "spin")
+    for _ in range(50):
+        first = resource.allocate(size, Stream(one))
+        with other:
+            spin((1,), (256,), (first, size, 1))
+        resource.deallocate(first, size, Stream(other))
+        again = resource.allocate(size, Stream(one))
+        memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(again, size, None), 0)
+        memory.memset_async(2, size, one)
+        cupy.cuda.Device().synchronize()
+        wrong += not bool((cupy.ndarray(size, "u1", memory) == 2).all())
+        resource.deallocate(again, size, Stream(one))
+    figure("rmm, wrong rounds of a deallocation on another stream", wrong, "of 50")
+    assert wrong == 0
 
 
 def numba() -> None:
