@@ -23,12 +23,13 @@ const MODULE: u16 = 1;
 
 /// Number of functions in the table. The tool fills in the functions that the tool has, and leaves the others null.
 const FUNCTIONS: usize = 63;
-/// The places of the functions in the table.
-const HEAP_REGISTER: usize = 1;
-const HEAP_UNREGISTER: usize = 2;
-const REGIONS_REGISTER: usize = 4;
-const REGIONS_UNREGISTER: usize = 6;
-const REGIONS_NAME: usize = 7;
+/// The places of the functions in the table: the numbers of the calls in NVIDIA's header. compute-sanitizer 2025.3 takes a call
+/// one place further for the next function.
+const HEAP_REGISTER: usize = 0;
+const HEAP_UNREGISTER: usize = 1;
+const REGIONS_REGISTER: usize = 3;
+const REGIONS_UNREGISTER: usize = 5;
+const REGIONS_NAME: usize = 6;
 
 /// A heap of which only the regions may be used; memory with an address; a reference by address; an ASCII text.
 const SUB_ALLOCATOR: u32 = 1;
@@ -274,5 +275,39 @@ impl MemoryTool {
         let name: NameRegions = unsafe { core::mem::transmute(function) };
         // SAFETY: the structures are complete, and outlive the call.
         unsafe { name(DOMAIN, &raw const batch) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COMPATIBLE, HEAP_REGISTER, HEAP_UNREGISTER, MODULE, REGIONS_NAME, REGIONS_REGISTER, REGIONS_UNREGISTER};
+    use std::io::Write;
+    use std::path::Path;
+
+    #[test]
+    fn the_places_of_functions_are_those_of_nvidias_header() {
+        let Some(folder) = std::env::var_os("CACHALOT_CUDA_H_DIR") else {
+            let _ = writeln!(std::io::stderr(), "skipped: NVTX against its header (CACHALOT_CUDA_H_DIR is not set)");
+            return;
+        };
+        let header = std::fs::read_to_string(Path::new(&folder).join("nvtx3/nvToolsExtMem.h")).expect("the header of NVTX");
+        let defined = |name: &str| {
+            let line = header.lines().find_map(|line| line.strip_prefix("#define ")?.trim_start().strip_prefix(name));
+            let value = line.unwrap_or_else(|| panic!("{name} is not defined")).trim();
+            let hexadecimal = value.strip_prefix("0x").and_then(|digits| usize::from_str_radix(digits, 16).ok());
+            hexadecimal.or_else(|| value.parse().ok()).unwrap_or_else(|| panic!("{name} is {value}"))
+        };
+        let expected = [
+            ("NVTX3EXT_CBID_nvtxMemHeapRegister ", HEAP_REGISTER),
+            ("NVTX3EXT_CBID_nvtxMemHeapUnregister ", HEAP_UNREGISTER),
+            ("NVTX3EXT_CBID_nvtxMemRegionsRegister ", REGIONS_REGISTER),
+            ("NVTX3EXT_CBID_nvtxMemRegionsUnregister ", REGIONS_UNREGISTER),
+            ("NVTX3EXT_CBID_nvtxMemRegionsName ", REGIONS_NAME),
+            ("NVTX_EXT_MODULEID_MEM ", usize::from(MODULE)),
+            ("NVTX_EXT_COMPATID_MEM ", usize::from(COMPATIBLE)),
+        ];
+        for (name, value) in expected {
+            assert_eq!(defined(name), value, "{name}");
+        }
     }
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Fetches NVIDIA's cuda.h and a libclang, pinned, for the test that compares the bindings with the header.
+# Fetches NVIDIA's cuda.h, the headers of NVTX and a libclang, pinned, for the tests that compare the bindings with the headers.
 #
 #   eval "$(scripts/setup/cuda_header.sh)" && cargo test -p cachalot-cuda --test all header::
 set -euo pipefail
 . "$(dirname "$0")/wheels.sh"
 
-unpack_wheels cuda-header nvidia-cuda-runtime==13.0.96
+unpack_wheels cuda-header nvidia-cuda-runtime==13.0.96 nvidia-nvtx==13.0.85
 unpack_wheels libclang libclang==18.1.1
 
 echo "export CACHALOT_CUDA_H_DIR='$tools/cuda-header/nvidia/cu13/include'"

@@ -161,10 +161,10 @@ int InitializeInjectionNvtxExtension(module_info *module) {
     return 0;
   }
   functions = module->segments[0].functions;
-  functions[1] = (intptr_t)heap_register;
-  functions[2] = (intptr_t)heap_unregister;
-  functions[4] = (intptr_t)regions_register;
-  functions[6] = (intptr_t)regions_unregister;
+  functions[0] = (intptr_t)heap_register;
+  functions[1] = (intptr_t)heap_unregister;
+  functions[3] = (intptr_t)regions_register;
+  functions[5] = (intptr_t)regions_unregister;
   return 1;
 }
 
