@@ -80,3 +80,14 @@ fn a_captured_request_is_served_in_no_order() {
     allocator.malloc(DEVICE, MIB, STREAM).unwrap();
     assert_eq!(*device.streams.lock().unwrap(), [0, 1]);
 }
+
+#[test]
+fn the_direct_policy_never_caches() {
+    let allocator = allocator("policy:direct");
+    for caching in [true, false, true] {
+        allocator.set_caching(DEVICE, caching).unwrap();
+        let block = allocator.malloc(DEVICE, MIB, STREAM).unwrap();
+        allocator.free(block).unwrap();
+        assert_eq!(allocator.stats(DEVICE).unwrap().reserved_bytes().current, 0, "{caching}");
+    }
+}
