@@ -1149,7 +1149,7 @@ CACHALOT_API cachalot_status cachalot_unpin(const cachalot_allocator *allocator,
 CACHALOT_API cachalot_status cachalot_export_fd(const cachalot_allocator *allocator, const void *address, int *fd);
 
 /** Turns the cache off (0) or on. While the cache is off, every request and every free goes to the driver. Allocated
- * blocks stay valid. */
+ * blocks stay valid. Under policy:direct the cache stays off. */
 CACHALOT_API cachalot_status cachalot_set_caching(const cachalot_allocator *allocator, int device, int on);
 
 /** Limits the reserved bytes of a device. CACHALOT_NO_LIMIT removes the limit, and 0 allows no segment. Segments

@@ -458,12 +458,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 
     /// Turns the cache of a device on or off. Without the cache every request obtains memory from
     /// the device and every free releases it, for memory checkers. Blocks handed out before stay
-    /// valid.
+    /// valid. `policy:direct` has no cache to turn on.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_caching(&self, device: DeviceIndex, caching: bool) -> Result<(), Error> {
-        self.begin("set_caching", device)?.flags.set(crate::arena::flags::DIRECT, !caching);
+        let device = self.begin("set_caching", device)?;
+        // `policy:direct` never caches.
+        let caches = caching && device.settings.policy().traits().caches;
+        device.flags.set(crate::arena::flags::DIRECT, !caches);
         Ok(())
     }
 

@@ -16,11 +16,12 @@ use crate::streams::{StreamIdentity, Streams};
 use crate::virtual_support::Virtual;
 use cachalot_core::{
     CallSite, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Explanation, Host, MemoryInfo, OutOfMemory,
-    PoolId, Segments, StreamId, TraceEntry, UNIT, VirtualMemory,
+    PoolId, Segments, StreamId, StreamOrder, TraceEntry, UNIT, VirtualMemory,
 };
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Options for opening a device.
@@ -34,6 +35,9 @@ pub struct DeviceOptions {
     /// The table of streams. The devices of an allocator share a table. By default a device has its own
     /// table.
     pub streams: Arc<Streams>,
+    /// Whether `policy:direct` allocates by `cuMemAllocAsync` on the stream of each request, so that a memory checker can
+    /// follow the order of streams. Without effect if the driver lacks stream-ordered memory.
+    pub stream_ordered: bool,
 }
 
 /// A CUDA device in a context.
@@ -70,6 +74,8 @@ pub struct CudaDevice {
     pub(crate) peers: Peers,
     /// The contents of parked memory.
     pub(crate) store: Store,
+    /// The streams of the memory that was allocated in their order, by address. `None` if no memory is.
+    ordered: Option<Mutex<HashMap<u64, StreamId>>>,
     /// Marks in graphs under capture.
     pub(crate) capture_marks: CaptureMarks,
     /// The stream for waits for streams of other devices.
@@ -121,6 +127,7 @@ impl CudaDevice {
                 virtual_memory,
                 peers: Peers::default(),
                 store: Store::default(),
+                ordered: (options.stream_ordered && can_order(driver)).then(Mutex::default),
                 capture_marks: CaptureMarks::default(),
                 bridge: OwnStream::default(),
             }),
@@ -269,6 +276,32 @@ impl CudaDevice {
     }
 }
 
+impl CudaDevice {
+    /// Refuses new memory at an address that is no multiple of 512: `cuda.h` does not promise one, though every driver
+    /// returns one, and the allocator relies on it.
+    fn aligned(&self, address: u64) -> DeviceResult<DevicePtr> {
+        if address != 0 && address.is_multiple_of(UNIT) {
+            return Ok(DevicePtr(address));
+        }
+        let _ = self.context.call(|driver| {
+            // SAFETY: takes no host pointers; the memory is new, and no other code has the
+            // address.
+            unsafe { driver.mem_free(address) }
+        });
+        Err(CuResult::UNKNOWN.error())
+    }
+}
+
+/// Returns whether the driver allocates in the order of streams.
+fn can_order(driver: &Driver) -> bool {
+    driver.mem_alloc_async.is_some() && driver.mem_free_async.is_some()
+}
+
+/// Returns the streams of ordered memory. A panic of another thread leaves them as they are.
+fn locked(ordered: &Mutex<HashMap<u64, StreamId>>) -> MutexGuard<'_, HashMap<u64, StreamId>> {
+    ordered.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Retains the primary context of a device.
 fn retain(driver: &Driver, device: CuDevice) -> DeviceResult<CuContext> {
     let mut context = CuContext::NULL;
@@ -289,24 +322,41 @@ impl Segments for CudaDevice {
             // SAFETY: `address` outlives the call, which writes one address to it.
             unsafe { driver.mem_alloc(&raw mut address, bytes as usize) }
         })?;
-        if address == 0 || !address.is_multiple_of(UNIT) {
-            // `cuda.h` does not promise a multiple of 512, though every driver returns one. Refuse
-            // the memory, since the allocator relies on the alignment.
-            let _ = self.context.call(|driver| {
-                // SAFETY: takes no host pointers; the memory is new, and no other code has the
-                // address.
-                unsafe { driver.mem_free(address) }
-            });
-            return Err(CuResult::UNKNOWN.error());
-        }
-        Ok(DevicePtr(address))
+        self.aligned(address)
     }
 
     fn release(&self, base: DevicePtr, _bytes: u64) -> DeviceResult<()> {
+        let stream = self.ordered.as_ref().and_then(|ordered| locked(ordered).remove(&base.0));
+        // A stream that has ended orders nothing any longer, and in a capture the release would be a part of the graph.
+        let handle = stream.filter(|&stream| self.is_capturing(stream) == Ok(false));
+        if let Some(stream) = handle.and_then(|stream| self.streams.handle(stream)) {
+            return self.context.call(|driver| {
+                // SAFETY: takes no host pointers; the allocator releases each address of `obtain_on` once.
+                unsafe { driver.mem_free_async(base.0, stream) }
+            });
+        }
         self.context.call(|driver| {
             // SAFETY: takes no host pointers; the allocator releases each address of `obtain` once.
             unsafe { driver.mem_free(base.0) }
         })
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.ordered.is_some()
+    }
+
+    fn obtain_on(&self, stream: StreamId, bytes: u64) -> DeviceResult<DevicePtr> {
+        let (Some(ordered), Some(handle)) = (&self.ordered, self.streams.handle(stream)) else {
+            return self.obtain(bytes);
+        };
+        let mut address = 0;
+        self.context.call(|driver| {
+            // SAFETY: `address` outlives the call, which writes one address to it.
+            unsafe { driver.mem_alloc_async(&raw mut address, bytes as usize, handle) }
+        })?;
+        let base = self.aligned(address)?;
+        locked(ordered).insert(base.0, stream);
+        Ok(base)
     }
 
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {

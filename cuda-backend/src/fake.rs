@@ -311,6 +311,20 @@ extern "C" fn free(address: u64) -> CuResult {
         None => CuResult::INVALID_VALUE,
     })
 }
+extern "C" fn alloc_async(address: *mut u64, bytes: usize, _: CuStream) -> CuResult {
+    in_context("cuMemAllocAsync", |fake| {
+        let at = fake.next_address;
+        fake.next_address += (bytes as u64).next_multiple_of(512);
+        fake.memory.insert(at, bytes);
+        answer(address, at)
+    })
+}
+extern "C" fn free_async(address: u64, _: CuStream) -> CuResult {
+    in_context("cuMemFreeAsync", |fake| match fake.memory.remove(&address) {
+        Some(_) => CuResult::SUCCESS,
+        None => CuResult::INVALID_VALUE,
+    })
+}
 extern "C" fn get_info(free: *mut usize, total: *mut usize) -> CuResult {
     in_context("cuMemGetInfo_v2", |_| {
         let _ = answer(free, 3 << 30);
@@ -553,6 +567,8 @@ pub(crate) fn table() -> Table {
         ctx_synchronize: Some(synchronize),
         mem_alloc: Some(alloc),
         mem_free: Some(free),
+        mem_alloc_async: Some(alloc_async),
+        mem_free_async: Some(free_async),
         mem_get_info: Some(get_info),
         mem_get_address_range: Some(address_range),
         memset_d8_async: Some(memset),

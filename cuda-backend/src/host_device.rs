@@ -149,6 +149,14 @@ impl Segments for HostDevice {
         false
     }
 
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
+    fn obtain_on(&self, _: StreamId, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.obtain(bytes)
+    }
+
     fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
         self.obtain(bytes)
     }

@@ -79,6 +79,8 @@ fn a_memory_checker_knows_exactly_the_live_blocks() {
         }
     }
     assert_eq!(said("", false, "1").as_deref(), Some("nvtx: silent\n"));
+    // Each block is the driver's, in the order of its stream.
+    assert_eq!(said("policy:direct", true, "1").as_deref(), Some("nvtx: silent\n"));
     assert_eq!(said("nvtx:off", true, "1").as_deref(), Some("nvtx: silent\n"));
 }
 

@@ -54,12 +54,13 @@ modes=(
   "before|guard:before|none"
   "canary|canary:True|none"
   "nvtx|nvtx:auto|--tool memcheck"
-  "races|async|--tool memcheck --track-stream-ordered-races all"
+  "races|policy:direct|--tool memcheck --track-stream-ordered-races all"
   "direct|policy:direct,nvtx:off|--tool memcheck"
   "memcheck|nvtx:off|--tool memcheck"
 )
-# Only by name: a program of these reads memory that it has not written.
+# Only by name: without the library, for a comparison; and a tool that reports what a program reads before it has written it.
 named=(
+  "async|async|--tool memcheck --track-stream-ordered-races all"
   "sampled|guard:sampled:1|none"
   "initcheck|nvtx:auto|--tool initcheck"
 )

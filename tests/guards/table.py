@@ -16,8 +16,9 @@ MODES = {
     "canary": "`canary:True`",
     "memcheck": "memcheck",
     "nvtx": "memcheck, `nvtx:auto`",
-    "direct": "memcheck, `policy:direct`",
-    "races": "memcheck, races of `cudaMallocAsync`",
+    "direct": "memcheck, `policy:direct,nvtx:off`",
+    "races": "memcheck with races, `policy:direct`",
+    "async": "memcheck with races, `cudaMallocAsync`",
     "initcheck": "initcheck, `nvtx:auto`",
 }
 KINDS = {"space": "beyond a block", "time": "after the free", "stream": "across streams"}

@@ -9,13 +9,12 @@ use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::rounding::SMALL_SEGMENT;
 use crate::config::{Bfc, Policy};
-use crate::device::{ErrorKind, Segments};
+use crate::device::{DeviceResult, ErrorKind, Segments};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::split_rules::Source;
 use crate::heap::stitched::PagedHeap;
 use crate::page_map::Owner;
-use crate::pool::PoolId;
 use crate::stats::Occurrence;
 use crate::sync::Ordering;
 use crate::tables::Storage;
@@ -83,19 +82,14 @@ impl<P: Platform> OnDevice<'_, P> {
         served
     }
 
-    /// Allocates `bytes`, which are charged against the limit, from the device, or from the host if
-    /// the host supplies the segments of the pool. Lists them as `owner`'s in the page map. Returns
+    /// Allocates `bytes`, which are charged against the limit, by `obtain`. Lists them as `owner`'s in the page map. Returns
     /// `None` if the memory is lacking. Refunds the charge unless the memory is returned.
     pub(super) fn allocate_charged(
         self,
         bytes: u64,
-        supplied: Option<PoolId>,
         owner: Owner,
+        obtain: impl FnOnce(&P::Device) -> DeviceResult<DevicePtr>,
     ) -> Result<Option<DevicePtr>, Error> {
-        let obtain = |device: &P::Device| match supplied {
-            Some(pool) => device.obtain_for(pool, bytes),
-            None => device.obtain(bytes),
-        };
         let base = match self.call(obtain) {
             Ok(base) => base,
             Err(error) => {
@@ -119,7 +113,14 @@ impl<P: Platform> OnDevice<'_, P> {
         let is_supplied = self.heaps.source(request) == Source::Host;
         // The request keeps the pool in use, and so its name.
         let supplied = is_supplied.then(|| self.heaps.shared_pool(request.pool).id());
-        let Some(base) = self.allocate_charged(bytes, supplied, owner)? else { return Ok(None) };
+        // In a captured graph, an allocation in the order of a stream would be a part of the graph.
+        let may_order = self.flags.has(flags::DIRECT) && !request.capturing;
+        let obtain = |device: &P::Device| match supplied {
+            Some(pool) => device.obtain_for(pool, bytes),
+            None if may_order && device.is_ordered() => device.obtain_on(request.stream, bytes),
+            None => device.obtain(bytes),
+        };
+        let Some(base) = self.allocate_charged(bytes, owner, obtain)? else { return Ok(None) };
         let slot = self.heaps.slot(request.slot);
         let mut heap = self.heaps.lock(request.slot);
         // Room was made before the lock was dropped; other calls may have used the room since.

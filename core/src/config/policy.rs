@@ -73,7 +73,7 @@ policies! {
     /// memory is served as under [`Caching`](Self::Caching).
     Stitched(stitched: Stitched) = "stitched",
     /// Each request allocates from the device, and each free releases to the device. For debugging
-    /// with memory checkers.
+    /// with memory checkers, in the order of each request's stream if the device can.
     Direct = "direct",
 }
 

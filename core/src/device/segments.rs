@@ -5,7 +5,7 @@ use crate::device::ErrorKind;
 use crate::device::forwarder::{Forwarder, device_trait};
 use crate::device::{Contents, DeviceResult, MemoryInfo, VirtualMemory};
 use crate::pool::PoolId;
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, StreamId};
 
 device_trait! {
     /// The memory of a device.
@@ -56,6 +56,19 @@ device_trait! {
     /// # Errors
     /// The errors of [`obtain`](Self::obtain).
     fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> [Obtain];
+
+    /// Returns whether [`obtain_on`](Self::obtain_on) serves the requests of `policy:direct`. Called without a lock at each of
+    /// them. Must not call the driver.
+    fn is_ordered(&self) -> bool = false;
+
+    /// Allocates a segment, as [`obtain`](Self::obtain) does, in the order of `stream`, which captures no graph: work on other
+    /// streams has to be ordered behind the present work of `stream` before it uses the segment.
+    /// [`release`](Self::release) releases the segment in the order of `stream`, too. Only for a device that
+    /// [is ordered](Self::is_ordered).
+    ///
+    /// # Errors
+    /// The errors of [`obtain`](Self::obtain).
+    fn obtain_on(&self, stream: StreamId, bytes: u64) -> DeviceResult<DevicePtr> [Obtain];
 
     /// Returns the device's virtual memory, if any. Without virtual memory, segments are never expandable, and the
     /// stitched policy places blocks like the caching policy.

@@ -7,6 +7,8 @@ mod compact;
 #[cfg(not(loom))]
 mod consolidate;
 #[cfg(not(loom))]
+mod direct;
+#[cfg(not(loom))]
 mod extents;
 #[cfg(not(loom))]
 mod filling;

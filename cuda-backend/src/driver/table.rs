@@ -176,6 +176,10 @@ entry_points! {
     required mem_alloc = c"cuMemAlloc_v2"(address: *mut CuDevicePtr, bytes: usize);
     /// Frees device memory. Waits for the device.
     required mem_free = c"cuMemFree_v2"(address: CuDevicePtr);
+    /// Allocates device memory in a stream's order (11.2). If missing, `policy:direct` allocates in no order.
+    optional mem_alloc_async = c"cuMemAllocAsync"(address: *mut CuDevicePtr, bytes: usize, stream: CuStream);
+    /// Frees device memory in a stream's order (11.2). If missing, `policy:direct` allocates in no order.
+    optional mem_free_async = c"cuMemFreeAsync"(address: CuDevicePtr, stream: CuStream);
     /// Reports the current device's free and total memory in bytes.
     required mem_get_info = c"cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
     /// Reports the allocation that contains an address. If missing, foreign pointers are not

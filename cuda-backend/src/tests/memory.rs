@@ -19,6 +19,28 @@ fn memory_is_obtained_and_released() {
 }
 
 #[test]
+fn ordered_memory_is_obtained_and_released_on_its_stream() {
+    let open = |stream_ordered| {
+        let options = DeviceOptions { stream_ordered, ..DeviceOptions::default() };
+        CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device")
+    };
+    for (is_ordered, expected) in
+        [(true, ["cuMemAllocAsync", "cuMemFreeAsync"]), (false, ["cuMemAlloc_v2", "cuMemFree_v2"])]
+    {
+        let device = open(is_ordered);
+        assert_eq!(device.is_ordered(), is_ordered);
+        let stream = device.stream_id(STREAM).expect("a stream");
+        let called = calls(|| {
+            let base = device.obtain_on(stream, 2 << 20).expect("memory");
+            assert_eq!(device.release(base, 2 << 20), Ok(()));
+        });
+        let memory: Vec<_> = called.into_iter().filter(|name| name.starts_with("cuMem")).collect();
+        assert_eq!(memory, expected);
+        assert_eq!(fake::with(|fake| fake.memory.len()), 0);
+    }
+}
+
+#[test]
 fn only_code_2_is_out_of_memory() {
     let device = device();
     for (code, kind) in [(2, ErrorKind::OutOfMemory), (1, ErrorKind::InvalidArgument), (999, ErrorKind::Other)] {

@@ -20,7 +20,7 @@ impl Announced {
     /// Returns what is announced, if a memory checker listens and the configuration allows it. Takes out of `config`
     /// what would place blocks on pages, which checkers refuse, and says so.
     pub(crate) fn begin(config: &mut Config) -> Option<Self> {
-        let tool = MemoryTool::of_process().filter(|_| config.nvtx())?;
+        let tool = MemoryTool::of_process().filter(|_| config.nvtx() && !orders_memory(config))?;
         let before = config.clone();
         config.set_expandable_segments(false);
         config.set_guard(Guard::Off);
@@ -62,6 +62,12 @@ impl Announced {
             _ => {}
         }
     }
+}
+
+/// Returns whether `policy:direct` allocates in the order of streams: under a memory checker, which can then tell of a block
+/// that is used before or after its life in that order. Each block is an allocation of the driver, so nothing is announced.
+pub(crate) fn orders_memory(config: &Config) -> bool {
+    config.policy() == Policy::Direct && config.nvtx() && MemoryTool::of_process().is_some()
 }
 
 /// Returns the checker's name of the segment with the address `at`.

@@ -4,7 +4,7 @@ use crate::c::abi::{
     CACHALOT_ASK_STREAM_ID, CACHALOT_ENVIRONMENT, CACHALOT_HOST, CACHALOT_NO_CACHING, CACHALOT_OPEN_LATER,
     CACHALOT_PEER_ACCESS, CACHALOT_SIMULATED, cachalot_options, cachalot_stream,
 };
-use crate::c::announced::Announced;
+use crate::c::announced::{Announced, orders_memory};
 use crate::c::callbacks::Callbacks;
 use crate::c::device::{Backing, Device};
 use crate::c::idle::IdleWork;
@@ -367,7 +367,8 @@ impl ParsedOptions {
         }
         let identity = if self.has(CACHALOT_ASK_STREAM_ID) { StreamIdentity::Asked } else { StreamIdentity::Reported };
         let streams = Arc::new(Streams::new());
-        let options = |context| DeviceOptions { context, identity, streams: Arc::clone(&streams) };
+        let stream_ordered = orders_memory(&self.config);
+        let options = |context| DeviceOptions { context, identity, streams: Arc::clone(&streams), stream_ordered };
         let wanted = wanted.into_iter().map(|(ordinal, context)| (ordinal, options(context)));
         if self.has(CACHALOT_HOST) {
             let open = |number, options| HostDevice::open_with(driver, number, options);

@@ -85,6 +85,8 @@ fn the_policy_is_chosen_by_name_and_stays() {
         assert_eq!(subject.base_of(block).bytes, kib << 10, "{policy}");
         assert_eq!(subject.stat(c"requested_bytes.all.current"), 66 << 10);
         subject.free(block);
+        // Only `policy:direct` keeps nothing.
+        assert_eq!(subject.stat(c"reserved_bytes.all.current") == 0, policy == "direct", "{policy}");
         ok(cachalot_empty_cache(subject.0, 0));
         assert_eq!(subject.stat(c"reserved_bytes.all.current"), 0, "{policy}");
         let other = if policy == "bfc" { c"policy:slab" } else { c"policy:bfc" };

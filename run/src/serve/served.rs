@@ -57,8 +57,12 @@ impl Served {
         if !asked.is_success() {
             return Err(asked);
         }
-        let options =
-            DeviceOptions { context: Some(context), identity: StreamIdentity::Reported, streams: Arc::clone(streams) };
+        let options = DeviceOptions {
+            context: Some(context),
+            identity: StreamIdentity::Reported,
+            streams: Arc::clone(streams),
+            stream_ordered: false,
+        };
         // A handle of the driver is the ordinal of its device.
         let cuda =
             CudaDevice::open_with(driver, device.0.cast_unsigned(), options).map_err(|error| CuResult(error.code))?;

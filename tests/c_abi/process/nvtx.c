@@ -2,7 +2,7 @@
  * What a memory checker is told through NVTX, compared with the blocks after every operation of a random program.
  *
  * nvtx SETTINGS SEED, with nvtx_tool.c as the checker that NVTX_INJECTION64_PATH names; without the variable, or with
- * nvtx:off, nothing is told.
+ * nvtx:off, nothing is told, and under policy:direct each block is the driver's.
  */
 #include "streams.h"
 
@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
   seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
   NEEDED(cachalot_create(&options, &allocator));
   library = path == NULL ? NULL : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-  listens = library != NULL && strstr(options.config, "nvtx:off") == NULL;
+  listens = library != NULL && strstr(options.config, "nvtx:off") == NULL && strstr(options.config, "policy:direct") == NULL;
   if (listens) {
     *(void **)&tool_heaps = dlsym(library, "nvtx_tool_heaps");
     *(void **)&tool_regions = dlsym(library, "nvtx_tool_regions");

@@ -8,6 +8,7 @@
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
+use crate::device::Segments;
 use crate::error::Error;
 use crate::heap::block::{Backing, State};
 use crate::heap::expandable::{AddressRange, Run};
@@ -111,7 +112,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Allocates the memory of an ordinary segment, which has to be placed at `base`.
     fn obtain_at(self, base: DevicePtr, bytes: u64, owner: Owner) -> Result<(), Error> {
         require(self.ledger.charge(bytes), OVER_LIMIT)?;
-        let obtained = self.allocate_charged(bytes, None, owner)?.ok_or(LACKS_MEMORY)?;
+        let obtained = self.allocate_charged(bytes, owner, |device| device.obtain(bytes))?.ok_or(LACKS_MEMORY)?;
         if obtained != base {
             self.undo_allocation(obtained, bytes)?;
             return Err(Error::SnapshotRefused("the device does not place a segment where it was"));

@@ -7,6 +7,7 @@
 use crate::arena::heaps::Heaps;
 use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
+use crate::device::Segments;
 use crate::error::Error;
 use crate::page_map::{LaneRef, Owner};
 use crate::planned::LANES;
@@ -80,7 +81,9 @@ impl<P: Platform> PlanSwitch<'_, P> {
         }
         // From now on frees find the lane by address, although the program holds no address yet.
         let owner = Owner::Lane(LaneRef { device: self.device.number(), lane: number as u32 });
-        let Some(base) = self.device.allocate_charged(bytes, None, owner)? else { return Ok(false) };
+        let Some(base) = self.device.allocate_charged(bytes, owner, |device| device.obtain(bytes))? else {
+            return Ok(false);
+        };
         let slot = self.device.heaps.slot(home);
         let mut heap = self.device.heaps.lock(home);
         // The heap was unlocked during the device call, and empty heaps may drop their tables. Make

@@ -53,6 +53,14 @@ impl Segments for SimulatedDevice {
         self.0.lock().supplied_pools.contains(&pool)
     }
 
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
+    fn obtain_on(&self, _: StreamId, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.obtain(bytes)
+    }
+
     fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
         let base = self.obtain(bytes)?;
         self.0.lock().supplied.insert(base.0, pool);
