@@ -19,6 +19,7 @@ WORKSPACE = _HERE / "rust" if (_HERE / "rust").is_dir() else _HERE.parent
 """The Rust workspace: a folder of the source distribution, or the repository around this folder."""
 
 SHIM = WORKSPACE / "ffi/torch/shim.cpp"
+CUPY = WORKSPACE / "ffi/cupy/allocator.cpp"
 WHOLE = WORKSPACE / "ffi/torch/whole"
 PINNED = WORKSPACE / "ffi/torch/pinned"
 HEADERS = [WORKSPACE / "ffi" / name for name in ("include/cachalot.h", "include/cachalot_torch.h", "torch/failure.hpp")]
@@ -139,18 +140,18 @@ def front() -> Path:
 
 
 def compile_shim(source: Path, library: Path) -> None:
-    """Compiles the shim that works with every PyTorch, and puts the shim beside the library."""
+    """Compiles the shim that works with every PyTorch, and the functions for CuPy, and puts both
+    beside the library."""
+    compile_beside(library, source / SHIM.name, source, "libcachalot_torch.so")
+    compile_beside(library, CUPY, source, "libcachalot_cupy.so")
+
+
+def compile_beside(library: Path, code: Path, headers: Path, name: str) -> None:
+    """Compiles C++ over the library into a shared library beside it."""
     options = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-s", "-Wl,-rpath,$ORIGIN"]
     # Only symbols that the oldest libstdc++ of C++11 has. The newer kind of string is not in them,
     # and the inlined functions of the older kind ask glibc 2.32 whether the process has threads.
     options += ["-D_GLIBCXX_USE_CXX11_ABI=0", "-fno-sized-deallocation", "-fno-inline"]
-    library, source = library.resolve(), source.resolve()
-    files = [
-        "-I",
-        str(source),
-        str(source / SHIM.name),
-        str(library),
-        "-o",
-        str(library.parent / "libcachalot_torch.so"),
-    ]
+    library = library.resolve()
+    files = ["-I", str(headers.resolve()), str(code.resolve()), str(library), "-o", str(library.parent / name)]
     run([*compiler(), *options, *files], "the C++ compiler")

@@ -12,7 +12,7 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKe
 use cudarc::nvrtc::Ptx;
 use std::ffi::c_int;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 const LEN: usize = 4096;
@@ -28,7 +28,7 @@ fn context_of(ordinal: usize) -> Option<Arc<CudaContext>> {
     let loaded = LOADED.get_or_init(|| {
         let named = std::env::var_os("CACHALOT_LIBCUDA").map(PathBuf::from);
         let path = named.unwrap_or_else(|| {
-            let folder = tempfile::tempdir().expect("a folder").keep();
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("driver");
             install::install(&folder, &[]).expect("the emulated driver is built")
         });
         // Stays loaded to the end of the process.

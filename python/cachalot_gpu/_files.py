@@ -24,6 +24,9 @@ PLAIN_SHIM = _PACKAGE / "lib" / "libcachalot_torch.so"
 """The shim that was built without PyTorch. It works with every version of PyTorch, and raises plain
 exceptions."""
 
+CUPY = _PACKAGE / "lib" / "libcachalot_cupy.so"
+"""The functions that CuPy calls without Python."""
+
 SOURCE = _PACKAGE / "source"
 """The folder of the C headers, and of the C++ that is compiled for the installed PyTorch."""
 

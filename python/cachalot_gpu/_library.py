@@ -223,7 +223,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _raise_failure(library: ctypes.CDLL, status: Status) -> None:
+def raise_failure(library: ctypes.CDLL, status: Status) -> None:
     """Raises the exception of a status that is a failure."""
     if status.value:
         text = library.cachalot_last_error() or library.cachalot_status_text(status.value)
@@ -242,7 +242,7 @@ def library() -> ctypes.CDLL:
         function.argtypes = arguments
         function.restype = result
         if result is Status:
-            function.errcheck = lambda status, *_: _raise_failure(loaded, status)
+            function.errcheck = lambda status, *_: raise_failure(loaded, status)
     return loaded
 
 

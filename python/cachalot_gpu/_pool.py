@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import defaultdict, deque
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from . import _handle, _library, _settings, _warning, errors
 
@@ -115,7 +115,17 @@ class Source:
         return {device: count.usage() for device, count in sorted(self._counts.copy().items())}
 
 
+class Counted(Protocol):
+    """The requests of one library, which are counted."""
+
+    def usage(self) -> dict[int, Usage]:
+        """Returns the memory of the library by device."""
+
+
 _sources: dict[str, Source] = {}
+
+_counted: dict[str, Counted] = {}
+"""Libraries whose requests do not pass through this module, and which are counted elsewhere."""
 
 
 def source(name: str) -> Source:
@@ -124,12 +134,17 @@ def source(name: str) -> Source:
     return found if found is not None else _sources.setdefault(name, Source())
 
 
+def count(name: str, counted: Counted) -> None:
+    """Adds a library that counts its requests by itself to :func:`usage`."""
+    _counted[name] = counted
+
+
 def usage() -> dict[str, dict[int, Usage]]:
     """Returns the memory of each library on the shared pool, by name and by number of the device:
     ``usage()["cupy"][0].bytes``. The figures are requested bytes. PyTorch's memory is not among them:
     :func:`cachalot_gpu.torch.memory_stats` has the figures of the whole pool.
     """
-    return {name: source.usage() for name, source in sorted(_sources.copy().items())}
+    return {name: source.usage() for name, source in sorted((_sources | _counted).items())}
 
 
 def record_use(memory: Any, stream: Any) -> None:

@@ -12,11 +12,14 @@ after the work was submitted.
 
 from __future__ import annotations
 
-from . import _pool
+from collections.abc import Callable
+from functools import cache
+
+from . import _cupy_native, _files, _pool
 
 try:
     import cupy
-    from cupy.cuda import MemoryPointer, UnownedMemory, get_current_stream
+    from cupy.cuda import CFunctionAllocator, MemoryPointer, UnownedMemory, get_current_stream
     from cupy.cuda.device import get_device_id
 except ModuleNotFoundError as error:
     if error.name != "cupy":
@@ -45,17 +48,36 @@ class _Block:
             self.source.free(self.address, self.size, self.device, None if current == self.stream else current)
 
 
+@cache
+def _native() -> tuple[_cupy_native.Source, Callable[[int], MemoryPointer]] | None:
+    """Returns CuPy's way to C functions that allocate, if the package and this CuPy have what it takes."""
+    stream = _cupy_native.current_stream() if _files.CUPY.is_file() else None
+    if stream is None:
+        return None
+    source = _cupy_native.Source(stream)
+    _pool.count("cupy", source)
+    return source, CFunctionAllocator(source.address, source.malloc_address, source.free_address, source).malloc
+
+
 def allocate(size: int) -> MemoryPointer:
     """Allocates ``size`` bytes on the current device and stream, for ``cupy.cuda.set_allocator`` and
     ``cupy.cuda.using_allocator``. May be called by any thread.
 
-    CuPy gives no stream to allocators in C (``CFunctionAllocator``), so this one is a function in Python.
-
     Raises:
         OutOfDeviceMemoryError: the device or the limit lacks the memory.
     """
-    block = _Block(size)
-    return MemoryPointer(UnownedMemory(block.address, size, block, block.device), 0)
+    native = _native()
+    if native is None:
+        block = _Block(size)
+        return MemoryPointer(UnownedMemory(block.address, size, block, block.device), 0)
+    source, malloc = native
+    pointer = malloc(size)
+    if size and not pointer.ptr:
+        source.raise_failure()
+        # CuPy could not tell the current stream in C, and raises the reason here.
+        get_current_stream()
+        raise MemoryError
+    return pointer
 
 
 def enable(config: str | None = None) -> bool:
@@ -74,5 +96,7 @@ def enable(config: str | None = None) -> bool:
     """
     if not _pool.start(config):
         return False
+    # Now, and not by the first requests of several threads.
+    _native()
     cupy.cuda.set_allocator(allocate)
     return True

@@ -189,6 +189,127 @@ print(cachalot_gpu.enable_all("policy:stitched"), cachalot_gpu.torch.enabled(), 
         self.assertEqual(said(program, STAND_IN), "()\n")
 
 
+AS_CUPY = """
+import ctypes, cachalot_gpu
+from cachalot_gpu import _cupy_native, _pool
+assert _pool.start(None)
+current = 0
+stream = ctypes.PYFUNCTYPE(ctypes.c_ssize_t)(lambda: current)
+source = _cupy_native.Source(_cupy_native._address(stream))
+_pool.count("cupy", source)
+malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(source.malloc_address)
+free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(source.free_address)
+parameter = source.address
+"""
+"""Calls the C functions as CuPy does, with the GIL. The current stream is `current`."""
+
+
+class CuPyWithoutPython(unittest.TestCase):
+    """The C functions for CuPy, without CuPy."""
+
+    def test_requests_and_frees_are_counted(self) -> None:
+        program = """
+one, other = malloc(parameter, 1000, 0), malloc(parameter, 2000, 1)
+free(parameter, one, 0)
+assert malloc(parameter, 1000, 0) == one, "behind the work of the stream"
+print(cachalot_gpu.usage())
+free(parameter, one, 0)
+free(parameter, other, 1)
+print(cachalot_gpu.usage())
+"""
+        wanted = (
+            "{'cupy': {0: Usage(bytes=1000, peak_bytes=1000, blocks=1), 1: Usage(bytes=2000, peak_bytes=2000, blocks=1)}}\n"
+            "{'cupy': {0: Usage(bytes=0, peak_bytes=1000, blocks=0), 1: Usage(bytes=0, peak_bytes=2000, blocks=0)}}\n"
+        )
+        self.assertEqual(said(AS_CUPY + program, NOTHING), wanted)
+
+    def test_a_block_freed_under_another_stream_waits_for_it(self) -> None:
+        program = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, other = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuStreamCreate(ctypes.byref(other), 1) == 0
+size = 8 << 20
+block = malloc(parameter, size, 0)
+assert cuda.cuMemsetD8Async(ctypes.c_uint64(block), 1, ctypes.c_size_t(size), other) == 0
+current = other.value
+free(parameter, block, 0)
+current = 0
+again = malloc(parameter, size, 0)
+assert again != block, "the other stream still writes"
+assert cuda.cuStreamSynchronize(other) == 0
+print(cachalot_gpu.usage()["cupy"][0].blocks)
+"""
+        folder = str(RUNTIME.parent)
+        printed = said(AS_CUPY + program, NOTHING, LD_LIBRARY_PATH=folder, CACHALOT_EMU_DELAY_US="200000")
+        self.assertEqual(printed, "1\n")
+
+    def test_failures_are_exceptions_of_their_kind(self) -> None:
+        program = """
+for size, device in [(1 << 45, 0), (1000, 99)]:
+    assert malloc(parameter, size, device) is None
+    try:
+        source.raise_failure()
+    except cachalot_gpu.CachalotError as failure:
+        print(type(failure).__name__, isinstance(failure, MemoryError))
+block = malloc(parameter, 1000, 0)
+free(parameter, block, 0)
+free(parameter, block, 0)   # CuPy's memory cannot fail at its end: a line on the standard error
+print(cachalot_gpu.usage())
+"""
+        printed = said(AS_CUPY + program, NOTHING)
+        self.assertIn("OutOfDeviceMemoryError True\nCachalotError False\n", printed)
+        self.assertIn("'cupy': {0: Usage(bytes=0, peak_bytes=1000, blocks=0)}", printed)
+        self.assertIn("cachalot: CuPy frees 0x", printed)
+
+    def test_a_request_gives_the_gil_up(self) -> None:
+        """A host function of a stream may need the GIL while a request waits for the stream."""
+        program = """
+taken, given = [], []
+save = ctypes.PYFUNCTYPE(ctypes.c_void_p)(lambda: given.append(1) or 7)
+restore = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(lambda thread: taken.append(thread))
+source.parameter.give_gil_up = _cupy_native._address(save)
+source.parameter.take_gil = _cupy_native._address(restore)
+free(parameter, malloc(parameter, 1000, 0), 0)
+print(given, taken)
+"""
+        self.assertEqual(said(AS_CUPY + program, NOTHING), "[1] [7]\n")
+
+    def test_a_forked_child_leaves_the_blocks_to_the_parent(self) -> None:
+        program = """
+import os
+block = malloc(parameter, 1000, 0)
+child = os.fork()
+if child == 0:
+    free(parameter, block, 0)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+free(parameter, block, 0)
+print("well")
+"""
+        self.assertEqual(said(AS_CUPY + program, NOTHING), "well\n")
+
+    def test_cupys_stream_is_taken_if_it_has_the_known_type(self) -> None:
+        program = """
+import ctypes, sys, types
+from cachalot_gpu import _cupy_native
+new = ctypes.pythonapi.PyCapsule_New
+new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+modules = [types.ModuleType(name) for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.stream")]
+sys.modules.update({module.__name__: module for module in modules})
+modules[0].cuda, modules[1].stream = modules[1:]
+print(_cupy_native.current_stream())
+names = b"intptr_t (void)", b"intptr_t (int)"
+for name in names:
+    modules[2].__pyx_capi__ = {"get_current_stream_ptr": new(4096, name, None)}
+    print(_cupy_native.current_stream())
+"""
+        self.assertEqual(said(program, NOTHING), "None\n4096\nNone\n")
+
+
 @unittest.skipUnless(LIBRARIES, "CACHALOT_ADAPTERS is not set: scripts/setup/adapters.sh")
 class CudaCore(unittest.TestCase):
     """cuda.core, as installed."""

@@ -38,6 +38,7 @@ class Wheel(unittest.TestCase):
     def test_its_files(self) -> None:
         wanted = [
             "py.typed",
+            "lib/libcachalot_cupy.so",
             "lib/libcachalot_torch.so",
             "source/cachalot.h",
             "source/cachalot_torch.h",
@@ -85,11 +86,12 @@ class Wheel(unittest.TestCase):
                 self.assertNotIn(b"\0.symtab\0", content)
                 self.assertNotIn(b"\0.debug_info\0", content)
 
-    def test_its_shim_runs_with_old_libraries(self) -> None:
-        content = (PACKAGE / "lib/libcachalot_torch.so").read_bytes()
-        for name, version in re.findall(rb"\0(GLIBC|GLIBCXX|CXXABI)_([\d.]+)(?=\0)", content):
-            with self.subTest(f"{name} {version}"):
-                self.assertLessEqual(tuple(map(int, version.split(b"."))), OLDEST[name.decode()])
+    def test_its_shims_run_with_old_libraries(self) -> None:
+        for shim in ("libcachalot_torch.so", "libcachalot_cupy.so"):
+            content = (PACKAGE / "lib" / shim).read_bytes()
+            for name, version in re.findall(rb"\0(GLIBC|GLIBCXX|CXXABI)_([\d.]+)(?=\0)", content):
+                with self.subTest(f"{shim} {name} {version}"):
+                    self.assertLessEqual(tuple(map(int, version.split(b"."))), OLDEST[name.decode()])
 
     def test_one_version_everywhere(self) -> None:
         found = re.search(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
