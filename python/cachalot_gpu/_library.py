@@ -246,6 +246,15 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
+def bare(name: str) -> Any:
+    """Returns a function whose status is a number, for frequent calls: the caller looks at it, and
+    calls :func:`raise_failure`."""
+    function = library()[name]
+    _, *function.argtypes = _PROTOTYPES[name]
+    function.restype = c_int
+    return function
+
+
 def version() -> str:
     """Returns the version of the library, such as ``"1.2.3"``: that of the package, unless
     ``CACHALOT_LIBRARY`` names another library."""

@@ -82,6 +82,8 @@ class Source:
         self._counts: defaultdict[int, _Count] = defaultdict(_Count)
         self._library = _library.library()
         self._handle = _handle.require()
+        self._malloc, self._free = _library.bare("cachalot_malloc"), _library.bare("cachalot_free")
+        self._record_stream = _library.bare("cachalot_record_stream")
 
     def malloc(self, size: int, device: int, stream: int) -> int:
         """Allocates a block that ``stream`` may use at once, and returns its address; 0 for 0 bytes.
@@ -90,11 +92,14 @@ class Source:
             OutOfDeviceMemoryError: the device or the limit lacks the memory.
         """
         address = ctypes.c_void_p()
-        self._library.cachalot_malloc(self._handle, device, size, stream, ctypes.byref(address))
-        if not address.value:
+        status = self._malloc(self._handle, device, size, stream, ctypes.byref(address))
+        if status:
+            _library.raise_failure(self._library, _library.Status(status))
+        block = address.value
+        if not block:
             return 0
         self._counts[device].add(size)
-        return address.value
+        return block
 
     def free(self, address: int, size: int, device: int, stream: int | None = None) -> None:
         """Frees a block behind the work submitted to the block's stream so far. If ``stream`` is another one, the block
@@ -102,9 +107,12 @@ class Source:
         if not address:
             return
         try:
+            status = 0
             if stream is not None:
-                self._library.cachalot_record_stream(self._handle, address, stream)
-            self._library.cachalot_free(self._handle, address)
+                status = self._record_stream(self._handle, address, stream)
+            status = status or self._free(self._handle, address)
+            if status:
+                _library.raise_failure(self._library, _library.Status(status))
         except errors.ForkedError:
             # The block is the parent's.
             return
