@@ -42,8 +42,9 @@ impl Announced {
         let at = entry.addr.0;
         match entry.action {
             Action::SegmentAlloc => {
-                let heap = self.tool.register_heap(at, entry.size, c"cachalot segment");
-                heaps.insert(at, (entry.size, heap));
+                if let Some(heap) = self.tool.register_heap(at, entry.size, c"cachalot segment") {
+                    heaps.insert(at, (entry.size, heap));
+                }
             }
             Action::SegmentFree => {
                 if let Some((_, heap)) = heaps.remove(&at) {
