@@ -16,7 +16,7 @@ use crate::streams::{StreamIdentity, Streams};
 use crate::virtual_support::Virtual;
 use cachalot_core::{
     CallSite, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Explanation, Host, MemoryInfo, OutOfMemory,
-    PoolId, Segments, StreamId, StreamOrder, TraceEntry, UNIT, VirtualMemory,
+    PoolId, Segments, StreamId, TraceEntry, UNIT, VirtualMemory,
 };
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,8 @@ pub struct DeviceOptions {
     /// table.
     pub streams: Arc<Streams>,
     /// Whether `policy:direct` allocates by `cuMemAllocAsync` on the stream of each request, so that a memory checker can
-    /// follow the order of streams. Without effect if the driver lacks stream-ordered memory.
+    /// follow the order of streams. Without effect if the driver lacks stream-ordered memory, and with
+    /// [`StreamIdentity::Asked`].
     pub stream_ordered: bool,
 }
 
@@ -102,6 +103,8 @@ impl CudaDevice {
             return Err(DeviceError::new(ErrorKind::Forked, CuResult::NOT_INITIALIZED.0));
         }
         let ordinal = c_int::try_from(ordinal).map_err(|_| CuResult::INVALID_DEVICE.error())?;
+        // Nothing tells of the end of a stream that is asked for: the handle may be another stream's at the free.
+        let wants_order = options.stream_ordered && options.identity == StreamIdentity::Reported;
         let mut device = CuDevice::default();
         // SAFETY: `device` outlives the call, which writes one integer to it.
         checked(unsafe { driver.device_get(&raw mut device, ordinal) })?;
@@ -127,7 +130,7 @@ impl CudaDevice {
                 virtual_memory,
                 peers: Peers::default(),
                 store: Store::default(),
-                ordered: (options.stream_ordered && can_order(driver)).then(Mutex::default),
+                ordered: (wants_order && can_order(driver)).then(Mutex::default),
                 capture_marks: CaptureMarks::default(),
                 bridge: OwnStream::default(),
             }),
@@ -327,13 +330,8 @@ impl Segments for CudaDevice {
 
     fn release(&self, base: DevicePtr, _bytes: u64) -> DeviceResult<()> {
         let stream = self.ordered.as_ref().and_then(|ordered| locked(ordered).remove(&base.0));
-        // A stream that has ended orders nothing any longer, and in a capture the release would be a part of the graph.
-        let handle = stream.filter(|&stream| self.is_capturing(stream) == Ok(false));
-        if let Some(stream) = handle.and_then(|stream| self.streams.handle(stream)) {
-            return self.context.call(|driver| {
-                // SAFETY: takes no host pointers; the allocator releases each address of `obtain_on` once.
-                unsafe { driver.mem_free_async(base.0, stream) }
-            });
+        if let Some(handle) = stream.and_then(|stream| self.streams.held(stream)) {
+            return self.context.call(|driver| handle.free(driver, base.0));
         }
         self.context.call(|driver| {
             // SAFETY: takes no host pointers; the allocator releases each address of `obtain` once.
@@ -346,14 +344,11 @@ impl Segments for CudaDevice {
     }
 
     fn obtain_on(&self, stream: StreamId, bytes: u64) -> DeviceResult<DevicePtr> {
-        let (Some(ordered), Some(handle)) = (&self.ordered, self.streams.handle(stream)) else {
+        let (Some(ordered), Some(handle)) = (&self.ordered, self.streams.held(stream)) else {
             return self.obtain(bytes);
         };
         let mut address = 0;
-        self.context.call(|driver| {
-            // SAFETY: `address` outlives the call, which writes one address to it.
-            unsafe { driver.mem_alloc_async(&raw mut address, bytes as usize, handle) }
-        })?;
+        self.context.call(|driver| handle.allocate(driver, &mut address, bytes as usize))?;
         let base = self.aligned(address)?;
         locked(ordered).insert(base.0, stream);
         Ok(base)

@@ -106,6 +106,23 @@ impl<'a> Handle<'a> {
         unsafe { driver.memset_d8_async(at, value, bytes, self.stream) }
     }
 
+    /// Allocates memory in the order of the stream, which does not capture.
+    pub(crate) fn allocate(&self, driver: &Driver, address: &mut CuDevicePtr, bytes: usize) -> CuResult {
+        // SAFETY: `address` outlives the call, which writes one address to it; the stream exists.
+        unsafe { driver.mem_alloc_async(&raw mut *address, bytes, self.stream) }
+    }
+
+    /// Frees memory of [`allocate`](Self::allocate) in the order of the stream, or at once while the stream captures: the
+    /// free would be a part of the graph.
+    pub(crate) fn free(&self, driver: &Driver, at: CuDevicePtr) -> CuResult {
+        if self.status(driver) == Ok(CuCaptureStatus::NONE) {
+            // SAFETY: takes no host pointers; the stream exists, and the caller has the memory.
+            return unsafe { driver.mem_free_async(at, self.stream) };
+        }
+        // SAFETY: as above.
+        unsafe { driver.mem_free(at) }
+    }
+
     /// Returns the id of the stream's capture, or `None` if the stream does not capture or an error has
     /// broken the capture.
     pub(crate) fn capture(&self, driver: &Driver) -> Result<Option<u64>, CuResult> {

@@ -373,6 +373,14 @@ impl Streams {
         }
     }
 
+    /// Returns the handle of a stream, or `None` if the stream has ended or is another thread's default stream.
+    pub(crate) fn held(&self, stream: StreamId) -> Option<Handle<'_>> {
+        match self.hold(stream) {
+            Target::Legacy => Some(Handle::vouched(CuStream::NULL)),
+            _ => self.capturing(stream),
+        }
+    }
+
     /// Returns the context of the present stream with the handle of a number; null if the driver did not tell.
     pub(crate) fn present_context(&self, stream: StreamId) -> CuContext {
         self.lock().contexts.get(&(stream.0 & HANDLE_MASK)).copied().unwrap_or(CuContext::NULL)

@@ -246,10 +246,10 @@ fn the_log_names_each_overwritten_canary() {
     let output = output(emulated(&program).env_remove("CACHALOT_LOG")).expect("it was just built");
     assert!(output.status.success(), "{}\n{}", output.status, printed(&output));
     let (addresses, lines) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let lies =
+    let places =
         [" lies 0 bytes behind the end of the block of 4096 bytes at ", " lies 511 bytes behind the end of the block"];
-    for (line, (address, lies)) in lines.lines().zip(addresses.split_whitespace().zip(lies)) {
-        let expected = format!("cachalot: device 0: memory was overwritten: {address}{lies}");
+    for (line, (address, place)) in lines.lines().zip(addresses.split_whitespace().zip(places)) {
+        let expected = format!("cachalot: device 0: memory was overwritten: {address}{place}");
         assert!(line.starts_with(&expected), "{lines}");
     }
     assert_eq!(lines.lines().count(), 2, "{lines}");

@@ -100,7 +100,6 @@ impl<R: Lock> Settings<R> {
         if word & flags::ROUNDING == 0 {
             self.round_to_unit(bytes)
         } else {
-            let bytes = bytes + self.margin.load(Ordering::Relaxed);
             match self.rounding.load(Ordering::Relaxed) {
                 Rounding::BUDDY => buddy::round(bytes),
                 Rounding::SLAB if bytes <= self.small_max.load(Ordering::Relaxed) => slab::round(bytes),
@@ -110,9 +109,11 @@ impl<R: Lock> Settings<R> {
         }
     }
 
-    /// Rounds up as `roundup_power2_divisions` says. Out of line: few programs set it.
+    /// Adds the margin, which only policies that round in this way have, and rounds up as `roundup_power2_divisions` says.
+    /// Out of line: few programs set either.
     #[inline(never)]
     fn divide(&self, bytes: u64) -> u64 {
+        let bytes = bytes + self.margin.load(Ordering::Relaxed);
         divide(bytes, |interval| self.divisions[interval].load(Ordering::Relaxed))
     }
 

@@ -41,6 +41,24 @@ fn ordered_memory_is_obtained_and_released_on_its_stream() {
 }
 
 #[test]
+fn memory_lies_in_no_order_where_nothing_tells_of_the_end_of_streams() {
+    let options = DeviceOptions { stream_ordered: true, identity: StreamIdentity::Asked, ..DeviceOptions::default() };
+    let device = CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device");
+    assert!(!device.is_ordered());
+}
+
+#[test]
+fn ordered_memory_of_a_stream_that_has_ended_is_released_in_no_order() {
+    let options = DeviceOptions { stream_ordered: true, ..DeviceOptions::default() };
+    let device = CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device");
+    let stream = device.stream_id(STREAM).expect("a stream");
+    let base = device.obtain_on(stream, 2 << 20).expect("memory");
+    device.stream_destroyed(STREAM).expect("reported");
+    let called = calls(|| assert_eq!(device.release(base, 2 << 20), Ok(())));
+    assert!(called.contains(&"cuMemFree_v2") && !called.contains(&"cuMemFreeAsync"), "{called:?}");
+}
+
+#[test]
 fn only_code_2_is_out_of_memory() {
     let device = device();
     for (code, kind) in [(2, ErrorKind::OutOfMemory), (1, ErrorKind::InvalidArgument), (999, ErrorKind::Other)] {
