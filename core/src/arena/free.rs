@@ -8,7 +8,7 @@
 use crate::arena::heaps::{HeapGuard, Slot};
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::{Arena, OnDevice, Platform, flags};
-use crate::device::StreamOrder;
+use crate::device::{Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::FreeOutcome;
 use crate::page_map::HeapRef;
@@ -70,7 +70,12 @@ impl<P: Platform> OnDevice<'_, P> {
             heap.pend(block, &slot.counters);
             return self.note_and_wait(number, heap, block, site);
         }
-        self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })
+        self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })?;
+        if self.flags.has(flags::DIRECT) && self.driver.device().is_ordered() {
+            // A failure is no error of the free: the block stays pending, and a later call asks after its events.
+            let _later = self.order_pending();
+        }
+        Ok(())
     }
 
     /// Frees a block that other streams may use, once they are done with it; or says why the block cannot be freed. Unlocks

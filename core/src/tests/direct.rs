@@ -3,7 +3,7 @@
 use crate::allocator::Allocator;
 use crate::config::Config;
 use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
-use crate::device::simulated::SimulatedDevice;
+use crate::device::simulated::{Call, SimulatedDevice};
 use crate::device::{DeviceResult, Segments};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
@@ -79,6 +79,19 @@ fn a_captured_request_is_served_in_no_order() {
     allocator.end_capture(DEVICE, pool).unwrap();
     allocator.malloc(DEVICE, MIB, STREAM).unwrap();
     assert_eq!(*device.streams.lock().unwrap(), [0, 1]);
+}
+
+#[test]
+fn a_free_orders_its_stream_behind_the_uses_of_others() {
+    let allocator = allocator("policy:direct");
+    let device = allocator.device(DEVICE).unwrap();
+    let block = allocator.malloc(DEVICE, MIB, STREAM).unwrap();
+    allocator.record_stream(block, SIDE).unwrap();
+    device.inner.launch(SIDE, block, MIB).unwrap();
+    allocator.free(block).unwrap();
+    assert_eq!((device.inner.calls(Call::OrderBehind), device.inner.calls(Call::Wait)), (1, 0));
+    assert_eq!(allocator.stats(DEVICE).unwrap().reserved_bytes().current, 0);
+    allocator.check_invariants().unwrap();
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::arena::request::Request;
 use crate::arena::{OnDevice, Platform, flags};
 use crate::device::{ErrorKind, Event, StreamOrder};
 use crate::error::Error;
-use crate::units::StreamId;
+use crate::units::{NO_STREAM, StreamId};
 
 /// Number of streams ordered behind one event at most.
 const STREAMS: usize = 16;
@@ -62,6 +62,20 @@ impl<P: Platform> OnDevice<'_, P> {
             }
         }
         Ok(None)
+    }
+
+    /// Passes all events, as [`order_events`](Self::order_events) does, for a device whose segments are released in the order of their
+    /// streams: a memory checker follows that order, and not what the host has asked.
+    ///
+    /// # Errors
+    /// The first error of the device. Each block is pending or free then.
+    pub(in crate::arena) fn order_pending(self) -> Result<(), Error> {
+        self.record_queues(self.flags.waiting(), None)?;
+        let Some(_permission) = self.driver.may_record(&self.flags) else { return Ok(()) };
+        let done = &mut || Ok(None::<()>);
+        self.order_heaps(NO_STREAM, done)?;
+        self.order_queues(NO_STREAM, None, done)?;
+        Ok(())
     }
 
     /// [Passes](Self::order_events) the events of queues in which blocks of the heap in `slot` wait; of any heap, if
